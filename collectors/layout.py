@@ -1,0 +1,115 @@
+"""The run directory: the one module that knows its file names. Standard library only.
+
+Everything a run leaves behind lies under one folder, written by the training processes and read by the analyser:
+
+    <run>/manifest.json                    what was run: see ``diag.collectors.records.Manifest``
+    <run>/ranks/00017/rank.json            who this rank is: host, pid, device, clock anchor
+    <run>/ranks/00017/steps.jsonl          one line a step
+    <run>/ranks/00017/collectives.jsonl    one line a step, one row a collective
+    <run>/ranks/00017/device.jsonl         NVML samples, or the reason why there are none
+    <run>/ranks/00017/trace-step000100.json.gz   a torch.profiler window, named after its first step
+    <run>/ranks/00017/stdout.txt, log.txt  what the process printed on standard output and on standard error
+    <run>/ranks/00017/nccl.log             NCCL_DEBUG_FILE
+    <run>/ranks/00017/heartbeat.json       where the process was a second ago
+    <run>/verdict.json                     the analyser's last answer
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+SCHEMA_VERSION = 1
+
+_TRACE_NAME = re.compile(r"trace-step(\d+)\.json(?:\.gz)?$")
+_RANK_NAME = re.compile(r"\d{5,}$")
+
+
+@dataclass(frozen=True)
+class RankLayout:
+    """The files of one rank, under ``<run>/ranks/<rank, five digits>/``."""
+
+    folder: Path
+
+    @property
+    def identity(self) -> Path:
+        return self.folder / "rank.json"
+
+    @property
+    def steps(self) -> Path:
+        return self.folder / "steps.jsonl"
+
+    @property
+    def collectives(self) -> Path:
+        return self.folder / "collectives.jsonl"
+
+    @property
+    def device(self) -> Path:
+        return self.folder / "device.jsonl"
+
+    @property
+    def stdout(self) -> Path:
+        return self.folder / "stdout.txt"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log.txt"
+
+    @property
+    def nccl_log(self) -> Path:
+        return self.folder / "nccl.log"
+
+    @property
+    def flight_recorder_prefix(self) -> Path:
+        """PyTorch appends the rank to this path."""
+        return self.folder / "flight_recorder"
+
+    @property
+    def error(self) -> Path:
+        """The exception that ended the process, as torchrun's own JSON."""
+        return self.folder / "error.json"
+
+    @property
+    def heartbeat(self) -> Path:
+        return self.folder / "heartbeat.json"
+
+    def trace(self, first_step: int) -> Path:
+        return self.folder / f"trace-step{first_step:06d}.json.gz"
+
+    def traces(self) -> list[Path]:
+        """The profiler windows of this rank, by first step."""
+        found = [(int(m.group(1)), p) for p in self.folder.glob("trace-step*") if (m := _TRACE_NAME.search(p.name))]
+        return [path for _, path in sorted(found)]
+
+
+@dataclass(frozen=True)
+class RunLayout:
+    """The files of one run."""
+
+    root: Path
+
+    @property
+    def manifest(self) -> Path:
+        return self.root / "manifest.json"
+
+    @property
+    def verdict(self) -> Path:
+        return self.root / "verdict.json"
+
+    @property
+    def ranks_folder(self) -> Path:
+        return self.root / "ranks"
+
+    def rank(self, rank: int) -> RankLayout:
+        return RankLayout(self.ranks_folder / f"{rank:05d}")
+
+    def ranks(self) -> dict[int, RankLayout]:
+        """Every rank that left a folder, in order of rank."""
+        if not self.ranks_folder.is_dir():
+            return {}
+        found = [p for p in self.ranks_folder.iterdir() if p.is_dir() and _RANK_NAME.match(p.name)]
+        return {int(p.name): RankLayout(p) for p in sorted(found, key=lambda p: int(p.name))}
+
+    def is_run(self) -> bool:
+        return self.manifest.is_file() or self.ranks_folder.is_dir()

@@ -1,0 +1,180 @@
+"""What the collectors write: every field of every file, defined once, read by the analyser into the same types.
+
+Times are integers in nanoseconds of the host's monotonic clock (``time.monotonic_ns``, which every process of one host
+shares), unless a name says ``unix_ns``. Fields are only ever added, always with a default, so old runs keep opening.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from .layout import SCHEMA_VERSION
+
+# Phases of a step. Whatever lies between them belongs to the step and to no phase.
+DATA = "data"
+H2D = "h2d"
+FORWARD = "forward"
+BACKWARD = "backward"
+OPTIMIZER = "optimizer"
+CHECKPOINT = "checkpoint"
+PHASES = (DATA, H2D, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT)
+
+# Names of the ranges that the collectors put into a profiler window: "diag.step#12", "diag.data", ...
+STEP_RANGE = "diag.step#"
+PHASE_RANGE = "diag."
+
+# StepRecord.window
+WINDOW_NONE = ""
+WINDOW_WARMUP = "warmup"  # the profiler is running but not recording
+WINDOW_ACTIVE = "active"  # recorded in a trace
+WINDOW_AFTER = "after"  # the first step after a window: ranks leave the export at different times
+
+
+class PhaseRow(NamedTuple):
+    """One phase of a step on the host's clock; a phase can come several times in a step (micro-batches)."""
+
+    phase: str
+    start_ns: int
+    end_ns: int
+
+
+class CollectiveRow(NamedTuple):
+    """One collective of one rank.
+
+    ``start_ns`` is when this rank called it, ``end_ns`` when its result was there (None where the backend does not
+    tell, as NCCL's host side). ``wait_start_ns`` to ``wait_end_ns`` is the time in which a thread of the training stood
+    still for it: the whole call where it is synchronous, the call of ``Work.wait`` where it is not, None where nobody
+    waited. ``bytes`` is the full tensor: the output of an all-gather, the input of a reduce-scatter.
+    ``seq`` counts the calls on this group in this process from 0: equal calls have equal numbers on all its ranks.
+    """
+
+    group: str
+    seq: int
+    op: str
+    bytes: int
+    dtype: str
+    start_ns: int
+    end_ns: int | None
+    wait_start_ns: int | None
+    wait_end_ns: int | None
+    peer: int | None = None
+
+
+@dataclass(slots=True)
+class CollectiveLine:
+    """A line of collectives.jsonl: the collectives that one rank started during one step."""
+
+    step: int
+    rows: list[CollectiveRow]
+    groups: dict[str, list[int]] = field(default_factory=dict)  # global ranks of groups not named before in this file
+    dropped: int = 0  # rows beyond the cap of one step
+
+
+@dataclass(slots=True)
+class MemoryRecord:
+    """Peaks over one step in bytes. ``allocated`` and ``reserved`` are the CUDA allocator's; ``rss`` the process's."""
+
+    rss: int
+    allocated: int | None = None
+    reserved: int | None = None
+    alloc_retries: int | None = None  # since the process began
+    ooms: int | None = None
+    capacity: int | None = None
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """A line of steps.jsonl."""
+
+    step: int
+    begin_ns: int
+    end_ns: int
+    phases: list[PhaseRow]
+    window: str = WINDOW_NONE
+    micro_batches: int = 1
+    tokens: int = 0
+    loss: float | None = None
+    gc: list[tuple[int, int]] = field(default_factory=list)  # pauses of Python's garbage collector: start_ns, end_ns
+    memory: MemoryRecord | None = None
+    device_ns: dict[str, int] | None = None  # per phase, between CUDA events; arrives with the line of a later step
+    device_ns_step: int | None = None  # the step that device_ns belongs to
+
+
+@dataclass(slots=True)
+class RankRecord:
+    """rank.json: who wrote the files beside it, and how its clock maps to the wall clock."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    host: str
+    pid: int
+    boot_id: str  # equal on processes that share a monotonic clock
+    monotonic_ns: int  # read together with unix_ns
+    unix_ns: int
+    device: str  # "cpu" or the accelerator's name
+    device_index: int | None = None
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(slots=True)
+class Manifest:
+    """manifest.json: what was run."""
+
+    run_id: str
+    created_unix_ns: int
+    argv: list[str] = field(default_factory=list)
+    world_size: int | None = None
+    nnodes: int = 1
+    backend: str | None = None
+    strategy: str | None = None
+    device: str | None = None
+    mesh: dict[str, int] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)  # preset, parameters, layers, flops_per_token, ...
+    trainer: dict[str, Any] = field(default_factory=dict)  # the bundled trainer's options
+    versions: dict[str, str] = field(default_factory=dict)
+    collector: dict[str, Any] = field(default_factory=dict)  # settings, and what could not be collected
+    injected: list[str] = field(default_factory=list)  # planted faults; the analyser never reads this
+    exit_code: int | None = None  # None: still running, or the launcher itself was killed
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(slots=True)
+class Heartbeat:
+    """heartbeat.json: replaced about once a second."""
+
+    unix_ns: int
+    monotonic_ns: int
+    step: int
+    phase: str
+    last_started: dict[str, int] = field(default_factory=dict)  # group: sequence number of the last collective called
+    last_finished: dict[str, int] = field(default_factory=dict)
+    last_op: str = ""
+    done: bool = False
+    errors: list[str] = field(default_factory=list)  # collectors that switched themselves off, and why
+
+
+@dataclass(slots=True)
+class DeviceRecord:
+    """A line of device.jsonl: one NVML sample, or the reason why there is none."""
+
+    monotonic_ns: int
+    unavailable: str | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    power_mw: int | None = None
+    temperature_c: int | None = None
+    utilization_percent: int | None = None
+    memory_used: int | None = None
+    throttle_reasons: list[str] = field(default_factory=list)
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+    pcie_tx_kb_s: int | None = None
+    pcie_rx_kb_s: int | None = None
+    nvlink_tx_kib: int | None = None
+    nvlink_rx_kib: int | None = None
+
+
+# The fields that the record of each file has, for tests and documentation.
+RECORDS = (StepRecord, CollectiveLine, RankRecord, Manifest, Heartbeat, DeviceRecord)

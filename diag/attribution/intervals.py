@@ -1,0 +1,90 @@
+"""Sets of time as arrays of intervals, and the painting that splits a window exactly.
+
+An interval set is an int64 array of shape (n, 2), half-open ``[start, end)`` in nanoseconds. A *normal* set is sorted,
+disjoint, without touching or empty intervals; every function here accepts any set and returns a normal one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Intervals = npt.NDArray[np.int64]
+
+EMPTY: Intervals = np.zeros((0, 2), dtype=np.int64)
+EMPTY.setflags(write=False)
+
+
+def make(pairs: Iterable[tuple[int, int]] | Intervals) -> Intervals:
+    """The normal set of any (start, end) pairs; pairs that end before they start are dropped."""
+    return normal(np.asarray(list(pairs) if not isinstance(pairs, np.ndarray) else pairs, dtype=np.int64).reshape(-1, 2))
+
+
+def normal(intervals: Intervals) -> Intervals:
+    """Sorted, merged, without empty intervals. O(n log n)."""
+    kept = intervals[intervals[:, 1] > intervals[:, 0]]
+    if len(kept) < 2:
+        return kept
+    kept = kept[np.argsort(kept[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(kept[:, 1])
+    opens = np.concatenate(([True], kept[1:, 0] > reach[:-1]))
+    first = np.flatnonzero(opens)
+    last = np.concatenate((first[1:] - 1, [len(kept) - 1]))
+    return np.stack((kept[first, 0], reach[last]), axis=1)
+
+
+def total(intervals: Intervals) -> int:
+    """Nanoseconds covered."""
+    tidy = normal(intervals)
+    return int((tidy[:, 1] - tidy[:, 0]).sum())
+
+
+def union(*sets: Intervals) -> Intervals:
+    return normal(np.concatenate(sets)) if sets else EMPTY
+
+
+def clip(intervals: Intervals, start: int, end: int) -> Intervals:
+    """The part inside ``[start, end)``."""
+    return normal(np.stack((np.maximum(intervals[:, 0], start), np.minimum(intervals[:, 1], end)), axis=1))
+
+
+def intersect(a: Intervals, b: Intervals) -> Intervals:
+    """What both cover."""
+    a, b = normal(a), normal(b)
+    if not len(a) or not len(b):
+        return EMPTY
+    # Each interval of a meets a run of intervals of b: those that end after it starts and start before it ends.
+    first = np.searchsorted(b[:, 1], a[:, 0], side="right")
+    last = np.searchsorted(b[:, 0], a[:, 1], side="left")
+    counts = np.maximum(last - first, 0)
+    of_a = np.repeat(np.arange(len(a)), counts)
+    if not len(of_a):
+        return EMPTY
+    starts = np.cumsum(counts) - counts
+    of_b = np.arange(len(of_a)) - np.repeat(starts, counts) + np.repeat(first, counts)
+    return normal(np.stack((np.maximum(a[of_a, 0], b[of_b, 0]), np.minimum(a[of_a, 1], b[of_b, 1])), axis=1))
+
+
+def subtract(a: Intervals, b: Intervals) -> Intervals:
+    """What a covers and b does not."""
+    a, b = normal(a), normal(b)
+    if not len(a) or not len(b):
+        return a
+    low, high = int(min(a[0, 0], b[0, 0])) - 1, int(max(a[-1, 1], b[-1, 1])) + 1
+    gaps = np.stack((np.concatenate(([low], b[:, 1])), np.concatenate((b[:, 0], [high]))), axis=1)
+    return intersect(a, gaps)
+
+
+def paint(start: int, end: int, layers: Sequence[Intervals]) -> list[Intervals]:
+    """Splits ``[start, end)``: layer i gets what it covers and no earlier layer does; the last item is the rest.
+
+    The lengths of the returned sets add up to ``end - start`` exactly, whatever the layers are.
+    """
+    rest = make([(start, end)])
+    parts = []
+    for layer in layers:
+        parts.append(intersect(rest, layer))
+        rest = subtract(rest, layer)
+    return [*parts, rest]

@@ -1,0 +1,29 @@
+"""One error type for everything a user can mend, caught once, at the command line."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from pathlib import Path
+
+
+class ExitCode(IntEnum):
+    """What ``diag`` ends with; ``diag run`` passes the training's own code through instead."""
+
+    OK = 0
+    ERROR = 1
+    USAGE = 2
+    GATE_EXCEEDED = 3
+    DATA_INCOMPLETE = 4
+
+
+class DiagError(Exception):
+    """Something the user can act on: what happened, in which file, and what to do next. Never a bug of ours."""
+
+    def __init__(
+        self, message: str, *, hint: str = "", path: Path | str | None = None, exit_code: ExitCode = ExitCode.ERROR
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.path = str(path) if path is not None else None
+        self.exit_code = exit_code

@@ -1,0 +1,1 @@
+"""Reads what a run left behind into tables. Says what is missing; never guesses it."""
