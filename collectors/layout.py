@@ -5,6 +5,7 @@ Everything a run leaves behind lies under one folder, written by the training pr
     <run>/manifest.json                    what was run: see ``diag.collectors.records.Manifest``
     <run>/ranks/00017/rank.json            who this rank is: host, pid, device, clock anchor
     <run>/ranks/00017/steps.jsonl          one line a step
+    <run>/ranks/00017/device_steps.jsonl   one line a step, on the device's clock (CUDA only)
     <run>/ranks/00017/collectives.jsonl    one line a step, one row a collective
     <run>/ranks/00017/device.jsonl         NVML samples, or the reason why there are none
     <run>/ranks/00017/trace-step000100.json.gz   a torch.profiler window, named after its first step
@@ -39,6 +40,10 @@ class RankLayout:
     @property
     def steps(self) -> Path:
         return self.folder / "steps.jsonl"
+
+    @property
+    def device_steps(self) -> Path:
+        return self.folder / "device_steps.jsonl"
 
     @property
     def collectives(self) -> Path:

@@ -58,7 +58,6 @@ class CollectiveRow(NamedTuple):
     end_ns: int | None
     wait_start_ns: int | None
     wait_end_ns: int | None
-    peer: int | None = None
 
 
 @dataclass(slots=True)
@@ -97,8 +96,21 @@ class StepRecord:
     loss: float | None = None
     gc: list[tuple[int, int]] = field(default_factory=list)  # pauses of Python's garbage collector: start_ns, end_ns
     memory: MemoryRecord | None = None
-    device_ns: dict[str, int] | None = None  # per phase, between CUDA events; arrives with the line of a later step
-    device_ns_step: int | None = None  # the step that device_ns belongs to
+
+
+@dataclass(slots=True)
+class DeviceStepRecord:
+    """A line of device_steps.jsonl: the same step on the device's own clock, from CUDA events.
+
+    Written when the device has got there, a step or two after the host. Times are nanoseconds since the event that was
+    recorded when the host began the step; ``collectives`` holds (group, seq, start_ns, end_ns) of the calls whose end
+    the calling stream waited for.
+    """
+
+    step: int
+    dur_ns: int
+    phases: list[PhaseRow]
+    collectives: list[tuple[str, int, int, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -177,4 +189,4 @@ class DeviceRecord:
 
 
 # The fields that the record of each file has, for tests and documentation.
-RECORDS = (StepRecord, CollectiveLine, RankRecord, Manifest, Heartbeat, DeviceRecord)
+RECORDS = (StepRecord, DeviceStepRecord, CollectiveLine, RankRecord, Manifest, Heartbeat, DeviceRecord)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -87,7 +87,210 @@ class RankStep:
     overlapped_comm_ns: int
     optimizer_ns: int  # part of compute or idle
     collectives: tuple[CollectiveCall, ...] = field(default=())
+    comm_known: bool = True  # False: communication ran on a device that nobody recorded, so it hides in compute
 
     @property
     def dur_ns(self) -> int:
         return self.end_ns - self.begin_ns
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Something that could not be read, and why: a stated result, never silence."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What the verdict rests on. ``clock_uncertainty_ns``: half width of the ranks' clock offsets; None: not aligned."""
+
+    ranks_used: tuple[int, ...]
+    ranks_missing: tuple[int, ...]
+    skipped: tuple[Gap, ...]
+    clock_uncertainty_ns: int | None
+    not_looked: tuple[str, ...] = ()  # what could not be looked for, and why
+
+    @property
+    def incomplete(self) -> bool:
+        return bool(self.ranks_missing or self.skipped)
+
+
+class Bottleneck(StrEnum):
+    """The classes a user sees. ``mixed``: two causes within each other's noise. ``undetermined``: the data cannot say."""
+
+    COMPUTE = "compute"
+    COMMUNICATION = "communication"
+    DATA = "data"
+    MIXED = "mixed"
+    UNDETERMINED = "undetermined"
+
+
+class Severity(StrEnum):
+    HEALTHY = "healthy"
+    WARN = "warn"
+    CRITICAL = "critical"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What one rank's step consists of, in nanoseconds. The first six add up to ``dur_ns`` exactly.
+
+    ``optimizer_ns`` is a part of compute or idle. ``exposed_wait_ns + exposed_transfer_ns == exposed_comm_ns``: waiting
+    for a later rank against moving bytes; None where the ranks' clocks could not be aligned.
+    """
+
+    rank: int
+    source: str
+    dur_ns: int
+    compute_ns: int
+    exposed_comm_ns: int
+    exposed_copy_ns: int
+    data_wait_ns: int
+    checkpoint_ns: int
+    idle_ns: int
+    overlapped_comm_ns: int
+    optimizer_ns: int
+    exposed_wait_ns: int | None
+    exposed_transfer_ns: int | None
+
+
+@dataclass(frozen=True)
+class PathPiece:
+    """A stretch of the critical path: what the rank that everybody waited for was doing."""
+
+    rank: int
+    start_ns: int
+    end_ns: int
+    kind: Kind
+    detail: Detail
+    collective: tuple[str, int, str] | None = None  # the key, where the stretch is a transfer
+
+    @property
+    def dur_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True)
+class Blame:
+    """How long others waited for a rank because it spent more time on one thing than they did."""
+
+    rank: int
+    kind: Kind
+    detail: Detail
+    ns: int
+
+
+@dataclass(frozen=True)
+class StepAccount:
+    """One step across all ranks: its critical path, whose pieces add up to ``dur_ns``, and who was late and why.
+
+    ``dur_ns`` runs from the first step begin on the path to the last rank's step end. ``wait_ns`` is what the ranks on
+    the path waited in all, and ``explained_ns`` the part that a difference between the ranks' activity explains.
+    """
+
+    step: int
+    dur_ns: int
+    parts: tuple[Parts, ...]
+    path: tuple[PathPiece, ...]
+    blames: tuple[Blame, ...]
+    wait_ns: int
+    explained_ns: int
+    usable: bool = True  # False: warm-up, or next to a profiler window; shown, and left out of the verdict
+    note: str = ""
+
+    def on_path(self, *kinds: Kind) -> int:
+        return sum(piece.dur_ns for piece in self.path if piece.kind in kinds)
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Every step of the run accounted for, and what the account rests on."""
+
+    steps: tuple[StepAccount, ...]
+    ranks: tuple[int, ...]
+    clock_uncertainty_ns: int | None
+    comm_known: bool
+    collectives: tuple[MatchedCollective, ...]
+
+    @property
+    def usable(self) -> tuple[StepAccount, ...]:
+        return tuple(step for step in self.steps if step.usable)
+
+
+@dataclass(frozen=True)
+class MatchedCollective:
+    """One collective across the ranks, on the common clock. Nanoseconds and bytes; science.md 2.5.
+
+    ``wait_ns[i]`` is how long rank ``ranks[i]`` waited for the last to arrive; ``transfer_ns`` runs from that arrival
+    to the first rank's end; ``tail_ns[i]`` is how much later than the first each rank was done.
+    """
+
+    step: int
+    key: tuple[str, int, str]
+    op: str
+    bytes: int
+    ranks: tuple[int, ...]
+    last_arriver: int
+    arrival_ns: int
+    transfer_ns: int
+    wait_ns: tuple[int, ...]
+    tail_ns: tuple[int, ...]
+    complete: bool  # every rank of the group was seen
+    inferred: bool
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A number that anybody can look up again: where, which rows, how much, in which unit."""
+
+    table: str
+    filter: str
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One diagnosis. ``share`` is the part of the step that it costs, 0 to 1; ``ranks`` are those at fault, not the
+    victims; ``bottleneck`` is the class that it speaks for, None for what costs no time by itself (memory)."""
+
+    id: str
+    title: str
+    severity: Severity
+    share: float
+    cost_ns_per_step: int
+    confidence: float
+    ranks: tuple[int, ...]
+    evidence: tuple[Evidence, ...]
+    bottleneck: Bottleneck | None
+    action: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A change with its predicted gain (low, middle, high; nanoseconds a step) and memory cost in bytes."""
+
+    id: str
+    finding: str
+    knob: str
+    change: str
+    predicted_gain_ns: tuple[int, int, int]
+    memory_delta_bytes: int
+    risk: str
+    command: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer. ``culprit_ranks`` is empty where no rank is at fault."""
+
+    bottleneck: Bottleneck
+    severity: Severity
+    cause: str  # a finding's id, or "" where nothing was found
+    share: float
+    confidence: float
+    culprit_ranks: tuple[int, ...]
+    culprit_hosts: tuple[str, ...]
+    headline: str

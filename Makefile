@@ -1,0 +1,54 @@
+# Everything a contributor or CI runs. `make` alone lists the verbs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# pip takes these for the packages and for the isolated environment that builds diag; 25.3 and later want the second for
+# that. Not exported: a test that calls pip elsewhere would not find the file.
+PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check check-format check-lint check-types check-layers format bench clean
+
+help: ## list these verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## install diag, torch and the development tools into .venv
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "Installing diag (editable), torch and the development tools, as pinned in constraints.txt, into $(VENV)/ (about 2 GB, several more with CUDA; a few minutes)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install -qq -e '.[dev]'
+	@touch $@
+
+demo: setup ## train small, plant faults, find them (OUT=folder, default runs/demo)
+	$(BIN)/python -m diag.demo --out $(or $(OUT),runs/demo)
+
+test: setup ## run the tests (ARGS='-k words' chooses some)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: check-format check-lint check-types check-layers ## formatting, lint, types, layers: what pre-commit and CI run
+
+check-format: setup
+	$(BIN)/ruff format --check .
+
+check-lint: setup
+	$(BIN)/ruff check .
+
+check-types: setup
+	$(BIN)/mypy
+
+check-layers: setup
+	$(BIN)/lint-imports
+
+format: setup ## format the code and mend what lint can mend by itself
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: setup ## run the benchmarks in tests/bench, one after the other
+	@set -e; for script in $(sort $(filter-out tests/bench/_%,$(wildcard tests/bench/*.py))); do echo "== $$script"; $(BIN)/python $$script; done
+
+clean: ## remove caches and build folders; keeps .venv and runs
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

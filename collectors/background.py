@@ -1,0 +1,64 @@
+"""One daemon thread a rank: the heartbeat file, and NVML samples, about once a second."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from .files import Complaints, LineFile, encode, replace_file
+from .layout import RankLayout
+from .nvml import NvmlSampler
+from .records import Heartbeat
+
+
+class Background:
+    """Runs until ``stop``. What it needs of the training it reads from plain attributes, without locks."""
+
+    def __init__(
+        self,
+        layout: RankLayout,
+        interval_s: float,
+        heartbeat: Callable[[], Heartbeat],
+        nvml: NvmlSampler | None,
+        device_file: LineFile,
+        complaints: Complaints,
+    ) -> None:
+        self._layout = layout
+        self._interval_s = interval_s
+        self._heartbeat = heartbeat
+        self._nvml = nvml
+        self._device_file = device_file
+        self._complaints = complaints
+        self._beating = True
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="diag-background", daemon=True)
+
+    def start(self) -> None:
+        if self._nvml is not None and self._nvml.unavailable is not None:
+            self._device_file.write(self._nvml.sample())  # one line with the reason
+            self._nvml = None
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=5)
+        self.beat()
+        if self._nvml is not None:
+            self._nvml.close()
+
+    def beat(self) -> None:
+        if not self._beating:
+            return
+        try:
+            replace_file(self._layout.heartbeat, encode(self._heartbeat()))
+        except OSError as error:
+            self._beating = False
+            self._complaints.add("the heartbeat is no longer written", error)
+
+    def _run(self) -> None:
+        while True:
+            self.beat()
+            if self._nvml is not None:
+                self._device_file.write(self._nvml.sample())
+            if self._stop.wait(self._interval_s):
+                return

@@ -1,0 +1,116 @@
+"""Writing that survives a crash: append-only lines, atomic replacement, a byte budget, and no exception ever.
+
+A training job must not fail because its profiler could not write. The first error of a stream (disk full, permission,
+budget) switches that stream off; the reason is kept for the heartbeat and printed once on standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+
+class Budget:
+    """Bytes that one rank may still write."""
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+
+    def take(self, size: int) -> bool:
+        """Whether ``size`` more bytes fit; they are then taken."""
+        if size > self._left:
+            return False
+        self._left -= size
+        return True
+
+
+class Complaints:
+    """What went wrong in the collectors, said once on standard error and kept for the heartbeat."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self.messages: list[str] = []
+
+    def add(self, what: str, why: object) -> None:
+        message = f"{what}: {why}"
+        self.messages.append(message)
+        with contextlib.suppress(OSError, ValueError):
+            print(f"diag: rank {self._rank}: {message}; training goes on without it", file=sys.stderr, flush=True)
+
+
+def encode(record: Any) -> bytes:
+    """One JSON line of a record (a dataclass or plain containers). Names no machine's locale, never NaN."""
+    plain = asdict(record) if is_dataclass(record) and not isinstance(record, type) else record
+    try:
+        text = json.dumps(plain, separators=(",", ":"), allow_nan=False)
+    except ValueError:  # a loss of NaN is news, but not JSON
+        text = json.dumps(_finite(plain), separators=(",", ":"))
+    return text.encode() + b"\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+class LineFile:
+    """An append-only file of JSON lines. A line is handed to the system in one write, so a kill leaves at most one cut
+    line, at the end, which readers skip and count. Opened at the first line; forked children do not write."""
+
+    def __init__(self, path: Path, budget: Budget, complaints: Complaints) -> None:
+        self._path = path
+        self._budget = budget
+        self._complaints = complaints
+        self._fd: int | None = None
+        self._pid = os.getpid()
+        self._off = False
+
+    def write(self, record: Any) -> None:
+        if self._off or os.getpid() != self._pid:
+            return
+        line = encode(record)
+        if not self._budget.take(len(line)):
+            self._stop("byte budget used up")
+            return
+        try:
+            if self._fd is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            if os.write(self._fd, line) != len(line):
+                self._stop("short write, is the disk full?")
+        except OSError as error:
+            self._stop(error)
+
+    def close(self) -> None:
+        if self._fd is not None and os.getpid() == self._pid:
+            with contextlib.suppress(OSError):
+                os.close(self._fd)
+        self._fd = None
+        self._off = True
+
+    def _stop(self, why: object) -> None:
+        self.close()
+        self._complaints.add(f"{self._path.name} is no longer written", why)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Writes a file so that readers see the old content or the new, never a part. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise

@@ -1,0 +1,288 @@
+"""``Collector``: everything that is recorded of one rank, behind one context manager.
+
+    dist.init_process_group(...)
+    with Collector.from_env() as collector:
+        for number in range(steps):
+            with collector.step(number) as step:
+                with collector.phase("data"):
+                    batch = next(batches)
+                with collector.phase("forward"):
+                    ...
+                step.tokens = batch.numel()
+
+Never waits for the device, never raises into the training, and writes only under the rank's own folder.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+
+from .background import Background
+from .collectives import CollectiveTimer
+from .device_clock import DeviceClock, Mark
+from .files import Budget, Complaints, LineFile, encode, replace_file
+from .identity import identify, rank_and_world
+from .layout import RunLayout
+from .manifest import update_manifest
+from .memory import MemoryReader
+from .nvml import NvmlSampler
+from .records import (
+    BACKWARD,
+    PHASE_RANGE,
+    STEP_RANGE,
+    WINDOW_ACTIVE,
+    CollectiveLine,
+    Heartbeat,
+    PhaseRow,
+    StepRecord,
+)
+from .settings import CollectorSettings, run_dir_from, settings_from
+from .window import TraceWindows
+
+
+_LEAST_GC_PAUSE_NS = 200_000  # the youngest generation is collected in microseconds, many times a step
+
+
+class Collector(AbstractContextManager["Collector"]):
+    """Records one rank of one run. Create it after the process group, before the model is wrapped."""
+
+    def __init__(self, run_dir: Path, settings: CollectorSettings, device: torch.device | None = None) -> None:
+        self._device = device or _current_device()
+        rank, _, _ = rank_and_world()
+        self._run = RunLayout(run_dir)
+        self._layout = self._run.rank(rank)
+        self._settings = settings
+        self._rank = rank
+        self._complaints = Complaints(rank)
+        budget = Budget(settings.byte_budget)
+        self._steps_file, self._device_steps_file, self._collectives_file, self._device_file = (
+            LineFile(path, budget, self._complaints)
+            for path in (
+                self._layout.steps,
+                self._layout.device_steps,
+                self._layout.collectives,
+                self._layout.device,
+            )
+        )
+        on_device = self._device.type == "cuda"
+        self._clock = DeviceClock(lambda: torch.cuda.Event(enable_timing=True)) if on_device else None
+        self._timer = CollectiveTimer(settings.max_collectives_per_step, self._clock)
+        self._memory = MemoryReader(self._device)
+        self._windows = TraceWindows(settings, self._layout, budget, self._complaints, self._trace_metadata)
+        self._background = Background(
+            self._layout,
+            settings.interval_s,
+            self._heartbeat,
+            _nvml(self._device) if settings.nvml else None,
+            self._device_file,
+            self._complaints,
+        )
+        self._index = 0  # steps of this process so far
+        self._step = -1
+        self._phase = "setup"
+        self._phases: list[PhaseRow] = []
+        self._gc_start_ns = time.monotonic_ns()
+        self._gc_pauses: list[tuple[int, int]] = []
+        self._ranges = False  # whether a profiler window wants our ranges
+        self._done = False
+
+    @classmethod
+    def from_env(cls) -> Collector:
+        """The collector of the run that ``diag run`` started this process for."""
+        run_dir = run_dir_from()
+        if run_dir is None:
+            raise RuntimeError("DIAG_RUN_DIR is not set: start the training with `diag run`, or give Collector a folder")
+        return cls(run_dir, settings_from())
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        try:
+            replace_file(self._layout.identity, encode(identify(self._device)))
+        except OSError as error:
+            self._complaints.add("rank.json could not be written", error)
+        if self._settings.collectives and dist.is_available() and dist.is_initialized():
+            self._timer.install()
+        gc.callbacks.append(self._on_gc)
+        self._background.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.uninstall()
+        if self._on_gc in gc.callbacks:
+            gc.callbacks.remove(self._on_gc)
+        if kind is None:
+            self._windows.close()
+        self._write_collectives(everything=True)
+        self._write_device_steps()
+        self._phase, self._done = ("done", True) if kind is None else (f"failed: {kind.__name__}", False)
+        self._background.stop()
+        for file in (self._steps_file, self._device_steps_file, self._collectives_file, self._device_file):
+            file.close()
+
+    def describe(self, **fields: Any) -> None:
+        """Puts fields of ``Manifest`` into manifest.json; only rank 0 writes."""
+        if self._rank != 0:
+            return
+        collector = {"settings": asdict(self._settings)}
+        try:
+            update_manifest(self._run, **fields, collector=collector)
+        except OSError as error:
+            self._complaints.add("manifest.json could not be written", error)
+
+    def watch_ddp(self, module: Any) -> None:
+        """Times the gradient buckets of a DistributedDataParallel module; see ``CollectiveTimer.watch_ddp``."""
+        if self._settings.collectives and dist.is_initialized():
+            self._timer.watch_ddp(module)
+
+    # -- a step ----------------------------------------------------------------------------------------------------
+
+    def step(self, step: int) -> _StepContext:
+        """One optimizer step, everything in it included. The record that it yields takes tokens, loss, micro_batches."""
+        return _StepContext(self, step)
+
+    def phase(self, name: str) -> _PhaseContext:
+        """A part of the step; see ``records.PHASES``."""
+        return _PhaseContext(self, name)
+
+    def _begin_step(self, step: int) -> StepRecord:
+        window = self._windows.before_step(self._index, step)
+        self._ranges = window == WINDOW_ACTIVE
+        self._step = self._timer.step = step
+        self._phases = []
+        self._gc_pauses = []
+        if self._clock is not None:
+            self._clock.begin_step(step)
+        return StepRecord(step, time.monotonic_ns(), 0, [], window=window)
+
+    def _end_step(self, record: StepRecord) -> None:
+        record.end_ns = time.monotonic_ns()
+        record.phases = self._phases
+        record.gc = self._gc_pauses
+        record.memory = self._memory.read()
+        if self._clock is not None:
+            self._clock.end_step(self._timer.take_marks(record.step))
+            self._write_device_steps()
+        self._steps_file.write(record)
+        self._write_collectives()
+        self._index += 1
+        self._phase = "between steps"
+        self._ranges = False
+        self._windows.after_step()
+
+    def _end_phase(self, name: str, start_ns: int, start: Mark | None) -> None:
+        end_ns = time.monotonic_ns()
+        self._phases.append(PhaseRow(name, start_ns, end_ns))
+        if start is not None and self._clock is not None:
+            self._clock.phase(name, start, self._clock.mark())
+        if name == BACKWARD:
+            self._timer.end_backward(end_ns)
+
+    def _range(self, name: str) -> AbstractContextManager[Any] | None:
+        if not self._ranges:
+            return None
+        opened: AbstractContextManager[Any] = torch.profiler.record_function(name)
+        opened.__enter__()
+        return opened
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def _write_collectives(self, everything: bool = False) -> None:
+        dropped = self._timer.take_dropped()
+        for step, calls in self._timer.take(self._step, everything):
+            line = CollectiveLine(step, [call.row() for call in calls], self._timer.take_groups(), dropped)
+            self._collectives_file.write(line)
+            dropped = 0
+
+    def _write_device_steps(self) -> None:
+        if self._clock is not None:
+            for record in self._clock.passed():
+                self._device_steps_file.write(record)
+
+    def _on_gc(self, event: str, _info: dict[str, int]) -> None:
+        now = time.monotonic_ns()
+        if event == "start":
+            self._gc_start_ns = now
+        elif now - self._gc_start_ns >= _LEAST_GC_PAUSE_NS:
+            self._gc_pauses.append((self._gc_start_ns, now))
+
+    def _heartbeat(self) -> Heartbeat:
+        return Heartbeat(
+            unix_ns=time.time_ns(),
+            monotonic_ns=time.monotonic_ns(),
+            step=self._step,
+            phase=self._phase,
+            last_started=dict(self._timer.last_started),
+            last_finished=dict(self._timer.last_finished),
+            last_op=self._timer.last_op,
+            done=self._done,
+            errors=list(self._complaints.messages),
+        )
+
+    def _trace_metadata(self) -> dict[str, str]:
+        """Rank and world size for readers that know nothing of run directories; JSON texts."""
+        rank, _, world_size = rank_and_world()
+        return {"diag": f'{{"rank": {rank}, "world_size": {world_size}, "pid": {os.getpid()}}}'}
+
+
+class _StepContext:
+    __slots__ = ("_collector", "_range", "_record", "_step")
+
+    def __init__(self, collector: Collector, step: int) -> None:
+        self._collector = collector
+        self._step = step
+
+    def __enter__(self) -> StepRecord:
+        self._record = self._collector._begin_step(self._step)
+        self._range = self._collector._range(f"{STEP_RANGE}{self._step}")
+        return self._record
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if self._range is not None:
+            self._range.__exit__(None, None, None)
+        if kind is None:  # a step that raised is no step; what it called is written when the collector closes
+            self._collector._end_step(self._record)
+
+
+class _PhaseContext:
+    __slots__ = ("_collector", "_mark", "_name", "_range", "_start_ns")
+
+    def __init__(self, collector: Collector, name: str) -> None:
+        self._collector = collector
+        self._name = name
+
+    def __enter__(self) -> None:
+        collector = self._collector
+        collector._phase = self._name
+        self._range = collector._range(f"{PHASE_RANGE}{self._name}")
+        self._mark = collector._clock.mark() if collector._clock is not None else None
+        self._start_ns = time.monotonic_ns()
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is None:
+            self._collector._end_phase(self._name, self._start_ns, self._mark)
+        if self._range is not None:
+            self._range.__exit__(None, None, None)
+
+
+def _current_device() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def _nvml(device: torch.device) -> NvmlSampler:
+    if device.type != "cuda":
+        return NvmlSampler(None, None)
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return NvmlSampler(f"GPU-{uuid}" if uuid else None, device.index)

@@ -1,0 +1,55 @@
+"""What to collect, passed from the launcher to every training process through the environment. Standard library only."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+RUN_DIR_VARIABLE = "DIAG_RUN_DIR"
+SETTINGS_VARIABLE = "DIAG_COLLECTOR"
+COLLECT_VARIABLE = "DIAG_COLLECT"  # "off" trains without any collector
+
+
+@dataclass(frozen=True)
+class CollectorSettings:
+    """The collectors' knobs. Counts are in steps, sizes in bytes, intervals in seconds."""
+
+    trace: bool = True  # record torch.profiler windows
+    trace_skip: int = 10  # steps before the first window: warm-up, compilation, allocator
+    trace_warmup: int = 1  # steps with the profiler on and nothing recorded
+    trace_active: int = 3  # steps recorded in one window
+    trace_every: int = 0  # distance between the starts of two windows; 0: one window
+    trace_stacks: bool = False  # Python stacks: the one option whose cost clearly exceeds the noise
+    trace_memory: bool = False
+    collectives: bool = True
+    max_collectives_per_step: int = 4096
+    nvml: bool = True
+    interval_s: float = 1.0  # heartbeat and NVML sampling
+    byte_budget: int = 1 << 30  # of one rank, everything included
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> CollectorSettings:
+        """Ignores what this version does not know, so that launcher and workers may differ in version."""
+        known = {f.name for f in fields(cls)}
+        return cls(**{key: value for key, value in json.loads(text).items() if key in known})
+
+
+def run_dir_from(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The run directory that the launcher named, or None outside ``diag run``."""
+    value = environ.get(RUN_DIR_VARIABLE)
+    return Path(value) if value else None
+
+
+def settings_from(environ: Mapping[str, str] = os.environ) -> CollectorSettings:
+    text = environ.get(SETTINGS_VARIABLE)
+    return CollectorSettings.from_json(text) if text else CollectorSettings()
+
+
+def collecting(environ: Mapping[str, str] = os.environ) -> bool:
+    return environ.get(COLLECT_VARIABLE, "on").lower() not in {"off", "0", "no", "false"}

@@ -1,0 +1,211 @@
+"""Real text, byte by byte: a corpus, a sampler that can stop and go on, and the loader that joins them.
+
+One item of the dataset is one batch. The sampler hands the loader's processes a numbered request and they read and
+tokenise it, so a slow dataset is slow where a user's would be, and everyone knows which batch of the run it works on.
+"""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from .options import OptionError
+
+SEPARATOR = 256  # the token after each document; 0 to 255 are its bytes
+
+_SKIPPED_FOLDERS = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
+
+
+class BatchRequest(NamedTuple):
+    """What a loader process is asked for: the batch's number on this rank, counted from 0, and its samples."""
+
+    number: int
+    samples: tuple[int, ...]
+
+
+class Document(NamedTuple):
+    path: str
+    size: int  # bytes when the run began
+
+
+def standard_library() -> list[Document]:
+    """The .py sources of the running interpreter, without installed packages and tests."""
+    return _walk(Path(sysconfig.get_paths()["stdlib"]), suffix=".py")
+
+
+def documents(data: str | None) -> list[Document]:
+    """The non-empty files of ``--data``, or the standard library's sources. OptionError where there are none."""
+    if data is None:
+        found, source = standard_library(), "the Python standard library's sources"
+    else:
+        path = Path(data)
+        if not path.exists():
+            raise OptionError(f"--data {data} does not exist: give a text file or a folder of them")
+        source = f"--data {data}"
+        found = _walk(path) if path.is_dir() else [Document(str(path), path.stat().st_size)]
+    found = [document for document in found if document.size]
+    if not found:
+        raise OptionError(f"{source}: no text found. Give a non-empty text file, or a folder that holds one")
+    return found
+
+
+def _walk(root: Path, suffix: str = "") -> list[Document]:
+    found = []
+    for folder, folders, names in os.walk(root):  # Path.walk is newer than Python 3.11
+        folders[:] = sorted(f for f in folders if f not in _SKIPPED_FOLDERS and not f.startswith("."))
+        for name in sorted(names):
+            path = Path(folder, name)
+            if name.endswith(suffix) and not name.startswith(".") and path.is_file():
+                found.append(Document(str(path), path.stat().st_size))
+    return found
+
+
+class ByteCorpus(Dataset[Tensor]):
+    """Documents end to end, cut into samples of ``seq_len`` + 1 tokens of which neighbours share one.
+
+    Holds an index of offsets and no text. Item: a BatchRequest to an int64 tensor (batch, seq_len + 1).
+    """
+
+    def __init__(self, found: list[Document], seq_len: int) -> None:
+        self.documents = found
+        self.seq_len = seq_len
+        self.ends = list(accumulate(document.size + 1 for document in found))  # in tokens, with the separators
+
+    def __len__(self) -> int:
+        """Samples, which is what the sampler draws from."""
+        return max(0, (self.ends[-1] - 1) // self.seq_len)
+
+    def __getitem__(self, request: BatchRequest) -> Tensor:
+        return torch.stack([self.sample(number) for number in request.samples])
+
+    def sample(self, number: int) -> Tensor:
+        """Tokens [number x seq_len, number x seq_len + seq_len], int64."""
+        position = number * self.seq_len
+        end = position + self.seq_len + 1
+        parts = []
+        index = bisect_right(self.ends, position)
+        while position < end:
+            document = self.documents[index]
+            offset = position - (self.ends[index] - document.size - 1)
+            wanted = min(end - position, document.size - offset)
+            if wanted > 0:
+                parts.append(_read(document, offset, wanted))
+                position += wanted
+            if position < end:
+                parts.append(torch.tensor([SEPARATOR]))
+                position += 1
+            index += 1
+        return torch.cat(parts)
+
+
+def _read(document: Document, offset: int, size: int) -> Tensor:
+    with Path(document.path).open("rb") as file:
+        file.seek(offset)
+        raw = file.read(size)
+    if len(raw) != size:
+        raise OptionError(f"{document.path} became shorter than its {document.size} bytes while the run read it")
+    return torch.frombuffer(bytearray(raw), dtype=torch.uint8).long()
+
+
+class ShardedSampler(Sampler[BatchRequest]):
+    """This rank's requests, without end: every epoch a new permutation, cut into batches that the ranks take in turn.
+
+    All ranks draw the same permutation, so they see disjoint samples of it. The incomplete last round of an epoch is
+    dropped. The cursor counts batches that training took (``advance``), not those the loader fetched ahead.
+    """
+
+    def __init__(self, samples: int, batch_size: int, rank: int, world_size: int, seed: int) -> None:
+        self.samples, self.batch_size, self.seed = samples, batch_size, seed
+        self.rank, self.world_size = rank, world_size
+        self.consumed = 0
+        self.batches_per_epoch = samples // (batch_size * world_size)
+        if not self.batches_per_epoch:
+            raise OptionError(
+                f"the text is too short: it holds {samples} sequences, and one step of {world_size} ranks takes "
+                f"{batch_size * world_size}. Give more text with --data, or lower --batch-size or --seq-len"
+            )
+
+    def __iter__(self) -> Iterator[BatchRequest]:
+        number = self.consumed
+        while True:
+            epoch, first = divmod(number, self.batches_per_epoch)
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+            order = torch.randperm(self.samples, generator=generator)
+            for batch in range(first, self.batches_per_epoch):
+                start = (batch * self.world_size + self.rank) * self.batch_size
+                yield BatchRequest(number, tuple(order[start : start + self.batch_size].tolist()))
+                number += 1
+
+    def advance(self) -> None:
+        """Training took one more batch."""
+        self.consumed += 1
+
+    def _layout(self) -> dict[str, int]:
+        return {
+            "samples": self.samples, "batch_size": self.batch_size, "world_size": self.world_size, "seed": self.seed,
+        }  # fmt: skip
+
+    def state_dict(self) -> dict[str, int]:
+        return {**self._layout(), "consumed": self.consumed}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on after the consumed batches; takes effect at the next ``iter``."""
+        layout = self._layout()
+        changed = [f"{name} {state.get(name)} to {now}" for name, now in layout.items() if state.get(name) != now]
+        if changed:
+            raise OptionError(f"cannot resume the data: {', '.join(changed)} changed. Resume with the same values")
+        self.consumed = state["consumed"]
+
+
+class Batches:
+    """The loader as an endless iterator that keeps the sampler's cursor at what was taken from it."""
+
+    def __init__(self, loader: DataLoader[Tensor], sampler: ShardedSampler) -> None:
+        self.sampler = sampler
+        self._iterator: Any = iter(loader)  # starts the loader's processes
+
+    def __iter__(self) -> Batches:
+        return self
+
+    def __next__(self) -> Tensor:
+        batch: Tensor = next(self._iterator)
+        self.sampler.advance()
+        return batch
+
+    def close(self) -> None:
+        """End the loader's processes, which would otherwise wait for the interpreter's exit."""
+        self._iterator = iter(())
+
+
+def build_loader(
+    dataset: Dataset[Tensor],
+    sampler: ShardedSampler,
+    *,
+    num_workers: int,
+    prefetch_factor: int,
+    pin_memory: bool,
+) -> DataLoader[Tensor]:
+    """A DataLoader over requests. Batches come ready-made from the dataset, so its own batching is off.
+
+    It has its own generator: the loader draws a base seed from it, and drawing that from torch's global generator would
+    make a resumed run's random numbers differ from an uninterrupted one's.
+    """
+    return DataLoader(
+        dataset,
+        batch_size=None,
+        sampler=sampler,
+        num_workers=num_workers,
+        prefetch_factor=prefetch_factor if num_workers else None,
+        persistent_workers=num_workers > 0,
+        pin_memory=pin_memory,
+        generator=torch.Generator().manual_seed(sampler.seed),
+    )

@@ -1,0 +1,161 @@
+"""A Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+
+Modules are registered in the order in which forward uses them, so that walking them gives the order of all-gathers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from .options import ModelShape
+
+INIT_STD = 0.02
+
+
+def rotary_table(head_dim: int, seq_len: int, theta: float, device: torch.device) -> Tensor:
+    """Unit complex numbers, (seq_len, head_dim / 2). Complex, so that mixed precision never rounds the angles."""
+    frequencies = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim)
+    angles = torch.outer(torch.arange(seq_len, dtype=torch.float32, device=device), frequencies)
+    return torch.polar(torch.ones_like(angles), angles)
+
+
+def rotate(x: Tensor, table: Tensor) -> Tensor:
+    """Turn (batch, seq, heads, head_dim) by each position's angles."""
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * table[: x.shape[1], None]).flatten(-2).type_as(x)
+
+
+class Attention(nn.Module):
+    """Causal self-attention, (batch, seq, dim) to the same."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.head_dim = shape.dim // shape.heads
+        kv_dim = self.head_dim * shape.kv_heads
+        self.grouped = shape.kv_heads != shape.heads
+        self.query = nn.Linear(shape.dim, shape.dim, bias=False)
+        self.key = nn.Linear(shape.dim, kv_dim, bias=False)
+        self.value = nn.Linear(shape.dim, kv_dim, bias=False)
+        self.output = nn.Linear(shape.dim, shape.dim, bias=False)
+
+    def forward(self, x: Tensor, table: Tensor) -> Tensor:
+        query = rotate(self.query(x).unflatten(-1, (-1, self.head_dim)), table).transpose(1, 2)
+        key = rotate(self.key(x).unflatten(-1, (-1, self.head_dim)), table).transpose(1, 2)
+        value = self.value(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=self.grouped)
+        result: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
+        return result
+
+
+class FeedForward(nn.Module):
+    """SwiGLU, (..., dim) to the same."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.gate = nn.Linear(shape.dim, shape.ffn_dim, bias=False)
+        self.up = nn.Linear(shape.dim, shape.ffn_dim, bias=False)
+        self.down = nn.Linear(shape.ffn_dim, shape.dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
+        return result
+
+
+class Block(nn.Module):
+    """One layer. With ``recompute`` its activations are computed again in backward.
+
+    The recomputation is inside forward, so a sharding hook on the block stays outside of it, as
+    ``fully_shard(checkpoint_wrapper(block))`` would have it, and the block keeps its name.
+    """
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.recompute = False
+        self.attention_norm = nn.RMSNorm(shape.dim, eps=1e-5)
+        self.attention = Attention(shape)
+        self.feed_forward_norm = nn.RMSNorm(shape.dim, eps=1e-5)
+        self.feed_forward = FeedForward(shape)
+
+    def forward(self, x: Tensor, table: Tensor) -> Tensor:
+        if self.recompute and torch.is_grad_enabled():
+            recomputed: Tensor = checkpoint(self.layer, x, table, use_reentrant=False)
+            return recomputed
+        return self.layer(x, table)
+
+    def layer(self, x: Tensor, table: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), table)
+        result: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
+        return result
+
+
+class Decoder(nn.Module):
+    """Token ids (batch, seq) to logits (batch, seq, vocab)."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embedding = nn.Embedding(shape.vocab, shape.dim)
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.norm = nn.RMSNorm(shape.dim, eps=1e-5)
+        # A tied model has no second parameter: one object under two names would come apart when it leaves the meta
+        # device.
+        self.head = None if shape.tied else nn.Linear(shape.dim, shape.vocab, bias=False)
+        self._table: Tensor | None = None
+
+    def table(self, device: torch.device) -> Tensor:
+        """The rotations, computed once. Not a buffer: DDP would broadcast it in every forward, and a model that leaves
+        the meta device would lose it."""
+        if self._table is None or self._table.device != device:
+            shape = self.shape
+            self._table = rotary_table(shape.dim // shape.heads, shape.seq_len, shape.rope_theta, device)
+        return self._table
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        table = self.table(tokens.device)
+        for block in self.blocks:
+            x = block(x, table)
+        x = self.norm(x)
+        logits: Tensor = functional.linear(x, self.embedding.weight) if self.head is None else self.head(x)
+        return logits
+
+
+def build(shape: ModelShape, seed: int) -> Decoder:
+    """The model on the CPU with the weights of this seed, or on the meta device where the shape is deferred."""
+    with torch.device("meta" if shape.deferred else "cpu"):
+        model = Decoder(shape)
+    if not shape.deferred:
+        reset_parameters(model, seed)
+    return model
+
+
+def materialize(model: Decoder, device: torch.device, seed: int, shard: int = 0) -> None:
+    """Give a model that was built (and perhaps sharded) on the meta device its memory and its weights."""
+    model.to_empty(device=device)
+    reset_parameters(model, seed, shard)
+
+
+@torch.no_grad()
+def reset_parameters(model: Decoder, seed: int, shard: int = 0) -> None:
+    """Norms to 1, everything else normal with GPT-2's deviation, the two projections into the residual scaled down.
+
+    Each tensor has its own generator, seeded by its name, so no weight depends on the order or number of the others.
+    Of a sharded parameter the local part is filled; ``shard`` keeps the parts of different ranks different.
+    """
+    residual_std = INIT_STD / (2 * model.shape.layers) ** 0.5
+    for name, parameter in model.named_parameters():
+        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        if "norm" in name:
+            local.fill_(1.0)
+            continue
+        # stable across processes, unlike hash()
+        digest = hashlib.blake2b(f"{seed}/{shard}/{name}".encode(), digest_size=7).digest()
+        generator = torch.Generator(device=local.device).manual_seed(int.from_bytes(digest, "big"))
+        residual = name.endswith(("attention.output.weight", "feed_forward.down.weight"))
+        local.normal_(0.0, residual_std if residual else INIT_STD, generator=generator)

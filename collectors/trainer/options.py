@@ -1,0 +1,246 @@
+"""What the bundled trainer can be asked to do, and the shapes of its models. Standard library only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from .faults import FaultError, parse_faults
+
+OPTIONS_ENV = "DIAG_TRAINER_OPTIONS"
+
+DDP = "ddp"
+FSDP2 = "fsdp2"
+STRATEGIES = (DDP, FSDP2)
+
+# 256 bytes and the document separator, rounded up to a multiple of 8 so that the tables split evenly over the ranks.
+BYTE_VOCAB = 264
+
+
+class OptionError(ValueError):
+    """A choice the trainer cannot follow. The message says what, and what to do instead."""
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The shape of a decoder. ``seq_len`` is in tokens, ``batch_size`` in sequences of one rank and micro-batch.
+
+    ``deferred``: too large to be built whole on every rank, so its parameters are first created where they end up.
+    """
+
+    dim: int
+    layers: int
+    heads: int
+    kv_heads: int
+    ffn_dim: int
+    vocab: int
+    seq_len: int
+    batch_size: int
+    tied: bool = False
+    rope_theta: float = 10_000.0
+    deferred: bool = False
+
+
+# 1b and 8b are the published shapes of Llama-3.2-1B and Llama-3-8B; 124m is GPT-2's size in this architecture.
+PRESETS: Mapping[str, ModelShape] = {
+    "tiny": ModelShape(
+        dim=128, layers=6, heads=4, kv_heads=2, ffn_dim=384, vocab=BYTE_VOCAB, seq_len=128, batch_size=4
+    ),
+    "small": ModelShape(
+        dim=320, layers=8, heads=5, kv_heads=5, ffn_dim=896, vocab=BYTE_VOCAB, seq_len=256, batch_size=4
+    ),
+    "124m": ModelShape(
+        dim=768, layers=12, heads=12, kv_heads=12, ffn_dim=2048, vocab=50_304, seq_len=1024, batch_size=8, tied=True
+    ),
+    "1b": ModelShape(
+        dim=2048, layers=16, heads=32, kv_heads=8, ffn_dim=8192, vocab=128_256, seq_len=2048, batch_size=4,
+        tied=True, rope_theta=500_000.0, deferred=True,
+    ),
+    "8b": ModelShape(
+        dim=4096, layers=32, heads=32, kv_heads=8, ffn_dim=14_336, vocab=128_256, seq_len=4096, batch_size=1,
+        rope_theta=500_000.0, deferred=True,
+    ),
+}  # fmt: skip
+
+
+def matmul_parameter_count(shape: ModelShape) -> int:
+    """The weights that a token is multiplied with: all linear layers and the output projection, no table, no norm."""
+    kv_dim = shape.dim // shape.heads * shape.kv_heads
+    attention = 2 * shape.dim * shape.dim + 2 * shape.dim * kv_dim
+    return shape.layers * (attention + 3 * shape.dim * shape.ffn_dim) + shape.vocab * shape.dim
+
+
+def parameter_count(shape: ModelShape) -> int:
+    """Every parameter of the model; a tied table counts once."""
+    norms = (2 * shape.layers + 1) * shape.dim
+    table = 0 if shape.tied else shape.vocab * shape.dim
+    return matmul_parameter_count(shape) + table + norms
+
+
+def flops_per_token(shape: ModelShape, seq_len: int) -> int:
+    """Floating-point operations of forward and backward for one token.
+
+    6 per matmul weight and 12 x layers x dim x seq for attention; causality is not discounted and recomputation is
+    not counted, the convention of MFU in torchtitan and in the PaLM paper.
+    """
+    return 6 * matmul_parameter_count(shape) + 12 * shape.layers * shape.dim * seq_len
+
+
+@dataclass(frozen=True)
+class TrainerOptions:
+    """Every knob of the trainer. ``batch_size`` and ``seq_len`` of None mean the preset's."""
+
+    preset: str = "tiny"
+    strategy: str = FSDP2
+    wrap: str = "block"  # a unit of sharding: "block", "root" (the whole model), "linear", or a number of blocks
+    prefetch: int = 0  # units gathered ahead; 0 leaves it to PyTorch
+    reshard_after_forward: str = "yes"  # "yes", "no", or the number of ranks to reshard to
+    micro_batches: int = 1
+    grad_sync: str = "last"  # reduce gradients in the "last" micro-batch of a step, or in "every" one
+    precision: str = "fp32"
+    activation_checkpointing: bool = False
+    num_workers: int = 1  # loader processes of each rank; 0 loads in the training process
+    prefetch_factor: int = 2  # batches each loader process keeps ready
+    pin_memory: bool = True  # has an effect on accelerators only
+    steps: int = 20
+    batch_size: int | None = None
+    seq_len: int | None = None
+    data: str | None = None  # a text file or a folder of them; None: the Python standard library's own sources
+    seed: int = 0
+    learning_rate: float = 3e-4
+    max_grad_norm: float = 1.0  # 0: do not clip
+    timeout_s: float = 300.0  # how long a collective may take before the process group gives up
+    inject: tuple[str, ...] = ()
+
+    def shape(self) -> ModelShape:
+        """The model's shape, with the batch and sequence that were asked for."""
+        preset = PRESETS[self.preset]
+        values = asdict(preset)
+        values["batch_size"] = preset.batch_size if self.batch_size is None else self.batch_size
+        values["seq_len"] = preset.seq_len if self.seq_len is None else self.seq_len
+        return ModelShape(**values)
+
+    def blocks_per_unit(self) -> int | None:
+        """Blocks in one unit of sharding; None where the unit is not made of whole blocks."""
+        if self.wrap == "block":
+            return 1
+        return int(self.wrap) if self.wrap.isdecimal() else None
+
+    def validate(self, world_size: int | None = None) -> None:
+        """Raise OptionError on the first choice that cannot work; ``world_size`` of None skips what depends on it."""
+        _one_of("--preset", self.preset, tuple(PRESETS))
+        _one_of("--strategy", self.strategy, STRATEGIES)
+        _one_of("--grad-sync", self.grad_sync, ("last", "every"))
+        _one_of("--precision", self.precision, ("fp32", "bf16"))
+        for flag, value, least in (
+            ("--prefetch", self.prefetch, 0),
+            ("--micro-batches", self.micro_batches, 1),
+            ("--num-workers", self.num_workers, 0),
+            ("--prefetch-factor", self.prefetch_factor, 1),
+            ("--steps", self.steps, 1),
+            ("--batch-size", self.batch_size, 1),
+            ("--seq-len", self.seq_len, 1),
+            ("--seed", self.seed, 0),
+            ("--learning-rate", self.learning_rate, 0),
+            ("--max-grad-norm", self.max_grad_norm, 0),
+        ):
+            if value is not None and value < least:
+                raise OptionError(f"{flag} {value} is too small: give {least} or more")
+        if self.timeout_s <= 0:
+            raise OptionError(f"--timeout {self.timeout_s:g} leaves a collective no time: give seconds above 0")
+        if self.strategy == DDP:
+            self._validate_ddp()
+        else:
+            self._validate_fsdp2(world_size)
+        try:
+            parse_faults(self.inject, world_size)
+        except FaultError as error:
+            raise OptionError(str(error)) from error
+
+    def _validate_ddp(self) -> None:
+        given = [
+            f"{flag} {value}"
+            for flag, value, default in (
+                ("--wrap", self.wrap, "block"),
+                ("--prefetch", self.prefetch, 0),
+                ("--reshard-after-forward", self.reshard_after_forward, "yes"),
+            )
+            if value != default
+        ]
+        if given:
+            raise OptionError(
+                f"--strategy ddp cannot use {', '.join(given)}: every rank keeps the whole model, so nothing is "
+                "sharded or gathered. Drop it, or use --strategy fsdp2"
+            )
+
+    def _validate_fsdp2(self, world_size: int | None) -> None:
+        layers = PRESETS[self.preset].layers
+        blocks = self.blocks_per_unit()
+        if self.wrap not in ("root", "linear") and blocks is None:
+            raise OptionError(f"--wrap {self.wrap} is unknown: use block, root, linear, or a number of blocks")
+        if blocks is not None and not 1 <= blocks <= layers:
+            raise OptionError(
+                f"--wrap {self.wrap}: {self.preset} has {layers} blocks, so give 1 to {layers}, "
+                "or root for the whole model as one unit"
+            )
+        if self.wrap == "root":
+            if self.prefetch:
+                raise OptionError(
+                    f"--wrap root makes the whole model one unit, so --prefetch {self.prefetch} has nothing to gather "
+                    "ahead. Use --wrap block"
+                )
+            if self.reshard_after_forward != "yes":
+                raise OptionError(
+                    f"--reshard-after-forward {self.reshard_after_forward} has no effect with --wrap root: its only "
+                    "unit stays gathered from forward to backward. Use --wrap block"
+                )
+        if self.wrap == "linear" and self.activation_checkpointing:
+            raise OptionError(
+                "--activation-checkpointing recomputes whole blocks, and with --wrap linear the units lie inside "
+                "them and would be gathered a third time. Use --wrap block"
+            )
+        if self.reshard_after_forward not in ("yes", "no"):
+            self._validate_reshard_size(world_size)
+
+    def _validate_reshard_size(self, world_size: int | None) -> None:
+        given = self.reshard_after_forward
+        if not given.isdecimal():
+            raise OptionError(f"--reshard-after-forward {given} is unknown: use yes, no, or a number of ranks")
+        size = int(given)
+        if size <= 1:
+            raise OptionError(f"--reshard-after-forward {given} keeps everything gathered: say no for that")
+        if world_size is None:
+            return
+        if size == world_size:
+            raise OptionError(f"--reshard-after-forward {given} is all {world_size} ranks: say yes for that")
+        if world_size % size:
+            divisors = [d for d in range(2, world_size) if world_size % d == 0]
+            choice = f"use yes, no or one of {', '.join(map(str, divisors))}" if divisors else "use yes or no"
+            raise OptionError(f"--reshard-after-forward {given} does not divide {world_size} ranks: {choice}")
+
+    def to_json(self) -> str:
+        """One line for the environment variable DIAG_TRAINER_OPTIONS."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> TrainerOptions:
+        """The options that ``to_json`` wrote. What is missing has its default; an unknown name is an OptionError."""
+        try:
+            values: Any = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise OptionError(f"{OPTIONS_ENV} is not JSON ({error}): start the trainer with `diag run`") from error
+        if not isinstance(values, dict):
+            raise OptionError(f"{OPTIONS_ENV} holds no JSON object: start the trainer with `diag run`")
+        known = {f.name for f in fields(cls)}
+        if unknown := sorted(set(values) - known):
+            known_names = ", ".join(sorted(known))
+            raise OptionError(f"{OPTIONS_ENV} has unknown names {', '.join(unknown)}; known: {known_names}")
+        values["inject"] = tuple(values.get("inject", ()))
+        return cls(**values)
+
+
+def _one_of(flag: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise OptionError(f"{flag} {value} is unknown: use {', '.join(choices[:-1])} or {choices[-1]}")

@@ -1,0 +1,3 @@
+from diag.cli.main import main
+
+main()

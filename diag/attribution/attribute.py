@@ -1,0 +1,210 @@
+"""From tables to the account of every step: partition, matching, clocks, critical path, blame."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from diag.attribution import cpu, gpu, records
+from diag.attribution import intervals as iv
+from diag.attribution.blame import Meetings
+from diag.attribution.clock import Alignment, align
+from diag.attribution.critical_path import walk
+from diag.attribution.match import Key, by_key, measure
+from diag.attribution.segments import intervals_of, shift, shift_call
+from diag.attribution.timeline import Timeline
+from diag.collectors.records import WINDOW_AFTER, WINDOW_WARMUP
+from diag.ingest.kineto import Trace
+from diag.ingest.run import RankTables, Tables
+from diag.model import (
+    Attribution,
+    CollectiveCall,
+    Kind,
+    MatchedCollective,
+    Parts,
+    RankStep,
+    StepAccount,
+)
+
+# Lazy initialisation, the allocator, first connections and full loader queues: not what the run is like.
+WARMUP_STEPS = 2
+
+_Matched = dict[Key, dict[int, CollectiveCall]]
+
+
+def attribute(tables: Tables) -> Attribution:
+    """Accounts for every step of the run. Pure: the same tables give the same account."""
+    ranks = {rank: t for rank, t in tables.ranks.items() if not t.empty}
+    steps = {rank: rank_steps(t) for rank, t in ranks.items()}
+    alignment = _align(ranks, steps)
+    anchors = _anchors(ranks)
+    placed = {
+        rank: [shift(step, anchors[rank] + alignment.offset_ns[rank]) for step in own]
+        for rank, own in steps.items()
+        if rank in alignment.offset_ns
+    }
+    matched = by_key({rank: _calls(own) for rank, own in placed.items()})
+    timelines = {rank: Timeline(own) for rank, own in placed.items() if own}
+    meetings = Meetings(matched, timelines)
+    disturbed = _disturbed(ranks)
+    by_step: dict[int, dict[int, RankStep]] = defaultdict(dict)
+    for rank, own in placed.items():
+        for step in own:
+            by_step[step.step][rank] = step
+    waits = _waits(matched)
+    accounts = []
+    for position, (number, members) in enumerate(sorted(by_step.items())):
+        path = walk(members, timelines, matched)
+        late = meetings.lateness(path.met)
+        note = _note(number, position, len(by_step), disturbed)
+        aligned = alignment.uncertainty_ns is not None
+        accounts.append(
+            StepAccount(
+                step=number,
+                dur_ns=path.dur_ns,
+                parts=tuple(parts_of(s, waits.get(rank) if aligned else None) for rank, s in sorted(members.items())),
+                path=path.pieces,
+                blames=late.blames,
+                wait_ns=late.wait_ns,
+                explained_ns=late.explained_ns,
+                usable=not note,
+                note=note,
+            )
+        )
+    return Attribution(
+        steps=tuple(accounts),
+        ranks=tuple(sorted(placed)),
+        clock_uncertainty_ns=alignment.uncertainty_ns,
+        comm_known=any(step.comm_known for own in placed.values() for step in own),
+        collectives=_measured(matched, by_step),
+    )
+
+
+# -- one rank ----------------------------------------------------------------------------------------------------------
+
+
+def rank_steps(tables: RankTables) -> list[RankStep]:
+    """Every step of one rank on its own clock: from its traces where they cover the step, else from the records."""
+    recorded = records.partition(tables.rank, tables.steps, tables.rows, tables.groups, tables.on_device)
+    if not recorded:
+        return [step for trace in tables.traces for step in _from_trace(tables, trace)]
+    traced = {}
+    for trace in tables.traces:
+        traced.update({step.step: step for step in _from_trace(tables, trace)})
+    steps = [traced.get(step.step, step) for step in recorded]
+    if tables.on_device and traced:
+        # Without a trace a GPU's communication is not known: those steps would look like pure compute.
+        return [step for step in steps if step.comm_known] or steps
+    return steps
+
+
+def _from_trace(tables: RankTables, trace: Trace) -> list[RankStep]:
+    """The steps in a trace, on the monotonic clock of the records where there are any, else on the trace's own."""
+    source = gpu if trace.has_gpu else cpu
+    windows = source.step_windows(trace)
+    begins = {record.step: record.begin_ns for record in tables.steps}
+    ahead = [begin - begins[step] for step, begin, _ in windows if step in begins]
+    if tables.steps and not ahead:
+        return []  # none of its steps is ours
+    delta = int(np.median(ahead)) if ahead else 0  # what the trace's clock shows more than the records'
+    if trace.has_gpu:
+        found = gpu.partition(trace, windows, tables.rank)
+    else:
+        found = cpu.partition(
+            trace,
+            windows,
+            tables.rank,
+            comm=[shift_call(call, delta) for call in records.calls_of(tables.rows, tables.groups)],
+            waits=records.blocked(tables.rows) + np.int64(delta),
+            phases=[(cpu.GC_PHASE, a + delta, b + delta) for record in tables.steps for a, b in record.gc],
+        )
+    return [shift(step, -delta) for step in found]
+
+
+def parts_of(step: RankStep, waits: iv.Intervals | None) -> Parts:
+    """The sums that the JSON contract names. ``waits``: when this rank waited for a later one; None: not known."""
+    segments = step.segments
+    exposed = segments.total(Kind.COMM)
+    waited = None
+    if waits is not None:
+        waited = iv.total(iv.intersect(intervals_of(segments, Kind.COMM), waits)) if exposed else 0
+    return Parts(
+        rank=step.rank,
+        source=step.source,
+        dur_ns=step.dur_ns,
+        compute_ns=segments.total(Kind.COMPUTE),
+        exposed_comm_ns=exposed,
+        exposed_copy_ns=segments.total(Kind.COPY),
+        data_wait_ns=segments.total(Kind.DATA),
+        checkpoint_ns=segments.total(Kind.CHECKPOINT),
+        idle_ns=segments.total(Kind.IDLE),
+        overlapped_comm_ns=step.overlapped_comm_ns,
+        optimizer_ns=step.optimizer_ns,
+        exposed_wait_ns=waited,
+        exposed_transfer_ns=exposed - waited if waited is not None else None,
+    )
+
+
+# -- across ranks ------------------------------------------------------------------------------------------------------
+
+
+def _calls(steps: Sequence[RankStep]) -> list[CollectiveCall]:
+    return [call for step in steps for call in step.collectives]
+
+
+def _domains(ranks: Mapping[int, RankTables]) -> dict[int, str]:
+    """Which ranks share a clock: by boot id, else by host name, else each rank for itself."""
+    return {
+        rank: t.identity.boot_id if t.identity is not None else (t.host or f"rank {rank}") for rank, t in ranks.items()
+    }
+
+
+def _anchors(ranks: Mapping[int, RankTables]) -> dict[int, int]:
+    """Monotonic clock to wall clock, one value for all ranks that share a clock; 0 for traces, which are there."""
+    first: dict[str, int] = {}
+    anchors = {}
+    for rank, t in sorted(ranks.items()):
+        if t.identity is None:
+            anchors[rank] = 0
+        else:
+            anchors[rank] = first.setdefault(t.identity.boot_id, t.identity.unix_ns - t.identity.monotonic_ns)
+    return anchors
+
+
+def _align(ranks: Mapping[int, RankTables], steps: Mapping[int, Sequence[RankStep]]) -> Alignment:
+    anchors = _anchors(ranks)
+    calls = {rank: [shift_call(call, anchors[rank]) for call in _calls(own)] for rank, own in steps.items()}
+    return align(by_key(calls), _domains(ranks))
+
+
+def _waits(matched: _Matched) -> dict[int, iv.Intervals]:
+    """For each rank, when a collective it had entered still lacked somebody."""
+    spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for members in matched.values():
+        arrival = max(call.start_ns for call in members.values())
+        for rank, call in members.items():
+            spans[rank].append((call.start_ns, min(arrival, call.end_ns)))
+    return {rank: iv.make(pairs) for rank, pairs in spans.items()}
+
+
+def _measured(matched: _Matched, by_step: Mapping[int, Mapping[int, RankStep]]) -> tuple[MatchedCollective, ...]:
+    found = []
+    for number, members in sorted(by_step.items()):
+        keys = {call.key: None for step in members.values() for call in step.collectives if call.start_ns >= step.begin_ns}
+        found.extend(measure(number, key, matched[key]) for key in keys if key in matched)
+    return tuple(found)
+
+
+def _disturbed(ranks: Mapping[int, RankTables]) -> dict[int, str]:
+    """Steps that the profiler's own work disturbed, on any rank."""
+    reasons = {WINDOW_WARMUP: "the profiler was starting", WINDOW_AFTER: "the profiler was writing a trace before it"}
+    return {r.step: reasons[r.window] for t in ranks.values() for r in t.steps if r.window in reasons}
+
+
+def _note(number: int, position: int, count: int, disturbed: Mapping[int, str]) -> str:
+    """Why a step is left out of the verdict; "" for a step that counts."""
+    if count > 2 * WARMUP_STEPS and position < WARMUP_STEPS:
+        return "warm-up"
+    return disturbed.get(number, "")

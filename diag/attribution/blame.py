@@ -1,0 +1,94 @@
+"""Why the last rank was late: what it did differently from the others since they last met (science.md 2.6).
+
+A wait is never a cause. At each collective on the path the ranks' activity since the previous meeting is compared: only
+what a rank did beyond the median of the others is charged to it, and at most as long as the others really waited.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from diag.attribution.critical_path import EPSILON_NS
+from diag.attribution.match import Key
+from diag.attribution.timeline import Timeline, label_of, of_label
+from diag.model import Blame, CollectiveCall, Kind
+
+_COMM_LABELS = [label_of(Kind.COMM, detail) for detail in range(label_of(1, 0) - label_of(0, 0))]
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """What the ranks of one step were late with. ``wait_ns``: how late, in all; ``explained_ns``: by what they did."""
+
+    blames: tuple[Blame, ...]
+    wait_ns: int
+    explained_ns: int
+
+
+class Meetings:
+    """Finds, for a collective, the previous one of the same group, and what each rank did in between."""
+
+    def __init__(
+        self, matched: Mapping[Key, Mapping[int, CollectiveCall]], timelines: Mapping[int, Timeline]
+    ) -> None:
+        self._matched = matched
+        self._timelines = timelines
+        by_group: dict[str, list[Key]] = defaultdict(list)
+        for key in matched:
+            by_group[key[0]].append(key)
+        self._previous: dict[Key, Key] = {}
+        for keys in by_group.values():
+            keys.sort(key=lambda key: min(call.start_ns for call in matched[key].values()))
+            self._previous.update(zip(keys[1:], keys, strict=False))
+
+    def lateness(self, met: Iterable[Key]) -> Lateness:
+        """Over all collectives at which the path met other ranks."""
+        blamed: dict[tuple[int, int], int] = defaultdict(int)
+        wait_ns = explained_ns = 0
+        for key in met:
+            members = self._matched[key]
+            late = self._late(members)
+            if not late:
+                continue
+            activity = {rank: self._since_last(key, rank) for rank in members}
+            for rank, late_ns in late.items():
+                others = np.median(np.stack([activity[r] for r in members if r != rank]), axis=0).astype(np.int64)
+                excess = np.maximum(activity[rank] - others, 0)
+                excess[_COMM_LABELS] = 0  # its own waits are not its fault
+                total = int(excess.sum())
+                share = min(1.0, late_ns / total) if total else 0.0
+                for label in np.flatnonzero(excess):
+                    blamed[rank, int(label)] += round(int(excess[label]) * share)
+                wait_ns += late_ns
+                explained_ns += min(total, late_ns)
+        blames = tuple(Blame(rank, *of_label(label), ns) for (rank, label), ns in sorted(blamed.items()) if ns > 0)
+        return Lateness(blames, wait_ns, explained_ns)
+
+    def _late(self, members: Mapping[int, CollectiveCall]) -> dict[int, int]:
+        """Ranks that came after the median of the others, and by how much; nobody where nobody had to wait."""
+        starts = {rank: call.start_ns for rank, call in members.items()}
+        late = {}
+        for rank, start in starts.items():
+            usual = int(np.median([s for r, s in starts.items() if r != rank]))
+            if start - usual > EPSILON_NS:
+                late[rank] = start - usual
+        return late
+
+    def _since_last(self, key: Key, rank: int) -> np.ndarray:
+        arrival = self._matched[key][rank].start_ns
+        since = self._last_met_ns(key, rank, arrival)
+        return self._timelines[rank].activity(since, arrival)
+
+    def _last_met_ns(self, key: Key, rank: int, arrival: int) -> int:
+        """When the rank last left a meeting before ``arrival``: its end, or its start if it was still under way."""
+        previous = self._previous.get(key)
+        while previous is not None and rank not in self._matched[previous]:
+            previous = self._previous.get(previous)
+        if previous is None:
+            return arrival - 3_600_000_000_000  # the whole of what was recorded before
+        call = self._matched[previous][rank]
+        return call.end_ns if call.end_ns <= arrival else min(call.start_ns, arrival)

@@ -1,0 +1,95 @@
+"""One clock for all ranks, from the collectives themselves (science.md 2.4).
+
+No rank leaves a synchronising collective before the last has entered it, so ``start_s + o_s <= end_r + o_r`` for the
+true offsets o and every pair of its ranks. Over many collectives this bounds each difference ``o_s - o_r`` from both
+sides; closing the bounds over all paths and taking the middle gives the offsets, and half the width their uncertainty.
+Ranks that share a host's monotonic clock need none of this, unless their calls contradict it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from diag.attribution.match import SYNCHRONISING, Key
+from diag.model import CollectiveCall
+
+# Ends of one collective on one host agree to half a millisecond, to six when cores are oversubscribed [measured].
+# Ranks of one host whose calls contradict their common clock by more than this are on clocks of their own.
+CONTRADICTION_NS = 20_000_000
+_UNBOUNDED = np.int64(1) << 60
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """``offset_ns[rank]`` is to be added to the rank's own times. Ranks that no collective ties to the first are absent.
+    ``uncertainty_ns``: the widest half width; 0 on one shared clock; None where fewer than two ranks could be tied."""
+
+    offset_ns: Mapping[int, int]
+    uncertainty_ns: int | None
+
+
+def align(matched: Mapping[Key, Mapping[int, CollectiveCall]], domains: Mapping[int, str]) -> Alignment:
+    """Offsets of all ranks against the lowest. ``domains``: ranks with equal values share a clock."""
+    ranks = sorted(domains)
+    if len(ranks) < 2:
+        return Alignment(dict.fromkeys(ranks, 0), None)
+    bounds = _bounds(ranks, (members for key, members in matched.items() if key[2] in SYNCHRONISING))
+    names = _honest_domains(ranks, domains, bounds)
+    order = list(dict.fromkeys(names))
+    if len(order) == 1:
+        return Alignment(dict.fromkeys(ranks, 0), 0)
+    of_rank = np.array([order.index(name) for name in names])
+    closed = _closure(_fold(bounds, of_rank, len(order)))
+    upper, lower = closed[0], -closed[:, 0]  # of o_domain - o_first
+    tied = (upper < _UNBOUNDED // 2) & (lower > -_UNBOUNDED // 2)
+    tied[0] = True
+    middle = np.where(tied, (upper + lower) // 2, 0)
+    middle[0] = 0
+    half = np.where(tied, np.abs(upper - lower) // 2, 0)
+    half[0] = 0
+    offsets = {rank: int(middle[d]) for rank, d in zip(ranks, of_rank, strict=True) if tied[d]}
+    return Alignment(offsets, int(half.max()) if len(offsets) > 1 else None)
+
+
+def _bounds(ranks: list[int], collectives: Iterable[Mapping[int, CollectiveCall]]) -> np.ndarray:
+    """``bounds[r, s]``: the least end on r minus start on s seen, which ``o_s - o_r`` cannot exceed."""
+    index = {rank: i for i, rank in enumerate(ranks)}
+    bounds = np.full((len(ranks), len(ranks)), _UNBOUNDED, dtype=np.int64)
+    for members in collectives:
+        who = np.array([index[rank] for rank in members])
+        starts = np.array([call.start_ns for call in members.values()], dtype=np.int64)
+        ends = np.array([call.end_ns for call in members.values()], dtype=np.int64)
+        window = np.ix_(who, who)
+        bounds[window] = np.minimum(bounds[window], ends[:, None] - starts[None, :])
+    np.fill_diagonal(bounds, 0)
+    return bounds
+
+
+def _honest_domains(ranks: list[int], domains: Mapping[int, str], bounds: np.ndarray) -> list[str]:
+    """The domains, with those taken apart whose ranks' calls contradict a common clock."""
+    names = [domains[rank] for rank in ranks]
+    for domain in set(names):
+        members = [i for i, name in enumerate(names) if name == domain]
+        if bounds[np.ix_(members, members)].min() < -CONTRADICTION_NS:
+            for i in members:
+                names[i] = f"{domain}#{ranks[i]}"
+    return names
+
+
+def _fold(bounds: np.ndarray, of_rank: np.ndarray, count: int) -> np.ndarray:
+    """The tightest bound between any ranks of two domains."""
+    folded = np.full((count, count), _UNBOUNDED, dtype=np.int64)
+    np.minimum.at(folded, (of_rank[:, None], of_rank[None, :]), bounds)
+    np.fill_diagonal(folded, 0)
+    return folded
+
+
+def _closure(bounds: np.ndarray) -> np.ndarray:
+    """Floyd and Warshall: bounds over every path."""
+    closed = bounds.copy()
+    for via in range(len(closed)):
+        np.minimum(closed, closed[:, via, None] + closed[None, via, :], out=closed)
+    return np.minimum(closed, _UNBOUNDED)

@@ -1,0 +1,157 @@
+"""Where a GPU rank's step went, from its trace (science.md 2.2): an exact partition of every step.
+
+Priority: compute kernels, communication that they do not hide, host-device copies that neither hides, then the idle
+rest by what the launching threads did. HTA, nsys-ai and TraceLens give compute the same priority over communication.
+
+Copies within a device and memsets count as compute, where science.md leaves them open: they run in stream order on the
+device's own memory like any elementwise kernel (FSDP's copy-in is one), and no change to the input pipeline removes
+them. Copies between devices are communication (copy-engine collectives).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from diag.collectors import records
+from diag.ingest import kineto_names as names
+from diag.ingest.kineto import Trace
+from diag.model import Detail, Kind, RankStep
+
+from . import intervals as iv
+from . import trace_ranges as ranges
+from .gpu_idle import NEVER, gap_layers
+from .intervals import Intervals
+from .layers import Layer, Window, covers, cut, disjoint, within
+from .trace_collectives import from_kernels
+
+_COMPUTE, _COMM, _COPY = "compute", "comm", "copy"
+
+
+def step_windows(trace: Trace) -> list[Window]:
+    """(step, begin_ns, end_ns) of every step: our ``diag.step#N``, else ``ProfilerStep#N``, else the whole trace.
+
+    On a GPU each edge moves to when the device had finished what the host launched before it. A departure from
+    science.md 2.1, whose edges are the host's: the host runs ahead of the device by up to several steps (on the MI300
+    trace the last host step ends before the first kernel of the first one), so the host's window of a step holds
+    other steps' kernels and the last steps' are in none.
+    """
+    host = ranges.host_windows(trace)
+    if not trace.has_gpu or ranges.step_ranges(trace).is_empty():
+        return host
+    work = _device_work(trace).sort("launch_ns")
+    launched = work["launch_ns"].to_numpy()
+    reach = np.maximum.accumulate(work["end_ns"].to_numpy())
+
+    def done(edge: int) -> int:
+        before = int(np.searchsorted(launched, edge, side="left"))
+        return max(edge, int(reach[before - 1])) if before else edge
+
+    return [(step, done(begin), done(end)) for step, begin, end in host]
+
+
+def partition(trace: Trace, windows: Sequence[Window], rank: int) -> list[RankStep]:
+    """One exact account per window."""
+    work = _device_work(trace)
+    main = ranges.main_thread(trace)
+    launchers = ranges.thread_set(trace.events.filter(pl.col("cat").is_in(names.LAUNCH_CATEGORIES)))
+    threads = launchers | ({main} if main else set())
+    layers = disjoint(_layers(trace, work, threads))
+    comm = ranges.as_intervals(work.filter(pl.col("class") == _COMM))
+    hidden = iv.intersect(comm, ranges.as_intervals(work.filter(pl.col("class") == _COMPUTE)))
+    optimizing = _optimizer_time(work, layers)
+    calls = from_kernels(trace, work.filter(pl.col("class") == _COMM), windows)
+    return [
+        RankStep(
+            rank=rank,
+            step=step,
+            begin_ns=begin,
+            end_ns=end,
+            source="trace",
+            segments=cut(layers, begin, end),
+            overlapped_comm_ns=iv.total(within(hidden, begin, end)),
+            optimizer_ns=iv.total(within(optimizing, begin, end)),
+            collectives=collectives,
+        )
+        for (step, begin, end), collectives in zip(windows, calls, strict=True)
+    ]
+
+
+def _device_work(trace: Trace) -> pl.DataFrame:
+    """Device events by start, with end_ns, class, phase (a Detail) and the launch: launch_known_ns (NEVER where the
+    trace has none), launch_ns, launch_pid, launch_tid.
+
+    Without a launch in the trace, ``launch_ns`` is the work's own start; but for work ahead of all that was launched
+    in the trace, it is just before the trace: it was queued by then, so no step of it did it.
+    """
+    name, is_copy = pl.col("name"), pl.col("cat") == names.MEMCPY
+    is_comm = name.str.contains(names.COMM_KERNEL_PATTERN) & ~name.str.contains(names.NOT_COMM_PATTERN)
+    work = trace.events.filter(pl.col("cat").is_in(names.DEVICE_CATEGORIES), pl.col("dur_ns") > 0).with_columns(
+        (pl.col("ts_ns") + pl.col("dur_ns")).alias("end_ns"),
+        pl.when(is_copy & name.str.contains(names.COMM_COPY_PATTERN))
+        .then(pl.lit(_COMM))
+        .when(is_copy & ~name.str.contains(names.LOCAL_COPY_PATTERN))
+        .then(pl.lit(_COPY))
+        .when((pl.col("cat") == names.KERNEL) & (is_comm | pl.col("coll_name").is_not_null()))
+        .then(pl.lit(_COMM))
+        .otherwise(pl.lit(_COMPUTE))
+        .alias("class"),
+    )
+    launches = (
+        trace.events.filter(pl.col("cat").is_in(names.LAUNCH_CATEGORIES), pl.col("correlation") > 0)
+        .select("correlation", launch_known_ns="ts_ns", launch_pid="pid", launch_tid="tid")
+        .unique("correlation", keep="first", maintain_order=True)
+    )
+    joined = work.join(launches, on="correlation", how="left", maintain_order="left")
+    first_known = pl.col("ts_ns").filter(pl.col("launch_known_ns").is_not_null()).min()
+    own = pl.when(pl.col("ts_ns") < first_known).then(trace.events["ts_ns"][0] - 1).otherwise(pl.col("ts_ns"))
+    joined = joined.with_columns(
+        pl.coalesce("launch_known_ns", own).alias("launch_ns"), pl.col("launch_known_ns").fill_null(NEVER)
+    )
+    return joined.with_columns(_phases(trace, joined))
+
+
+def _phases(trace: Trace, work: pl.DataFrame) -> pl.Series:
+    """The Detail of each device event: in which phase of the step the host launched it; NONE where nothing says."""
+    launch = work["launch_ns"].to_numpy()
+    known = work["launch_known_ns"].to_numpy() != NEVER
+    found = np.full(len(work), Detail.NONE, dtype=np.int8)
+    found[covers(ranges.forward(trace), launch) & known] = Detail.FORWARD
+    found[covers(ranges.backward(trace), launch) & known] = Detail.BACKWARD
+    found[covers(ranges.optimizer(trace), launch) & known] = Detail.OPTIMIZER
+    return pl.Series("phase", found, dtype=pl.Int8)
+
+
+def _layers(trace: Trace, work: pl.DataFrame, threads: set[ranges.Thread]) -> list[Layer]:
+    compute, comm = work.filter(pl.col("class") == _COMPUTE), work.filter(pl.col("class") == _COMM)
+    p2p = pl.col("coll_name").str.contains(names.P2P_PATTERN).fill_null(False)
+    data = ranges.data_wait(trace, threads)
+    checkpoint = ranges.phase(trace, records.CHECKPOINT)
+    collecting = ranges.garbage_collection(trace)
+    return [
+        *(
+            Layer(Kind.COMPUTE, detail, ranges.as_intervals(compute.filter(pl.col("phase") == int(detail))))
+            for detail in (Detail.FORWARD, Detail.BACKWARD, Detail.OPTIMIZER, Detail.NONE)
+        ),
+        Layer(Kind.COMM, Detail.NONE, ranges.as_intervals(comm.filter(~p2p))),
+        Layer(Kind.COMM, Detail.P2P, ranges.as_intervals(comm.filter(p2p))),
+        Layer(Kind.COPY, Detail.NONE, ranges.as_intervals(work.filter(pl.col("class") == _COPY))),
+        Layer(Kind.DATA, Detail.NONE, data),
+        Layer(Kind.CHECKPOINT, Detail.NONE, checkpoint),
+        Layer(Kind.IDLE, Detail.GC, collecting),
+        *gap_layers(trace, work, iv.union(data, checkpoint, collecting), threads),
+    ]
+
+
+def _optimizer_time(work: pl.DataFrame, layers: Sequence[Layer]) -> Intervals:
+    """Compute launched in the optimizer, and idle time between two such pieces of work."""
+    compute = [layer.intervals for layer in layers if layer.kind == Kind.COMPUTE and layer.detail == Detail.OPTIMIZER]
+    start, reach = work["ts_ns"].to_numpy(), np.maximum.accumulate(work["end_ns"].to_numpy())
+    is_optimizer = work["phase"].to_numpy() == Detail.OPTIMIZER
+    # The gap before work i belongs to the optimizer if both neighbours do.
+    inside = is_optimizer[1:] & is_optimizer[:-1]
+    gaps = iv.normal(np.stack((reach[:-1][inside], start[1:][inside]), axis=1)) if len(start) > 1 else iv.EMPTY
+    other = [layer.intervals for layer in layers if layer.kind not in (Kind.COMPUTE, Kind.IDLE)]
+    return iv.union(*compute, iv.subtract(gaps, iv.union(*other)))

@@ -1,0 +1,101 @@
+"""The partition of steps from the collectors' own records, for every step that no trace covers.
+
+The host's phases give data wait, copies and checkpoints; the times in which a thread of the training stood still for a
+collective give exposed communication; the rest of forward, backward and optimizer counts as compute. On a GPU the host
+only launches: its phases say what the host did, not the device, and communication is not visible (``comm_known``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from diag.attribution import intervals as iv
+from diag.attribution.layers import Layer, cut, disjoint, within
+from diag.collectors.records import (
+    BACKWARD,
+    CHECKPOINT,
+    DATA,
+    FORWARD,
+    H2D,
+    OPTIMIZER,
+    PHASES,
+    CollectiveRow,
+    StepRecord,
+)
+from diag.model import CollectiveCall, Detail, Kind, RankStep
+
+
+def partition(
+    rank: int,
+    records: Sequence[StepRecord],
+    rows: Sequence[CollectiveRow],
+    groups: Mapping[str, Sequence[int]],
+    on_device: bool,
+) -> list[RankStep]:
+    """One ``RankStep`` a record, on the rank's own monotonic clock. ``rows`` are all collectives of the rank."""
+    calls = calls_of(rows, groups)
+    waits = iv.EMPTY if on_device else blocked(rows)
+    layers = _layers(records, waits)
+    on_wire = iv.union(iv.make((call.start_ns, call.end_ns) for call in calls), waits)
+    found = []
+    for record in records:
+        segments = cut(layers, record.begin_ns, record.end_ns)
+        found.append(
+            RankStep(
+                rank=rank,
+                step=record.step,
+                begin_ns=record.begin_ns,
+                end_ns=record.end_ns,
+                source="records",
+                segments=segments,
+                overlapped_comm_ns=max(
+                    0, iv.total(within(on_wire, record.begin_ns, record.end_ns)) - segments.total(Kind.COMM)
+                ),
+                optimizer_ns=segments.total(Kind.COMPUTE, Detail.OPTIMIZER),
+                collectives=tuple(c for c in calls if c.end_ns > record.begin_ns and c.start_ns < record.end_ns),
+                comm_known=not on_device,
+            )
+        )
+    return found
+
+
+def calls_of(rows: Sequence[CollectiveRow], groups: Mapping[str, Sequence[int]]) -> list[CollectiveCall]:
+    """The collectives whose end is known, in order of start."""
+    calls = []
+    for row in rows:
+        if row.end_ns is None:
+            continue
+        ranks = tuple(groups.get(row.group, ()))
+        # Two groups of one name (a mesh axis is named alike on all its groups) differ in their first member.
+        group = f"{row.group}@{ranks[0]}" if ranks else row.group
+        calls.append(
+            CollectiveCall((group, row.seq, row.op), row.op, group, ranks, row.bytes, row.start_ns, row.end_ns)
+        )
+    return sorted(calls, key=lambda call: call.start_ns)
+
+
+def blocked(rows: Sequence[CollectiveRow]) -> iv.Intervals:
+    """When a thread of the training stood still for a collective."""
+    return iv.make(
+        (row.wait_start_ns, row.wait_end_ns)
+        for row in rows
+        if row.wait_start_ns is not None and row.wait_end_ns is not None
+    )
+
+
+def _layers(records: Sequence[StepRecord], waits: iv.Intervals) -> list[Layer]:
+    """What the host did, most telling first; disjoint."""
+    rows = [row for record in records for row in record.phases]
+    spans = {name: iv.make((row.start_ns, row.end_ns) for row in rows if row.phase == name) for name in PHASES}
+    return disjoint(
+        [
+            Layer(Kind.DATA, Detail.NONE, spans[DATA]),
+            Layer(Kind.CHECKPOINT, Detail.NONE, spans[CHECKPOINT]),
+            Layer(Kind.COPY, Detail.NONE, spans[H2D]),
+            Layer(Kind.COMM, Detail.NONE, waits),
+            Layer(Kind.IDLE, Detail.GC, iv.make(pause for record in records for pause in record.gc)),
+            Layer(Kind.COMPUTE, Detail.FORWARD, spans[FORWARD]),
+            Layer(Kind.COMPUTE, Detail.BACKWARD, spans[BACKWARD]),
+            Layer(Kind.COMPUTE, Detail.OPTIMIZER, spans[OPTIMIZER]),
+        ]
+    )

@@ -1,0 +1,83 @@
+"""A rank's steps joined into one line of time, with sums over any window in logarithmic time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from diag.model import CollectiveCall, Detail, Kind, RankStep
+
+_DETAILS = len(Detail)
+Activity = npt.NDArray[np.int64]  # nanoseconds by label
+
+
+def label_of(kind: int, detail: int) -> int:
+    return kind * _DETAILS + detail
+
+
+def of_label(label: int) -> tuple[Kind, Detail]:
+    return Kind(label // _DETAILS), Detail(label % _DETAILS)
+
+
+LABELS = len(Kind) * _DETAILS
+
+
+class Timeline:
+    """All segments of one rank on the common clock, in order. Time between steps belongs to nothing."""
+
+    def __init__(self, steps: Sequence[RankStep]) -> None:
+        ordered = sorted(steps, key=lambda step: step.begin_ns)
+        segments = [step.segments for step in ordered]
+        self.start_ns = np.concatenate([s.start_ns for s in segments])
+        self.end_ns = np.concatenate([s.end_ns for s in segments])
+        kind = np.concatenate([s.kind for s in segments]).astype(np.int64)
+        detail = np.concatenate([s.detail for s in segments]).astype(np.int64)
+        self.label = kind * _DETAILS + detail
+        self._used = np.unique(self.label)
+        durations = self.end_ns - self.start_ns
+        self._before = {
+            int(label): np.concatenate(([0], np.cumsum(np.where(self.label == label, durations, 0))))
+            for label in self._used
+        }
+        calls = sorted({call.key: call for step in ordered for call in step.collectives}.values(), key=_by_end)
+        self.calls: list[CollectiveCall] = calls
+        self._call_ends = np.array([call.end_ns for call in calls], dtype=np.int64)
+
+    def segment_before(self, time_ns: int) -> int | None:
+        """Index of the segment that the moment just before ``time_ns`` lies in; None between or before the steps."""
+        index = int(np.searchsorted(self.start_ns, time_ns, side="left")) - 1
+        return index if index >= 0 and self.end_ns[index] >= time_ns else None
+
+    def activity(self, start_ns: int, end_ns: int) -> Activity:
+        """What the rank did in a window, nanoseconds by label."""
+        totals = np.zeros(LABELS, dtype=np.int64)
+        if end_ns > start_ns:
+            for label in self._used:
+                totals[label] = self._until(int(label), end_ns) - self._until(int(label), start_ns)
+        return totals
+
+    def _until(self, label: int, time_ns: int) -> int:
+        index = int(np.searchsorted(self.start_ns, time_ns, side="right")) - 1
+        if index < 0:
+            return 0
+        done = int(self._before[label][index])
+        if self.label[index] == label:
+            done += int(min(time_ns, int(self.end_ns[index])) - self.start_ns[index])
+        return done
+
+    def releasing_call(self, start_ns: int, end_ns: int) -> CollectiveCall | None:
+        """The collective whose end freed the rank at ``end_ns``, among those open in the window."""
+        first = int(np.searchsorted(self._call_ends, start_ns, side="right"))
+        best: CollectiveCall | None = None
+        for call in self.calls[first:]:
+            if call.start_ns < end_ns and (best is None or abs(call.end_ns - end_ns) < abs(best.end_ns - end_ns)):
+                best = call
+            if call.end_ns > end_ns and best is not None:
+                break
+        return best
+
+
+def _by_end(call: CollectiveCall) -> tuple[int, int]:
+    return call.end_ns, call.start_ns

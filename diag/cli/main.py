@@ -1,0 +1,71 @@
+"""``diag``: the commands, and the one place where an error becomes a message and an exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from diag import __version__
+from diag.cli.analyze import analyze
+from diag.cli.dashboard import dashboard
+from diag.cli.run import run
+from diag.collectors.layout import SCHEMA_VERSION
+from diag.errors import DiagError
+
+app = typer.Typer(
+    name="diag",
+    help="Finds out why a distributed PyTorch training run is slow or stuck, and says what to do.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"diag {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None: ...
+
+
+app.command()(run)
+app.command()(analyze)
+app.command()(dashboard)
+
+
+def main() -> NoReturn:
+    """Runs the command line; never shows a traceback for a mistake of the user."""
+    try:
+        code = app(standalone_mode=True)
+    except DiagError as error:
+        _report(error)
+        sys.exit(int(error.exit_code))
+    except BrokenPipeError:  # `diag analyze ... | head`
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(code)
+
+
+def _report(error: DiagError) -> None:
+    if "--json" in sys.argv:
+        body = {
+            "message": error.message,
+            "hint": error.hint,
+            "path": error.path,
+            "exit_code": int(error.exit_code),
+        }
+        print(json.dumps({"schema_version": SCHEMA_VERSION, "error": body}))
+        return
+    where = f"{error.path}: " if error.path else ""
+    print(f"diag: {where}{error.message}", file=sys.stderr)
+    if error.hint:
+        print(f"      {error.hint}", file=sys.stderr)

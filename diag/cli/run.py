@@ -1,0 +1,195 @@
+"""``diag run``: trains with the bundled trainer and records everything."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from diag.errors import DiagError, ExitCode
+
+_TRAINING = "Training"
+_SHARDING = "Sharding"
+_LOADER = "Data loader"
+_LAUNCH = "Launch"
+_COLLECT = "Collectors"
+
+
+def run(
+    strategy: Annotated[
+        str, typer.Option(help="How the model is distributed: ddp or fsdp2.", rich_help_panel=_TRAINING)
+    ] = "fsdp2",
+    preset: Annotated[
+        str, typer.Option(help="Model size: tiny, small, 124m, 1b or 8b.", rich_help_panel=_TRAINING)
+    ] = "tiny",
+    steps: Annotated[int, typer.Option(help="Optimizer steps.", min=1, rich_help_panel=_TRAINING)] = 20,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(help="Sequences a rank and micro-batch [default: the preset's].", rich_help_panel=_TRAINING),
+    ] = None,
+    seq_len: Annotated[
+        int | None, typer.Option(help="Tokens a sequence [default: the preset's].", rich_help_panel=_TRAINING)
+    ] = None,
+    micro_batches: Annotated[
+        int, typer.Option(help="Micro-batches a step (gradient accumulation).", rich_help_panel=_TRAINING)
+    ] = 1,
+    grad_sync: Annotated[
+        str,
+        typer.Option(help="Reduce gradients on the last micro-batch or on every one.", rich_help_panel=_TRAINING),
+    ] = "last",
+    precision: Annotated[str, typer.Option(help="fp32 or bf16.", rich_help_panel=_TRAINING)] = "fp32",
+    activation_checkpointing: Annotated[
+        bool,
+        typer.Option(
+            "--activation-checkpointing", help="Recompute each block in backward.", rich_help_panel=_TRAINING
+        ),
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of weights and data order.", rich_help_panel=_TRAINING)] = 0,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="A text file or a folder of them [default: Python's own sources].", rich_help_panel=_TRAINING
+        ),
+    ] = None,
+    wrap: Annotated[
+        str,
+        typer.Option(help="FSDP unit: block, root, linear, or N blocks a unit.", rich_help_panel=_SHARDING),
+    ] = "block",
+    prefetch: Annotated[
+        int, typer.Option(help="Units gathered ahead of their use.", min=0, rich_help_panel=_SHARDING)
+    ] = 0,
+    reshard_after_forward: Annotated[
+        str, typer.Option(help="yes, no, or the number of ranks to reshard to.", rich_help_panel=_SHARDING)
+    ] = "yes",
+    num_workers: Annotated[
+        int, typer.Option(help="Loader processes a rank.", min=0, rich_help_panel=_LOADER)
+    ] = 1,
+    prefetch_factor: Annotated[
+        int, typer.Option(help="Batches that each worker keeps ready.", min=1, rich_help_panel=_LOADER)
+    ] = 2,
+    pin_memory: Annotated[
+        bool, typer.Option("--pin-memory", help="Page-locked batches.", rich_help_panel=_LOADER)
+    ] = False,
+    nproc: Annotated[int, typer.Option(help="Ranks on this node.", min=1, rich_help_panel=_LAUNCH)] = 2,
+    nnodes: Annotated[int, typer.Option(help="Nodes.", min=1, rich_help_panel=_LAUNCH)] = 1,
+    node_rank: Annotated[
+        int | None, typer.Option(help="This node, for --rdzv-backend static.", rich_help_panel=_LAUNCH)
+    ] = None,
+    rdzv_backend: Annotated[str, typer.Option(help="torchrun's rendezvous.", rich_help_panel=_LAUNCH)] = "c10d",
+    rdzv_endpoint: Annotated[
+        str, typer.Option(help="HOST:PORT of the rendezvous; needed with --nnodes.", rich_help_panel=_LAUNCH)
+    ] = "",
+    rdzv_id: Annotated[
+        str, typer.Option(help="The job's name, equal on all nodes.", rich_help_panel=_LAUNCH)
+    ] = "",
+    inject: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME:KEY=VALUE,...",
+            help="Plant a fault; repeatable. `--inject list` shows them all.",
+            rich_help_panel="Faults",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run directory [default: runs/<time>-<strategy>].", rich_help_panel=_COLLECT)
+    ] = None,
+    trace: Annotated[
+        bool, typer.Option(help="Record a torch.profiler window.", rich_help_panel=_COLLECT)
+    ] = True,
+    trace_skip: Annotated[
+        int | None,
+        typer.Option(help="Steps before the first window [default: 10, fewer in a short run].", rich_help_panel=_COLLECT),
+    ] = None,
+    trace_active: Annotated[int, typer.Option(help="Steps a window.", min=1, rich_help_panel=_COLLECT)] = 3,
+    trace_every: Annotated[
+        int, typer.Option(help="Steps between two windows; 0: one window.", min=0, rich_help_panel=_COLLECT)
+    ] = 0,
+    trace_stacks: Annotated[
+        bool, typer.Option("--trace-stacks", help="Python stacks: costs a few percent.", rich_help_panel=_COLLECT)
+    ] = False,
+    collect: Annotated[
+        bool, typer.Option(help="--no-collect trains without any collector.", rich_help_panel=_COLLECT)
+    ] = True,
+    byte_budget_mb: Annotated[
+        int, typer.Option(help="The most that one rank may write, in MB.", min=1, rich_help_panel=_COLLECT)
+    ] = 1024,
+) -> None:
+    """Train with the bundled trainer, collectors attached, and leave a run directory that `diag analyze` reads.
+
+    Ends with the training's own exit code.
+    """
+    from diag.collectors.settings import COLLECT_VARIABLE, CollectorSettings
+    from diag.collectors.trainer.faults import FAULTS, FaultError
+    from diag.collectors.trainer.options import OptionError, TrainerOptions
+
+    if inject and "list" in inject:
+        for kind in FAULTS.values():
+            typer.echo(f"{kind.usage()}\n    {kind.help}")
+            for key in kind.keys:
+                typer.echo(f"    {key.name}: {key.help}")
+        raise typer.Exit
+    try:
+        options = TrainerOptions(
+            preset=preset,
+            strategy=strategy,
+            wrap=wrap,
+            prefetch=prefetch,
+            reshard_after_forward=reshard_after_forward,
+            micro_batches=micro_batches,
+            grad_sync=grad_sync,
+            precision=precision,
+            activation_checkpointing=activation_checkpointing,
+            num_workers=num_workers,
+            prefetch_factor=prefetch_factor,
+            pin_memory=pin_memory,
+            steps=steps,
+            batch_size=batch_size,
+            seq_len=seq_len,
+            data=str(data.resolve()) if data else None,
+            seed=seed,
+            inject=tuple(inject or ()),
+        )
+        options.validate(world_size=nproc * nnodes)
+    except (OptionError, FaultError) as error:
+        raise DiagError(str(error), exit_code=ExitCode.USAGE) from error
+    if nnodes > 1 and not rdzv_endpoint:
+        raise DiagError("--nnodes needs --rdzv-endpoint HOST:PORT", exit_code=ExitCode.USAGE)
+    settings = CollectorSettings(
+        trace=trace,
+        trace_skip=trace_skip if trace_skip is not None else _skip(steps, trace_active),
+        trace_active=trace_active,
+        trace_every=trace_every,
+        trace_stacks=trace_stacks,
+        byte_budget=byte_budget_mb * 1_000_000,
+    )
+
+    from diag.launch import Launch, log_tail, new_run, run_trainer
+
+    layout = new_run(out, strategy)
+    launch = Launch(
+        nproc=nproc,
+        nnodes=nnodes,
+        node_rank=node_rank,
+        rdzv_backend=rdzv_backend,
+        rdzv_endpoint=rdzv_endpoint,
+        rdzv_id=rdzv_id,
+        environment={} if collect else {COLLECT_VARIABLE: "off"},
+    )
+    outcome = run_trainer(layout, launch, options, settings, sys.argv[1:])
+    if outcome.exit_code:
+        who = f"rank {outcome.failed_rank}: " if outcome.failed_rank is not None else ""
+        typer.echo(f"diag: the training ended early: {who}{outcome.reason}", err=True)
+        if outcome.failed_rank is not None:
+            for line in log_tail(layout, outcome.failed_rank):
+                typer.echo(f"      {line}", err=True)
+        typer.echo(f"      what was recorded until then: diag analyze {layout.root}", err=True)
+    elif collect:
+        typer.echo(f"Recorded in {layout.root}. Next: diag analyze {layout.root}")
+    raise typer.Exit(outcome.exit_code)
+
+
+def _skip(steps: int, active: int) -> int:
+    """Ten steps before the window where the run has them, so that warm-up is over and some untraced steps follow."""
+    return max(1, min(10, (steps - active) // 2))

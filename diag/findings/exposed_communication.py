@@ -1,0 +1,159 @@
+"""Communication that nothing hides: because it is slow, because there is too much or too little of it at a time, or
+because nothing runs beside it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from diag.findings.culprits import Culprits, find_culprits
+from diag.findings.shares import Cost
+from diag.findings.subject import MENTION, Subject, mean_ns, ranks_text, severity
+from diag.model import Bottleneck, Evidence, Finding, MatchedCollective
+
+_GATHERS = ("all_gather", "reduce_scatter")
+_HIDDEN_LITTLE = 0.05  # part of the communication that computation hides
+_LATENCY_BOUND = 0.5  # part of the transfers that a collective of no size would take as well
+_MANY = 64  # collectives a step
+
+
+@dataclass(frozen=True)
+class _Cause:
+    id: str
+    why: str
+    action: str
+    evidence: tuple[Evidence, ...] = ()
+
+
+def find(subject: Subject) -> list[Finding]:
+    shares = subject.shares
+    share = shares.share(Cost.COMM)
+    if share < MENTION:
+        return []
+    exposed = shares.cost(Cost.COMM)
+    slow_link = find_culprits(shares.tail_ns, shares.dur_ns, len(shares.ranks))
+    cause = _cause(subject, slow_link)
+    return [
+        Finding(
+            id=cause.id,
+            title=f"Communication that nothing hides takes {mean_ns(exposed) / 1e6:.0f} ms a step: {cause.why}",
+            severity=severity(share),
+            share=share,
+            cost_ns_per_step=mean_ns(exposed),
+            confidence=subject.confidence(exposed),
+            ranks=slow_link.ranks,
+            evidence=(
+                Evidence("critical path", "exposed transfer, part of all steps", round(share, 4), "share"),
+                *cause.evidence,
+                *_bandwidth(subject.attribution.collectives),
+            ),
+            bottleneck=Bottleneck.COMMUNICATION,
+            action=cause.action,
+        )
+    ]
+
+
+def _cause(subject: Subject, slow_link: Culprits) -> _Cause:
+    collectives = _of_usable_steps(subject)
+    if slow_link.ranks:
+        who = ranks_text(slow_link.ranks)
+        return _Cause(
+            "slow-link",
+            f"{who} gets its results later than the others",
+            f"Check the network interface, cable and NUMA placement of {who}; the other links are faster.",
+        )
+    steps = max(1, len({c.step for c in collectives}))
+    gathers = [c for c in collectives if c.op in _GATHERS]
+    counts = Counter(c.op for c in gathers)
+    if gathers and max(counts.values()) / steps <= 2 and max(c.bytes for c in gathers) > 0:
+        largest = max(c.bytes for c in gathers)
+        return _Cause(
+            "root-only-unit",
+            "the whole model is one sharding unit, so nothing can overlap",
+            "Wrap each block: fully_shard(block) for every block, then fully_shard(model). Bundled trainer: --wrap block.",
+            (Evidence("collectives", "largest all-gather or reduce-scatter", float(largest), "bytes"),),
+        )
+    latency = _latency_share(collectives)
+    if latency is not None and latency >= _LATENCY_BOUND and len(collectives) / steps >= _MANY:
+        return _Cause(
+            "latency-bound-collectives",
+            f"{len(collectives) / steps:.0f} collectives a step, too small to be worth their latency",
+            "Wrap coarser: several layers in one unit, fully_shard([a, b]). Bundled trainer: --wrap block or --wrap 2.",
+            (Evidence("collectives", "part of the transfers that is latency", round(latency, 3), "share"),),
+        )
+    hidden = _hidden_share(subject)
+    if hidden < _HIDDEN_LITTLE:
+        return _Cause(
+            "communication-not-overlapped",
+            "it runs while nothing is computed",
+            _overlap_action(subject),
+            (Evidence("steps", "communication hidden behind computation", round(hidden, 4), "share"),),
+        )
+    return _Cause(
+        "exposed-communication",
+        f"computation hides only {hidden:.0%} of it",
+        "Gather earlier (prefetch), send fewer bytes (bf16), or compute more between collectives (larger micro-batches).",
+        (Evidence("steps", "communication hidden behind computation", round(hidden, 4), "share"),),
+    )
+
+
+def _overlap_action(subject: Subject) -> str:
+    manifest = subject.tables.manifest
+    backend = manifest.backend if manifest is not None else None
+    strategy = manifest.strategy if manifest is not None else None
+    if strategy == "fsdp2" and backend == "gloo":
+        return (
+            "FSDP2 on gloo gathers synchronously unless it is told to prefetch: set_modules_to_forward_prefetch with "
+            "asynchronous unshard. Bundled trainer: --prefetch 1."
+        )
+    if strategy == "fsdp2":
+        return "Gather the next unit early: set_modules_to_forward_prefetch([next]); remove synchronising calls."
+    return "Start the reductions earlier (smaller buckets), or compute more between them (larger micro-batches)."
+
+
+def _of_usable_steps(subject: Subject) -> list[MatchedCollective]:
+    usable = set(subject.shares.numbers)
+    return [c for c in subject.attribution.collectives if c.step in usable]
+
+
+def _hidden_share(subject: Subject) -> float:
+    hidden = sum(p.overlapped_comm_ns for p in subject.parts())
+    total = hidden + sum(p.exposed_comm_ns for p in subject.parts())
+    return hidden / total if total else 0.0
+
+
+def _latency_share(collectives: Sequence[MatchedCollective]) -> float | None:
+    """The part of all transfers that remains at no size, from the smallest ones seen; None below three sizes."""
+    sized = [(c.bytes, c.transfer_ns) for c in collectives if c.bytes > 0]
+    sizes = sorted({size for size, _ in sized})
+    if len(sizes) < 3 or sizes[-1] < 8 * sizes[0]:
+        return None
+    latency = float(np.median([ns for size, ns in sized if size == sizes[0]]))
+    total = sum(ns for _, ns in sized)
+    return min(1.0, latency * len(sized) / total) if total else None
+
+
+def _bandwidth(collectives: Sequence[MatchedCollective]) -> tuple[Evidence, ...]:
+    """Median bus bandwidth of the largest collectives of each kind (nccl-tests' definition, full tensor size)."""
+    evidence = []
+    for op in sorted({c.op for c in collectives}):
+        sized = [c for c in collectives if c.op == op and c.bytes > 0 and c.transfer_ns > 0]
+        if not sized:
+            continue
+        largest = max(c.bytes for c in sized)
+        chosen = [c for c in sized if c.bytes == largest]
+        value = float(np.median([bus_factor(op, len(c.ranks)) * c.bytes / c.transfer_ns for c in chosen]))
+        evidence.append(Evidence("collectives", f"{op} of {largest} bytes, bus bandwidth", round(value, 4), "GB/s"))
+    return tuple(evidence)
+
+
+def bus_factor(op: str, ranks: int) -> float:
+    """Bytes on the wire for each byte of the full tensor: nccl-tests' PERFORMANCE.md."""
+    if op == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    if op in {"all_gather", "reduce_scatter", "all_to_all"}:
+        return (ranks - 1) / ranks
+    return 1.0

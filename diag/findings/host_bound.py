@@ -1,0 +1,48 @@
+"""A device that waits because its host launches work too slowly, synchronises, or allocates."""
+
+from __future__ import annotations
+
+from diag.findings.shares import Cost
+from diag.findings.subject import MENTION, Subject, mean_ns, severity
+from diag.model import Bottleneck, Detail, Evidence, Finding, Kind
+
+_WHY = {
+    Detail.LAUNCH: ("launch-bound", "kernels finish faster than the host launches them", "torch.compile (mode "
+                    '"reduce-overhead" records CUDA graphs), fused optimizers, larger micro-batches.'),
+    Detail.SYNC: ("synchronising-calls", "the host waits for the device and then launches late", "Remove .item(), "
+                  ".cpu(), printing of losses and other synchronising calls from the step."),
+    Detail.ALLOCATOR: ("allocator-stall", "cudaMalloc and cudaFree run inside the step", "Set "
+                       "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; keep shapes constant; no empty_cache()."),
+}  # fmt: skip
+
+
+def find(subject: Subject) -> list[Finding]:
+    shares = subject.shares
+    share = shares.share(Cost.HOST)
+    if share < MENTION:
+        return []
+    lost = {detail: 0 for detail in _WHY}
+    for step in subject.attribution.usable or subject.attribution.steps:
+        for piece in step.path:
+            if piece.kind == Kind.IDLE and piece.detail in lost:
+                lost[piece.detail] += piece.dur_ns
+    main = max(lost, key=lambda detail: lost[detail])
+    name, why, action = _WHY[main]
+    waited = shares.cost(Cost.HOST)
+    return [
+        Finding(
+            id=name,
+            title=f"The device is idle because {why}: {mean_ns(waited) / 1e6:.1f} ms a step",
+            severity=severity(share),
+            share=share,
+            cost_ns_per_step=mean_ns(waited),
+            confidence=subject.confidence(waited),
+            ranks=(),
+            evidence=tuple(
+                Evidence("critical path", f"idle, {detail.name.lower()}", round(ns / 1e6 / len(waited), 3), "ms a step")
+                for detail, ns in lost.items()
+            ),
+            bottleneck=Bottleneck.COMPUTE,
+            action=action + " The profiler slows launches down: compare with the time of steps without it.",
+        )
+    ]

@@ -1,0 +1,50 @@
+"""Device memory: peaks near the capacity, and allocations that had to be tried again. Costs no time by itself."""
+
+from __future__ import annotations
+
+from diag.findings.subject import Subject, ranks_text
+from diag.model import Evidence, Finding, Severity
+
+NEAR_FULL = 0.90  # science.md 2.8
+
+
+def find(subject: Subject) -> list[Finding]:
+    peaks: dict[int, float] = {}
+    retries: dict[int, int] = {}
+    for rank, tables in subject.tables.ranks.items():
+        memories = [s.memory for s in tables.steps if s.memory is not None and s.memory.capacity]
+        if memories:
+            peaks[rank] = max((m.reserved or 0) / (m.capacity or 1) for m in memories)
+            retries[rank] = (memories[-1].alloc_retries or 0) - (memories[0].alloc_retries or 0)
+    full = tuple(rank for rank, peak in peaks.items() if peak >= NEAR_FULL)
+    retried = tuple(rank for rank, count in retries.items() if count > 0)
+    found = []
+    if retried:
+        found.append(
+            _finding(
+                "allocator-retries",
+                f"Allocations had to be tried again on {ranks_text(retried)}: each try frees the whole cache",
+                Severity.CRITICAL,
+                retried,
+                tuple(Evidence("memory", f"rank == {r}, allocation retries", float(retries[r]), "times") for r in retried),
+                "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or take less memory (activation checkpointing).",
+            )
+        )
+    elif full:
+        found.append(
+            _finding(
+                "near-out-of-memory",
+                f"Device memory is nearly full on {ranks_text(full)}",
+                Severity.WARN,
+                full,
+                tuple(Evidence("memory", f"rank == {r}, peak reserved", round(peaks[r], 4), "share") for r in full),
+                "Leave head-room: reshard after forward, activation checkpointing, smaller micro-batches.",
+            )
+        )
+    return found
+
+
+def _finding(
+    name: str, title: str, level: Severity, ranks: tuple[int, ...], evidence: tuple[Evidence, ...], action: str
+) -> Finding:
+    return Finding(name, title, level, 0.0, 0, 0.99, ranks, evidence, None, action)

@@ -1,0 +1,124 @@
+"""The run in a few arrays: for each step, what its critical path consists of and how long whom was waited for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from diag.model import Attribution, Bottleneck, Detail, Kind, StepAccount
+
+Series = npt.NDArray[np.float64]
+
+
+class Cost(StrEnum):
+    """What a step's time goes to that a change could remove, and the class it makes the step belong to."""
+
+    DATA = "data"
+    COPY = "copy"
+    COMM = "communication"
+    STRAGGLER = "straggler"  # compute that one rank did and the others waited for
+    GC = "gc"
+    CHECKPOINT = "checkpoint"
+    HOST = "host"  # a device that waits for its host to launch work
+
+
+CLASS_OF = {
+    Cost.DATA: Bottleneck.DATA,
+    Cost.COPY: Bottleneck.DATA,
+    Cost.COMM: Bottleneck.COMMUNICATION,
+    Cost.STRAGGLER: Bottleneck.COMPUTE,
+    Cost.GC: Bottleneck.COMPUTE,
+    Cost.CHECKPOINT: Bottleneck.COMPUTE,
+    Cost.HOST: Bottleneck.COMPUTE,
+}
+
+_BLAMED_AS = {
+    Kind.DATA: Cost.DATA,
+    Kind.COPY: Cost.COPY,
+    Kind.CHECKPOINT: Cost.CHECKPOINT,
+    Kind.COMPUTE: Cost.STRAGGLER,
+    Kind.IDLE: Cost.STRAGGLER,
+}
+_HOST_DETAILS = (Detail.LAUNCH, Detail.SYNC, Detail.ALLOCATOR)
+
+
+def costs_of(step: StepAccount, on_device: bool) -> dict[Cost, int]:
+    """Nanoseconds of one step by what could be removed. On a CPU idle time is Python between operators: not counted."""
+    costs: dict[Cost, int] = defaultdict(int)
+    for piece in step.path:
+        if piece.kind in (Kind.DATA, Kind.COPY, Kind.COMM, Kind.CHECKPOINT):
+            costs[{**_BLAMED_AS, Kind.COMM: Cost.COMM}[piece.kind]] += piece.dur_ns
+        elif piece.kind == Kind.IDLE and piece.detail == Detail.GC:
+            costs[Cost.GC] += piece.dur_ns
+        elif piece.kind == Kind.IDLE and on_device and piece.detail in _HOST_DETAILS:
+            costs[Cost.HOST] += piece.dur_ns
+    for blame in step.blames:
+        if _BLAMED_AS.get(blame.kind) == Cost.STRAGGLER and blame.detail != Detail.GC:
+            costs[Cost.STRAGGLER] += blame.ns
+    # Several ranks can be late at one meeting: what they cost together is at most the compute on the path.
+    costs[Cost.STRAGGLER] = min(costs[Cost.STRAGGLER], step.on_path(Kind.COMPUTE, Kind.IDLE))
+    return {cost: ns for cost, ns in costs.items() if ns}
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Arrays over the steps that count, nanoseconds. ``blame[cost][rank]``: how long the others waited for the rank
+    because it spent more on this than they did; ``tail[rank]``: communication on the path that only this rank had."""
+
+    numbers: tuple[int, ...]
+    dur_ns: Series
+    cost_ns: Mapping[Cost, Series]
+    blame_ns: Mapping[Cost, Mapping[int, Series]]
+    tail_ns: Mapping[int, Series]
+    blame_detail_ns: Mapping[tuple[int, Kind, Detail], Series]
+    ranks: tuple[int, ...]
+    on_device: bool
+
+    def share(self, cost: Cost) -> float:
+        """Part of the time of all steps, 0 to 1."""
+        total = float(self.dur_ns.sum())
+        return float(self.cost(cost).sum()) / total if total else 0.0
+
+    def cost(self, cost: Cost) -> Series:
+        return self.cost_ns.get(cost, np.zeros_like(self.dur_ns))
+
+
+def shares_of(attribution: Attribution, on_device: bool) -> Shares:
+    """The usable steps; all of them where none is."""
+    steps = attribution.usable or attribution.steps
+    count = len(steps)
+
+    def zeros() -> Series:
+        return np.zeros(count, dtype=np.float64)
+
+    cost_ns: dict[Cost, Series] = defaultdict(zeros)
+    blame_ns: dict[Cost, dict[int, Series]] = defaultdict(lambda: defaultdict(zeros))
+    detail_ns: dict[tuple[int, Kind, Detail], Series] = defaultdict(zeros)
+    tail_ns: dict[int, Series] = defaultdict(zeros)
+    tails = {c.key: dict(zip(c.ranks, c.tail_ns, strict=True)) for c in attribution.collectives}
+    for i, step in enumerate(steps):
+        for cost, ns in costs_of(step, on_device).items():
+            cost_ns[cost][i] = ns
+        for blame in step.blames:
+            cost = Cost.GC if blame.detail == Detail.GC else _BLAMED_AS[blame.kind]
+            blame_ns[cost][blame.rank][i] += blame.ns
+            detail_ns[blame.rank, blame.kind, blame.detail][i] += blame.ns
+        for piece in step.path:
+            if piece.kind == Kind.COMM and piece.collective is not None:
+                tail = tails.get(piece.collective, {}).get(piece.rank, 0)
+                tail_ns[piece.rank][i] += min(tail, piece.dur_ns)
+    return Shares(
+        numbers=tuple(step.step for step in steps),
+        dur_ns=np.array([step.dur_ns for step in steps], dtype=np.float64),
+        cost_ns=dict(cost_ns),
+        blame_ns={cost: dict(by_rank) for cost, by_rank in blame_ns.items()},
+        tail_ns=dict(tail_ns),
+        blame_detail_ns=dict(detail_ns),
+        ranks=attribution.ranks,
+        on_device=on_device,
+    )

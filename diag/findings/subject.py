@@ -1,0 +1,104 @@
+"""What every diagnosis is given, and the measures that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from diag.findings.shares import Cost, Series, Shares
+from diag.ingest.run import Tables
+from diag.model import Attribution, Evidence, Parts, Severity
+
+# science.md 2.8: a tenth of the step is worth a warning, a fifth is critical; below a twentieth it is not mentioned.
+MENTION = 0.05
+WARN = 0.10
+CRITICAL = 0.20
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The run under examination."""
+
+    attribution: Attribution
+    tables: Tables
+    shares: Shares
+
+    def cannot_look(self, question: str) -> str:
+        """Why a question cannot be answered from this run's data; "" where it can."""
+        shares = self.shares
+        if question in {"exposed communication", "a slow rank"} and len(self.tables.ranks) < 2:
+            return "one rank was recorded, and it takes two to tell waiting from transfer"
+        if question == "exposed communication" and not self.attribution.comm_known:
+            return "it runs on the device, and no profiler window was recorded"
+        if question in {"exposed host-to-device copies", "a device that waits for its host"} and not shares.on_device:
+            return "the run is on a CPU"
+        if question == "a device that waits for its host" and not any(
+            t.traces for t in self.tables.ranks.values()
+        ):
+            return "no profiler window was recorded"
+        if question == "memory pressure" and not any(
+            s.memory is not None and s.memory.capacity for t in self.tables.ranks.values() for s in t.steps
+        ):
+            return "no device memory was recorded"
+        return ""
+
+    def parts(self) -> Iterable[Parts]:
+        """Every rank's part of every step that counts."""
+        for step in self.attribution.usable or self.attribution.steps:
+            yield from step.parts
+
+    def mean_ms(self, field: str, rank: int) -> float:
+        """The mean over the steps of one rank's part, in milliseconds. Means add up to the step; medians do not."""
+        values = [getattr(p, field) for p in self.parts() if p.rank == rank]
+        return round(float(np.mean(values)) / 1e6, 3) if values else 0.0
+
+    def per_rank(self, field: str) -> tuple[Evidence, ...]:
+        """The same for every rank, as evidence; of a large job the two ends of the range."""
+        values = {rank: self.mean_ms(field, rank) for rank in self.attribution.ranks}
+        shown = sorted(values, key=lambda rank: -values[rank])
+        if len(shown) > 8:
+            shown = [*shown[:4], *shown[-4:]]
+        return tuple(Evidence("steps", f"rank == {rank}, mean of {field}", values[rank], "ms") for rank in shown)
+
+    def confidence(self, series: Series) -> float:
+        """How sure it is that a cost is above the threshold for a warning: its share over resampled steps."""
+        share = resampled(series, self.shares.dur_ns)
+        return round(min(0.99, float((share >= min(WARN, float(np.median(share)) / 2)).mean())), 2)
+
+
+def severity(share: float) -> Severity:
+    return Severity.CRITICAL if share >= CRITICAL else Severity.WARN if share >= WARN else Severity.HEALTHY
+
+
+def resampled(cost_ns: Series, dur_ns: Series, rounds: int = 400) -> Series:
+    """The share of the time over ``rounds`` bootstrap resamples of the steps, always the same ones."""
+    if not len(dur_ns):
+        return np.zeros(rounds)
+    picks = np.random.default_rng(0).integers(0, len(dur_ns), size=(rounds, len(dur_ns)))
+    share: Series = cost_ns[picks].sum(axis=1) / dur_ns[picks].sum(axis=1)
+    return share
+
+
+def mean_ns(series: Series) -> int:
+    return int(series.mean()) if len(series) else 0
+
+
+def ranks_text(ranks: tuple[int, ...]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return "ranks " + ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+
+
+__all__ = [
+    "CRITICAL",
+    "MENTION",
+    "WARN",
+    "Cost",
+    "Subject",
+    "mean_ns",
+    "ranks_text",
+    "resampled",
+    "severity",
+]

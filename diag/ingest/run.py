@@ -1,0 +1,191 @@
+"""Opens a run: a directory that the collectors wrote, or any folder or files of Kineto traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from diag.collectors.layout import RankLayout, RunLayout
+from diag.collectors.records import (
+    CollectiveLine,
+    CollectiveRow,
+    DeviceRecord,
+    Heartbeat,
+    Manifest,
+    RankRecord,
+    StepRecord,
+)
+from diag.errors import DiagError
+from diag.ingest.kineto import Trace, read_trace
+from diag.ingest.lines import read_lines, read_record
+from diag.model import Gap
+
+_TRACE_ENDINGS = (".json", ".json.gz")
+
+
+@dataclass(frozen=True)
+class RankTables:
+    """All that is known of one rank. ``rows`` pairs each collective with its step."""
+
+    rank: int
+    identity: RankRecord | None = None
+    steps: tuple[StepRecord, ...] = ()
+    rows: tuple[CollectiveRow, ...] = ()
+    groups: dict[str, list[int]] = field(default_factory=dict)
+    device: tuple[DeviceRecord, ...] = ()
+    heartbeat: Heartbeat | None = None
+    traces: tuple[Trace, ...] = ()
+
+    @property
+    def host(self) -> str | None:
+        if self.identity is not None:
+            return self.identity.host
+        return next((trace.host for trace in self.traces if trace.host), None)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether this rank computes on an accelerator."""
+        if self.identity is not None:
+            return self.identity.device != "cpu"
+        return any(trace.has_gpu for trace in self.traces)
+
+    @property
+    def empty(self) -> bool:
+        return not self.steps and not self.traces
+
+
+@dataclass(frozen=True)
+class Tables:
+    """A run as it lies on the disk, read once. ``world_size`` is None where nothing says it."""
+
+    root: Path
+    manifest: Manifest | None
+    world_size: int | None
+    ranks: dict[int, RankTables]
+    gaps: tuple[Gap, ...]
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Ranks of which nothing usable is there; empty where the world size is unknown."""
+        used = {rank for rank, tables in self.ranks.items() if not tables.empty}
+        return tuple(rank for rank in range(self.world_size or 0) if rank not in used)
+
+
+def open_paths(paths: Sequence[Path]) -> Tables:
+    """The tables of a run directory, or of all traces under the paths. DiagError where there is nothing to analyse."""
+    for path in paths:
+        if not path.exists():
+            raise DiagError("no such file or folder", path=path, hint="give a run directory or a folder of traces")
+    if len(paths) == 1 and paths[0].is_dir() and RunLayout(paths[0]).is_run():
+        tables = _open_run(RunLayout(paths[0]))
+    else:
+        tables = _open_traces(paths)
+    if all(rank.empty for rank in tables.ranks.values()):
+        raise _nothing(paths, tables)
+    return tables
+
+
+def _nothing(paths: Sequence[Path], tables: Tables) -> DiagError:
+    reasons = "".join(f"\n      {gap.path}: {gap.reason}" for gap in tables.gaps[:10])
+    if tables.manifest is not None or tables.ranks:
+        message = "the run recorded no step" + reasons
+        hint = "did the training start? its output is in ranks/*/log.txt"
+    else:
+        message = ("no trace could be read" if reasons else "holds neither a run nor a trace") + reasons
+        hint = "give a run directory (`diag run --out`), or Kineto traces: one .json or .json.gz a rank"
+    return DiagError(message, path=paths[0] if len(paths) == 1 else None, hint=hint)
+
+
+# -- a run directory ---------------------------------------------------------------------------------------------------
+
+
+def _open_run(layout: RunLayout) -> Tables:
+    gaps: list[Gap] = []
+    manifest, gap = read_record(layout.manifest, Manifest)
+    if gap is not None:
+        gaps.append(gap)
+    elif manifest is None:
+        gaps.append(Gap(str(layout.manifest), "is missing: what was run is not known"))
+    ranks = {rank: _open_rank(rank, files, gaps) for rank, files in layout.ranks().items()}
+    world_size = manifest.world_size if manifest is not None else None
+    if world_size is None:
+        world_size = next((r.identity.world_size for r in ranks.values() if r.identity is not None), None)
+    for rank in range(world_size or 0):
+        if rank not in ranks:
+            gaps.append(Gap(str(layout.rank(rank).folder), f"rank {rank} left nothing: it never started"))
+        elif ranks[rank].empty:
+            gaps.append(Gap(str(layout.rank(rank).folder), f"rank {rank} recorded no step"))
+    return Tables(layout.root, manifest, world_size, ranks, tuple(gaps))
+
+
+def _open_rank(rank: int, files: RankLayout, gaps: list[Gap]) -> RankTables:
+    identity, gap = read_record(files.identity, RankRecord)
+    heartbeat, heartbeat_gap = read_record(files.heartbeat, Heartbeat)
+    steps, step_gaps = read_lines(files.steps, StepRecord)
+    lines, line_gaps = read_lines(files.collectives, CollectiveLine)
+    samples, sample_gaps = read_lines(files.device, DeviceRecord)
+    gaps.extend(g for g in (gap, heartbeat_gap) if g is not None)
+    gaps.extend((*step_gaps, *line_gaps, *sample_gaps))
+    gaps.extend(Gap(str(files.folder), reason) for reason in (heartbeat.errors if heartbeat is not None else []))
+    dropped = sum(line.dropped for line in lines)
+    if dropped:
+        gaps.append(Gap(str(files.collectives), f"{dropped} collectives beyond the cap of a step were not recorded"))
+    groups: dict[str, list[int]] = {}
+    for line in lines:
+        groups.update(line.groups)
+    return RankTables(
+        rank=rank,
+        identity=identity,
+        steps=tuple(sorted((s for s in steps if s.end_ns > s.begin_ns), key=lambda s: s.step)),
+        rows=tuple(row for line in lines for row in line.rows),
+        groups=groups,
+        device=tuple(samples),
+        heartbeat=heartbeat,
+        traces=tuple(_traces(files.traces(), gaps)),
+    )
+
+
+def _traces(paths: Iterable[Path], gaps: list[Gap]) -> list[Trace]:
+    traces = []
+    for path in paths:
+        try:
+            traces.append(read_trace(path))
+        except DiagError as error:
+            gaps.append(Gap(str(path), error.message.removeprefix(f"{path.name}: ")))
+    return traces
+
+
+# -- traces of any other tool ------------------------------------------------------------------------------------------
+
+
+def _open_traces(paths: Sequence[Path]) -> Tables:
+    gaps: list[Gap] = []
+    by_rank: dict[int, list[Trace]] = {}
+    for trace in _traces(_trace_files(paths, gaps), gaps):
+        rank = trace.rank
+        if rank is None:
+            rank = next(r for r in range(len(by_rank) + 1) if r not in by_rank)
+            gaps.append(Gap(str(trace.path), f"says no rank, in the file or in its name; taken as rank {rank}"))
+        elif rank in by_rank:
+            gaps.append(Gap(str(trace.path), f"a second trace of rank {rank}; both are used"))
+        by_rank.setdefault(rank, []).append(trace)
+    ranks = {rank: RankTables(rank, traces=tuple(traces)) for rank, traces in sorted(by_rank.items())}
+    sizes = [trace.world_size for traces in by_rank.values() for trace in traces if trace.world_size]
+    world_size = max(sizes, default=None)
+    for rank in range(world_size or 0):
+        if rank not in ranks:
+            gaps.append(Gap(str(paths[0]), f"no trace of rank {rank}"))
+    return Tables(paths[0], None, world_size, ranks, tuple(gaps))
+
+
+def _trace_files(paths: Sequence[Path], gaps: list[Gap]) -> list[Path]:
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            found.extend(sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(_TRACE_ENDINGS)))
+        elif path.name.endswith(_TRACE_ENDINGS):
+            found.append(path)
+        else:
+            gaps.append(Gap(str(path), "is not a trace: Kineto traces end in .json or .json.gz"))
+    return found

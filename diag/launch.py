@@ -1,0 +1,145 @@
+"""Starts a training under torchrun's own API with the collectors attached, and keeps its run directory in order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from diag.collectors.layout import RunLayout
+from diag.collectors.manifest import update_manifest
+from diag.collectors.settings import RUN_DIR_VARIABLE, SETTINGS_VARIABLE, CollectorSettings
+from diag.collectors.trainer.options import OPTIONS_ENV, TrainerOptions
+from diag.errors import DiagError, ExitCode
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+TRAINER_MODULE = "diag.collectors.trainer"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Where and how many: what torchrun calls by the same names. ``rdzv_endpoint`` is host:port of the first node."""
+
+    nproc: int
+    nnodes: int = 1
+    node_rank: int | None = None
+    rdzv_backend: str = "c10d"
+    rdzv_endpoint: str = ""
+    rdzv_id: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the training ended. ``exit_code`` is its own, 128 + N for a process that signal N ended."""
+
+    exit_code: int
+    failed_rank: int | None = None
+    reason: str = ""
+
+
+def new_run(out: Path | None, name: str) -> RunLayout:
+    """A fresh run directory. Refuses one that already holds a run: records are never mixed or lost."""
+    root = out if out is not None else Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+    layout = RunLayout(root)
+    if layout.is_run():
+        raise DiagError(
+            "this folder already holds a run", path=root, hint="give another folder with --out, or remove this one"
+        )
+    try:
+        layout.ranks_folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DiagError(f"cannot make the run directory: {error.strerror}", path=root) from error
+    return layout
+
+
+def run_trainer(
+    layout: RunLayout, launch: Launch, options: TrainerOptions, settings: CollectorSettings, argv: Sequence[str]
+) -> Outcome:
+    """Trains with the bundled trainer; returns when all ranks have ended."""
+    update_manifest(
+        layout,
+        run_id=uuid.uuid4().hex[:12],
+        created_unix_ns=time.time_ns(),
+        argv=list(argv),
+        world_size=launch.nproc * launch.nnodes,
+        nnodes=launch.nnodes,
+        strategy=options.strategy,
+        injected=list(options.inject),
+    )
+    environment = {
+        RUN_DIR_VARIABLE: str(layout.root.resolve()),
+        SETTINGS_VARIABLE: settings.to_json(),
+        OPTIONS_ENV: options.to_json(),
+        **launch.environment,
+    }
+    outcome = _torchrun(layout, launch, [sys.executable, "-u", "-m", TRAINER_MODULE], environment)
+    update_manifest(layout, exit_code=outcome.exit_code)
+    return outcome
+
+
+def _torchrun(layout: RunLayout, launch: Launch, command: list[str], environment: dict[str, str]) -> Outcome:
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    from diag.launch_logs import RunLogs
+
+    os.environ.update(environment)  # torchrun hands its own environment to the workers
+    if launch.nproc > 1:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun's command line does
+    config = LaunchConfig(
+        min_nodes=launch.nnodes,
+        max_nodes=launch.nnodes,
+        nproc_per_node=launch.nproc,
+        run_id=launch.rdzv_id or uuid.uuid4().hex[:12],
+        rdzv_backend=launch.rdzv_backend,
+        rdzv_endpoint=launch.rdzv_endpoint or "localhost:0",
+        rdzv_configs={"rank": launch.node_rank} if launch.rdzv_backend == "static" else {},
+        max_restarts=0,
+        monitor_interval=0.1,
+        logs_specs=RunLogs(layout),
+        log_line_prefix_template="[rank${rank}] ",
+    )
+    try:
+        elastic_launch(config, command[0])(*command[1:])
+    except ChildFailedError as error:
+        return _failure(layout, error)
+    except SignalException as error:
+        return Outcome(128 + int(error.sigval), reason=f"ended by {signal.Signals(error.sigval).name}")
+    except KeyboardInterrupt:
+        return Outcome(128 + signal.SIGINT, reason="interrupted")
+    return Outcome(ExitCode.OK)
+
+
+def _failure(layout: RunLayout, error: ChildFailedError) -> Outcome:
+    """The failure to report: torchrun's first is often a victim, so a process that a signal killed goes before one that
+    raised, and SIGTERM, which torchrun itself sends to the others, goes last."""
+
+    def order(item: tuple[int, object]) -> tuple[int, float]:
+        failure = item[1]
+        code = int(getattr(failure, "exitcode", 1))
+        killed, stopped = code < 0, code == -signal.SIGTERM
+        return (2 if stopped else 0 if killed else 1, float(getattr(failure, "timestamp", 0)))
+
+    rank, failure = min(error.failures.items(), key=order)
+    code = failure.exitcode
+    reason = f"killed by {failure.signal_name()}" if code < 0 else f"exit code {code}"
+    return Outcome(128 - code if code < 0 else code, failed_rank=rank, reason=reason)
+
+
+def log_tail(layout: RunLayout, rank: int, lines: int = 15) -> list[str]:
+    """The last lines that a rank wrote on standard error."""
+    try:
+        text = layout.rank(rank).log.read_text(errors="replace")
+    except OSError:
+        return []
+    return text.splitlines()[-lines:]

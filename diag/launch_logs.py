@@ -1,0 +1,35 @@
+"""Sends each rank's standard output and standard error to its own files, through torchrun's interface for that."""
+
+from __future__ import annotations
+
+from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
+
+from diag.collectors.layout import RunLayout
+
+
+class RunLogs(LogsSpecs):
+    """Logs under the run directory. The first rank's standard output is shown as well: it prints the progress.
+
+    Two files a rank, because torchrun opens each stream for itself: one file for both would overwrite itself.
+    """
+
+    def __init__(self, layout: RunLayout) -> None:
+        super().__init__(log_dir=str(layout.root))
+        self._layout = layout
+
+    @property
+    def root_log_dir(self) -> str:
+        return str(self._layout.root)
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        destinations = LogsDest()
+        for local_rank, environment in envs.items():
+            rank = int(environment["RANK"])
+            files = self._layout.rank(rank)
+            files.folder.mkdir(parents=True, exist_ok=True)
+            destinations.stdouts[local_rank] = str(files.stdout)
+            destinations.stderrs[local_rank] = str(files.log)
+            destinations.error_files[local_rank] = str(files.error)
+            if rank == 0:
+                destinations.tee_stdouts[local_rank] = str(files.stdout)
+        return destinations

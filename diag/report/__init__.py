@@ -1,0 +1,1 @@
+"""Renderers of a result: text and JSON. They compute nothing."""

@@ -1,0 +1,106 @@
+"""The JSON contract, ``schema_version`` 1. Fields are only ever added."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import asdict
+from typing import Any
+
+from diag.api import Result
+from diag.collectors.files import replace_file
+from diag.collectors.layout import SCHEMA_VERSION, RunLayout
+from diag.model import Finding, StepAccount
+
+
+def to_json(result: Result, indent: int | None = 1) -> str:
+    return json.dumps(to_dict(result), indent=indent)
+
+
+def save(result: Result) -> None:
+    """Leaves verdict.json in the run directory, if it is one and can be written."""
+    layout = RunLayout(result.tables.root)
+    if layout.is_run():
+        with contextlib.suppress(OSError):
+            replace_file(layout.verdict, to_json(result).encode())
+
+
+def to_dict(result: Result) -> dict[str, Any]:
+    """Plain containers, as the contract names them."""
+    verdict, coverage = result.verdict, result.coverage
+    culprit = {"ranks": list(verdict.culprit_ranks), "hosts": list(verdict.culprit_hosts)}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run": describe_run(result),
+        "verdict": {
+            "bottleneck": verdict.bottleneck,
+            "severity": verdict.severity,
+            "cause": verdict.cause,
+            "share": verdict.share,
+            "confidence": verdict.confidence,
+            "culprit": culprit if verdict.culprit_ranks else None,
+            "headline": verdict.headline,
+        },
+        "steps": [_step(result, step) for step in result.attribution.steps],
+        "findings": [_finding(finding) for finding in result.examination.findings],
+        "not_found": list(result.examination.not_found),
+        "advice": [asdict(advice) for advice in result.advice],
+        "coverage": {
+            "ranks_used": list(coverage.ranks_used),
+            "ranks_missing": list(coverage.ranks_missing),
+            "skipped": [asdict(gap) for gap in coverage.skipped],
+            "clock_uncertainty_ns": coverage.clock_uncertainty_ns,
+            "not_looked": list(coverage.not_looked),
+        },
+    }
+
+
+def describe_run(result: Result) -> dict[str, Any]:
+    """What was run, as far as the manifest, the ranks and their traces say; None where nothing does."""
+    tables, manifest = result.tables, result.tables.manifest
+    traces = [trace for rank in tables.ranks.values() for trace in rank.traces]
+    identities = [rank.identity for rank in tables.ranks.values() if rank.identity is not None]
+    devices = [i.device for i in identities] + [name for trace in traces for name in trace.device_names[:1]]
+    backends = [manifest.backend] if manifest is not None else []
+    return {
+        "path": str(tables.root),
+        "run_id": manifest.run_id if manifest is not None else None,
+        "world_size": tables.world_size,
+        "ranks": sorted(tables.ranks),
+        "hosts": sorted({rank.host for rank in tables.ranks.values() if rank.host}),
+        "backend": next((b for b in (*backends, *(trace.backend for trace in traces)) if b), None),
+        "strategy": manifest.strategy if manifest is not None else None,
+        "device": next(iter(devices), "cpu" if traces else None),
+        "mesh": manifest.mesh if manifest is not None else {},
+        "model": manifest.model if manifest is not None else {},
+        "trainer": manifest.trainer if manifest is not None else {},
+        "versions": manifest.versions if manifest is not None else {},
+        "steps": len(result.attribution.steps),
+        "exit_code": manifest.exit_code if manifest is not None else None,
+    }
+
+
+def _step(result: Result, step: StepAccount) -> dict[str, Any]:
+    return {
+        "step": step.step,
+        "dur_ns": step.dur_ns,
+        "bottleneck": result.bottleneck_of(step),
+        "usable": step.usable,
+        "note": step.note,
+        "ranks": [asdict(parts) for parts in step.parts],
+        "culprits": [{"rank": b.rank, "kind": b.kind.name.lower(), "ns": b.ns} for b in step.blames],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "id": finding.id,
+        "title": finding.title,
+        "severity": finding.severity,
+        "share": round(finding.share, 4),
+        "cost_ns_per_step": finding.cost_ns_per_step,
+        "confidence": finding.confidence,
+        "ranks": list(finding.ranks),
+        "evidence": [asdict(evidence) for evidence in finding.evidence],
+        "action": finding.action,
+    }

@@ -1,0 +1,129 @@
+"""The report that ``diag analyze`` prints: the answer first, then why, then how sure."""
+
+from __future__ import annotations
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+
+from diag.api import Result
+from diag.model import Finding, Severity
+from diag.report.json import describe_run
+
+_COLOUR = {Severity.HEALTHY: "green", Severity.WARN: "yellow", Severity.CRITICAL: "red"}
+_PARTS = (
+    ("compute", "compute_ns"),
+    ("exposed comm.", "exposed_comm_ns"),
+    ("of it waiting", "exposed_wait_ns"),
+    ("copies", "exposed_copy_ns"),
+    ("data wait", "data_wait_ns"),
+    ("checkpoint", "checkpoint_ns"),
+    ("idle", "idle_ns"),
+    ("hidden comm.", "overlapped_comm_ns"),
+)
+_MOST_RANKS = 16
+_WIDEST = 110
+
+
+def print_report(result: Result, console: Console | None = None) -> None:
+    """Prints to standard output; colours only on a terminal, lines of at most 110 columns."""
+    console = console or Console(highlight=False)
+    console.width = min(console.width, _WIDEST) if console.is_terminal else _WIDEST
+    verdict = result.verdict
+    console.print(_caption(result), style="dim")
+    console.print()
+    console.print(f"[bold {_COLOUR[verdict.severity]}]{escape(verdict.headline)}[/]")
+    sure = f"confidence {verdict.confidence:.0%}"
+    if verdict.culprit_ranks:
+        hosts = f" on {', '.join(verdict.culprit_hosts)}" if verdict.culprit_hosts else ""
+        ranks = ", ".join(map(str, verdict.culprit_ranks))
+        sure = f"At fault: rank {ranks}{hosts}; {sure}"
+    used = len(result.attribution.usable) or len(result.attribution.steps)
+    console.print(escape(f"{sure}; {used} of {len(result.attribution.steps)} steps counted."))
+    for number, finding in enumerate(result.examination.findings):
+        _print_finding(console, finding, first=number == 0)
+    console.print()
+    console.print(_rank_table(result))
+    _print_coverage(console, result)
+
+
+def _caption(result: Result) -> str:
+    run = describe_run(result)
+    ranks = run["world_size"] or len(run["ranks"])
+    parts = [
+        str(run["path"]),
+        f"{ranks} rank{'s' if ranks != 1 else ''}",
+        run["strategy"],
+        run["backend"],
+        run["device"],
+        f"{run['steps']} steps",
+    ]
+    return escape(" · ".join(str(part) for part in parts if part))
+
+
+def _print_finding(console: Console, finding: Finding, first: bool) -> None:
+    console.print()
+    cost = f" ({finding.share:.0%} of the step)" if finding.share else ""
+    console.print(f"[{_COLOUR[finding.severity]}]●[/] [bold]{escape(finding.title)}[/]{cost}")
+    if finding.action:
+        console.print(Padding(f"[bold]do:[/] {escape(finding.action)}", (0, 0, 0, 2)))
+    for item in finding.evidence if first else finding.evidence[:1]:
+        line = f"{escape(item.table)}: {escape(item.filter)} = {_number(item.value, item.unit)}"
+        console.print(Padding(f"[dim]{line}[/]", (0, 0, 0, 2)))
+
+
+def _number(value: float, unit: str) -> str:
+    if unit == "share":
+        return f"{value:.1%}"
+    if unit == "bytes":
+        return f"{value / 1e6:,.2f} MB"
+    return f"{value:,.4g} {unit}"
+
+
+def _rank_table(result: Result) -> Table:
+    steps = result.attribution.usable or result.attribution.steps
+    by_rank: dict[int, list[object]] = {}
+    for step in steps:
+        for parts in step.parts:
+            by_rank.setdefault(parts.rank, []).append(parts)
+    table = Table(title=f"Mean milliseconds a step, over {len(steps)} steps", title_justify="left", box=None, pad_edge=False)
+    table.add_column("rank", justify="right")
+    table.add_column("step", justify="right")
+    columns = [(name, field) for name, field in _PARTS if _matters(by_rank, field)]
+    for name, _ in columns:
+        table.add_column(name, justify="right")
+    for rank in sorted(by_rank)[:_MOST_RANKS]:
+        cells = [_mean(by_rank[rank], field) for _, field in (("", "dur_ns"), *columns)]
+        style = "bold red" if rank in result.verdict.culprit_ranks else ""
+        table.add_row(str(rank), *cells, style=style)
+    if len(by_rank) > _MOST_RANKS:
+        table.add_row("…", *[""] * (len(columns) + 1))
+    return table
+
+
+def _matters(by_rank: dict[int, list[object]], field: str) -> bool:
+    """A column of nothing but zeros or unknowns is left out."""
+    return any(getattr(parts, field) for rows in by_rank.values() for parts in rows)
+
+
+def _mean(rows: list[object], field: str) -> str:
+    values = [getattr(row, field) for row in rows]
+    known = [value for value in values if value is not None]
+    return f"{float(np.mean(known)) / 1e6:,.1f}" if known else "unknown"
+
+
+def _print_coverage(console: Console, result: Result) -> None:
+    coverage = result.coverage
+    console.print()
+    total = len(coverage.ranks_used) + len(coverage.ranks_missing)
+    clock = coverage.clock_uncertainty_ns
+    clocks = "one clock" if clock == 0 else f"clocks ± {clock / 1e6:.2f} ms" if clock is not None else "clocks not aligned"
+    console.print(f"[dim]{len(coverage.ranks_used)} of {total} ranks, {clocks}.[/]")
+    if result.examination.not_found:
+        console.print(f"[dim]Looked for, not found: {escape(', '.join(result.examination.not_found))}.[/]")
+    for reason in coverage.not_looked:
+        console.print(f"[dim]Could not look for {escape(reason)}.[/]")
+    for gap in coverage.skipped:
+        console.print(f"[yellow]![/] {escape(gap.path)}: {escape(gap.reason)}")
