@@ -244,6 +244,8 @@ class CollectiveTimer:
                 self._ddp_buckets.append(self._calls[-1])
             return work.get_future().then(lambda future: future.value()[0])
 
+        # DDP compares annotations with the classes themselves, and here they are strings.
+        all_reduce_bucket.__annotations__ = {}
         module.register_comm_hook(None, all_reduce_bucket)
 
     def end_backward(self, end_ns: int) -> None:

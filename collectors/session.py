@@ -144,8 +144,12 @@ class Collector(AbstractContextManager["Collector"]):
 
     def watch_ddp(self, module: Any) -> None:
         """Times the gradient buckets of a DistributedDataParallel module; see ``CollectiveTimer.watch_ddp``."""
-        if self._settings.collectives and dist.is_initialized():
+        if not self._settings.collectives or not dist.is_initialized():
+            return
+        try:
             self._timer.watch_ddp(module)
+        except Exception as error:  # a module with a hook of its own, or whatever else this DDP refuses
+            self._complaints.add("DDP's gradient buckets are not timed", error)
 
     # -- a step ----------------------------------------------------------------------------------------------------
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from diag.attribution.attribute import attribute
+from diag.collectors.layout import RunLayout
 from diag.findings import Examination, examine
 from diag.ingest.run import Tables, open_paths
 from diag.model import Advice, Attribution, Bottleneck, Coverage, StepAccount, Verdict
@@ -33,7 +35,11 @@ class Result:
 
 def open_run(*paths: Path | str) -> Result:
     """Analyses a run directory, or a folder or files of Kineto traces. DiagError where there is nothing to analyse."""
-    tables = open_paths([Path(path) for path in paths])
+    return analyze(open_paths([Path(path) for path in paths]))
+
+
+def analyze(tables: Tables) -> Result:
+    """The analysis of tables that are already read. Pure."""
     attribution = attribute(tables)
     examination = examine(attribution, tables)
     coverage = Coverage(
@@ -45,3 +51,37 @@ def open_run(*paths: Path | str) -> Result:
     )
     verdict = judge(attribution, examination, coverage, tables)
     return Result(tables, attribution, examination, coverage, verdict)
+
+
+def describe_run(result: Result) -> dict[str, Any]:
+    """What was run, as far as the manifest, the ranks and their traces say; None where nothing does."""
+    tables, manifest = result.tables, result.tables.manifest
+    traces = [trace for rank in tables.ranks.values() for trace in rank.traces]
+    identities = [rank.identity for rank in tables.ranks.values() if rank.identity is not None]
+    devices = [i.device for i in identities] + [name for trace in traces for name in trace.device_names[:1]]
+    backends = [manifest.backend] if manifest is not None else []
+    return {
+        "path": str(tables.root),
+        "run_id": manifest.run_id if manifest is not None else None,
+        "world_size": tables.world_size,
+        "ranks": sorted(tables.ranks),
+        "hosts": sorted({rank.host for rank in tables.ranks.values() if rank.host}),
+        "backend": next((b for b in (*backends, *(trace.backend for trace in traces)) if b), None),
+        "strategy": manifest.strategy if manifest is not None else None,
+        "device": next(iter(devices), "cpu" if traces else None),
+        "mesh": manifest.mesh if manifest is not None else {},
+        "model": manifest.model if manifest is not None else {},
+        "trainer": manifest.trainer if manifest is not None else {},
+        "versions": manifest.versions if manifest is not None else {},
+        "steps": len(result.attribution.steps),
+        "exit_code": manifest.exit_code if manifest is not None else None,
+    }
+
+
+def list_runs(folder: Path | str) -> list[Path]:
+    """The folder itself if it is a run or holds traces, else the runs in it, by name."""
+    folder = Path(folder)
+    if RunLayout(folder).is_run():
+        return [folder]
+    inside = sorted(p for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+    return [p for p in inside if RunLayout(p).is_run()] or [folder]

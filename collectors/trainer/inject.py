@@ -80,6 +80,11 @@ class Injector:
             self.wire = Wire(link)
             self.wire.install()
 
+    def uninstall(self) -> None:
+        """Give torch.distributed its own functions back. After the collectors have done so."""
+        if self.wire is not None:
+            self.wire.uninstall()
+
     def dataset(self, dataset: Dataset[Tensor], micro_batches: int) -> Dataset[Tensor]:
         """The dataset with the faults of this rank's loader; a rank without any keeps its dataset."""
         faults = tuple(f for f in self.faults if f.name == "slow-loader" or _hangs_in(f, "loader"))
@@ -191,7 +196,7 @@ def _die(fault: Fault) -> None:
     raise RuntimeError(f"injected: {fault}")
 
 
-def _all_reduce_bucket(_state: Any, bucket: Any) -> torch.futures.Future[Tensor]:
+# Without annotations: DDP compares those of a hook with its own classes, and here they would be strings.
+def _all_reduce_bucket(_state, bucket):  # type: ignore[no-untyped-def]
     gradients = bucket.buffer().div_(dist.get_world_size())
-    future: torch.futures.Future[list[Tensor]] = dist.all_reduce(gradients, async_op=True).get_future()
-    return future.then(lambda done: done.value()[0])
+    return dist.all_reduce(gradients, async_op=True).get_future().then(lambda done: done.value()[0])

@@ -109,15 +109,24 @@ def connect(place: Place, device: torch.device, timeout_s: float) -> str:
 
 
 def train(options: TrainerOptions) -> None:
-    """Run ``options.steps`` steps on this rank. OptionError where the options cannot work here."""
+    """Run ``options.steps`` steps on this rank, from joining the others to leaving them.
+
+    OptionError where the options cannot work here.
+    """
     place = Place.from_env()
     options.validate(place.world_size)
     device = place.device()
+    corpus = ByteCorpus(documents(options.data), options.shape().seq_len)
+    backend = connect(place, device, options.timeout_s)
+    run(options, corpus, place, device, backend)
+    dist.destroy_process_group()
+
+
+def run(options: TrainerOptions, corpus: ByteCorpus, place: Place, device: torch.device, backend: str) -> None:
+    """One run in a process group that is there already."""
     shape = options.shape()
-    corpus = ByteCorpus(documents(options.data), shape.seq_len)
     sampler = ShardedSampler(len(corpus), shape.batch_size, place.rank, place.world_size, options.seed)
     torch.manual_seed(options.seed)
-    backend = connect(place, device, options.timeout_s)
     injector = Injector(parse_faults(options.inject, place.world_size), place.rank, place.world_size, device)
     injector.install()
     batches = Batches(
@@ -153,7 +162,7 @@ def train(options: TrainerOptions) -> None:
         )
         Trainer(options, strategy, model, batches, injector, collector, device).run()
     batches.close()
-    dist.destroy_process_group()
+    injector.uninstall()
 
 
 def _collector() -> CollectorLike:

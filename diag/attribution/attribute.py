@@ -54,10 +54,11 @@ def attribute(tables: Tables) -> Attribution:
         for step in own:
             by_step[step.step][rank] = step
     waits = _waits(matched)
+    arrivals = _arrivals(matched, by_step)
     accounts = []
     for position, (number, members) in enumerate(sorted(by_step.items())):
         path = walk(members, timelines, matched)
-        late = meetings.lateness(path.met)
+        late = meetings.lateness(path.held_up_at(arrivals.get(number, ())))
         note = _note(number, position, len(by_step), disturbed)
         aligned = alignment.uncertainty_ns is not None
         accounts.append(
@@ -187,6 +188,22 @@ def _waits(matched: _Matched) -> dict[int, iv.Intervals]:
         for rank, call in members.items():
             spans[rank].append((call.start_ns, min(arrival, call.end_ns)))
     return {rank: iv.make(pairs) for rank, pairs in spans.items()}
+
+
+def _arrivals(
+    matched: _Matched, by_step: Mapping[int, Mapping[int, RankStep]]
+) -> dict[int, list[tuple[Key, int, int]]]:
+    """For each step the collectives that its ranks started in it: key, last rank to arrive, when; in order of time."""
+    found: dict[int, list[tuple[Key, int, int]]] = {}
+    for number, members in by_step.items():
+        in_step = []
+        for key in {call.key for step in members.values() for call in step.collectives if step.begin_ns <= call.start_ns}:
+            calls = {rank: call for rank, call in matched.get(key, {}).items() if rank in members}
+            if len(calls) > 1:
+                last = max(calls, key=lambda rank: (calls[rank].start_ns, rank))
+                in_step.append((key, last, calls[last].start_ns))
+        found[number] = sorted(in_step, key=lambda item: (item[2], item[0]))
+    return found
 
 
 def _measured(matched: _Matched, by_step: Mapping[int, Mapping[int, RankStep]]) -> tuple[MatchedCollective, ...]:

@@ -69,14 +69,20 @@ class Meetings:
         return Lateness(blames, wait_ns, explained_ns)
 
     def _late(self, members: Mapping[int, CollectiveCall]) -> dict[int, int]:
-        """Ranks that came after the median of the others, and by how much; nobody where nobody had to wait."""
-        starts = {rank: call.start_ns for rank, call in members.items()}
+        """Ranks for which most of the others stood still, and how long: waiting that computation hid costs nothing."""
         late = {}
-        for rank, start in starts.items():
-            usual = int(np.median([s for r, s in starts.items() if r != rank]))
-            if start - usual > EPSILON_NS:
-                late[rank] = start - usual
+        usual_start = np.median([call.start_ns for call in members.values()])
+        for rank, call in members.items():
+            if call.start_ns < usual_start:
+                continue  # at most half of the others can have waited for it
+            stood = [self._stood_still(r, other.start_ns, call.start_ns) for r, other in members.items() if r != rank]
+            usual = int(np.median(stood))
+            if usual > EPSILON_NS:
+                late[rank] = usual
         return late
+
+    def _stood_still(self, rank: int, start_ns: int, end_ns: int) -> int:
+        return int(self._timelines[rank].activity(start_ns, end_ns)[_COMM_LABELS].sum())
 
     def _since_last(self, key: Key, rank: int) -> np.ndarray:
         arrival = self._matched[key][rank].start_ns

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from diag.attribution.match import Key
@@ -15,14 +16,26 @@ EPSILON_NS = 50_000
 
 @dataclass(frozen=True)
 class Walk:
-    """The path, first piece first, and the collectives at which the ranks on it met the others."""
+    """The path, first piece first."""
 
     pieces: tuple[PathPiece, ...]
-    met: tuple[Key, ...]
 
     @property
     def dur_ns(self) -> int:
         return sum(piece.dur_ns for piece in self.pieces)
+
+
+    def held_up_at(self, arrivals: Iterable[tuple[Key, int, int]]) -> list[Key]:
+        """The collectives whose last rank was on the path when it arrived: (key, last rank, arrival) in, keys out."""
+        starts = [piece.start_ns for piece in self.pieces]
+        found = []
+        for key, rank, arrival in arrivals:
+            # An arrival is where a piece ends; the next one is the transfer, or the wait of somebody who came earlier.
+            index = bisect_left(starts, arrival) - 1
+            near = self.pieces[max(index, 0) : index + 2]
+            if any(p.rank == rank and p.start_ns <= arrival <= p.end_ns for p in near):
+                found.append(key)
+        return found
 
 
 def walk(
@@ -34,7 +47,6 @@ def walk(
     rank = max(steps, key=lambda r: (steps[r].end_ns, -r))
     time = steps[rank].end_ns
     pieces: list[PathPiece] = []
-    met: list[Key] = []
     seen: set[Key] = set()
     while time > steps[rank].begin_ns:
         index = timelines[rank].segment_before(time)
@@ -54,7 +66,6 @@ def walk(
             time = start
             continue
         seen.add(call.key)
-        met.append(call.key)
         last = max(members, key=lambda r: (members[r].start_ns, r))
         arrival = min(members[last].start_ns, time)
         if last == rank or arrival - max(start, members[rank].start_ns) <= EPSILON_NS:
@@ -64,4 +75,4 @@ def walk(
         if arrival < time:
             pieces.append(PathPiece(rank, arrival, time, Kind.COMM, Detail.NONE, call.key))
         rank, time = last, arrival
-    return Walk(tuple(reversed(pieces)), tuple(reversed(met)))
+    return Walk(tuple(reversed(pieces)))

@@ -20,8 +20,8 @@ MAX_CHANCE = 0.02
 @dataclass(frozen=True)
 class Culprits:
     """``ranks``: those at fault, worst first; () where the delay moves from rank to rank or is too small to tell.
-    ``share``: what all late ranks cost together, of the time of all steps. ``steps``: (steps of the worst rank, steps
-    affected)."""
+    ``share``: what all late ranks cost together, of the time of all steps. ``steps``: (steps in which one of the
+    suspects was the latest, steps affected). ``chance``: how likely that is if every rank is as likely to be late."""
 
     ranks: tuple[int, ...]
     share: float
@@ -40,21 +40,18 @@ def find_culprits(late_ns: Mapping[int, Series], dur_ns: Series, ranks: int) -> 
     share = float(worst_each.sum()) / total
     affected = worst_each > AFFECTED * dur_ns
     count = int(affected.sum())
-    order = sorted(range(len(names)), key=lambda i: -float(late[i].sum()))
-    top = order[0]
-    leads = int((affected & (late[top] >= worst_each)).sum())
-    chance = at_least(leads, count, 1 / max(ranks, 2))
-    named = (
-        count > 0
-        and float(late[top].sum()) / total >= MIN_SHARE
-        and leads / count >= PERSISTENT
-        and chance <= MAX_CHANCE
-    )
-    if not named:
-        return Culprits((), share, (leads, count), chance)
-    floor = max(MIN_SHARE * total, float(late[top].sum()) / 2)
-    also = [i for i in order[1:] if late[i].sum() >= floor and (late[i] > AFFECTED * dur_ns).mean() >= PERSISTENT]
-    return Culprits(tuple(names[i] for i in (top, *also)), share, (leads, count), chance)
+    each = late.sum(axis=1)
+    # All that cost a tenth of the step, and not much less than the worst, stand trial together.
+    suspects = np.flatnonzero((each >= MIN_SHARE * total) & (each >= each.max() / 2))
+    if not len(suspects):
+        top = int(each.argmax())
+        return Culprits((), share, (int((affected & (late[top] >= worst_each)).sum()), count), 1.0)
+    leads = int((affected & (late[suspects].max(axis=0) >= worst_each)).sum())
+    chance = at_least(leads, count, len(suspects) / max(ranks, 2))
+    lasting = [bool((late[i] > AFFECTED * dur_ns)[affected].mean() >= PERSISTENT) for i in suspects]
+    guilty = len(suspects) <= ranks / 2 and leads / count >= PERSISTENT and chance <= MAX_CHANCE and all(lasting)
+    worst_first = sorted(suspects, key=lambda i: -float(each[i]))
+    return Culprits(tuple(names[i] for i in worst_first) if guilty else (), share, (leads, count), chance)
 
 
 def at_least(successes: int, tries: int, probability: float) -> float:

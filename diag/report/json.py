@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from diag.api import Result
+from diag.api import Result, describe_run
 from diag.collectors.files import replace_file
 from diag.collectors.layout import SCHEMA_VERSION, RunLayout
 from diag.model import Finding, StepAccount
@@ -52,31 +52,6 @@ def to_dict(result: Result) -> dict[str, Any]:
             "clock_uncertainty_ns": coverage.clock_uncertainty_ns,
             "not_looked": list(coverage.not_looked),
         },
-    }
-
-
-def describe_run(result: Result) -> dict[str, Any]:
-    """What was run, as far as the manifest, the ranks and their traces say; None where nothing does."""
-    tables, manifest = result.tables, result.tables.manifest
-    traces = [trace for rank in tables.ranks.values() for trace in rank.traces]
-    identities = [rank.identity for rank in tables.ranks.values() if rank.identity is not None]
-    devices = [i.device for i in identities] + [name for trace in traces for name in trace.device_names[:1]]
-    backends = [manifest.backend] if manifest is not None else []
-    return {
-        "path": str(tables.root),
-        "run_id": manifest.run_id if manifest is not None else None,
-        "world_size": tables.world_size,
-        "ranks": sorted(tables.ranks),
-        "hosts": sorted({rank.host for rank in tables.ranks.values() if rank.host}),
-        "backend": next((b for b in (*backends, *(trace.backend for trace in traces)) if b), None),
-        "strategy": manifest.strategy if manifest is not None else None,
-        "device": next(iter(devices), "cpu" if traces else None),
-        "mesh": manifest.mesh if manifest is not None else {},
-        "model": manifest.model if manifest is not None else {},
-        "trainer": manifest.trainer if manifest is not None else {},
-        "versions": manifest.versions if manifest is not None else {},
-        "steps": len(result.attribution.steps),
-        "exit_code": manifest.exit_code if manifest is not None else None,
     }
 
 

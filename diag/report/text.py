@@ -8,9 +8,8 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from diag.api import Result
+from diag.api import Result, describe_run
 from diag.model import Finding, Severity
-from diag.report.json import describe_run
 
 _COLOUR = {Severity.HEALTHY: "green", Severity.WARN: "yellow", Severity.CRITICAL: "red"}
 _PARTS = (

@@ -8,18 +8,26 @@ Rank 0 prints ``run N`` before the lines of each.
 from __future__ import annotations
 
 import json
-import os
 import sys
 
-from diag.collectors.trainer.loop import train
+import torch
+import torch.distributed as dist
+
+from diag.collectors.trainer.data import ByteCorpus, documents
+from diag.collectors.trainer.loop import Place, connect, run
 from diag.collectors.trainer.options import TrainerOptions
 
 
 def main() -> None:
+    place, device = Place.from_env(), torch.device("cpu")
+    backend = connect(place, device, timeout_s=60)
     for number, values in enumerate(json.loads(sys.argv[1])):
-        if os.environ["RANK"] == "0":
+        options = TrainerOptions.from_json(json.dumps(values))
+        options.validate(place.world_size)
+        if place.rank == 0:
             print(f"run {number}", flush=True)
-        train(TrainerOptions.from_json(json.dumps(values)))
+        run(options, ByteCorpus(documents(options.data), options.shape().seq_len), place, device, backend)
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,110 @@
+"""Writing that survives: cut lines, full disks, budgets, forks."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from diag.collectors.files import Budget, Complaints, LineFile, encode, replace_file
+from diag.collectors.layout import RunLayout
+from diag.collectors.manifest import read_fields, update_manifest
+from diag.collectors.records import CollectiveLine, CollectiveRow, StepRecord
+from diag.ingest.lines import read_lines
+
+
+def line_file(path: Path, budget: int = 1 << 20) -> tuple[LineFile, Complaints]:
+    complaints = Complaints(rank=3)
+    return LineFile(path, Budget(budget), complaints), complaints
+
+
+def test_what_is_written_is_read_back_as_the_same_types(tmp_path: Path) -> None:
+    file, _ = line_file(tmp_path / "a" / "collectives.jsonl")
+    row = CollectiveRow("0", 7, "all_gather", 1024, "float32", 10, 20, 10, 20)
+    lines = [CollectiveLine(1, [row], {"0": [0, 1]}), CollectiveLine(2, [row._replace(end_ns=None)])]
+    for line in lines:
+        file.write(line)
+    assert read_lines(tmp_path / "a" / "collectives.jsonl", CollectiveLine) == (lines, [])
+
+
+def test_a_line_cut_by_a_kill_is_left_out_and_said(tmp_path: Path) -> None:
+    path = tmp_path / "steps.jsonl"
+    whole = [encode(StepRecord(n, n, n + 1, [])) for n in range(3)]
+    for cut in range(1, len(whole[2])):
+        path.write_bytes(b"".join(whole[:2]) + whole[2][:cut])
+        records, gaps = read_lines(path, StepRecord)
+        assert [r.step for r in records] == [0, 1]
+        assert len(gaps) == 1
+        assert "cut off" in gaps[0].reason
+
+
+def test_damaged_lines_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "steps.jsonl"
+    path.write_bytes(encode(StepRecord(0, 0, 1, [])) + b"\xff\xfe\n{}\n[]\n\n" + encode(StepRecord(1, 1, 2, [])))
+    records, gaps = read_lines(path, StepRecord)
+    assert [r.step for r in records] == [0, 1]
+    assert gaps[0].reason.startswith("3 of 5 lines")
+
+
+def test_a_loss_that_is_no_number_is_still_json() -> None:
+    assert json.loads(encode(StepRecord(0, 0, 1, [], loss=float("nan"))))["loss"] is None
+
+
+def test_the_budget_stops_a_stream_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, complaints = line_file(tmp_path / "x.jsonl", budget=100)
+    for _ in range(10):
+        file.write({"filler": "x" * 30})
+    assert (tmp_path / "x.jsonl").stat().st_size <= 100
+    assert complaints.messages == ["x.jsonl is no longer written: byte budget used up"]
+    assert "rank 3: x.jsonl is no longer written" in capsys.readouterr().err
+
+
+def test_a_full_disk_ends_the_stream_and_not_the_training(tmp_path: Path) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no /dev/full here")
+    (tmp_path / "x.jsonl").symlink_to(full)
+    file, complaints = line_file(tmp_path / "x.jsonl")
+    file.write({"a": 1})
+    file.write({"a": 2})
+    assert len(complaints.messages) == 1
+    assert "No space left" in complaints.messages[0]
+
+
+def test_a_forked_loader_worker_writes_nothing(tmp_path: Path) -> None:
+    file, _ = line_file(tmp_path / "x.jsonl")
+    file.write({"from": "parent"})
+    child = os.fork()
+    if child == 0:
+        file.write({"from": "child"})
+        file.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    file.write({"from": "parent again"})
+    assert (tmp_path / "x.jsonl").read_text().count("\n") == 2
+
+
+def test_replacing_leaves_the_old_file_when_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "manifest.json"
+    replace_file(path, b"old")
+
+    def refuse(self: Path, target: Path) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(OSError, match="No space"):
+        replace_file(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["manifest.json"]
+
+
+def test_the_manifest_is_merged_key_by_key(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    update_manifest(layout, world_size=2, model={"layers": 6})
+    update_manifest(layout, model={"dim": 128}, exit_code=0)
+    content = read_fields(layout)
+    assert (content["world_size"], content["model"], content["exit_code"]) == (2, {"layers": 6, "dim": 128}, 0)
+    with pytest.raises(TypeError, match="no_such_field"):
+        update_manifest(layout, no_such_field=1)

@@ -1,0 +1,125 @@
+"""The collector around real training on two gloo ranks, without the bundled trainer: what anybody's loop would record."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from diag.attribution import records as from_records
+from diag.collectors.layout import RunLayout
+from diag.collectors.records import PHASES, CollectiveLine, Heartbeat, RankRecord, StepRecord
+from diag.collectors.session import Collector
+from diag.collectors.settings import CollectorSettings
+from diag.ingest.kineto import read_trace
+from diag.ingest.lines import read_lines, read_record
+
+STEPS = 6
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def train(rank: int, port: int, run_dir: str, ddp: bool) -> None:
+    torch.manual_seed(0)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    settings = CollectorSettings(trace_skip=3, trace_warmup=1, trace_active=1, interval_s=0.2)
+    model: torch.nn.Module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+    with Collector(Path(run_dir), settings) as collector:
+        collector.describe(strategy="ddp" if ddp else "by hand", backend="gloo", world_size=2)
+        if ddp:
+            model = torch.nn.parallel.DistributedDataParallel(model)
+            collector.watch_ddp(model)
+        for number in range(STEPS):
+            with collector.step(number) as step:
+                with collector.phase("data"):
+                    batch = torch.randn(16, 64)
+                with collector.phase("forward"):
+                    loss = model(batch).square().mean()
+                with collector.phase("backward"):
+                    loss.backward()
+                with collector.phase("optimizer"):
+                    for parameter in model.parameters():
+                        if not ddp:
+                            work = dist.all_reduce(parameter.grad, async_op=True)
+                            work.wait()
+                        parameter.grad = None
+                step.tokens = batch.numel()
+    assert dist.all_reduce.__module__.startswith("torch"), "the wrapped functions are put back"
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["ddp", "by-hand"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunLayout, bool]:
+    folder = tmp_path_factory.mktemp("run")
+    mp.spawn(train, args=(free_port(), str(folder), request.param), nprocs=2)
+    return RunLayout(folder), request.param
+
+
+@pytest.mark.multiproc
+def test_every_step_of_every_rank_is_recorded(run: tuple[RunLayout, bool]) -> None:
+    layout, _ = run
+    assert list(layout.ranks()) == [0, 1]
+    for rank, files in layout.ranks().items():
+        identity, gap = read_record(files.identity, RankRecord)
+        assert gap is None
+        assert identity is not None
+        assert (identity.rank, identity.world_size, identity.device) == (rank, 2, "cpu")
+        steps, gaps = read_lines(files.steps, StepRecord)
+        assert gaps == []
+        assert [s.step for s in steps] == list(range(STEPS))
+        assert [s.window for s in steps] == ["", "", "", "warmup", "active", "after"]
+        for step in steps:
+            assert {p.phase for p in step.phases} <= set(PHASES)
+            assert all(step.begin_ns <= p.start_ns <= p.end_ns <= step.end_ns for p in step.phases)
+            assert step.tokens == 16 * 64
+            assert step.memory is not None
+            assert step.memory.rss > 10_000_000
+        beat, _ = read_record(files.heartbeat, Heartbeat)
+        assert beat is not None
+        assert beat.done
+        assert json.loads(files.device.read_text().splitlines()[0])["unavailable"]
+
+
+@pytest.mark.multiproc
+def test_collectives_agree_across_ranks(run: tuple[RunLayout, bool]) -> None:
+    layout, ddp = run
+    seen = []
+    for files in layout.ranks().values():
+        lines, gaps = read_lines(files.collectives, CollectiveLine)
+        assert gaps == []
+        rows = [row for line in lines for row in line.rows]
+        assert [row.seq for row in rows] == list(range(len(rows)))
+        assert all(row.end_ns is not None and row.end_ns >= row.start_ns for row in rows)
+        assert lines[0].groups == {"0": [0, 1]} or ddp
+        assert any(line.groups.get("0") == [0, 1] for line in lines)
+        seen.append([(row.op, row.bytes, row.dtype) for row in rows])
+        assert len(from_records.blocked(rows)) > 0, "somebody waited for the gradients"
+    assert seen[0] == seen[1]
+    gradients = (64 * 64 + 64 + 64 * 8 + 8) * 4
+    if ddp:  # one bucket a step; the constructor's own broadcasts run in C++
+        assert [b for op, b, _ in seen[0] if b == gradients] == [gradients] * STEPS
+    else:
+        assert sum(b for _, b, _ in seen[0]) == gradients * STEPS
+
+
+@pytest.mark.multiproc
+def test_the_window_is_a_trace_with_our_ranges(run: tuple[RunLayout, bool]) -> None:
+    layout, _ = run
+    for rank, files in layout.ranks().items():
+        (path,) = files.traces()
+        assert path == files.trace(4)
+        trace = read_trace(path)
+        assert (trace.rank, trace.world_size, trace.backend) == (rank, 2, "gloo")
+        names = set(trace.events["name"])
+        assert {"diag.step#4", "diag.data", "diag.forward", "diag.backward", "diag.optimizer"} <= names
+        assert not [p for p in files.folder.iterdir() if p.name.endswith(".tmp")]

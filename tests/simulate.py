@@ -1,0 +1,190 @@
+"""A distributed training run made of numbers: ranks that work, meet in collectives, and are recorded exactly.
+
+Each step of each rank waits for data, then runs ``units`` of forward work, each after an all-gather, as many of backward
+work, each before a reduce-scatter, and the optimizer with a small all-reduce. A collective ends for everybody
+``transfer_ns`` after the last rank arrived. What is planted is therefore known to the nanosecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from random import Random
+
+from diag.collectors.files import Budget, Complaints, LineFile, encode, replace_file
+from diag.collectors.layout import RunLayout
+from diag.collectors.records import (
+    BACKWARD,
+    CHECKPOINT,
+    DATA,
+    FORWARD,
+    OPTIMIZER,
+    CollectiveLine,
+    CollectiveRow,
+    Manifest,
+    MemoryRecord,
+    PhaseRow,
+    RankRecord,
+    StepRecord,
+)
+from diag.ingest.run import RankTables, Tables
+
+MS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to simulate. Durations in nanoseconds. ``extra(step, rank)`` gives what is planted, by phase (or "gc")."""
+
+    ranks: int = 2
+    steps: int = 20
+    units: int = 3
+    data_ns: int = 1 * MS
+    unit_ns: int = 10 * MS  # forward work of a unit; backward takes twice as long
+    optimizer_ns: int = 5 * MS
+    transfer_ns: int = MS // 2
+    unit_bytes: int = 4_000_000
+    jitter: float = 0.02
+    seed: int = 0
+    extra: Callable[[int, int], dict[str, int]] = field(default=lambda step, rank: {})
+    tail: Callable[[int, int], int] = field(default=lambda step, rank: 0)  # a rank's own slow link
+    clock: Callable[[int, int], int] = field(default=lambda rank, now: now)  # what the rank's clock shows at `now`
+    hosts: Callable[[int], str] = field(default=lambda rank: "host-a")
+
+
+class _Rank:
+    """One rank under way; times are true ones, clocks are applied in the end."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.now = 1_000_000_000 + rank * 10_000
+        self.steps: list[StepRecord] = []
+        self.rows: list[tuple[int, CollectiveRow]] = []
+        self.phases: list[PhaseRow] = []
+        self.gc: list[tuple[int, int]] = []
+
+
+def simulate(plan: Plan) -> Tables:
+    """The tables of such a run, as if read from its directory."""
+    random = Random(plan.seed)
+    ranks = [_Rank(rank) for rank in range(plan.ranks)]
+    seq = 0
+
+    def busy(ns: int) -> int:
+        return round(ns * (1 + random.uniform(-plan.jitter, plan.jitter)))
+
+    def meet(step: int, op: str, size: int) -> None:
+        nonlocal seq
+        arrival = max(r.now for r in ranks)
+        for r in ranks:
+            end = arrival + plan.transfer_ns + plan.tail(step, r.rank)
+            r.rows.append((step, CollectiveRow("0", seq, op, size, "float32", r.now, end, r.now, end)))
+            r.now = end
+        seq += 1
+
+    for step in range(plan.steps):
+        begins = [r.now for r in ranks]
+        planted = [dict(plan.extra(step, r.rank)) for r in ranks]
+        for r, extra in zip(ranks, planted, strict=True):
+            r.phases, r.gc = [], []
+            _phase(r, DATA, busy(plan.data_ns) + extra.get(DATA, 0))
+        starts = [r.now for r in ranks]
+        for unit in range(plan.units):
+            meet(step, "all_gather", plan.unit_bytes)
+            for r, extra in zip(ranks, planted, strict=True):
+                r.now += busy(plan.unit_ns)
+                if unit == 0:
+                    r.now += extra.get(FORWARD, 0)
+                    if extra.get("gc"):
+                        r.gc.append((r.now, r.now + extra["gc"]))
+                        r.now += extra["gc"]
+        _close(ranks, FORWARD, starts)
+        starts = [r.now for r in ranks]
+        for unit in range(plan.units):
+            for r, extra in zip(ranks, planted, strict=True):
+                r.now += busy(2 * plan.unit_ns) + (extra.get(BACKWARD, 0) if unit == 0 else 0)
+            meet(step, "reduce_scatter", plan.unit_bytes)
+        _close(ranks, BACKWARD, starts)
+        starts = [r.now for r in ranks]
+        for r, extra in zip(ranks, planted, strict=True):
+            r.now += busy(plan.optimizer_ns) + extra.get(OPTIMIZER, 0)
+        meet(step, "all_reduce", 4)
+        _close(ranks, OPTIMIZER, starts)
+        for r, extra, begin in zip(ranks, planted, begins, strict=True):
+            if extra.get(CHECKPOINT):
+                _phase(r, CHECKPOINT, extra[CHECKPOINT])
+            memory = MemoryRecord(rss=10**9 + r.rank)
+            r.steps.append(StepRecord(step, begin, r.now, r.phases, tokens=512, gc=r.gc, memory=memory))
+    tables = {r.rank: _tables(plan, r) for r in ranks}
+    manifest = Manifest(
+        run_id="simulated",
+        created_unix_ns=0,
+        world_size=plan.ranks,
+        backend="gloo",
+        strategy="fsdp2",
+        device="cpu",
+        trainer={"num_workers": 1},
+    )
+    return Tables(Path("simulated"), manifest, plan.ranks, tables, ())
+
+
+def write_run(tables: Tables, folder: Path) -> RunLayout:
+    """The same run as a directory that the collectors could have written."""
+    layout = RunLayout(folder)
+    assert tables.manifest is not None
+    replace_file(layout.manifest, encode(asdict(tables.manifest)))
+    for rank, own in tables.ranks.items():
+        files, complaints = layout.rank(rank), Complaints(rank)
+        assert own.identity is not None
+        replace_file(files.identity, encode(own.identity))
+        steps, lines = (LineFile(p, Budget(1 << 30), complaints) for p in (files.steps, files.collectives))
+        for record in own.steps:
+            steps.write(record)
+            rows = [row for row in own.rows if record.begin_ns <= row.start_ns < record.end_ns]
+            lines.write(CollectiveLine(record.step, rows, own.groups if record.step == 0 else {}))
+        steps.close()
+        lines.close()
+    return layout
+
+
+def without_rank(tables: Tables, rank: int) -> Tables:
+    return replace(tables, ranks={r: t for r, t in tables.ranks.items() if r != rank})
+
+
+def _phase(r: _Rank, name: str, ns: int) -> None:
+    r.phases.append(PhaseRow(name, r.now, r.now + ns))
+    r.now += ns
+
+
+def _close(ranks: list[_Rank], name: str, starts: list[int]) -> None:
+    for r, start in zip(ranks, starts, strict=True):
+        r.phases.append(PhaseRow(name, start, r.now))
+
+
+def _tables(plan: Plan, r: _Rank) -> RankTables:
+    def shown(now: int) -> int:
+        return plan.clock(r.rank, now)
+
+    steps = tuple(
+        replace(
+            s,
+            begin_ns=shown(s.begin_ns),
+            end_ns=shown(s.end_ns),
+            phases=[PhaseRow(p.phase, shown(p.start_ns), shown(p.end_ns)) for p in s.phases],
+            gc=[(shown(a), shown(b)) for a, b in s.gc],
+        )
+        for s in r.steps
+    )
+    rows = tuple(
+        row._replace(
+            start_ns=shown(row.start_ns),
+            end_ns=shown(row.end_ns or 0),
+            wait_start_ns=shown(row.wait_start_ns or 0),
+            wait_end_ns=shown(row.wait_end_ns or 0),
+        )
+        for _, row in r.rows
+    )
+    host = plan.hosts(r.rank)
+    identity = RankRecord(r.rank, r.rank, plan.ranks, host, 100 + r.rank, f"boot of {host}", 0, 0, "cpu")
+    return RankTables(r.rank, identity, steps, rows, {"0": list(range(plan.ranks))})

@@ -1,0 +1,185 @@
+"""Planted faults and the exact verdict that each must get, on simulated runs whose truth is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diag.api import Result, analyze
+from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD
+from diag.model import Bottleneck, Kind, Severity
+from tests.simulate import MS, Plan, simulate, without_rank
+
+
+def verdict_of(plan: Plan) -> Result:
+    return analyze(simulate(plan))
+
+
+def on(rank: int, phase: str, ns: int, every: int = 1) -> Plan:
+    return Plan(extra=lambda step, r: {phase: ns} if r == rank and step % every == 0 else {})
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_a_healthy_run_is_nobodys_fault(ranks: int) -> None:
+    verdict = verdict_of(Plan(ranks=ranks)).verdict
+    assert (verdict.bottleneck, verdict.severity) == (Bottleneck.COMPUTE, Severity.HEALTHY)
+    assert verdict.culprit_ranks == ()
+    assert "Healthy" in verdict.headline
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize(
+    ("phase", "bottleneck", "cause"),
+    [
+        (DATA, Bottleneck.DATA, "slow-data-one-rank"),
+        (FORWARD, Bottleneck.COMPUTE, "compute-straggler"),
+        (BACKWARD, Bottleneck.COMPUTE, "compute-straggler"),
+        ("gc", Bottleneck.COMPUTE, "gc-pause"),
+    ],
+)
+def test_one_slow_rank_is_named_with_its_cause(ranks: int, phase: str, bottleneck: Bottleneck, cause: str) -> None:
+    culprit = ranks - 1
+    result = verdict_of(replace(on(culprit, phase, 60 * MS), ranks=ranks))
+    verdict = result.verdict
+    assert (verdict.bottleneck, verdict.severity) == (bottleneck, Severity.CRITICAL)
+    assert (verdict.cause, verdict.culprit_ranks) == (cause, (culprit,))
+    assert verdict.culprit_hosts == ("host-a",)
+    assert verdict.confidence > 0.9
+    assert {result.bottleneck_of(step) for step in result.attribution.usable} == {bottleneck}
+
+
+def test_two_slow_ranks_are_both_named() -> None:
+    plan = Plan(ranks=4, extra=lambda step, rank: {FORWARD: 60 * MS} if rank in (1, 2) else {})
+    assert set(verdict_of(plan).verdict.culprit_ranks) == {1, 2}
+
+
+def test_a_slow_loader_everywhere_is_nobodys_fault() -> None:
+    verdict = verdict_of(Plan(ranks=4, data_ns=80 * MS)).verdict
+    assert (verdict.bottleneck, verdict.cause) == (Bottleneck.DATA, "slow-data-all-ranks")
+    assert verdict.culprit_ranks == ()
+
+
+def test_a_loader_that_stalls_now_and_then() -> None:
+    plan = Plan(ranks=2, extra=lambda step, rank: {DATA: 300 * MS} if step % 5 == 4 else {})
+    verdict = verdict_of(plan).verdict
+    assert (verdict.bottleneck, verdict.cause) == (Bottleneck.DATA, "slow-data-bursty")
+
+
+def test_a_slow_wire_is_nobodys_fault() -> None:
+    verdict = verdict_of(Plan(ranks=4, transfer_ns=20 * MS)).verdict
+    assert (verdict.bottleneck, verdict.severity) == (Bottleneck.COMMUNICATION, Severity.CRITICAL)
+    assert verdict.culprit_ranks == ()
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_one_slow_link_is_named_although_it_arrives_last(ranks: int) -> None:
+    plan = Plan(ranks=ranks, tail=lambda step, rank: 15 * MS if rank == 1 else 0)
+    verdict = verdict_of(plan).verdict
+    assert (verdict.bottleneck, verdict.cause) == (Bottleneck.COMMUNICATION, "slow-link")
+    assert verdict.culprit_ranks == (1,)
+
+
+def test_a_straggler_that_moves_on_is_no_rank() -> None:
+    plan = Plan(ranks=4, extra=lambda step, rank: {FORWARD: 60 * MS} if step % 4 == rank else {})
+    verdict = verdict_of(plan).verdict
+    assert (verdict.bottleneck, verdict.cause) == (Bottleneck.COMPUTE, "compute-imbalance")
+    assert verdict.culprit_ranks == ()
+
+
+def test_checkpoints() -> None:
+    plan = Plan(extra=lambda step, rank: {CHECKPOINT: 300 * MS} if step % 4 == 3 else {})
+    assert verdict_of(plan).verdict.cause == "checkpoint-stall"
+
+
+def test_equal_costs_are_mixed() -> None:
+    plan = Plan(data_ns=35 * MS, transfer_ns=5 * MS)
+    result = verdict_of(plan)
+    assert result.verdict.bottleneck == Bottleneck.MIXED
+    assert {f.id for f in result.examination.findings} >= {"slow-data-all-ranks"}
+
+
+def test_a_cost_of_a_tenth_is_found_and_of_a_fiftieth_is_not() -> None:
+    found = verdict_of(on(1, FORWARD, 14 * MS)).verdict  # of 114 ms
+    assert (found.severity, found.culprit_ranks) == (Severity.WARN, (1,))
+    assert verdict_of(on(1, FORWARD, 2 * MS)).verdict.severity == Severity.HEALTHY
+
+
+def test_a_missing_rank_lowers_the_confidence_and_is_said() -> None:
+    whole = simulate(replace(on(1, DATA, 60 * MS), ranks=4))
+    result = analyze(without_rank(whole, 3))
+    assert result.coverage.ranks_missing == (3,)
+    assert result.verdict.culprit_ranks == (1,)
+    assert result.verdict.confidence <= 0.75 < analyze(whole).verdict.confidence
+
+
+def test_one_rank_alone_cannot_blame_others() -> None:
+    whole = simulate(on(1, DATA, 60 * MS))
+    result = analyze(without_rank(whole, 1))
+    assert result.verdict.culprit_ranks == ()
+    assert any("exposed communication" in reason for reason in result.coverage.not_looked)
+    assert all(parts.exposed_wait_ns is None for step in result.attribution.steps for parts in step.parts)
+
+
+def shifted_by_50_ms(rank: int, now: int) -> int:
+    return now + (50 * MS if rank == 1 else 0)
+
+
+def drifting(rank: int, now: int) -> int:
+    return now + (now * 20 // 1_000_000 if rank == 1 else 0)
+
+
+@pytest.mark.parametrize("clock", [shifted_by_50_ms, drifting])
+@pytest.mark.parametrize("phase", [DATA, FORWARD])
+def test_a_clock_that_is_off_changes_nothing(clock: object, phase: str) -> None:
+    plan = on(0, phase, 60 * MS)
+    true = verdict_of(plan)
+    other_hosts = replace(plan, clock=clock, hosts=lambda rank: f"host-{rank}")  # type: ignore[arg-type]
+    seen = verdict_of(other_hosts)
+    assert (seen.verdict.cause, seen.verdict.culprit_ranks) == (true.verdict.cause, true.verdict.culprit_ranks)
+    assert seen.coverage.clock_uncertainty_ns is not None
+    assert 0 < seen.coverage.clock_uncertainty_ns <= MS
+
+
+def test_ranks_of_one_host_whose_clocks_contradict_each_other_are_aligned_too() -> None:
+    seen = verdict_of(replace(on(0, FORWARD, 60 * MS), clock=shifted_by_50_ms))
+    assert seen.verdict.culprit_ranks == (0,)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    ranks=st.integers(2, 5),
+    culprit=st.integers(0, 4),
+    phase=st.sampled_from([DATA, FORWARD, BACKWARD]),
+    planted=st.integers(40, 200),
+    transfer=st.integers(0, 2 * MS),
+    seed=st.integers(0, 1000),
+)
+def test_whatever_is_planted_is_accounted_for(
+    ranks: int, culprit: int, phase: str, planted: int, transfer: int, seed: int
+) -> None:
+    culprit %= ranks
+    plan = replace(on(culprit, phase, planted * MS), ranks=ranks, transfer_ns=transfer, seed=seed, steps=12)
+    result = verdict_of(plan)
+    assert result.verdict.culprit_ranks == (culprit,)
+    for step in result.attribution.steps:
+        assert sum(piece.dur_ns for piece in step.path) == step.dur_ns
+        assert all(a.end_ns == b.start_ns for a, b in zip(step.path, step.path[1:], strict=False))
+        for parts in step.parts:
+            whole = parts.compute_ns + parts.exposed_comm_ns + parts.exposed_copy_ns
+            whole += parts.data_wait_ns + parts.checkpoint_ns + parts.idle_ns
+            assert whole == parts.dur_ns
+            assert parts.exposed_wait_ns is not None
+            assert parts.exposed_transfer_ns is not None
+            assert parts.exposed_wait_ns + parts.exposed_transfer_ns == parts.exposed_comm_ns
+        blamed = sum(b.ns for b in step.blames if b.rank == culprit and b.kind in (Kind.DATA, Kind.COMPUTE))
+        assert abs(blamed - planted * MS) < 12 * MS, "the planted time, give or take the jitter of the work"
+
+
+def test_the_names_of_ranks_do_not_matter() -> None:
+    plan = Plan(ranks=4, extra=lambda step, rank: {FORWARD: 60 * MS} if rank == 2 else {})
+    mirrored = Plan(ranks=4, extra=lambda step, rank: {FORWARD: 60 * MS} if rank == 1 else {})
+    assert verdict_of(plan).verdict.culprit_ranks == (2,)
+    assert verdict_of(mirrored).verdict.culprit_ranks == (1,)

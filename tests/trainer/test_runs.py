@@ -1,0 +1,111 @@
+"""Whole runs of two ranks, with the collectors off."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diag.collectors.trainer.options import OPTIONS_ENV, TrainerOptions
+
+pytestmark = pytest.mark.multiproc
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+SMALL = {"steps": 3, "num_workers": 0, "batch_size": 2, "seq_len": 32}
+
+
+def launch(target: list[str], options: TrainerOptions | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "DIAG_COLLECT": "off", "OMP_NUM_THREADS": "1"}
+    if options is not None:
+        environment[OPTIONS_ENV] = options.to_json()
+    return subprocess.run(
+        [*TORCHRUN, *target], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def losses_of(*runs: dict[str, object]) -> list[list[float]]:
+    script = str(Path(__file__).with_name("several_runs.py"))
+    ended = launch([script, json.dumps([{**SMALL, **run} for run in runs])])
+    assert ended.returncode == 0, ended.stderr
+    parts = re.split(r"^run \d+$", ended.stdout, flags=re.MULTILINE)[1:]
+    return [[float(loss) for loss in re.findall(r"loss ([\d.]+)", part)] for part in parts]
+
+
+def test_every_strategy_and_setting_trains_the_same_model() -> None:
+    plain, *others = losses_of(
+        {"strategy": "ddp"},
+        {"strategy": "ddp", "activation_checkpointing": True},
+        {},
+        {"wrap": "root"},
+        {"wrap": "linear"},
+        {"wrap": "linear", "prefetch": 3},
+        {"wrap": "4"},
+        {"wrap": "2", "prefetch": 3},
+        {"prefetch": 1},
+        {"prefetch": 2, "reshard_after_forward": "no"},
+        {"prefetch": 100},
+        {"activation_checkpointing": True, "prefetch": 1},
+        {"inject": ["slow-wire:ms=1", "straggler:ms=1", "item-sync", "tiny-kernels:count=12", "gc-pause:objects=9"]},
+        {"strategy": "ddp", "inject": ["slow-wire:ms=1,rank=1", "slow-loader:ms=1", "checkpoint-stall:ms=1,every=1"]},
+    )
+    assert len(plain) == 3
+    assert plain[2] < plain[0]
+    for losses in others:
+        assert losses == pytest.approx(plain, abs=2e-4)
+
+
+def test_when_gradients_are_reduced_changes_no_loss() -> None:
+    plain, *others = losses_of(
+        *({"strategy": strategy, "micro_batches": 3, "grad_sync": when}
+          for strategy in ("ddp", "fsdp2") for when in ("last", "every")),
+    )  # fmt: skip
+    for losses in others:
+        assert losses == pytest.approx(plain, abs=2e-4)
+
+
+def test_mixed_precision_stays_near_full_precision() -> None:
+    plain, *others = losses_of({}, {"precision": "bf16"}, {"precision": "bf16", "strategy": "ddp"})
+    for losses in others:
+        assert losses == pytest.approx(plain, abs=0.02)
+        assert losses != plain
+
+
+TRAINER = ["-m", "diag.collectors.trainer"]
+
+
+def test_the_trainer_runs_to_its_end() -> None:
+    ended = launch(TRAINER, TrainerOptions(steps=3))
+    assert ended.returncode == 0, ended.stderr
+    assert [line.split()[:2] for line in ended.stdout.splitlines()] == [["step", str(step)] for step in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("sigkill", r"exitcode\s*: -9"),
+        ("exit,code=17", r"exitcode\s*: 17"),
+        ("exception", r"RuntimeError: injected: die:rank=1,step=1"),
+    ],
+)
+def test_a_rank_dies_in_the_way_it_was_told_to(how: str, expected: str) -> None:
+    options = TrainerOptions(steps=3, num_workers=0, inject=(f"die:rank=1,step=1,how={how}",), timeout_s=30)
+    ended = launch(TRAINER, options)
+    assert ended.returncode != 0
+    assert re.search(expected, ended.stderr), ended.stderr
+    assert "step 0" in ended.stdout
+    assert "step 2" not in ended.stdout
+
+
+def test_options_that_cannot_work_end_with_one_message() -> None:
+    ended = subprocess.run(
+        [sys.executable, *TRAINER],
+        env={**os.environ, OPTIONS_ENV: TrainerOptions(data="nowhere").to_json()},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 2
+    assert ended.stderr == "error: --data nowhere does not exist: give a text file or a folder of them\n"
