@@ -46,6 +46,7 @@ def identify(device: torch.device) -> RankRecord:
         unix_ns=time.time_ns(),
         device=name,
         device_index=device.index if device.type == "cuda" else None,
+        cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
     )
 
 

@@ -127,6 +127,7 @@ class RankRecord:
     unix_ns: int
     device: str  # "cpu" or the accelerator's name
     device_index: int | None = None
+    cpus: int | None = None  # that this process may run on
     schema_version: int = SCHEMA_VERSION
 
 

@@ -15,7 +15,7 @@ from diag.attribution.critical_path import walk
 from diag.attribution.match import Key, by_key, measure
 from diag.attribution.segments import intervals_of, shift, shift_call
 from diag.attribution.timeline import Timeline
-from diag.collectors.records import WINDOW_AFTER, WINDOW_WARMUP
+from diag.collectors.records import WINDOW_AFTER, WINDOW_WARMUP, Manifest
 from diag.ingest.kineto import Trace
 from diag.ingest.run import RankTables, Tables
 from diag.model import (
@@ -30,6 +30,7 @@ from diag.model import (
 
 # Lazy initialisation, the allocator, first connections and full loader queues: not what the run is like.
 WARMUP_STEPS = 2
+MAX_QUEUED_STEPS = 8  # of the steps left out after a trace was written
 
 _Matched = dict[Key, dict[int, CollectiveCall]]
 
@@ -48,7 +49,7 @@ def attribute(tables: Tables) -> Attribution:
     matched = by_key({rank: _calls(own) for rank, own in placed.items()})
     timelines = {rank: Timeline(own) for rank, own in placed.items() if own}
     meetings = Meetings(matched, timelines)
-    disturbed = _disturbed(ranks)
+    disturbed = _disturbed(tables)
     by_step: dict[int, dict[int, RankStep]] = defaultdict(dict)
     for rank, own in placed.items():
         for step in own:
@@ -214,10 +215,25 @@ def _measured(matched: _Matched, by_step: Mapping[int, Mapping[int, RankStep]]) 
     return tuple(found)
 
 
-def _disturbed(ranks: Mapping[int, RankTables]) -> dict[int, str]:
+def _disturbed(tables: Tables) -> dict[int, str]:
     """Steps that the profiler's own work disturbed, on any rank."""
-    reasons = {WINDOW_WARMUP: "the profiler was starting", WINDOW_AFTER: "the profiler was writing a trace before it"}
-    return {r.step: reasons[r.window] for t in ranks.values() for r in t.steps if r.window in reasons}
+    records = [r for t in tables.ranks.values() for r in t.steps]
+    found = {r.step: "the profiler was starting" for r in records if r.window == WINDOW_WARMUP}
+    for after in {r.step for r in records if r.window == WINDOW_AFTER}:
+        # While the ranks wrote their traces the loaders went on: until their queues are empty again, nobody waits.
+        for step in range(after + 1, after + 1 + _queued_steps(tables.manifest)):
+            found.setdefault(step, "the loader's queue filled up while a trace was written")
+        found[after] = "the profiler was writing a trace before it"
+    return found
+
+
+def _queued_steps(manifest: Manifest | None) -> int:
+    """Steps that the loaders' queues can feed, rounded up; 0 where nothing says it."""
+    trainer = manifest.trainer if manifest is not None else {}
+    workers, factor, batches = (trainer.get(k) for k in ("num_workers", "prefetch_factor", "micro_batches"))
+    if not (isinstance(workers, int) and isinstance(factor, int) and isinstance(batches, int) and batches > 0):
+        return 0
+    return min(-(-workers * factor // batches), MAX_QUEUED_STEPS)
 
 
 def _note(number: int, position: int, count: int, disturbed: Mapping[int, str]) -> str:

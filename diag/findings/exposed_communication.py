@@ -18,6 +18,20 @@ _GATHERS = ("all_gather", "reduce_scatter")
 _HIDDEN_LITTLE = 0.05  # part of the communication that computation hides
 _LATENCY_BOUND = 0.5  # part of the transfers that a collective of no size would take as well
 _MANY = 64  # collectives a step
+_TELLING = 1 << 16  # bytes: the time of smaller collectives is all latency, so they have no bandwidth
+
+
+@dataclass(frozen=True)
+class _Network:
+    """What even a poor network of a backend does better than; milliseconds, GB/s (bus bandwidth), bytes."""
+
+    latency_ms: float
+    bandwidth: float
+    at_bytes: int  # a bandwidth is only judged from this size on
+
+
+# Loopback and Ethernet of 1 Gbit under gloo, 10 Gbit under NCCL; far below what such a network gives when it is well.
+_POOR = {"gloo": _Network(5.0, 0.05, 500_000), "nccl": _Network(2.0, 0.5, 16_000_000)}
 
 
 @dataclass(frozen=True)
@@ -65,6 +79,9 @@ def _cause(subject: Subject, slow_link: Culprits) -> _Cause:
             f"{who} gets its results later than the others",
             f"Check the network interface, cable and NUMA placement of {who}; the other links are faster.",
         )
+    slow = _slow_network(subject, collectives)
+    if slow is not None:
+        return slow
     steps = max(1, len({c.step for c in collectives}))
     gathers = [c for c in collectives if c.op in _GATHERS]
     counts = Counter(c.op for c in gathers)
@@ -84,6 +101,9 @@ def _cause(subject: Subject, slow_link: Culprits) -> _Cause:
             "Wrap coarser: several layers in one unit, fully_shard([a, b]). Bundled trainer: --wrap block or --wrap 2.",
             (Evidence("collectives", "part of the transfers that is latency", round(latency, 3), "share"),),
         )
+    crowded = _crowded(subject)
+    if crowded is not None:
+        return crowded
     hidden = _hidden_share(subject)
     if hidden < _HIDDEN_LITTLE:
         return _Cause(
@@ -97,6 +117,50 @@ def _cause(subject: Subject, slow_link: Culprits) -> _Cause:
         f"computation hides only {hidden:.0%} of it",
         "Gather earlier (prefetch), send fewer bytes (bf16), or compute more between collectives (larger micro-batches).",
         (Evidence("steps", "communication hidden behind computation", round(hidden, 4), "share"),),
+    )
+
+
+def _slow_network(subject: Subject, collectives: Sequence[MatchedCollective]) -> _Cause | None:
+    """A network that is slow whatever is asked of it: even small collectives take long, or large ones move little."""
+    manifest = subject.tables.manifest
+    poor = _POOR.get(manifest.backend or "") if manifest is not None else None
+    sized = [c for c in collectives if c.bytes > 0 and c.transfer_ns > 0]
+    if poor is None or not sized:
+        return None
+    smallest, largest = min(c.bytes for c in sized), max(c.bytes for c in sized)
+    latency_ms = float(np.median([c.transfer_ns for c in sized if c.bytes == smallest])) / 1e6
+    speed = float(np.median([bus_factor(c.op, len(c.ranks)) * c.bytes / c.transfer_ns for c in sized if c.bytes == largest]))
+    if latency_ms >= poor.latency_ms:
+        why = f"even {smallest:,} bytes take {latency_ms:.0f} ms"
+    elif largest >= poor.at_bytes and speed < poor.bandwidth:
+        why = f"{largest:,} bytes move at {speed * 1000:.0f} MB/s"
+    else:
+        return None
+    return _Cause(
+        "slow-network",
+        f"the network is slow, {why}",
+        "Check which interface is used (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, NCCL_IB_HCA), its speed, and other "
+        "traffic on it. Until then send less: bf16 gradients, larger micro-batches, sharding within a host.",
+        (Evidence("collectives", f"transfer of {smallest} bytes, median", round(latency_ms, 3), "ms"),),
+    )
+
+
+def _crowded(subject: Subject) -> _Cause | None:
+    """More CPU ranks on a host than it has cores: a transfer then waits for a core on every rank."""
+    ranks: Counter[str] = Counter()
+    cores: dict[str, int] = {}
+    for tables in subject.tables.ranks.values():
+        if tables.identity is not None and tables.identity.cpus and not tables.on_device:
+            ranks[tables.identity.host] += 1
+            cores[tables.identity.host] = tables.identity.cpus
+    host = max(ranks, key=lambda name: ranks[name] / cores[name], default=None)
+    if host is None or ranks[host] <= cores[host]:
+        return None
+    return _Cause(
+        "crowded-host",
+        f"{ranks[host]} ranks share {cores[host]} cores, so each transfer waits for a core",
+        f"Run no more ranks on {host} than it has cores, or spread them over more hosts.",
+        (Evidence("ranks", f"host == {host}, ranks per core", round(ranks[host] / cores[host], 2), "ranks"),),
     )
 
 
@@ -140,7 +204,7 @@ def _bandwidth(collectives: Sequence[MatchedCollective]) -> tuple[Evidence, ...]
     """Median bus bandwidth of the largest collectives of each kind (nccl-tests' definition, full tensor size)."""
     evidence = []
     for op in sorted({c.op for c in collectives}):
-        sized = [c for c in collectives if c.op == op and c.bytes > 0 and c.transfer_ns > 0]
+        sized = [c for c in collectives if c.op == op and c.bytes >= _TELLING and c.transfer_ns > 0]
         if not sized:
             continue
         largest = max(c.bytes for c in sized)

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from diag.collectors.trainer.data import ByteCorpus, documents
+from diag.collectors.trainer.leave import leave
 from diag.collectors.trainer.loop import Place, connect, run
 from diag.collectors.trainer.options import TrainerOptions
 
@@ -28,6 +29,7 @@ def main() -> None:
             print(f"run {number}", flush=True)
         run(options, ByteCorpus(documents(options.data), options.shape().seq_len), place, device, backend)
     dist.destroy_process_group()
+    leave(0)
 
 
 if __name__ == "__main__":

@@ -50,12 +50,12 @@ def test_the_default_corpus_is_the_standard_library() -> None:
 def test_no_text_is_a_message(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty.txt").touch()
     (tmp_path / "hollow").mkdir()
-    with pytest.raises(OptionError, match="does not exist|no text found"):
+    with pytest.raises(OptionError, match=r"does not exist|no text found"):
         documents(str(tmp_path / name))
 
 
 def test_too_little_text_is_a_message() -> None:
-    with pytest.raises(OptionError, match="holds 7 sequences.*2 ranks takes 8.*--data"):
+    with pytest.raises(OptionError, match=r"holds 7 sequences.*2 ranks takes 8.*--data"):
         ShardedSampler(samples=7, batch_size=4, rank=0, world_size=2, seed=0)
 
 

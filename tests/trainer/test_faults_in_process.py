@@ -86,6 +86,7 @@ def test_one_wire_carries_bytes_in_turn(inject: Callable[..., Injector]) -> None
     assert seconds(all_at_once) >= 4 * 0.008
 
 
+@pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
 def test_a_function_that_calls_another_counts_once(inject: Callable[..., Injector]) -> None:
     inject("slow-wire:ms=30,mbps=0")
     output, part = torch.empty(32), torch.ones(32)

@@ -25,8 +25,8 @@ def test_a_broken_environment_variable_is_a_message(text: str) -> None:
     [
         (TrainerOptions(preset="huge"), "--preset huge is unknown: use tiny"),
         (TrainerOptions(strategy="ddp", wrap="linear"), "ddp cannot use --wrap linear.*fsdp2"),
-        (TrainerOptions(strategy="ddp", reshard_after_forward="no", prefetch=2), "--prefetch 2, --reshard-after-forward no"),
-        (TrainerOptions(wrap="7"), "tiny has 6 blocks"),
+        (TrainerOptions(strategy="ddp", reshard_after_forward="no", prefetch=2), "--prefetch 2, --reshard-after"),
+        (TrainerOptions(preset="small", wrap="9"), "small has 8 blocks, so give 1 to 8"),
         (TrainerOptions(wrap="layer"), "--wrap layer is unknown"),
         (TrainerOptions(wrap="root", prefetch=1), "nothing to gather"),
         (TrainerOptions(wrap="root", reshard_after_forward="no"), "no effect"),

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,51 +29,63 @@ def launch(target: list[str], options: TrainerOptions | None = None) -> subproce
     )
 
 
-def losses_of(*runs: dict[str, object]) -> list[list[float]]:
+PLAIN: dict[str, object] = {"strategy": "ddp"}
+SAME: list[dict[str, object]] = [
+    {"strategy": "ddp", "activation_checkpointing": True},
+    {},
+    {"wrap": "root"},
+    {"wrap": "linear"},
+    {"wrap": "linear", "prefetch": 3},
+    {"wrap": "3"},
+    {"wrap": "2", "prefetch": 3},
+    {"prefetch": 1},
+    {"prefetch": 2, "reshard_after_forward": "no"},
+    {"prefetch": 100},
+    {"activation_checkpointing": True, "prefetch": 1},
+    {"inject": ["slow-wire:ms=1", "straggler:ms=1", "item-sync", "tiny-kernels:count=12", "gc-pause:objects=9"]},
+    {"strategy": "ddp", "inject": ["slow-wire:ms=1,rank=1", "slow-loader:ms=1", "checkpoint-stall:ms=1,every=1"]},
+]
+ACCUMULATED: list[dict[str, object]] = [
+    {"strategy": strategy, "micro_batches": 3, "grad_sync": when}
+    for strategy in ("ddp", "fsdp2")
+    for when in ("last", "every")
+]
+MIXED: list[dict[str, object]] = [{"precision": "bf16"}, {"precision": "bf16", "strategy": "ddp"}]
+ALL = [PLAIN, *SAME, *ACCUMULATED, *MIXED]
+
+Losses = Callable[[dict[str, object]], list[float]]
+
+
+@pytest.fixture(scope="module")
+def losses() -> Losses:
+    """The losses of each run, all in one launch."""
     script = str(Path(__file__).with_name("several_runs.py"))
-    ended = launch([script, json.dumps([{**SMALL, **run} for run in runs])])
+    ended = launch([script, json.dumps([{**SMALL, **run} for run in ALL])])
     assert ended.returncode == 0, ended.stderr
     parts = re.split(r"^run \d+$", ended.stdout, flags=re.MULTILINE)[1:]
-    return [[float(loss) for loss in re.findall(r"loss ([\d.]+)", part)] for part in parts]
+    found = [[float(loss) for loss in re.findall(r"loss ([\d.]+)", part)] for part in parts]
+    assert [len(run) for run in found] == [3] * len(ALL)
+    return lambda run: found[ALL.index(run)]
 
 
-def test_every_strategy_and_setting_trains_the_same_model() -> None:
-    plain, *others = losses_of(
-        {"strategy": "ddp"},
-        {"strategy": "ddp", "activation_checkpointing": True},
-        {},
-        {"wrap": "root"},
-        {"wrap": "linear"},
-        {"wrap": "linear", "prefetch": 3},
-        {"wrap": "4"},
-        {"wrap": "2", "prefetch": 3},
-        {"prefetch": 1},
-        {"prefetch": 2, "reshard_after_forward": "no"},
-        {"prefetch": 100},
-        {"activation_checkpointing": True, "prefetch": 1},
-        {"inject": ["slow-wire:ms=1", "straggler:ms=1", "item-sync", "tiny-kernels:count=12", "gc-pause:objects=9"]},
-        {"strategy": "ddp", "inject": ["slow-wire:ms=1,rank=1", "slow-loader:ms=1", "checkpoint-stall:ms=1,every=1"]},
-    )
-    assert len(plain) == 3
-    assert plain[2] < plain[0]
-    for losses in others:
-        assert losses == pytest.approx(plain, abs=2e-4)
+@pytest.mark.parametrize("run", SAME, ids=json.dumps)
+def test_every_strategy_and_setting_trains_the_same_model(losses: Losses, run: dict[str, object]) -> None:
+    assert losses(run) == pytest.approx(losses(PLAIN), abs=2e-4)
 
 
-def test_when_gradients_are_reduced_changes_no_loss() -> None:
-    plain, *others = losses_of(
-        *({"strategy": strategy, "micro_batches": 3, "grad_sync": when}
-          for strategy in ("ddp", "fsdp2") for when in ("last", "every")),
-    )  # fmt: skip
-    for losses in others:
-        assert losses == pytest.approx(plain, abs=2e-4)
+def test_the_model_learns(losses: Losses) -> None:
+    assert losses(PLAIN)[2] < losses(PLAIN)[0]
 
 
-def test_mixed_precision_stays_near_full_precision() -> None:
-    plain, *others = losses_of({}, {"precision": "bf16"}, {"precision": "bf16", "strategy": "ddp"})
-    for losses in others:
-        assert losses == pytest.approx(plain, abs=0.02)
-        assert losses != plain
+@pytest.mark.parametrize("run", ACCUMULATED[1:], ids=json.dumps)
+def test_when_gradients_are_reduced_changes_no_loss(losses: Losses, run: dict[str, object]) -> None:
+    assert losses(run) == pytest.approx(losses(ACCUMULATED[0]), abs=2e-4)
+
+
+@pytest.mark.parametrize("run", MIXED, ids=json.dumps)
+def test_mixed_precision_stays_near_full_precision(losses: Losses, run: dict[str, object]) -> None:
+    assert losses(run) == pytest.approx(losses(PLAIN), abs=0.02)
+    assert losses(run) != losses(PLAIN)
 
 
 TRAINER = ["-m", "diag.collectors.trainer"]

@@ -1,0 +1,86 @@
+"""What the figures share: axes of ranks and steps, fewer columns where there are too many, a look."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from diag.app.run_view import Grid
+from diag.app.theme import Theme
+
+# shared/design.md: below about 3,000 things draw real bars, above that the browser stalls: a heat map or an area.
+MOST_BARS = 3000
+MOST_RANK_BARS = 64
+MOST_COLUMNS = 1500
+
+MS = 1e6
+
+
+def rank_names(ranks: Sequence[int], culprits: Sequence[int] = (), ink: str = "") -> list[str]:
+    """Labels; those at fault stand out by more than a colour."""
+    mark = f'<b><span style="color:{ink}">at fault ▸ rank {{}}</span></b>' if ink else "<b>at fault ▸ rank {}</b>"
+    return [mark.format(rank) if rank in culprits else f"rank {rank}" for rank in ranks]
+
+
+def step_names(steps: Sequence[int], blocks: Sequence[slice]) -> list[str]:
+    """One label a column: the step, or its block's first and last."""
+    spans = [(steps[block][0], steps[block][-1]) for block in blocks]
+    return [str(first) if first == last else f"{first}-{last}" for first, last in spans]
+
+
+def blocks_of(count: int, most: int = MOST_COLUMNS) -> list[slice]:
+    """Neighbouring steps drawn as one column: single steps as long as they are few."""
+    width = -(-count // most) if count else 1
+    return [slice(i, min(i + width, count)) for i in range(0, count, width)]
+
+
+def averaged(grid: Grid, blocks: Sequence[slice]) -> Grid:
+    """One column a block: the mean of what is known, NaN where nothing is."""
+    if len(blocks) == grid.shape[-1]:
+        return grid
+    known = ~np.isnan(grid)
+    edges = [block.start for block in blocks]
+    total = np.add.reduceat(np.where(known, grid, 0.0), edges, axis=-1)
+    count = np.add.reduceat(known.astype(np.float64), edges, axis=-1)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def finish(figure: go.Figure, theme: Theme, height: int, **layout: Any) -> go.Figure:
+    """Margins, type and legend that all figures have in common."""
+    figure.update_layout(
+        height=height,
+        margin={"l": 8, "r": 16, "t": 8, "b": 8},
+        font={"color": theme.ink},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
+        hoverlabel={"align": "left"},
+    )
+    figure.update_layout(**layout)
+    return figure
+
+
+def heatmap(z: Grid, columns: Sequence[str], rows: Sequence[str], theme: Theme, **options: Any) -> go.Heatmap:
+    """A field of ``rows`` by ``columns``; 32-bit numbers, which Plotly sends as they are."""
+    return go.Heatmap(
+        z=z.astype(np.float32),
+        x=list(columns),
+        y=list(rows),
+        colorscale=[list(stop) for stop in theme.heat],
+        zmin=0,
+        hoverongaps=False,
+        xgap=1 if len(columns) <= 200 else 0,
+        ygap=1 if len(rows) <= 64 else 0,
+        **options,
+    )
+
+
+def colour_bar(title: str) -> dict[str, Any]:
+    return {"title": {"text": title, "side": "top"}, "thickness": 10, "outlinewidth": 0, "len": 1.0}
+
+
+def rows_height(count: int, least: int = 120, each: int = 30, most: int = 640) -> int:
+    return max(least, min(most, 90 + each * count))

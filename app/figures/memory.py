@@ -1,0 +1,124 @@
+"""Memory: the peak of every rank against the capacity, and how it moves over the steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import plotly.graph_objects as go
+
+from diag.app.figures.common import (
+    MOST_RANK_BARS,
+    averaged,
+    blocks_of,
+    colour_bar,
+    finish,
+    heatmap,
+    rank_names,
+    rows_height,
+    step_names,
+)
+from diag.app.parts import Part
+from diag.app.run_view import Grid, Memory, RunView
+from diag.app.theme import Theme
+
+GB = 1e9
+
+
+def peaks(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
+    """The largest peak of every rank, in GB."""
+    names = rank_names(view.ranks)
+    figure = go.Figure()
+    for name, grid, colour in _series(memory, theme):
+        figure.add_bar(
+            x=_largest(grid) / GB,
+            y=names,
+            orientation="h",
+            name=name,
+            marker={"color": colour},
+            hovertemplate=f"%{{y}}<br>{name} %{{x:,.3f}} GB<extra></extra>",
+        )
+    if memory.capacity is not None:
+        figure.add_vline(x=memory.capacity / GB, line={"color": theme.ink, "dash": "dash"})
+        figure.add_annotation(
+            x=memory.capacity / GB,
+            y=1,
+            yref="paper",
+            text="capacity",
+            showarrow=False,
+            xanchor="right",
+            yanchor="bottom",
+        )
+    return finish(
+        figure,
+        theme,
+        rows_height(len(names), least=260),
+        barmode="group",
+        bargap=0.4,
+        showlegend=memory.on_device,
+        xaxis={"title": {"text": "peak, GB"}, "rangemode": "tozero"},
+        yaxis={"autorange": "reversed", "type": "category", "title": None, "nticks": 32},
+    )
+
+
+def history(view: RunView, memory: Memory, rank: int, theme: Theme) -> go.Figure:
+    """The peak of each step: of one rank as lines."""
+    blocks = blocks_of(len(view.steps))
+    names = step_names(view.steps, blocks)
+    row = view.ranks.index(rank)
+    figure = go.Figure()
+    for name, grid, colour in _series(memory, theme):
+        figure.add_scatter(
+            x=names,
+            y=averaged(grid[row], blocks) / GB,
+            name=name,
+            mode="lines+markers" if len(names) <= 60 else "lines",
+            line={"color": colour, "width": 2},
+            hovertemplate=f"step %{{x}}<br>{name} %{{y:,.3f}} GB<extra></extra>",
+        )
+    if memory.capacity is not None:
+        figure.add_hline(y=memory.capacity / GB, line={"color": theme.ink, "dash": "dash"})
+    return finish(
+        figure,
+        theme,
+        rows_height(len(view.ranks) if len(view.ranks) <= MOST_RANK_BARS else 1, least=260),
+        showlegend=memory.on_device,
+        xaxis={"title": {"text": "step"}, "type": "category", "nticks": 12, "tickangle": 0, "showgrid": False},
+        yaxis={"title": {"text": f"rank {rank}, GB"}, "rangemode": "tozero"},
+    )
+
+
+def field(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
+    """The peak of every rank in every step, for many ranks."""
+    blocks = blocks_of(len(view.steps))
+    figure = go.Figure(
+        heatmap(
+            averaged(memory.peaks, blocks) / GB,
+            step_names(view.steps, blocks),
+            rank_names(view.ranks),
+            theme,
+            zmax=memory.capacity / GB if memory.capacity is not None else None,
+            colorbar=colour_bar("GB"),
+            hovertemplate="%{y}, step %{x}<br>%{z:,.3f} GB<extra></extra>",
+        )
+    )
+    return finish(
+        figure,
+        theme,
+        rows_height(len(view.ranks)),
+        xaxis={"title": {"text": "step"}, "type": "category", "nticks": 25, "tickangle": 0, "showgrid": False},
+        yaxis={"autorange": "reversed", "type": "category", "title": None, "nticks": 32, "showgrid": False},
+    )
+
+
+def _series(memory: Memory, theme: Theme) -> list[tuple[str, Grid, str]]:
+    if not memory.on_device:
+        return [("resident memory of the process", memory.allocated, theme.part[Part.COMPUTE])]
+    return [
+        ("allocated", memory.allocated, theme.part[Part.COMPUTE]),
+        ("reserved by the allocator", memory.reserved, theme.part[Part.CHECKPOINT]),
+    ]
+
+
+def _largest(grid: Grid) -> Grid:
+    """Of every rank; NaN where nothing is known of it."""
+    known = ~np.isnan(grid)
+    return np.where(known.any(axis=1), np.where(known, grid, 0).max(axis=1, initial=0.0), np.nan)

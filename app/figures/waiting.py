@@ -1,0 +1,47 @@
+"""Who waited when: ranks by steps. The rank that the others wait for is the faint stripe."""
+
+from __future__ import annotations
+
+import numpy as np
+import plotly.graph_objects as go
+
+from diag.app.figures.common import (
+    MS,
+    averaged,
+    blocks_of,
+    colour_bar,
+    finish,
+    heatmap,
+    rank_names,
+    rows_height,
+    step_names,
+)
+from diag.app.parts import Part
+from diag.app.run_view import RunView
+from diag.app.theme import Theme
+
+
+def field(view: RunView, theme: Theme) -> go.Figure:
+    """Milliseconds that each rank waited for others in each step. Only where ``view.waiting_known``."""
+    blocks = blocks_of(len(view.steps))
+    waited = view.parts.get(Part.WAITING, np.zeros_like(view.dur_ns))
+    # The first step waits longest; it is left out of the verdict, and here out of the scale.
+    top = float(np.nanmax(waited[:, view.counted], initial=0.0)) / MS
+    figure = go.Figure(
+        heatmap(
+            averaged(waited, blocks) / MS,
+            step_names(view.steps, blocks),
+            rank_names(view.ranks, view.culprits, theme.ink),
+            theme,
+            zmax=top or 1.0,
+            colorbar=colour_bar("ms"),
+            hovertemplate="%{y}, step %{x}<br>waited %{z:,.2f} ms<extra></extra>",
+        )
+    )
+    return finish(
+        figure,
+        theme,
+        rows_height(len(view.ranks), least=220),
+        xaxis={"title": {"text": "step"}, "type": "category", "nticks": 25, "tickangle": 0, "showgrid": False},
+        yaxis={"autorange": "reversed", "type": "category", "title": None, "nticks": 32, "showgrid": False},
+    )

@@ -1,0 +1,57 @@
+"""What Streamlit runs: chooses the run, then draws the chosen page. ``main.py PATH``, a run or a folder of runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import streamlit as st
+
+from diag.api import list_runs
+from diag.app.formatting import plain
+from diag.app.opening import opened
+from diag.app.run_view import RunView
+from diag.app.theme import favicon
+from diag.app.views import overview
+from diag.errors import DiagError
+
+
+def main() -> None:
+    st.set_page_config(page_title="diag", page_icon=favicon(), layout="wide")
+    root = Path(sys.argv[1])
+
+    def page(draw: Callable[[RunView], None]) -> Callable[[], None]:
+        return lambda: _with_run(root, draw)
+
+    pages = [st.Page(page(overview.show), title="Overview", url_path="overview", default=True)]
+    st.navigation(pages).run()
+
+
+def _with_run(root: Path, draw: Callable[[RunView], None]) -> None:
+    """Draws the chosen run; a mistake that the user can mend is a message, everything else stays a traceback."""
+    try:
+        view = opened(_chosen_run(root))
+    except DiagError as error:
+        st.error(plain(f"{error.path}: {error.message}" if error.path else error.message), title="This cannot be shown")
+        if error.hint:
+            st.info(plain(error.hint), icon=":material/lightbulb:")
+        return
+    draw(view)
+
+
+def _chosen_run(root: Path) -> Path:
+    runs = list_runs(root)
+    if len(runs) == 1:
+        return runs[0]
+    names = {run.name: run for run in runs}
+    asked = list(names).index(st.query_params["run"]) if st.query_params.get("run") in names else 0
+    with st.sidebar:
+        name = st.selectbox("Run", list(names), index=asked, key="chosen_run", persist_state="session")
+        st.caption(plain(f"{len(runs)} runs in {root}"))
+    # Also that of the first run, which `bind` would leave out: a link means the same after runs have been added.
+    st.query_params["run"] = name
+    return names[name]
+
+
+main()

@@ -1,0 +1,35 @@
+"""What a step consists of, as the pages name and stack it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from diag.model import Parts
+
+
+class Part(StrEnum):
+    """In stacking order; the values are what people read. The parts of a step add up to its duration."""
+
+    COMPUTE = "compute"
+    TRANSFER = "communication: transfer"
+    WAITING = "communication: waiting for a rank"
+    COMMUNICATION = "communication"  # where the clocks do not allow to split it
+    COPY = "copy to the device"
+    DATA = "data wait"
+    CHECKPOINT = "checkpoint"
+    IDLE = "idle"
+
+
+def split(parts: Parts) -> dict[Part, int]:
+    """Nanoseconds by part; every part is there, and they add up to ``parts.dur_ns``."""
+    known = parts.exposed_wait_ns is not None and parts.exposed_transfer_ns is not None
+    return {
+        Part.COMPUTE: parts.compute_ns,
+        Part.TRANSFER: (parts.exposed_transfer_ns or 0) if known else 0,
+        Part.WAITING: (parts.exposed_wait_ns or 0) if known else 0,
+        Part.COMMUNICATION: 0 if known else parts.exposed_comm_ns,
+        Part.COPY: parts.exposed_copy_ns,
+        Part.DATA: parts.data_wait_ns,
+        Part.CHECKPOINT: parts.checkpoint_ns,
+        Part.IDLE: parts.idle_ns,
+    }

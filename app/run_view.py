@@ -1,0 +1,164 @@
+"""An analysed run laid out for drawing: arrays of ranks by steps, and the handful of numbers at the top of a page.
+
+Only lays out and averages for display what the analysis found; everything that needs judgement comes from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diag.api import Result, describe_run
+from diag.app.parts import Part, split
+from diag.model import Bottleneck
+
+Grid = npt.NDArray[np.float64]  # ranks by steps; NaN where a rank has no such step
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Peaks of each step in bytes. On a device: the allocator's; on a CPU: the process's."""
+
+    on_device: bool
+    allocated: Grid  # on a CPU: the resident set
+    reserved: Grid  # NaN on a CPU
+    capacity: float | None
+
+    @property
+    def peaks(self) -> Grid:
+        """What counts against the capacity."""
+        return self.reserved if self.on_device else self.allocated
+
+
+@dataclass(frozen=True)
+class RunView:
+    """``counted[i]``: whether the verdict rests on step i; where it rests on none it rests on all."""
+
+    result: Result
+    run: dict[str, Any]
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    counted: npt.NDArray[np.bool_]
+    notes: tuple[str, ...]
+    bottlenecks: tuple[Bottleneck, ...]
+    dur_ns: Grid
+    parts: dict[Part, Grid]  # only those that are not zero everywhere
+    waiting_known: bool
+    memory: Memory | None
+    tokens_per_second: float | None
+
+    @property
+    def left_out(self) -> int:
+        return int((~self.counted).sum())
+
+    @property
+    def culprits(self) -> tuple[int, ...]:
+        return self.result.verdict.culprit_ranks
+
+    @property
+    def median_step_ns(self) -> float:
+        return float(np.median(self.result.examination.shares.dur_ns))
+
+    def cost_share(self, name: str) -> float:
+        """Part of the critical path that goes to ``communication``, ``data``, ...: the number that the findings use."""
+        shares = self.result.examination.shares
+        return next((shares.share(cost) for cost in shares.cost_ns if cost.value == name), 0.0)
+
+    @property
+    def peak_memory(self) -> float | None:
+        """The largest peak of all ranks and steps, in bytes."""
+        return None if self.memory is None else float(np.nanmax(self.memory.peaks))
+
+    def mean_share(self, *parts: Part) -> float:
+        """The same as a mean over the ranks, waiting for others included."""
+        total = float(np.nansum(self.dur_ns[:, self.counted]))
+        spent = sum(float(np.nansum(self.parts[part][:, self.counted])) for part in parts if part in self.parts)
+        return spent / total if total else 0.0
+
+    def per_rank(self, grid: Grid, step: int | None = None) -> Grid:
+        """One value a rank: the mean over the steps that count, or that of one step (its index)."""
+        if step is not None:
+            return grid[:, step]
+        chosen = grid[:, self.counted]
+        known = ~np.isnan(chosen)
+        mean: Grid = np.where(known, chosen, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+        return mean
+
+
+def view_of(result: Result) -> RunView:
+    """The layout of one run; a second or two for a million pairs of rank and step."""
+    accounts = result.attribution.steps
+    ranks, steps = result.attribution.ranks, tuple(account.step for account in accounts)
+    row = {rank: i for i, rank in enumerate(ranks)}
+    empty = np.full((len(ranks), len(steps)), np.nan)
+    parts = {part: empty.copy() for part in Part}
+    dur_ns = empty.copy()
+    for column, account in enumerate(accounts):
+        for one in account.parts:
+            i = row[one.rank]
+            dur_ns[i, column] = one.dur_ns
+            for part, ns in split(one).items():
+                parts[part][i, column] = ns
+    usable = np.array([account.usable for account in accounts], dtype=np.bool_)
+    counted = usable if usable.any() else np.ones(len(steps), dtype=np.bool_)
+    return RunView(
+        result=result,
+        run=describe_run(result),
+        ranks=ranks,
+        steps=steps,
+        counted=counted,
+        notes=tuple(account.note for account in accounts),
+        bottlenecks=tuple(result.bottleneck_of(account) for account in accounts),
+        dur_ns=dur_ns,
+        parts={part: grid for part, grid in parts.items() if np.nansum(grid)},
+        waiting_known=any(one.exposed_wait_ns is not None for account in accounts for one in account.parts),
+        memory=_memory(result, ranks, steps),
+        tokens_per_second=_tokens_per_second(result, ranks, steps, dur_ns, counted),
+    )
+
+
+def _memory(result: Result, ranks: tuple[int, ...], steps: tuple[int, ...]) -> Memory | None:
+    column = {step: i for i, step in enumerate(steps)}
+    rss, allocated, reserved = (np.full((len(ranks), len(steps)), np.nan) for _ in range(3))
+    capacities = []
+    for i, rank in enumerate(ranks):
+        for record in result.tables.ranks[rank].steps:
+            memory, j = record.memory, column.get(record.step)
+            if memory is None or j is None:
+                continue
+            rss[i, j] = memory.rss
+            if memory.allocated is not None:
+                allocated[i, j] = memory.allocated
+                reserved[i, j] = memory.reserved if memory.reserved is not None else memory.allocated
+            if memory.capacity:
+                capacities.append(memory.capacity)
+    if not np.isnan(allocated).all():
+        return Memory(True, allocated, reserved, float(min(capacities)) if capacities else None)
+    if not np.isnan(rss).all():
+        return Memory(False, rss, np.full_like(rss, np.nan), None)
+    return None
+
+
+def _tokens_per_second(
+    result: Result, ranks: tuple[int, ...], steps: tuple[int, ...], dur_ns: Grid, counted: npt.NDArray[np.bool_]
+) -> float | None:
+    """All ranks together; None where not every rank counted tokens, or ranks share them (tensor parallelism)."""
+    manifest = result.tables.manifest
+    if manifest is not None and any(not axis.startswith("dp") for axis in manifest.mesh):
+        return None
+    column = {step: i for i, step in enumerate(steps)}
+    rate = 0.0
+    for i, rank in enumerate(ranks):
+        tokens = seconds = 0.0
+        for record in result.tables.ranks[rank].steps:
+            j = column.get(record.step)
+            if j is not None and counted[j] and not np.isnan(dur_ns[i, j]):
+                tokens += record.tokens
+                seconds += dur_ns[i, j] / 1e9
+        if not tokens:
+            return None
+        rate += tokens / seconds
+    return rate or None

@@ -1,0 +1,114 @@
+"""The colours: one per part of a step and per class of step, the same everywhere, for a light and a dark page.
+
+From the palette of Okabe and Ito (2008), lightened or darkened until all pairs can also be told apart with deuteranopia
+and protanopia on both backgrounds; tests/app/test_theme.py measures it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from diag.app.parts import Part
+from diag.model import Bottleneck, Severity
+
+
+@dataclass(frozen=True)
+class Theme:
+    """``ground`` and ``ink``: page and text; ``heat``: from nothing (near the ground) to much."""
+
+    name: str
+    ground: str
+    ink: str
+    faint: str
+    part: Mapping[Part, str]
+    bottleneck: Mapping[Bottleneck, str]
+    heat: tuple[tuple[float, str], ...]
+
+
+def _bottlenecks(part: Mapping[Part, str], mixed: str) -> dict[Bottleneck, str]:
+    """A class has the colour of its part."""
+    return {
+        Bottleneck.COMPUTE: part[Part.COMPUTE],
+        Bottleneck.COMMUNICATION: part[Part.TRANSFER],
+        Bottleneck.DATA: part[Part.DATA],
+        Bottleneck.MIXED: mixed,
+        Bottleneck.UNDETERMINED: part[Part.IDLE],
+    }
+
+
+_LIGHT_PARTS = {
+    Part.COMPUTE: "#0072b2",
+    Part.TRANSFER: "#a63c06",
+    Part.WAITING: "#f0a830",
+    Part.COMMUNICATION: "#a63c06",
+    Part.COPY: "#cc79a7",
+    Part.DATA: "#00a878",
+    Part.CHECKPOINT: "#7cc8f2",
+    Part.IDLE: "#c9ced6",
+}
+_DARK_PARTS = {
+    Part.COMPUTE: "#2a83c4",
+    Part.TRANSFER: "#d1571b",
+    Part.WAITING: "#f7bd55",
+    Part.COMMUNICATION: "#d1571b",
+    Part.COPY: "#d98cb8",
+    Part.DATA: "#12b886",
+    Part.CHECKPOINT: "#a5dcfa",
+    Part.IDLE: "#5c6470",
+}
+
+LIGHT = Theme(
+    name="light",
+    ground="#ffffff",
+    ink="#1f2430",
+    faint="#8a91a0",
+    part=_LIGHT_PARTS,
+    bottleneck=_bottlenecks(_LIGHT_PARTS, mixed="#e8dd3a"),
+    heat=((0.0, "#fff6e3"), (0.35, "#fbc868"), (0.7, "#e07b0f"), (1.0, "#8a3603")),
+)
+DARK = Theme(
+    name="dark",
+    ground="#181715",
+    ink="#f1f3f7",
+    faint="#9aa2b1",
+    part=_DARK_PARTS,
+    bottleneck=_bottlenecks(_DARK_PARTS, mixed="#efe65a"),
+    heat=((0.0, "#1d1a17"), (0.35, "#7a430c"), (0.7, "#e08a1e"), (1.0, "#ffe2a8")),
+)
+
+# Streamlit's names for colours, and a symbol, so that the colour is never the only sign.
+SEVERITY_COLOUR: dict[Severity, Literal["green", "orange", "red"]] = {
+    Severity.HEALTHY: "green",
+    Severity.WARN: "orange",
+    Severity.CRITICAL: "red",
+}
+SEVERITY_ICON = {
+    Severity.HEALTHY: ":material/check_circle:",
+    Severity.WARN: ":material/warning:",
+    Severity.CRITICAL: ":material/error:",
+}
+
+
+def favicon() -> str:
+    """Three stacked bars as SVG. Our own: for Streamlit's symbols the browser asks Google's servers."""
+    bars = "".join(
+        f'<rect x="2" y="{3 + 9 * row}" width="28" height="7" fill="{LIGHT.part[Part.WAITING]}"/>'
+        f'<rect x="2" y="{3 + 9 * row}" width="{length}" height="7" fill="{LIGHT.part[Part.COMPUTE]}"/>'
+        for row, length in enumerate((14, 28, 14))
+    )
+    return f'<svg xmlns="http://www.w3.org/2000/svg" width="32" height="32" viewBox="0 0 32 32">{bars}</svg>'
+
+
+def ink_on(colour: str) -> str:
+    """Black or white, whichever can be read on the colour (WCAG's relative luminance)."""
+    levels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [level / 12.92 if level <= 0.04045 else ((level + 0.055) / 1.055) ** 2.4 for level in levels]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "#ffffff" if luminance < 0.179 else "#000000"
+
+
+def theme_of(name: str | None) -> Theme:
+    """The theme that the browser shows; light before it has said so."""
+    return DARK if name == "dark" else LIGHT

@@ -1,0 +1,1 @@
+"""Pages: each a function that draws one view of a run with Streamlit."""

@@ -1,0 +1,89 @@
+"""``make demo``: trains with FSDP2 on two ranks, as it is and with a slow loader on one rank, and shows both verdicts."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from diag.api import Result, open_run
+from diag.collectors.layout import RunLayout
+from diag.model import Severity
+from diag.report.json import save
+
+_RUNS = {
+    "as-it-is": [],
+    "slow-loader-on-rank-1": ["--inject", "slow-loader:rank=1,ms=300"],
+}
+_COLOUR = {Severity.HEALTHY: "green", Severity.WARN: "yellow", Severity.CRITICAL: "red"}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m diag.demo", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("runs/demo"), help="folder for the two runs")
+    parser.add_argument("--steps", type=int, default=20)
+    out, steps = (arguments := parser.parse_args()).out, arguments.steps
+    results = {}
+    for name, faults in _RUNS.items():
+        folder = out / name
+        if RunLayout(folder).is_run():
+            shutil.rmtree(folder)  # an earlier demo's
+        code = _train(folder, steps, faults)
+        if code:
+            print(f"the training ended with exit code {code}; its logs are in {folder}/ranks", file=sys.stderr)
+            return code
+        results[name] = open_run(folder)
+        save(results[name])
+    console = Console(width=110 if not sys.stdout.isatty() else None, highlight=False)
+    console.print()
+    console.print(_side_by_side(results))
+    console.print(f"\nEvidence and advice:  diag analyze {out / list(_RUNS)[-1]}")
+    console.print(f"In the browser:       diag dashboard {out}")
+    console.print("(`diag` is in .venv/bin)", style="dim")
+    return 0
+
+
+def _train(folder: Path, steps: int, faults: list[str]) -> int:
+    command = ["run", "--strategy", "fsdp2", "--nproc", "2", "--steps", str(steps), *faults, "--out", str(folder)]
+    print(f"\n$ diag {' '.join(command)}", flush=True)
+    return subprocess.run([sys.executable, "-m", "diag", *command], check=False).returncode
+
+
+def _side_by_side(results: dict[str, Result]) -> Table:
+    table = Table(show_lines=True, expand=False)
+    table.add_column("")
+    for name in results:
+        table.add_column(name, ratio=1)
+    rows = [
+        ("verdict", [_verdict(r) for r in results.values()]),
+        ("at fault", [Text(_culprit(r)) for r in results.values()]),
+        ("confidence", [Text(f"{r.verdict.confidence:.0%}") for r in results.values()]),
+        ("do", [Text(_action(r)) for r in results.values()]),
+    ]
+    for label, cells in rows:
+        table.add_row(label, *cells)
+    return table
+
+
+def _verdict(result: Result) -> Text:
+    return Text(result.verdict.headline, style=_COLOUR[result.verdict.severity])
+
+
+def _culprit(result: Result) -> str:
+    ranks = result.verdict.culprit_ranks
+    return f"rank {', '.join(map(str, ranks))}" if ranks else "no rank"
+
+
+def _action(result: Result) -> str:
+    cause = result.verdict.cause
+    return next((f.action for f in result.examination.findings if f.id == cause), "nothing")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Writes tiny run directories with known numbers, as the collectors would."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from diag.collectors.layout import RunLayout
+from diag.collectors.records import (
+    CollectiveLine,
+    CollectiveRow,
+    Manifest,
+    MemoryRecord,
+    PhaseRow,
+    RankRecord,
+    StepRecord,
+)
+
+MS = 1_000_000
+COMPUTE_MS = 60
+TRANSFER_MS = 5
+QUICK_DATA_MS = 1
+TOKENS = 512
+RSS = 400_000_000
+
+
+def write_run(
+    root: Path,
+    ranks: int = 2,
+    steps: int = 12,
+    slow_data_ms: Mapping[int, int] | None = None,
+    memory: MemoryRecord | None = None,
+    missing: tuple[int, ...] = (),
+) -> Path:
+    """A data-parallel run on a CPU: every step waits for data, computes, then reduces; ``slow_data_ms`` by rank.
+    All ranks leave a step together, as the last to arrive allows."""
+    data = {rank: (slow_data_ms or {}).get(rank, QUICK_DATA_MS) for rank in range(ranks)}
+    length = max(data.values()) + COMPUTE_MS + TRANSFER_MS
+    layout = RunLayout(root)
+    root.mkdir(parents=True, exist_ok=True)
+    manifest = Manifest(
+        run_id="test",
+        created_unix_ns=0,
+        world_size=ranks,
+        backend="gloo",
+        strategy="ddp",
+        mesh={"dp": ranks},
+        exit_code=0,
+    )
+    layout.manifest.write_text(json.dumps(asdict(manifest)))
+    for rank in sorted(set(range(ranks)) - set(missing)):
+        files = layout.rank(rank)
+        files.folder.mkdir(parents=True)
+        identity = RankRecord(rank, rank, ranks, f"node{rank}", 1000 + rank, "boot", 0, 0, "cpu")
+        files.identity.write_text(json.dumps(asdict(identity)))
+        step_lines, collective_lines = [], []
+        for step in range(steps):
+            begin = (1 + step * length) * MS
+            loaded = begin + data[rank] * MS
+            forward_end = loaded + COMPUTE_MS * MS // 2
+            arrived = loaded + COMPUTE_MS * MS
+            end = begin + length * MS
+            phases = [
+                PhaseRow("data", begin, loaded),
+                PhaseRow("forward", loaded, forward_end),
+                PhaseRow("backward", forward_end, end),
+            ]
+            record = StepRecord(step, begin, end, phases, tokens=TOKENS, memory=memory or MemoryRecord(rss=RSS + rank))
+            row = CollectiveRow("0", step, "all_reduce", 4_000_000, "float32", arrived, end, arrived, end)
+            step_lines.append(json.dumps(asdict(record)))
+            collective_lines.append(json.dumps(asdict(CollectiveLine(step, [row], {"0": list(range(ranks))}))))
+        files.steps.write_text("\n".join(step_lines) + "\n")
+        files.collectives.write_text("\n".join(collective_lines) + "\n")
+    return root

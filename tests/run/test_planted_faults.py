@@ -1,0 +1,91 @@
+"""Real training on gloo ranks with a planted fault, and the verdict that it must get: the first promise of this tool.
+
+DIAG_REPEATS=5 runs each case five times.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.command import analyze_json, diag
+
+REPEATS = int(os.environ.get("DIAG_REPEATS", "1"))
+STEPS = 20
+
+
+def train_and_analyze(folder: Path, strategy: str, ranks: int, *inject: str) -> dict[str, Any]:
+    faults = [word for fault in inject for word in ("--inject", fault)]
+    ended = diag(
+        "run", "--strategy", strategy, "--nproc", str(ranks), "--steps", str(STEPS), *faults, "--out", folder
+    )
+    assert ended.returncode == 0, ended.stderr
+    result = analyze_json(folder)
+    check_sums(result, ranks)
+    return result
+
+
+def check_sums(result: dict[str, Any], ranks: int) -> None:
+    assert len(result["steps"]) == STEPS
+    for step in result["steps"]:
+        assert [parts["rank"] for parts in step["ranks"]] == list(range(ranks))
+        for parts in step["ranks"]:
+            names = ("compute_ns", "exposed_comm_ns", "exposed_copy_ns", "data_wait_ns", "checkpoint_ns", "idle_ns")
+            assert sum(parts[name] for name in names) == parts["dur_ns"]
+            assert parts["exposed_wait_ns"] + parts["exposed_transfer_ns"] == parts["exposed_comm_ns"]
+
+
+def summary(result: dict[str, Any]) -> str:
+    """For the message of a test that fails."""
+    lines = [str(result["verdict"]), *(f"{f['id']} {f['ranks']} {f['share']}" for f in result["findings"])]
+    lines += [f"{s['step']} {s['bottleneck']} {s['dur_ns'] / 1e6:.0f} ms {s['note']}" for s in result["steps"]]
+    return "\n".join(lines)
+
+
+def most_steps(result: dict[str, Any], bottleneck: str) -> bool:
+    counted = [step for step in result["steps"] if step["usable"]]
+    return sum(step["bottleneck"] == bottleneck for step in counted) > len(counted) / 2
+
+
+cases = pytest.mark.parametrize(
+    ("strategy", "ranks", "repeat"),
+    [(strategy, ranks, n) for n in range(REPEATS) for strategy in ("fsdp2", "ddp") for ranks in (2, 4)],
+)
+
+
+@pytest.mark.multiproc
+@cases
+def test_a_slow_loader_on_one_rank(tmp_path: Path, strategy: str, ranks: int, repeat: int) -> None:
+    result = train_and_analyze(tmp_path / "run", strategy, ranks, "slow-loader:rank=1,ms=300")
+    verdict = result["verdict"]
+    assert verdict["bottleneck"] == "data", summary(result)
+    assert verdict["culprit"]["ranks"] == [1], summary(result)
+    assert most_steps(result, "data"), summary(result)
+
+
+@pytest.mark.multiproc
+@cases
+def test_a_slow_wire(tmp_path: Path, strategy: str, ranks: int, repeat: int) -> None:
+    result = train_and_analyze(tmp_path / "run", strategy, ranks, "slow-wire")
+    assert result["verdict"]["bottleneck"] == "communication", summary(result)
+    assert result["verdict"]["culprit"] is None, summary(result)
+    assert most_steps(result, "communication"), summary(result)
+
+
+@pytest.mark.multiproc
+@cases
+def test_a_straggler(tmp_path: Path, strategy: str, ranks: int, repeat: int) -> None:
+    result = train_and_analyze(tmp_path / "run", strategy, ranks, "straggler:rank=0")
+    assert result["verdict"]["bottleneck"] != "communication", summary(result)
+    assert result["verdict"]["culprit"]["ranks"] == [0], summary(result)
+
+
+@pytest.mark.multiproc
+@cases
+def test_nothing_planted(tmp_path: Path, strategy: str, ranks: int, repeat: int) -> None:
+    result = train_and_analyze(tmp_path / "run", strategy, ranks)
+    assert result["verdict"]["culprit"] is None, summary(result)
+    assert not [f for f in result["findings"] if f["severity"] == "critical" and f["ranks"]], summary(result)
