@@ -9,6 +9,7 @@ from pathlib import Path
 import streamlit as st
 
 from diag.api import list_runs
+from diag.app.address import choose
 from diag.app.formatting import plain
 from diag.app.opening import opened
 from diag.app.run_view import RunView
@@ -44,14 +45,11 @@ def _chosen_run(root: Path) -> Path:
     runs = list_runs(root)
     if len(runs) == 1:
         return runs[0]
-    names = {run.name: run for run in runs}
-    asked = list(names).index(st.query_params["run"]) if st.query_params.get("run") in names else 0
+    by_name = {run.name: run for run in runs}
     with st.sidebar:
-        name = st.selectbox("Run", list(names), index=asked, key="chosen_run", persist_state="session")
+        name = choose("Run", list(by_name), param="run", default=runs[0].name)
         st.caption(plain(f"{len(runs)} runs in {root}"))
-    # Also that of the first run, which `bind` would leave out: a link means the same after runs have been added.
-    st.query_params["run"] = name
-    return names[name]
+    return by_name[name]
 
 
 main()

@@ -36,6 +36,10 @@ def _argument(position: int, name: str) -> Callable[[tuple[Any, ...], dict[str, 
     return pick
 
 
+def _nothing(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+    return None
+
+
 # Function: (operation, where the full tensor or list of tensors is, position of ``group``).
 # The full tensor is what nccl-tests call the size: output of an all-gather, input of a reduce-scatter.
 _FUNCTIONS: dict[str, tuple[str, Callable[[tuple[Any, ...], dict[str, Any]], Any], int]] = {
@@ -52,7 +56,7 @@ _FUNCTIONS: dict[str, tuple[str, Callable[[tuple[Any, ...], dict[str, Any]], Any
     "all_to_all": ("all_to_all", _argument(1, "input_tensor_list"), 2),
     "gather": ("gather", _argument(1, "gather_list"), 3),
     "scatter": ("scatter", _argument(1, "scatter_list"), 3),
-    "barrier": ("barrier", lambda args, kwargs: None, 0),
+    "barrier": ("barrier", _nothing, 0),
 }
 
 
@@ -142,14 +146,14 @@ class CollectiveTimer:
     def _timed(self, original: _Function, op: str, payload: _Function, group_of: _Function) -> _Function:
         @functools.wraps(original)
         def timed(*args: Any, **kwargs: Any) -> Any:
-            if getattr(self._inside, "depth", 0):  # one public function built on another
+            if getattr(self._inside, "now", False):  # one public function built on another
                 return original(*args, **kwargs)
             call = self._begin(op, payload(args, kwargs), group_of(args, kwargs))
-            self._inside.depth = 1
+            self._inside.now = True
             try:
                 work = original(*args, **kwargs)
             finally:
-                self._inside.depth = 0
+                self._inside.now = False
             self._launched(call, work)
             return work
 
@@ -195,7 +199,7 @@ class CollectiveTimer:
         @functools.wraps(original)
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             call = self._by_work.get(work)
-            if call is None or getattr(self._inside, "depth", 0):
+            if call is None or getattr(self._inside, "now", False):
                 return original(work, *args, **kwargs)
             return self._wait_for(call, functools.partial(original, work), *args, **kwargs)
 

@@ -98,7 +98,9 @@ class DeviceClock:
 
 def _read(step: _Step) -> DeviceStepRecord:
     def since_begin(mark: Mark) -> int:
-        return round(step.begin.event.elapsed_time(mark.event) * 1e6)  # milliseconds, resolution about half a microsecond
+        return round(
+            step.begin.event.elapsed_time(mark.event) * 1e6
+        )  # milliseconds, resolution about half a microsecond
 
     assert step.end is not None
     return DeviceStepRecord(

@@ -1,4 +1,4 @@
-"""Memory of one rank, read once a step: the CUDA allocator's peaks where there is a device, the resident size always."""
+"""Memory of one rank, once a step: the CUDA allocator's peaks where there is a device, the resident size always."""
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
-"""Clocks, power, temperature, throttling, ECC and link counters of this rank's GPU, from NVML; or why there are none."""
+"""Clocks, power, temperature, throttling, ECC and link counters of this rank's GPU, from NVML, or why not."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from .records import DeviceRecord
+
+T = TypeVar("T")
 
 _THROTTLE_REASONS = {
     "nvmlClocksEventReasonSwPowerCap": "power cap",
@@ -19,14 +21,14 @@ _THROTTLE_REASONS = {
 
 
 class NvmlSampler:
-    """Reads one GPU. A value that this GPU or driver does not offer stays None; without a driver, so does everything."""
+    """Reads one GPU. What this GPU or driver does not offer stays None; without a driver, so does everything."""
 
     def __init__(self, device_uuid: str | None, device_index: int | None) -> None:
         self.unavailable: str | None = None
         self._nvml: Any = None
         self._handle: Any = None
         try:
-            import pynvml  # noqa: PLC0415  (optional: the training machine may not have it)
+            import pynvml
 
             pynvml.nvmlInit()
             self._nvml = pynvml
@@ -94,7 +96,7 @@ class NvmlSampler:
         return _value(read)
 
 
-def _value(read: Callable[[], Any]) -> Any:
+def _value(read: Callable[[], T]) -> T | None:
     try:
         return read()
     except Exception:  # "not supported" on this GPU; its class exists only after pynvml was imported

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import gc
 import os
+import platform
 import time
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -49,7 +50,6 @@ from .records import (
 from .settings import CollectorSettings, run_dir_from, settings_from
 from .window import TraceWindows
 
-
 _LEAST_GC_PAUSE_NS = 200_000  # the youngest generation is collected in microseconds, many times a step
 
 
@@ -75,15 +75,18 @@ class Collector(AbstractContextManager["Collector"]):
             )
         )
         on_device = self._device.type == "cuda"
-        self._clock = DeviceClock(lambda: torch.cuda.Event(enable_timing=True)) if on_device else None
+        self._clock = DeviceClock(_cuda_event) if on_device else None
         self._timer = CollectiveTimer(settings.max_collectives_per_step, self._clock)
         self._memory = MemoryReader(self._device)
         self._windows = TraceWindows(settings, self._layout, budget, self._complaints, self._trace_metadata)
+        self._device_name = torch.cuda.get_device_name(self._device) if on_device else "cpu"
+        sampler = _nvml(self._device) if settings.nvml else None
+        self._nvml_missing = sampler.unavailable if sampler is not None else "switched off"
         self._background = Background(
             self._layout,
             settings.interval_s,
             self._heartbeat,
-            _nvml(self._device) if settings.nvml else None,
+            sampler,
             self._device_file,
             self._complaints,
         )
@@ -97,12 +100,14 @@ class Collector(AbstractContextManager["Collector"]):
         self._done = False
 
     @classmethod
-    def from_env(cls) -> Collector:
-        """The collector of the run that ``diag run`` started this process for."""
+    def from_env(cls, device: torch.device | None = None) -> Collector:
+        """The collector of the run that ``diag run`` started this process for. ``device``: where this rank computes."""
         run_dir = run_dir_from()
         if run_dir is None:
-            raise RuntimeError("DIAG_RUN_DIR is not set: start the training with `diag run`, or give Collector a folder")
-        return cls(run_dir, settings_from())
+            raise RuntimeError(
+                "DIAG_RUN_DIR is not set: start the training with `diag run`, or give Collector a folder"
+            )
+        return cls(run_dir, settings_from(), device)
 
     # -- life ------------------------------------------------------------------------------------------------------
 
@@ -136,9 +141,12 @@ class Collector(AbstractContextManager["Collector"]):
         """Puts fields of ``Manifest`` into manifest.json; only rank 0 writes."""
         if self._rank != 0:
             return
-        collector = {"settings": asdict(self._settings)}
+        collector = {"settings": asdict(self._settings), "without_nvml_because": self._nvml_missing}
+        versions = {"torch": torch.__version__, "python": platform.python_version()}
+        if torch.version.cuda:
+            versions["cuda"] = torch.version.cuda
         try:
-            update_manifest(self._run, **fields, collector=collector)
+            update_manifest(self._run, **fields, device=self._device_name, versions=versions, collector=collector)
         except OSError as error:
             self._complaints.add("manifest.json could not be written", error)
 
@@ -154,7 +162,7 @@ class Collector(AbstractContextManager["Collector"]):
     # -- a step ----------------------------------------------------------------------------------------------------
 
     def step(self, step: int) -> _StepContext:
-        """One optimizer step, everything in it included. The record that it yields takes tokens, loss, micro_batches."""
+        """One optimizer step, everything in it included. Its record takes tokens, loss and micro_batches."""
         return _StepContext(self, step)
 
     def phase(self, name: str) -> _PhaseContext:
@@ -279,6 +287,10 @@ class _PhaseContext:
             self._collector._end_phase(self._name, self._start_ns, self._mark)
         if self._range is not None:
             self._range.__exit__(None, None, None)
+
+
+def _cuda_event() -> Any:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def _current_device() -> torch.device:

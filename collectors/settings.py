@@ -1,4 +1,4 @@
-"""What to collect, passed from the launcher to every training process through the environment. Standard library only."""
+"""What to collect, passed from the launcher to the training processes by environment. Standard library only."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def _pack(plain: Path, packed: Path) -> None:
 
 def _experimental_config(settings: CollectorSettings) -> Any:
     """Private options of the profiler that help, where this torch has them."""
-    make = torch._C._profiler._ExperimentalConfig
+    make: Any = torch._C._profiler._ExperimentalConfig
     wanted = {"trace_only": True, "record_python_gc_info": settings.trace_stacks}
     known = make.__init__.__doc__ or ""
     return make(**{key: value for key, value in wanted.items() if value and key in known})

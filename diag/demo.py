@@ -1,4 +1,4 @@
-"""``make demo``: trains with FSDP2 on two ranks, as it is and with a slow loader on one rank, and shows both verdicts."""
+"""``make demo``: FSDP2 on two ranks, as it is and with a slow loader on one of them, and both verdicts."""
 
 from __future__ import annotations
 

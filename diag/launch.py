@@ -112,7 +112,7 @@ def _torchrun(layout: RunLayout, launch: Launch, command: list[str], environment
     try:
         elastic_launch(config, command[0])(*command[1:])
     except ChildFailedError as error:
-        return _failure(layout, error)
+        return _failure(error)
     except SignalException as error:
         return Outcome(128 + int(error.sigval), reason=f"ended by {signal.Signals(error.sigval).name}")
     except KeyboardInterrupt:
@@ -120,7 +120,7 @@ def _torchrun(layout: RunLayout, launch: Launch, command: list[str], environment
     return Outcome(ExitCode.OK)
 
 
-def _failure(layout: RunLayout, error: ChildFailedError) -> Outcome:
+def _failure(error: ChildFailedError) -> Outcome:
     """The failure to report: torchrun's first is often a victim, so a process that a signal killed goes before one that
     raised, and SIGTERM, which torchrun itself sends to the others, goes last."""
 

@@ -1,6 +1,6 @@
 """The types that flow from stage to stage. All frozen; every time in integer nanoseconds.
 
-    Run ──ingest──▶ Tables ──attribution──▶ Attribution ──findings──▶ [Finding] ──verdict──▶ Verdict
+Run ──ingest──▶ Tables ──attribution──▶ Attribution ──findings──▶ [Finding] ──verdict──▶ Verdict
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What the verdict rests on. ``clock_uncertainty_ns``: half width of the ranks' clock offsets; None: not aligned."""
+    """What the verdict rests on. ``clock_uncertainty_ns``: half width of the clock offsets; None: not aligned."""
 
     ranks_used: tuple[int, ...]
     ranks_missing: tuple[int, ...]
@@ -118,7 +118,7 @@ class Coverage:
 
 
 class Bottleneck(StrEnum):
-    """The classes a user sees. ``mixed``: two causes within each other's noise. ``undetermined``: the data cannot say."""
+    """The classes a user sees. ``mixed``: two causes of equal weight. ``undetermined``: the data cannot say."""
 
     COMPUTE = "compute"
     COMMUNICATION = "communication"

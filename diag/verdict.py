@@ -19,7 +19,7 @@ _ONE_RANK = 0.6  # ... and where one rank of several was recorded
 
 
 def judge(attribution: Attribution, examination: Examination, coverage: Coverage, tables: Tables) -> Verdict:
-    """The run's verdict. The largest removable cost decides; where there is none the run is bound by its computation."""
+    """The run's verdict. The largest removable cost decides; without one the run is bound by its computation."""
     shares = examination.shares
     if not len(shares.dur_ns) or shares.dur_ns.sum() <= 0:
         return _undetermined("no complete step was recorded", "let the training run for some steps more")
@@ -74,8 +74,7 @@ def step_bottleneck(step: StepAccount, on_device: bool) -> Bottleneck:
 
 def _by_class(shares: Shares) -> dict[Bottleneck, Series]:
     found: dict[Bottleneck, Series] = {
-        name: np.zeros_like(shares.dur_ns)
-        for name in (Bottleneck.DATA, Bottleneck.COMMUNICATION, Bottleneck.COMPUTE)
+        name: np.zeros_like(shares.dur_ns) for name in (Bottleneck.DATA, Bottleneck.COMMUNICATION, Bottleneck.COMPUTE)
     }
     for cost in Cost:
         found[CLASS_OF[cost]] = found[CLASS_OF[cost]] + shares.cost(cost)
@@ -131,5 +130,3 @@ def _hosts(tables: Tables, ranks: Sequence[int]) -> tuple[str, ...]:
 
 def _alone(tables: Tables) -> bool:
     return (tables.world_size or 1) == 1
-
-

@@ -1,7 +1,7 @@
 """A distributed training run made of numbers: ranks that work, meet in collectives, and are recorded exactly.
 
-Each step of each rank waits for data, then runs ``units`` of forward work, each after an all-gather, as many of backward
-work, each before a reduce-scatter, and the optimizer with a small all-reduce. A collective ends for everybody
+Each step of each rank waits for data, then runs ``units`` of forward work, each after an all-gather, as many of
+backward work, each before a reduce-scatter, and the optimizer with a small all-reduce. A collective ends for everybody
 ``transfer_ns`` after the last rank arrived. What is planted is therefore known to the nanosecond.
 """
 

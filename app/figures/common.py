@@ -26,9 +26,22 @@ def rank_names(ranks: Sequence[int], culprits: Sequence[int] = (), ink: str = ""
 
 
 def step_names(steps: Sequence[int], blocks: Sequence[slice]) -> list[str]:
-    """One label a column: the step, or its block's first and last."""
-    spans = [(steps[block][0], steps[block][-1]) for block in blocks]
-    return [str(first) if first == last else f"{first}-{last}" for first, last in spans]
+    """One label a column: the step, or its block's first."""
+    return [str(steps[block.start]) for block in blocks]
+
+
+def step_axis(blocks: Sequence[slice], ticks: int = 25, **options: Any) -> dict[str, Any]:
+    """Categories: step numbers have gaps, as between the windows of a profiler."""
+    width = blocks[0].stop - blocks[0].start if blocks else 1
+    title = "step" if width == 1 else f"step; each column stands for {width} steps"
+    return {
+        "title": {"text": title},
+        "type": "category",
+        "nticks": ticks,
+        "tickangle": 0,
+        "showgrid": False,
+        **options,
+    }
 
 
 def blocks_of(count: int, most: int = MOST_COLUMNS) -> list[slice]:
@@ -46,6 +59,14 @@ def averaged(grid: Grid, blocks: Sequence[slice]) -> Grid:
     total = np.add.reduceat(np.where(known, grid, 0.0), edges, axis=-1)
     count = np.add.reduceat(known.astype(np.float64), edges, axis=-1)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def highest(grid: Grid, blocks: Sequence[slice]) -> Grid:
+    """The same for peaks, of which a mean would hide the one that matters."""
+    if len(blocks) == grid.shape[-1]:
+        return grid
+    peaks: Grid = np.fmax.reduceat(grid, [block.start for block in blocks], axis=-1)
+    return peaks
 
 
 def finish(figure: go.Figure, theme: Theme, height: int, **layout: Any) -> go.Figure:
@@ -72,7 +93,7 @@ def heatmap(z: Grid, columns: Sequence[str], rows: Sequence[str], theme: Theme, 
         colorscale=[list(stop) for stop in theme.heat],
         zmin=0,
         hoverongaps=False,
-        xgap=1 if len(columns) <= 200 else 0,
+        xgap=1 if len(columns) <= 64 else 0,
         ygap=1 if len(rows) <= 64 else 0,
         **options,
     )

@@ -7,13 +7,14 @@ import plotly.graph_objects as go
 
 from diag.app.figures.common import (
     MOST_RANK_BARS,
-    averaged,
     blocks_of,
     colour_bar,
     finish,
     heatmap,
+    highest,
     rank_names,
     rows_height,
+    step_axis,
     step_names,
 )
 from diag.app.parts import Part
@@ -68,7 +69,7 @@ def history(view: RunView, memory: Memory, rank: int, theme: Theme) -> go.Figure
     for name, grid, colour in _series(memory, theme):
         figure.add_scatter(
             x=names,
-            y=averaged(grid[row], blocks) / GB,
+            y=highest(grid[row], blocks) / GB,
             name=name,
             mode="lines+markers" if len(names) <= 60 else "lines",
             line={"color": colour, "width": 2},
@@ -81,7 +82,7 @@ def history(view: RunView, memory: Memory, rank: int, theme: Theme) -> go.Figure
         theme,
         rows_height(len(view.ranks) if len(view.ranks) <= MOST_RANK_BARS else 1, least=260),
         showlegend=memory.on_device,
-        xaxis={"title": {"text": "step"}, "type": "category", "nticks": 12, "tickangle": 0, "showgrid": False},
+        xaxis=step_axis(blocks, ticks=12),
         yaxis={"title": {"text": f"rank {rank}, GB"}, "rangemode": "tozero"},
     )
 
@@ -91,7 +92,7 @@ def field(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
     blocks = blocks_of(len(view.steps))
     figure = go.Figure(
         heatmap(
-            averaged(memory.peaks, blocks) / GB,
+            highest(memory.peaks, blocks) / GB,
             step_names(view.steps, blocks),
             rank_names(view.ranks),
             theme,
@@ -104,7 +105,7 @@ def field(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
         figure,
         theme,
         rows_height(len(view.ranks)),
-        xaxis={"title": {"text": "step"}, "type": "category", "nticks": 25, "tickangle": 0, "showgrid": False},
+        xaxis=step_axis(blocks),
         yaxis={"autorange": "reversed", "type": "category", "title": None, "nticks": 32, "showgrid": False},
     )
 

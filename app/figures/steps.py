@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import plotly.graph_objects as go
 
-from diag.app.figures.common import MOST_BARS, MS, averaged, blocks_of, finish, step_names
+from diag.app.figures.common import MOST_BARS, MS, averaged, blocks_of, finish, step_axis, step_names
 from diag.app.run_view import RunView
 from diag.app.theme import Theme
 from diag.model import Bottleneck
@@ -82,14 +82,7 @@ def history(view: RunView, rank: int, theme: Theme, selected: int | None = None)
             "zeroline": False,
             "fixedrange": True,
         },
-        xaxis={
-            "anchor": "y2",
-            "type": "category",
-            "title": {"text": "step"},
-            "nticks": 25,
-            "tickangle": 0,
-            "showgrid": False,
-        },
+        xaxis=step_axis(blocks, anchor="y2"),
     )
 
 

@@ -14,6 +14,7 @@ from diag.app.figures.common import (
     heatmap,
     rank_names,
     rows_height,
+    step_axis,
     step_names,
 )
 from diag.app.parts import Part
@@ -42,6 +43,6 @@ def field(view: RunView, theme: Theme) -> go.Figure:
         figure,
         theme,
         rows_height(len(view.ranks), least=220),
-        xaxis={"title": {"text": "step"}, "type": "category", "nticks": 25, "tickangle": 0, "showgrid": False},
+        xaxis=step_axis(blocks),
         yaxis={"autorange": "reversed", "type": "category", "title": None, "nticks": 32, "showgrid": False},
     )

@@ -7,6 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 import streamlit as st
 
+from diag.app.address import choose
 from diag.app.figures import memory as memory_figures
 from diag.app.figures import ranks as rank_figures
 from diag.app.figures import steps as step_figures
@@ -67,7 +68,7 @@ def _verdict(view: RunView) -> None:
         if verdict.culprit_ranks:
             where = f" on {', '.join(verdict.culprit_hosts)}" if verdict.culprit_hosts else ""
             sure.insert(0, f"At fault: {listing(verdict.culprit_ranks)}{where}")
-        sure.append(f"{view.counted.sum()} of {counted(len(view.steps), 'step')} counted")
+        sure.append(f"{view.counted.sum():,} of {counted(len(view.steps), 'step')} counted")
         st.markdown(" · ".join(plain(part) for part in sure))
         cause = next((f for f in view.result.examination.findings if f.id == verdict.cause), None)
         if cause is not None and cause.action:
@@ -110,12 +111,10 @@ def _figures(view: RunView) -> None:
         f"mean over the ranks: {share(view.mean_share(Part.DATA))}.",
     )
     memory, peak = view.memory, view.peak_memory
-    value = size(peak) if peak is not None else UNKNOWN
-    if memory is not None and memory.capacity is not None and peak is not None:
-        value = f"{share(peak / memory.capacity)} of {size(memory.capacity)}"
+    capacity = memory.capacity if memory is not None else None
     columns[4].metric(
-        "Peak memory",
-        value,
+        "Peak memory" if capacity is None else f"Memory, of {size(capacity)}",
+        size(peak) if peak is not None else UNKNOWN,
         border=True,
         help="The largest of all ranks and steps: reserved by the allocator of the device, on a CPU the resident set.",
     )
@@ -126,17 +125,19 @@ def _breakdown(view: RunView, theme: Theme) -> int:
     st.subheader("Where the time goes", anchor="time")
     chosen = {str(step): i for i, step in enumerate(view.steps)}
     left, right, _ = st.columns([2, 3, 5], vertical_alignment="bottom")
-    label = right.selectbox(
-        "Step",
-        [_MEAN, *chosen],
-        key="step",
-        bind="query-params",
-        format_func=lambda name: "mean of the counted ones" if name == _MEAN else name,
-        help="Also by a click on a step below.",
-    )
+    guilty = next((rank for rank in view.culprits if rank in view.ranks), view.ranks[0])
+    with left:
+        rank = int(choose("Rank", [str(rank) for rank in view.ranks], param="rank", default=str(guilty)))
+    with right:
+        label = choose(
+            "Step",
+            [_MEAN, *chosen],
+            param="step",
+            default=_MEAN,
+            format_func=lambda name: "mean of the counted ones" if name == _MEAN else name,
+            help="Also by a click on a step below.",
+        )
     step = chosen.get(label)
-    default = view.ranks.index(view.culprits[0]) if view.culprits and view.culprits[0] in view.ranks else 0
-    rank = left.selectbox("Rank", view.ranks, index=default, key="rank", bind="query-params")
     what = f"step {label}" if step is not None else f"mean of {counted(int(view.counted.sum()), 'counted step')}"
     st.markdown(f"**Every rank**, {what}")
     _draw(

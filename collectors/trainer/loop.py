@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
+from ..identity import prepare_environment
+from ..layout import RunLayout
 from ..records import BACKWARD, CHECKPOINT, DATA, FORWARD, H2D, OPTIMIZER, StepRecord
 from ..settings import collecting, run_dir_from
 from .data import Batches, ByteCorpus, ShardedSampler, build_loader, documents
@@ -117,6 +119,8 @@ def train(options: TrainerOptions) -> None:
     options.validate(place.world_size)
     device = place.device()
     corpus = ByteCorpus(documents(options.data), options.shape().seq_len)
+    if (run_dir := run_dir_from()) is not None and collecting():
+        prepare_environment(RunLayout(run_dir).rank(place.rank))
     backend = connect(place, device, options.timeout_s)
     run(options, corpus, place, device, backend)
     dist.destroy_process_group()
@@ -139,7 +143,7 @@ def run(options: TrainerOptions, corpus: ByteCorpus, place: Place, device: torch
         ),
         sampler,
     )
-    with _collector() as collector:
+    with _collector(device) as collector:
         strategy = create(options, device)
         decoder = build(shape, options.seed)
         model = strategy.wrap(decoder)
@@ -165,12 +169,12 @@ def run(options: TrainerOptions, corpus: ByteCorpus, place: Place, device: torch
     injector.uninstall()
 
 
-def _collector() -> CollectorLike:
+def _collector(device: torch.device) -> CollectorLike:
     if not collecting() or run_dir_from() is None:
         return NullCollector()
     from ..session import Collector
 
-    return Collector.from_env()
+    return Collector.from_env(device)
 
 
 class Trainer:

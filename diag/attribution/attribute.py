@@ -198,7 +198,9 @@ def _arrivals(
     found: dict[int, list[tuple[Key, int, int]]] = {}
     for number, members in by_step.items():
         in_step = []
-        for key in {call.key for step in members.values() for call in step.collectives if step.begin_ns <= call.start_ns}:
+        for key in {
+            call.key for step in members.values() for call in step.collectives if step.begin_ns <= call.start_ns
+        }:
             calls = {rank: call for rank, call in matched.get(key, {}).items() if rank in members}
             if len(calls) > 1:
                 last = max(calls, key=lambda rank: (calls[rank].start_ns, rank))
@@ -208,9 +210,11 @@ def _arrivals(
 
 
 def _measured(matched: _Matched, by_step: Mapping[int, Mapping[int, RankStep]]) -> tuple[MatchedCollective, ...]:
-    found = []
+    found: list[MatchedCollective] = []
     for number, members in sorted(by_step.items()):
-        keys = {call.key: None for step in members.values() for call in step.collectives if call.start_ns >= step.begin_ns}
+        keys = {
+            call.key: None for step in members.values() for call in step.collectives if call.start_ns >= step.begin_ns
+        }
         found.extend(measure(number, key, matched[key]) for key in keys if key in matched)
     return tuple(found)
 

@@ -32,9 +32,7 @@ class Lateness:
 class Meetings:
     """Finds, for a collective, the previous one of the same group, and what each rank did in between."""
 
-    def __init__(
-        self, matched: Mapping[Key, Mapping[int, CollectiveCall]], timelines: Mapping[int, Timeline]
-    ) -> None:
+    def __init__(self, matched: Mapping[Key, Mapping[int, CollectiveCall]], timelines: Mapping[int, Timeline]) -> None:
         self._matched = matched
         self._timelines = timelines
         by_group: dict[str, list[Key]] = defaultdict(list)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from diag.attribution.match import SYNCHRONISING, Key
 from diag.model import CollectiveCall
@@ -19,12 +20,14 @@ from diag.model import CollectiveCall
 # Ends of one collective on one host agree to half a millisecond, to six when cores are oversubscribed [measured].
 # Ranks of one host whose calls contradict their common clock by more than this are on clocks of their own.
 CONTRADICTION_NS = 20_000_000
-_UNBOUNDED = np.int64(1) << 60
+_UNBOUNDED = 1 << 60
+
+Bounds = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """``offset_ns[rank]`` is to be added to the rank's own times. Ranks that no collective ties to the first are absent.
+    """``offset_ns[rank]`` is to be added to the rank's times. Ranks that no collective ties to the first are absent.
     ``uncertainty_ns``: the widest half width; 0 on one shared clock; None where fewer than two ranks could be tied."""
 
     offset_ns: Mapping[int, int]
@@ -54,7 +57,7 @@ def align(matched: Mapping[Key, Mapping[int, CollectiveCall]], domains: Mapping[
     return Alignment(offsets, int(half.max()) if len(offsets) > 1 else None)
 
 
-def _bounds(ranks: list[int], collectives: Iterable[Mapping[int, CollectiveCall]]) -> np.ndarray:
+def _bounds(ranks: list[int], collectives: Iterable[Mapping[int, CollectiveCall]]) -> Bounds:
     """``bounds[r, s]``: the least end on r minus start on s seen, which ``o_s - o_r`` cannot exceed."""
     index = {rank: i for i, rank in enumerate(ranks)}
     bounds = np.full((len(ranks), len(ranks)), _UNBOUNDED, dtype=np.int64)
@@ -68,7 +71,7 @@ def _bounds(ranks: list[int], collectives: Iterable[Mapping[int, CollectiveCall]
     return bounds
 
 
-def _honest_domains(ranks: list[int], domains: Mapping[int, str], bounds: np.ndarray) -> list[str]:
+def _honest_domains(ranks: list[int], domains: Mapping[int, str], bounds: Bounds) -> list[str]:
     """The domains, with those taken apart whose ranks' calls contradict a common clock."""
     names = [domains[rank] for rank in ranks]
     for domain in set(names):
@@ -79,7 +82,7 @@ def _honest_domains(ranks: list[int], domains: Mapping[int, str], bounds: np.nda
     return names
 
 
-def _fold(bounds: np.ndarray, of_rank: np.ndarray, count: int) -> np.ndarray:
+def _fold(bounds: Bounds, of_rank: Bounds, count: int) -> Bounds:
     """The tightest bound between any ranks of two domains."""
     folded = np.full((count, count), _UNBOUNDED, dtype=np.int64)
     np.minimum.at(folded, (of_rank[:, None], of_rank[None, :]), bounds)
@@ -87,9 +90,10 @@ def _fold(bounds: np.ndarray, of_rank: np.ndarray, count: int) -> np.ndarray:
     return folded
 
 
-def _closure(bounds: np.ndarray) -> np.ndarray:
+def _closure(bounds: Bounds) -> Bounds:
     """Floyd and Warshall: bounds over every path."""
     closed = bounds.copy()
     for via in range(len(closed)):
         np.minimum(closed, closed[:, via, None] + closed[None, via, :], out=closed)
-    return np.minimum(closed, _UNBOUNDED)
+    closed = np.minimum(closed, _UNBOUNDED)
+    return closed

@@ -24,7 +24,6 @@ class Walk:
     def dur_ns(self) -> int:
         return sum(piece.dur_ns for piece in self.pieces)
 
-
     def held_up_at(self, arrivals: Iterable[tuple[Key, int, int]]) -> list[Key]:
         """The collectives whose last rank was on the path when it arrived: (key, last rank, arrival) in, keys out."""
         starts = [piece.start_ns for piece in self.pieces]

@@ -19,7 +19,9 @@ EMPTY.setflags(write=False)
 
 def make(pairs: Iterable[tuple[int, int]] | Intervals) -> Intervals:
     """The normal set of any (start, end) pairs; pairs that end before they start are dropped."""
-    return normal(np.asarray(list(pairs) if not isinstance(pairs, np.ndarray) else pairs, dtype=np.int64).reshape(-1, 2))
+    return normal(
+        np.asarray(list(pairs) if not isinstance(pairs, np.ndarray) else pairs, dtype=np.int64).reshape(-1, 2)
+    )
 
 
 def normal(intervals: Intervals) -> Intervals:

@@ -42,9 +42,7 @@ def run(
     precision: Annotated[str, typer.Option(help="fp32 or bf16.", rich_help_panel=_TRAINING)] = "fp32",
     activation_checkpointing: Annotated[
         bool,
-        typer.Option(
-            "--activation-checkpointing", help="Recompute each block in backward.", rich_help_panel=_TRAINING
-        ),
+        typer.Option("--activation-checkpointing", help="Recompute each block in backward.", rich_help_panel=_TRAINING),
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of weights and data order.", rich_help_panel=_TRAINING)] = 0,
     data: Annotated[
@@ -63,9 +61,7 @@ def run(
     reshard_after_forward: Annotated[
         str, typer.Option(help="yes, no, or the number of ranks to reshard to.", rich_help_panel=_SHARDING)
     ] = "yes",
-    num_workers: Annotated[
-        int, typer.Option(help="Loader processes a rank.", min=0, rich_help_panel=_LOADER)
-    ] = 1,
+    num_workers: Annotated[int, typer.Option(help="Loader processes a rank.", min=0, rich_help_panel=_LOADER)] = 1,
     prefetch_factor: Annotated[
         int, typer.Option(help="Batches that each worker keeps ready.", min=1, rich_help_panel=_LOADER)
     ] = 2,
@@ -81,9 +77,10 @@ def run(
     rdzv_endpoint: Annotated[
         str, typer.Option(help="HOST:PORT of the rendezvous; needed with --nnodes.", rich_help_panel=_LAUNCH)
     ] = "",
-    rdzv_id: Annotated[
-        str, typer.Option(help="The job's name, equal on all nodes.", rich_help_panel=_LAUNCH)
-    ] = "",
+    rdzv_id: Annotated[str, typer.Option(help="The job's name, equal on all nodes.", rich_help_panel=_LAUNCH)] = "",
+    timeout: Annotated[
+        float, typer.Option(help="Seconds that a collective may take.", min=1, rich_help_panel=_LAUNCH)
+    ] = 300,
     inject: Annotated[
         list[str] | None,
         typer.Option(
@@ -95,12 +92,12 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Run directory [default: runs/<time>-<strategy>].", rich_help_panel=_COLLECT)
     ] = None,
-    trace: Annotated[
-        bool, typer.Option(help="Record a torch.profiler window.", rich_help_panel=_COLLECT)
-    ] = True,
+    trace: Annotated[bool, typer.Option(help="Record a torch.profiler window.", rich_help_panel=_COLLECT)] = True,
     trace_skip: Annotated[
         int | None,
-        typer.Option(help="Steps before the first window [default: 10, fewer in a short run].", rich_help_panel=_COLLECT),
+        typer.Option(
+            help="Steps before the first window [default: 10, fewer in a short run].", rich_help_panel=_COLLECT
+        ),
     ] = None,
     trace_active: Annotated[int, typer.Option(help="Steps a window.", min=1, rich_help_panel=_COLLECT)] = 3,
     trace_every: Annotated[
@@ -149,6 +146,7 @@ def run(
             seq_len=seq_len,
             data=str(data.resolve()) if data else None,
             seed=seed,
+            timeout_s=timeout,
             inject=tuple(inject or ()),
         )
         options.validate(world_size=nproc * nnodes)

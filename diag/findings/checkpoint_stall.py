@@ -30,6 +30,6 @@ def find(subject: Subject) -> list[Finding]:
                 Evidence("steps", "steps with a checkpoint", float(len(saving)), "steps"),
             ),
             bottleneck=Bottleneck.COMPUTE,
-            action="Save asynchronously (torch.distributed.checkpoint.async_save on a group of its own), or less often.",
+            action="Save asynchronously (torch.distributed.checkpoint.async_save with its own group), or less often.",
         )
     ]

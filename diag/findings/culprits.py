@@ -56,6 +56,4 @@ def find_culprits(late_ns: Mapping[int, Series], dur_ns: Series, ranks: int) -> 
 
 def at_least(successes: int, tries: int, probability: float) -> float:
     """The chance of that many successes or more: the binomial tail."""
-    return sum(
-        comb(tries, k) * probability**k * (1 - probability) ** (tries - k) for k in range(successes, tries + 1)
-    )
+    return sum(comb(tries, k) * probability**k * (1 - probability) ** (tries - k) for k in range(successes, tries + 1))

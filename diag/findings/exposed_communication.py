@@ -90,7 +90,7 @@ def _cause(subject: Subject, slow_link: Culprits) -> _Cause:
         return _Cause(
             "root-only-unit",
             "the whole model is one sharding unit, so nothing can overlap",
-            "Wrap each block: fully_shard(block) for every block, then fully_shard(model). Bundled trainer: --wrap block.",
+            "Wrap each block: fully_shard(block) for each, then fully_shard(model). Bundled trainer: --wrap block.",
             (Evidence("collectives", "largest all-gather or reduce-scatter", float(largest), "bytes"),),
         )
     latency = _latency_share(collectives)
@@ -115,7 +115,7 @@ def _cause(subject: Subject, slow_link: Culprits) -> _Cause:
     return _Cause(
         "exposed-communication",
         f"computation hides only {hidden:.0%} of it",
-        "Gather earlier (prefetch), send fewer bytes (bf16), or compute more between collectives (larger micro-batches).",
+        "Gather earlier (prefetch), send less (bf16), or compute more between collectives (larger micro-batches).",
         (Evidence("steps", "communication hidden behind computation", round(hidden, 4), "share"),),
     )
 
@@ -129,7 +129,9 @@ def _slow_network(subject: Subject, collectives: Sequence[MatchedCollective]) ->
         return None
     smallest, largest = min(c.bytes for c in sized), max(c.bytes for c in sized)
     latency_ms = float(np.median([c.transfer_ns for c in sized if c.bytes == smallest])) / 1e6
-    speed = float(np.median([bus_factor(c.op, len(c.ranks)) * c.bytes / c.transfer_ns for c in sized if c.bytes == largest]))
+    speed = float(
+        np.median([bus_factor(c.op, len(c.ranks)) * c.bytes / c.transfer_ns for c in sized if c.bytes == largest])
+    )
     if latency_ms >= poor.latency_ms:
         why = f"even {smallest:,} bytes take {latency_ms:.0f} ms"
     elif largest >= poor.at_bytes and speed < poor.bandwidth:

@@ -26,7 +26,7 @@ def find(subject: Subject) -> list[Finding]:
             ranks=culprits.ranks,
             evidence=(Evidence("critical path", "garbage collection, part of all steps", round(share, 4), "share"),),
             bottleneck=Bottleneck.COMPUTE,
-            action="Call gc.disable() and gc.collect() every few hundred steps on all ranks together; gc.freeze() after "
-            "setting up.",
+            action="Call gc.freeze() after setting up, then gc.disable(), and gc.collect() every few hundred steps on "
+            "all ranks together.",
         )
     ]

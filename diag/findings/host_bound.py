@@ -21,7 +21,7 @@ def find(subject: Subject) -> list[Finding]:
     share = shares.share(Cost.HOST)
     if share < MENTION:
         return []
-    lost = {detail: 0 for detail in _WHY}
+    lost = dict.fromkeys(_WHY, 0)
     for step in subject.attribution.usable or subject.attribution.steps:
         for piece in step.path:
             if piece.kind == Kind.IDLE and piece.detail in lost:

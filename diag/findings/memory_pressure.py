@@ -26,7 +26,9 @@ def find(subject: Subject) -> list[Finding]:
                 f"Allocations had to be tried again on {ranks_text(retried)}: each try frees the whole cache",
                 Severity.CRITICAL,
                 retried,
-                tuple(Evidence("memory", f"rank == {r}, allocation retries", float(retries[r]), "times") for r in retried),
+                tuple(
+                    Evidence("memory", f"rank == {r}, allocation retries", float(retries[r]), "times") for r in retried
+                ),
                 "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or take less memory (activation checkpointing).",
             )
         )

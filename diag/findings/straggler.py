@@ -26,7 +26,9 @@ def find(subject: Subject) -> list[Finding]:
         if len(culprits.ranks) > 1:
             title = title.replace(" is slower", " are slower")
         evidence.append(
-            Evidence("steps", f"rank == {culprits.ranks[0]} was the last, of {affected} affected", float(leads), "steps")
+            Evidence(
+                "steps", f"rank == {culprits.ranks[0]} was the last, of {affected} affected", float(leads), "steps"
+            )
         )
         if inside is not None:
             evidence.append(
@@ -95,8 +97,8 @@ def _action(subject: Subject, ranks: tuple[int, ...], inside: float | None) -> s
     where = f" ({host})" if host else ""
     if inside is not None and inside < 0.5 and not subject.shares.on_device:
         return (
-            f"{ranks_text(ranks).capitalize()}{where} spends the extra time outside of operators: look for Python code, "
-            "locks, sleeps or I/O that only it runs (py-spy dump on its process)."
+            f"{ranks_text(ranks).capitalize()}{where} spends the extra time outside of operators: look for "
+            "Python code, locks, sleeps or I/O that only it runs (py-spy dump on its process)."
         )
     return (
         f"Check the machine of {ranks_text(ranks)}{where}: clocks and temperature, other processes, CPU affinity; does "

@@ -34,9 +34,7 @@ class Subject:
             return "it runs on the device, and no profiler window was recorded"
         if question in {"exposed host-to-device copies", "a device that waits for its host"} and not shares.on_device:
             return "the run is on a CPU"
-        if question == "a device that waits for its host" and not any(
-            t.traces for t in self.tables.ranks.values()
-        ):
+        if question == "a device that waits for its host" and not any(t.traces for t in self.tables.ranks.values()):
             return "no profiler window was recorded"
         if question == "memory pressure" and not any(
             s.memory is not None and s.memory.capacity for t in self.tables.ranks.values() for s in t.steps

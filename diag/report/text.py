@@ -87,7 +87,9 @@ def _rank_table(result: Result) -> Table:
     for step in steps:
         for parts in step.parts:
             by_rank.setdefault(parts.rank, []).append(parts)
-    table = Table(title=f"Mean milliseconds a step, over {len(steps)} steps", title_justify="left", box=None, pad_edge=False)
+    table = Table(
+        title=f"Mean milliseconds a step, over {len(steps)} steps", title_justify="left", box=None, pad_edge=False
+    )
     table.add_column("rank", justify="right")
     table.add_column("step", justify="right")
     columns = [(name, field) for name, field in _PARTS if _matters(by_rank, field)]
@@ -118,7 +120,9 @@ def _print_coverage(console: Console, result: Result) -> None:
     console.print()
     total = len(coverage.ranks_used) + len(coverage.ranks_missing)
     clock = coverage.clock_uncertainty_ns
-    clocks = "one clock" if clock == 0 else f"clocks ± {clock / 1e6:.2f} ms" if clock is not None else "clocks not aligned"
+    clocks = (
+        "one clock" if clock == 0 else f"clocks ± {clock / 1e6:.2f} ms" if clock is not None else "clocks not aligned"
+    )
     console.print(f"[dim]{len(coverage.ranks_used)} of {total} ranks, {clocks}.[/]")
     if result.examination.not_found:
         console.print(f"[dim]Looked for, not found: {escape(', '.join(result.examination.not_found))}.[/]")

@@ -1,4 +1,4 @@
-"""The collector around real training on two gloo ranks, without the bundled trainer: what anybody's loop would record."""
+"""The collector around real training on two gloo ranks, in a loop that is not the bundled trainer's."""
 
 from __future__ import annotations
 

@@ -20,7 +20,11 @@ from tests.command import analyze_json, diag
 @pytest.mark.multiproc
 @pytest.mark.parametrize(
     ("fault", "code"),
-    [("die:rank=1,step=8,how=sigkill", 128 + 9), ("die:rank=0,step=8,how=exit,code=7", 7), ("die:rank=1,step=8,how=exception", 1)],
+    [
+        ("die:rank=1,step=8,how=sigkill", 128 + 9),
+        ("die:rank=0,step=8,how=exit,code=7", 7),
+        ("die:rank=1,step=8,how=exception", 1),
+    ],
 )
 def test_a_rank_that_dies(tmp_path: Path, fault: str, code: int) -> None:
     ended = diag("run", "--steps", "12", "--trace-skip", "2", "--inject", fault, "--out", tmp_path / "run")

@@ -19,9 +19,7 @@ STEPS = 20
 
 def train_and_analyze(folder: Path, strategy: str, ranks: int, *inject: str) -> dict[str, Any]:
     faults = [word for fault in inject for word in ("--inject", fault)]
-    ended = diag(
-        "run", "--strategy", strategy, "--nproc", str(ranks), "--steps", str(STEPS), *faults, "--out", folder
-    )
+    ended = diag("run", "--strategy", strategy, "--nproc", str(ranks), "--steps", str(STEPS), *faults, "--out", folder)
     assert ended.returncode == 0, ended.stderr
     result = analyze_json(folder)
     check_sums(result, ranks)

@@ -1,0 +1,124 @@
+"""What the always-on collectors cost: steps with them against steps without, in turn, in one run of two gloo ranks.
+
+    python tests/bench/overhead.py [--strategy fsdp2] [--preset tiny] [--rounds 15] [--steps 6]
+
+Each round trains some steps with the collectors on (profiler windows off) and as many without, in an order that
+alternates, on models that start equal. Prints the median over the rounds of the ratio of the rounds' median step times,
+with its 95 % bootstrap interval, the same for CPU time, and for comparison the ratio of two halves that both run
+without: the noise of this machine. Goal: 1.01 or less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+
+from diag.collectors.session import Collector
+from diag.collectors.settings import CollectorSettings
+from diag.collectors.trainer.data import Batches, ByteCorpus, ShardedSampler, build_loader, documents
+from diag.collectors.trainer.inject import Injector
+from diag.collectors.trainer.loop import NullCollector, Trainer
+from diag.collectors.trainer.model import build
+from diag.collectors.trainer.options import TrainerOptions
+from diag.collectors.trainer.strategies import create
+
+RANKS = 2
+MODES = ("with", "without", "without again")
+
+
+def trainer_of(options: TrainerOptions, batches: Batches, watched: Collector | None) -> Trainer:
+    """A trainer with a model of its own. DDP's hook stays on its module, so the bare modes need a bare module."""
+    strategy = create(options, torch.device("cpu"))
+    model = strategy.wrap(build(options.shape(), options.seed))
+    if watched is not None and isinstance(model, DistributedDataParallel):
+        watched.watch_ddp(model)
+    injector = Injector((), dist.get_rank(), RANKS, torch.device("cpu"))
+    return Trainer(options, strategy, model, batches, injector, watched or NullCollector(), torch.device("cpu"))
+
+
+def steps_of(trainer: Trainer, first: int, count: int) -> tuple[float, float]:
+    """Median step time of this rank, and CPU time a step, both in seconds."""
+    walls = []
+    cpu = time.process_time()
+    for step in range(first, first + count):
+        begin = time.perf_counter()
+        with trainer.collector.step(step) as record:
+            trainer.step(step, record)
+        walls.append(time.perf_counter() - begin)
+    return median(walls), (time.process_time() - cpu) / count
+
+
+def rank_main(rank: int, port: int, options: TrainerOptions, rounds: int, steps: int, folder: str) -> None:
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_RANK=str(rank))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS)
+    shape = options.shape()
+    corpus = ByteCorpus(documents(None), shape.seq_len)
+    sampler = ShardedSampler(len(corpus), shape.batch_size, rank, RANKS, options.seed)
+    loader = build_loader(corpus, sampler, num_workers=1, prefetch_factor=2, pin_memory=False)
+    batches = Batches(loader, sampler)
+    collector = Collector(Path(folder), CollectorSettings(trace=False))
+    trainers = {mode: trainer_of(options, batches, collector if mode == "with" else None) for mode in MODES}
+    for trainer in trainers.values():
+        trainer.collector, kept = NullCollector(), trainer.collector
+        steps_of(trainer, 0, 4)  # warm-up
+        trainer.collector = kept
+    measured: dict[str, list[tuple[float, float]]] = {mode: [] for mode in MODES}
+    for turn in range(rounds):
+        order = MODES[turn % 3 :] + MODES[: turn % 3]
+        for mode in order:
+            dist.barrier()
+            if mode == "with":
+                with Collector(Path(folder), CollectorSettings(trace=False)) as collector:
+                    trainers[mode].collector = collector
+                    measured[mode].append(steps_of(trainers[mode], turn * steps, steps))
+            else:
+                measured[mode].append(steps_of(trainers[mode], turn * steps, steps))
+    batches.close()
+    if rank == 0:
+        report(options, measured, rounds * steps)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def report(options: TrainerOptions, measured: dict[str, list[tuple[float, float]]], steps: int) -> None:
+    base = 1000 * median(wall for wall, _ in measured["without"])
+    print(f"{options.strategy}, {options.preset}, {RANKS} ranks, {steps} steps a mode, {base:.1f} ms a step without")
+    for name, mode in (("with / without", "with"), ("without / without (noise)", "without again")):
+        for what, column in (("step time", 0), ("CPU time", 1)):
+            pairs = zip(measured[mode], measured["without"], strict=True)
+            ratios = np.array([a[column] / b[column] for a, b in pairs])
+            draws = np.random.default_rng(0).choice(ratios, size=(2000, len(ratios)))
+            low, high = np.percentile(np.median(draws, axis=1), [2.5, 97.5])
+            print(f"  {name}, {what}: {np.median(ratios):.4f} [{low:.4f}, {high:.4f}]")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--strategy", action="append", choices=["ddp", "fsdp2"])
+    parser.add_argument("--preset", default="tiny")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=6)
+    arguments = parser.parse_args()
+    for strategy in arguments.strategy or ["fsdp2", "ddp"]:
+        with socket.socket() as probe, tempfile.TemporaryDirectory() as folder:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+            probe.close()
+            options = TrainerOptions(strategy=strategy, preset=arguments.preset)
+            mp.spawn(rank_main, (port, options, arguments.rounds, arguments.steps, folder), nprocs=RANKS)
+
+
+if __name__ == "__main__":
+    main()
