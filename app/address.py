@@ -13,18 +13,23 @@ def choose(
     *,
     param: str,
     default: str,
+    within: str = "",
     format_func: Callable[[str], str] = str,
     help: str | None = None,
 ) -> str:
     """The option that is chosen in the list or in the address; an address that asks for what is not there is mended.
+    Where ``within`` is another than last time the choice begins anew: a rank is not the same rank in another run.
 
     Not ``bind="query-params"``: it leaves the default out of the address, and which one that is changes with the run.
     """
-    written, asked = f"{param} in the address", st.query_params.get(param)
-    if asked in options and asked != st.session_state.get(written):  # a link was opened, or the browser went back
+    last = f"{param} as last shown"
+    shown, shown_within = st.session_state.get(last, (None, within))
+    asked = st.query_params.get(param)
+    if asked in options and asked != shown:  # a link was opened, or the browser went back
         st.session_state[param] = asked
-    elif st.session_state.get(param) not in options:
+    elif st.session_state.get(param) not in options or shown_within != within:
         st.session_state[param] = default
     chosen = st.selectbox(label, options, key=param, format_func=format_func, help=help)
-    st.query_params[param] = st.session_state[written] = chosen
+    st.session_state[last] = chosen, within
+    st.query_params[param] = chosen
     return chosen

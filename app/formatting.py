@@ -63,3 +63,11 @@ def listing(ranks: Sequence[int], most: int = 8) -> str:
 def plain(text: object) -> str:
     """Text that Markdown shows as it is: paths and messages hold underscores, brackets, colons and dollar signs."""
     return _MARKDOWN.sub(r"\\\1", str(text))
+
+
+def prose(text: str) -> str:
+    """The same of our own sentences, in which what stands between backticks is a command to type."""
+    pieces = text.split("`")
+    return (
+        "`".join(piece if i % 2 else plain(piece) for i, piece in enumerate(pieces)) if len(pieces) % 2 else plain(text)
+    )

@@ -10,7 +10,7 @@ import streamlit as st
 
 from diag.api import list_runs
 from diag.app.address import choose
-from diag.app.formatting import plain
+from diag.app.formatting import plain, prose
 from diag.app.opening import opened
 from diag.app.run_view import RunView
 from diag.app.theme import favicon
@@ -36,7 +36,7 @@ def _with_run(root: Path, draw: Callable[[RunView], None]) -> None:
     except DiagError as error:
         st.error(plain(f"{error.path}: {error.message}" if error.path else error.message), title="This cannot be shown")
         if error.hint:
-            st.info(plain(error.hint), icon=":material/lightbulb:")
+            st.info(prose(error.hint), icon=":material/lightbulb:")
         return
     draw(view)
 

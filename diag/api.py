@@ -68,7 +68,7 @@ def describe_run(result: Result) -> dict[str, Any]:
         "hosts": sorted({rank.host for rank in tables.ranks.values() if rank.host}),
         "backend": next((b for b in (*backends, *(trace.backend for trace in traces)) if b), None),
         "strategy": manifest.strategy if manifest is not None else None,
-        "device": next(iter(devices), "cpu" if traces else None),
+        "device": next(iter(devices), "GPU" if result.on_device else "CPU" if traces else None),
         "mesh": manifest.mesh if manifest is not None else {},
         "model": manifest.model if manifest is not None else {},
         "trainer": manifest.trainer if manifest is not None else {},

@@ -211,6 +211,7 @@ class Attribution:
     steps: tuple[StepAccount, ...]
     ranks: tuple[int, ...]
     clock_uncertainty_ns: int | None
+    aligned: bool  # whether waiting and transfer could be told apart
     comm_known: bool
     collectives: tuple[MatchedCollective, ...]
 

@@ -20,7 +20,7 @@ from diag.errors import DiagError
 ADDRESS = "127.0.0.1"
 _PACKAGE = Path(__file__).parent
 # A path and not an import: only the command line may depend on the app, and Streamlit wants a script.
-_SCRIPT = _PACKAGE / "app" / "main.py"
+SCRIPT = _PACKAGE / "app" / "main.py"
 SAMPLES = _PACKAGE / "sample_traces"
 
 _STDERR = 2  # what the server prints is not our answer
@@ -91,7 +91,7 @@ def _command(path: Path, port: int, open_browser: bool) -> list[str]:
         **{f"theme.{mode}.primaryColor": colour for mode, colour in _ACCENT.items()},
     }
     flags = [f"--{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in options.items()]
-    return [sys.executable, "-P", "-m", "streamlit", "run", str(_SCRIPT), *flags, "--", str(path)]
+    return [sys.executable, "-P", "-m", "streamlit", "run", str(SCRIPT), *flags, "--", str(path)]
 
 
 def _wait_until_ready(server: subprocess.Popen[bytes], port: int) -> None:

@@ -15,7 +15,7 @@ from diag.model import Attribution, Bottleneck, Coverage, Finding, Severity, Ste
 # Two causes whose shares differ by less than this are one "mixed" answer.
 TIE = 0.05
 _NO_COMMUNICATION_DATA = 0.6  # the most that can be said for sure where communication was not recorded
-_ONE_RANK = 0.6  # ... and where one rank of several was recorded
+_NOT_ALIGNED = 0.6  # ... and where waiting could not be told from transfer
 
 
 def judge(attribution: Attribution, examination: Examination, coverage: Coverage, tables: Tables) -> Verdict:
@@ -34,9 +34,10 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
     level = severity(share)
     confidence = min(
         _margin(by_class, shares.dur_ns, bottleneck),
+        _enough(len(shares.dur_ns)),
         len(coverage.ranks_used) / max(1, len(coverage.ranks_used) + len(coverage.ranks_missing)),
         1.0 if attribution.comm_known else _NO_COMMUNICATION_DATA,
-        1.0 if attribution.clock_uncertainty_ns is not None or _alone(tables) else _ONE_RANK,
+        1.0 if attribution.aligned or _alone(tables) else _NOT_ALIGNED,
     )
     culprits = cause.ranks if cause is not None and level != Severity.HEALTHY else ()
     return Verdict(
@@ -87,6 +88,11 @@ def _margin(by_class: Mapping[Bottleneck, Series], dur_ns: Series, bottleneck: B
     rounds = len(next(iter(drawn.values())))
     same = sum(classify({name: float(drawn[name][i]) for name in drawn})[0] == bottleneck for i in range(rounds))
     return same / rounds
+
+
+def _enough(steps: int) -> float:
+    """Few steps prove little, however alike they are: the rule of succession."""
+    return (steps + 1) / (steps + 2)
 
 
 def _cause(findings: Sequence[Finding], bottleneck: Bottleneck) -> Finding | None:

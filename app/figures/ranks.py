@@ -43,7 +43,7 @@ def breakdown(view: RunView, theme: Theme, step: int | None = None) -> go.Figure
         rows_height(len(names), least=160, each=36),
         barmode="stack",
         bargap=0.25,
-        uniformtext={"minsize": 10, "mode": "hide"},
+        uniformtext={"minsize": 11, "mode": "hide"},
         xaxis={"title": {"text": "milliseconds a step"}, "range": [0, max(float(totals.max()) * 1.1, 1e-9)]},
         yaxis={"autorange": "reversed", "type": "category", "title": None},
     )

@@ -127,13 +127,15 @@ def _breakdown(view: RunView, theme: Theme) -> int:
     left, right, _ = st.columns([2, 3, 5], vertical_alignment="bottom")
     guilty = next((rank for rank in view.culprits if rank in view.ranks), view.ranks[0])
     with left:
-        rank = int(choose("Rank", [str(rank) for rank in view.ranks], param="rank", default=str(guilty)))
+        ranks = [str(rank) for rank in view.ranks]
+        rank = int(choose("Rank", ranks, param="rank", default=str(guilty), within=view.run["path"]))
     with right:
         label = choose(
             "Step",
             [_MEAN, *chosen],
             param="step",
             default=_MEAN,
+            within=view.run["path"],
             format_func=lambda name: "mean of the counted ones" if name == _MEAN else name,
             help="Also by a click on a step below.",
         )
@@ -169,6 +171,8 @@ def _waiting(view: RunView, theme: Theme) -> None:
         st.markdown("One rank was recorded: nobody to wait for.")
     elif not view.waiting_known:
         st.markdown("The ranks' clocks could not be aligned, so waiting cannot be told from transfer.")
+    elif Part.WAITING not in view.parts:
+        st.markdown("No rank waits for another.")
     else:
         st.markdown("Time that each rank waits in collectives for a later one. The faint stripe is whom they wait for.")
         _draw(waiting_figures.field(view, theme), "waiting", "Milliseconds that each rank waited in each step")

@@ -32,6 +32,8 @@ from diag.model import (
 WARMUP_STEPS = 2
 MAX_QUEUED_STEPS = 8  # of the steps left out after a trace was written
 
+MAX_UNCERTAINTY = 0.25  # of the mean exposed communication of a step (science.md 2.4)
+
 _Matched = dict[Key, dict[int, CollectiveCall]]
 
 
@@ -46,7 +48,9 @@ def attribute(tables: Tables) -> Attribution:
         for rank, own in steps.items()
         if rank in alignment.offset_ns
     }
-    matched = by_key({rank: _calls(own) for rank, own in placed.items()})
+    aligned = _sure_enough(alignment, placed)
+    # Without a common clock each rank is accounted for by itself: no waits, no blame, and the slowest is the path.
+    matched = by_key({rank: _calls(own) for rank, own in placed.items()}) if aligned else {}
     timelines = {rank: Timeline(own) for rank, own in placed.items() if own}
     meetings = Meetings(matched, timelines)
     disturbed = _disturbed(tables)
@@ -56,12 +60,12 @@ def attribute(tables: Tables) -> Attribution:
             by_step[step.step][rank] = step
     waits = _waits(matched)
     arrivals = _arrivals(matched, by_step)
+    warmup = _warmup_steps(len(by_step), traced_only=not any(t.steps for t in ranks.values()))
     accounts = []
     for position, (number, members) in enumerate(sorted(by_step.items())):
         path = walk(members, timelines, matched)
         late = meetings.lateness(path.held_up_at(arrivals.get(number, ())))
-        note = _note(number, position, len(by_step), disturbed)
-        aligned = alignment.uncertainty_ns is not None
+        note = "warm-up" if position < warmup else disturbed.get(number, "")
         accounts.append(
             StepAccount(
                 step=number,
@@ -79,6 +83,7 @@ def attribute(tables: Tables) -> Attribution:
         steps=tuple(accounts),
         ranks=tuple(sorted(placed)),
         clock_uncertainty_ns=alignment.uncertainty_ns,
+        aligned=aligned,
         comm_known=any(step.comm_known for own in placed.values() for step in own),
         collectives=_measured(matched, by_step),
     )
@@ -240,8 +245,15 @@ def _queued_steps(manifest: Manifest | None) -> int:
     return min(-(-workers * factor // batches), MAX_QUEUED_STEPS)
 
 
-def _note(number: int, position: int, count: int, disturbed: Mapping[int, str]) -> str:
-    """Why a step is left out of the verdict; "" for a step that counts."""
-    if count > 2 * WARMUP_STEPS and position < WARMUP_STEPS:
-        return "warm-up"
-    return disturbed.get(number, "")
+def _warmup_steps(count: int, traced_only: bool) -> int:
+    """Steps at the beginning that do not count. A profiler's schedule has skipped the first ones already."""
+    steps = 1 if traced_only else WARMUP_STEPS
+    return steps if count > 2 * steps else 0
+
+
+def _sure_enough(alignment: Alignment, placed: Mapping[int, Sequence[RankStep]]) -> bool:
+    """Whether the clocks are close enough to tell waiting from transfer: within a quarter of the communication."""
+    if alignment.uncertainty_ns is None:
+        return False
+    exposed = [step.segments.total(Kind.COMM) for own in placed.values() for step in own]
+    return alignment.uncertainty_ns == 0 or alignment.uncertainty_ns <= MAX_UNCERTAINTY * float(np.mean(exposed or [0]))

@@ -18,6 +18,7 @@ _GATHERS = ("all_gather", "reduce_scatter")
 _HIDDEN_LITTLE = 0.05  # part of the communication that computation hides
 _LATENCY_BOUND = 0.5  # part of the transfers that a collective of no size would take as well
 _MANY = 64  # collectives a step
+_MOSTLY = 0.8  # part of the transfers
 _TELLING = 1 << 16  # bytes: the time of smaller collectives is all latency, so they have no bandwidth
 
 
@@ -50,6 +51,7 @@ def find(subject: Subject) -> list[Finding]:
     exposed = shares.cost(Cost.COMM)
     slow_link = find_culprits(shares.tail_ns, shares.dur_ns, len(shares.ranks))
     cause = _cause(subject, slow_link)
+    what = "transfer" if subject.attribution.aligned else "communication"
     return [
         Finding(
             id=cause.id,
@@ -60,7 +62,7 @@ def find(subject: Subject) -> list[Finding]:
             confidence=subject.confidence(exposed),
             ranks=slow_link.ranks,
             evidence=(
-                Evidence("critical path", "exposed transfer, part of all steps", round(share, 4), "share"),
+                Evidence("critical path", f"exposed {what}, part of all steps", round(share, 4), "share"),
                 *cause.evidence,
                 *_bandwidth(subject.attribution.collectives),
             ),
@@ -72,6 +74,13 @@ def find(subject: Subject) -> list[Finding]:
 
 def _cause(subject: Subject, slow_link: Culprits) -> _Cause:
     collectives = _of_usable_steps(subject)
+    if not subject.attribution.aligned:
+        return _Cause(
+            "exposed-communication",
+            "how much of it is waiting for other ranks cannot be told from this",
+            "Record all ranks, so that waiting and transfer can be told apart.",
+            (Evidence("steps", "communication hidden behind computation", round(_hidden_share(subject), 4), "share"),),
+        )
     if slow_link.ranks:
         who = ranks_text(slow_link.ranks)
         return _Cause(
@@ -83,9 +92,10 @@ def _cause(subject: Subject, slow_link: Culprits) -> _Cause:
     if slow is not None:
         return slow
     steps = max(1, len({c.step for c in collectives}))
-    gathers = [c for c in collectives if c.op in _GATHERS]
+    gathers = [c for c in collectives if c.op in _GATHERS and c.bytes >= _TELLING]
     counts = Counter(c.op for c in gathers)
-    if gathers and max(counts.values()) / steps <= 2 and max(c.bytes for c in gathers) > 0:
+    moved = sum(c.transfer_ns for c in gathers)
+    if len(counts) == len(_GATHERS) and max(counts.values()) / steps <= 2 and moved >= _MOSTLY * _total(collectives):
         largest = max(c.bytes for c in gathers)
         return _Cause(
             "root-only-unit",
@@ -183,6 +193,10 @@ def _overlap_action(subject: Subject) -> str:
 def _of_usable_steps(subject: Subject) -> list[MatchedCollective]:
     usable = set(subject.shares.numbers)
     return [c for c in subject.attribution.collectives if c.step in usable]
+
+
+def _total(collectives: Sequence[MatchedCollective]) -> int:
+    return sum(c.transfer_ns for c in collectives)
 
 
 def _hidden_share(subject: Subject) -> float:

@@ -60,8 +60,11 @@ def costs_of(step: StepAccount, on_device: bool) -> dict[Cost, int]:
     for blame in step.blames:
         if _BLAMED_AS.get(blame.kind) == Cost.STRAGGLER and blame.detail != Detail.GC:
             costs[Cost.STRAGGLER] += blame.ns
-    # Several ranks can be late at one meeting: what they cost together is at most the compute on the path.
-    costs[Cost.STRAGGLER] = min(costs[Cost.STRAGGLER], step.on_path(Kind.COMPUTE, Kind.IDLE))
+    # Several ranks can be late at one meeting, and be late because their hosts are: together they cost at most what of
+    # the path is neither communication nor data.
+    left = step.on_path(Kind.COMPUTE, Kind.IDLE) - costs[Cost.GC]
+    costs[Cost.STRAGGLER] = min(costs[Cost.STRAGGLER], left)
+    costs[Cost.HOST] = min(costs[Cost.HOST], left - costs[Cost.STRAGGLER])
     return {cost: ns for cost, ns in costs.items() if ns}
 
 

@@ -49,7 +49,7 @@ def _title(one_rank: bool, bursty: bool, culprits: Culprits, cost_ns: int) -> st
         return f"The data loader of {ranks_text(culprits.ranks)} is slow: {cost}, and every other rank waits for it"
     if bursty:
         return f"The data loader stalls now and then: {cost} on average, in few steps"
-    return f"The data loader is slower than the training: {cost} on every rank"
+    return f"The data loader is slower than the training: {cost}"
 
 
 def _action(subject: Subject, one_rank: bool, bursty: bool, ranks: tuple[int, ...]) -> str:

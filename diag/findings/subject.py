@@ -28,8 +28,12 @@ class Subject:
     def cannot_look(self, question: str) -> str:
         """Why a question cannot be answered from this run's data; "" where it can."""
         shares = self.shares
-        if question in {"exposed communication", "a slow rank"} and len(self.tables.ranks) < 2:
-            return "one rank was recorded, and it takes two to tell waiting from transfer"
+        if question == "a slow rank" and len(self.attribution.ranks) < 2:
+            return "one rank was recorded, and it takes two to compare"
+        if question == "a slow rank" and not self.attribution.aligned:
+            return "the ranks' clocks could not be aligned"
+        if question == "exposed communication" and self.tables.world_size == 1:
+            return "the run has one rank"
         if question == "exposed communication" and not self.attribution.comm_known:
             return "it runs on the device, and no profiler window was recorded"
         if question in {"exposed host-to-device copies", "a device that waits for its host"} and not shares.on_device:

@@ -111,11 +111,11 @@ def _open_run(layout: RunLayout) -> Tables:
     world_size = manifest.world_size if manifest is not None else None
     if world_size is None:
         world_size = next((r.identity.world_size for r in ranks.values() if r.identity is not None), None)
-    for rank in range(world_size or 0):
-        if rank not in ranks:
-            gaps.append(Gap(str(layout.rank(rank).folder), f"rank {rank} left nothing: it never started"))
-        elif ranks[rank].empty:
-            gaps.append(Gap(str(layout.rank(rank).folder), f"rank {rank} recorded no step"))
+    expected = range(world_size or 0)
+    if absent := [rank for rank in expected if rank not in ranks]:
+        gaps.append(Gap(str(layout.ranks_folder), f"{rank_ranges(absent)} left nothing: never started"))
+    if idle := [rank for rank in expected if rank in ranks and ranks[rank].empty]:
+        gaps.append(Gap(str(layout.ranks_folder), f"{rank_ranges(idle)} recorded no step"))
     return Tables(layout.root, manifest, world_size, ranks, tuple(gaps))
 
 
@@ -173,10 +173,23 @@ def _open_traces(paths: Sequence[Path]) -> Tables:
     ranks = {rank: RankTables(rank, traces=tuple(traces)) for rank, traces in sorted(by_rank.items())}
     sizes = [trace.world_size for traces in by_rank.values() for trace in traces if trace.world_size]
     world_size = max(sizes, default=None)
-    for rank in range(world_size or 0):
-        if rank not in ranks:
-            gaps.append(Gap(str(paths[0]), f"no trace of rank {rank}"))
+    absent = [rank for rank in range(world_size or 0) if rank not in ranks]
+    if absent:
+        gaps.append(Gap(str(paths[0]), f"no trace of {rank_ranges(absent)}"))
     return Tables(paths[0], None, world_size, ranks, tuple(gaps))
+
+
+def rank_ranges(ranks: Sequence[int]) -> str:
+    """``rank 3``, or ``ranks 1, 4-6``: sorted ranks in few words, however many they are."""
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    texts = [str(a) if a == b else f"{a}-{b}" for a, b in spans]
+    more = f" and {len(texts) - 8} more spans" if len(texts) > 8 else ""
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(texts[:8]) + more
 
 
 def _trace_files(paths: Sequence[Path], gaps: list[Gap]) -> list[Path]:

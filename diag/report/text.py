@@ -44,6 +44,7 @@ def print_report(result: Result, console: Console | None = None) -> None:
     for number, finding in enumerate(result.examination.findings):
         _print_finding(console, finding, first=number == 0)
     console.print()
+    console.print(f"Mean milliseconds a step, over {used} steps", style="italic")
     console.print(_rank_table(result))
     _print_coverage(console, result)
 
@@ -87,9 +88,7 @@ def _rank_table(result: Result) -> Table:
     for step in steps:
         for parts in step.parts:
             by_rank.setdefault(parts.rank, []).append(parts)
-    table = Table(
-        title=f"Mean milliseconds a step, over {len(steps)} steps", title_justify="left", box=None, pad_edge=False
-    )
+    table = Table(box=None, pad_edge=False)
     table.add_column("rank", justify="right")
     table.add_column("step", justify="right")
     columns = [(name, field) for name, field in _PARTS if _matters(by_rank, field)]
@@ -120,10 +119,8 @@ def _print_coverage(console: Console, result: Result) -> None:
     console.print()
     total = len(coverage.ranks_used) + len(coverage.ranks_missing)
     clock = coverage.clock_uncertainty_ns
-    clocks = (
-        "one clock" if clock == 0 else f"clocks ± {clock / 1e6:.2f} ms" if clock is not None else "clocks not aligned"
-    )
-    console.print(f"[dim]{len(coverage.ranks_used)} of {total} ranks, {clocks}.[/]")
+    clocks = "one clock" if clock == 0 else f"clocks ± {clock / 1e6:.2f} ms" if clock is not None else "not aligned"
+    console.print(f"[dim]{len(coverage.ranks_used)} of {total} ranks{f', {clocks}' if total > 1 else ''}.[/]")
     if result.examination.not_found:
         console.print(f"[dim]Looked for, not found: {escape(', '.join(result.examination.not_found))}.[/]")
     for reason in coverage.not_looked:

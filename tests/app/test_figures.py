@@ -1,0 +1,118 @@
+"""What is drawn is what was analysed."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from diag.api import open_run
+from diag.app.figures import common, memory, ranks, steps, waiting
+from diag.app.parts import Part, split
+from diag.app.run_view import RunView, view_of
+from diag.app.theme import DARK, LIGHT
+from diag.collectors.records import MemoryRecord
+from diag.model import Parts
+from tests.app.runs import MS, TOKENS, write_run
+
+ON_DEVICE = MemoryRecord(rss=1, allocated=30 * 10**9, reserved=60 * 10**9, capacity=80 * 10**9)
+
+
+@pytest.fixture
+def view(slow_rank_1: Path) -> RunView:
+    return view_of(open_run(slow_rank_1))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_parts_add_up_to_the_step(known: bool) -> None:
+    parts = Parts(0, "records", 100, 40, 30, 5, 10, 8, 7, 3, 2, 20 if known else None, 10 if known else None)
+    assert sum(split(parts).values()) == parts.dur_ns
+    assert split(parts)[Part.COMMUNICATION] == (0 if known else 30)
+
+
+def test_the_layout_holds_the_analysed_numbers(view: RunView) -> None:
+    means = {part: (view.per_rank(grid) / MS).tolist() for part, grid in view.parts.items()}
+    assert means == {Part.COMPUTE: [60, 60], Part.TRANSFER: [5, 5], Part.WAITING: [39, 0], Part.DATA: [1, 40]}
+    assert view.median_step_ns == 105 * MS
+    assert view.cost_share("data") == pytest.approx(40 / 105)
+    assert view.cost_share("communication") == pytest.approx(5 / 105)
+    assert view.mean_share(Part.DATA) == pytest.approx(41 / 210)
+    assert view.tokens_per_second == pytest.approx(2 * TOKENS / 0.105)
+    assert view.culprits == (1,)
+
+
+def test_tokens_that_ranks_share_are_not_added_up(view: RunView) -> None:
+    manifest = view.result.tables.manifest
+    assert manifest is not None
+    tables = replace(view.result.tables, manifest=replace(manifest, mesh={"dp": 1, "tp": 2}))
+    assert view_of(replace(view.result, tables=tables)).tokens_per_second is None
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_bars_of_the_ranks(view: RunView, theme) -> None:
+    bars = {bar.name: bar for bar in ranks.breakdown(view, theme).data}
+    assert list(bars) == [part.value for part in view.parts]
+    assert sum(bar.x for bar in bars.values()).tolist() == [105, 105]
+    assert bars["data wait"].marker.color == theme.part[Part.DATA]
+    assert ["at fault" in name for name in bars["compute"].y] == [False, True]
+
+
+def test_one_step_instead_of_the_mean(view: RunView) -> None:
+    one = ranks.breakdown(view, LIGHT, step=4)
+    assert [bar.x.tolist() for bar in one.data if bar.name == Part.WAITING.value] == [[39, 0]]
+
+
+def test_steps_left_out_of_the_verdict_are_hatched_and_say_why(view: RunView) -> None:
+    figure = steps.history(view, 1, LIGHT, selected=3)
+    strip = next(bar for bar in figure.data if bar.name == "class")
+    assert list(strip.marker.pattern.shape) == ["" if counted else "/" for counted in view.counted]
+    assert strip.customdata[0] == "data-bound, not counted: warm-up"
+    assert strip.customdata[-1] == "data-bound"
+    assert set(strip.marker.color) == {LIGHT.bottleneck[view.bottlenecks[-1]]}
+    compute = next(bar for bar in figure.data if bar.name == "compute" and bar.type == "bar")
+    assert compute.y.tolist() == [60] * 12
+    assert (figure.layout.shapes[0].x0, figure.layout.shapes[0].x1) == (2.5, 3.5)
+
+
+def test_the_rank_that_is_waited_for_is_faint(view: RunView) -> None:
+    field = waiting.field(view, LIGHT).data[0]
+    assert field.z.shape == (2, 12)
+    assert field.z.mean(axis=1).tolist() == [39, 0]
+    assert "at fault" in field.y[1]
+    assert field.zmax == 39
+
+
+def test_memory_of_a_process_and_of_a_device(view: RunView, tmp_path: Path) -> None:
+    assert view.memory is not None
+    assert not view.memory.on_device
+    assert memory.peaks(view, view.memory, LIGHT).data[0].x.tolist() == [0.4, 0.400000001]
+    device = view_of(open_run(write_run(tmp_path / "device", memory=ON_DEVICE)))
+    assert device.memory is not None
+    assert device.peak_memory == 60e9
+    allocated, reserved = memory.peaks(device, device.memory, LIGHT).data
+    assert (allocated.x.tolist(), reserved.x.tolist()) == ([30, 30], [60, 60])
+    assert [line.y.tolist()[0] for line in memory.history(device, device.memory, 1, LIGHT).data] == [30, 60]
+
+
+def test_many_ranks_and_steps_are_fields_and_areas(tmp_path: Path) -> None:
+    view = view_of(open_run(write_run(tmp_path / "wide", ranks=70, steps=4, slow_data_ms={66: 40}, memory=ON_DEVICE)))
+    assert view.memory is not None
+    drawn = ranks.breakdown(view, LIGHT).data[0]
+    assert drawn.type == "heatmap"
+    assert drawn.z[list(view.parts).index(Part.DATA)].tolist() == [40 if rank == 66 else 1 for rank in view.ranks]
+    assert memory.field(view, view.memory, LIGHT).data[0].z.shape == (70, 4)
+    long = view_of(open_run(write_run(tmp_path / "long", steps=1600)))
+    figure = steps.history(long, 0, LIGHT)
+    assert sum(len(trace.x) for trace in figure.data if trace.type == "bar") <= common.MOST_BARS
+    area = next(trace for trace in figure.data if trace.stackgroup and trace.name == "compute")
+    assert np.allclose(area.y, 60)
+    assert waiting.field(long, LIGHT).data[0].z.shape == (2, 800)
+
+
+def test_columns_of_several_steps() -> None:
+    grid = np.array([[1.0, 3.0, np.nan, 5.0, np.nan]])
+    blocks = common.blocks_of(5, most=3)
+    assert [(block.start, block.stop) for block in blocks] == [(0, 2), (2, 4), (4, 5)]
+    assert common.step_names([10, 11, 12, 13, 14], blocks) == ["10", "12", "14"]
+    np.testing.assert_array_equal(common.averaged(grid, blocks), [[2, 5, np.nan]])
+    np.testing.assert_array_equal(common.highest(grid, blocks), [[3, 5, np.nan]])

@@ -1,0 +1,126 @@
+"""The page says what the analysis says."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from diag.api import Result, open_run
+from diag.app.formatting import duration, plain, share, size
+from diag.serve import SCRIPT
+from tests.app.runs import TOKENS, write_run
+
+
+def page(path: Path, monkeypatch: pytest.MonkeyPatch, **params: str) -> AppTest:
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(path)])
+    test = AppTest.from_file(str(SCRIPT), default_timeout=30)
+    for name, value in params.items():
+        test.query_params[name] = value
+    test.run()
+    assert not test.exception
+    return test
+
+
+def said(test: AppTest) -> str:
+    elements = (*test.title, *test.subheader, *test.markdown, *test.caption, *test.warning)
+    return "\n".join(str(element.value) for element in elements)
+
+
+def address(test: AppTest) -> dict[str, str]:
+    return {name: value[0] if isinstance(value, list) else value for name, value in test.query_params.items()}
+
+
+@pytest.fixture
+def result(slow_rank_1: Path) -> Result:
+    return open_run(slow_rank_1)
+
+
+def test_the_page_holds_the_analysed_numbers(
+    slow_rank_1: Path, result: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = page(slow_rank_1, monkeypatch)
+    text = said(test)
+    assert plain(result.verdict.headline) in text
+    assert plain(f"Confidence {share(result.verdict.confidence)}") in text
+    assert "At fault" in text
+    assert "node1" in text
+    assert "10 of 12" in text.replace("\u00a0", " ")
+    for finding in result.examination.findings:
+        assert plain(finding.title) in text
+        assert plain(finding.action) in text
+    for question in (*result.examination.not_found, *result.coverage.not_looked):
+        assert plain(question) in text
+    assert {metric.label: metric.value for metric in test.metric} == {
+        "Step time, median": duration(105_000_000),
+        "Tokens per second": f"{2 * TOKENS / 0.105:,.0f}",
+        "Exposed comm.": "5%",
+        "Data wait": "38%",
+        "Peak memory": size(400_000_001),
+    }
+    assert address(test) == {"rank": "1", "step": "mean"}
+
+
+def test_a_link_opens_the_same_view(slow_rank_1: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = page(slow_rank_1, monkeypatch, rank="0", step="7")
+    assert [box.value for box in test.selectbox] == ["0", "7"]
+    assert "Every step of rank 0" in said(test)
+    test.selectbox(key="step").select("9").run()
+    assert address(test) == {"rank": "0", "step": "9"}
+
+
+def test_a_link_to_what_is_not_there_is_mended(slow_rank_1: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert address(page(slow_rank_1, monkeypatch, rank="17", step="x")) == {"rank": "1", "step": "mean"}
+
+
+def test_a_healthy_run_has_the_same_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = page(write_run(tmp_path / "healthy"), monkeypatch)
+    text = said(test)
+    assert ":green-badge[" in text
+    assert "healthy" in text
+    assert "At fault" not in text
+    assert "No rank waits for another." in text
+    assert len(test.metric) == 5
+    assert [title.value for title in test.subheader][1:] == [
+        "Where the time goes",
+        "Who waits",
+        "Memory",
+        "Findings",
+        "What this rests on",
+    ]
+
+
+def test_a_folder_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "one", ranks=3, slow_data_ms={2: 40})
+    write_run(tmp_path / "two", slow_data_ms={0: 40})
+    test = page(tmp_path, monkeypatch, run="two")
+    assert test.title[0].value == "two"
+    assert address(test) == {"run": "two", "rank": "0", "step": "mean"}
+    test.selectbox(key="run").select("one").run()
+    assert test.title[0].value == "one"
+    # The choice of rank does not outlive its run: the culprit's again.
+    assert address(test) == {"run": "one", "rank": "2", "step": "mean"}
+
+
+def test_missing_ranks_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = page(write_run(tmp_path / "run", ranks=4, missing=(2,)), monkeypatch)
+    assert "Incomplete" in test.warning[0].value
+    assert "2 of 3" not in said(test)
+    assert "3 of 4" in said(test)
+    assert "rank 2 left nothing: it never started" in test.warning[1].value.replace("\\", "")
+
+
+def test_an_empty_folder_is_a_message_with_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = page(tmp_path, monkeypatch)
+    assert "holds neither a run nor a trace" in test.error[0].value
+    assert "`diag run --out`" in test.info[0].value
+
+
+def test_a_run_that_has_grown_is_read_again(slow_rank_1: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = page(slow_rank_1, monkeypatch)
+    assert "12 steps" in said(test).replace("\u00a0", " ")
+    for rank in slow_rank_1.glob("ranks/*"):
+        for file in (rank / "steps.jsonl", rank / "collectives.jsonl"):
+            file.write_text("\n".join(file.read_text().splitlines()[:10]) + "\n")
+    test.run()
+    assert "10 steps" in said(test).replace("\u00a0", " ")

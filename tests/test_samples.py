@@ -1,0 +1,52 @@
+"""The recorded sample runs get the verdict of what was planted in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diag.api import open_run
+from diag.model import Bottleneck, Severity
+
+SAMPLES = Path(__file__).parent.parent / "sample_traces"
+
+EXPECTED: dict[str, tuple[Bottleneck, str, tuple[int, ...]]] = {
+    "ddp-healthy": (Bottleneck.COMPUTE, "", ()),
+    "ddp-slow-loader-all": (Bottleneck.DATA, "slow-data-all-ranks", ()),
+    "ddp-straggler-rank0": (Bottleneck.COMPUTE, "compute-straggler", (0,)),
+    "fsdp2-not-overlapped": (Bottleneck.COMMUNICATION, "communication-not-overlapped", ()),
+    "fsdp2-root-only": (Bottleneck.COMMUNICATION, "root-only-unit", ()),
+    "fsdp2-slow-link-rank1": (Bottleneck.COMMUNICATION, "slow-link", (1,)),
+    "fsdp2-slow-loader-rank1": (Bottleneck.DATA, "slow-data-one-rank", (1,)),
+    "fsdp2-slow-wire": (Bottleneck.COMMUNICATION, "slow-network", ()),
+    "fsdp2-straggler-rank0": (Bottleneck.COMPUTE, "compute-straggler", (0,)),
+}
+
+
+def test_every_sample_has_an_expectation() -> None:
+    assert {p.parent.name for p in SAMPLES.glob("*/manifest.json")} == set(EXPECTED)
+    described = (SAMPLES / "README.md").read_text()
+    assert all(f"`{name}`" in described for name in EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_verdict_on_a_sample(name: str) -> None:
+    result = open_run(SAMPLES / name)
+    bottleneck, cause, culprits = EXPECTED[name]
+    verdict = result.verdict
+    if cause:
+        assert (verdict.bottleneck, verdict.cause, verdict.culprit_ranks) == (bottleneck, cause, culprits)
+    else:
+        assert verdict.culprit_ranks == ()
+        assert verdict.severity == Severity.HEALTHY
+    assert not result.coverage.incomplete
+    sources = {parts.source for step in result.attribution.steps for parts in step.parts}
+    assert sources == {"trace", "records"}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_sample_is_small_and_names_no_machine(name: str) -> None:
+    files = [p for p in (SAMPLES / name).rglob("*") if p.is_file()]
+    assert sum(p.stat().st_size for p in files) < 1_000_000
+    assert not [p for p in files if b"/tmp/" in p.read_bytes() or b"/home/" in p.read_bytes()]
