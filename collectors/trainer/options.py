@@ -46,7 +46,7 @@ class ModelShape:
 # 1b and 8b are the published shapes of Llama-3.2-1B and Llama-3-8B; 124m is GPT-2's size in this architecture.
 PRESETS: Mapping[str, ModelShape] = {
     "tiny": ModelShape(
-        dim=64, layers=4, heads=4, kv_heads=2, ffn_dim=192, vocab=BYTE_VOCAB, seq_len=64, batch_size=4
+        dim=64, layers=2, heads=4, kv_heads=2, ffn_dim=192, vocab=BYTE_VOCAB, seq_len=64, batch_size=4
     ),
     "small": ModelShape(
         dim=320, layers=8, heads=5, kv_heads=5, ffn_dim=896, vocab=BYTE_VOCAB, seq_len=256, batch_size=4

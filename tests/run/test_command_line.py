@@ -1,0 +1,69 @@
+"""What every command keeps to: quick help, no heavy imports, documentation."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diag.collectors.trainer.faults import FAULTS
+from tests.command import diag
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("torch", "polars", "streamlit", "plotly", "numpy", "pandas", "msgspec")
+
+
+def modules_after(code: str) -> set[str]:
+    """Top-level modules that are loaded once the code has run in a fresh interpreter."""
+    script = f"import sys, json\n{code}\nprint(json.dumps(sorted({{m.split('.')[0] for m in sys.modules}})))"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(json.loads(ended.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["analyze", "--help"], ["dashboard", "--help"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "from diag.cli.main import app\n"
+        f"try:\n    app({arguments!r}, prog_name='diag')\nexcept SystemExit as end:\n    assert end.code == 0"
+    )
+    assert modules_after(code).isdisjoint(HEAVY)
+
+
+def test_a_training_process_imports_torch_and_nothing_of_ours_but_the_collectors() -> None:
+    loaded = modules_after("import diag.collectors.session, diag.collectors.trainer.loop")
+    assert "torch" in loaded
+    # Whether torch itself brings numpy is torch's business.
+    assert loaded.isdisjoint({"polars", "streamlit", "plotly", "msgspec", "isal", "typer", "rich", "jinja2", "psutil"})
+
+
+def test_the_launcher_s_own_modules_need_no_torch() -> None:
+    assert "torch" not in modules_after("import diag.launch, diag.cli.run, diag.collectors.manifest")
+
+
+def test_the_faults_are_listed() -> None:
+    ended = diag("run", "--inject", "list")
+    assert ended.returncode == 0
+    assert all(name in ended.stdout for name in FAULTS)
+
+
+def test_the_readme_names_every_command_fault_and_finding() -> None:
+    readme = (ROOT / "README.md").read_text()
+    commands = re.findall(r"app\.command\(\)\((\w+)\)", (ROOT / "diag/cli/main.py").read_text())
+    assert len(commands) >= 3
+    for command in commands:
+        assert f"diag {command}" in readme
+    for fault in FAULTS:
+        assert f"`{fault}`" in readme
+    sources = "".join(path.read_text() for path in (ROOT / "diag/findings").glob("*.py"))
+    ids = set(re.findall(r'"((?:slow|compute|gc|checkpoint|exposed|root|latency|crowded|near)-[a-z-]+)"', sources))
+    ids |= set(re.findall(r'"(communication-[a-z-]+|launch-bound|synchronising-calls|allocator-[a-z]+)"', sources))
+    assert len(ids) >= 17
+    assert {name for name in ids if f"`{name}`" not in readme} == set()
+
+
+def test_the_version() -> None:
+    assert re.match(r"diag \d+\.\d+", diag("--version").stdout)
