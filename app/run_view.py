@@ -62,11 +62,6 @@ class RunView:
     def median_step_ns(self) -> float:
         return float(np.median(self.result.examination.shares.dur_ns))
 
-    def cost_share(self, name: str) -> float:
-        """Part of the critical path that goes to ``communication``, ``data``, ...: the number that the findings use."""
-        shares = self.result.examination.shares
-        return next((shares.share(cost) for cost in shares.cost_ns if cost.value == name), 0.0)
-
     @property
     def peak_memory(self) -> float | None:
         """The largest peak of all ranks and steps, in bytes."""

@@ -232,25 +232,16 @@ class CollectiveTimer:
     # -- DDP -------------------------------------------------------------------------------------------------------
 
     def watch_ddp(self, module: Any) -> None:
-        """Lets DDP's reducer call the collective through Python, so that it is timed like the others.
+        """Lets DDP's reducer call the collective through Python, so that it is timed like the others."""
 
-        The hook averages by dividing first and then summing, as DDP does by itself (default_hooks.allreduce_hook).
-        """
-        group = module.process_group
-        world = group.size()
-
-        def all_reduce_bucket(_state: Any, bucket: Any) -> Any:
-            buffer = bucket.buffer()
-            buffer.div_(world)
+        def timed_bucket(group, bucket):  # type: ignore[no-untyped-def]  # see reduce_bucket
             before = len(self._calls)
-            work = dist.all_reduce(buffer, group=group, async_op=True)
+            done = reduce_bucket(group, bucket)  # type: ignore[no-untyped-call]
             if len(self._calls) > before:
                 self._ddp_buckets.append(self._calls[-1])
-            return work.get_future().then(lambda future: future.value()[0])
+            return done
 
-        # DDP compares annotations with the classes themselves, and here they are strings.
-        all_reduce_bucket.__annotations__ = {}
-        module.register_comm_hook(None, all_reduce_bucket)
+        module.register_comm_hook(module.process_group, timed_bucket)
 
     def end_backward(self, end_ns: int) -> None:
         """The reducer waits for all buckets once the last is launched: from there to the end of backward it waited."""
@@ -289,6 +280,15 @@ class CollectiveTimer:
     def take_dropped(self) -> int:
         dropped, self._dropped = self._dropped, 0
         return dropped
+
+
+# Without annotations: DDP compares those of a hook with its own classes, and here they would be strings.
+def reduce_bucket(group, bucket):  # type: ignore[no-untyped-def]
+    """A communication hook that does what DDP does without one, through ``torch.distributed.all_reduce``: divides the
+    gradients by the size of the group and sums them. Register it with the process group as its state."""
+    gradients = bucket.buffer().div_(group.size())
+    work = dist.all_reduce(gradients, group=group, async_op=True)
+    return work.get_future().then(lambda future: future.value()[0])
 
 
 def _describe(payload: Any) -> tuple[int, str, bool]:

@@ -148,6 +148,7 @@ class Manifest:
     trainer: dict[str, Any] = field(default_factory=dict)  # the bundled trainer's options
     versions: dict[str, str] = field(default_factory=dict)
     collector: dict[str, Any] = field(default_factory=dict)  # settings, and what could not be collected
+    rendezvous: str = ""  # equal on all nodes of one job: its id and endpoint
     injected: list[str] = field(default_factory=list)  # planted faults; the analyser never reads this
     exit_code: int | None = None  # None: still running, or the launcher itself was killed
     schema_version: int = SCHEMA_VERSION

@@ -9,6 +9,7 @@ from typing import Any
 from diag.attribution.attribute import attribute
 from diag.collectors.layout import RunLayout
 from diag.findings import Examination, examine
+from diag.findings.shares import CLASS_OF
 from diag.ingest.run import Tables, open_paths
 from diag.model import Advice, Attribution, Bottleneck, Coverage, StepAccount, Verdict
 from diag.verdict import judge, step_bottleneck
@@ -28,6 +29,11 @@ class Result:
     @property
     def on_device(self) -> bool:
         return self.examination.shares.on_device
+
+    def share_of(self, bottleneck: Bottleneck) -> float:
+        """Part of the critical path that a change in this class could remove, 0 to 1: what the verdict compares."""
+        shares = self.examination.shares
+        return sum(shares.share(cost) for cost, of in CLASS_OF.items() if of == bottleneck)
 
     def bottleneck_of(self, step: StepAccount) -> Bottleneck:
         return step_bottleneck(step, self.on_device)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diag.collectors.layout import RunLayout
-from diag.collectors.manifest import update_manifest
+from diag.collectors.manifest import read_fields, update_manifest
 from diag.collectors.settings import RUN_DIR_VARIABLE, SETTINGS_VARIABLE, CollectorSettings
 from diag.collectors.trainer.options import OPTIONS_ENV, TrainerOptions
 from diag.errors import DiagError, ExitCode
@@ -36,6 +36,11 @@ class Launch:
     rdzv_id: str = ""
     environment: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def rendezvous(self) -> str:
+        """What the nodes of one job have in common; "" on a single node."""
+        return f"{self.rdzv_id}@{self.rdzv_endpoint}" if self.nnodes > 1 else ""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -46,11 +51,12 @@ class Outcome:
     reason: str = ""
 
 
-def new_run(out: Path | None, name: str) -> RunLayout:
-    """A fresh run directory. Refuses one that already holds a run: records are never mixed or lost."""
+def open_run_directory(out: Path | None, name: str, launch: Launch) -> RunLayout:
+    """A fresh run directory, or on shared storage the one that another node of this job has just made. Any other run is
+    refused: records are never mixed or lost."""
     root = out if out is not None else Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
     layout = RunLayout(root)
-    if layout.is_run():
+    if layout.is_run() and not _is_of_this_job(layout, launch):
         raise DiagError(
             "this folder already holds a run", path=root, hint="give another folder with --out, or remove this one"
         )
@@ -61,20 +67,28 @@ def new_run(out: Path | None, name: str) -> RunLayout:
     return layout
 
 
+def _is_of_this_job(layout: RunLayout, launch: Launch) -> bool:
+    manifest = read_fields(layout)
+    return bool(launch.rendezvous) and (manifest.get("rendezvous"), manifest.get("exit_code")) == (
+        launch.rendezvous,
+        None,
+    )
+
+
 def run_trainer(
     layout: RunLayout, launch: Launch, options: TrainerOptions, settings: CollectorSettings, argv: Sequence[str]
 ) -> Outcome:
     """Trains with the bundled trainer; returns when all ranks have ended."""
-    update_manifest(
-        layout,
-        run_id=uuid.uuid4().hex[:12],
-        created_unix_ns=time.time_ns(),
-        argv=list(argv),
-        world_size=launch.nproc * launch.nnodes,
-        nnodes=launch.nnodes,
-        strategy=options.strategy,
-        injected=list(options.inject),
-    )
+    if not _is_of_this_job(layout, launch):
+        update_manifest(
+            layout,
+            argv=list(argv),
+            world_size=launch.nproc * launch.nnodes,
+            nnodes=launch.nnodes,
+            rendezvous=launch.rendezvous,
+            strategy=options.strategy,
+            injected=list(options.inject),
+        )
     environment = {
         RUN_DIR_VARIABLE: str(layout.root.resolve()),
         SETTINGS_VARIABLE: settings.to_json(),
@@ -82,7 +96,8 @@ def run_trainer(
         **launch.environment,
     }
     outcome = _torchrun(layout, launch, [sys.executable, "-u", "-m", TRAINER_MODULE], environment)
-    update_manifest(layout, exit_code=outcome.exit_code)
+    # Of several nodes the one that failed has the last word.
+    update_manifest(layout, exit_code=outcome.exit_code or read_fields(layout).get("exit_code") or 0)
     return outcome
 
 

@@ -97,7 +97,7 @@ def _figures(view: RunView) -> None:
     )
     columns[2].metric(
         "Exposed comm.",
-        share(view.cost_share("communication")),
+        share(view.result.share_of(Bottleneck.COMMUNICATION)),
         border=True,
         help="Exposed communication: transfers on the critical path, the part of the time that free communication "
         "would save. Waiting for a slower rank is counted with what made it slow. As a mean over the ranks, waiting "
@@ -105,7 +105,7 @@ def _figures(view: RunView) -> None:
     )
     columns[3].metric(
         "Data wait",
-        share(view.cost_share("data")),
+        share(view.result.share_of(Bottleneck.DATA)),
         border=True,
         help="Waiting for the data loader on the critical path, also where all ranks wait for the loader of one. As a "
         f"mean over the ranks: {share(view.mean_share(Part.DATA))}.",

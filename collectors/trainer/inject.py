@@ -15,11 +15,11 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
+from ..collectives import reduce_bucket
 from .data import BatchRequest
 from .faults import Fault
 from .options import OptionError
@@ -137,7 +137,7 @@ class Injector:
         Only for runs without collectors: they register such a hook themselves, and DDP takes one.
         """
         if self.wire is not None:
-            model.register_comm_hook(None, _all_reduce_bucket)
+            model.register_comm_hook(model.process_group, reduce_bucket)
 
     def _straggle(self, fault: Fault) -> Any:
         seconds = fault.number("ms") / 1e3
@@ -194,9 +194,3 @@ def _die(fault: Fault) -> None:
     if how == "exit":
         os._exit(fault.integer("code"))
     raise RuntimeError(f"injected: {fault}")
-
-
-# Without annotations: DDP compares those of a hook with its own classes, and here they would be strings.
-def _all_reduce_bucket(_state, bucket):  # type: ignore[no-untyped-def]
-    gradients = bucket.buffer().div_(dist.get_world_size())
-    return dist.all_reduce(gradients, async_op=True).get_future().then(lambda done: done.value()[0])

@@ -9,7 +9,7 @@ import typer
 
 
 def dashboard(
-    path: Annotated[Path | None, typer.Argument(help="A run, or a folder of runs [default: the sample runs].")] = None,
+    path: Annotated[Path | None, typer.Argument(help="A run, or a folder of runs; else the sample runs.")] = None,
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes a free one.", min=0, max=65535)] = 8501,
     browser: Annotated[bool, typer.Option(help="Open the browser.")] = True,
 ) -> None:

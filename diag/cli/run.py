@@ -27,10 +27,10 @@ def run(
     steps: Annotated[int, typer.Option(help="Optimizer steps.", min=1, rich_help_panel=_TRAINING)] = 20,
     batch_size: Annotated[
         int | None,
-        typer.Option(help="Sequences a rank and micro-batch [default: the preset's].", rich_help_panel=_TRAINING),
+        typer.Option(help="Sequences a rank and micro-batch; else the preset's.", rich_help_panel=_TRAINING),
     ] = None,
     seq_len: Annotated[
-        int | None, typer.Option(help="Tokens a sequence [default: the preset's].", rich_help_panel=_TRAINING)
+        int | None, typer.Option(help="Tokens a sequence; else the preset's.", rich_help_panel=_TRAINING)
     ] = None,
     micro_batches: Annotated[
         int, typer.Option(help="Micro-batches a step (gradient accumulation).", rich_help_panel=_TRAINING)
@@ -47,9 +47,7 @@ def run(
     seed: Annotated[int, typer.Option(help="Seed of weights and data order.", rich_help_panel=_TRAINING)] = 0,
     data: Annotated[
         Path | None,
-        typer.Option(
-            help="A text file or a folder of them [default: Python's own sources].", rich_help_panel=_TRAINING
-        ),
+        typer.Option(help="A text file or a folder of them; else Python's own sources.", rich_help_panel=_TRAINING),
     ] = None,
     wrap: Annotated[
         str,
@@ -90,14 +88,12 @@ def run(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Run directory [default: runs/<time>-<strategy>].", rich_help_panel=_COLLECT)
+        Path | None, typer.Option(help="Run directory; else runs/<time>-<strategy>.", rich_help_panel=_COLLECT)
     ] = None,
     trace: Annotated[bool, typer.Option(help="Record a torch.profiler window.", rich_help_panel=_COLLECT)] = True,
     trace_skip: Annotated[
         int | None,
-        typer.Option(
-            help="Steps before the first window [default: 10, fewer in a short run].", rich_help_panel=_COLLECT
-        ),
+        typer.Option(help="Steps before the first window; else 10, fewer in a short run.", rich_help_panel=_COLLECT),
     ] = None,
     trace_active: Annotated[int, typer.Option(help="Steps a window.", min=1, rich_help_panel=_COLLECT)] = 3,
     trace_every: Annotated[
@@ -152,8 +148,12 @@ def run(
         options.validate(world_size=nproc * nnodes)
     except (OptionError, FaultError) as error:
         raise DiagError(str(error), exit_code=ExitCode.USAGE) from error
-    if nnodes > 1 and not rdzv_endpoint:
-        raise DiagError("--nnodes needs --rdzv-endpoint HOST:PORT", exit_code=ExitCode.USAGE)
+    if nnodes > 1 and not (rdzv_endpoint and rdzv_id and out):
+        raise DiagError(
+            "--nnodes needs --rdzv-endpoint HOST:PORT, --rdzv-id and --out",
+            hint="give the same on every node; --out on shared storage collects all ranks in one run",
+            exit_code=ExitCode.USAGE,
+        )
     settings = CollectorSettings(
         trace=trace,
         trace_skip=trace_skip if trace_skip is not None else _skip(steps, trace_active),
@@ -163,9 +163,8 @@ def run(
         byte_budget=byte_budget_mb * 1_000_000,
     )
 
-    from diag.launch import Launch, log_tail, new_run, run_trainer
+    from diag.launch import Launch, log_tail, open_run_directory, run_trainer
 
-    layout = new_run(out, strategy)
     launch = Launch(
         nproc=nproc,
         nnodes=nnodes,
@@ -175,6 +174,7 @@ def run(
         rdzv_id=rdzv_id,
         environment={} if collect else {COLLECT_VARIABLE: "off"},
     )
+    layout = open_run_directory(out, strategy, launch)
     outcome = run_trainer(layout, launch, options, settings, sys.argv[1:])
     if outcome.exit_code:
         who = f"rank {outcome.failed_rank}: " if outcome.failed_rank is not None else ""

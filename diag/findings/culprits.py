@@ -14,7 +14,7 @@ from diag.findings.shares import Series
 MIN_SHARE = 0.10
 PERSISTENT = 0.60
 AFFECTED = 0.05  # a step counts as affected when the delay is a twentieth of it
-MAX_CHANCE = 0.02
+MAX_CHANCE = 0.05
 
 
 @dataclass(frozen=True)

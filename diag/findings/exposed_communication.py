@@ -11,8 +11,8 @@ import numpy as np
 
 from diag.findings.culprits import Culprits, find_culprits
 from diag.findings.shares import Cost
-from diag.findings.subject import MENTION, Subject, mean_ns, ranks_text, severity
-from diag.model import Bottleneck, Evidence, Finding, MatchedCollective
+from diag.findings.subject import MENTION, Subject, mean_ns, ranks_text
+from diag.model import Evidence, Finding, MatchedCollective
 
 _GATHERS = ("all_gather", "reduce_scatter")
 _HIDDEN_LITTLE = 0.05  # part of the communication that computation hides
@@ -45,29 +45,19 @@ class _Cause:
 
 def find(subject: Subject) -> list[Finding]:
     shares = subject.shares
-    share = shares.share(Cost.COMM)
-    if share < MENTION:
+    if shares.share(Cost.COMM) < MENTION:
         return []
-    exposed = shares.cost(Cost.COMM)
     slow_link = find_culprits(shares.tail_ns, shares.dur_ns, len(shares.ranks))
     cause = _cause(subject, slow_link)
-    what = "transfer" if subject.attribution.aligned else "communication"
+    exposed = mean_ns(shares.cost(Cost.COMM))
     return [
-        Finding(
+        subject.costing(
+            Cost.COMM,
             id=cause.id,
-            title=f"Communication that nothing hides takes {mean_ns(exposed) / 1e6:.0f} ms a step: {cause.why}",
-            severity=severity(share),
-            share=share,
-            cost_ns_per_step=mean_ns(exposed),
-            confidence=subject.confidence(exposed),
-            ranks=slow_link.ranks,
-            evidence=(
-                Evidence("critical path", f"exposed {what}, part of all steps", round(share, 4), "share"),
-                *cause.evidence,
-                *_bandwidth(subject.attribution.collectives),
-            ),
-            bottleneck=Bottleneck.COMMUNICATION,
+            title=f"Communication that nothing hides takes {exposed / 1e6:.0f} ms a step: {cause.why}",
             action=cause.action,
+            evidence=(*cause.evidence, *_bandwidth(subject.attribution.collectives)),
+            ranks=slow_link.ranks,
         )
     ]
 

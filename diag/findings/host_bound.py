@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from diag.findings.shares import Cost
-from diag.findings.subject import MENTION, Subject, mean_ns, severity
-from diag.model import Bottleneck, Detail, Evidence, Finding, Kind
+from diag.findings.subject import MENTION, Subject, mean_ns
+from diag.model import Detail, Evidence, Finding, Kind
 
 _WHY = {
     Detail.LAUNCH: ("launch-bound", "kernels finish faster than the host launches them", "torch.compile (mode "
@@ -18,8 +18,7 @@ _WHY = {
 
 def find(subject: Subject) -> list[Finding]:
     shares = subject.shares
-    share = shares.share(Cost.HOST)
-    if share < MENTION:
+    if shares.share(Cost.HOST) < MENTION:
         return []
     lost = dict.fromkeys(_WHY, 0)
     for step in subject.attribution.usable or subject.attribution.steps:
@@ -30,19 +29,14 @@ def find(subject: Subject) -> list[Finding]:
     name, why, action = _WHY[main]
     waited = shares.cost(Cost.HOST)
     return [
-        Finding(
+        subject.costing(
+            Cost.HOST,
             id=name,
             title=f"The device is idle because {why}: {mean_ns(waited) / 1e6:.1f} ms a step",
-            severity=severity(share),
-            share=share,
-            cost_ns_per_step=mean_ns(waited),
-            confidence=subject.confidence(waited),
-            ranks=(),
-            evidence=tuple(
+            action=action + " The profiler slows launches down: compare with the time of steps without it.",
+            evidence=[
                 Evidence("critical path", f"idle, {detail.name.lower()}", round(ns / 1e6 / len(waited), 3), "ms a step")
                 for detail, ns in lost.items()
-            ),
-            bottleneck=Bottleneck.COMPUTE,
-            action=action + " The profiler slows launches down: compare with the time of steps without it.",
+            ],
         )
     ]

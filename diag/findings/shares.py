@@ -18,13 +18,13 @@ Series = npt.NDArray[np.float64]
 class Cost(StrEnum):
     """What a step's time goes to that a change could remove, and the class it makes the step belong to."""
 
-    DATA = "data"
-    COPY = "copy"
-    COMM = "communication"
-    STRAGGLER = "straggler"  # compute that one rank did and the others waited for
-    GC = "gc"
-    CHECKPOINT = "checkpoint"
-    HOST = "host"  # a device that waits for its host to launch work
+    DATA = "data wait"
+    COPY = "exposed copies"
+    COMM = "exposed communication"
+    STRAGGLER = "waiting for slower ranks"  # compute that one rank did and the others waited for
+    GC = "garbage collection"
+    CHECKPOINT = "checkpoints"
+    HOST = "waiting for the host"  # a device that waits for its host to launch work
 
 
 CLASS_OF = {

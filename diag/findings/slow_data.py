@@ -6,8 +6,8 @@ import numpy as np
 
 from diag.findings.culprits import Culprits, find_culprits
 from diag.findings.shares import Cost
-from diag.findings.subject import MENTION, Subject, mean_ns, ranks_text, severity
-from diag.model import Bottleneck, Evidence, Finding
+from diag.findings.subject import MENTION, Subject, mean_ns, ranks_text
+from diag.model import Finding
 
 # One step in a few holds nearly all of the wait: the mean hides what the loader does.
 _BURST_QUIET = 0.02
@@ -23,22 +23,14 @@ def find(subject: Subject) -> list[Finding]:
     one_rank = bool(culprits.ranks) and culprits.share >= share / 2
     bursty = bool(np.median(waited / shares.dur_ns) < _BURST_QUIET)
     kind = "slow-data-one-rank" if one_rank else "slow-data-bursty" if bursty else "slow-data-all-ranks"
-    evidence = (
-        Evidence("critical path", "data wait, part of all steps", round(share, 4), "share"),
-        *subject.per_rank("data_wait_ns"),
-    )
     return [
-        Finding(
+        subject.costing(
+            Cost.DATA,
             id=kind,
             title=_title(one_rank, bursty, culprits, mean_ns(waited)),
-            severity=severity(share),
-            share=share,
-            cost_ns_per_step=mean_ns(waited),
-            confidence=subject.confidence(waited),
-            ranks=culprits.ranks if one_rank else (),
-            evidence=evidence,
-            bottleneck=Bottleneck.DATA,
             action=_action(subject, one_rank, bursty, culprits.ranks),
+            evidence=subject.per_rank("data_wait_ns"),
+            ranks=culprits.ranks if one_rank else (),
         )
     ]
 

@@ -2,70 +2,57 @@
 
 from __future__ import annotations
 
-from diag.findings.culprits import find_culprits
+from diag.findings.culprits import Culprits, find_culprits
 from diag.findings.shares import Cost
-from diag.findings.subject import MENTION, Subject, mean_ns, ranks_text, severity
-from diag.model import Bottleneck, Detail, Evidence, Finding, Kind
+from diag.findings.subject import MENTION, Subject, mean_ns, ranks_text
+from diag.model import Detail, Evidence, Finding, Kind
 
 _WHERE = {Detail.FORWARD: "forward", Detail.BACKWARD: "backward", Detail.OPTIMIZER: "the optimizer"}
 
 
 def find(subject: Subject) -> list[Finding]:
     shares = subject.shares
-    share = shares.share(Cost.STRAGGLER)
-    if share < MENTION:
+    if shares.share(Cost.STRAGGLER) < MENTION:
         return []
-    late = shares.cost(Cost.STRAGGLER)
     culprits = find_culprits(shares.blame_ns.get(Cost.STRAGGLER, {}), shares.dur_ns, len(shares.ranks))
-    cost = f"{mean_ns(late) / 1e6:.0f} ms a step"
-    evidence = [Evidence("critical path", "waited for slower ranks, part of all steps", round(share, 4), "share")]
-    leads, affected = culprits.steps
-    if culprits.ranks:
-        place, inside = _place(subject, culprits.ranks)
-        title = f"{ranks_text(culprits.ranks).capitalize()} is slower than the others in {place}: {cost}"
-        if len(culprits.ranks) > 1:
-            title = title.replace(" is slower", " are slower")
-        evidence.append(
-            Evidence(
-                "steps", f"rank == {culprits.ranks[0]} was the last, of {affected} affected", float(leads), "steps"
-            )
-        )
-        if inside is not None:
-            evidence.append(
-                Evidence("segments", f"its extra time in {place}, inside operators", round(inside, 3), "share")
-            )
-        return [
-            Finding(
-                id="compute-straggler",
-                title=title,
-                severity=severity(share),
-                share=share,
-                cost_ns_per_step=mean_ns(late),
-                confidence=subject.confidence(late),
-                ranks=culprits.ranks,
-                evidence=(*evidence, *subject.per_rank("exposed_comm_ns")),
-                bottleneck=Bottleneck.COMPUTE,
-                action=_action(subject, culprits.ranks, inside),
-            )
-        ]
+    cost = f"{mean_ns(shares.cost(Cost.STRAGGLER)) / 1e6:.0f} ms a step"
     return [
-        Finding(
-            id="compute-imbalance",
-            title=f"The ranks are unequally fast, now this one, now that: {cost}",
-            severity=severity(share),
-            share=share,
-            cost_ns_per_step=mean_ns(late),
-            confidence=subject.confidence(late),
-            ranks=(),
-            evidence=(
-                *evidence,
-                Evidence("steps", f"the most frequent last rank, of {affected} affected", float(leads), "steps"),
-            ),
-            bottleneck=Bottleneck.COMPUTE,
-            action="Look for work that differs from batch to batch (sequence lengths: bucket them), or for more ranks "
-            "than free cores on a host.",
-        )
+        _always_the_same(subject, culprits, cost) if culprits.ranks else _now_this_now_that(subject, culprits, cost)
     ]
+
+
+def _always_the_same(subject: Subject, culprits: Culprits, cost: str) -> Finding:
+    ranks, (leads, affected) = culprits.ranks, culprits.steps
+    place, inside = _place(subject, ranks)
+    be = "is" if len(ranks) == 1 else "are"
+    evidence = [
+        Evidence("steps", f"{ranks_text(ranks)} last, of {affected} affected steps", float(leads), "steps"),
+        *subject.per_rank("exposed_comm_ns"),
+    ]
+    if inside is not None:
+        evidence.insert(1, Evidence("segments", f"extra time in {place}, inside operators", round(inside, 3), "share"))
+    return subject.costing(
+        Cost.STRAGGLER,
+        id="compute-straggler",
+        title=f"{ranks_text(ranks).capitalize()} {be} slower than the others in {place}: {cost}",
+        action=_action(subject, ranks, inside),
+        evidence=evidence,
+        ranks=ranks,
+    )
+
+
+def _now_this_now_that(subject: Subject, culprits: Culprits, cost: str) -> Finding:
+    leads, affected = culprits.steps
+    return subject.costing(
+        Cost.STRAGGLER,
+        id="compute-imbalance",
+        title=f"The ranks are unequally fast, now this one, now that: {cost}",
+        action="Look for work that differs from batch to batch (sequence lengths: bucket them), or for more ranks than "
+        "free cores on a host.",
+        evidence=[
+            Evidence("steps", f"the most frequent last rank, of {affected} affected steps", float(leads), "steps")
+        ],
+    )
 
 
 def _place(subject: Subject, ranks: tuple[int, ...]) -> tuple[str, float | None]:

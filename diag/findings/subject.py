@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diag.findings.shares import Cost, Series, Shares
+from diag.findings.shares import CLASS_OF, Cost, Series, Shares
 from diag.ingest.run import Tables
-from diag.model import Attribution, Evidence, Parts, Severity
+from diag.model import Attribution, Evidence, Finding, Parts, Severity
 
 # science.md 2.8: a tenth of the step is worth a warning, a fifth is critical; below a twentieth it is not mentioned.
 MENTION = 0.05
@@ -64,7 +64,32 @@ class Subject:
             shown = [*shown[:4], *shown[-4:]]
         return tuple(Evidence("steps", f"rank == {rank}, mean of {field}", values[rank], "ms") for rank in shown)
 
-    def confidence(self, series: Series) -> float:
+    def costing(
+        self,
+        cost: Cost,
+        id: str,
+        title: str,
+        action: str,
+        evidence: Iterable[Evidence] = (),
+        ranks: tuple[int, ...] = (),
+    ) -> Finding:
+        """A finding that costs time: what it costs is the first of its evidence."""
+        share, series = self.shares.share(cost), self.shares.cost(cost)
+        whole = Evidence("critical path", f"{cost.value}, part of all steps", round(share, 4), "share")
+        return Finding(
+            id=id,
+            title=title,
+            severity=severity(share),
+            share=share,
+            cost_ns_per_step=mean_ns(series),
+            confidence=self._confidence(series),
+            ranks=ranks,
+            evidence=(whole, *evidence),
+            bottleneck=CLASS_OF[cost],
+            action=action,
+        )
+
+    def _confidence(self, series: Series) -> float:
         """How sure it is that a cost is above the threshold for a warning: its share over resampled steps."""
         share = resampled(series, self.shares.dur_ns)
         return round(min(0.99, float((share >= min(WARN, float(np.median(share)) / 2)).mean())), 2)
@@ -91,16 +116,3 @@ def ranks_text(ranks: tuple[int, ...]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return "ranks " + ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-
-
-__all__ = [
-    "CRITICAL",
-    "MENTION",
-    "WARN",
-    "Cost",
-    "Subject",
-    "mean_ns",
-    "ranks_text",
-    "resampled",
-    "severity",
-]

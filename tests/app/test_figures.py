@@ -12,7 +12,7 @@ from diag.app.parts import Part, split
 from diag.app.run_view import RunView, view_of
 from diag.app.theme import DARK, LIGHT
 from diag.collectors.records import MemoryRecord
-from diag.model import Parts
+from diag.model import Bottleneck, Parts
 from tests.app.runs import MS, TOKENS, write_run
 
 ON_DEVICE = MemoryRecord(rss=1, allocated=30 * 10**9, reserved=60 * 10**9, capacity=80 * 10**9)
@@ -34,8 +34,8 @@ def test_the_layout_holds_the_analysed_numbers(view: RunView) -> None:
     means = {part: (view.per_rank(grid) / MS).tolist() for part, grid in view.parts.items()}
     assert means == {Part.COMPUTE: [60, 60], Part.TRANSFER: [5, 5], Part.WAITING: [39, 0], Part.DATA: [1, 40]}
     assert view.median_step_ns == 105 * MS
-    assert view.cost_share("data") == pytest.approx(40 / 105)
-    assert view.cost_share("communication") == pytest.approx(5 / 105)
+    assert view.result.share_of(Bottleneck.DATA) == pytest.approx(40 / 105)
+    assert view.result.share_of(Bottleneck.COMMUNICATION) == pytest.approx(5 / 105)
     assert view.mean_share(Part.DATA) == pytest.approx(41 / 210)
     assert view.tokens_per_second == pytest.approx(2 * TOKENS / 0.105)
     assert view.culprits == (1,)

@@ -87,3 +87,21 @@ def test_nothing_planted(tmp_path: Path, strategy: str, ranks: int, repeat: int)
     result = train_and_analyze(tmp_path / "run", strategy, ranks)
     assert result["verdict"]["culprit"] is None, summary(result)
     assert not [f for f in result["findings"] if f["severity"] == "critical" and f["ranks"]], summary(result)
+
+
+@pytest.mark.multiproc
+def test_prefetch_really_overlaps_on_gloo(tmp_path: Path) -> None:
+    """The wire takes 15 ms: without prefetch nobody computes meanwhile, with it the analyser sees it hidden."""
+    hidden = {}
+    for prefetch in (0, 1):
+        folder = tmp_path / str(prefetch)
+        options = ["--preset", "small", "--batch-size", "1", "--prefetch", str(prefetch)]
+        ended = diag(
+            "run", *options, "--steps", "8", "--no-trace", "--inject", "slow-wire:ms=15,mbps=0", "--out", folder
+        )
+        assert ended.returncode == 0, ended.stderr
+        parts = [p for step in analyze_json(folder)["steps"] if step["usable"] for p in step["ranks"]]
+        overlapped = sum(p["overlapped_comm_ns"] for p in parts)
+        hidden[prefetch] = overlapped / (overlapped + sum(p["exposed_comm_ns"] for p in parts))
+    assert hidden[0] < 0.02
+    assert hidden[1] > 0.10

@@ -1,0 +1,82 @@
+"""How ``diag run`` starts and ends: two nodes in one run directory, signals, logs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from diag.collectors.layout import RunLayout
+from tests.command import analyze_json, diag
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def start(*arguments: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "diag", "run", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.multiproc
+def test_two_nodes_share_one_run_directory(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shared = ["--nnodes", "2", "--nproc", "1", "--steps", "8", "--rdzv-id", "job-7"]
+    shared += ["--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--out", str(run)]
+    nodes = [start(*shared), start(*shared)]
+    for node in nodes:
+        _, errors = node.communicate(timeout=240)
+        assert node.returncode == 0, errors
+    result = analyze_json(run)
+    assert result["run"]["ranks"] == [0, 1]
+    assert (result["run"]["world_size"], result["run"]["exit_code"]) == (2, 0)
+    assert len(result["steps"]) == 8
+    # The job is over: a third launcher with the same words would mix two runs.
+    assert diag("run", *shared).returncode == 1
+
+
+@pytest.mark.multiproc
+def test_sigterm_ends_the_ranks_and_is_passed_on(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    launcher = start("--steps", "100000", "--no-trace", "--out", run)
+    steps = RunLayout(run).rank(1).steps
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (steps.exists() and steps.read_bytes().count(b"\n") > 5):
+        time.sleep(0.05)
+    launcher.send_signal(signal.SIGTERM)
+    launcher.communicate(timeout=90)
+    assert launcher.returncode == 128 + signal.SIGTERM
+    assert json.loads(RunLayout(run).manifest.read_text())["exit_code"] == 128 + signal.SIGTERM
+    for identity in run.glob("ranks/*/rank.json"):
+        pid = json.loads(identity.read_text())["pid"]
+        assert not Path(f"/proc/{pid}").exists() or os.waitpid(pid, os.WNOHANG)
+    assert len(analyze_json(run)["steps"]) >= 5
+
+
+@pytest.mark.multiproc
+def test_each_stream_of_each_rank_is_kept(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    ended = diag("run", "--steps", "4", "--inject", "die:rank=1,step=2,how=exception", "--out", run)
+    assert ended.returncode == 1
+    assert "[rank0] step 1" in ended.stdout
+    assert "injected: die" in ended.stderr, "the reason is on the terminal"
+    layout = RunLayout(run)
+    assert layout.rank(0).stdout.read_text().startswith("step 0")
+    assert "RuntimeError: injected: die" in layout.rank(1).log.read_text()
+
+
+def test_several_nodes_need_a_name_for_the_job(tmp_path: Path) -> None:
+    ended = diag("run", "--nnodes", "2", "--out", tmp_path / "r")
+    assert ended.returncode == 2
+    assert "--rdzv-id" in ended.stderr
