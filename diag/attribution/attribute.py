@@ -60,12 +60,12 @@ def attribute(tables: Tables) -> Attribution:
             by_step[step.step][rank] = step
     waits = _waits(matched)
     arrivals = _arrivals(matched, by_step)
-    warmup = _warmup_steps(len(by_step), traced_only=not any(t.steps for t in ranks.values()))
+    warm_from = _first_warm_step(ranks, sorted(by_step))
     accounts = []
-    for position, (number, members) in enumerate(sorted(by_step.items())):
+    for number, members in sorted(by_step.items()):
         path = walk(members, timelines, matched)
         late = meetings.lateness(path.held_up_at(arrivals.get(number, ())))
-        note = "warm-up" if position < warmup else disturbed.get(number, "")
+        note = "warm-up" if number < warm_from else disturbed.get(number, "")
         accounts.append(
             StepAccount(
                 step=number,
@@ -245,10 +245,12 @@ def _queued_steps(manifest: Manifest | None) -> int:
     return min(-(-workers * factor // batches), MAX_QUEUED_STEPS)
 
 
-def _warmup_steps(count: int, traced_only: bool) -> int:
-    """Steps at the beginning that do not count. A profiler's schedule has skipped the first ones already."""
-    steps = 1 if traced_only else WARMUP_STEPS
-    return steps if count > 2 * steps else 0
+def _first_warm_step(ranks: Mapping[int, RankTables], steps: Sequence[int]) -> int:
+    """The first step that counts; steps before it are warm-up. A trace of its own has skipped the first ones already,
+    so that only the profiler's first active step is left out of it."""
+    recorded = sorted({r.step for t in ranks.values() for r in t.steps})
+    begin, warmup = (recorded, WARMUP_STEPS) if recorded else (steps, 1)
+    return begin[warmup] if len(begin) > 2 * warmup else begin[0] if begin else 0
 
 
 def _sure_enough(alignment: Alignment, placed: Mapping[int, Sequence[RankStep]]) -> bool:

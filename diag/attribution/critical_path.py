@@ -59,6 +59,8 @@ def walk(
             time = start
             continue
         call = line.releasing_call(start, time)
+        if call is not None and start < call.start_ns < time:
+            start = call.start_ns  # one stretch of communication, several collectives one after the other
         members = {r: c for r, c in matched[call.key].items() if r in steps} if call and call.key in matched else {}
         if call is None or len(members) < 2 or call.key in seen:
             pieces.append(PathPiece(rank, start, time, kind, detail, call.key if call else None))

@@ -1,0 +1,179 @@
+"""Two GPU ranks made of kernels, with a planted fault, as a plain folder of traces and as a run directory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from diag.api import open_run
+from diag.collectors.files import encode, replace_file
+from diag.collectors.layout import RunLayout
+from diag.collectors.records import CollectiveLine, Manifest, MemoryRecord, PhaseRow, RankRecord, StepRecord
+from diag.model import Bottleneck, Severity
+from tests.attribution.kineto_builder import BASE_NS, KinetoBuilder, nccl_args
+
+MS = 1_000_000
+COMPUTE, TRANSFER, DATA = 80 * MS, 3 * MS, MS
+LOSS = MS // 5  # a small all-reduce, right after the large one, so that everybody enters it together
+STEPS = 6
+GB = 1 << 30
+
+
+def trace_of(
+    rank: int,
+    compute: tuple[int, int],
+    data: tuple[int, int],
+    transfer: int,
+    base_ns: int,
+    first_step: int = 0,
+    with_loss: bool = True,
+) -> tuple[KinetoBuilder, list[tuple[int, int]]]:
+    """One rank's trace, and its steps' edges. A step: wait for data, launch, compute, all-reduce gradients and loss."""
+    built = KinetoBuilder(rank=rank, base_ns=base_ns)
+    now, edges = 10 * MS, []
+    arrival = max(c + d for c, d in zip(compute, data, strict=True))
+    for step in range(first_step, first_step + STEPS):
+        reduced = now + arrival + transfer
+        end = reduced + (LOSS if with_loss else 0)
+        built.step(step, now, end)
+        built.range("diag.data", now, now + data[rank])
+        begin = now + data[rank]
+        built.op("aten::mm", begin, begin + 40_000)
+        launch = begin + 1_000
+        built.kernel(begin, begin + compute[rank], launch=launch)
+        for seq, (start, done, elems) in enumerate(((begin + compute[rank], reduced, 25_000_000), (reduced, end, 1))):
+            if done > start:
+                built.kernel(
+                    start,
+                    done,
+                    "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+                    launch=launch + 10_000 * (seq + 1),
+                    stream=20,
+                    **nccl_args("allreduce", elems, seq=2 * step + seq),
+                )
+        edges.append((now, end))
+        now = end
+    return built, edges
+
+
+def write_traces(
+    folder: Path,
+    compute: tuple[int, int],
+    data: tuple[int, int],
+    transfer: int,
+    off: int = 0,
+    with_loss: bool = True,
+) -> Path:
+    for rank in (0, 1):
+        built, _ = trace_of(rank, compute, data, transfer, BASE_NS + (off if rank else 0), with_loss=with_loss)
+        built.header["host_name"] = f"node-{rank}" if off else "node-a"
+        built.write(folder, f"rank{rank}.json", compress=rank == 1)
+    return folder
+
+
+@pytest.mark.parametrize("off", [0, 50 * MS])
+@pytest.mark.parametrize(
+    ("compute", "data", "transfer", "bottleneck", "culprits"),
+    [
+        ((COMPUTE, COMPUTE), (DATA, DATA), TRANSFER, Bottleneck.COMPUTE, ()),
+        ((COMPUTE, COMPUTE + 50 * MS), (DATA, DATA), TRANSFER, Bottleneck.COMPUTE, (1,)),
+        ((COMPUTE, COMPUTE), (60 * MS, DATA), TRANSFER, Bottleneck.DATA, (0,)),
+        ((COMPUTE, COMPUTE), (60 * MS, 60 * MS), TRANSFER, Bottleneck.DATA, ()),
+        ((COMPUTE, COMPUTE), (DATA, DATA), 60 * MS, Bottleneck.COMMUNICATION, ()),
+    ],
+    ids=["healthy", "straggler", "slow loader on one", "slow loader on both", "slow wire"],
+)
+def test_planted_faults_on_gpus(
+    tmp_path: Path,
+    off: int,
+    compute: tuple[int, int],
+    data: tuple[int, int],
+    transfer: int,
+    bottleneck: Bottleneck,
+    culprits: tuple[int, ...],
+) -> None:
+    result = open_run(write_traces(tmp_path, compute, data, transfer, off))
+    verdict = result.verdict
+    assert (verdict.bottleneck, verdict.culprit_ranks) == (bottleneck, culprits)
+    assert (verdict.severity == Severity.HEALTHY) == (bottleneck == Bottleneck.COMPUTE and not culprits)
+    assert not result.coverage.incomplete
+    late = max(c + d for c, d in zip(compute, data, strict=True))
+    for step in result.attribution.steps[1:]:
+        for parts, own in zip(step.parts, zip(compute, data, strict=True), strict=True):
+            assert parts.exposed_wait_ns == pytest.approx(late - sum(own), abs=2 * LOSS)
+
+
+def test_a_rank_that_is_always_late_and_a_clock_that_is_off_look_alike(tmp_path: Path) -> None:
+    """Nothing but the one collective in which rank 1 is late ties the clocks: the data does not decide, so neither do
+    we."""
+    straggling = (COMPUTE, COMPUTE + 50 * MS)
+    result = open_run(write_traces(tmp_path, straggling, (DATA, DATA), TRANSFER, off=50 * MS, with_loss=False))
+    assert result.coverage.clock_uncertainty_ns == pytest.approx(25 * MS + TRANSFER, abs=MS)
+    assert all(parts.exposed_wait_ns is None for step in result.attribution.steps for parts in step.parts)
+    assert result.verdict.culprit_ranks == ()
+    assert result.verdict.confidence <= 0.6
+    assert any("clocks could not be aligned" in reason for reason in result.coverage.not_looked)
+
+
+def test_without_the_other_rank_waiting_is_not_told_from_transfer(tmp_path: Path) -> None:
+    write_traces(tmp_path, (COMPUTE, COMPUTE + 50 * MS), (DATA, DATA), TRANSFER)
+    (tmp_path / "rank1.json.gz").unlink()
+    result = open_run(tmp_path)
+    assert result.coverage.ranks_missing == (1,)
+    assert result.verdict.culprit_ranks == ()
+    assert result.verdict.confidence <= 0.5
+    assert all(parts.exposed_wait_ns is None for step in result.attribution.steps for parts in step.parts)
+
+
+def run_directory(folder: Path, compute: tuple[int, int], traced: bool) -> RunLayout:
+    """The same ranks as ``diag run`` would leave them: host records of every step, and a window in the middle."""
+    layout = RunLayout(folder)
+    replace_file(layout.manifest, encode(Manifest("gpu", 0, world_size=2, backend="nccl", strategy="ddp")))
+    for rank in (0, 1):
+        files = layout.rank(rank)
+        boot_ns = 7_000_000_000  # the monotonic clock at the trace's zero
+        identity = RankRecord(rank, rank, 2, "node-a", 1 + rank, "boot", boot_ns, BASE_NS, "Test GPU", rank)
+        replace_file(files.identity, encode(identity))
+        built, edges = trace_of(rank, compute, (DATA, DATA), TRANSFER, BASE_NS, first_step=10)
+        length = edges[0][1] - edges[0][0]
+        records = []
+        for step in range(20):
+            begin = boot_ns + edges[0][0] + (step - 10) * length
+            memory = MemoryRecord(10**9, allocated=60 * GB, reserved=70 * GB, alloc_retries=0, ooms=0, capacity=80 * GB)
+            # The host has launched everything after a millisecond, and waits for nothing.
+            phases = [PhaseRow("data", begin, begin + DATA), PhaseRow("forward", begin + DATA, begin + 2 * DATA)]
+            records.append(StepRecord(step, begin, begin + length, phases, memory=memory))
+        files.steps.write_bytes(b"".join(encode(record) for record in records))
+        files.collectives.write_bytes(encode(CollectiveLine(0, [], {"0": [0, 1]})))
+        if traced:
+            built.write(files.folder, files.trace(10).name.removesuffix(".gz"), compress=True)
+    return layout
+
+
+def test_a_run_directory_of_gpus_rests_on_its_window(tmp_path: Path) -> None:
+    layout = run_directory(tmp_path, (COMPUTE + 50 * MS, COMPUTE), traced=True)
+    result = open_run(layout.root)
+    assert (result.verdict.cause, result.verdict.culprit_ranks) == ("compute-straggler", (0,))
+    assert [step.step for step in result.attribution.usable] == list(range(10, 10 + STEPS))
+    assert {parts.source for step in result.attribution.steps for parts in step.parts} == {"trace"}
+    assert "memory pressure" in result.examination.not_found
+
+
+def test_without_a_window_the_verdict_on_gpus_is_undetermined(tmp_path: Path) -> None:
+    result = open_run(run_directory(tmp_path, (COMPUTE + 50 * MS, COMPUTE), traced=False).root)
+    assert result.verdict.bottleneck == Bottleneck.UNDETERMINED
+    assert result.verdict.culprit_ranks == ()
+    assert "profiler window" in result.verdict.headline
+    assert any("exposed communication" in reason for reason in result.coverage.not_looked)
+
+
+def test_memory_that_is_nearly_full_is_said(tmp_path: Path) -> None:
+    layout = run_directory(tmp_path, (COMPUTE, COMPUTE), traced=True)
+    path = layout.rank(1).steps
+    full = MemoryRecord(10**9, allocated=70 * GB, reserved=77 * GB, alloc_retries=0, ooms=0, capacity=80 * GB)
+    lines = [StepRecord(n, 10**9 * n, 10**9 * n + 5, [], memory=full) for n in range(2)]
+    path.write_bytes(path.read_bytes() + b"".join(encode(replace(line, step=90 + line.step)) for line in lines))
+    findings = {f.id: f for f in open_run(layout.root).examination.findings}
+    assert findings["near-out-of-memory"].ranks == (1,)
