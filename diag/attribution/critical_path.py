@@ -61,19 +61,25 @@ def walk(
         call = line.releasing_call(start, time)
         if call is not None and start < call.start_ns < time:
             start = call.start_ns  # one stretch of communication, several collectives one after the other
-        members = {r: c for r, c in matched[call.key].items() if r in steps} if call and call.key in matched else {}
-        if call is None or len(members) < 2 or call.key in seen:
-            pieces.append(PathPiece(rank, start, time, kind, detail, call.key if call else None))
+        key = call.key if call is not None else None
+        last = _last_to_arrive(matched.get(key, {}), steps) if key is not None and key not in seen else None
+        if key is not None:
+            seen.add(key)
+        if last is None or last[0] == rank or min(last[1], time) - start <= EPSILON_NS:
+            pieces.append(PathPiece(rank, start, time, kind, detail, key))
             time = start
             continue
-        seen.add(call.key)
-        last = max(members, key=lambda r: (members[r].start_ns, r))
-        arrival = min(members[last].start_ns, time)
-        if last == rank or arrival - max(start, members[rank].start_ns) <= EPSILON_NS:
-            pieces.append(PathPiece(rank, start, time, kind, detail, call.key))
-            time = start
-            continue
+        arrival = min(last[1], time)
         if arrival < time:
-            pieces.append(PathPiece(rank, arrival, time, Kind.COMM, Detail.NONE, call.key))
-        rank, time = last, arrival
+            pieces.append(PathPiece(rank, arrival, time, kind, detail, key))
+        rank, time = last[0], arrival
     return Walk(tuple(reversed(pieces)))
+
+
+def _last_to_arrive(members: Mapping[int, CollectiveCall], steps: Mapping[int, RankStep]) -> tuple[int, int] | None:
+    """Rank and time of the last arrival among the ranks of this step; None where fewer than two took part."""
+    arrivals = [(call.start_ns, rank) for rank, call in members.items() if rank in steps]
+    if len(arrivals) < 2:
+        return None
+    time, rank = max(arrivals)
+    return rank, time
