@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from diag.attribution.match import Key
 from diag.attribution.timeline import Timeline, of_label
-from diag.model import CollectiveCall, Detail, Kind, PathPiece, RankStep
+from diag.model import CollectiveCall, Kind, PathPiece, RankStep
 
 # A wait shorter than this is the noise of two clocks readings and a thread's wake-up, not a reason to change ranks.
 EPSILON_NS = 50_000
