@@ -41,7 +41,7 @@ def record(name: str, options: list[str]) -> None:
         trace.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
     for identity in folder.glob("ranks/*/rank.json"):
         content = json.loads(identity.read_text())
-        identity.write_text(json.dumps({**content, "host": "sample"}) + "\n")
+        identity.write_text(json.dumps({**content, "host": "sample", "boot_id": "sample"}) + "\n")
     manifest = folder / "manifest.json"
     content = json.loads(manifest.read_text())
     content["argv"] = ["run", *COMMON, *options]
