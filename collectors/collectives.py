@@ -198,8 +198,10 @@ class CollectiveTimer:
     def _timed_wait(self, original: _Function) -> _Function:
         @functools.wraps(original)
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            if getattr(self._inside, "now", False):  # of a synchronous call, which is timed as a whole
+                return original(work, *args, **kwargs)
             call = self._by_work.get(work)
-            if call is None or getattr(self._inside, "now", False):
+            if call is None:
                 return original(work, *args, **kwargs)
             return self._wait_for(call, functools.partial(original, work), *args, **kwargs)
 
