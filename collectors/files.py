@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import sys
-from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ def encode(record: Any) -> bytes:
     try:
         text = json.dumps(record, separators=(",", ":"), allow_nan=False, default=_fields)
     except ValueError:  # a loss of NaN is news, but not JSON
-        text = json.dumps(_finite(asdict(record) if is_dataclass(record) else record), separators=(",", ":"))
+        text = json.dumps(_finite(json.loads(json.dumps(record, default=_fields))), separators=(",", ":"))
     return text.encode() + b"\n"
 
 

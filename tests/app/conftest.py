@@ -1,3 +1,4 @@
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,14 @@ def _nothing_opened_before() -> Iterator[None]:
     st.cache_resource.clear()
     yield
     st.cache_resource.clear()
+
+
+@pytest.fixture(autouse=True)
+def _main_stays_main() -> Iterator[None]:
+    """AppTest leaves its script as ``__main__``, which every later multiprocessing child would then run."""
+    kept = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = kept
 
 
 @pytest.fixture

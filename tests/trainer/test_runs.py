@@ -36,7 +36,7 @@ SAME: list[dict[str, object]] = [
     {"wrap": "root"},
     {"wrap": "linear"},
     {"wrap": "linear", "prefetch": 3},
-    {"wrap": "3"},
+    {"wrap": "2"},
     {"wrap": "2", "prefetch": 3},
     {"prefetch": 1},
     {"prefetch": 2, "reshard_after_forward": "no"},
