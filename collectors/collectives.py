@@ -154,16 +154,21 @@ class CollectiveTimer:
                 work = original(*args, **kwargs)
             finally:
                 self._inside.now = False
-            self._launched(call, work)
+            if call is not None:
+                self._launched(call, work)
             return work
 
         return timed
 
-    def _begin(self, op: str, payload: Any, group: Any) -> _Call:
-        name = self._group_name(group)
+    def _begin(self, op: str, payload: Any, group: Any) -> _Call | None:
+        """None for arguments that we do not understand: the library shall judge them."""
+        try:
+            name = self._group_name(group)
+            size, dtype, on_device = _describe(payload)
+        except (TypeError, ValueError, AttributeError, RuntimeError):
+            return None
         seq = self._sequence.get(name, 0)
         self._sequence[name] = seq + 1
-        size, dtype, on_device = _describe(payload)
         call = _Call(self.step, name, seq, op, size, dtype, 0, on_device)
         if len(self._calls) < self._limit:
             self._calls.append(call)

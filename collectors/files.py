@@ -77,11 +77,18 @@ class LineFile:
         self._fd: int | None = None
         self._pid = os.getpid()
         self._off = False
+        self._refused = False
 
     def write(self, record: Any) -> None:
         if self._off or os.getpid() != self._pid:
             return
-        line = encode(record)
+        try:
+            line = encode(record)
+        except (TypeError, ValueError, AttributeError) as error:  # a field that is no JSON: a tensor as the loss, say
+            if not self._refused:
+                self._complaints.add(f"a line of {self._path.name} is left out", error)
+            self._refused = True
+            return
         if not self._budget.take(len(line)):
             self._stop("byte budget used up")
             return

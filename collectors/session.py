@@ -19,6 +19,7 @@ import gc
 import os
 import platform
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
@@ -98,6 +99,7 @@ class Collector(AbstractContextManager["Collector"]):
         self._gc_pauses: list[tuple[int, int]] = []
         self._ranges = False  # whether a profiler window wants our ranges
         self._done = False
+        self._broken = False
 
     @classmethod
     def from_env(cls, device: torch.device | None = None) -> Collector:
@@ -169,15 +171,27 @@ class Collector(AbstractContextManager["Collector"]):
         """A part of the step; see ``records.PHASES``."""
         return _PhaseContext(self, name)
 
-    def _begin_step(self, step: int) -> StepRecord:
-        window = self._windows.before_step(self._index, step)
-        self._ranges = window == WINDOW_ACTIVE
+    def _guarded(self, action: Callable[[], object]) -> None:
+        """Runs a part of the recording. Whatever it raises is a bug of ours and switches the collector off."""
+        if self._broken:
+            return
+        try:
+            action()
+        except Exception as error:  # a mistake here must not cost anybody a training
+            self._broken = True
+            self._timer.uninstall()
+            self._complaints.add("nothing more is recorded", repr(error))
+
+    def _begin_step(self, record: StepRecord) -> None:
+        step = record.step
+        record.window = self._windows.before_step(self._index, step)
+        self._ranges = record.window == WINDOW_ACTIVE
         self._step = self._timer.step = step
         self._phases = []
         self._gc_pauses = []
         if self._clock is not None:
             self._clock.begin_step(step)
-        return StepRecord(step, time.monotonic_ns(), 0, [], window=window)
+        record.begin_ns = time.monotonic_ns()
 
     def _end_step(self, record: StepRecord) -> None:
         record.end_ns = time.monotonic_ns()
@@ -257,15 +271,16 @@ class _StepContext:
         self._step = step
 
     def __enter__(self) -> StepRecord:
-        self._record = self._collector._begin_step(self._step)
-        self._range = self._collector._range(f"{STEP_RANGE}{self._step}")
+        collector, self._record = self._collector, StepRecord(self._step, 0, 0, [])
+        collector._guarded(lambda: collector._begin_step(self._record))
+        self._range = collector._range(f"{STEP_RANGE}{self._step}")
         return self._record
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if self._range is not None:
             self._range.__exit__(None, None, None)
         if kind is None:  # a step that raised is no step; what it called is written when the collector closes
-            self._collector._end_step(self._record)
+            self._collector._guarded(lambda: self._collector._end_step(self._record))
 
 
 class _PhaseContext:
@@ -284,7 +299,7 @@ class _PhaseContext:
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is None:
-            self._collector._end_phase(self._name, self._start_ns, self._mark)
+            self._collector._guarded(lambda: self._collector._end_phase(self._name, self._start_ns, self._mark))
         if self._range is not None:
             self._range.__exit__(None, None, None)
 

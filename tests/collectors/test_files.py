@@ -108,3 +108,12 @@ def test_the_manifest_is_merged_key_by_key(tmp_path: Path) -> None:
     assert (content["world_size"], content["model"], content["exit_code"]) == (2, {"layers": 6, "dim": 128}, 0)
     with pytest.raises(TypeError, match="no_such_field"):
         update_manifest(layout, no_such_field=1)
+
+
+def test_a_field_that_is_no_json_costs_one_line_and_not_the_training(tmp_path: Path) -> None:
+    file, complaints = line_file(tmp_path / "steps.jsonl")
+    for step, loss in enumerate([1.0, object(), object(), 2.0]):
+        file.write(StepRecord(step, 0, 1, [], loss=loss))  # type: ignore[arg-type]
+    records, _ = read_lines(tmp_path / "steps.jsonl", StepRecord)
+    assert [r.step for r in records] == [0, 3]
+    assert len(complaints.messages) == 1

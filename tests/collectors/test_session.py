@@ -123,3 +123,25 @@ def test_the_window_is_a_trace_with_our_ranges(run: tuple[RunLayout, bool]) -> N
         names = set(trace.events["name"])
         assert {"diag.step#4", "diag.data", "diag.forward", "diag.backward", "diag.optimizer"} <= names
         assert not [p for p in files.folder.iterdir() if p.name.endswith(".tmp")]
+
+
+def test_a_bug_of_ours_ends_the_recording_and_not_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_arguments: object) -> None:
+        raise ZeroDivisionError("planted")
+
+    trained = []
+    with Collector(tmp_path, CollectorSettings(trace=False, nvml=False)) as collector:
+        for number in range(4):
+            if number == 2:
+                monkeypatch.setattr("diag.collectors.memory.MemoryReader.read", fail)
+            with collector.step(number), collector.phase("forward"):
+                trained.append(number)
+    assert trained == [0, 1, 2, 3]
+    steps, _ = read_lines(RunLayout(tmp_path).rank(0).steps, StepRecord)
+    assert [s.step for s in steps] == [0, 1]
+    assert capsys.readouterr().err.count("nothing more is recorded") == 1
+    beat, _ = read_record(RunLayout(tmp_path).rank(0).heartbeat, Heartbeat)
+    assert beat is not None
+    assert "planted" in beat.errors[0]
