@@ -19,9 +19,12 @@ from diag.collectors.trainer.options import OPTIONS_ENV, TrainerOptions
 from diag.errors import DiagError, ExitCode
 
 if TYPE_CHECKING:
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 TRAINER_MODULE = "diag.collectors.trainer"
+
+# What gloo and the store say in a process whose peer is gone.
+_LOST_A_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "recvValue failed")
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ def _torchrun(layout: RunLayout, launch: Launch, command: list[str], environment
     try:
         elastic_launch(config, command[0])(*command[1:])
     except ChildFailedError as error:
-        return _failure(error)
+        return _failure(layout, error)
     except SignalException as error:
         return Outcome(128 + int(error.sigval), reason=f"ended by {signal.Signals(error.sigval).name}")
     except KeyboardInterrupt:
@@ -135,15 +138,18 @@ def _torchrun(layout: RunLayout, launch: Launch, command: list[str], environment
     return Outcome(ExitCode.OK)
 
 
-def _failure(error: ChildFailedError) -> Outcome:
-    """The failure to report: torchrun's first is often a victim, so a process that a signal killed goes before one that
-    raised, and SIGTERM, which torchrun itself sends to the others, goes last."""
+def _failure(layout: RunLayout, error: ChildFailedError) -> Outcome:
+    """The failure to report. torchrun's first is often a victim: a process that a signal killed goes before one that
+    raised, one that lost its connection to another goes after it, and SIGTERM, which torchrun sends, goes last."""
 
-    def order(item: tuple[int, object]) -> tuple[int, float]:
-        failure = item[1]
-        code = int(getattr(failure, "exitcode", 1))
-        killed, stopped = code < 0, code == -signal.SIGTERM
-        return (2 if stopped else 0 if killed else 1, float(getattr(failure, "timestamp", 0)))
+    def order(item: tuple[int, ProcessFailure]) -> tuple[int, float]:
+        rank, failure = item
+        if failure.exitcode == -signal.SIGTERM:
+            return 3, failure.timestamp
+        if failure.exitcode < 0:
+            return 0, failure.timestamp
+        lost_a_peer = any(sign in line for line in log_tail(layout, rank) for sign in _LOST_A_PEER)
+        return 2 if lost_a_peer else 1, failure.timestamp
 
     rank, failure = min(error.failures.items(), key=order)
     code = failure.exitcode

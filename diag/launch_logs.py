@@ -29,7 +29,8 @@ class RunLogs(LogsSpecs):
             files.folder.mkdir(parents=True, exist_ok=True)
             destinations.stdouts[local_rank] = str(files.stdout)
             destinations.stderrs[local_rank] = str(files.log)
-            destinations.error_files[local_rank] = str(files.error)
+            # Where ``record`` puts the exception that ended the process, with its time.
+            destinations.error_files[local_rank] = environment["TORCHELASTIC_ERROR_FILE"] = str(files.error)
             if rank == 0:
                 destinations.tee_stdouts[local_rank] = str(files.stdout)
         return destinations

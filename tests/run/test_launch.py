@@ -74,6 +74,7 @@ def test_each_stream_of_each_rank_is_kept(tmp_path: Path) -> None:
     layout = RunLayout(run)
     assert layout.rank(0).stdout.read_text().startswith("step 0")
     assert "RuntimeError: injected: die" in layout.rank(1).log.read_text()
+    assert "injected: die" in json.loads(layout.rank(1).error.read_text())["message"]["message"]
 
 
 def test_several_nodes_need_a_name_for_the_job(tmp_path: Path) -> None:
