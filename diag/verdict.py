@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from diag.findings import Examination
-from diag.findings.shares import CLASS_OF, Cost, Series, Shares, costs_of
+from diag.findings.culprits import Series
+from diag.findings.shares import CLASS_OF, Cost, Shares, costs_of
 from diag.findings.subject import WARN, resampled, severity
 from diag.ingest.run import Tables
 from diag.model import Attribution, Bottleneck, Coverage, Finding, Severity, StepAccount, Verdict

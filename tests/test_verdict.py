@@ -82,6 +82,24 @@ def test_one_slow_link_is_named_although_it_arrives_last(ranks: int) -> None:
     assert verdict.culprit_ranks == (1,)
 
 
+QUICK = Plan(units=5, unit_ns=MS, optimizer_ns=MS, data_ns=MS // 2, transfer_ns=MS // 5)  # 20 ms a step
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        replace(QUICK, tail=lambda step, rank: MS // 2 if rank == 1 else 0),
+        replace(QUICK, extra=lambda step, rank: {FORWARD: 3 * MS} if rank == 1 else {}),
+        replace(QUICK, extra=lambda step, rank: {DATA: 3 * MS} if rank == 1 else {}),
+    ],
+    ids=["ends of collectives", "compute", "data"],
+)
+def test_what_schedulers_do_to_short_steps_is_nobodys_fault(plan: Plan, ranks: int) -> None:
+    """Always the same rank, and more than a tenth of the step: but no more than a few time slices of a CPU."""
+    assert verdict_of(replace(plan, ranks=ranks)).verdict.culprit_ranks == ()
+
+
 def test_a_straggler_that_moves_on_is_no_rank() -> None:
     plan = Plan(ranks=4, extra=lambda step, rank: {FORWARD: 60 * MS} if step % 4 == rank else {})
     verdict = verdict_of(plan).verdict

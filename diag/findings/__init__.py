@@ -19,6 +19,7 @@ from diag.findings import (
     slow_data,
     straggler,
 )
+from diag.findings.noise import noise_of
 from diag.findings.shares import Shares, shares_of
 from diag.findings.subject import Subject
 from diag.ingest.run import Tables
@@ -50,7 +51,7 @@ class Examination:
 def examine(attribution: Attribution, tables: Tables) -> Examination:
     """Asks every diagnosis."""
     on_device = any(rank.on_device for rank in tables.ranks.values())
-    subject = Subject(attribution, tables, shares_of(attribution, on_device))
+    subject = Subject(attribution, tables, shares_of(attribution, on_device, noise_of(tables)))
     found: list[Finding] = []
     not_found, not_looked = [], []
     for question, find in REGISTRY.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from diag.findings.culprits import find_culprits
 from diag.findings.shares import Cost
 from diag.findings.subject import MENTION, Subject
 from diag.model import Evidence, Finding
@@ -14,7 +13,7 @@ def find(subject: Subject) -> list[Finding]:
         return []
     saved = shares.cost(Cost.CHECKPOINT)
     saving = saved[saved > 0]
-    culprits = find_culprits(shares.blame_ns.get(Cost.CHECKPOINT, {}), shares.dur_ns, len(shares.ranks))
+    culprits = shares.culprits(Cost.CHECKPOINT)
     return [
         subject.costing(
             Cost.CHECKPOINT,

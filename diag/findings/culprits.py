@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from math import comb
 
 import numpy as np
+import numpy.typing as npt
 
-from diag.findings.shares import Series
+Series = npt.NDArray[np.float64]  # one value a step
 
 # science.md 2.6 and 2.8: a straggler costs a tenth of the step, in the same place in three steps of five.
 MIN_SHARE = 0.10
@@ -29,8 +30,9 @@ class Culprits:
     chance: float
 
 
-def find_culprits(late_ns: Mapping[int, Series], dur_ns: Series, ranks: int) -> Culprits:
-    """``late_ns[rank]``: per step, how long others waited for the rank. ``ranks``: how many could have been late."""
+def find_culprits(late_ns: Mapping[int, Series], dur_ns: Series, ranks: int, noise_ns: int = 0) -> Culprits:
+    """``late_ns[rank]``: per step, how long others waited for the rank. ``ranks``: how many could have been late.
+    ``noise_ns``: a rank that is later than the others by less in a step is not late."""
     total = float(dur_ns.sum())
     if not late_ns or total <= 0:
         return Culprits((), 0.0, (0, 0), 1.0)
@@ -38,18 +40,19 @@ def find_culprits(late_ns: Mapping[int, Series], dur_ns: Series, ranks: int) -> 
     late = np.stack([late_ns[rank] for rank in names])
     worst_each = late.max(axis=0)
     share = float(worst_each.sum()) / total
-    affected = worst_each > AFFECTED * dur_ns
+    affected = worst_each > np.maximum(AFFECTED * dur_ns, noise_ns)
     count = int(affected.sum())
     each = late.sum(axis=1)
     # All that cost a tenth of the step, and not much less than the worst, stand trial together.
     suspects = np.flatnonzero((each >= MIN_SHARE * total) & (each >= each.max() / 2))
-    if not len(suspects):
+    if not len(suspects) or not count:
         top = int(each.argmax())
         return Culprits((), share, (int((affected & (late[top] >= worst_each)).sum()), count), 1.0)
     leads = int((affected & (late[suspects].max(axis=0) >= worst_each)).sum())
     chance = at_least(leads, count, len(suspects) / max(ranks, 2))
-    lasting = [bool((late[i] > AFFECTED * dur_ns)[affected].mean() >= PERSISTENT) for i in suspects]
-    guilty = len(suspects) <= ranks / 2 and leads / count >= PERSISTENT and chance <= MAX_CHANCE and all(lasting)
+    lasting = ((late[suspects] > AFFECTED * dur_ns)[:, affected].mean(axis=1) >= PERSISTENT).all()
+    alone = len(suspects) <= ranks / 2
+    guilty = alone and bool(lasting) and leads / count >= PERSISTENT and chance <= MAX_CHANCE
     worst_first = sorted(suspects, key=lambda i: -float(each[i]))
     return Culprits(tuple(names[i] for i in worst_first) if guilty else (), share, (leads, count), chance)
 

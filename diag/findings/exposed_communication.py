@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diag.findings.culprits import Culprits, find_culprits
+from diag.findings.noise import crowd_of
 from diag.findings.shares import Cost
 from diag.findings.subject import MENTION, Subject, mean_ns, ranks_text
 from diag.model import Evidence, Finding, MatchedCollective
@@ -149,20 +150,14 @@ def _slow_network(subject: Subject, collectives: Sequence[MatchedCollective]) ->
 
 def _crowded(subject: Subject) -> _Cause | None:
     """More CPU ranks on a host than it has cores: a transfer then waits for a core on every rank."""
-    ranks: Counter[str] = Counter()
-    cores: dict[str, int] = {}
-    for tables in subject.tables.ranks.values():
-        if tables.identity is not None and tables.identity.cpus and not tables.on_device:
-            ranks[tables.identity.host] += 1
-            cores[tables.identity.host] = tables.identity.cpus
-    host = max(ranks, key=lambda name: ranks[name] / cores[name], default=None)
-    if host is None or ranks[host] <= cores[host]:
+    crowd = crowd_of(subject.tables)
+    if crowd is None:
         return None
     return _Cause(
         "crowded-host",
-        f"{ranks[host]} ranks share {cores[host]} cores, so each transfer waits for a core",
-        f"Run no more ranks on {host} than it has cores, or spread them over more hosts.",
-        (Evidence("ranks", f"host == {host}, ranks per core", round(ranks[host] / cores[host], 2), "ranks"),),
+        f"{crowd.ranks} ranks share {crowd.cores} cores, so each transfer waits for a core",
+        f"Run no more ranks on {crowd.host} than it has cores, or spread them over more hosts.",
+        (Evidence("ranks", f"host == {crowd.host}, ranks per core", round(crowd.ranks / crowd.cores, 2), "ranks"),),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from diag.findings.culprits import find_culprits
 from diag.findings.shares import Cost
 from diag.findings.subject import MENTION, Subject, mean_ns
 from diag.model import Finding
@@ -12,7 +11,7 @@ def find(subject: Subject) -> list[Finding]:
     shares = subject.shares
     if shares.share(Cost.GC) < MENTION:
         return []
-    culprits = find_culprits(shares.blame_ns.get(Cost.GC, {}), shares.dur_ns, len(shares.ranks))
+    culprits = shares.culprits(Cost.GC)
     paused = mean_ns(shares.cost(Cost.GC))
     return [
         subject.costing(

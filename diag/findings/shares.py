@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-import numpy.typing as npt
 
+from diag.findings.culprits import Culprits, Series, find_culprits
+from diag.findings.noise import Noise
 from diag.model import Attribution, Bottleneck, Detail, Kind, StepAccount
-
-Series = npt.NDArray[np.float64]
 
 
 class Cost(StrEnum):
@@ -71,7 +70,8 @@ def costs_of(step: StepAccount, on_device: bool) -> dict[Cost, int]:
 @dataclass(frozen=True)
 class Shares:
     """Arrays over the steps that count, nanoseconds. ``blame[cost][rank]``: how long the others waited for the rank
-    because it spent more on this than they did; ``tail[rank]``: communication on the path that only this rank had."""
+    because it spent more on this than they did; ``tail[rank]``: communication on the path that only this rank had,
+    beyond what is noise."""
 
     numbers: tuple[int, ...]
     dur_ns: Series
@@ -81,17 +81,22 @@ class Shares:
     blame_detail_ns: Mapping[tuple[int, Kind, Detail], Series]
     ranks: tuple[int, ...]
     on_device: bool
+    noise: Noise
 
     def share(self, cost: Cost) -> float:
         """Part of the time of all steps, 0 to 1."""
         total = float(self.dur_ns.sum())
         return float(self.cost(cost).sum()) / total if total else 0.0
 
+    def culprits(self, cost: Cost) -> Culprits:
+        """Who is late with this, if it is always the same."""
+        return find_culprits(self.blame_ns.get(cost, {}), self.dur_ns, len(self.ranks), self.noise.late_ns)
+
     def cost(self, cost: Cost) -> Series:
         return self.cost_ns.get(cost, np.zeros_like(self.dur_ns))
 
 
-def shares_of(attribution: Attribution, on_device: bool) -> Shares:
+def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares:
     """The usable steps; all of them where none is."""
     steps = attribution.usable or attribution.steps
     count = len(steps)
@@ -114,7 +119,7 @@ def shares_of(attribution: Attribution, on_device: bool) -> Shares:
         for piece in step.path:
             if piece.kind == Kind.COMM and piece.collective is not None:
                 tail = tails.get(piece.collective, {}).get(piece.rank, 0)
-                tail_ns[piece.rank][i] += min(tail, piece.dur_ns)
+                tail_ns[piece.rank][i] += min(max(0, tail - noise.tail_ns), piece.dur_ns)
     return Shares(
         numbers=tuple(step.step for step in steps),
         dur_ns=np.array([step.dur_ns for step in steps], dtype=np.float64),
@@ -124,4 +129,5 @@ def shares_of(attribution: Attribution, on_device: bool) -> Shares:
         blame_detail_ns=dict(detail_ns),
         ranks=attribution.ranks,
         on_device=on_device,
+        noise=noise,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diag.findings.culprits import Culprits, find_culprits
+from diag.findings.culprits import Culprits
 from diag.findings.shares import Cost
 from diag.findings.subject import MENTION, Subject, mean_ns, ranks_text
 from diag.model import Finding
@@ -19,7 +19,7 @@ def find(subject: Subject) -> list[Finding]:
     share = shares.share(Cost.DATA)
     if share < MENTION:
         return []
-    culprits = find_culprits(shares.blame_ns.get(Cost.DATA, {}), shares.dur_ns, len(shares.ranks))
+    culprits = shares.culprits(Cost.DATA)
     one_rank = bool(culprits.ranks) and culprits.share >= share / 2
     bursty = bool(np.median(waited / shares.dur_ns) < _BURST_QUIET)
     kind = "slow-data-one-rank" if one_rank else "slow-data-bursty" if bursty else "slow-data-all-ranks"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diag.findings.culprits import Culprits, find_culprits
+from diag.findings.culprits import Culprits
 from diag.findings.shares import Cost
 from diag.findings.subject import MENTION, Subject, mean_ns, ranks_text
 from diag.model import Detail, Evidence, Finding, Kind
@@ -14,7 +14,7 @@ def find(subject: Subject) -> list[Finding]:
     shares = subject.shares
     if shares.share(Cost.STRAGGLER) < MENTION:
         return []
-    culprits = find_culprits(shares.blame_ns.get(Cost.STRAGGLER, {}), shares.dur_ns, len(shares.ranks))
+    culprits = shares.culprits(Cost.STRAGGLER)
     cost = f"{mean_ns(shares.cost(Cost.STRAGGLER)) / 1e6:.0f} ms a step"
     return [
         _always_the_same(subject, culprits, cost) if culprits.ranks else _now_this_now_that(subject, culprits, cost)

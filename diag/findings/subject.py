@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diag.findings.shares import CLASS_OF, Cost, Series, Shares
+from diag.findings.culprits import Series
+from diag.findings.shares import CLASS_OF, Cost, Shares
 from diag.ingest.run import Tables
 from diag.model import Attribution, Evidence, Finding, Parts, Severity
 
