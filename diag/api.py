@@ -77,7 +77,8 @@ def describe_run(result: Result) -> dict[str, Any]:
         "device": next(iter(devices), "GPU" if result.on_device else "CPU" if traces else None),
         "mesh": manifest.mesh if manifest is not None else {},
         "model": manifest.model if manifest is not None else {},
-        "trainer": manifest.trainer if manifest is not None else {},
+        # What was planted is for people who read the manifest; an analysis must not know it.
+        "trainer": {k: v for k, v in manifest.trainer.items() if k != "inject"} if manifest is not None else {},
         "versions": manifest.versions if manifest is not None else {},
         "steps": len(result.attribution.steps),
         "exit_code": manifest.exit_code if manifest is not None else None,

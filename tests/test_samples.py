@@ -8,6 +8,7 @@ import pytest
 
 from diag.api import open_run
 from diag.model import Bottleneck, Severity
+from diag.report.json import to_json
 
 SAMPLES = Path(__file__).parent.parent / "sample_traces"
 
@@ -43,6 +44,12 @@ def test_the_verdict_on_a_sample(name: str) -> None:
     assert not result.coverage.incomplete
     sources = {parts.source for step in result.attribution.steps for parts in step.parts}
     assert sources == {"trace", "records"}
+
+
+def test_the_analyser_does_not_know_what_was_planted() -> None:
+    planted = "slow-loader:rank=1,ms=300"
+    assert planted in (SAMPLES / "fsdp2-slow-loader-rank1" / "manifest.json").read_text()
+    assert planted not in to_json(open_run(SAMPLES / "fsdp2-slow-loader-rank1"))
 
 
 @pytest.mark.parametrize("name", EXPECTED)
