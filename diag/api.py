@@ -10,7 +10,7 @@ from diag.attribution.attribute import attribute
 from diag.collectors.layout import RunLayout
 from diag.findings import Examination, examine
 from diag.findings.shares import CLASS_OF
-from diag.ingest.run import Tables, open_paths
+from diag.ingest.run import Tables, open_paths, rank_ranges
 from diag.model import Advice, Attribution, Bottleneck, Coverage, StepAccount, Verdict
 from diag.verdict import judge, step_bottleneck
 
@@ -53,7 +53,7 @@ def analyze(tables: Tables) -> Result:
         ranks_missing=tables.missing,
         skipped=tables.gaps,
         clock_uncertainty_ns=attribution.clock_uncertainty_ns,
-        not_looked=examination.not_looked,
+        not_looked=(*examination.not_looked, *_left_out(attribution)),
     )
     verdict = judge(attribution, examination, coverage, tables)
     return Result(tables, attribution, examination, coverage, verdict)
@@ -83,6 +83,12 @@ def describe_run(result: Result) -> dict[str, Any]:
         "steps": len(result.attribution.steps),
         "exit_code": manifest.exit_code if manifest is not None else None,
     }
+
+
+def _left_out(attribution: Attribution) -> list[str]:
+    if not attribution.untied:
+        return []
+    return [f"who waits for {rank_ranges(attribution.untied)}: no collective ties their clocks to the others'"]
 
 
 def list_runs(folder: Path | str) -> list[Path]:

@@ -214,6 +214,7 @@ class Attribution:
     aligned: bool  # whether waiting and transfer could be told apart
     comm_known: bool
     collectives: tuple[MatchedCollective, ...]
+    untied: tuple[int, ...] = ()  # ranks that no collective ties to the common clock of the others
 
     @property
     def usable(self) -> tuple[StepAccount, ...]:

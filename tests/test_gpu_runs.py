@@ -117,6 +117,37 @@ def test_a_rank_that_is_always_late_and_a_clock_that_is_off_look_alike(tmp_path:
     assert any("clocks could not be aligned" in reason for reason in result.coverage.not_looked)
 
 
+def test_a_rank_that_shares_no_collective_is_kept_and_said(tmp_path: Path) -> None:
+    write_traces(tmp_path, (COMPUTE, COMPUTE + 50 * MS), (DATA, DATA), TRANSFER)
+    alone = KinetoBuilder(rank=2, world_size=3)
+    alone.header["host_name"] = "node-b"
+    for step in range(STEPS):
+        begin = 5 * MS + step * 90 * MS
+        alone.step(step, begin, begin + 90 * MS).kernel(begin + 2_000, begin + 89 * MS, launch=begin + 1_000)
+    alone.write(tmp_path, "rank2.json")
+    result = open_run(tmp_path)
+    assert result.coverage.ranks_used == (0, 1, 2)
+    assert result.verdict.culprit_ranks == (1,)
+    assert any("rank 2" in reason for reason in result.coverage.not_looked)
+    for step in result.attribution.steps:
+        assert [parts.exposed_wait_ns is None for parts in step.parts] == [False, False, True]
+
+
+def test_traces_without_anything_in_common_are_each_accounted_for(tmp_path: Path) -> None:
+    for rank, length in ((0, 40), (1, 60)):
+        built = KinetoBuilder(rank=rank)
+        built.header["host_name"] = f"node-{rank}"
+        for step in range(4):
+            begin = 5 * MS + step * length * MS
+            built.step(step, begin, begin + length * MS)
+            built.kernel(begin + 2_000, begin + (length - 1) * MS, launch=begin + 1_000)
+        built.write(tmp_path, f"rank{rank}.json")
+    result = open_run(tmp_path)
+    assert result.coverage.ranks_used == (0, 1)
+    assert result.verdict.confidence <= 0.6
+    assert {round(step.dur_ns / MS) for step in result.attribution.usable} == {60}, "the slowest is the path"
+
+
 def test_without_the_other_rank_waiting_is_not_told_from_transfer(tmp_path: Path) -> None:
     write_traces(tmp_path, (COMPUTE, COMPUTE + 50 * MS), (DATA, DATA), TRANSFER)
     (tmp_path / "rank1.json.gz").unlink()

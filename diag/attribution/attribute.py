@@ -44,13 +44,12 @@ def attribute(tables: Tables) -> Attribution:
     alignment = _align(ranks, steps)
     anchors = _anchors(ranks)
     placed = {
-        rank: [shift(step, anchors[rank] + alignment.offset_ns[rank]) for step in own]
+        rank: [shift(step, anchors[rank] + alignment.offset_ns.get(rank, 0)) for step in own]
         for rank, own in steps.items()
-        if rank in alignment.offset_ns
     }
-    aligned = _sure_enough(alignment, placed)
-    # Without a common clock each rank is accounted for by itself: no waits, no blame, and the slowest is the path.
-    matched = by_key({rank: _calls(own) for rank, own in placed.items()}) if aligned else {}
+    # Ranks off the common clock are accounted for by themselves: no waits, no blame.
+    tied = frozenset(alignment.offset_ns) if _sure_enough(alignment, placed) else frozenset()
+    matched = by_key({rank: _calls(own) for rank, own in placed.items() if rank in tied})
     timelines = {rank: Timeline(own) for rank, own in placed.items() if own}
     meetings = Meetings(matched, timelines)
     disturbed = _disturbed(tables)
@@ -63,14 +62,17 @@ def attribute(tables: Tables) -> Attribution:
     warm_from = _first_warm_step(ranks, sorted(by_step))
     accounts = []
     for number, members in sorted(by_step.items()):
-        path = walk(members, timelines, matched)
+        path = walk(_comparable(members, tied), timelines, matched)
         late = meetings.lateness(path.held_up_at(arrivals.get(number, ())))
         note = "warm-up" if number < warm_from else disturbed.get(number, "")
         accounts.append(
             StepAccount(
                 step=number,
                 dur_ns=path.dur_ns,
-                parts=tuple(parts_of(s, waits.get(rank) if aligned else None) for rank, s in sorted(members.items())),
+                parts=tuple(
+                    parts_of(s, waits.get(rank, iv.EMPTY) if rank in tied else None)
+                    for rank, s in sorted(members.items())
+                ),
                 path=path.pieces,
                 blames=late.blames,
                 wait_ns=late.wait_ns,
@@ -83,10 +85,18 @@ def attribute(tables: Tables) -> Attribution:
         steps=tuple(accounts),
         ranks=tuple(sorted(placed)),
         clock_uncertainty_ns=alignment.uncertainty_ns,
-        aligned=aligned,
+        aligned=bool(tied),
+        untied=tuple(sorted(set(placed) - tied)) if tied else (),
         comm_known=any(step.comm_known for own in placed.values() for step in own),
         collectives=_measured(matched, by_step),
     )
+
+
+def _comparable(members: Mapping[int, RankStep], tied: frozenset[int]) -> dict[int, RankStep]:
+    """The ranks of a step whose ends can be compared; where there is no common clock, the one that took longest."""
+    common = {rank: step for rank, step in members.items() if rank in tied}
+    slowest = max(members, key=lambda rank: (members[rank].dur_ns, -rank))
+    return common or {slowest: members[slowest]}
 
 
 # -- one rank ----------------------------------------------------------------------------------------------------------
