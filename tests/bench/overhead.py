@@ -15,6 +15,7 @@ import os
 import socket
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -24,6 +25,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
+from diag.collectors.records import PHASES
 from diag.collectors.session import Collector
 from diag.collectors.settings import CollectorSettings
 from diag.collectors.trainer.data import Batches, ByteCorpus, ShardedSampler, build_loader, documents
@@ -104,6 +106,46 @@ def report(options: TrainerOptions, measured: dict[str, list[tuple[float, float]
             print(f"  {name}, {what}: {np.median(ratios):.4f} [{low:.4f}, {high:.4f}]")
 
 
+def counted_work(collectives: int = 12, steps: int = 1000, turns: int = 7) -> None:
+    """What one step's recording costs by itself: CPU time of a step that does nothing but call collectives of one rank,
+    with the collectors less without, in turn. Free of the noise of a training, so the figure to trust below a percent.
+    """
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    tensor = torch.ones(64)
+
+    def bare(_step: int) -> None:
+        for _ in range(collectives):
+            dist.all_reduce(tensor)
+
+    def microseconds(step_of: Callable[[int], None]) -> float:
+        begin = time.process_time()
+        for step in range(steps):
+            step_of(step)
+        return (time.process_time() - begin) / steps * 1e6
+
+    extra = []
+    for _ in range(turns):
+        without = microseconds(bare)
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            Collector(Path(folder), CollectorSettings(trace=False)) as collector,
+        ):
+
+            def recorded(step: int, collector: Collector = collector) -> None:
+                with collector.step(step):
+                    for phase in PHASES[:5]:
+                        with collector.phase(phase):
+                            if phase == PHASES[2]:
+                                bare(step)
+
+            extra.append(microseconds(recorded) - without)
+    dist.destroy_process_group()
+    low, high = min(extra), max(extra)
+    print(
+        f"recording alone: {median(extra):.0f} us of CPU time a step of {collectives} collectives [{low:.0f}, {high:.0f}]"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--strategy", action="append", choices=["ddp", "fsdp2"])
@@ -118,6 +160,7 @@ def main() -> None:
             probe.close()
             options = TrainerOptions(strategy=strategy, preset=arguments.preset)
             mp.spawn(rank_main, (port, options, arguments.rounds, arguments.steps, folder), nprocs=RANKS)
+    counted_work()
 
 
 if __name__ == "__main__":
