@@ -141,9 +141,7 @@ def counted_work(collectives: int = 12, steps: int = 1000, turns: int = 7) -> No
             extra.append(microseconds(recorded) - without)
     dist.destroy_process_group()
     low, high = min(extra), max(extra)
-    print(
-        f"recording alone: {median(extra):.0f} us of CPU time a step of {collectives} collectives [{low:.0f}, {high:.0f}]"
-    )
+    print(f"recording alone, {collectives} collectives a step: {median(extra):.0f} us of CPU [{low:.0f}, {high:.0f}]")
 
 
 def main() -> None:
