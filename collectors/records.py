@@ -188,7 +188,3 @@ class DeviceRecord:
     pcie_rx_kb_s: int | None = None
     nvlink_tx_kib: int | None = None
     nvlink_rx_kib: int | None = None
-
-
-# The fields that the record of each file has, for tests and documentation.
-RECORDS = (StepRecord, DeviceStepRecord, CollectiveLine, RankRecord, Manifest, Heartbeat, DeviceRecord)

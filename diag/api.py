@@ -11,7 +11,7 @@ from diag.collectors.layout import RunLayout
 from diag.findings import Examination, examine
 from diag.findings.shares import CLASS_OF
 from diag.ingest.run import Tables, open_paths, rank_ranges
-from diag.model import Advice, Attribution, Bottleneck, Coverage, StepAccount, Verdict
+from diag.model import Advice, Attribution, Bottleneck, Coverage, Finding, StepAccount, Verdict
 from diag.verdict import judge, step_bottleneck
 
 
@@ -29,6 +29,11 @@ class Result:
     @property
     def on_device(self) -> bool:
         return self.examination.shares.on_device
+
+    @property
+    def cause(self) -> Finding | None:
+        """The finding that the verdict rests on."""
+        return next((f for f in self.examination.findings if f.id == self.verdict.cause), None)
 
     def share_of(self, bottleneck: Bottleneck) -> float:
         """Part of the critical path that a change in this class could remove, 0 to 1: what the verdict compares."""

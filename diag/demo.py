@@ -14,14 +14,13 @@ from rich.text import Text
 
 from diag.api import Result, open_run
 from diag.collectors.layout import RunLayout
-from diag.model import Severity
 from diag.report.json import save
+from diag.report.text import COLOUR
 
 _RUNS = {
     "as-it-is": [],
     "slow-loader-on-rank-1": ["--inject", "slow-loader:rank=1,ms=300"],
 }
-_COLOUR = {Severity.HEALTHY: "green", Severity.WARN: "yellow", Severity.CRITICAL: "red"}
 
 
 def main() -> int:
@@ -72,7 +71,7 @@ def _side_by_side(results: dict[str, Result]) -> Table:
 
 
 def _verdict(result: Result) -> Text:
-    return Text(result.verdict.headline, style=_COLOUR[result.verdict.severity])
+    return Text(result.verdict.headline, style=COLOUR[result.verdict.severity])
 
 
 def _culprit(result: Result) -> str:
@@ -81,8 +80,7 @@ def _culprit(result: Result) -> str:
 
 
 def _action(result: Result) -> str:
-    cause = result.verdict.cause
-    return next((f.action for f in result.examination.findings if f.id == cause), "nothing")
+    return result.cause.action if result.cause is not None else "nothing"
 
 
 if __name__ == "__main__":

@@ -186,8 +186,7 @@ class Blame:
 class StepAccount:
     """One step across all ranks: its critical path, whose pieces add up to ``dur_ns``, and who was late and why.
 
-    ``dur_ns`` runs from the first step begin on the path to the last rank's step end. ``wait_ns`` is what the ranks on
-    the path waited in all, and ``explained_ns`` the part that a difference between the ranks' activity explains.
+    ``dur_ns`` runs from the first step begin on the path to the last rank's step end.
     """
 
     step: int
@@ -195,8 +194,6 @@ class StepAccount:
     parts: tuple[Parts, ...]
     path: tuple[PathPiece, ...]
     blames: tuple[Blame, ...]
-    wait_ns: int
-    explained_ns: int
     usable: bool = True  # False: warm-up, or next to a profiler window; shown, and left out of the verdict
     note: str = ""
 

@@ -70,7 +70,7 @@ def _verdict(view: RunView) -> None:
             sure.insert(0, f"At fault: {listing(verdict.culprit_ranks)}{where}")
         sure.append(f"{view.counted.sum():,} of {counted(len(view.steps), 'step')} counted")
         st.markdown(" · ".join(plain(part) for part in sure))
-        cause = next((f for f in view.result.examination.findings if f.id == verdict.cause), None)
+        cause = view.result.cause
         if cause is not None and cause.action:
             st.markdown(f"**What to do:** {plain(cause.action)}")
 

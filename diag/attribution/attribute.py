@@ -41,8 +41,8 @@ def attribute(tables: Tables) -> Attribution:
     """Accounts for every step of the run. Pure: the same tables give the same account."""
     ranks = {rank: t for rank, t in tables.ranks.items() if not t.empty}
     steps = {rank: rank_steps(t) for rank, t in ranks.items()}
-    alignment = _align(ranks, steps)
     anchors = _anchors(ranks)
+    alignment = _align(ranks, steps, anchors)
     placed = {
         rank: [shift(step, anchors[rank] + alignment.offset_ns.get(rank, 0)) for step in own]
         for rank, own in steps.items()
@@ -58,12 +58,15 @@ def attribute(tables: Tables) -> Attribution:
         for step in own:
             by_step[step.step][rank] = step
     waits = _waits(matched)
-    arrivals = _arrivals(matched, by_step)
+    collectives = _measured(matched, by_step)
+    arrivals: dict[int, list[tuple[Key, int, int]]] = defaultdict(list)
+    for met in collectives:
+        arrivals[met.step].append((met.key, met.last_arriver, met.arrival_ns))
     warm_from = _first_warm_step(ranks, sorted(by_step))
     accounts = []
     for number, members in sorted(by_step.items()):
         path = walk(_comparable(members, tied), timelines, matched)
-        late = meetings.lateness(path.held_up_at(arrivals.get(number, ())))
+        held_up_at = path.held_up_at(sorted(arrivals[number], key=lambda arrival: (arrival[2], arrival[0])))
         note = "warm-up" if number < warm_from else disturbed.get(number, "")
         accounts.append(
             StepAccount(
@@ -74,9 +77,7 @@ def attribute(tables: Tables) -> Attribution:
                     for rank, s in sorted(members.items())
                 ),
                 path=path.pieces,
-                blames=late.blames,
-                wait_ns=late.wait_ns,
-                explained_ns=late.explained_ns,
+                blames=meetings.blames(held_up_at),
                 usable=not note,
                 note=note,
             )
@@ -88,7 +89,7 @@ def attribute(tables: Tables) -> Attribution:
         aligned=bool(tied),
         untied=tuple(sorted(set(placed) - tied)) if tied else (),
         comm_known=any(step.comm_known for own in placed.values() for step in own),
-        collectives=_measured(matched, by_step),
+        collectives=collectives,
     )
 
 
@@ -190,8 +191,9 @@ def _anchors(ranks: Mapping[int, RankTables]) -> dict[int, int]:
     return anchors
 
 
-def _align(ranks: Mapping[int, RankTables], steps: Mapping[int, Sequence[RankStep]]) -> Alignment:
-    anchors = _anchors(ranks)
+def _align(
+    ranks: Mapping[int, RankTables], steps: Mapping[int, Sequence[RankStep]], anchors: Mapping[int, int]
+) -> Alignment:
     calls = {rank: [shift_call(call, anchors[rank]) for call in _calls(own)] for rank, own in steps.items()}
     return align(by_key(calls), _domains(ranks))
 
@@ -204,24 +206,6 @@ def _waits(matched: _Matched) -> dict[int, iv.Intervals]:
         for rank, call in members.items():
             spans[rank].append((call.start_ns, min(arrival, call.end_ns)))
     return {rank: iv.make(pairs) for rank, pairs in spans.items()}
-
-
-def _arrivals(
-    matched: _Matched, by_step: Mapping[int, Mapping[int, RankStep]]
-) -> dict[int, list[tuple[Key, int, int]]]:
-    """For each step the collectives that its ranks started in it: key, last rank to arrive, when; in order of time."""
-    found: dict[int, list[tuple[Key, int, int]]] = {}
-    for number, members in by_step.items():
-        in_step = []
-        for key in {
-            call.key for step in members.values() for call in step.collectives if step.begin_ns <= call.start_ns
-        }:
-            calls = {rank: call for rank, call in matched.get(key, {}).items() if rank in members}
-            if len(calls) > 1:
-                last = max(calls, key=lambda rank: (calls[rank].start_ns, rank))
-                in_step.append((key, last, calls[last].start_ns))
-        found[number] = sorted(in_step, key=lambda item: (item[2], item[0]))
-    return found
 
 
 def _measured(matched: _Matched, by_step: Mapping[int, Mapping[int, RankStep]]) -> tuple[MatchedCollective, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,15 +17,6 @@ from diag.attribution.timeline import Timeline, label_of, of_label
 from diag.model import Blame, CollectiveCall, Kind
 
 _COMM_LABELS = [label_of(Kind.COMM, detail) for detail in range(label_of(1, 0) - label_of(0, 0))]
-
-
-@dataclass(frozen=True)
-class Lateness:
-    """What the ranks of one step were late with. ``wait_ns``: how late, in all; ``explained_ns``: by what they did."""
-
-    blames: tuple[Blame, ...]
-    wait_ns: int
-    explained_ns: int
 
 
 class Meetings:
@@ -43,10 +33,9 @@ class Meetings:
             keys.sort(key=lambda key: min(call.start_ns for call in matched[key].values()))
             self._previous.update(zip(keys[1:], keys, strict=False))
 
-    def lateness(self, met: Iterable[Key]) -> Lateness:
+    def blames(self, met: Iterable[Key]) -> tuple[Blame, ...]:
         """Over all collectives at which the path met other ranks."""
         blamed: dict[tuple[int, int], int] = defaultdict(int)
-        wait_ns = explained_ns = 0
         for key in met:
             members = self._matched[key]
             late = self._late(members)
@@ -61,10 +50,7 @@ class Meetings:
                 share = min(1.0, late_ns / total) if total else 0.0
                 for label in np.flatnonzero(excess):
                     blamed[rank, int(label)] += round(int(excess[label]) * share)
-                wait_ns += late_ns
-                explained_ns += min(total, late_ns)
-        blames = tuple(Blame(rank, *of_label(label), ns) for (rank, label), ns in sorted(blamed.items()) if ns > 0)
-        return Lateness(blames, wait_ns, explained_ns)
+        return tuple(Blame(rank, *of_label(label), ns) for (rank, label), ns in sorted(blamed.items()) if ns > 0)
 
     def _late(self, members: Mapping[int, CollectiveCall]) -> dict[int, int]:
         """Ranks for which most of the others stood still, and how long: waiting that computation hid costs nothing."""

@@ -25,7 +25,7 @@ from diag.model import CollectiveCall, Detail, Kind, RankStep
 from . import intervals as iv
 from . import trace_ranges as ranges
 from .intervals import EMPTY, Intervals
-from .layers import Layer, Window, covers, cut, disjoint, within
+from .layers import Layer, Window, covers, disjoint, traced_steps
 from .trace_collectives import from_gloo, in_windows
 
 GC_PHASE = "gc"  # a recorded pause of Python's garbage collector, among the phases
@@ -61,20 +61,7 @@ def partition(
     optimizing = iv.subtract(
         told.optimizer, iv.union(*(layer.intervals for layer in layers if layer.kind not in _BUSY))
     )
-    return [
-        RankStep(
-            rank=rank,
-            step=step,
-            begin_ns=begin,
-            end_ns=end,
-            source="trace",
-            segments=cut(layers, begin, end),
-            overlapped_comm_ns=iv.total(within(hidden, begin, end)),
-            optimizer_ns=iv.total(within(optimizing, begin, end)),
-            collectives=collectives,
-        )
-        for (step, begin, end), collectives in zip(windows, calls, strict=True)
-    ]
+    return traced_steps(rank, windows, layers, hidden, optimizing, calls)
 
 
 class _Phases:

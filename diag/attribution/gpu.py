@@ -24,7 +24,7 @@ from . import intervals as iv
 from . import trace_ranges as ranges
 from .gpu_idle import NEVER, gap_layers
 from .intervals import Intervals
-from .layers import Layer, Window, covers, cut, disjoint, within
+from .layers import Layer, Window, covers, disjoint, traced_steps
 from .trace_collectives import from_kernels
 
 _COMPUTE, _COMM, _COPY = "compute", "comm", "copy"
@@ -63,20 +63,7 @@ def partition(trace: Trace, windows: Sequence[Window], rank: int) -> list[RankSt
     hidden = iv.intersect(comm, ranges.as_intervals(work.filter(pl.col("class") == _COMPUTE)))
     optimizing = _optimizer_time(work, layers)
     calls = from_kernels(trace, work.filter(pl.col("class") == _COMM), windows)
-    return [
-        RankStep(
-            rank=rank,
-            step=step,
-            begin_ns=begin,
-            end_ns=end,
-            source="trace",
-            segments=cut(layers, begin, end),
-            overlapped_comm_ns=iv.total(within(hidden, begin, end)),
-            optimizer_ns=iv.total(within(optimizing, begin, end)),
-            collectives=collectives,
-        )
-        for (step, begin, end), collectives in zip(windows, calls, strict=True)
-    ]
+    return traced_steps(rank, windows, layers, hidden, optimizing, calls)
 
 
 def _device_work(trace: Trace) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""Sets of time as arrays of intervals, and the painting that splits a window exactly.
+"""Sets of time as arrays of intervals.
 
 An interval set is an int64 array of shape (n, 2), half-open ``[start, end)`` in nanoseconds. A *normal* set is sorted,
 disjoint, without touching or empty intervals; every function here accepts any set and returns a normal one.
@@ -6,7 +6,7 @@ disjoint, without touching or empty intervals; every function here accepts any s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -77,16 +77,3 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
     low, high = int(min(a[0, 0], b[0, 0])) - 1, int(max(a[-1, 1], b[-1, 1])) + 1
     gaps = np.stack((np.concatenate(([low], b[:, 1])), np.concatenate((b[:, 0], [high]))), axis=1)
     return intersect(a, gaps)
-
-
-def paint(start: int, end: int, layers: Sequence[Intervals]) -> list[Intervals]:
-    """Splits ``[start, end)``: layer i gets what it covers and no earlier layer does; the last item is the rest.
-
-    The lengths of the returned sets add up to ``end - start`` exactly, whatever the layers are.
-    """
-    rest = make([(start, end)])
-    parts = []
-    for layer in layers:
-        parts.append(intersect(rest, layer))
-        rest = subtract(rest, layer)
-    return [*parts, rest]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from diag.model import Detail, Kind, Segments
+from diag.model import CollectiveCall, Detail, Kind, RankStep, Segments
 
 from . import intervals as iv
 from .intervals import Intervals
@@ -51,6 +51,32 @@ def cut(layers: Sequence[Layer], begin: int, end: int, rest: Detail = Detail.OTH
     detail = np.concatenate([np.full(len(part), detail, dtype=np.int8) for _, detail, part in parts])
     order = np.argsort(pieces[:, 0], kind="stable")
     return _merged(pieces[order], kind[order], detail[order])
+
+
+def traced_steps(
+    rank: int,
+    windows: Sequence[Window],
+    layers: Sequence[Layer],
+    hidden: Intervals,
+    optimizing: Intervals,
+    calls: Iterable[tuple[CollectiveCall, ...]],
+) -> list[RankStep]:
+    """One exact account per window of a trace. ``layers`` are disjoint; ``hidden``: communication behind compute;
+    ``optimizing``: compute or idle of the optimizer; ``calls``: the collectives of each window."""
+    return [
+        RankStep(
+            rank=rank,
+            step=step,
+            begin_ns=begin,
+            end_ns=end,
+            source="trace",
+            segments=cut(layers, begin, end),
+            overlapped_comm_ns=iv.total(within(hidden, begin, end)),
+            optimizer_ns=iv.total(within(optimizing, begin, end)),
+            collectives=collectives,
+        )
+        for (step, begin, end), collectives in zip(windows, calls, strict=True)
+    ]
 
 
 def within(normal: Intervals, begin: int, end: int) -> Intervals:

@@ -50,8 +50,7 @@ class Examination:
 
 def examine(attribution: Attribution, tables: Tables) -> Examination:
     """Asks every diagnosis."""
-    on_device = any(rank.on_device for rank in tables.ranks.values())
-    subject = Subject(attribution, tables, shares_of(attribution, on_device, noise_of(tables)))
+    subject = Subject(attribution, tables, shares_of(attribution, tables.on_device, noise_of(tables)))
     found: list[Finding] = []
     not_found, not_looked = [], []
     for question, find in REGISTRY.items():

@@ -32,7 +32,7 @@ def noise_of(tables: Tables) -> Noise:
     """On a device little; on a CPU a few time slices of the scheduler. Ends of one gloo collective on one host agree to
     half a millisecond, to six where ranks share cores [measured]; by order of ranks, so that it is always the same one.
     """
-    if any(rank.on_device for rank in tables.ranks.values()):
+    if tables.on_device:
         return Noise(late_ns=MS // 5, tail_ns=MS // 20)
     return Noise(late_ns=5 * MS, tail_ns=6 * MS if crowd_of(tables) else MS)
 

@@ -46,7 +46,7 @@ def _title(one_rank: bool, bursty: bool, culprits: Culprits, cost_ns: int) -> st
 
 def _action(subject: Subject, one_rank: bool, bursty: bool, ranks: tuple[int, ...]) -> str:
     if one_rank:
-        host = subject.tables.ranks[ranks[0]].host if ranks[0] in subject.tables.ranks else None
+        host = subject.host_of(ranks[0])
         where = f" on {host}" if host else ""
         return (
             f"Look at the input of {ranks_text(ranks)}{where}: its storage, its shard of the data, its transforms, its "

@@ -80,7 +80,7 @@ def _inside_operators(subject: Subject, ranks: tuple[int, ...], detail: Detail) 
 
 
 def _action(subject: Subject, ranks: tuple[int, ...], inside: float | None) -> str:
-    host = subject.tables.ranks[ranks[0]].host if ranks[0] in subject.tables.ranks else None
+    host = subject.host_of(ranks[0])
     where = f" ({host})" if host else ""
     if inside is not None and inside < 0.5 and not subject.shares.on_device:
         return (

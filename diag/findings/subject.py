@@ -52,14 +52,17 @@ class Subject:
         for step in self.attribution.usable or self.attribution.steps:
             yield from step.parts
 
-    def mean_ms(self, field: str, rank: int) -> float:
-        """The mean over the steps of one rank's part, in milliseconds. Means add up to the step; medians do not."""
-        values = [getattr(p, field) for p in self.parts() if p.rank == rank]
-        return round(float(np.mean(values)) / 1e6, 3) if values else 0.0
+    def host_of(self, rank: int) -> str | None:
+        tables = self.tables.ranks.get(rank)
+        return tables.host if tables is not None else None
 
     def per_rank(self, field: str) -> tuple[Evidence, ...]:
-        """The same for every rank, as evidence; of a large job the two ends of the range."""
-        values = {rank: self.mean_ms(field, rank) for rank in self.attribution.ranks}
+        """The mean over the steps of every rank's part; of a large job the two ends of the range. Means add up to the
+        step; medians do not."""
+        parts: dict[int, list[int]] = {rank: [] for rank in self.attribution.ranks}
+        for part in self.parts():
+            parts[part.rank].append(getattr(part, field))
+        values = {rank: round(float(np.mean(own)) / 1e6, 3) if own else 0.0 for rank, own in parts.items()}
         shown = sorted(values, key=lambda rank: -values[rank])
         if len(shown) > 8:
             shown = [*shown[:4], *shown[-4:]]

@@ -66,6 +66,11 @@ class Tables:
     gaps: tuple[Gap, ...]
 
     @property
+    def on_device(self) -> bool:
+        """Whether any rank computes on an accelerator."""
+        return any(rank.on_device for rank in self.ranks.values())
+
+    @property
     def missing(self) -> tuple[int, ...]:
         """Ranks of which nothing usable is there; empty where the world size is unknown."""
         used = {rank for rank, tables in self.ranks.items() if not tables.empty}

@@ -11,7 +11,7 @@ from rich.table import Table
 from diag.api import Result, describe_run
 from diag.model import Finding, Severity
 
-_COLOUR = {Severity.HEALTHY: "green", Severity.WARN: "yellow", Severity.CRITICAL: "red"}
+COLOUR = {Severity.HEALTHY: "green", Severity.WARN: "yellow", Severity.CRITICAL: "red"}
 _PARTS = (
     ("compute", "compute_ns"),
     ("exposed comm.", "exposed_comm_ns"),
@@ -33,7 +33,7 @@ def print_report(result: Result, console: Console | None = None) -> None:
     verdict = result.verdict
     console.print(_caption(result), style="dim")
     console.print()
-    console.print(f"[bold {_COLOUR[verdict.severity]}]{escape(verdict.headline)}[/]")
+    console.print(f"[bold {COLOUR[verdict.severity]}]{escape(verdict.headline)}[/]")
     sure = f"confidence {verdict.confidence:.0%}"
     if verdict.culprit_ranks:
         hosts = f" on {', '.join(verdict.culprit_hosts)}" if verdict.culprit_hosts else ""
@@ -66,7 +66,7 @@ def _caption(result: Result) -> str:
 def _print_finding(console: Console, finding: Finding, first: bool) -> None:
     console.print()
     cost = f" ({finding.share:.0%} of the step)" if finding.share else ""
-    console.print(f"[{_COLOUR[finding.severity]}]●[/] [bold]{escape(finding.title)}[/]{cost}")
+    console.print(f"[{COLOUR[finding.severity]}]●[/] [bold]{escape(finding.title)}[/]{cost}")
     if finding.action:
         console.print(Padding(f"[bold]do:[/] {escape(finding.action)}", (0, 0, 0, 2)))
     for item in finding.evidence if first else finding.evidence[:1]:
