@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 
 import pytest
@@ -18,15 +17,9 @@ from diag.collectors.session import Collector
 from diag.collectors.settings import CollectorSettings
 from diag.ingest.kineto import read_trace
 from diag.ingest.lines import read_lines, read_record
+from tests.ports import free_port
 
 STEPS = 6
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def train(rank: int, port: int, run_dir: str, ddp: bool) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,13 +14,7 @@ import pytest
 
 from diag.collectors.layout import RunLayout
 from tests.command import analyze_json, diag
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+from tests.ports import free_port
 
 
 def start(*arguments: str | Path) -> subprocess.Popen[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import replace
 
 import pytest
@@ -14,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from diag.collectors.trainer.model import build
 from diag.collectors.trainer.options import PRESETS, TrainerOptions
 from diag.collectors.trainer.strategies import create
+from tests.ports import free_port
 
 SHAPE = replace(PRESETS["tiny"], deferred=True)
 
@@ -45,7 +45,4 @@ def train_a_step(rank: int, port: int) -> None:
 
 @pytest.mark.multiproc
 def test_a_deferred_model_is_initialised_shard_by_shard() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(train_a_step, args=(port,), nprocs=2)
+    mp.spawn(train_a_step, args=(free_port(),), nprocs=2)
