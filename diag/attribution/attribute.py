@@ -16,8 +16,8 @@ from diag.attribution.match import Key, by_key, measure
 from diag.attribution.segments import intervals_of, shift, shift_call
 from diag.attribution.timeline import Timeline
 from diag.collectors.records import WINDOW_AFTER, WINDOW_WARMUP, Manifest
-from diag.ingest.kineto import Trace
 from diag.ingest.run import RankTables, Tables
+from diag.ingest.trace import Trace
 from diag.model import (
     Attribution,
     CollectiveCall,

@@ -19,7 +19,7 @@ import polars as pl
 
 from diag.collectors import records
 from diag.ingest import kineto_names as names
-from diag.ingest.kineto import Trace
+from diag.ingest.trace import Trace
 from diag.model import CollectiveCall, Detail, Kind, RankStep
 
 from . import intervals as iv
@@ -50,7 +50,7 @@ def partition(
     ``comm``, ``waits`` and ``phases`` (name, start_ns, end_ns; names as in the records, and "gc") come from the
     collectors, shifted to the trace's clock; each is united with what the trace itself says.
     """
-    wire = trace.events.filter(pl.col("name").str.starts_with("gloo:"), pl.col("cat") == names.ANNOTATION)
+    wire = trace.select(names.ANNOTATION, name="^gloo:", arguments=True)
     recorded = iv.make([(call.start_ns, call.end_ns) for call in comm])
     talking = iv.union(ranges.as_intervals(wire), recorded, waits)
     told = _Phases(trace, phases)
@@ -72,7 +72,7 @@ class _Phases:
             return iv.make([(start, end) for phase, start, end in recorded if phase == name])
 
         main = ranges.main_thread(trace)
-        threads = {main} if main else set()
+        threads = {main} if main is not None else set()
         self.data = iv.union(ranges.data_wait(trace, threads), told(records.DATA))
         self.checkpoint = iv.union(ranges.phase(trace, records.CHECKPOINT), told(records.CHECKPOINT))
         self.copy = iv.union(ranges.phase(trace, records.H2D), told(records.H2D))
@@ -109,13 +109,13 @@ def operator_time(trace: Trace) -> Intervals:
     names with operators inside (the autograd engine's nodes, hooks of FSDP) may wait themselves, so they do not count.
     """
     main = ranges.main_thread(trace)
-    threads = ranges.autograd_threads(trace) | ({main} if main else set())
-    operators = trace.events.filter(pl.col("cat") == names.CPU_OP)
+    threads = ranges.autograd_threads(trace) | ({main} if main is not None else set())
+    operators = trace.select(names.CPU_OP).with_columns(pl.col("name").cast(pl.String))
     return iv.union(*(_thread_time(ranges.on_threads(operators, {thread})) for thread in sorted(threads)))
 
 
 def _thread_time(operators: pl.DataFrame) -> Intervals:
-    """The same for one thread's operators, sorted like Trace.events: parents before their children."""
+    """The same for one thread's operators, sorted like Trace.select does: parents before their children."""
     start, end = operators["ts_ns"].to_numpy(), (operators["ts_ns"] + operators["dur_ns"]).to_numpy()
     leaf = np.ones(len(start), dtype=np.bool_)
     leaf[:-1] = start[1:] >= end[:-1]  # ranges of one thread nest, so a child of an operator comes right after it

@@ -17,7 +17,7 @@ import polars as pl
 
 from diag.collectors import records
 from diag.ingest import kineto_names as names
-from diag.ingest.kineto import Trace
+from diag.ingest.trace import Trace
 from diag.model import Detail, Kind, RankStep
 
 from . import intervals as iv
@@ -56,8 +56,8 @@ def partition(trace: Trace, windows: Sequence[Window], rank: int) -> list[RankSt
     """One exact account per window."""
     work = _device_work(trace)
     main = ranges.main_thread(trace)
-    launchers = ranges.thread_set(trace.events.filter(pl.col("cat").is_in(names.LAUNCH_CATEGORIES)))
-    threads = launchers | ({main} if main else set())
+    launchers = ranges.thread_set(trace.select(*names.LAUNCH_CATEGORIES))
+    threads = launchers | ({main} if main is not None else set())
     layers = disjoint(_layers(trace, work, threads))
     comm = ranges.as_intervals(work.filter(pl.col("class") == _COMM))
     hidden = iv.intersect(comm, ranges.as_intervals(work.filter(pl.col("class") == _COMPUTE)))
@@ -68,32 +68,37 @@ def partition(trace: Trace, windows: Sequence[Window], rank: int) -> list[RankSt
 
 def _device_work(trace: Trace) -> pl.DataFrame:
     """Device events by start, with end_ns, class, phase (a Detail) and the launch: launch_known_ns (NEVER where the
-    trace has none), launch_ns, launch_pid, launch_tid.
+    trace has none), launch_ns, launch_thread.
 
     Without a launch in the trace, ``launch_ns`` is the work's own start; but for work ahead of all that was launched
     in the trace, it is just before the trace: it was queued by then, so no step of it did it.
     """
-    name, is_copy = pl.col("name"), pl.col("cat") == names.MEMCPY
+    name, is_copy = pl.col("name").cast(pl.String), pl.col("cat") == names.MEMCPY
     is_comm = name.str.contains(names.COMM_KERNEL_PATTERN) & ~name.str.contains(names.NOT_COMM_PATTERN)
-    work = trace.events.filter(pl.col("cat").is_in(names.DEVICE_CATEGORIES), pl.col("dur_ns") > 0).with_columns(
-        (pl.col("ts_ns") + pl.col("dur_ns")).alias("end_ns"),
-        pl.when(is_copy & name.str.contains(names.COMM_COPY_PATTERN))
-        .then(pl.lit(_COMM))
-        .when(is_copy & ~name.str.contains(names.LOCAL_COPY_PATTERN))
-        .then(pl.lit(_COPY))
-        .when((pl.col("cat") == names.KERNEL) & (is_comm | pl.col("coll_name").is_not_null()))
-        .then(pl.lit(_COMM))
-        .otherwise(pl.lit(_COMPUTE))
-        .alias("class"),
+    work = (
+        trace.select(*names.DEVICE_CATEGORIES, arguments=True)
+        .filter(pl.col("dur_ns") > 0)
+        .with_columns(
+            (pl.col("ts_ns") + pl.col("dur_ns")).alias("end_ns"),
+            pl.when(is_copy & name.str.contains(names.COMM_COPY_PATTERN))
+            .then(pl.lit(_COMM))
+            .when(is_copy & ~name.str.contains(names.LOCAL_COPY_PATTERN))
+            .then(pl.lit(_COPY))
+            .when((pl.col("cat") == names.KERNEL) & (is_comm | pl.col("coll_name").is_not_null()))
+            .then(pl.lit(_COMM))
+            .otherwise(pl.lit(_COMPUTE))
+            .alias("class"),
+        )
     )
     launches = (
-        trace.events.filter(pl.col("cat").is_in(names.LAUNCH_CATEGORIES), pl.col("correlation") > 0)
-        .select("correlation", launch_known_ns="ts_ns", launch_pid="pid", launch_tid="tid")
+        trace.select(*names.LAUNCH_CATEGORIES)
+        .filter(pl.col("correlation") > 0)
+        .select("correlation", launch_known_ns="ts_ns", launch_thread="thread")
         .unique("correlation", keep="first", maintain_order=True)
     )
     joined = work.join(launches, on="correlation", how="left", maintain_order="left")
     first_known = pl.col("ts_ns").filter(pl.col("launch_known_ns").is_not_null()).min()
-    own = pl.when(pl.col("ts_ns") < first_known).then(trace.events["ts_ns"][0] - 1).otherwise(pl.col("ts_ns"))
+    own = pl.when(pl.col("ts_ns") < first_known).then(trace.begin_ns - 1).otherwise(pl.col("ts_ns"))
     joined = joined.with_columns(
         pl.coalesce("launch_known_ns", own).alias("launch_ns"), pl.col("launch_known_ns").fill_null(NEVER)
     )

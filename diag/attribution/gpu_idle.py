@@ -7,7 +7,7 @@ import numpy.typing as npt
 import polars as pl
 
 from diag.ingest import kineto_names as names
-from diag.ingest.kineto import Trace
+from diag.ingest.trace import Trace
 from diag.model import Detail, Kind
 
 from . import intervals as iv
@@ -38,7 +38,7 @@ def gap_layers(trace: Trace, work: pl.DataFrame, explained: Intervals, threads: 
     start, end, launch = (work[key].to_numpy() for key in ("ts_ns", "end_ns", "launch_known_ns"))
     if not len(start):
         return []
-    reach = np.concatenate((trace.events["ts_ns"].to_numpy()[:1], np.maximum.accumulate(end)))
+    reach = np.concatenate(([trace.begin_ns], np.maximum.accumulate(end)))
     after = np.flatnonzero(start > reach[:-1])  # index of the work that ends each gap
     gap_start, gap_end, next_launch = reach[after], start[after], launch[after]
 
@@ -90,5 +90,4 @@ def _blocking_returns(
 
 
 def _runtime(trace: Trace, threads: set[Thread], pattern: str) -> pl.DataFrame:
-    calls = trace.events.filter(pl.col("cat").is_in(names.LAUNCH_CATEGORIES), pl.col("name").str.contains(pattern))
-    return on_threads(calls, threads)
+    return on_threads(trace.select(*names.LAUNCH_CATEGORIES, name=pattern), threads)

@@ -11,7 +11,8 @@ from typing import Any
 import polars as pl
 
 from diag.ingest import kineto_names as names
-from diag.ingest.kineto import Trace, parse_ranks
+from diag.ingest.kineto import parse_ranks
+from diag.ingest.trace import Trace
 from diag.model import CollectiveCall
 
 from .layers import Window
@@ -22,7 +23,7 @@ _ARGS = ("coll_name", "in_elems", "out_elems", "dtype", "group_name", "group_ran
 def from_kernels(trace: Trace, kernels: pl.DataFrame, windows: Sequence[Window]) -> list[tuple[CollectiveCall, ...]]:
     """Per window, one call for each communication kernel that starts in it.
 
-    ``kernels``: events with ``launch_ns``, ``launch_pid`` and ``launch_tid``. What a kernel does not say (profilers
+    ``kernels``: events with ``launch_ns`` and ``launch_thread``. What a kernel does not say (profilers
     before torch 2.2) comes from the ``record_param_comms`` or ``nccl:*`` range around its launch.
     """
     rows = _with_callers(trace, kernels).sort("ts_ns").to_dicts()
@@ -65,20 +66,16 @@ def full_bytes(op: str, in_elems: int | None, out_elems: int | None, element: in
 
 def _with_callers(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
     """The kernels, their missing arguments filled in from the range around the launch."""
-    host = trace.events.filter(
-        (pl.col("name") == "record_param_comms") | pl.col("name").str.starts_with("nccl:"),
-        pl.col("cat").str.starts_with("gpu").not_(),
-    )
+    host = trace.select(names.CPU_OP, names.ANNOTATION, name="^(?:record_param_comms$|nccl:)", arguments=True)
     filled = kernels
     for prefix, is_param in (("param", True), ("caller", False)):
         around = (
             host.filter((pl.col("name") == "record_param_comms") == is_param)
             .select(
                 pl.col("ts_ns").alias("launch_ns"),
-                pl.col("pid").alias("launch_pid"),
-                pl.col("tid").alias("launch_tid"),
+                pl.col("thread").alias("launch_thread"),
                 (pl.col("ts_ns") + pl.col("dur_ns")).alias(f"{prefix}_end"),
-                pl.col("name").alias(f"{prefix}_name"),
+                pl.col("name").cast(pl.String).alias(f"{prefix}_name"),
                 pl.col("input_dims").alias(f"{prefix}_dims"),
                 pl.col("input_type").alias(f"{prefix}_type"),
                 *(pl.col(key).alias(f"{prefix}_{key}") for key in _ARGS),
@@ -86,7 +83,7 @@ def _with_callers(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
             .sort("launch_ns")
         )
         filled = filled.sort("launch_ns", nulls_last=True).join_asof(
-            around, on="launch_ns", by=["launch_pid", "launch_tid"], strategy="backward", check_sortedness=False
+            around, on="launch_ns", by="launch_thread", strategy="backward", check_sortedness=False
         )
         inside = pl.col("launch_ns") < pl.col(f"{prefix}_end")
         filled = filled.with_columns(

@@ -9,13 +9,13 @@ import polars as pl
 
 from diag.collectors import records
 from diag.ingest import kineto_names as names
-from diag.ingest.kineto import Trace
+from diag.ingest.trace import Trace
 
 from . import intervals as iv
 from .intervals import Intervals
 from .layers import Window
 
-Thread = tuple[str, str]  # pid, tid
+Thread = int  # an index into Trace.threads
 
 
 def as_intervals(events: pl.DataFrame) -> Intervals:
@@ -26,21 +26,20 @@ def as_intervals(events: pl.DataFrame) -> Intervals:
 
 def named(trace: Trace, pattern: str) -> pl.DataFrame:
     """Ranges of the host whose name matches the regular expression."""
-    return trace.events.filter(pl.col("cat") == names.ANNOTATION).filter(pl.col("name").str.contains(pattern))
+    return trace.select(names.ANNOTATION, name=pattern)
 
 
 def autograd_nodes(trace: Trace) -> pl.DataFrame:
     """The engine's operators, one around each node of the backward."""
-    return trace.events.filter(pl.col("cat") == names.CPU_OP, pl.col("name").str.starts_with(names.AUTOGRAD_PREFIX))
+    return trace.select(names.CPU_OP, name="^" + names.AUTOGRAD_PREFIX)
 
 
 def on_threads(events: pl.DataFrame, threads: set[Thread]) -> pl.DataFrame:
-    chosen = pl.DataFrame(sorted(threads), schema={"pid": pl.String, "tid": pl.String}, orient="row")
-    return events.join(chosen, on=["pid", "tid"], how="semi", maintain_order="left")
+    return events.filter(pl.col("thread").is_in(sorted(threads)))
 
 
 def thread_set(events: pl.DataFrame) -> set[Thread]:
-    return {(pid, tid) for pid, tid in events.select("pid", "tid").unique().iter_rows()}
+    return set(events["thread"].unique())
 
 
 def step_ranges(trace: Trace) -> pl.DataFrame:
@@ -52,17 +51,18 @@ def step_ranges(trace: Trace) -> pl.DataFrame:
     for pattern in (names.STEP_PATTERN, names.PROFILER_STEP_PATTERN):
         found = named(trace, pattern)
         if not found.is_empty():
-            found = found.with_columns(pl.col("name").str.extract(pattern).cast(pl.Int64, strict=False).alias("step"))
+            found = found.with_columns(
+                pl.col("name").cast(pl.String).str.extract(pattern).cast(pl.Int64, strict=False).alias("step")
+            )
             return _without_stub(trace, found.unique("step", keep="first", maintain_order=True))
-    return trace.events.clear().with_columns(pl.lit(0, pl.Int64).alias("step"))
+    return found.with_columns(pl.lit(0, pl.Int64).alias("step"))
 
 
 def host_windows(trace: Trace) -> list[Window]:
     """(step, begin_ns, end_ns) on the host, without overlap; the whole trace as step 0 where nothing marks steps."""
     found = step_ranges(trace)
     if found.is_empty():
-        ends = (trace.events["ts_ns"] + trace.events["dur_ns"]).max()
-        return [(0, int(trace.events["ts_ns"][0]), int(ends))]  # type: ignore[arg-type]  # an int: the column is Int64
+        return [(0, trace.begin_ns, trace.end_ns)]
     begins = found["ts_ns"].to_list()
     ends_ns = (found["ts_ns"] + found["dur_ns"]).to_list()
     # Written in µs by old profilers, one range's end can pass the next one's begin by rounding.
@@ -75,10 +75,11 @@ def host_windows(trace: Trace) -> list[Window]:
 
 def main_thread(trace: Trace) -> Thread | None:
     """The thread with the step ranges, else the one with the most operators; None without any operator."""
-    for events in (step_ranges(trace), trace.events.filter(pl.col("cat") == names.CPU_OP)):
-        counts = events.group_by("pid", "tid").len().sort(["len", "pid", "tid"], descending=[True, False, False])
+    for events in (step_ranges(trace), trace.select(names.CPU_OP)):
+        counts = events.group_by("thread").len()
         if not counts.is_empty():
-            return (counts["pid"][0], counts["tid"][0])
+            most = counts.filter(pl.col("len") == pl.col("len").max())["thread"]
+            return min(map(int, most), key=lambda thread: trace.threads[thread])
     return None
 
 
@@ -100,7 +101,7 @@ def data_wait(trace: Trace, threads: set[Thread]) -> Intervals:
 
 def garbage_collection(trace: Trace) -> Intervals:
     """Pauses of Python's collector; all threads, since each of them holds the interpreter's lock."""
-    return as_intervals(trace.events.filter(pl.col("name").is_in(names.GC_NAMES)))
+    return as_intervals(trace.select(name=names.GC_PATTERN))
 
 
 def forward(trace: Trace) -> Intervals:
@@ -123,5 +124,4 @@ def _without_stub(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
     if len(found) < 2 or last["name"].startswith(records.STEP_RANGE):
         return found
     begin, end = last["ts_ns"], last["ts_ns"] + last["dur_ns"]
-    work = trace.events.filter(pl.col("cat") == names.CPU_OP, pl.col("ts_ns") >= begin, pl.col("ts_ns") < end)
-    return found if len(work) else found[:-1]
+    return found if len(trace.select(names.CPU_OP, within=(begin, end))) else found[:-1]

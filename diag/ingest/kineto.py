@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,51 +16,13 @@ from diag.errors import DiagError
 
 from . import kineto_names as names
 from .kineto_json import NO_ARGS, Args, Event, read_document
+from .trace import ARGS_ROW, ARGUMENTS, COUNTERS, STORED, Events, Trace
 
-# The columns of Trace.events. Times in ns since 1970 where the trace has a base time or writes absolute times.
-SCHEMA: dict[str, Any] = {
-    "ts_ns": pl.Int64,
-    "dur_ns": pl.Int64,
-    "name": pl.String,
-    "cat": pl.String,
-    "pid": pl.String,
-    "tid": pl.String,
-    "device": pl.Int64,
-    "stream": pl.Int64,
-    "correlation": pl.Int64,
-    "coll_name": pl.String,
-    "in_elems": pl.Int64,
-    "out_elems": pl.Int64,
-    "dtype": pl.String,
-    "group_name": pl.String,
-    "group_ranks": pl.String,
-    "group_size": pl.Int64,
-    "seq": pl.Int64,
-    "input_dims": pl.String,
-    "input_type": pl.String,
-}
 _INT_ARGS = ("device", "stream", "correlation", "in_elems", "out_elems", "group_size", "seq")
 _TEXT_ARGS = ("coll_name", "dtype", "group_name", "group_ranks")
 # Shapes are the bulk of a trace recorded with record_shapes; only communication needs them.
 _SHAPES_FOR = ("gloo:", "nccl:", "c10d::", "record_param_comms")
 _FAR_NS = (1 << 62) - 1  # the year 2116: a later time is damage, and a start plus a duration must fit int64
-
-
-@dataclass(frozen=True, eq=False)
-class Trace:
-    """What one file says. ``events`` has the columns of SCHEMA, duration events only, sorted by (ts_ns, -dur_ns)."""
-
-    path: Path
-    rank: int | None
-    world_size: int | None
-    host: str | None
-    backend: str | None
-    device_names: tuple[str, ...]
-    base_ns: int
-    groups: dict[str, tuple[int, ...]]  # process group name: its global ranks
-    has_gpu: bool
-    events: pl.DataFrame
-    untimed_events: int = 0  # left out: no start that could be read
 
 
 def read_trace(path: Path | str) -> Trace:
@@ -71,8 +32,9 @@ def read_trace(path: Path | str) -> Trace:
     info = document.distributed if isinstance(document.distributed, dict) else {}
     base_ns = _whole(document.base_ns) or 0
     kept = [event for event in document.events if event.ph == "X"]
-    events = _table(kept, base_ns)
-    if events.is_empty():
+    events, threads = _table(kept, base_ns)
+    frame = events.frame.collect()
+    if frame.is_empty():
         raise DiagError(
             f"{path.name}: the trace holds no event with a duration",
             hint="The profiler was stopped before its first active step; record a longer window.",
@@ -88,9 +50,11 @@ def read_trace(path: Path | str) -> Trace:
         device_names=_device_names(document.devices),
         base_ns=base_ns,
         groups=_groups(info.get("pg_config")),
-        has_gpu=bool(events["cat"].is_in(names.DEVICE_CATEGORIES).any()),
-        events=events,
-        untimed_events=len(kept) - _profiler_spans(kept) - len(events),
+        threads=threads,
+        begin_ns=frame["ts_ns"].min(),
+        end_ns=(frame["ts_ns"] + frame["dur_ns"]).max(),
+        stored=events,
+        untimed_events=len(kept) - _profiler_spans(kept) - len(frame),
     )
 
 
@@ -122,12 +86,13 @@ def exact_ns(texts: Iterable[msgspec.Raw]) -> pl.Series:
     )
 
 
-def _table(events: list[Event], base_ns: int) -> pl.DataFrame:
+def _table(events: list[Event], base_ns: int) -> tuple[Events, tuple[tuple[str, str], ...]]:
     args = [event.args or NO_ARGS for event in events]
+    is_range = (pl.col("cat") == names.CPU_OP) & pl.col("name").str.contains(names.RANGE_PATTERN)
     columns = {
         "ts_ns": exact_ns(event.ts for event in events),
         "dur_ns": exact_ns(event.dur for event in events),
-        "name": _texts([event.name for event in events]),
+        "name": _texts([event.name or "" for event in events]),
         "cat": _categories([event.cat for event in events]),
         "pid": _labels([event.pid for event in events]),
         "tid": _labels([event.tid for event in events]),
@@ -135,18 +100,33 @@ def _table(events: list[Event], base_ns: int) -> pl.DataFrame:
         **{key: _texts([_text(getattr(arg, key)) for arg in args]) for key in _TEXT_ARGS},
         **_shapes(events, args),
     }
-    table = pl.DataFrame(columns).select(pl.col(key).cast(kind) for key, kind in SCHEMA.items())
-    is_range = (pl.col("cat") == names.CPU_OP) & pl.col("name").str.contains(names.RANGE_PATTERN)
-    return (
-        table.filter(pl.col("ts_ns").is_between(-_FAR_NS, _FAR_NS - abs(base_ns)), pl.col("cat") != "trace")
+    table = (
+        pl.DataFrame(columns)
+        .filter(pl.col("ts_ns").is_between(-_FAR_NS, _FAR_NS - abs(base_ns)), pl.col("cat") != "trace")
         .with_columns(
             pl.col("ts_ns") + base_ns,
             # Kineto writes -1 for an activity whose end it lost.
             pl.col("dur_ns").fill_null(0).clip(0, _FAR_NS),
             pl.when(is_range).then(pl.lit(names.ANNOTATION)).otherwise(pl.col("cat")).alias("cat"),
         )
-        .sort(["ts_ns", "dur_ns"], descending=[False, True], maintain_order=True)
+        .with_row_index(ARGS_ROW)
     )
+    kinds = tuple(table["cat"].unique(maintain_order=True))
+    distinct = table["name"].unique(maintain_order=True)
+    threads = tuple(table.select("pid", "tid").unique(maintain_order=True).iter_rows())
+    of_thread = {thread: code for code, thread in enumerate(threads)}
+    coded = table.with_columns(
+        pl.col("name").cast(pl.Enum(distinct)).to_physical(),
+        pl.col("cat").cast(pl.Enum(kinds)).to_physical(),
+        pl.Series("thread", [of_thread[thread] for thread in table.select("pid", "tid").iter_rows()], pl.UInt32),
+    )
+    return Events(
+        frame=coded.select(pl.col(key).cast(kind, strict=False) for key, kind in STORED.items()).lazy(),
+        names=distinct,
+        categories=kinds,
+        arguments=table.select(pl.col(key).cast(kind) for key, kind in ARGUMENTS.items()),
+        counters=pl.DataFrame(schema=COUNTERS),
+    ), threads
 
 
 def _profiler_spans(events: list[Event]) -> int:

@@ -36,7 +36,7 @@ STEP_PATTERN: Final = r"^diag\.step#(\d+)$"
 PROFILER_STEP_PATTERN: Final = r"^ProfilerStep#(\d+)$"
 DATALOADER_PATTERN: Final = r"^enumerate\(DataLoader\)"
 AUTOGRAD_PREFIX: Final = "autograd::engine::evaluate_function"
-GC_NAMES: Final = ("Python GC", "diag.gc")
+GC_PATTERN: Final = r"^(?:Python GC|diag\.gc)$"
 OPTIMIZER_PATTERN: Final = r"^Optimizer\.step#"
 FORWARD_PATTERN: Final = r"^[A-Za-z]*DataParallel\.forward$"
 

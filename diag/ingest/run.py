@@ -17,8 +17,9 @@ from diag.collectors.records import (
     StepRecord,
 )
 from diag.errors import DiagError
-from diag.ingest.kineto import Trace, read_trace
+from diag.ingest.kineto import read_trace
 from diag.ingest.lines import read_lines, read_record
+from diag.ingest.trace import Trace
 from diag.model import Gap
 
 _TRACE_ENDINGS = (".json", ".json.gz")

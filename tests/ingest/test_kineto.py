@@ -40,7 +40,13 @@ def test_header_and_events(tmp_path: Path) -> None:
     assert (trace.device_names, trace.groups, trace.base_ns, trace.has_gpu) == (("H200",), {"0": (3, 4)}, 1000, False)
     row = trace.events.row(0, named=True)
     assert len(trace.events) == 1
-    assert (row["ts_ns"], row["dur_ns"], row["tid"], row["correlation"], row["stream"]) == (2000, 2000, "1", 7, 7)
+    assert (row["ts_ns"], row["dur_ns"], trace.threads[row["thread"]][1], row["correlation"], row["stream"]) == (
+        2000,
+        2000,
+        "1",
+        7,
+        7,
+    )
 
 
 @pytest.mark.parametrize(
