@@ -1,60 +1,108 @@
-"""One rank's Kineto (torch.profiler) trace as a frozen `Trace`: a header and a table of events."""
+"""One rank's Kineto (torch.profiler) trace: from the bytes of a file to a `Trace`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
-import msgspec
-import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from diag.errors import DiagError
 
+from . import kineto_json
 from . import kineto_names as names
-from .kineto_json import NO_ARGS, Args, Event, read_document
-from .trace import ARGS_ROW, ARGUMENTS, COUNTERS, STORED, Events, Trace
-
-_INT_ARGS = ("device", "stream", "correlation", "in_elems", "out_elems", "group_size", "seq")
-_TEXT_ARGS = ("coll_name", "dtype", "group_name", "group_ranks")
-# Shapes are the bulk of a trace recorded with record_shapes; only communication needs them.
-_SHAPES_FOR = ("gloo:", "nccl:", "c10d::", "record_param_comms")
-_FAR_NS = (1 << 62) - 1  # the year 2116: a later time is damage, and a start plus a duration must fit int64
+from .event_chunks import Cutter
+from .event_table import EventTable, whole
+from .kineto_events import add_events
+from .kineto_text import KinetoText
+from .text_stream import blocks, file_name
+from .trace import Contents, Trace
 
 
 def read_trace(path: Path | str) -> Trace:
     """The trace in a .json or .json.gz file. DiagError when the file is not a whole trace or holds no event."""
     path = Path(path)
-    document = read_document(path)
-    info = document.distributed if isinstance(document.distributed, dict) else {}
-    base_ns = _whole(document.base_ns) or 0
-    kept = [event for event in document.events if event.ph == "X"]
-    events, threads = _table(kept, base_ns)
-    frame = events.frame.collect()
-    if frame.is_empty():
+    try:
+        with path.open("rb", buffering=0) as file:
+            return as_trace(read_contents(file, str(path)), str(path))
+    except OSError as error:
         raise DiagError(
-            f"{path.name}: the trace holds no event with a duration",
-            hint="The profiler was stopped before its first active step; record a longer window.",
+            f"{path.name}: cannot be read: {error.strerror or error}",
+            hint="Check the path and its permissions.",
             path=path,
+        ) from error
+
+
+def read_contents(file: BinaryIO, name: str, write: Callable[[pl.DataFrame], None] | None = None) -> Contents:
+    """Everything that is kept of a file, in memory or, part by part, wherever ``write`` puts it.
+
+    The text is never in memory as a whole, so only what is kept grows with the file. DiagError when it is not a whole
+    Kineto trace, with the reason; what was written until then is of no use.
+    """
+    table = EventTable(write)
+    text = KinetoText(table, name)
+    cutter = Cutter(blocks(file, name), name)
+    while chunk := cutter.next_chunk():
+        if not text.decode(chunk):
+            _decode_any(table, cutter, chunk, name)
+    rest = cutter.rest
+    if rest:
+        head = kineto_json.document(cutter.header + b"]}", name)
+        tail = kineto_json.document(b'{"traceEvents": [' + rest, name)
+        add_events(table, tail.events)
+    else:
+        head = tail = kineto_json.document(cutter.header, name)
+    if not table.rows:
+        raise DiagError(
+            f"{file_name(name)}: the trace holds no event with a duration",
+            hint="The profiler was stopped before its first active step; record a longer window.",
+            path=name,
         )
-    rank = _whole(info.get("rank"))
+    return Contents(
+        distributed=head.distributed or tail.distributed,
+        devices=head.devices or tail.devices,
+        base_ns=whole(head.base_ns) or whole(tail.base_ns) or 0,
+        host=_text(head.host_name or tail.host_name),
+        threads=table.threads,
+        begin_ns=table.begin_ns,
+        end_ns=table.end_ns,
+        gaps=table.gaps,
+        events=table.events(),
+    )
+
+
+def _decode_any(table: EventTable, cutter: Cutter, chunk: bytes, name: str) -> None:
+    """The chunk by the general decoder; cut again where the guess of a boundary was wrong."""
+    try:
+        events = kineto_json.events(chunk, name)
+    except DiagError as error:
+        chunk = cutter.again(chunk)
+        if not chunk.strip() and not cutter.closed:
+            raise error
+        events = kineto_json.events(chunk, name)
+    add_events(table, events)
+
+
+def as_trace(contents: Contents, path: str) -> Trace:
+    """The contents as the trace at a path; the path's last part names the rank where the header does not."""
+    info = contents.distributed if isinstance(contents.distributed, dict) else {}
+    rank = _index(info.get("rank"))
     return Trace(
         path=path,
-        rank=rank if rank is not None else names.rank_from_name(path.name),
-        world_size=_whole(info.get("world_size")),
-        host=_text(document.host_name),
+        rank=rank if rank is not None else names.rank_from_name(file_name(path)),
+        world_size=_index(info.get("world_size")),
+        host=contents.host,
         backend=_text(info.get("backend")),
-        device_names=_device_names(document.devices),
-        base_ns=base_ns,
+        device_names=_device_names(contents.devices),
+        base_ns=contents.base_ns,
         groups=_groups(info.get("pg_config")),
-        threads=threads,
-        begin_ns=frame["ts_ns"].min(),
-        end_ns=(frame["ts_ns"] + frame["dur_ns"]).max(),
-        stored=events,
-        untimed_events=len(kept) - _profiler_spans(kept) - len(frame),
+        threads=contents.threads,
+        begin_ns=contents.begin_ns + contents.base_ns,
+        end_ns=contents.end_ns + contents.base_ns,
+        stored=contents.events,
+        gaps=contents.gaps,
     )
 
 
@@ -66,111 +114,14 @@ def parse_ranks(value: object) -> tuple[int, ...]:
         value = [part for part in value.strip("[]() ").split(",") if part.strip()]
     if not isinstance(value, list | tuple):
         return ()
-    ranks = [_whole(item) for item in value]
+    ranks = [_index(item) for item in value]
     return tuple(rank for rank in ranks if rank is not None) if None not in ranks else ()
 
 
-def exact_ns(texts: Iterable[msgspec.Raw]) -> pl.Series:
-    """Nanoseconds (Int64) of microseconds written as decimal text, to the nanosecond; null where it is no number."""
-    raw = list(texts)
-    lines = b"\n".join(raw)
-    column = (
-        pl.read_csv(lines, has_header=False, schema={"us": pl.String}, quote_char=None)["us"]
-        if raw
-        else pl.Series("us", [], pl.String)
-    )
-    if len(column) != len(raw):  # a value spread over lines: an object where a number belongs
-        column = pl.Series("us", [bytes(item).decode("utf-8", "replace").strip('"') for item in raw])
-    return (
-        column.str.strip_chars('" \r').cast(pl.Decimal(38, 3), strict=False).to_physical().cast(pl.Int64, strict=False)
-    )
-
-
-def _table(events: list[Event], base_ns: int) -> tuple[Events, tuple[tuple[str, str], ...]]:
-    args = [event.args or NO_ARGS for event in events]
-    is_range = (pl.col("cat") == names.CPU_OP) & pl.col("name").str.contains(names.RANGE_PATTERN)
-    columns = {
-        "ts_ns": exact_ns(event.ts for event in events),
-        "dur_ns": exact_ns(event.dur for event in events),
-        "name": _texts([event.name or "" for event in events]),
-        "cat": _categories([event.cat for event in events]),
-        "pid": _labels([event.pid for event in events]),
-        "tid": _labels([event.tid for event in events]),
-        **{key: _integers([getattr(arg, key) for arg in args]) for key in _INT_ARGS},
-        **{key: _texts([_text(getattr(arg, key)) for arg in args]) for key in _TEXT_ARGS},
-        **_shapes(events, args),
-    }
-    table = (
-        pl.DataFrame(columns)
-        .filter(pl.col("ts_ns").is_between(-_FAR_NS, _FAR_NS - abs(base_ns)), pl.col("cat") != "trace")
-        .with_columns(
-            pl.col("ts_ns") + base_ns,
-            # Kineto writes -1 for an activity whose end it lost.
-            pl.col("dur_ns").fill_null(0).clip(0, _FAR_NS),
-            pl.when(is_range).then(pl.lit(names.ANNOTATION)).otherwise(pl.col("cat")).alias("cat"),
-        )
-        .with_row_index(ARGS_ROW)
-    )
-    kinds = tuple(table["cat"].unique(maintain_order=True))
-    distinct = table["name"].unique(maintain_order=True)
-    threads = tuple(table.select("pid", "tid").unique(maintain_order=True).iter_rows())
-    of_thread = {thread: code for code, thread in enumerate(threads)}
-    coded = table.with_columns(
-        pl.col("name").cast(pl.Enum(distinct)).to_physical(),
-        pl.col("cat").cast(pl.Enum(kinds)).to_physical(),
-        pl.Series("thread", [of_thread[thread] for thread in table.select("pid", "tid").iter_rows()], pl.UInt32),
-    )
-    return Events(
-        frame=coded.select(pl.col(key).cast(kind, strict=False) for key, kind in STORED.items()).lazy(),
-        names=distinct,
-        categories=kinds,
-        arguments=table.select(pl.col(key).cast(kind) for key, kind in ARGUMENTS.items()),
-        counters=pl.DataFrame(schema=COUNTERS),
-    ), threads
-
-
-def _profiler_spans(events: list[Event]) -> int:
-    """Events that describe the profiler itself, as long as the whole recording."""
-    return sum(1 for event in events if event.cat == "Trace")
-
-
-def _shapes(events: list[Event], args: list[Args]) -> dict[str, pl.Series]:
-    wanted = [i for i, event in enumerate(events) if event.name and event.name.startswith(_SHAPES_FOR)]
-    found: dict[str, pl.Series] = {}
-    for key in ("input_dims", "input_type"):
-        column: npt.NDArray[np.object_] = np.full(len(events), None, dtype=object)
-        for i in wanted:
-            column[i] = bytes(getattr(args[i], key)).decode("utf-8", "replace")
-        found[key] = pl.Series(key, column.tolist(), dtype=pl.String)
-    return found
-
-
-def _categories(values: list[str | None]) -> pl.Series:
-    known = {value: names.category(value or "") for value in set(values)}
-    return pl.Series([known[value] for value in values], dtype=pl.String)
-
-
-def _texts(values: list[str | None]) -> pl.Series:
-    return pl.Series(values, dtype=pl.String)
-
-
-def _labels(values: list[str | int | float | None]) -> pl.Series:
-    known = {value: "" if value is None else str(value) for value in set(values)}
-    return pl.Series([known[value] for value in values], dtype=pl.String)
-
-
-def _integers(values: list[Any]) -> pl.Series:
-    """Int64; null for what is no integer or too large (Kineto writes 2**64 - 1 for "none")."""
-    return pl.Series(values, dtype=pl.Int64, strict=False)
-
-
-def _whole(value: object) -> int | None:
-    """A non-negative integer from a number or its text."""
-    if isinstance(value, str):
-        value = int(value) if value.strip().isdecimal() and len(value) < 19 else None
-    if isinstance(value, float):
-        value = int(value) if value.is_integer() and abs(value) < _FAR_NS else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _FAR_NS else None
+def _index(value: object) -> int | None:
+    """A rank, a size: a non-negative integer."""
+    found = whole(value)
+    return found if found is not None and found >= 0 else None
 
 
 def _text(value: object) -> str | None:
@@ -204,7 +155,7 @@ def _groups(config: object) -> dict[str, tuple[int, ...]]:
         if isinstance(item, dict) and item.get("pg_name") is not None:
             ranks = parse_ranks(item.get("ranks"))
             # An empty list stands for the default group in some versions.
-            found[str(item["pg_name"])] = ranks or tuple(range(_whole(item.get("pg_size")) or 0)) * (
+            found[str(item["pg_name"])] = ranks or tuple(range(_index(item.get("pg_size")) or 0)) * (
                 item.get("pg_desc") == "default_pg"
             )
     return found

@@ -32,6 +32,16 @@ _OLD_CATEGORIES: Final = {
 # Ranges that a person or a library put around work; old profilers filed them under "Operator".
 RANGE_PATTERN: Final = r"^(?:ProfilerStep#|diag\.|enumerate\(DataLoader\)|Optimizer\.|[A-Za-z]*DataParallel\.forward)"
 
+# Operators whose recorded shapes tell how much they compute.
+SHAPED_OP_PATTERN: Final = (
+    r"^aten::(?:mm|addmm|bmm|baddbmm|linear|matmul|_scaled_mm|_grouped_mm|(?:cudnn_|miopen_|mkldnn_)?convolution(?:_backward)?"
+    r"|_scaled_dot_product_\w+|_flash_attention_\w+|_efficient_attention_\w+)$"
+)
+# Events whose arguments are read: communication on the host, and those operators. A kernel says so by its arguments.
+ARGUMENT_PATTERN: Final = (
+    rf"^(?:gloo:|nccl:|mpi:|ucc:|xccl:|c10d::|_?c10d_functional::|record_param_comms$)|{SHAPED_OP_PATTERN}"
+)
+
 STEP_PATTERN: Final = r"^diag\.step#(\d+)$"
 PROFILER_STEP_PATTERN: Final = r"^ProfilerStep#(\d+)$"
 DATALOADER_PATTERN: Final = r"^enumerate\(DataLoader\)"

@@ -6,27 +6,20 @@ categories, so the events stay in Parquet (or in memory, for small files) and `T
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from . import kineto_names as names
 
 # What `Trace.select` returns. Times in ns since 1970 where the trace has a base time or writes absolute times.
-# ``name`` and ``cat`` are Enums; ``thread`` is an index into Trace.threads; null where an event has no such argument.
-COLUMNS: dict[str, Any] = {
-    "ts_ns": pl.Int64,
-    "dur_ns": pl.Int64,
-    "name": pl.UInt32,
-    "cat": pl.UInt8,
-    "thread": pl.UInt32,
-    "device": pl.Int32,
-    "stream": pl.Int32,
-    "correlation": pl.Int64,
-}
+# ``thread`` is an index into Trace.threads; ``device`` and ``stream`` are null on the host, ``correlation`` where there
+# is none: it is the same number for a call on the host and the work that it launched on the device.
+COLUMNS = ("ts_ns", "dur_ns", "name", "cat", "thread", "device", "stream", "correlation")
 # Arguments of the few events whose arguments are read: communication, and operators whose shapes tell their work.
 ARGUMENTS: dict[str, Any] = {
     "coll_name": pl.String,
@@ -42,7 +35,15 @@ ARGUMENTS: dict[str, Any] = {
 }
 ARGS_ROW = "args_row"  # of a stored event: its row in the table of arguments, null for most
 _ROW = "row"
-STORED: dict[str, Any] = {**COLUMNS, ARGS_ROW: pl.UInt32}
+STORED: dict[str, Any] = {
+    "ts_ns": pl.Int64,
+    "dur_ns": pl.Int64,
+    "name": pl.UInt32,
+    "cat": pl.UInt8,
+    "thread": pl.UInt32,
+    "correlation": pl.Int64,
+    ARGS_ROW: pl.UInt32,
+}
 # Allocator samples of a trace recorded with profile_memory; bytes.
 COUNTERS: dict[str, Any] = {
     "ts_ns": pl.Int64,
@@ -55,8 +56,8 @@ COUNTERS: dict[str, Any] = {
 
 @dataclass(frozen=True, eq=False)
 class Events:
-    """Duration events as they are stored: codes instead of text. ``frame`` has the columns of STORED, in any order of
-    rows; ``arguments`` those of ARGUMENTS; ``counters`` those of COUNTERS."""
+    """Duration events as they are stored: codes instead of text, times without the trace's base. ``frame`` has the
+    columns of STORED, in the order of the file; ``arguments`` those of ARGUMENTS; ``counters`` those of COUNTERS."""
 
     frame: pl.LazyFrame
     names: pl.Series
@@ -74,10 +75,25 @@ class Events:
 
 
 @dataclass(frozen=True, eq=False)
+class Contents:
+    """What a file holds, whatever its name is: the header's fields as they stand there, and the events."""
+
+    distributed: object
+    devices: object
+    base_ns: int
+    host: str | None
+    threads: tuple[tuple[str, str], ...]
+    begin_ns: int  # without the base, like the events
+    end_ns: int
+    gaps: tuple[str, ...]
+    events: Events
+
+
+@dataclass(frozen=True, eq=False)
 class Trace:
     """What one file says. ``begin_ns`` and ``end_ns`` are the first start and the last end of its events."""
 
-    path: Path
+    path: str  # a file, an address, or an archive and its member
     rank: int | None
     world_size: int | None
     host: str | None
@@ -89,7 +105,6 @@ class Trace:
     begin_ns: int
     end_ns: int
     stored: Events
-    untimed_events: int = 0  # left out: no start that could be read
     gaps: tuple[str, ...] = ()  # what of the file was not kept, and why
 
     @property
@@ -104,7 +119,7 @@ class Trace:
     @property
     def counters(self) -> pl.DataFrame:
         """Allocator samples, columns of COUNTERS, by time; empty without ``profile_memory``."""
-        return self.stored.counters
+        return self.stored.counters.with_columns(pl.col("ts_ns") + self.base_ns)
 
     def select(
         self, *categories: str, name: str | None = None, arguments: bool = False, within: tuple[int, int] | None = None
@@ -125,16 +140,36 @@ class Trace:
             codes = stored.names.str.contains(name).arg_true().to_list()
             wanted = wanted.filter(pl.col("name").is_in(codes))
         if within is not None:
-            wanted = wanted.filter(pl.col("ts_ns") >= within[0], pl.col("ts_ns") < within[1])
-        if not arguments:
-            wanted = wanted.drop(ARGS_ROW)
+            begin, end = (edge - self.base_ns for edge in within)
+            wanted = wanted.filter(pl.col("ts_ns") >= begin, pl.col("ts_ns") < end)
         found = (
             wanted.sort(["ts_ns", "dur_ns", _ROW], descending=[False, True, False])
             .drop(_ROW)
-            .with_columns(pl.col("name").cat.to(stored.name_type), pl.col("cat").cat.to(stored.category_type))
+            .with_columns(
+                pl.col("ts_ns") + self.base_ns,
+                pl.col("name").cat.to(stored.name_type), pl.col("cat").cat.to(stored.category_type),
+            )
             .collect()
         )
+        found = found.with_columns(self._on_device(found)).select(*COLUMNS, ARGS_ROW)
         if not arguments:
-            return found
+            return found.drop(ARGS_ROW)
         rows = stored.arguments.with_row_index(ARGS_ROW)
         return found.join(rows, on=ARGS_ROW, how="left", maintain_order="left").drop(ARGS_ROW)
+
+    def _on_device(self, events: pl.DataFrame) -> list[pl.Series]:
+        """The columns device and stream: for work on a device the profiler writes these as process and thread."""
+        device_work = events["cat"].is_in(names.DEVICE_CATEGORIES).to_numpy()
+        thread = events["thread"].to_numpy()
+        columns = []
+        for index, key in enumerate(("device", "stream")):
+            numbers = [_trailing_number(labels[index]) for labels in self.threads]
+            values = np.array(numbers, dtype=np.int32)[thread] if numbers else np.zeros(0, dtype=np.int32)
+            columns.append(pl.Series(key, values).set(pl.Series(~device_work | (values < 0)), None))
+        return columns
+
+
+def _trailing_number(label: str) -> int:
+    """7 of ``7`` and of ``stream 7``; -1 without one that fits."""
+    found = re.search(r"(\d{1,9})$", label)
+    return int(found.group(1)) if found else -1

@@ -28,7 +28,7 @@ def document(*events: dict[str, Any], **header: Any) -> str:
 
 def test_header_and_events(tmp_path: Path) -> None:
     text = document(
-        {**OP, "args": {"correlation": 7, "stream": "7", "device": 0}},
+        {**OP, "cat": "kernel", "pid": 0, "tid": 7, "args": {"correlation": 5, "stream": "7", "device": 0}},
         {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "ts": 0, "args": {"name": "python"}},
         {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "x", "ts": 0, "dur": 9},
         distributedInfo={"rank": 3, "world_size": 8, "backend": "nccl", "pg_config": {"0": [3, 4]}},
@@ -37,14 +37,14 @@ def test_header_and_events(tmp_path: Path) -> None:
     path = write(tmp_path, text)
     trace = read_trace(path)
     assert (trace.rank, trace.world_size, trace.backend, trace.host) == (3, 8, "nccl", "node-a")
-    assert (trace.device_names, trace.groups, trace.base_ns, trace.has_gpu) == (("H200",), {"0": (3, 4)}, 1000, False)
+    assert (trace.device_names, trace.groups, trace.base_ns, trace.has_gpu) == (("H200",), {"0": (3, 4)}, 1000, True)
     row = trace.events.row(0, named=True)
     assert len(trace.events) == 1
     assert (row["ts_ns"], row["dur_ns"], trace.threads[row["thread"]][1], row["correlation"], row["stream"]) == (
         2000,
         2000,
-        "1",
-        7,
+        "7",
+        5,
         7,
     )
 
@@ -68,7 +68,7 @@ def test_events_without_a_time_are_left_out_and_counted(tmp_path: Path) -> None:
     odd = [{**OP, "ts": value} for value in (None, "soon", {"a": 1}, 1e300)]
     trace = read_trace(write(tmp_path, document(OP, *odd, {**OP, "ts": 5, "dur": -1})))
     assert trace.events["dur_ns"].to_list() == [2000, 0]
-    assert trace.untimed_events == 4
+    assert trace.gaps == ("4 events without a start that can be read were left out",)
 
 
 def test_parents_come_before_their_children(tmp_path: Path) -> None:

@@ -1,0 +1,231 @@
+"""What was read of large trace files, kept in Parquet, so that the second opening reads a fraction of the first.
+
+An entry belongs to a file's content, not to its name, and to the version of this reader. It is written beside its place
+and moved there when it is whole; a cache that cannot be written costs time, never a result.
+
+    <cache>/<version>/<content key>/contents.json    header and totals
+    <cache>/<version>/<content key>/*.parquet        events (in parts), names, arguments, counters
+    <cache>/<version>/paths/<hash>.json              a file's size and time, and the key of its content then
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+from isal import isal_zlib
+
+from .trace import Contents, Events
+
+VERSION = "1"  # of what is kept and how: raised with every change in diag.ingest that changes it
+ENVIRONMENT = "DIAG_CACHE"  # a folder, or "off"
+LIMIT_ENVIRONMENT = "DIAG_CACHE_GB"
+_LIMIT_GB = 20.0
+_ROWS_A_PART = 500_000
+_READ_BYTES = 1 << 20
+
+
+class _Saved(msgspec.Struct):
+    distributed: Any
+    devices: Any
+    base_ns: int
+    host: str | None
+    threads: list[tuple[str, str]]
+    begin_ns: int
+    end_ns: int
+    gaps: list[str]
+    categories: list[str]
+    parts: int
+
+
+class _Stamp(msgspec.Struct):
+    size: int
+    mtime_ns: int
+    key: str
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A folder of entries. ``folder`` None: nothing is kept."""
+
+    folder: Path | None
+
+    @property
+    def _entries(self) -> Path | None:
+        return self.folder / VERSION if self.folder is not None else None
+
+    def key_of(self, path: Path) -> str:
+        """The key of a file's content. Reads the file unless its size and time are those of the last time."""
+        stat = path.stat()
+        stamp_path = self._stamp(path)
+        if stamp_path is not None:
+            with suppress(OSError, msgspec.DecodeError):
+                stamp = msgspec.json.decode(stamp_path.read_bytes(), type=_Stamp)
+                if (stamp.size, stamp.mtime_ns) == (stat.st_size, stat.st_mtime_ns):
+                    return stamp.key
+        key = f"{stat.st_size:x}-{_checksum(path):08x}"
+        # A file younger than its clock's grain may still change without a new time.
+        if stamp_path is not None and time.time_ns() - stat.st_mtime_ns > 2_000_000_000:
+            with suppress(OSError):
+                stamp_path.parent.mkdir(parents=True, exist_ok=True)
+                _replace(stamp_path, msgspec.json.encode(_Stamp(stat.st_size, stat.st_mtime_ns, key)))
+        return key
+
+    def _stamp(self, path: Path) -> Path | None:
+        if self._entries is None:
+            return None
+        return self._entries / "paths" / f"{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]}.json"
+
+    def load(self, key: str) -> Contents | None:
+        """The entry of this key; None where there is none that can be read."""
+        if self._entries is None:
+            return None
+        folder = self._entries / key
+        try:
+            saved = msgspec.json.decode((folder / "contents.json").read_bytes(), type=_Saved)
+            tables = {name: pl.read_parquet(folder / f"{name}.parquet") for name in ("names", "arguments", "counters")}
+            parts = [folder / f"events-{number}.parquet" for number in range(saved.parts)]
+            frame = pl.scan_parquet(parts)
+            frame.collect_schema()
+        except (OSError, msgspec.DecodeError, pl.exceptions.PolarsError):
+            return None
+        with suppress(OSError):
+            os.utime(folder)  # the least recently used entries go first
+        return Contents(
+            distributed=saved.distributed,
+            devices=saved.devices,
+            base_ns=saved.base_ns,
+            host=saved.host,
+            threads=tuple(saved.threads),
+            begin_ns=saved.begin_ns,
+            end_ns=saved.end_ns,
+            gaps=tuple(saved.gaps),
+            events=Events(
+                frame=frame,
+                names=tables["names"].to_series(),
+                categories=tuple(saved.categories),
+                arguments=tables["arguments"],
+                counters=tables["counters"],
+            ),
+        )
+
+    @contextmanager
+    def writing(self, key: str) -> Iterator[Writer | None]:
+        """A writer for a new entry, which is kept if `Writer.finish` was reached; None where nothing can be kept."""
+        writer = self._writer(key)
+        try:
+            yield writer
+        finally:
+            if writer is not None:
+                shutil.rmtree(writer.folder, ignore_errors=True)
+
+    def _writer(self, key: str) -> Writer | None:
+        if self._entries is None:
+            return None
+        try:
+            self._entries.mkdir(parents=True, exist_ok=True)
+            return Writer(Path(tempfile.mkdtemp(prefix=f".{key}-", dir=self._entries)), self._entries / key)
+        except OSError:
+            return None
+
+    def prune(self, limit_gb: float | None = None) -> None:
+        """Removes the least recently used entries beyond the limit."""
+        if self._entries is None or not self._entries.is_dir():
+            return
+        limit = (limit_gb if limit_gb is not None else _limit_gb()) * 1e9
+        with suppress(OSError):
+            entries = [e for e in self._entries.iterdir() if (e / "contents.json").exists()]
+            for entry in sorted(entries, key=lambda e: -e.stat().st_mtime):
+                limit -= sum(file.stat().st_size for file in entry.iterdir())
+                if limit < 0:
+                    shutil.rmtree(entry, ignore_errors=True)
+
+
+@dataclass
+class Writer:
+    """Writes one entry beside its place. OSError where the disk is full."""
+
+    folder: Path
+    place: Path
+    parts: int = 0
+    _rows: int = 0
+    _open: list[pl.DataFrame] = field(default_factory=list)
+
+    def write(self, part: pl.DataFrame) -> None:
+        self._open.append(part)
+        self._rows += len(part)
+        if self._rows >= _ROWS_A_PART:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._open:
+            _write(pl.concat(self._open), self.folder / f"events-{self.parts}.parquet")
+            self.parts, self._rows, self._open = self.parts + 1, 0, []
+
+    def finish(self, contents: Contents) -> None:
+        """Moves the entry to its place."""
+        self._flush()
+        events = contents.events
+        _write(events.names.to_frame(), self.folder / "names.parquet")
+        _write(events.arguments, self.folder / "arguments.parquet")
+        _write(events.counters, self.folder / "counters.parquet")
+        saved = _Saved(
+            contents.distributed, contents.devices, contents.base_ns, contents.host, list(contents.threads),
+            contents.begin_ns, contents.end_ns, list(contents.gaps), list(events.categories), self.parts,
+        )  # fmt: skip
+        (self.folder / "contents.json").write_bytes(msgspec.json.encode(saved))
+        with suppress(FileExistsError, OSError):  # somebody else was faster with the same content
+            self.folder.replace(self.place)
+
+
+def user_cache() -> Cache:
+    """The cache that the environment names, else the one in the user's cache folder."""
+    told = os.environ.get(ENVIRONMENT)
+    if told:
+        return Cache(None if told == "off" else Path(told))
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return Cache((Path(base) if base else Path.home() / ".cache") / "diag")
+    except RuntimeError:  # no home
+        return Cache(None)
+
+
+def _limit_gb() -> float:
+    try:
+        return float(os.environ[LIMIT_ENVIRONMENT])
+    except (KeyError, ValueError):
+        return _LIMIT_GB
+
+
+def _write(table: pl.DataFrame, path: Path) -> None:
+    try:
+        table.write_parquet(path, compression="lz4")
+    except pl.exceptions.ComputeError as error:
+        raise OSError(str(error)) from error
+
+
+def _checksum(path: Path) -> int:
+    """CRC-32 of the file: guards against changes, not against forgery; a gigabyte takes a tenth of a second."""
+    found = 0
+    buffer = bytearray(_READ_BYTES)
+    view = memoryview(buffer)
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            found = isal_zlib.crc32(view[:count], found)
+    return found
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(data)
+    temporary.replace(path)

@@ -1,0 +1,185 @@
+"""Collects the events of one file as codes, chunk by chunk, into Parquet or memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import polars as pl
+
+from . import kineto_names as names
+from .kineto_json import Args, Event
+from .trace import ARGUMENTS, COUNTERS, STORED, Events
+
+K = TypeVar("K", str, tuple[str, str])
+
+# A training's trace has thousands of names; one with stacks and modules tens of thousands.
+MAX_NAMES = 1_000_000
+MAX_NAME_CHARS = 4096  # kernels of templates of templates have names of a few thousand characters
+MAX_THREADS = 1_000_000
+OTHER_NAMES = "(other names)"
+FAR_NS = (1 << 62) - 1  # the year 2116: a later time is damage, and a start plus a duration must fit int64
+
+_ARGUMENT = re.compile(names.ARGUMENT_PATTERN)
+_RANGE = re.compile(names.RANGE_PATTERN)
+_WITH_LAUNCH = frozenset((*names.DEVICE_CATEGORIES, *names.LAUNCH_CATEGORIES))
+
+
+@dataclass(frozen=True)
+class Head:
+    """What an event's category, name and thread come to. ``kept`` is False for events about the profiler itself."""
+
+    kept: bool
+    name: int = 0
+    cat: int = 0
+    thread: int = 0
+    kernel: bool = False
+    launches: bool = False  # has a correlation
+    arguments: bool = False  # its arguments are read
+
+
+@dataclass
+class EventTable:
+    """Grows by `add`. ``write`` takes a finished part away (into a file) and is None for a table in memory."""
+
+    write: Callable[[pl.DataFrame], None] | None = None
+    untimed: int = 0
+    begin_ns: int = FAR_NS
+    end_ns: int = -FAR_NS
+    parts: list[pl.DataFrame] = field(default_factory=list)
+    _names: dict[str, int] = field(default_factory=dict)
+    _categories: dict[str, int] = field(default_factory=dict)
+    _threads: dict[tuple[str, str], int] = field(default_factory=dict)
+    _heads: dict[tuple[object, ...], Head] = field(default_factory=dict)
+    _arguments: dict[tuple[object, ...], int] = field(default_factory=dict)
+    _counters: list[pl.DataFrame] = field(default_factory=list)
+    _gaps: dict[str, int] = field(default_factory=dict)
+    rows: int = 0
+
+    def head_of(self, event: Event) -> Head:
+        """The codes of the event's category, name and thread."""
+        key = (event.cat, event.name, event.pid, event.tid)
+        found = self._heads.get(key)
+        if found is None:
+            if len(self._heads) > MAX_NAMES:
+                self._heads.clear()
+            found = self._heads[key] = self._new_head(
+                event.cat or "", event.name or "", _label(event.pid), _label(event.tid)
+            )
+        return found
+
+    def _new_head(self, cat: str, name: str, pid: str, tid: str) -> Head:
+        category = names.category(cat)
+        if category == "trace":
+            return Head(kept=False)
+        if category == names.CPU_OP and _RANGE.match(name):
+            category = names.ANNOTATION
+        return Head(
+            kept=True,
+            name=self._name(name),
+            cat=self._category(category),
+            thread=self._code(self._threads, (pid[:256], tid[:256]), MAX_THREADS, ("", OTHER_NAMES)),
+            kernel=category == names.KERNEL,
+            launches=category in _WITH_LAUNCH,
+            arguments=bool(_ARGUMENT.match(name)),
+        )
+
+    def _name(self, name: str) -> int:
+        if len(name) > MAX_NAME_CHARS:
+            self._gap(f"names longer than {MAX_NAME_CHARS} characters were cut")
+            name = name[:MAX_NAME_CHARS]
+        return self._code(self._names, name, MAX_NAMES, OTHER_NAMES)
+
+    def _category(self, category: str) -> int:
+        return self._code(self._categories, category[:256], 250, "other")
+
+    def _code(self, codes: dict[K, int], key: K, limit: int, beyond: K) -> int:
+        found = codes.get(key)
+        if found is None:
+            if len(codes) >= limit:
+                self._gap(f"more than {limit:,} different names, categories or threads: the rest is called {beyond}")
+                key = beyond
+            found = codes.setdefault(key, len(codes))
+        return found
+
+    def _gap(self, reason: str) -> None:
+        self._gaps[reason] = self._gaps.get(reason, 0) + 1
+
+    def arguments_row(self, args: Args) -> int:
+        """The row of these arguments in the table of arguments; equal ones share it."""
+        row = (
+            _text(args.coll_name), whole(args.in_elems), whole(args.out_elems), _text(args.dtype),
+            _text(args.group_name), _text(args.group_ranks), whole(args.group_size), whole(args.seq),
+            _raw(args.input_dims), _raw(args.input_type),
+        )  # fmt: skip
+        return self._arguments.setdefault(row, len(self._arguments))
+
+    def add(self, part: pl.DataFrame) -> None:
+        """A part with the columns of STORED: ``ts_ns`` null where it could not be read, -1 or null for a lost end."""
+        ts = pl.col("ts_ns")
+        timed = part.filter(ts.is_between(-FAR_NS, FAR_NS)).with_columns(pl.col("dur_ns").fill_null(0).clip(0, FAR_NS))
+        self.untimed += len(part) - len(timed)
+        if timed.is_empty():
+            return
+        self.rows += len(timed)
+        start = timed["ts_ns"].to_numpy()
+        self.begin_ns = min(self.begin_ns, int(start.min()))
+        self.end_ns = max(self.end_ns, int((start + timed["dur_ns"].to_numpy()).max()))
+        if self.write is None:
+            self.parts.append(timed)
+        else:
+            self.write(timed)
+
+    def add_counters(self, part: pl.DataFrame) -> None:
+        """Allocator samples, with the columns of COUNTERS."""
+        self._counters.append(part.filter(pl.col("ts_ns").is_between(-FAR_NS, FAR_NS), pl.col("allocated") >= 0))
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        untimed = {f"{self.untimed} events without a start that can be read were left out": 1} if self.untimed else {}
+        return (*self._gaps, *untimed)
+
+    @property
+    def threads(self) -> tuple[tuple[str, str], ...]:
+        return tuple(self._threads)
+
+    def events(self, frame: pl.LazyFrame | None = None) -> Events:
+        """All that was added; ``frame`` reads the parts that were written."""
+        if frame is None:
+            frame = (pl.concat(self.parts) if self.parts else pl.DataFrame(schema=STORED)).lazy()
+        return Events(
+            frame=frame,
+            names=pl.Series("name", list(self._names), dtype=pl.String),
+            categories=tuple(self._categories),
+            arguments=pl.DataFrame(list(self._arguments), schema=ARGUMENTS, orient="row", strict=False),
+            counters=pl.concat(self._counters).sort("ts_ns", maintain_order=True)
+            if self._counters
+            else pl.DataFrame(schema=COUNTERS),
+        )
+
+
+def _label(value: str | int | float | None) -> str:
+    """A process or a thread as text."""
+    return "" if value is None else str(value)
+
+
+def _text(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value or None
+    return str(value)
+
+
+def _raw(value: bytes) -> str | None:
+    text = bytes(value).decode("utf-8", "replace")
+    return None if text in ("null", "") else text
+
+
+def whole(value: object) -> int | None:
+    """An integer that fits int64, from a number or its text."""
+    if isinstance(value, str) and len(value) < 20 and value.strip().removeprefix("-").isdecimal():
+        value = int(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= FAR_NS else None
