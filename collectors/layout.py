@@ -99,6 +99,11 @@ class RunLayout:
         return self.root / "manifest.json"
 
     @property
+    def tables(self) -> Path:
+        """What an analysis derived from large traces: disposable."""
+        return self.root / "tables"
+
+    @property
     def verdict(self) -> Path:
         return self.root / "verdict.json"
 

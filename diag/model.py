@@ -172,6 +172,39 @@ class PathPiece:
         return self.end_ns - self.start_ns
 
 
+@dataclass(frozen=True, eq=False)
+class CriticalPath:
+    """Consecutive stretches of time, first one first. Arrays of equal length; ``collective`` indexes ``keys``, -1 where
+    the stretch is no transfer."""
+
+    rank: npt.NDArray[np.int64]
+    start_ns: npt.NDArray[np.int64]
+    end_ns: npt.NDArray[np.int64]
+    kind: npt.NDArray[np.int64]
+    detail: npt.NDArray[np.int64]
+    collective: npt.NDArray[np.int64]
+    keys: tuple[tuple[str, int, str], ...]
+
+    @property
+    def dur_ns(self) -> int:
+        return int((self.end_ns - self.start_ns).sum())
+
+    def total(self, kind: Kind, detail: Detail | None = None) -> int:
+        """Nanoseconds of one kind (and detail)."""
+        chosen = self.kind == kind
+        if detail is not None:
+            chosen &= self.detail == detail
+        return int((self.end_ns - self.start_ns)[chosen].sum())
+
+    def pieces(self) -> list[PathPiece]:
+        """The same as objects: for a short path."""
+        columns = (self.rank, self.start_ns, self.end_ns, self.kind, self.detail, self.collective)
+        return [
+            PathPiece(rank, start, end, Kind(kind), Detail(detail), self.keys[key] if key >= 0 else None)
+            for rank, start, end, kind, detail, key in zip(*(c.tolist() for c in columns), strict=True)
+        ]
+
+
 @dataclass(frozen=True)
 class Blame:
     """How long others waited for a rank because it spent more time on one thing than they did."""
@@ -192,13 +225,13 @@ class StepAccount:
     step: int
     dur_ns: int
     parts: tuple[Parts, ...]
-    path: tuple[PathPiece, ...]
+    path: CriticalPath
     blames: tuple[Blame, ...]
     usable: bool = True  # False: warm-up, or next to a profiler window; shown, and left out of the verdict
     note: str = ""
 
     def on_path(self, *kinds: Kind) -> int:
-        return sum(piece.dur_ns for piece in self.path if piece.kind in kinds)
+        return sum(self.path.total(kind) for kind in kinds)
 
 
 @dataclass(frozen=True)

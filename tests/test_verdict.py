@@ -184,8 +184,8 @@ def test_whatever_is_planted_is_accounted_for(
     result = verdict_of(plan)
     assert result.verdict.culprit_ranks == (culprit,)
     for step in result.attribution.steps:
-        assert sum(piece.dur_ns for piece in step.path) == step.dur_ns
-        assert all(a.end_ns == b.start_ns for a, b in zip(step.path, step.path[1:], strict=False))
+        assert sum(piece.dur_ns for piece in step.path.pieces()) == step.dur_ns
+        assert all(a.end_ns == b.start_ns for a, b in zip(step.path.pieces(), step.path.pieces()[1:], strict=False))
         for parts in step.parts:
             whole = parts.compute_ns + parts.exposed_comm_ns + parts.exposed_copy_ns
             whole += parts.data_wait_ns + parts.checkpoint_ns + parts.idle_ns

@@ -11,7 +11,7 @@ from diag.attribution import cpu, gpu, records
 from diag.attribution import intervals as iv
 from diag.attribution.blame import Meetings
 from diag.attribution.clock import Alignment, align
-from diag.attribution.critical_path import walk
+from diag.attribution.critical_path import held_up_at, walk
 from diag.attribution.match import Key, by_key, measure
 from diag.attribution.segments import intervals_of, shift, shift_call
 from diag.attribution.timeline import Timeline
@@ -66,7 +66,7 @@ def attribute(tables: Tables) -> Attribution:
     accounts = []
     for number, members in sorted(by_step.items()):
         path = walk(_comparable(members, tied), timelines, matched)
-        held_up_at = path.held_up_at(sorted(arrivals[number], key=lambda arrival: (arrival[2], arrival[0])))
+        held = held_up_at(path, sorted(arrivals[number], key=lambda arrival: (arrival[2], arrival[0])))
         note = "warm-up" if number < warm_from else disturbed.get(number, "")
         accounts.append(
             StepAccount(
@@ -76,8 +76,8 @@ def attribute(tables: Tables) -> Attribution:
                     parts_of(s, waits.get(rank, iv.EMPTY) if rank in tied else None)
                     for rank, s in sorted(members.items())
                 ),
-                path=path.pieces,
-                blames=meetings.blames(held_up_at),
+                path=path,
+                blames=meetings.blames(held),
                 usable=not note,
                 note=note,
             )

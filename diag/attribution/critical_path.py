@@ -2,78 +2,99 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import numpy as np
 
 from diag.attribution.match import Key
-from diag.attribution.timeline import Timeline, of_label
-from diag.model import CollectiveCall, Kind, PathPiece, RankStep
+from diag.attribution.timeline import Timeline, details_of, kinds_of
+from diag.model import CollectiveCall, CriticalPath, RankStep
 
 # A wait shorter than this is the noise of two clocks readings and a thread's wake-up, not a reason to change ranks.
 EPSILON_NS = 50_000
 
 
-@dataclass(frozen=True)
-class Walk:
-    """The path, first piece first."""
-
-    pieces: tuple[PathPiece, ...]
-
-    @property
-    def dur_ns(self) -> int:
-        return sum(piece.dur_ns for piece in self.pieces)
-
-    def held_up_at(self, arrivals: Iterable[tuple[Key, int, int]]) -> list[Key]:
-        """The collectives whose last rank was on the path when it arrived: (key, last rank, arrival) in, keys out."""
-        starts = [piece.start_ns for piece in self.pieces]
-        found = []
-        for key, rank, arrival in arrivals:
-            # An arrival is where a piece ends; the next one is the transfer, or the wait of somebody who came earlier.
-            index = bisect_left(starts, arrival) - 1
-            near = self.pieces[max(index, 0) : index + 2]
-            if any(p.rank == rank and p.start_ns <= arrival <= p.end_ns for p in near):
-                found.append(key)
-        return found
+def held_up_at(path: CriticalPath, arrivals: Iterable[tuple[Key, int, int]]) -> list[Key]:
+    """The collectives whose last rank was on the path when it arrived: (key, last rank, arrival) in, keys out."""
+    arrivals = list(arrivals)
+    if not arrivals or not len(path.start_ns):
+        return []
+    at = np.array([arrival for _, _, arrival in arrivals], dtype=np.int64)
+    ranks = np.array([rank for _, rank, _ in arrivals], dtype=np.int64)
+    # An arrival is where a piece ends; the next one is the transfer, or the wait of somebody who came earlier.
+    before = np.searchsorted(path.start_ns, at, side="left") - 1
+    met = np.zeros(len(at), dtype=np.bool_)
+    for near in (before, before + 1):
+        index = np.clip(near, 0, len(path.start_ns) - 1)
+        met |= (path.rank[index] == ranks) & (path.start_ns[index] <= at) & (at <= path.end_ns[index])
+    return [key for (key, _, _), held in zip(arrivals, met.tolist(), strict=True) if held]
 
 
 def walk(
     steps: Mapping[int, RankStep],
     timelines: Mapping[int, Timeline],
     matched: Mapping[Key, Mapping[int, CollectiveCall]],
-) -> Walk:
-    """``steps``: rank to its part of this step, on the common clock. The pieces are consecutive in time."""
+) -> CriticalPath:
+    """The path through one step. ``steps``: rank to its part of this step, on the common clock."""
     rank = max(steps, key=lambda r: (steps[r].end_ns, -r))
     time = steps[rank].end_ns
-    pieces: list[PathPiece] = []
-    seen: set[Key] = set()
+    found = _Found()
     while time > steps[rank].begin_ns:
-        index = timelines[rank].segment_before(time)
+        line, begin = timelines[rank], steps[rank].begin_ns
+        index = line.segment_before(time)
         if index is None:
             break
-        line = timelines[rank]
-        start = max(int(line.start_ns[index]), steps[rank].begin_ns)
-        kind, detail = of_label(int(line.label[index]))
-        if kind != Kind.COMM:
-            pieces.append(PathPiece(rank, start, time, kind, detail))
-            time = start
-            continue
+        comm = line.last_communication(index, begin)
+        if comm is None:
+            found.add(rank, line, line.segment_after(begin), index, begin, time)
+            break
+        if comm < index:
+            found.add(rank, line, comm + 1, index, begin, time)
+            time = int(line.end_ns[comm])
+        start = max(int(line.start_ns[comm]), begin)
         call = line.releasing_call(start, time)
         if call is not None and start < call.start_ns < time:
             start = call.start_ns  # one stretch of communication, several collectives one after the other
         key = call.key if call is not None else None
-        last = _last_to_arrive(matched.get(key, {}), steps) if key is not None and key not in seen else None
-        if key is not None:
-            seen.add(key)
+        last = None
+        if key is not None and key not in found.keys:
+            last = _last_to_arrive(matched.get(key, {}), steps)
         if last is None or last[0] == rank or min(last[1], time) - start <= EPSILON_NS:
-            pieces.append(PathPiece(rank, start, time, kind, detail, key))
+            found.add(rank, line, comm, comm, start, time, key)
             time = start
             continue
         arrival = min(last[1], time)
-        if arrival < time:
-            pieces.append(PathPiece(rank, arrival, time, kind, detail, key))
+        found.add(rank, line, comm, comm, arrival, time, key)
         rank, time = last[0], arrival
-    return Walk(tuple(reversed(pieces)))
+    return found.path()
+
+
+class _Found:
+    """Stretches of the path, last one first: runs of segments of one rank, the outer ones cut."""
+
+    def __init__(self) -> None:
+        self.keys: dict[Key, int] = {}
+        self._columns: list[tuple[np.ndarray, ...]] = []
+
+    def add(
+        self, rank: int, line: Timeline, first: int, last: int, start_ns: int, end_ns: int, key: Key | None = None
+    ) -> None:
+        """The segments ``first`` to ``last`` (inclusive) between ``start_ns`` and ``end_ns``."""
+        number = self.keys.setdefault(key, len(self.keys)) if key is not None else -1
+        if end_ns <= start_ns:
+            return
+        run = slice(first, last + 1)
+        start, end, label = line.start_ns[run].copy(), line.end_ns[run].copy(), line.label[run]
+        start[0], end[-1] = start_ns if key is not None else max(start_ns, int(start[0])), end_ns
+        self._columns.append(
+            (np.full(len(start), rank), start, end, kinds_of(label), details_of(label), np.full(len(start), number))
+        )
+
+    def path(self) -> CriticalPath:
+        empty = np.zeros(0, dtype=np.int64)
+        columns = [np.concatenate(parts) for parts in zip(*reversed(self._columns), strict=True)] or [empty] * 6
+        rank, start, end, kind, detail, collective = columns
+        return CriticalPath(rank, start, end, kind, detail, collective, tuple(self.keys))
 
 
 def _last_to_arrive(members: Mapping[int, CollectiveCall], steps: Mapping[int, RankStep]) -> tuple[int, int] | None:

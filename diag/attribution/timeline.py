@@ -21,6 +21,14 @@ def of_label(label: int) -> tuple[Kind, Detail]:
     return Kind(label // _DETAILS), Detail(label % _DETAILS)
 
 
+def kinds_of(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return labels // _DETAILS
+
+
+def details_of(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return labels % _DETAILS
+
+
 LABELS = len(Kind) * _DETAILS
 
 
@@ -36,6 +44,7 @@ class Timeline:
         detail = np.concatenate([s.detail for s in segments]).astype(np.int64)
         self.label = kind * _DETAILS + detail
         self._used = np.unique(self.label)
+        self._communication = np.flatnonzero(kind == Kind.COMM)
         durations = self.end_ns - self.start_ns
         self._before = {
             int(label): np.concatenate(([0], np.cumsum(np.where(self.label == label, durations, 0))))
@@ -49,6 +58,17 @@ class Timeline:
         """Index of the segment that the moment just before ``time_ns`` lies in; None between or before the steps."""
         index = int(np.searchsorted(self.start_ns, time_ns, side="left")) - 1
         return index if index >= 0 and self.end_ns[index] >= time_ns else None
+
+    def segment_after(self, time_ns: int) -> int:
+        """Index of the segment that the moment just after ``time_ns`` lies in, else of the next one."""
+        return int(np.searchsorted(self.end_ns, time_ns, side="right"))
+
+    def last_communication(self, index: int, begin_ns: int) -> int | None:
+        """The last segment up to ``index`` that is communication and reaches beyond ``begin_ns``."""
+        at = int(np.searchsorted(self._communication, index, side="right")) - 1
+        if at < 0 or self.end_ns[self._communication[at]] <= begin_ns:
+            return None
+        return int(self._communication[at])
 
     def activity(self, start_ns: int, end_ns: int) -> Activity:
         """What the rank did in a window, nanoseconds by label."""
@@ -71,7 +91,8 @@ class Timeline:
         """The collective whose end freed the rank at ``end_ns``, among those open in the window."""
         first = int(np.searchsorted(self._call_ends, start_ns, side="right"))
         best: CollectiveCall | None = None
-        for call in self.calls[first:]:
+        for number in range(first, len(self.calls)):
+            call = self.calls[number]
             if call.start_ns < end_ns and (best is None or abs(call.end_ns - end_ns) < abs(best.end_ns - end_ns)):
                 best = call
             if call.end_ns > end_ns and best is not None:

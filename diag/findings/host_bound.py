@@ -22,9 +22,8 @@ def find(subject: Subject) -> list[Finding]:
         return []
     lost = dict.fromkeys(_WHY, 0)
     for step in subject.attribution.usable or subject.attribution.steps:
-        for piece in step.path:
-            if piece.kind == Kind.IDLE and piece.detail in lost:
-                lost[piece.detail] += piece.dur_ns
+        for detail in lost:
+            lost[detail] += step.path.total(Kind.IDLE, detail)
     main = max(lost, key=lambda detail: lost[detail])
     name, why, action = _WHY[main]
     waited = shares.cost(Cost.HOST)

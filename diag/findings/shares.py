@@ -49,13 +49,12 @@ _HOST_DETAILS = (Detail.LAUNCH, Detail.SYNC, Detail.ALLOCATOR)
 def costs_of(step: StepAccount, on_device: bool) -> dict[Cost, int]:
     """Nanoseconds of one step by what could be removed. On a CPU idle time is Python between operators: not counted."""
     costs: dict[Cost, int] = defaultdict(int)
-    for piece in step.path:
-        if piece.kind in (Kind.DATA, Kind.COPY, Kind.COMM, Kind.CHECKPOINT):
-            costs[{**_BLAMED_AS, Kind.COMM: Cost.COMM}[piece.kind]] += piece.dur_ns
-        elif piece.kind == Kind.IDLE and piece.detail == Detail.GC:
-            costs[Cost.GC] += piece.dur_ns
-        elif piece.kind == Kind.IDLE and on_device and piece.detail in _HOST_DETAILS:
-            costs[Cost.HOST] += piece.dur_ns
+    for kind, cost in ((Kind.DATA, Cost.DATA), (Kind.COPY, Cost.COPY), (Kind.COMM, Cost.COMM),
+                       (Kind.CHECKPOINT, Cost.CHECKPOINT)):  # fmt: skip
+        costs[cost] = step.path.total(kind)
+    costs[Cost.GC] = step.path.total(Kind.IDLE, Detail.GC)
+    if on_device:
+        costs[Cost.HOST] = sum(step.path.total(Kind.IDLE, detail) for detail in _HOST_DETAILS)
     for blame in step.blames:
         if _BLAMED_AS.get(blame.kind) == Cost.STRAGGLER and blame.detail != Detail.GC:
             costs[Cost.STRAGGLER] += blame.ns
@@ -116,10 +115,11 @@ def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares
             cost = Cost.GC if blame.detail == Detail.GC else _BLAMED_AS[blame.kind]
             blame_ns[cost][blame.rank][i] += blame.ns
             detail_ns[blame.rank, blame.kind, blame.detail][i] += blame.ns
-        for piece in step.path:
-            if piece.kind == Kind.COMM and piece.collective is not None:
-                tail = tails.get(piece.collective, {}).get(piece.rank, 0)
-                tail_ns[piece.rank][i] += min(max(0, tail - noise.tail_ns), piece.dur_ns)
+        path = step.path
+        for at in np.flatnonzero((path.kind == Kind.COMM) & (path.collective >= 0)).tolist():
+            rank = int(path.rank[at])
+            tail = tails.get(path.keys[path.collective[at]], {}).get(rank, 0)
+            tail_ns[rank][i] += min(max(0, tail - noise.tail_ns), int(path.end_ns[at] - path.start_ns[at]))
     return Shares(
         numbers=tuple(step.step for step in steps),
         dur_ns=np.array([step.dur_ns for step in steps], dtype=np.float64),

@@ -25,7 +25,8 @@ import msgspec
 import polars as pl
 from isal import isal_zlib
 
-from .trace import Contents, Events
+from .event_table import by_category
+from .trace import STORED, Contents, Events
 
 VERSION = "1"  # of what is kept and how: raised with every change in diag.ingest that changes it
 ENVIRONMENT = "DIAG_CACHE"  # a folder, or "off"
@@ -45,7 +46,6 @@ class _Saved(msgspec.Struct):
     end_ns: int
     gaps: list[str]
     categories: list[str]
-    parts: int
 
 
 class _Stamp(msgspec.Struct):
@@ -59,6 +59,7 @@ class Cache:
     """A folder of entries. ``folder`` None: nothing is kept."""
 
     folder: Path | None
+    told: bool = False  # by the user: also what belongs to a run directory goes there
 
     @property
     def _entries(self) -> Path | None:
@@ -94,9 +95,7 @@ class Cache:
         try:
             saved = msgspec.json.decode((folder / "contents.json").read_bytes(), type=_Saved)
             tables = {name: pl.read_parquet(folder / f"{name}.parquet") for name in ("names", "arguments", "counters")}
-            parts = [folder / f"events-{number}.parquet" for number in range(saved.parts)]
-            frame = pl.scan_parquet(parts)
-            frame.collect_schema()
+            frames = [_scan(folder, code) for code in range(len(saved.categories))]
         except (OSError, msgspec.DecodeError, pl.exceptions.PolarsError):
             return None
         with suppress(OSError):
@@ -111,7 +110,7 @@ class Cache:
             end_ns=saved.end_ns,
             gaps=tuple(saved.gaps),
             events=Events(
-                frame=frame,
+                frames=tuple(frames),
                 names=tables["names"].to_series(),
                 categories=tuple(saved.categories),
                 arguments=tables["arguments"],
@@ -169,7 +168,10 @@ class Writer:
 
     def _flush(self) -> None:
         if self._open:
-            _write(pl.concat(self._open), self.folder / f"events-{self.parts}.parquet")
+            categories = 1 + max(int(part["cat"].max() or 0) for part in self._open)  # type: ignore[arg-type]
+            for code, rows in enumerate(by_category(self._open, categories)):
+                if len(rows):
+                    _write(rows, self.folder / f"events-{code}-{self.parts:05}.parquet")
             self.parts, self._rows, self._open = self.parts + 1, 0, []
 
     def finish(self, contents: Contents) -> None:
@@ -181,7 +183,7 @@ class Writer:
         _write(events.counters, self.folder / "counters.parquet")
         saved = _Saved(
             contents.distributed, contents.devices, contents.base_ns, contents.host, list(contents.threads),
-            contents.begin_ns, contents.end_ns, list(contents.gaps), list(events.categories), self.parts,
+            contents.begin_ns, contents.end_ns, list(contents.gaps), list(events.categories),
         )  # fmt: skip
         (self.folder / "contents.json").write_bytes(msgspec.json.encode(saved))
         with suppress(FileExistsError, OSError):  # somebody else was faster with the same content
@@ -192,7 +194,7 @@ def user_cache() -> Cache:
     """The cache that the environment names, else the one in the user's cache folder."""
     told = os.environ.get(ENVIRONMENT)
     if told:
-        return Cache(None if told == "off" else Path(told))
+        return Cache(None if told == "off" else Path(told), told=True)
     base = os.environ.get("XDG_CACHE_HOME")
     try:
         return Cache((Path(base) if base else Path.home() / ".cache") / "diag")
@@ -205,6 +207,11 @@ def _limit_gb() -> float:
         return float(os.environ[LIMIT_ENVIRONMENT])
     except (KeyError, ValueError):
         return _LIMIT_GB
+
+
+def _scan(folder: Path, category: int) -> pl.LazyFrame:
+    parts = sorted(folder.glob(f"events-{category}-*.parquet"))
+    return pl.scan_parquet(parts) if parts else pl.LazyFrame(schema=STORED)
 
 
 def _write(table: pl.DataFrame, path: Path) -> None:

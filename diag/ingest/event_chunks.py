@@ -171,7 +171,9 @@ class _Structure:
         commas = np.flatnonzero(self._bytes == ord(","))
         commas = commas[~self._in_string(commas)]
         before = np.searchsorted(self.position, commas) - 1
-        depth = np.where(before >= 0, self.depth[np.maximum(before, 0)], 0) if len(self.depth) else np.zeros(len(commas))
+        depth = (
+            np.where(before >= 0, self.depth[np.maximum(before, 0)], 0) if len(self.depth) else np.zeros(len(commas))
+        )
         found: npt.NDArray[np.int64] = commas[depth == 0]
         return found
 

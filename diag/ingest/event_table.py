@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -145,19 +145,30 @@ class EventTable:
     def threads(self) -> tuple[tuple[str, str], ...]:
         return tuple(self._threads)
 
-    def events(self, frame: pl.LazyFrame | None = None) -> Events:
-        """All that was added; ``frame`` reads the parts that were written."""
-        if frame is None:
-            frame = (pl.concat(self.parts) if self.parts else pl.DataFrame(schema=STORED)).lazy()
+    @property
+    def categories(self) -> tuple[str, ...]:
+        return tuple(self._categories)
+
+    def events(self, frames: Sequence[pl.LazyFrame] | None = None) -> Events:
+        """All that was added. ``frames``, one for each category, read the parts that were written."""
+        if frames is None:
+            frames = [part.lazy() for part in by_category(self.parts, len(self._categories))]
         return Events(
-            frame=frame,
+            frames=tuple(frames),
             names=pl.Series("name", list(self._names), dtype=pl.String),
-            categories=tuple(self._categories),
+            categories=self.categories,
             arguments=pl.DataFrame(list(self._arguments), schema=ARGUMENTS, orient="row", strict=False),
             counters=pl.concat(self._counters).sort("ts_ns", maintain_order=True)
             if self._counters
             else pl.DataFrame(schema=COUNTERS),
         )
+
+
+def by_category(parts: Sequence[pl.DataFrame], categories: int) -> list[pl.DataFrame]:
+    """The rows of the parts, a table for each category."""
+    empty = pl.DataFrame(schema=STORED)
+    found = pl.concat([empty, *parts]).partition_by("cat", as_dict=True)
+    return [found.get((code,), empty) for code in range(categories)]
 
 
 def _label(value: str | int | float | None) -> str:

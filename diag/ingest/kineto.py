@@ -17,22 +17,15 @@ from .event_chunks import Cutter
 from .event_table import EventTable, whole
 from .kineto_events import add_events
 from .kineto_text import KinetoText
+from .sources import opened
 from .text_stream import blocks, file_name
 from .trace import Contents, Trace
 
 
 def read_trace(path: Path | str) -> Trace:
     """The trace in a .json or .json.gz file. DiagError when the file is not a whole trace or holds no event."""
-    path = Path(path)
-    try:
-        with path.open("rb", buffering=0) as file:
-            return as_trace(read_contents(file, str(path)), str(path))
-    except OSError as error:
-        raise DiagError(
-            f"{path.name}: cannot be read: {error.strerror or error}",
-            hint="Check the path and its permissions.",
-            path=path,
-        ) from error
+    with opened(str(path)) as file:
+        return as_trace(read_contents(file, str(path)), str(path))
 
 
 def read_contents(file: BinaryIO, name: str, write: Callable[[pl.DataFrame], None] | None = None) -> Contents:
@@ -85,10 +78,10 @@ def _decode_any(table: EventTable, cutter: Cutter, chunk: bytes, name: str) -> N
     add_events(table, events)
 
 
-def as_trace(contents: Contents, path: str) -> Trace:
-    """The contents as the trace at a path; the path's last part names the rank where the header does not."""
+def as_trace(contents: Contents, path: str, rank: int | None = None) -> Trace:
+    """The contents as the trace at a path. Without a rank the header names it, else the path's last part."""
     info = contents.distributed if isinstance(contents.distributed, dict) else {}
-    rank = _index(info.get("rank"))
+    rank = rank if rank is not None else _index(info.get("rank"))
     return Trace(
         path=path,
         rank=rank if rank is not None else names.rank_from_name(file_name(path)),

@@ -26,9 +26,7 @@ def add_events(table: EventTable, events: Sequence[Event]) -> None:
                 heads.append(head)
     args = [event.args or NO_ARGS for event in kept]
     rows = [
-        table.arguments_row(arg)
-        if head.arguments or (head.kernel and arg.coll_name is not None)
-        else None
+        table.arguments_row(arg) if head.arguments or (head.kernel and arg.coll_name is not None) else None
         for head, arg in zip(heads, args, strict=True)
     ]
     columns: dict[str, Any] = {
@@ -88,11 +86,11 @@ def _thousandfold(us: pl.Series) -> pl.Series:
     return us.to_frame("us").select(pl.when(safe).then(pl.col("us") * 1000)).to_series()
 
 
-def _frame(columns: dict[str, Any], schema: dict[str, Any]) -> pl.DataFrame:
+def _frame(columns: dict[str, Any], schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
     """Columns of these types; null for what does not fit."""
     return pl.DataFrame(
         {
             key: value if isinstance(value, pl.Series) else pl.Series(value, dtype=pl.Int64, strict=False)
             for key, value in columns.items()
         }
-    ).cast(schema, strict=False)
+    ).cast(pl.Schema(schema), strict=False)

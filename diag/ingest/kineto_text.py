@@ -19,7 +19,7 @@ import polars as pl
 from . import kineto_json
 from .byte_columns import Mask, Positions, Text
 from .event_table import MAX_NAMES, EventTable, Head
-from .kineto_events import MEMORY_EVENT, add_events, us_to_ns
+from .kineto_events import MEMORY_EVENT, add_events
 from .trace import ARGS_ROW, COUNTERS, STORED
 
 _PHASE, _DURATION = b'    "ph": "', b'    "ph": "X", '
@@ -141,9 +141,7 @@ class KinetoText:
             return None  # printed in another order: its parts are on other lines
         return self.table.head_of(event)
 
-    def _add(
-        self, events: _Layout, ts_ns: Positions, dur_ns: Positions, known: list[Head], code: Positions
-    ) -> None:
+    def _add(self, events: _Layout, ts_ns: Positions, dur_ns: Positions, known: list[Head], code: Positions) -> None:
         if not known:
             return
 
@@ -189,7 +187,9 @@ class KinetoText:
         begin = events.after(_SAMPLE_TIME)
         columns["ts_ns"], timed = events.text.microseconds(begin, events.text.number_end(begin))
         samples = pl.DataFrame(columns).select(*COUNTERS).filter(timed)
-        self.table.add_counters(samples.filter(pl.all_horizontal(pl.all() != _ABSENT)).cast(COUNTERS, strict=False))
+        self.table.add_counters(
+            samples.filter(pl.all_horizontal(pl.all() != _ABSENT)).cast(pl.Schema(COUNTERS), strict=False)
+        )
 
 
 def _layout(text: Text) -> _Layout | None:

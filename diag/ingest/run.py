@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from diag.collectors.layout import RankLayout, RunLayout
@@ -17,12 +18,12 @@ from diag.collectors.records import (
     StepRecord,
 )
 from diag.errors import DiagError
-from diag.ingest.kineto import read_trace
+from diag.ingest.cache import Cache
 from diag.ingest.lines import read_lines, read_record
+from diag.ingest.reading import Reading, read_traces
+from diag.ingest.sources import exists, is_remote, trace_files
 from diag.ingest.trace import Trace
 from diag.model import Gap
-
-_TRACE_ENDINGS = (".json", ".json.gz")
 
 
 @dataclass(frozen=True)
@@ -78,21 +79,23 @@ class Tables:
         return tuple(rank for rank in range(self.world_size or 0) if rank not in used)
 
 
-def open_paths(paths: Sequence[Path]) -> Tables:
+def open_paths(paths: Sequence[Path | str], reading: Reading | None = None) -> Tables:
     """The tables of a run directory, or of all traces under the paths. DiagError where there is nothing to analyse."""
-    for path in paths:
-        if not path.exists():
-            raise DiagError("no such file or folder", path=path, hint="give a run directory or a folder of traces")
-    if len(paths) == 1 and paths[0].is_dir() and RunLayout(paths[0]).is_run():
-        tables = _open_run(RunLayout(paths[0]))
+    names = [str(path) for path in paths]
+    reading = reading or Reading()
+    for name in names:
+        if not exists(name):
+            raise DiagError("no such file or folder", path=name, hint="give a run directory or a folder of traces")
+    if len(names) == 1 and not is_remote(names[0]) and RunLayout(Path(names[0])).is_run():
+        tables = _open_run(RunLayout(Path(names[0])), reading)
     else:
-        tables = _open_traces(paths)
+        tables = _open_traces(names, reading)
     if all(rank.empty for rank in tables.ranks.values()):
-        raise _nothing(paths, tables)
+        raise _nothing(names, tables)
     return tables
 
 
-def _nothing(paths: Sequence[Path], tables: Tables) -> DiagError:
+def _nothing(paths: Sequence[str], tables: Tables) -> DiagError:
     reasons = "".join(f"\n      {gap.path}: {gap.reason}" for gap in tables.gaps[:10])
     if tables.manifest is not None or tables.ranks:
         message = "the run recorded no step" + reasons
@@ -106,14 +109,18 @@ def _nothing(paths: Sequence[Path], tables: Tables) -> DiagError:
 # -- a run directory ---------------------------------------------------------------------------------------------------
 
 
-def _open_run(layout: RunLayout) -> Tables:
+def _open_run(layout: RunLayout, reading: Reading) -> Tables:
     gaps: list[Gap] = []
+    reading = replace(reading, cache=_run_cache(layout, reading.cache))
     manifest, gap = read_record(layout.manifest, Manifest)
     if gap is not None:
         gaps.append(gap)
     elif manifest is None:
         gaps.append(Gap(str(layout.manifest), "is missing: what was run is not known"))
-    ranks = {rank: _open_rank(rank, files, gaps) for rank, files in layout.ranks().items()}
+    found = layout.ranks()
+    files = {str(path): rank for rank, own in found.items() for path in own.traces()}
+    traces = _by_rank(list(files), reading, gaps, files)
+    ranks = {rank: _open_rank(rank, own, tuple(traces.get(rank, ())), gaps) for rank, own in found.items()}
     world_size = manifest.world_size if manifest is not None else None
     if world_size is None:
         world_size = next((r.identity.world_size for r in ranks.values() if r.identity is not None), None)
@@ -125,7 +132,7 @@ def _open_run(layout: RunLayout) -> Tables:
     return Tables(layout.root, manifest, world_size, ranks, tuple(gaps))
 
 
-def _open_rank(rank: int, files: RankLayout, gaps: list[Gap]) -> RankTables:
+def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: list[Gap]) -> RankTables:
     identity, gap = read_record(files.identity, RankRecord)
     heartbeat, heartbeat_gap = read_record(files.heartbeat, Heartbeat)
     steps, step_gaps = read_lines(files.steps, StepRecord)
@@ -148,41 +155,57 @@ def _open_rank(rank: int, files: RankLayout, gaps: list[Gap]) -> RankTables:
         groups=groups,
         device=tuple(samples),
         heartbeat=heartbeat,
-        traces=tuple(_traces(files.traces(), gaps)),
+        traces=traces,
     )
 
 
-def _traces(paths: Iterable[Path], gaps: list[Gap]) -> list[Trace]:
-    traces = []
-    for path in paths:
-        try:
-            traces.append(read_trace(path))
-        except DiagError as error:
-            gaps.append(Gap(str(path), error.message.removeprefix(f"{path.name}: ")))
-    return traces
+def _by_rank(
+    paths: Sequence[str], reading: Reading, gaps: list[Gap], known: Mapping[str, int]
+) -> dict[int, list[Trace]]:
+    """The traces at these paths, whose ranks are known."""
+    found: dict[int, list[Trace]] = {}
+    for trace in _read(paths, reading, gaps):
+        found.setdefault(known[trace.path], []).append(trace)
+    return found
+
+
+def _read(paths: Sequence[str], reading: Reading, gaps: list[Gap]) -> Iterator[Trace]:
+    for item in read_traces(paths, reading):
+        if isinstance(item, Gap):
+            gaps.append(item)
+        else:
+            gaps.extend(Gap(item.path, reason) for reason in item.gaps)
+            yield item
+
+
+def _run_cache(layout: RunLayout, otherwise: Cache) -> Cache:
+    """The run's own folder for tables, if it can be written and the user did not say otherwise."""
+    if otherwise.told or not os.access(layout.root, os.W_OK):
+        return otherwise
+    return Cache(layout.tables)
 
 
 # -- traces of any other tool ------------------------------------------------------------------------------------------
 
 
-def _open_traces(paths: Sequence[Path]) -> Tables:
+def _open_traces(paths: Sequence[str], reading: Reading) -> Tables:
     gaps: list[Gap] = []
     by_rank: dict[int, list[Trace]] = {}
-    for trace in _traces(_trace_files(paths, gaps), gaps):
+    for trace in _read(trace_files(paths, gaps), reading, gaps):
         rank = trace.rank
         if rank is None:
             rank = next(r for r in range(len(by_rank) + 1) if r not in by_rank)
-            gaps.append(Gap(str(trace.path), f"says no rank, in the file or in its name; taken as rank {rank}"))
+            gaps.append(Gap(trace.path, f"says no rank, in the file or in its name; taken as rank {rank}"))
         elif rank in by_rank:
-            gaps.append(Gap(str(trace.path), f"a second trace of rank {rank}; both are used"))
+            gaps.append(Gap(trace.path, f"a second trace of rank {rank}; both are used"))
         by_rank.setdefault(rank, []).append(trace)
     ranks = {rank: RankTables(rank, traces=tuple(traces)) for rank, traces in sorted(by_rank.items())}
     sizes = [trace.world_size for traces in by_rank.values() for trace in traces if trace.world_size]
     world_size = max(sizes, default=None)
     absent = [rank for rank in range(world_size or 0) if rank not in ranks]
     if absent:
-        gaps.append(Gap(str(paths[0]), f"no trace of {rank_ranges(absent)}"))
-    return Tables(paths[0], None, world_size, ranks, tuple(gaps))
+        gaps.append(Gap(paths[0], f"no trace of {rank_ranges(absent)}"))
+    return Tables(Path(paths[0]), None, world_size, ranks, tuple(gaps))
 
 
 def rank_ranges(ranks: Sequence[int]) -> str:
@@ -196,15 +219,3 @@ def rank_ranges(ranks: Sequence[int]) -> str:
     texts = [str(a) if a == b else f"{a}-{b}" for a, b in spans]
     more = f" and {len(texts) - 8} more spans" if len(texts) > 8 else ""
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(texts[:8]) + more
-
-
-def _trace_files(paths: Sequence[Path], gaps: list[Gap]) -> list[Path]:
-    found: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            found.extend(sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(_TRACE_ENDINGS)))
-        elif path.name.endswith(_TRACE_ENDINGS):
-            found.append(path)
-        else:
-            gaps.append(Gap(str(path), "is not a trace: Kineto traces end in .json or .json.gz"))
-    return found

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
+import re
 import tarfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-
 from isal import igzip, isal_zlib
-
 
 from diag.errors import DiagError
 
@@ -32,7 +31,7 @@ def damaged(path: str, reason: str) -> DiagError:
 
 def file_name(path: str) -> str:
     """The last part of a path, an address, or an archive's member."""
-    return path.replace("\\", "/").rsplit("/", 1)[-1]
+    return re.split(r"[/\\!]", path)[-1]
 
 
 def blocks(file: BinaryIO, name: str) -> Iterator[bytes]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -21,7 +20,7 @@ from . import kineto_names as names
 # is none: it is the same number for a call on the host and the work that it launched on the device.
 COLUMNS = ("ts_ns", "dur_ns", "name", "cat", "thread", "device", "stream", "correlation")
 # Arguments of the few events whose arguments are read: communication, and operators whose shapes tell their work.
-ARGUMENTS: dict[str, Any] = {
+ARGUMENTS: dict[str, type[pl.DataType]] = {
     "coll_name": pl.String,
     "in_elems": pl.Int64,
     "out_elems": pl.Int64,
@@ -35,7 +34,7 @@ ARGUMENTS: dict[str, Any] = {
 }
 ARGS_ROW = "args_row"  # of a stored event: its row in the table of arguments, null for most
 _ROW = "row"
-STORED: dict[str, Any] = {
+STORED: dict[str, type[pl.DataType]] = {
     "ts_ns": pl.Int64,
     "dur_ns": pl.Int64,
     "name": pl.UInt32,
@@ -45,7 +44,7 @@ STORED: dict[str, Any] = {
     ARGS_ROW: pl.UInt32,
 }
 # Allocator samples of a trace recorded with profile_memory; bytes.
-COUNTERS: dict[str, Any] = {
+COUNTERS: dict[str, type[pl.DataType]] = {
     "ts_ns": pl.Int64,
     "device_type": pl.Int16,
     "device": pl.Int16,
@@ -56,10 +55,11 @@ COUNTERS: dict[str, Any] = {
 
 @dataclass(frozen=True, eq=False)
 class Events:
-    """Duration events as they are stored: codes instead of text, times without the trace's base. ``frame`` has the
-    columns of STORED, in the order of the file; ``arguments`` those of ARGUMENTS; ``counters`` those of COUNTERS."""
+    """Duration events as they are stored: codes instead of text, times without the trace's base. For each category a
+    frame with the columns of STORED, in the order of the file; ``arguments`` has the columns of ARGUMENTS, ``counters``
+    those of COUNTERS."""
 
-    frame: pl.LazyFrame
+    frames: tuple[pl.LazyFrame, ...]
     names: pl.Series
     categories: tuple[str, ...]
     arguments: pl.DataFrame
@@ -132,22 +132,28 @@ class Trace:
         costs no more on five million events than on five.
         """
         stored = self.stored
-        wanted = stored.frame.with_row_index(_ROW)  # events of one moment stay in the order of the file
-        if categories:
-            codes = [code for code, category in enumerate(stored.categories) if category in categories]
-            wanted = wanted.filter(pl.col("cat").is_in(codes))
+        frames = [
+            frame
+            for category, frame in zip(stored.categories, stored.frames, strict=True)
+            if not categories or category in categories
+        ]
+        if not frames:
+            frames = [pl.LazyFrame(schema=STORED)]
+        tests = []
         if name is not None:
-            codes = stored.names.str.contains(name).arg_true().to_list()
-            wanted = wanted.filter(pl.col("name").is_in(codes))
+            tests.append(pl.col("name").is_in(stored.names.str.contains(name).arg_true().to_list()))
         if within is not None:
             begin, end = (edge - self.base_ns for edge in within)
-            wanted = wanted.filter(pl.col("ts_ns") >= begin, pl.col("ts_ns") < end)
+            tests.append((pl.col("ts_ns") >= begin) & (pl.col("ts_ns") < end))
         found = (
-            wanted.sort(["ts_ns", "dur_ns", _ROW], descending=[False, True, False])
+            # Events of one moment stay in the order of the file.
+            pl.concat([frame.with_row_index(_ROW).filter(*tests) for frame in frames])
+            .sort(["ts_ns", "dur_ns", _ROW], descending=[False, True, False])
             .drop(_ROW)
             .with_columns(
                 pl.col("ts_ns") + self.base_ns,
-                pl.col("name").cat.to(stored.name_type), pl.col("cat").cat.to(stored.category_type),
+                pl.col("name").cat.to(stored.name_type),
+                pl.col("cat").cat.to(stored.category_type),
             )
             .collect()
         )

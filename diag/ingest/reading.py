@@ -1,0 +1,221 @@
+"""Reads many trace files: from the cache where it knows them, here, in several processes, or on a Dask cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from hashlib import sha256
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from diag.errors import DiagError
+from diag.model import Gap
+
+from . import kineto, sources
+from .cache import Cache, user_cache
+from .text_stream import file_name, members
+from .trace import Trace
+
+# Reading a smaller file again takes no longer than a cache entry of it.
+_CACHED_FROM_BYTES, _CACHED_FROM_GZIP_BYTES = 16 << 20, 1 << 20
+# A process needs a third of a second to start: worth it from about this much text on.
+_POOL_FROM_BYTES = 400 << 20
+_GZIP_RATIO = 15  # of a trace, for estimates
+_BYTES_A_PROCESS = 600 << 20  # of memory, at least
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How to read. ``ranks``: rank by path, where neither the header nor the name says it (or says it wrong);
+    ``progress`` is told (files done, files in all, the file)."""
+
+    cache: Cache = field(default_factory=user_cache)
+    jobs: int | None = None  # processes; None: as many as pay
+    cluster: str | None = None  # address of a Dask scheduler
+    ranks: dict[str, int] = field(default_factory=dict)
+    progress: Callable[[int, int, str], None] | None = None
+
+
+class _Found(msgspec.Struct):
+    """What a worker sends back for one trace: its key in the cache, or its contents, or what is wrong with it."""
+
+    path: str
+    key: str = ""
+    contents: Any = None
+    reason: str = ""
+
+
+def read_traces(paths: Sequence[str], reading: Reading) -> Iterator[Trace | Gap]:
+    """The trace or the traces (of an archive) at each path, in order; a Gap for what cannot be read."""
+    for found in _run(paths, reading):
+        for item in found:
+            yield _trace(item, reading)
+
+
+def _trace(item: _Found, reading: Reading) -> Trace | Gap:
+    contents = item.contents if item.contents is not None else reading.cache.load(item.key) if item.key else None
+    if contents is None:
+        return Gap(item.path, item.reason or "its entry in the cache vanished while it was read; run again")
+    return kineto.as_trace(contents, item.path, rank=reading.ranks.get(item.path))
+
+
+def _run(paths: Sequence[str], reading: Reading) -> Iterator[list[_Found]]:
+    say = reading.progress or _say_nothing
+    folder = str(reading.cache.folder) if reading.cache.folder is not None else None
+    if reading.cluster is not None:
+        yield from _on_cluster(paths, reading.cluster, folder, say)
+        return
+    jobs = reading.jobs if reading.jobs is not None else _paying_jobs(paths)
+    if jobs < 2 or len(paths) < 2:
+        for number, path in enumerate(paths):
+            say(number, len(paths), path)
+            yield read_file(path, folder)
+        return
+    # Not fork: polars has threads.
+    with ProcessPoolExecutor(min(jobs, len(paths)), mp_context=get_context("spawn")) as pool:
+        # The largest first, so that none is left for the end.
+        waiting = {
+            pool.submit(read_file, path, folder): path for path in sorted(paths, key=sources.size_of, reverse=True)
+        }
+        done: dict[str, list[_Found]] = {}
+        for number, future in enumerate(as_completed(waiting)):
+            path = waiting[future]
+            done[path] = future.result()
+            say(number + 1, len(paths), path)
+    yield from (done[path] for path in paths)
+
+
+def _say_nothing(*_: object) -> None:
+    return
+
+
+def _on_cluster(
+    paths: Sequence[str], address: str, folder: str | None, say: Callable[[int, int, str], None]
+) -> Iterator[list[_Found]]:
+    """Only paths travel to the workers and cache keys come back: both see the traces and the cache folder."""
+    try:
+        from distributed import Client
+        from distributed import as_completed as done_in_order
+    except ImportError as error:
+        raise DiagError("a cluster needs dask.distributed", hint="pip install 'diag[cluster]'") from error
+    if folder is None:
+        raise DiagError("a cluster needs a cache folder that its workers share", hint="Set DIAG_CACHE to one.")
+    try:
+        client = Client(address, timeout=20)
+    except (OSError, ValueError, TypeError) as error:
+        raise DiagError(f"no Dask scheduler answers at {address}", hint="Start one: dask scheduler") from error
+    with client:
+        futures = client.map(read_file, paths, folder=folder, pure=False, retries=2)
+        for number, future in enumerate(done_in_order(futures)):
+            say(number + 1, len(paths), paths[futures.index(future)])
+        for path, future in zip(paths, futures, strict=True):
+            if future.status == "finished":
+                yield future.result()
+            else:
+                yield [_Found(path, reason=f"a worker of the cluster failed on it: {future.exception()}")]  # type: ignore[no-untyped-call]
+
+
+def read_file(path: str, folder: str | None) -> list[_Found]:
+    """Reads one file, through the cache in ``folder`` if it is large. Never raises for what is wrong with the file."""
+    cache = Cache(Path(folder) if folder is not None else None)
+    keep_memory()
+    try:
+        if sources.is_archive(path):
+            try:
+                return list(_read_archive(path, cache))
+            except OSError:  # a full disk under the cache, or the archive itself: then this raises again
+                return list(_read_archive(path, Cache(None)))
+        size = sources.size_of(path)
+        limit = _CACHED_FROM_GZIP_BYTES if path.endswith(".gz") else _CACHED_FROM_BYTES
+        if cache.folder is None or size < limit:
+            with sources.opened(path) as file:
+                return [_Found(path, contents=kineto.read_contents(file, path))]
+        key = sources.remote_key(path) if sources.is_remote(path) else cache.key_of(Path(path))
+        if cache.load(key) is not None:
+            return [_Found(path, key)]
+        return [_ingest(path, lambda: sources.opened(path), cache, key)]
+    except (DiagError, OSError) as error:
+        reason = error.message if isinstance(error, DiagError) else f"cannot be read: {error.strerror or error}"
+        return [_Found(path, reason=reason.removeprefix(f"{file_name(path)}: "))]
+
+
+def _ingest(path: str, opened: Callable[[], Any], cache: Cache, key: str) -> _Found:
+    """The file into the cache; into memory where the cache cannot be written (a full disk)."""
+    with cache.writing(key) as writer:
+        if writer is not None:
+            try:
+                with opened() as file:
+                    writer.finish(kineto.read_contents(file, path, writer.write))
+                cache.prune()
+                return _Found(path, key)
+            except OSError:
+                pass
+    with opened() as file:
+        return _Found(path, contents=kineto.read_contents(file, path))
+
+
+def _read_archive(path: str, cache: Cache) -> Iterator[_Found]:
+    """One pass over the archive: every member called like a trace. OSError where the cache cannot be written."""
+    archive_key = ""
+    if cache.folder is not None:
+        archive_key = sources.remote_key(path) if sources.is_remote(path) else cache.key_of(Path(path))
+    found = 0
+    with sources.opened(path) as file:
+        for name, content in members(file, path):
+            if not name.endswith(sources.TRACE_ENDINGS):
+                continue
+            found += 1
+            inner = f"{path}!{name}"
+            if content is None:
+                yield _Found(inner, reason="is a link or a device in the archive, not a file")
+                continue
+            key = f"{archive_key}-{sha256(name.encode()).hexdigest()[:16]}"
+            try:
+                yield _read_member(inner, content, cache, key)
+            except DiagError as error:
+                yield _Found(inner, reason=error.message.removeprefix(f"{file_name(inner)}: "))
+    if not found:
+        yield _Found(path, reason="holds no file that ends in .json or .json.gz")
+
+
+def _read_member(path: str, content: BinaryIO, cache: Cache, key: str) -> _Found:
+    if cache.load(key) is not None:
+        return _Found(path, key)
+    with cache.writing(key) as writer:
+        if writer is None:
+            return _Found(path, contents=kineto.read_contents(content, path))
+        writer.finish(kineto.read_contents(content, path, writer.write))
+    return _Found(path, key)
+
+
+def _paying_jobs(paths: Sequence[str]) -> int:
+    """Processes that are worth their start, and that the memory has room for."""
+    text = sum(sources.size_of(p) * (_GZIP_RATIO if p.endswith(("gz",)) else 1) for p in paths)
+    if text < _POOL_FROM_BYTES:
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, len(paths), text // (_POOL_FROM_BYTES // 4), _free_bytes() // _BYTES_A_PROCESS))
+
+
+def _free_bytes() -> int:
+    import psutil
+
+    return int(psutil.virtual_memory().available)
+
+
+def keep_memory() -> None:
+    """Lets the C library keep freed memory. Arrays of a few hundred kilobytes are made and dropped a thousand times;
+    fetching them from the system each time doubles the time of reading."""
+    import ctypes
+
+    try:
+        libc = ctypes.CDLL(None)
+        for option, value in ((-1, 256 << 20), (-3, 256 << 20), (-2, 32 << 20)):  # trim, mmap threshold, top pad
+            libc.mallopt(option, value)
+    except (OSError, AttributeError):  # not glibc
+        return

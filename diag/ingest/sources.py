@@ -1,0 +1,119 @@
+"""Where traces lie: files and folders here, objects in a store (anything fsspec opens), members of tar archives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import fsspec
+
+from diag.errors import DiagError
+from diag.model import Gap
+
+from .text_stream import file_name
+
+TRACE_ENDINGS = (".json", ".json.gz")
+ARCHIVE_ENDINGS = (".tar", ".tar.gz", ".tgz")
+# A file of the store that we keep beside the traces of a run is none of them.
+_OURS = ("verdict.json", "manifest.json")
+
+# What the clients of stores call the version of an object.
+_VERSION_KEYS = ("size", "ETag", "etag", "mtime", "LastModified", "updated", "md5Hash")
+
+
+def is_remote(path: str) -> bool:
+    """Whether the path is an address like ``s3://bucket/run``."""
+    return "://" in path
+
+
+def is_archive(path: str) -> bool:
+    return path.endswith(ARCHIVE_ENDINGS)
+
+
+def exists(path: str) -> bool:
+    if not is_remote(path):
+        return Path(path).exists()
+    with _store_errors(path):
+        system, inner = fsspec.core.url_to_fs(path)
+        return bool(system.exists(inner))
+
+
+def trace_files(paths: Iterable[str], gaps: list[Gap]) -> list[str]:
+    """Every file under the paths that may be a trace or an archive of traces, folders in order of names."""
+    found: list[str] = []
+    for path in paths:
+        if not is_remote(path) and Path(path).is_dir():
+            found.extend(sorted(str(p) for p in Path(path).rglob("*") if p.is_file() and _may_be_trace(p.name)))
+        elif _may_be_trace(path):
+            found.append(path)
+        elif is_remote(path):
+            found.extend(_remote_files(path))
+        else:
+            gaps.append(
+                Gap(path, "is not a trace: Kineto traces end in .json or .json.gz, archives in .tar or .tar.gz")
+            )
+    return found
+
+
+def _may_be_trace(path: str) -> bool:
+    return path.endswith((*TRACE_ENDINGS, *ARCHIVE_ENDINGS)) and file_name(path) not in _OURS
+
+
+def _remote_files(path: str) -> list[str]:
+    with _store_errors(path):
+        system, inner = fsspec.core.url_to_fs(path)
+        return sorted(system.unstrip_protocol(name) for name in system.find(inner) if _may_be_trace(name))
+
+
+@contextmanager
+def opened(path: str) -> Iterator[BinaryIO]:
+    """The file's bytes. DiagError where it cannot be read."""
+    try:
+        if is_remote(path):
+            with _store_errors(path), fsspec.open(path, "rb") as file:
+                yield cast(BinaryIO, file)
+        else:
+            with Path(path).open("rb", buffering=0) as file:
+                yield cast(BinaryIO, file)
+    except OSError as error:
+        raise DiagError(
+            f"{file_name(path)}: cannot be read: {error.strerror or error}",
+            hint="Check the path and its permissions.",
+            path=path,
+        ) from error
+
+
+def remote_key(path: str) -> str:
+    """A key of a stored object's content, from what the store says of it."""
+    with _store_errors(path):
+        system, inner = fsspec.core.url_to_fs(path)
+        info = system.info(inner)
+    told = [path, *(f"{key}={info[key]}" for key in _VERSION_KEYS if key in info)]
+    return sha256("\n".join(told).encode()).hexdigest()[:32]
+
+
+def size_of(path: str) -> int:
+    """Bytes of the file as it lies there."""
+    try:
+        if is_remote(path):
+            system, inner = fsspec.core.url_to_fs(path)
+            return int(system.size(inner) or 0)
+        return Path(path).stat().st_size
+    except (OSError, ValueError, ImportError):
+        return 0
+
+
+@contextmanager
+def _store_errors(path: str) -> Iterator[None]:
+    """What a store's client raises, as our error: a missing package, a wrong address, no permission."""
+    try:
+        yield
+    except DiagError:
+        raise
+    except ImportError as error:
+        raise DiagError(f"{path}: {error}", hint="Install the client of this store.", path=path) from error
+    except ValueError as error:
+        raise DiagError(f"{path}: {error}", hint="Check the address.", path=path) from error
