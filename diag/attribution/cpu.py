@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 
 from diag.collectors import records
+from diag.ingest import comm_names, range_names
 from diag.ingest import kineto_names as names
 from diag.ingest.trace import Trace
 from diag.model import CollectiveCall, Detail, Kind, RankStep
@@ -27,6 +28,7 @@ from . import trace_ranges as ranges
 from .intervals import EMPTY, Intervals
 from .layers import Layer, Window, covers, disjoint, traced_steps
 from .trace_collectives import from_gloo, in_windows
+from .trace_steps import host_windows
 
 GC_PHASE = "gc"  # a recorded pause of Python's garbage collector, among the phases
 _BUSY = (Kind.COMPUTE, Kind.IDLE)
@@ -34,7 +36,7 @@ _BUSY = (Kind.COMPUTE, Kind.IDLE)
 
 def step_windows(trace: Trace) -> list[Window]:
     """(step, begin_ns, end_ns): ``diag.step#N`` ranges, else ``ProfilerStep#N``, else the whole trace as step 0."""
-    return ranges.host_windows(trace)
+    return host_windows(trace)
 
 
 def partition(
@@ -50,11 +52,12 @@ def partition(
     ``comm``, ``waits`` and ``phases`` (name, start_ns, end_ns; names as in the records, and "gc") come from the
     collectors, shifted to the trace's clock; each is united with what the trace itself says.
     """
-    wire = trace.select(names.ANNOTATION, name="^gloo:", arguments=True)
+    wire = trace.select(names.ANNOTATION, name=comm_names.WIRE_PATTERN, arguments=True)
     recorded = iv.make([(call.start_ns, call.end_ns) for call in comm])
     talking = iv.union(ranges.as_intervals(wire), recorded, waits)
     told = _Phases(trace, phases)
-    layers = disjoint(_layers(trace, talking, told))
+    p2p = _point_to_point(wire, comm)
+    layers = disjoint(_layers(trace, talking, p2p, told))
     hidden = iv.intersect(talking, iv.union(*(layer.intervals for layer in layers if layer.kind == Kind.COMPUTE)))
     calls = in_windows(comm, windows) if comm else from_gloo(trace, wire, windows)
     # Idle is what no other kind covers, so it needs no layer of its own here.
@@ -74,7 +77,7 @@ class _Phases:
         main = ranges.main_thread(trace)
         threads = {main} if main is not None else set()
         self.data = iv.union(ranges.data_wait(trace, threads), told(records.DATA))
-        self.checkpoint = iv.union(ranges.phase(trace, records.CHECKPOINT), told(records.CHECKPOINT))
+        self.checkpoint = iv.union(ranges.checkpoint(trace), told(records.CHECKPOINT))
         self.copy = iv.union(ranges.phase(trace, records.H2D), told(records.H2D))
         self.forward = iv.union(ranges.forward(trace), told(records.FORWARD))
         self.backward = iv.union(ranges.backward(trace), told(records.BACKWARD))
@@ -86,7 +89,18 @@ class _Phases:
         return [(Detail.OPTIMIZER, self.optimizer), (Detail.BACKWARD, self.backward), (Detail.FORWARD, self.forward)]
 
 
-def _layers(trace: Trace, talking: Intervals, phases: _Phases) -> list[Layer]:
+def _point_to_point(wire: pl.DataFrame, comm: Sequence[CollectiveCall]) -> Intervals:
+    """When only sends and receives were open: what a pipeline waits for its neighbours."""
+    sent = pl.col("name").cast(pl.String).str.contains(comm_names.P2P_RANGE_PATTERN)
+    recorded = {
+        flag: iv.make([(call.start_ns, call.end_ns) for call in comm if (call.op in comm_names.P2P_OPS) == flag])
+        for flag in (True, False)
+    }
+    p2p, other = ranges.as_intervals(wire.filter(sent)), ranges.as_intervals(wire.filter(~sent))
+    return iv.subtract(iv.union(p2p, recorded[True]), iv.union(other, recorded[False]))
+
+
+def _layers(trace: Trace, talking: Intervals, p2p: Intervals, phases: _Phases) -> list[Layer]:
     compute = operator_time(trace)
     return [
         Layer(Kind.DATA, Detail.NONE, phases.data),
@@ -94,6 +108,7 @@ def _layers(trace: Trace, talking: Intervals, phases: _Phases) -> list[Layer]:
         Layer(Kind.COPY, Detail.NONE, phases.copy),
         *(Layer(Kind.COMPUTE, detail, iv.intersect(compute, during)) for detail, during in phases.by_detail()),
         Layer(Kind.COMPUTE, Detail.NONE, compute),
+        Layer(Kind.COMM, Detail.P2P, p2p),
         Layer(Kind.COMM, Detail.NONE, talking),
         Layer(Kind.IDLE, Detail.GC, phases.collecting),
         *(Layer(Kind.IDLE, detail, during) for detail, during in phases.by_detail()),
@@ -105,8 +120,9 @@ def operator_time(trace: Trace) -> Intervals:
 
     Left out, also where they lie inside another operator, are those that hand a collective over or wait for one:
     ``c10d::*`` lasts as long as the enqueue, ``_c10d_functional::wait_tensor`` as long as the wire; only operators
-    inside them count. Operators of other
-    names with operators inside (the autograd engine's nodes, hooks of FSDP) may wait themselves, so they do not count.
+    inside them count. Code that Inductor compiled counts like an operator: its own kernels leave no event. Operators
+    of other names with operators inside (the autograd engine's nodes, hooks of FSDP) may wait themselves, so they do
+    not count.
     """
     main = ranges.main_thread(trace)
     threads = ranges.autograd_threads(trace) | ({main} if main is not None else set())
@@ -124,8 +140,8 @@ def _thread_time(operators: pl.DataFrame) -> Intervals:
         operators.select(test).to_series().to_numpy()
         for test in (
             name.str.starts_with("autograd::engine::"),
-            name.str.starts_with("aten::"),
-            name.str.contains(names.COMM_OP_PATTERN),
+            name.str.starts_with("aten::") | name.str.starts_with(range_names.COMPILED_CODE_PREFIX),
+            name.str.contains(comm_names.CALL_OP_PATTERN),
         )
     )
     spans = np.stack((start, end), axis=1).astype(np.int64, copy=False)

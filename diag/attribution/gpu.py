@@ -5,7 +5,7 @@ rest by what the launching threads did. HTA, nsys-ai and TraceLens give compute 
 
 Copies within a device and memsets count as compute, where science.md leaves them open: they run in stream order on the
 device's own memory like any elementwise kernel (FSDP's copy-in is one), and no change to the input pipeline removes
-them. Copies between devices are communication (copy-engine collectives).
+them. Copies between devices are communication, and so are those that a collective makes (copy-engine collectives).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from diag.collectors import records
+from diag.ingest import comm_names
 from diag.ingest import kineto_names as names
 from diag.ingest.trace import Trace
 from diag.model import Detail, Kind, RankStep
@@ -25,7 +25,9 @@ from . import trace_ranges as ranges
 from .gpu_idle import NEVER, gap_layers
 from .intervals import Intervals
 from .layers import Layer, Window, covers, disjoint, traced_steps
+from .trace_callers import engine_copies, point_to_point
 from .trace_collectives import from_kernels
+from .trace_steps import host_windows, step_ranges
 
 _COMPUTE, _COMM, _COPY = "compute", "comm", "copy"
 
@@ -38,8 +40,8 @@ def step_windows(trace: Trace) -> list[Window]:
     trace the last host step ends before the first kernel of the first one), so the host's window of a step holds
     other steps' kernels and the last steps' are in none.
     """
-    host = ranges.host_windows(trace)
-    if not trace.has_gpu or ranges.step_ranges(trace).is_empty():
+    host = host_windows(trace)
+    if not trace.has_gpu or step_ranges(trace).is_empty():
         return host
     work = _device_work(trace).sort("launch_ns")
     launched = work["launch_ns"].to_numpy()
@@ -74,15 +76,15 @@ def _device_work(trace: Trace) -> pl.DataFrame:
     in the trace, it is just before the trace: it was queued by then, so no step of it did it.
     """
     name, is_copy = pl.col("name").cast(pl.String), pl.col("cat") == names.MEMCPY
-    is_comm = name.str.contains(names.COMM_KERNEL_PATTERN) & ~name.str.contains(names.NOT_COMM_PATTERN)
+    is_comm = name.str.contains(comm_names.KERNEL_PATTERN) & ~name.str.contains(comm_names.NOT_KERNEL_PATTERN)
     work = (
         trace.select(*names.DEVICE_CATEGORIES, arguments=True)
         .filter(pl.col("dur_ns") > 0)
         .with_columns(
             (pl.col("ts_ns") + pl.col("dur_ns")).alias("end_ns"),
-            pl.when(is_copy & name.str.contains(names.COMM_COPY_PATTERN))
+            pl.when(is_copy & name.str.contains(comm_names.PEER_COPY_PATTERN))
             .then(pl.lit(_COMM))
-            .when(is_copy & ~name.str.contains(names.LOCAL_COPY_PATTERN))
+            .when(is_copy & ~name.str.contains(comm_names.LOCAL_COPY_PATTERN))
             .then(pl.lit(_COPY))
             .when((pl.col("cat") == names.KERNEL) & (is_comm | pl.col("coll_name").is_not_null()))
             .then(pl.lit(_COMM))
@@ -102,7 +104,10 @@ def _device_work(trace: Trace) -> pl.DataFrame:
     joined = joined.with_columns(
         pl.coalesce("launch_known_ns", own).alias("launch_ns"), pl.col("launch_known_ns").fill_null(NEVER)
     )
-    return joined.with_columns(_phases(trace, joined))
+    made_by_collective = pl.lit(engine_copies(trace, joined))
+    return joined.with_columns(
+        _phases(trace, joined), pl.when(made_by_collective).then(pl.lit(_COMM)).otherwise("class").alias("class")
+    )
 
 
 def _phases(trace: Trace, work: pl.DataFrame) -> pl.Series:
@@ -118,9 +123,9 @@ def _phases(trace: Trace, work: pl.DataFrame) -> pl.Series:
 
 def _layers(trace: Trace, work: pl.DataFrame, threads: set[ranges.Thread]) -> list[Layer]:
     compute, comm = work.filter(pl.col("class") == _COMPUTE), work.filter(pl.col("class") == _COMM)
-    p2p = pl.col("coll_name").str.contains(names.P2P_PATTERN).fill_null(False)
+    p2p = point_to_point(trace, comm)
     data = ranges.data_wait(trace, threads)
-    checkpoint = ranges.phase(trace, records.CHECKPOINT)
+    checkpoint = ranges.checkpoint(trace)
     collecting = ranges.garbage_collection(trace)
     return [
         *(

@@ -34,6 +34,9 @@ def gap_layers(trace: Trace, work: pl.DataFrame, explained: Intervals, threads: 
 
     Departure from 2.2: allocator calls come before the synchronising ones, as their duration is measured and the
     other cause is a guess over the whole piece; and a piece that follows a data wait in the same gap is judged alone.
+    A dependency is not charged to the awaited stream's work: while that works, there is no gap. What is waited for in
+    a gap is a callback or a device that the trace does not show, and cudaStreamWaitEvent names no stream in it. Nor
+    is waiting for a peer in a pipeline a gap: NCCL's kernel waits, so that it is communication (P2P).
     """
     start, end, launch = (work[key].to_numpy() for key in ("ts_ns", "end_ns", "launch_known_ns"))
     if not len(start):

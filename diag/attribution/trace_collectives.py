@@ -1,4 +1,4 @@
-"""The collectives that one trace shows, as `CollectiveCall`s: NCCL's kernels on a GPU, gloo's annotations on a CPU."""
+"""The collectives that one trace shows, as `CollectiveCall`s: kernels and copies on a GPU, gloo's ranges on a CPU."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any
 
 import polars as pl
 
+from diag.ingest import comm_names
 from diag.ingest import kineto_names as names
 from diag.ingest.kineto import parse_ranks
 from diag.ingest.trace import Trace
 from diag.model import CollectiveCall
 
 from .layers import Window
-
-_ARGS = ("coll_name", "in_elems", "out_elems", "dtype", "group_name", "group_ranks", "seq")
+from .trace_callers import with_callers
 
 
 def from_kernels(trace: Trace, kernels: pl.DataFrame, windows: Sequence[Window]) -> list[tuple[CollectiveCall, ...]]:
-    """Per window, one call for each communication kernel that starts in it.
+    """Per window, one call for each communication kernel, or for the copies of one collective, that starts in it.
 
-    ``kernels``: events with ``launch_ns`` and ``launch_thread``. What a kernel does not say (profilers
-    before torch 2.2) comes from the ``record_param_comms`` or ``nccl:*`` range around its launch.
+    ``kernels``: events with ``launch_ns`` and ``launch_thread``. What they do not say (profilers
+    before torch 2.2) comes from the ``record_param_comms`` or ``nccl:*`` range around the launch.
     """
-    rows = _with_callers(trace, kernels).sort("ts_ns").to_dicts()
+    rows = with_callers(trace, kernels)
     for row in rows:
         row["op"] = _op(row)
         row["bytes"] = full_bytes(row["op"], row["in_elems"], row["out_elems"], names.dtype_bytes(row["dtype"]))
@@ -36,12 +36,15 @@ def from_kernels(trace: Trace, kernels: pl.DataFrame, windows: Sequence[Window])
 
 
 def from_gloo(trace: Trace, wire: pl.DataFrame, windows: Sequence[Window]) -> list[tuple[CollectiveCall, ...]]:
-    """Per window, one call for each ``gloo:*`` range that starts in it. gloo writes no group and no sequence number."""
+    """Per window, one call for each ``gloo:*``, ``mpi:*`` or ``ucc:*`` range that starts in it.
+
+    They name no group and have no sequence number."""
     only = next(iter(trace.groups)) if len(trace.groups) == 1 else None
     size = len(trace.groups[only]) if only is not None else (trace.world_size or 1 if not trace.groups else 1)
     rows = wire.sort("ts_ns").to_dicts()
     for row in rows:
-        row["op"] = names.collective_op(row["name"].removeprefix("gloo:"))
+        row["op"] = comm_names.collective_op(row["name"].partition(":")[2])
+        row["caller_name"] = None
         row["group_name"] = only
         # The shapes are the inputs: one rank's shard of an all-gather.
         row["bytes"] = _shape_bytes(row["input_dims"], row["input_type"]) * (size if row["op"] == "all_gather" else 1)
@@ -64,46 +67,18 @@ def full_bytes(op: str, in_elems: int | None, out_elems: int | None, element: in
     return max(sent, received) * element
 
 
-def _with_callers(trace: Trace, kernels: pl.DataFrame) -> pl.DataFrame:
-    """The kernels, their missing arguments filled in from the range around the launch."""
-    host = trace.select(names.CPU_OP, names.ANNOTATION, name="^(?:record_param_comms$|nccl:)", arguments=True)
-    filled = kernels
-    for prefix, is_param in (("param", True), ("caller", False)):
-        around = (
-            host.filter((pl.col("name") == "record_param_comms") == is_param)
-            .select(
-                pl.col("ts_ns").alias("launch_ns"),
-                pl.col("thread").alias("launch_thread"),
-                (pl.col("ts_ns") + pl.col("dur_ns")).alias(f"{prefix}_end"),
-                pl.col("name").cast(pl.String).alias(f"{prefix}_name"),
-                pl.col("input_dims").alias(f"{prefix}_dims"),
-                pl.col("input_type").alias(f"{prefix}_type"),
-                *(pl.col(key).alias(f"{prefix}_{key}") for key in _ARGS),
-            )
-            .sort("launch_ns")
-        )
-        filled = filled.sort("launch_ns", nulls_last=True).join_asof(
-            around, on="launch_ns", by="launch_thread", strategy="backward", check_sortedness=False
-        )
-        inside = pl.col("launch_ns") < pl.col(f"{prefix}_end")
-        filled = filled.with_columns(
-            pl.when(inside).then(pl.col(name)).otherwise(None).alias(name)
-            for name in around.columns
-            if name.startswith(prefix)
-        )
-    return filled.with_columns(pl.coalesce(pl.col(key), pl.col(f"param_{key}")).alias(key) for key in _ARGS)
-
-
 def _op(row: dict[str, Any]) -> str:
     """From the arguments, else the range around the launch, else the kernel's name (generic ones say none)."""
-    for text in (row["coll_name"], row["caller_name"], row["name"].split("(")[0]):
-        if text and (op := names.collective_op(text)) != names.UNKNOWN_OP:
+    for text in (row["coll_name"], row["caller_name"], comm_names.without_parameters(row["name"])):
+        if text and (op := comm_names.collective_op(text)) != comm_names.UNKNOWN_OP:
             return op
-    return names.UNKNOWN_OP
+    return comm_names.UNKNOWN_OP
 
 
 def _calls(trace: Trace, rows: list[dict[str, Any]], windows: Sequence[Window]) -> list[tuple[CollectiveCall, ...]]:
-    repeats = Counter((row["group_name"], row["seq"], row["op"]) for row in rows)
+    for row in rows:
+        row["key_op"] = _key_op(trace, row)
+    repeats = Counter((row["group_name"], row["seq"], row["key_op"]) for row in rows)
     doubted = {(group, op) for (group, _, op), count in repeats.items() if count > 1}
     found = []
     at = 0
@@ -114,9 +89,11 @@ def _calls(trace: Trace, rows: list[dict[str, Any]], windows: Sequence[Window]) 
         calls = []
         while at < len(rows) and rows[at]["ts_ns"] < end:
             row = rows[at]
-            group, op = row["group_name"] or "", row["op"]
-            # A number that comes twice (several kernels of one grouped call) names no call: count instead.
-            known = row["seq"] is not None and row["seq"] >= 0 and (row["group_name"], op) not in doubted
+            group, op = row["group_name"] or "", row["key_op"]
+            # A number that comes twice (several kernels of one grouped call) names no call: count instead. Those of
+            # sends and receives count what this rank did, which may be more than its peer.
+            numbered = row["seq"] is not None and row["seq"] >= 0 and row["op"] not in comm_names.P2P_OPS
+            known = numbered and (row["group_name"], op) not in doubted
             calls.append(_call(trace, row, (group, row["seq"] if known else counts[group, op], op), inferred=not known))
             counts[group, op] += 1
             at += 1
@@ -124,10 +101,28 @@ def _calls(trace: Trace, rows: list[dict[str, Any]], windows: Sequence[Window]) 
     return found
 
 
+def _key_op(trace: Trace, row: dict[str, Any]) -> str:
+    """What has to be equal on all ranks of the collective beside its group and its number: mostly the operation.
+
+    A send and its receive are one transfer, named after the two peers. Where the peers are not known, or the group is
+    not and there are several, counting calls would match what does not belong together: such a call stays alone.
+    """
+    if row["op"] in comm_names.P2P_OPS:
+        pair = comm_names.peers(row["caller_name"])
+        if pair and row["group_name"]:
+            return f"send {pair[0]}->{pair[1]}"
+    elif row["group_name"] or len({ranks for ranks in trace.groups.values() if len(ranks) > 1}) < 2:
+        return str(row["op"])
+    return f"{row['op']} of rank {trace.rank if trace.rank is not None else trace.path.name}"
+
+
 def _call(trace: Trace, row: dict[str, Any], key: tuple[str, int, str], *, inferred: bool) -> CollectiveCall:
     ranks = parse_ranks(row["group_ranks"]) or trace.groups.get(key[0], ())
+    if row["op"] in comm_names.P2P_OPS:
+        pair = comm_names.peers(row["caller_name"])
+        ranks = (ranks[pair[0]], ranks[pair[1]]) if pair and max(pair) < len(ranks) else ()
     start, end = row["ts_ns"], row["ts_ns"] + row["dur_ns"]
-    return CollectiveCall(key, key[2], key[0], ranks, row["bytes"], start, end, inferred)
+    return CollectiveCall(key, row["op"], key[0], ranks, row["bytes"], start, end, inferred)
 
 
 def _shape_bytes(dims: str | None, types: str | None) -> int:

@@ -1,4 +1,4 @@
-"""What the named ranges of a trace say about the host: steps, phases, data waits, garbage collection."""
+"""What the named ranges of a trace say about the host: phases, data waits, saving, garbage collection, compiling."""
 
 from __future__ import annotations
 
@@ -9,29 +9,35 @@ import polars as pl
 
 from diag.collectors import records
 from diag.ingest import kineto_names as names
+from diag.ingest import range_names
 from diag.ingest.trace import Trace
 
 from . import intervals as iv
 from .intervals import Intervals
-from .layers import Window
+from .trace_steps import step_ranges
 
 Thread = int  # an index into Trace.threads
 
 
+def spans(events: pl.DataFrame) -> Intervals:
+    """The events' times, one row each."""
+    start = events["ts_ns"].to_numpy()
+    return np.stack((start, start + events["dur_ns"].to_numpy()), axis=1).astype(np.int64, copy=False)
+
+
 def as_intervals(events: pl.DataFrame) -> Intervals:
     """The normal set of the events' times."""
-    start = events["ts_ns"].to_numpy()
-    return iv.normal(np.stack((start, start + events["dur_ns"].to_numpy()), axis=1).astype(np.int64, copy=False))
+    return iv.normal(spans(events))
 
 
-def named(trace: Trace, pattern: str) -> pl.DataFrame:
-    """Ranges of the host whose name matches the regular expression."""
-    return trace.select(names.ANNOTATION, name=pattern)
+def named(trace: Trace, pattern: str, *categories: str) -> pl.DataFrame:
+    """Events of these categories, else ranges of the host, whose name matches the regular expression."""
+    return trace.select(*(categories or (names.ANNOTATION,)), name=pattern)
 
 
 def autograd_nodes(trace: Trace) -> pl.DataFrame:
     """The engine's operators, one around each node of the backward."""
-    return trace.select(names.CPU_OP, name="^" + names.AUTOGRAD_PREFIX)
+    return named(trace, "^" + range_names.AUTOGRAD_PREFIX, names.CPU_OP)
 
 
 def on_threads(events: pl.DataFrame, threads: set[Thread]) -> pl.DataFrame:
@@ -40,37 +46,6 @@ def on_threads(events: pl.DataFrame, threads: set[Thread]) -> pl.DataFrame:
 
 def thread_set(events: pl.DataFrame) -> set[Thread]:
     return set(events["thread"].unique())
-
-
-def step_ranges(trace: Trace) -> pl.DataFrame:
-    """Our own step ranges, else the profiler's; columns of the events and ``step``, in order of time. Maybe empty.
-
-    The profiler closes with a stub of a step when it is stopped right after ``prof.step()``: a range without any
-    operator inside. That one is left out; a last step with work is a step like the others (HTA drops it).
-    """
-    for pattern in (names.STEP_PATTERN, names.PROFILER_STEP_PATTERN):
-        found = named(trace, pattern)
-        if not found.is_empty():
-            found = found.with_columns(
-                pl.col("name").cast(pl.String).str.extract(pattern).cast(pl.Int64, strict=False).alias("step")
-            )
-            return _without_stub(trace, found.unique("step", keep="first", maintain_order=True))
-    return found.with_columns(pl.lit(0, pl.Int64).alias("step"))
-
-
-def host_windows(trace: Trace) -> list[Window]:
-    """(step, begin_ns, end_ns) on the host, without overlap; the whole trace as step 0 where nothing marks steps."""
-    found = step_ranges(trace)
-    if found.is_empty():
-        return [(0, trace.begin_ns, trace.end_ns)]
-    begins = found["ts_ns"].to_list()
-    ends_ns = (found["ts_ns"] + found["dur_ns"]).to_list()
-    # Written in µs by old profilers, one range's end can pass the next one's begin by rounding.
-    limits = [*begins[1:], ends_ns[-1]]
-    return [
-        (step, begin, min(end, limit))
-        for step, begin, end, limit in zip(found["step"], begins, ends_ns, limits, strict=True)
-    ]
 
 
 def main_thread(trace: Trace) -> Thread | None:
@@ -89,39 +64,91 @@ def autograd_threads(trace: Trace) -> set[Thread]:
 
 def phase(trace: Trace, name: str, threads: set[Thread] | None = None) -> Intervals:
     """Our own ranges of one phase: ``diag.<name>``."""
-    found = named(trace, f"^{re.escape(records.PHASE_RANGE + name)}$")
+    found = named(trace, _own(name))
     return as_intervals(on_threads(found, threads) if threads else found)
 
 
 def data_wait(trace: Trace, threads: set[Thread]) -> Intervals:
-    """Waiting for the loader on these threads: ``enumerate(DataLoader)#...__next__`` and ``diag.data``."""
-    found = named(trace, names.DATALOADER_PATTERN)
+    """Waiting for the loader on these threads: ``enumerate(DataLoader)#...__next__``, ``diag.data`` and the like."""
+    found = named(trace, range_names.DATA_PATTERN)
     return iv.union(as_intervals(on_threads(found, threads)), phase(trace, records.DATA, threads))
+
+
+def checkpoint(trace: Trace) -> Intervals:
+    """Saving: our own ranges, those of libraries, and ``torch.save`` where the trace has Python's stacks."""
+    return iv.union(
+        phase(trace, records.CHECKPOINT),
+        as_intervals(named(trace, range_names.CHECKPOINT_PATTERN)),
+        as_intervals(named(trace, range_names.CHECKPOINT_FUNCTION_PATTERN, names.PYTHON)),
+    )
 
 
 def garbage_collection(trace: Trace) -> Intervals:
     """Pauses of Python's collector; all threads, since each of them holds the interpreter's lock."""
-    return as_intervals(trace.select(name=names.GC_PATTERN))
+    return as_intervals(named(trace, range_names.GC_PATTERN, names.PYTHON, names.ANNOTATION))
 
 
 def forward(trace: Trace) -> Intervals:
-    """Our own ranges, else those of the data-parallel wrappers."""
+    """Our own ranges, else those of libraries. A forward that is run again in a backward is in both."""
     own = phase(trace, records.FORWARD)
-    return own if len(own) else as_intervals(named(trace, names.FORWARD_PATTERN))
+    if len(own):
+        return own
+    return iv.union(as_intervals(named(trace, range_names.FORWARD_PATTERN)), _fsdp2_forward(trace))
 
 
 def backward(trace: Trace) -> Intervals:
-    """Our own ranges and the autograd engine's on every thread."""
-    return iv.union(phase(trace, records.BACKWARD), as_intervals(autograd_nodes(trace)))
+    """Our own ranges, the autograd engine's on every thread, and those of libraries."""
+    return iv.union(
+        phase(trace, records.BACKWARD),
+        as_intervals(autograd_nodes(trace)),
+        as_intervals(named(trace, range_names.BACKWARD_PATTERN)),
+    )
 
 
 def optimizer(trace: Trace) -> Intervals:
-    return iv.union(phase(trace, records.OPTIMIZER), as_intervals(named(trace, names.OPTIMIZER_PATTERN)))
+    """Our own ranges and those of libraries, without the forwards and backwards that begin inside one.
+
+    ``optimizer.step(closure)``, and so Lightning's ``optimizer_step``, encloses the whole step. What begins later is
+    further inside: a fused optimizer within the backward stays optimizer, a backward within a step is backward.
+    """
+    found = spans(named(trace, f"{_own(records.OPTIMIZER)}|{range_names.OPTIMIZER_PATTERN}"))
+    either = (_own(records.FORWARD), _own(records.BACKWARD), range_names.FORWARD_PATTERN, range_names.BACKWARD_PATTERN)
+    inner = np.concatenate((spans(named(trace, "|".join(either))), spans(autograd_nodes(trace)), _fsdp2_forward(trace)))
+    inner = inner[np.argsort(inner[:, 0], kind="stable")]
+    first = np.searchsorted(inner[:, 0], found[:, 0], side="right")
+    last = np.searchsorted(inner[:, 0], found[:, 1], side="left")
+    if (first >= last).all():
+        return iv.normal(found)
+    pieces = zip(found, first, last, strict=True)
+    return iv.union(*(iv.subtract(span[None], inner[i:j]) if j > i else span[None] for span, i, j in pieces))
 
 
-def _without_stub(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
-    last = found.row(-1, named=True)
-    if len(found) < 2 or last["name"].startswith(records.STEP_RANGE):
-        return found
-    begin, end = last["ts_ns"], last["ts_ns"] + last["dur_ns"]
-    return found if len(trace.select(names.CPU_OP, within=(begin, end))) else found[:-1]
+def compiling(trace: Trace) -> Intervals:
+    """When ``torch.compile`` compiled or tuned something, on any thread: such a step is not what the run is like."""
+    return as_intervals(named(trace, range_names.COMPILING_PATTERN, names.CPU_OP, names.ANNOTATION))
+
+
+def compiled_within(trace: Trace, begin: int, end: int) -> bool:
+    """Whether ``torch.compile`` compiled or tuned something in ``[begin, end)`` ns, on the host."""
+    return len(iv.clip(compiling(trace), begin, end)) > 0
+
+
+def _own(name: str) -> str:
+    return f"^{re.escape(records.PHASE_RANGE + name)}$"
+
+
+def _fsdp2_forward(trace: Trace) -> Intervals:
+    """From the root's pre-forward hook to the last post-forward hook before the next backward or forward.
+
+    Hooks of a forward that checkpointing runs again come after the backward has begun, and are left out by that.
+    """
+    begins = named(trace, f"^{range_names.FSDP2_FORWARD_BEGIN}$")["ts_ns"].to_numpy()
+    if not len(begins):
+        return iv.EMPTY
+    hooks = spans(named(trace, range_names.FSDP2_FORWARD_END))
+    stops = np.sort(np.append(named(trace, range_names.FSDP2_BACKWARD_BEGIN)["ts_ns"].to_numpy(), begins))
+    at = np.searchsorted(stops, begins, side="right")
+    limits = np.where(at < len(stops), stops[np.minimum(at, len(stops) - 1)], trace.end_ns)
+    last = np.searchsorted(hooks[:, 0], limits, side="left") - 1
+    found = [(begin, int(hooks[i, 1])) for begin, i in zip(begins, last, strict=True) if i >= 0 and hooks[i, 1] > begin]
+    return iv.make(found)

@@ -1,7 +1,7 @@
-"""What a name in a Kineto trace means: categories old and new, device work, collectives, ranks in file names.
+"""What a name in a Kineto trace means: categories old and new, calls of the runtimes, types, ranks in file names.
 
-Sources: the real traces of PyTorch 1.9 to 2.13 on NVIDIA and AMD, and science.md 2.1. One vendor's prefix is never
-enough: NCCL renamed ``ncclKernel*`` to ``ncclDevKernel_*`` in 2.19, and DeepEP or mscclpp never carried either.
+Sources: the real traces of PyTorch 1.9 to 2.13 on NVIDIA and AMD, and libkineto's source (August 2026). Names of
+communication are in comm_names, those of steps and phases in range_names.
 """
 
 from __future__ import annotations
@@ -19,18 +19,27 @@ DRIVER: Final = "cuda_driver"
 DEVICE_CATEGORIES: Final = (KERNEL, MEMCPY, MEMSET)
 LAUNCH_CATEGORIES: Final = (RUNTIME, DRIVER)
 
-# Profilers up to torch 1.10 wrote the left-hand names.
-_OLD_CATEGORIES: Final = {
+PYTHON: Final = "python_function"
+
+# Profilers up to torch 1.10 wrote the capitalised names; accelerators other than CUDA and ROCm write their own
+# (libkineto/include/ActivityType.h). Not here, so never work: gpu_user_annotation (repeats host ranges over the kernels
+# they launched), cuda_sync, cuda_event, overhead, collective_comm (repeats oneCCL's kernels), mtia_*, hpu_op.
+_OTHER_CATEGORIES: Final = {
     "operator": CPU_OP,
     "runtime": RUNTIME,
     "xpu_runtime": RUNTIME,
     "xpu_driver": DRIVER,
+    "privateuse1_runtime": RUNTIME,
+    "privateuse1_driver": DRIVER,
     "memcpy": MEMCPY,
     "memset": MEMSET,
 }
 
 # Ranges that a person or a library put around work; old profilers filed them under "Operator".
-RANGE_PATTERN: Final = r"^(?:ProfilerStep#|diag\.|enumerate\(DataLoader\)|Optimizer\.|[A-Za-z]*DataParallel\.forward)"
+RANGE_PATTERN: Final = (
+    r"^(?:ProfilerStep#|diag\.|enumerate\(DataLoader\)|Optimizer\.|[A-Za-z]*DataParallel\.|(?:gloo|nccl|mpi|ucc):"
+    r"|\[pl\]\[|## (?:dense_)?(?:forward|backward|optimizer|zero_grad|load_batch)\b)"
+)
 
 # Operators whose recorded shapes tell how much they compute.
 SHAPED_OP_PATTERN: Final = (
@@ -39,53 +48,22 @@ SHAPED_OP_PATTERN: Final = (
 )
 # Events whose arguments are read: communication on the host, and those operators. A kernel says so by its arguments.
 ARGUMENT_PATTERN: Final = (
-    rf"^(?:gloo:|nccl:|mpi:|ucc:|xccl:|c10d::|_?c10d_functional::|record_param_comms$)|{SHAPED_OP_PATTERN}"
+    rf"^(?:(?:gloo|nccl|mpi|ucc|xccl):|c10d::|_?c10d_functional::|record_param_comms$|symm_mem::)|{SHAPED_OP_PATTERN}"
 )
 
-STEP_PATTERN: Final = r"^diag\.step#(\d+)$"
-PROFILER_STEP_PATTERN: Final = r"^ProfilerStep#(\d+)$"
-DATALOADER_PATTERN: Final = r"^enumerate\(DataLoader\)"
-AUTOGRAD_PREFIX: Final = "autograd::engine::evaluate_function"
-GC_PATTERN: Final = r"^(?:Python GC|diag\.gc)$"
-OPTIMIZER_PATTERN: Final = r"^Optimizer\.step#"
-FORWARD_PATTERN: Final = r"^[A-Za-z]*DataParallel\.forward$"
-
-# Triton names a fused kernel after the ops around it, so `triton_poi_fused_all_gather_...` computes.
-COMM_KERNEL_PATTERN: Final = (
-    r"(?i)^(?:[^(]*\b)?(?:nccl|rccl|msccl|deep_ep|nvshmem|symm_mem|symmetric_memory|multimem_|cross_device_reduce|"
-    r"(?:one|two)_?shot_?all_?reduce)"
+# Of CUDA, HIP, and Intel's Unified Runtime (ur*) and Level Zero (ze*).
+SYNC_PATTERN: Final = (
+    r"^(?:(?:cuda|hip|cu)(?:Device|Stream|Event|Ctx)Synchronize|ur(?:QueueFinish|EventWait$)"
+    r"|ze(?:EventHost|FenceHost|CommandQueue|CommandListHost)Synchronize)"
 )
-NOT_COMM_PATTERN: Final = r"^triton_"
-# Copy-engine collectives and peer copies move data between ranks without a kernel (science.md 2.1).
-COMM_COPY_PATTERN: Final = r"(?i)PtoP|PeerToPeer|^Memcpy!"
-# Within one device: ordinary device work, see diag.attribution.gpu.
-LOCAL_COPY_PATTERN: Final = r"(?i)DtoD|DeviceToDevice"
-
-# Operators on the host that only hand a collective over or wait for it (science.md 2.3).
-COMM_OP_PATTERN: Final = r"^(?:c10d::|_?c10d_functional::|record_param_comms|gloo:|nccl:)"
-
-SYNC_PATTERN: Final = r"^(?:cuda|hip|cu)(?:Device|Stream|Event|Ctx)Synchronize"
 ALLOCATOR_PATTERN: Final = (
-    r"^(?:cuda|hip|cu)(?:(?:Ext)?Malloc|Free|HostAlloc|HostMalloc|HostFree|Mem(?:Create|Map|Unmap|Release|Alloc))"
+    r"^(?:(?:cuda|hip|cu)(?:(?:Ext)?Malloc|Free|Host(?:Alloc|Malloc|Free)"
+    r"|Mem(?:Create|Map|Unmap|Release|Alloc|Free|SetAccess|Address(?:Reserve|Free)|Host(?:Alloc|Register|Unregister)))"
+    r"|urUSM(?:\w*Alloc|Free)|zeMem(?:Alloc|Free))"
 )
-
-_OPS: Final = (
-    ("reduce_scatter", re.compile(r"reduce_?scatter", re.I)),
-    ("all_gather", re.compile(r"all_?gather", re.I)),
-    ("all_reduce", re.compile(r"all_?reduce", re.I)),
-    ("all_to_all", re.compile(r"all_?to_?all", re.I)),
-    ("broadcast", re.compile(r"broadcast", re.I)),
-    ("barrier", re.compile(r"barrier", re.I)),
-    ("send_recv", re.compile(r"send_?recv|batch_isend_irecv", re.I)),
-    ("send", re.compile(r"send", re.I)),
-    ("recv", re.compile(r"recv", re.I)),
-    ("scatter", re.compile(r"scatter", re.I)),
-    ("gather", re.compile(r"gather", re.I)),
-    ("reduce", re.compile(r"reduce", re.I)),
-)
-UNKNOWN_OP: Final = "unknown"
-# By the collective's name only: NCCL runs an all-to-all with its SendRecv kernel, too.
-P2P_PATTERN: Final = r"(?i)^(?:send|recv|batch_isend_irecv)"
+# Calls that give the device work: kernels, graphs, copies, memsets. Old CUPTI wrote INVALID for cooperative launches
+# (on the V100 traces, those of NCCL).
+LAUNCH_PATTERN: Final = r"(?i)launch|memcpy|memset|enqueue|^INVALID$"
 
 _DTYPE_BYTES: Final = {
     "float": 4, "float32": 4, "int": 4, "int32": 4, "uint32": 4,
@@ -102,12 +80,7 @@ _TRAILING_RANK: Final = re.compile(r"_(\d+)\.(?!\d{10,}\.)")
 def category(raw: str) -> str:
     """The lower-case category that today's profiler writes."""
     lower = raw.lower()
-    return _OLD_CATEGORIES.get(lower, lower)
-
-
-def collective_op(name: str) -> str:
-    """One of a dozen operations from any spelling: ``allreduce``, ``c10d::_allgather_base_``, a kernel's name."""
-    return next((op for op, pattern in _OPS if pattern.search(name)), UNKNOWN_OP)
+    return _OTHER_CATEGORIES.get(lower, lower)
 
 
 def dtype_bytes(dtype: str | None) -> int:

@@ -106,12 +106,12 @@ def _on_cluster(
     if folder is None:
         raise DiagError("a cluster needs a cache folder that its workers share", hint="Set DIAG_CACHE to one.")
     try:
-        client = Client(address, timeout=20)
+        client = Client(address, timeout=20)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TypeError) as error:
         raise DiagError(f"no Dask scheduler answers at {address}", hint="Start one: dask scheduler") from error
     with client:
         futures = client.map(read_file, paths, folder=folder, pure=False, retries=2)
-        for number, future in enumerate(done_in_order(futures)):
+        for number, future in enumerate(done_in_order(futures)):  # type: ignore[no-untyped-call]
             say(number + 1, len(paths), paths[futures.index(future)])
         for path, future in zip(paths, futures, strict=True):
             if future.status == "finished":

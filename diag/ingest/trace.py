@@ -137,11 +137,14 @@ class Trace:
             for category, frame in zip(stored.categories, stored.frames, strict=True)
             if not categories or category in categories
         ]
-        if not frames:
-            frames = [pl.LazyFrame(schema=STORED)]
         tests = []
         if name is not None:
-            tests.append(pl.col("name").is_in(stored.names.str.contains(name).arg_true().to_list()))
+            codes = stored.names.str.contains(name).arg_true()
+            if codes.is_empty():
+                frames = []  # most traces have none of one library's names, and that is known without reading an event
+            tests.append(pl.col("name").is_in(codes.to_list()))
+        if not frames:
+            frames = [pl.LazyFrame(schema=STORED)]
         if within is not None:
             begin, end = (edge - self.base_ns for edge in within)
             tests.append((pl.col("ts_ns") >= begin) & (pl.col("ts_ns") < end))

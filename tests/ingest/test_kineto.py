@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from diag.errors import DiagError
+from diag.ingest.comm_names import collective_op
 from diag.ingest.kineto import parse_ranks, read_trace
-from diag.ingest.kineto_names import category, collective_op, dtype_bytes, rank_from_name
+from diag.ingest.kineto_names import category, dtype_bytes, rank_from_name
 
 OP = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
 
