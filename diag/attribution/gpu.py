@@ -29,7 +29,7 @@ from .trace_callers import engine_copies, point_to_point
 from .trace_collectives import from_kernels
 from .trace_steps import host_windows, step_ranges
 
-_COMPUTE, _COMM, _COPY = "compute", "comm", "copy"
+COMPUTE, COMM, COPY = "compute", "comm", "copy"  # the classes of device_work
 
 
 def step_windows(trace: Trace) -> list[Window]:
@@ -43,7 +43,7 @@ def step_windows(trace: Trace) -> list[Window]:
     host = host_windows(trace)
     if not trace.has_gpu or step_ranges(trace).is_empty():
         return host
-    work = _device_work(trace).sort("launch_ns")
+    work = device_work(trace).sort("launch_ns")
     launched = work["launch_ns"].to_numpy()
     reach = np.maximum.accumulate(work["end_ns"].to_numpy())
 
@@ -56,19 +56,19 @@ def step_windows(trace: Trace) -> list[Window]:
 
 def partition(trace: Trace, windows: Sequence[Window], rank: int) -> list[RankStep]:
     """One exact account per window."""
-    work = _device_work(trace)
+    work = device_work(trace)
     main = ranges.main_thread(trace)
     launchers = ranges.thread_set(trace.select(*names.LAUNCH_CATEGORIES))
     threads = launchers | ({main} if main is not None else set())
     layers = disjoint(_layers(trace, work, threads))
-    comm = ranges.as_intervals(work.filter(pl.col("class") == _COMM))
-    hidden = iv.intersect(comm, ranges.as_intervals(work.filter(pl.col("class") == _COMPUTE)))
+    comm = ranges.as_intervals(work.filter(pl.col("class") == COMM))
+    hidden = iv.intersect(comm, ranges.as_intervals(work.filter(pl.col("class") == COMPUTE)))
     optimizing = _optimizer_time(work, layers)
-    calls = from_kernels(trace, work.filter(pl.col("class") == _COMM), windows)
+    calls = from_kernels(trace, work.filter(pl.col("class") == COMM), windows)
     return traced_steps(rank, windows, layers, hidden, optimizing, calls)
 
 
-def _device_work(trace: Trace) -> pl.DataFrame:
+def device_work(trace: Trace) -> pl.DataFrame:
     """Device events by start, with end_ns, class, phase (a Detail) and the launch: launch_known_ns (NEVER where the
     trace has none), launch_ns, launch_thread.
 
@@ -83,12 +83,12 @@ def _device_work(trace: Trace) -> pl.DataFrame:
         .with_columns(
             (pl.col("ts_ns") + pl.col("dur_ns")).alias("end_ns"),
             pl.when(is_copy & name.str.contains(comm_names.PEER_COPY_PATTERN))
-            .then(pl.lit(_COMM))
+            .then(pl.lit(COMM))
             .when(is_copy & ~name.str.contains(comm_names.LOCAL_COPY_PATTERN))
-            .then(pl.lit(_COPY))
+            .then(pl.lit(COPY))
             .when((pl.col("cat") == names.KERNEL) & (is_comm | pl.col("coll_name").is_not_null()))
-            .then(pl.lit(_COMM))
-            .otherwise(pl.lit(_COMPUTE))
+            .then(pl.lit(COMM))
+            .otherwise(pl.lit(COMPUTE))
             .alias("class"),
         )
     )
@@ -106,7 +106,7 @@ def _device_work(trace: Trace) -> pl.DataFrame:
     )
     made_by_collective = pl.lit(engine_copies(trace, joined))
     return joined.with_columns(
-        _phases(trace, joined), pl.when(made_by_collective).then(pl.lit(_COMM)).otherwise("class").alias("class")
+        _phases(trace, joined), pl.when(made_by_collective).then(pl.lit(COMM)).otherwise("class").alias("class")
     )
 
 
@@ -122,7 +122,7 @@ def _phases(trace: Trace, work: pl.DataFrame) -> pl.Series:
 
 
 def _layers(trace: Trace, work: pl.DataFrame, threads: set[ranges.Thread]) -> list[Layer]:
-    compute, comm = work.filter(pl.col("class") == _COMPUTE), work.filter(pl.col("class") == _COMM)
+    compute, comm = work.filter(pl.col("class") == COMPUTE), work.filter(pl.col("class") == COMM)
     p2p = point_to_point(trace, comm)
     data = ranges.data_wait(trace, threads)
     checkpoint = ranges.checkpoint(trace)
@@ -134,7 +134,7 @@ def _layers(trace: Trace, work: pl.DataFrame, threads: set[ranges.Thread]) -> li
         ),
         Layer(Kind.COMM, Detail.NONE, ranges.as_intervals(comm.filter(~p2p))),
         Layer(Kind.COMM, Detail.P2P, ranges.as_intervals(comm.filter(p2p))),
-        Layer(Kind.COPY, Detail.NONE, ranges.as_intervals(work.filter(pl.col("class") == _COPY))),
+        Layer(Kind.COPY, Detail.NONE, ranges.as_intervals(work.filter(pl.col("class") == COPY))),
         Layer(Kind.DATA, Detail.NONE, data),
         Layer(Kind.CHECKPOINT, Detail.NONE, checkpoint),
         Layer(Kind.IDLE, Detail.GC, collecting),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -13,8 +14,9 @@ from diag.collectors.layout import SCHEMA_VERSION, RunLayout
 from diag.model import Finding, StepAccount
 
 
-def to_json(result: Result, indent: int | None = 1) -> str:
-    return json.dumps(to_dict(result), indent=indent)
+def to_json(result: Result, indent: int | None = 1, added: Mapping[str, Any] | None = None) -> str:
+    """The document, with further keys at its end."""
+    return json.dumps({**to_dict(result), **(added or {})}, indent=indent)
 
 
 def save(result: Result) -> None:

@@ -26,10 +26,16 @@ _MOST_RANKS = 16
 _WIDEST = 110
 
 
-def print_report(result: Result, console: Console | None = None) -> None:
-    """Prints to standard output; colours only on a terminal, lines of at most 110 columns."""
-    console = console or Console(highlight=False)
+def report_console() -> Console:
+    """Standard output as every report uses it: colours only on a terminal, lines of at most 110 columns."""
+    console = Console(highlight=False)
     console.width = min(console.width, _WIDEST) if console.is_terminal else _WIDEST
+    return console
+
+
+def print_report(result: Result, console: Console | None = None) -> None:
+    """Prints the verdict and what it rests on."""
+    console = console or report_console()
     verdict = result.verdict
     console.print(_caption(result), style="dim")
     console.print()
