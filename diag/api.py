@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from diag.attribution.attribute import attribute
+from diag.attribution.breakdowns import breakdowns
+from diag.breakdown import Breakdowns
 from diag.collectors.layout import RunLayout
 from diag.findings import Examination, examine
 from diag.findings.shares import CLASS_OF
+from diag.ingest.reading import Reading as Reading
 from diag.ingest.run import Tables, open_paths, rank_ranges
 from diag.model import Advice, Attribution, Bottleneck, Coverage, Finding, StepAccount, Verdict
 from diag.verdict import judge, step_bottleneck
@@ -40,13 +44,19 @@ class Result:
         shares = self.examination.shares
         return sum(shares.share(cost) for cost, of in CLASS_OF.items() if of == bottleneck)
 
+    @cached_property
+    def breakdowns(self) -> Breakdowns:
+        """The tables behind the verdict, made when they are first asked for: they read the traces again."""
+        return breakdowns(self.tables, self.attribution)
+
     def bottleneck_of(self, step: StepAccount) -> Bottleneck:
         return step_bottleneck(step, self.on_device)
 
 
-def open_run(*paths: Path | str) -> Result:
-    """Analyses a run directory, or a folder or files of Kineto traces. DiagError where there is nothing to analyse."""
-    return analyze(open_paths([Path(path) for path in paths]))
+def open_run(*paths: Path | str, reading: Reading | None = None) -> Result:
+    """Analyses a run directory, or folders, files, archives or addresses of Kineto traces. ``reading``: how they are
+    read, where not as usual. DiagError where there is nothing to analyse."""
+    return analyze(open_paths(paths, reading))
 
 
 def analyze(tables: Tables) -> Result:

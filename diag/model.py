@@ -72,6 +72,8 @@ class CollectiveCall:
     start_ns: int
     end_ns: int
     inferred: bool = False  # matched by order of calls, not by a sequence number from the library
+    dtype: str = ""  # as the source spells it
+    group_size: int = 0  # 0 where nothing says it; known, too, where the list of ranks was shortened
 
 
 @dataclass(frozen=True)
@@ -245,6 +247,7 @@ class Attribution:
     comm_known: bool
     collectives: tuple[MatchedCollective, ...]
     untied: tuple[int, ...] = ()  # ranks that no collective ties to the common clock of the others
+    rank_steps: tuple[RankStep, ...] = ()  # what the accounts rest on, on the common clock where there is one
 
     @property
     def usable(self) -> tuple[StepAccount, ...]:

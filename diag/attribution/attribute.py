@@ -90,6 +90,7 @@ def attribute(tables: Tables) -> Attribution:
         untied=tuple(sorted(set(placed) - tied)) if tied else (),
         comm_known=any(step.comm_known for own in placed.values() for step in own),
         collectives=collectives,
+        rank_steps=tuple(step for _, own in sorted(placed.items()) for step in own),
     )
 
 

@@ -69,7 +69,17 @@ def calls_of(rows: Sequence[CollectiveRow], groups: Mapping[str, Sequence[int]])
         # Two groups of one name (a mesh axis is named alike on all its groups) differ in their first member.
         group = f"{row.group}@{ranks[0]}" if ranks else row.group
         calls.append(
-            CollectiveCall((group, row.seq, row.op), row.op, group, ranks, row.bytes, row.start_ns, row.end_ns)
+            CollectiveCall(
+                (group, row.seq, row.op),
+                row.op,
+                group,
+                ranks,
+                row.bytes,
+                row.start_ns,
+                row.end_ns,
+                dtype=row.dtype,
+                group_size=len(ranks),
+            )
         )
     return sorted(calls, key=lambda call: call.start_ns)
 

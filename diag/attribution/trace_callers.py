@@ -18,7 +18,7 @@ from . import intervals as iv
 from .layers import covers
 from .trace_ranges import as_intervals, named, on_threads, spans, thread_set
 
-ARGS: Final = ("coll_name", "in_elems", "out_elems", "dtype", "group_name", "group_ranks", "seq")
+ARGS: Final = ("coll_name", "in_elems", "out_elems", "dtype", "group_name", "group_ranks", "group_size", "seq")
 _COALESCED_RANGE: Final = re.compile(r"^(?:nccl|xccl):\w*coalesced$", re.I)
 _NO_TRANSFER: Final = frozenset({"wait", "barrier"})  # coll_name of calls that no coalesced kernel carries out
 

@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -49,6 +50,7 @@ def from_gloo(trace: Trace, wire: pl.DataFrame, windows: Sequence[Window]) -> li
         # The shapes are the inputs: one rank's shard of an all-gather.
         row["bytes"] = _shape_bytes(row["input_dims"], row["input_type"]) * (size if row["op"] == "all_gather" else 1)
         row["seq"] = None
+        row["group_size"] = size if size > 1 else None
     return _calls(trace, rows, windows)
 
 
@@ -113,7 +115,7 @@ def _key_op(trace: Trace, row: dict[str, Any]) -> str:
             return f"send {pair[0]}->{pair[1]}"
     elif row["group_name"] or len({ranks for ranks in trace.groups.values() if len(ranks) > 1}) < 2:
         return str(row["op"])
-    return f"{row['op']} of rank {trace.rank if trace.rank is not None else trace.path.name}"
+    return f"{row['op']} of rank {trace.rank if trace.rank is not None else Path(trace.path).name}"
 
 
 def _call(trace: Trace, row: dict[str, Any], key: tuple[str, int, str], *, inferred: bool) -> CollectiveCall:
@@ -122,7 +124,8 @@ def _call(trace: Trace, row: dict[str, Any], key: tuple[str, int, str], *, infer
         pair = comm_names.peers(row["caller_name"])
         ranks = (ranks[pair[0]], ranks[pair[1]]) if pair and max(pair) < len(ranks) else ()
     start, end = row["ts_ns"], row["ts_ns"] + row["dur_ns"]
-    return CollectiveCall(key, row["op"], key[0], ranks, row["bytes"], start, end, inferred)
+    dtype, size = row["dtype"] or "", len(ranks) or row["group_size"] or 0
+    return CollectiveCall(key, row["op"], key[0], ranks, row["bytes"], start, end, inferred, dtype, size)
 
 
 def _shape_bytes(dims: str | None, types: str | None) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,8 +16,22 @@ class Tool(StrEnum):
     HTA = "hta"
 
 
+class TableName(StrEnum):
+    """The tables behind the verdict."""
+
+    COLLECTIVES = "collectives"
+    KERNELS = "kernels"
+    MODULES = "modules"
+    EFFICIENCY = "efficiency"
+
+
 def analyze(
-    paths: Annotated[list[Path], typer.Argument(help="A run directory, or a folder or files of Kineto traces.")],
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            help="A run directory, or folders, files, tar archives or addresses (s3://...) of Kineto traces."
+        ),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="The JSON contract on standard output.")] = False,
     cross_check: Annotated[
         Tool | None,
@@ -37,33 +50,68 @@ def analyze(
             "left out.",
         ),
     ] = None,
+    table: Annotated[
+        list[TableName] | None, typer.Option(help="Print this table, too; repeatable. --json holds all of them.")
+    ] = None,
+    rank: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE=RANK", help="The rank of a trace whose header and name do not say it; repeatable."),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes that read traces; by default as many as save time.")
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Read on the workers of a running Dask scheduler. They need this version of diag, the same paths, and "
+            "the folder that DIAG_CACHE names. Needs the extra: pip install 'diag\\[cluster]'.",
+        ),
+    ] = None,
 ) -> None:
     """Say what bounds a run, whose fault it is, and why it is believed.
 
     Exit code 0: analysed; 4: analysed, but data is missing (said in the report); 1: nothing to analyse.
     """
-    from diag.api import open_run
+    from diag.api import Reading, open_run
+    from diag.cli.progress import reading_progress
     from diag.crosscheck.compare import cross_check as check
     from diag.crosscheck.process import hta_version
     from diag.crosscheck.requests import parse_request
     from diag.report import crosscheck as shown
     from diag.report.json import save, to_json
+    from diag.report.tables import print_table
     from diag.report.text import print_report
 
     requests = [parse_request(text) for text in hta or []]
     if cross_check or requests:
         hta_version()  # before minutes of analysis
-    result = open_run(*paths)
+    with reading_progress() as progress:
+        reading = Reading(jobs=jobs, cluster=cluster, ranks=_ranks(rank or []), progress=progress)
+        result = open_run(*paths, reading=reading)
     if not as_json:
         print_report(result)
     checked = check(result) if cross_check else None
     offered = [request(result) for request in requests]
     if as_json:
-        typer.echo(to_json(result, added=shown.to_dict(checked, offered)))
+        typer.echo(to_json(result, tables=True, added=shown.to_dict(checked, offered)))
     else:
+        for name in table or []:
+            print_table(result, name.value)
         if checked:
             shown.print_cross_check(checked)
         for found in offered:
             shown.print_offered(found)
     save(result)
     raise typer.Exit(ExitCode.DATA_INCOMPLETE if result.coverage.incomplete else ExitCode.OK)
+
+
+def _ranks(given: list[str]) -> dict[str, int]:
+    """Rank by path, from FILE=RANK."""
+    found = {}
+    for text in given:
+        path, _, number = text.rpartition("=")
+        if not path or not number.isdecimal():
+            raise typer.BadParameter(f"{text}: give FILE=RANK, for example --rank traces/a.json=3")
+        found[path] = int(number)
+    return found

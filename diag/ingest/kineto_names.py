@@ -41,10 +41,13 @@ RANGE_PATTERN: Final = (
     r"|\[pl\]\[|## (?:dense_)?(?:forward|backward|optimizer|zero_grad|load_batch)\b)"
 )
 
-# Operators whose recorded shapes tell how much they compute.
+# Operators whose recorded shapes tell their FLOPs (diag.attribution.shapes). The outer aten::linear and
+# aten::convolution and the inner aten::addmm and aten::cudnn_convolution are all here: which of them a trace holds
+# depends on the device.
 SHAPED_OP_PATTERN: Final = (
-    r"^aten::(?:mm|addmm|bmm|baddbmm|linear|matmul|_scaled_mm|_grouped_mm|(?:cudnn_|miopen_|mkldnn_)?convolution(?:_backward)?"
-    r"|_scaled_dot_product_\w+|_flash_attention_\w+|_efficient_attention_\w+)$"
+    r"^aten::(?:mm|addmm|bmm|baddbmm|linear|_addmm_activation|_scaled_mm|"
+    r"(?:_|cudnn_|miopen_|mkldnn_)?convolution(?:_overrideable)?|convolution_backward|_conv_depthwise2d|"
+    r"_scaled_dot_product_(?:flash|efficient|cudnn|fused)_attention\w*)$"
 )
 # Events whose arguments are read: communication on the host, and those operators. A kernel says so by its arguments.
 ARGUMENT_PATTERN: Final = (

@@ -9,14 +9,24 @@ from dataclasses import asdict
 from typing import Any
 
 from diag.api import Result, describe_run
+from diag.breakdown import Breakdowns
 from diag.collectors.files import replace_file
 from diag.collectors.layout import SCHEMA_VERSION, RunLayout
 from diag.model import Finding, StepAccount
 
+_MOST_ROWS = 30  # kernels, and modules of one source
+_MOST_COLLECTIVES = 100
 
-def to_json(result: Result, indent: int | None = 1, added: Mapping[str, Any] | None = None) -> str:
-    """The document, with further keys at its end."""
-    return json.dumps({**to_dict(result), **(added or {})}, indent=indent)
+
+def to_json(
+    result: Result, indent: int | None = 1, tables: bool = False, added: Mapping[str, Any] | None = None
+) -> str:
+    """The document. ``tables``: with the key "breakdowns", which takes as long as the analysis itself. ``added``:
+    further keys."""
+    content = {**to_dict(result), **(added or {})}
+    if tables:
+        content["breakdowns"] = breakdowns_to_dict(result.breakdowns)
+    return json.dumps(content, indent=indent)
 
 
 def save(result: Result) -> None:
@@ -55,6 +65,20 @@ def to_dict(result: Result) -> dict[str, Any]:
             "not_looked": list(coverage.not_looked),
         },
     }
+
+
+def breakdowns_to_dict(found: Breakdowns) -> dict[str, Any]:
+    """The tables in plain containers, their largest rows only; ``rows_left_out`` says how many are missing."""
+    content = asdict(found)
+    content["collectives"] = _shortened(content["collectives"], _MOST_COLLECTIVES)
+    content["kernels"] = _shortened(content["kernels"], _MOST_ROWS)
+    content["modules"] = [_shortened(table, _MOST_ROWS) for table in content["modules"]]
+    return content
+
+
+def _shortened(table: dict[str, Any], most: int) -> dict[str, Any]:
+    rows = table.pop("rows")
+    return {**table, "rows_left_out": max(0, len(rows) - most), "rows": list(rows[:most])}
 
 
 def _step(result: Result, step: StepAccount) -> dict[str, Any]:

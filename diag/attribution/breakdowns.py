@@ -1,0 +1,106 @@
+"""From the account of a run to the tables behind it: collectives, kernels, modules, efficiency."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import polars as pl
+
+from diag.breakdown import Breakdowns, MemoryPeak
+from diag.ingest.run import RankTables, Tables
+from diag.ingest.trace import Trace
+from diag.model import Attribution
+
+from . import cpu, gpu, kernel_table, module_table
+from . import trace_ranges as ranges
+from .collective_table import collective_table
+from .efficiency import Totals, efficiency, totals
+from .layers import Window
+from .module_ranges import module_ranges
+from .peaks import peak_of
+from .recompute import recomputed
+from .work import work_of
+
+
+def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
+    """All tables over the steps that the verdict counts. Pure; reads the traces again, so call it when asked for."""
+    counted = attribution.usable or attribution.steps
+    steps = frozenset(step.step for step in counted)
+    device, peak = _device(tables), peak_of(_device(tables))
+    kernels: list[pl.DataFrame] = []
+    modules: dict[str, list[pl.DataFrame]] = defaultdict(list)
+    sums: list[Totals] = []
+    traced = 0
+    for trace in [trace for _, rank in sorted(tables.ranks.items()) for trace in rank.traces]:
+        windows = _windows(trace, steps)
+        if not windows:
+            continue
+        work = work_of(trace, windows)
+        again = recomputed(work)
+        traced += len(windows)
+        sums.append(totals(work, sum(end - begin for _, begin, end in windows), again))
+        kernels.append(kernel_table.partial(work))
+        host = [window for window in ranges.host_windows(trace) if window[0] in steps]
+        for found in module_ranges(trace):
+            modules[found.source].append(module_table.partial(work, found, again, host))
+    on_device = tables.on_device
+    collectives = collective_table(attribution, steps, tables.world_size, gloo=not on_device)
+    return Breakdowns(
+        steps=tuple(sorted(steps)),
+        collectives=collectives,
+        kernels=kernel_table.kernel_table(kernels, "kernel" if on_device else "operator", traced, peak),
+        modules=tuple(module_table.module_table(source, parts, traced) for source, parts in modules.items()),
+        efficiency=efficiency(
+            sums,
+            tables.manifest,
+            [record for rank in tables.ranks.values() for record in rank.steps],
+            float(np.mean([step.dur_ns for step in counted])) if counted else 0.0,
+            tables.world_size,
+            peak,
+            device,
+            on_device,
+        ),
+        memory_peaks=tuple(held for rank in tables.ranks.values() if (held := _memory(rank)) is not None),
+        notes=_notes(attribution, traced, bool(modules), bool(collectives.rows)),
+    )
+
+
+def _windows(trace: Trace, steps: frozenset[int]) -> list[Window]:
+    source = gpu if trace.has_gpu else cpu
+    return [window for window in source.step_windows(trace) if window[0] in steps]
+
+
+def _device(tables: Tables) -> str | None:
+    """The accelerator's name, of the first rank that says it."""
+    for rank in tables.ranks.values():
+        if rank.identity is not None and rank.identity.device != "cpu":
+            return rank.identity.device
+    return next((name for rank in tables.ranks.values() for trace in rank.traces for name in trace.device_names), None)
+
+
+def _memory(rank: RankTables) -> MemoryPeak | None:
+    samples = [record.memory for record in rank.steps if record.memory is not None]
+    allocated = max((m.allocated for m in samples if m.allocated is not None), default=None)
+    reserved = max((m.reserved for m in samples if m.reserved is not None), default=None)
+    if allocated is None or reserved is None:
+        return None
+    capacity = max((m.capacity for m in samples if m.capacity is not None), default=None)
+    return MemoryPeak(rank.rank, allocated, reserved, capacity)
+
+
+def _notes(attribution: Attribution, traced: int, with_modules: bool, with_collectives: bool) -> tuple[str, ...]:
+    notes = []
+    if not traced:
+        notes.append("kernels, modules and recomputation are not known: no trace covers a counted step")
+    elif not with_modules:
+        notes.append(
+            "no module is named in the traces: record with_stack=True, or put record_function(name) around modules"
+        )
+    if not with_collectives:
+        return tuple(notes)
+    if len(attribution.ranks) == 1:
+        notes.append("who waits in a collective is not known: only one rank was recorded")
+    elif not attribution.aligned:
+        notes.append("who waits in a collective is not known: the ranks' clocks could not be aligned")
+    return tuple(notes)

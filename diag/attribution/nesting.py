@@ -1,0 +1,129 @@
+"""Which range of a host thread encloses a moment: O(log n) a question, for all questions at once.
+
+Kineto's ranges nest, but rounding to microseconds and ranges that a hook opens and another closes break strict
+nesting, so nothing here relies on it: the enclosing range is the latest one to start that is still open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from .intervals import Intervals, normal
+
+Times = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.int64]
+NONE = -1
+
+
+def enclosing(ranges: pl.DataFrame, at_ns: Times, thread: npt.NDArray[np.int64]) -> Rows:
+    """For each moment on a thread, the row of ``ranges`` that is innermost there; -1 where none is open.
+
+    ``ranges`` needs ts_ns, dur_ns and thread, sorted like Trace.select does. Threads below 0 are unknown.
+    """
+    found = np.full(len(at_ns), NONE, dtype=np.int64)
+    for number, rows, start, end in _threads(ranges):
+        asked = np.flatnonzero(thread == number)
+        times = at_ns[asked]
+        at = _last_open(end, np.searchsorted(start, times, side="right"), times)
+        found[asked] = np.where(at >= 0, rows[np.maximum(at, 0)], NONE)
+    return found
+
+
+def parents(ranges: pl.DataFrame) -> Rows:
+    """For each range, the row of the innermost one around it on its thread; -1 for the outermost."""
+    found = np.full(len(ranges), NONE, dtype=np.int64)
+    for _, rows, start, end in _threads(ranges):
+        at = _last_open(end, np.arange(len(rows)), start)
+        found[rows] = np.where(at >= 0, rows[np.maximum(at, 0)], NONE)
+    return found
+
+
+def own_time(ranges: pl.DataFrame, parent: Rows) -> Times:
+    """Nanoseconds of each range that no range inside it covers. Sums to the union of a thread's nested ranges."""
+    start = ranges["ts_ns"].to_numpy()
+    end = start + ranges["dur_ns"].to_numpy()
+    inner = np.flatnonzero(parent >= 0)
+    inside = np.minimum(end[inner], end[parent[inner]]) - start[inner]
+    covered = np.zeros(len(start), dtype=np.int64)
+    np.add.at(covered, parent[inner], inside)
+    own: Times = np.maximum(0, end - start - covered)
+    return own
+
+
+def depths(parent: Rows) -> Rows:
+    """How many ranges are around each; parents come before their children."""
+    depth = np.zeros(len(parent), dtype=np.int64)
+    inside = np.flatnonzero(parent >= 0)
+    at = parent[inside]
+    while len(inside):  # once a level, not once a range
+        depth[inside] += 1
+        at = parent[at]
+        inside, at = inside[at >= 0], at[at >= 0]
+    return depth
+
+
+def covered_time(spans: Intervals, start: Times, end: Times) -> Times:
+    """For each ``[start, end)``, the nanoseconds of it that the set covers."""
+    tidy = normal(spans)
+    if not len(tidy):
+        return np.zeros(len(start), dtype=np.int64)
+    before = np.concatenate(([0], np.cumsum(tidy[:, 1] - tidy[:, 0])))
+
+    def until(times: Times) -> Times:
+        at = np.searchsorted(tidy[:, 0], times, side="right")
+        last = np.maximum(at - 1, 0)
+        beyond: Times = np.where(at > 0, np.minimum(times, tidy[last, 1]) - tidy[last, 0], 0)
+        total: Times = before[last] + beyond
+        return total
+
+    return until(end) - until(start)
+
+
+def _threads(ranges: pl.DataFrame) -> Iterator[tuple[int, Rows, Times, Times]]:
+    """Per thread: its number, its rows, their starts (sorted) and ends."""
+    thread, start = ranges["thread"].to_numpy(), ranges["ts_ns"].to_numpy()
+    end = start + ranges["dur_ns"].to_numpy()
+    for number in np.unique(thread):
+        rows = np.flatnonzero(thread == number)
+        yield int(number), rows, start[rows], end[rows]
+
+
+def _last_open(end: Times, before: Rows, at_ns: Times) -> Rows:
+    """For each question, the largest i below ``before`` with ``end[i] > at_ns``; -1 for none.
+
+    A tree of maxima over aligned blocks of 1, 2, 4, ... ends: climb until a block holds a later end, then descend.
+    Measured: 500,000 questions to 1.4 million ranges in 0.25 s.
+    """
+    levels = _maxima(end)
+    found = np.full(len(before), NONE, dtype=np.int64)
+    level_of = np.zeros(len(before), dtype=np.int64)
+    open_, reach = np.flatnonzero(before > 0), before[before > 0].astype(np.int64)
+    for level, highest in enumerate(levels):  # climb: `reach` blocks of this level are still to be searched
+        odd = (reach & 1).astype(np.bool_)
+        hit = odd & (highest[np.maximum(reach - 1, 0)] > at_ns[open_])
+        found[open_[hit]], level_of[open_[hit]] = reach[hit] - 1, level
+        left = ~hit & (reach > 1)
+        open_, reach = open_[left], reach[left] >> 1
+        if not len(open_):
+            break
+    for level in range(len(levels) - 2, -1, -1):
+        down = np.flatnonzero(level_of > level)
+        right = 2 * found[down] + 1
+        found[down] = np.where(levels[level][right] > at_ns[down], right, right - 1)
+        level_of[down] = level
+    return found
+
+
+def _maxima(end: Times) -> list[Times]:
+    """Levels of the tree, the ends themselves first. Every level but the last has an even length."""
+    levels = [end]
+    while len(levels[-1]) > 1:
+        last = levels[-1]
+        if len(last) % 2:
+            last = levels[-1] = np.append(last, np.iinfo(np.int64).min)
+        levels.append(np.maximum(last[0::2], last[1::2]))
+    return levels

@@ -1,0 +1,213 @@
+"""The tables behind the partition: collectives, kernels, modules, efficiency. Frozen, like the types of diag.model.
+
+Times are integers in nanoseconds, sums over all ranks and counted steps unless a name says mean or max; what cannot be
+known is None, with the reason beside it. Divide a sum by ``rank_steps`` for the mean of a rank and step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class KernelKind(StrEnum):
+    """What a kernel or operator does."""
+
+    GEMM = "gemm"
+    ATTENTION = "attention"
+    CONVOLUTION = "convolution"
+    ELEMENTWISE = "elementwise"
+    REDUCTION = "reduction"  # and normalisation, softmax, pooling
+    COPY = "copy"  # and memset
+    EMBEDDING = "embedding"  # and other gathers by index
+    OPTIMIZER = "optimizer"
+    COMMUNICATION = "communication"
+    TRITON = "triton"
+    OTHER = "other"
+
+
+class Bound(StrEnum):
+    """What limits a kernel: the device's arithmetic or its memory."""
+
+    MATH = "math"
+    MEMORY = "memory"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class CollectiveStat:
+    """Collectives of one group, operation, element type and size.
+
+    ``bytes_low`` to ``bytes_high`` is the size class, ``bytes_mean`` the mean of the full tensor, 0: not known.
+    ``count`` collectives, of which ``matched`` were seen on more than one rank of a common clock; waits, transfers and
+    tails are theirs, in science.md 2.5's definitions. ``transfer_bound_ns``, the mean of the shortest duration over the
+    ranks, needs no clock and is never less than the transfer. Bandwidths in GB/s (1e9); with ``bandwidth_is_bound``
+    they rest on that bound, so the true ones are at least as high. ``efficiency``: bus bandwidth over the best that
+    this group showed at sizes that saturate it. ``exposed_ns`` and ``hidden_ns`` add up over the rows to the
+    partition's.
+    """
+
+    group: str
+    op: str
+    dtype: str
+    bytes_low: int
+    bytes_high: int
+    bytes_mean: int
+    count: int
+    matched: int
+    ranks: int
+    group_size: int | None
+    duration_mean_ns: int
+    wait_mean_ns: int | None
+    wait_max_ns: int | None
+    last_rank: int | None  # that arrived last most often
+    last_share: float | None  # in this part of the matched ones
+    transfer_mean_ns: int | None
+    transfer_bound_ns: int
+    tail_mean_ns: int | None
+    algbw_gb_s: float | None
+    busbw_gb_s: float | None
+    bandwidth_is_bound: bool
+    efficiency: float | None
+    exposed_ns: int
+    hidden_ns: int
+    inferred: bool  # matched by the order of calls, not by the library's sequence number
+
+
+@dataclass(frozen=True)
+class CollectiveTable:
+    """``rest_exposed_ns`` and ``rest_hidden_ns`` is communication in the partition that lies in no row's calls."""
+
+    rows: tuple[CollectiveStat, ...]
+    rank_steps: int
+    rest_exposed_ns: int
+    rest_hidden_ns: int
+
+
+@dataclass(frozen=True)
+class DevicePeak:
+    """Dense BF16/FP16 peak in TFLOP/s and memory bandwidth in GB/s (None: not in our table)."""
+
+    name: str
+    tflop_s: float
+    gb_s: float | None
+
+    @property
+    def ridge(self) -> float | None:
+        """FLOPs a byte from which on the arithmetic is the limit."""
+        return self.tflop_s * 1000 / self.gb_s if self.gb_s else None
+
+
+@dataclass(frozen=True)
+class KernelStat:
+    """All kernels of one name and kind; on a CPU, all calls of one operator without the operators inside them.
+
+    ``share`` is of the device's busy time before union. ``exposed_ns``: not hidden by work of higher priority (compute
+    hides communication, both hide copies). ``flops`` and ``bytes`` count what the launching operators' recorded shapes
+    ask for, ``shapes_share`` the part of the time that they cover; the rates are over that part. ``bound`` comes from
+    "shapes" against the device's ridge, or is inferred from the "class" of kernel, not measured.
+    """
+
+    name: str
+    kind: KernelKind
+    operator: str  # that launched most of it, "" where unknown
+    count: int
+    total_ns: int
+    mean_ns: int
+    max_ns: int
+    share: float
+    exposed_ns: int
+    bound: Bound
+    bound_from: str
+    flops: float
+    bytes: float
+    shapes_share: float
+    intensity: float | None
+    tflop_s: float | None
+    gb_s: float | None
+
+
+@dataclass(frozen=True)
+class KernelTable:
+    """``unit`` is "kernel" or, where nothing ran on a device, "operator"; rows by falling time."""
+
+    rows: tuple[KernelStat, ...]
+    unit: str
+    busy_ns: int
+    rank_steps: int
+    peak: DevicePeak | None
+
+
+@dataclass(frozen=True)
+class ModuleStat:
+    """One module of the model, all its calls together; an FSDP unit's forward and backward are a call each.
+
+    ``forward_ns`` and ``backward_ns`` is device time of what was launched inside it and its submodules (on a CPU:
+    operators' own time), ``self_ns`` the part that no submodule of the table has; ``recompute_ns``, a part of
+    ``backward_ns``, is its forward repeated in the backward. ``host_ns`` is how long the host was inside.
+    """
+
+    name: str
+    parent: str
+    calls: int
+    host_ns: int
+    forward_ns: int
+    backward_ns: int
+    recompute_ns: int
+    self_ns: int
+    share: float
+
+
+@dataclass(frozen=True)
+class ModuleTable:
+    """Modules as one kind of range shows them. ``self_ns`` of the rows and ``unattributed_ns`` add up to ``busy_ns``;
+    ``unattributed_backward_ns`` is the part of it that the backward launched."""
+
+    source: str
+    rows: tuple[ModuleStat, ...]
+    busy_ns: int
+    rank_steps: int
+    unattributed_ns: int
+    unattributed_backward_ns: int
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number from 0 to 1, or None and the ``reason``; ``basis`` says what it rests on."""
+
+    value: float | None
+    reason: str = ""
+    basis: str = ""
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """Model and hardware FLOPs utilisation (science.md 4.4), and the part of the compute time that recomputes."""
+
+    mfu: Measure
+    hfu: Measure
+    recompute_share: Measure
+    peak: DevicePeak | None
+
+
+@dataclass(frozen=True)
+class MemoryPeak:
+    """The most that one rank's allocator held in any step, in bytes; None where the run does not say."""
+
+    rank: int
+    allocated: int
+    reserved: int
+    capacity: int | None
+
+
+@dataclass(frozen=True)
+class Breakdowns:
+    """Everything over the steps that the verdict counts. A table without rows: nothing of that kind was recorded."""
+
+    steps: tuple[int, ...]
+    collectives: CollectiveTable
+    kernels: KernelTable
+    modules: tuple[ModuleTable, ...]
+    efficiency: Efficiency
+    memory_peaks: tuple[MemoryPeak, ...] = ()
+    notes: tuple[str, ...] = ()  # what a table could not be made of, and why
