@@ -13,13 +13,13 @@ from diag.ingest.trace import Trace
 from diag.model import Attribution
 
 from . import cpu, gpu, kernel_table, module_table
-from . import trace_ranges as ranges
 from .collective_table import collective_table
 from .efficiency import Totals, efficiency, totals
 from .layers import Window
 from .module_ranges import module_ranges
 from .peaks import peak_of
 from .recompute import recomputed
+from .trace_steps import host_windows
 from .work import work_of
 
 
@@ -41,7 +41,7 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
         traced += len(windows)
         sums.append(totals(work, sum(end - begin for _, begin, end in windows), again))
         kernels.append(kernel_table.partial(work))
-        host = [window for window in ranges.host_windows(trace) if window[0] in steps]
+        host = [window for window in host_windows(trace) if window[0] in steps]
         for found in module_ranges(trace):
             modules[found.source].append(module_table.partial(work, found, again, host))
     on_device = tables.on_device

@@ -11,6 +11,7 @@ them. Copies between devices are communication, and so are those that a collecti
 from __future__ import annotations
 
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import polars as pl
@@ -30,6 +31,7 @@ from .trace_collectives import from_kernels
 from .trace_steps import host_windows, step_ranges
 
 COMPUTE, COMM, COPY = "compute", "comm", "copy"  # the classes of device_work
+_CLASSES = pl.Enum([COMPUTE, COMM, COPY])
 
 
 def step_windows(trace: Trace) -> list[Window]:
@@ -68,6 +70,9 @@ def partition(trace: Trace, windows: Sequence[Window], rank: int) -> list[RankSt
     return traced_steps(rank, windows, layers, hidden, optimizing, calls)
 
 
+_WORK: WeakKeyDictionary[Trace, pl.DataFrame] = WeakKeyDictionary()
+
+
 def device_work(trace: Trace) -> pl.DataFrame:
     """Device events by start, with end_ns, class, phase (a Detail) and the launch: launch_known_ns (NEVER where the
     trace has none), launch_ns, launch_thread.
@@ -75,23 +80,14 @@ def device_work(trace: Trace) -> pl.DataFrame:
     Without a launch in the trace, ``launch_ns`` is the work's own start; but for work ahead of all that was launched
     in the trace, it is just before the trace: it was queued by then, so no step of it did it.
     """
-    name, is_copy = pl.col("name").cast(pl.String), pl.col("cat") == names.MEMCPY
-    is_comm = name.str.contains(comm_names.KERNEL_PATTERN) & ~name.str.contains(comm_names.NOT_KERNEL_PATTERN)
-    work = (
-        trace.select(*names.DEVICE_CATEGORIES, arguments=True)
-        .filter(pl.col("dur_ns") > 0)
-        .with_columns(
-            (pl.col("ts_ns") + pl.col("dur_ns")).alias("end_ns"),
-            pl.when(is_copy & name.str.contains(comm_names.PEER_COPY_PATTERN))
-            .then(pl.lit(COMM))
-            .when(is_copy & ~name.str.contains(comm_names.LOCAL_COPY_PATTERN))
-            .then(pl.lit(COPY))
-            .when((pl.col("cat") == names.KERNEL) & (is_comm | pl.col("coll_name").is_not_null()))
-            .then(pl.lit(COMM))
-            .otherwise(pl.lit(COMPUTE))
-            .alias("class"),
-        )
-    )
+    if trace not in _WORK:
+        _WORK[trace] = _device_work(trace)
+    return _WORK[trace]
+
+
+def _device_work(trace: Trace) -> pl.DataFrame:
+    work = trace.select(*names.DEVICE_CATEGORIES, arguments=True).filter(pl.col("dur_ns") > 0)
+    work = work.with_columns((pl.col("ts_ns") + pl.col("dur_ns")).alias("end_ns"), _classes(trace, work).alias("class"))
     launches = (
         trace.select(*names.LAUNCH_CATEGORIES)
         .filter(pl.col("correlation") > 0)
@@ -106,8 +102,21 @@ def device_work(trace: Trace) -> pl.DataFrame:
     )
     made_by_collective = pl.lit(engine_copies(trace, joined))
     return joined.with_columns(
-        _phases(trace, joined), pl.when(made_by_collective).then(pl.lit(COMM)).otherwise("class").alias("class")
+        _phases(trace, joined),
+        pl.when(made_by_collective).then(pl.lit(COMM, _CLASSES)).otherwise("class").alias("class"),
     )
+
+
+def _classes(trace: Trace, work: pl.DataFrame) -> pl.Series:
+    """COMPUTE, COMM or COPY, by the events' categories, names and arguments."""
+    is_copy = work["cat"] == names.MEMCPY
+    called = trace.says(work, comm_names.KERNEL_PATTERN) & ~trace.says(work, comm_names.NOT_KERNEL_PATTERN)
+    comm = (is_copy & trace.says(work, comm_names.PEER_COPY_PATTERN)) | (
+        (work["cat"] == names.KERNEL) & (called | work["coll_name"].is_not_null())
+    )
+    copy = is_copy & ~comm & ~trace.says(work, comm_names.LOCAL_COPY_PATTERN)
+    found = np.select([comm.to_numpy(), copy.to_numpy()], [1, 2], 0).astype(np.uint8)
+    return pl.Series(found).cat.to(_CLASSES)
 
 
 def _phases(trace: Trace, work: pl.DataFrame) -> pl.Series:

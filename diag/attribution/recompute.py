@@ -16,6 +16,7 @@ import numpy.typing as npt
 import polars as pl
 
 from diag.ingest import kineto_names as names
+from diag.ingest import range_names
 from diag.ingest.trace import Trace
 from diag.model import Detail
 
@@ -68,7 +69,7 @@ def _inside(spans: pl.DataFrame, work: Work) -> Mask:
 
 def _reentrant(trace: Trace, work: Work) -> Mask:
     """Inside CheckpointFunctionBackward, but not in the backward that it starts itself, whose nodes lie inside."""
-    nodes = trace.select(names.CPU_OP, name=f"^{names.AUTOGRAD_PREFIX}|{_REENTRANT}")
+    nodes = trace.select(names.CPU_OP, name=f"^{range_names.AUTOGRAD_PREFIX}|{_REENTRANT}")
     own = nodes["name"].cast(pl.String).str.contains(_REENTRANT).to_numpy()
     if not own.any():
         return np.zeros(len(work.frame), dtype=np.bool_)

@@ -20,6 +20,9 @@ from diag.model import CollectiveCall
 from .layers import Window
 from .trace_callers import with_callers
 
+# Collectives without a number of the library's own are numbered by step and call: more calls than any step has.
+CALLS_A_STEP = 1_000_000
+
 
 def from_kernels(trace: Trace, kernels: pl.DataFrame, windows: Sequence[Window]) -> list[tuple[CollectiveCall, ...]]:
     """Per window, one call for each communication kernel, or for the copies of one collective, that starts in it.
@@ -84,7 +87,7 @@ def _calls(trace: Trace, rows: list[dict[str, Any]], windows: Sequence[Window]) 
     doubted = {(group, op) for (group, _, op), count in repeats.items() if count > 1}
     found = []
     at = 0
-    for _, begin, end in windows:
+    for step, begin, end in windows:
         while at < len(rows) and rows[at]["ts_ns"] < begin:
             at += 1
         counts: dict[tuple[str, str], int] = defaultdict(int)
@@ -96,7 +99,9 @@ def _calls(trace: Trace, rows: list[dict[str, Any]], windows: Sequence[Window]) 
             # sends and receives count what this rank did, which may be more than its peer.
             numbered = row["seq"] is not None and row["seq"] >= 0 and row["op"] not in comm_names.P2P_OPS
             known = numbered and (row["group_name"], op) not in doubted
-            calls.append(_call(trace, row, (group, row["seq"] if known else counts[group, op], op), inferred=not known))
+            # Counted anew in each step, so that one call that a trace lacks shifts no other step's.
+            number = row["seq"] if known else step * CALLS_A_STEP + counts[group, op]
+            calls.append(_call(trace, row, (group, number, op), inferred=not known))
             counts[group, op] += 1
             at += 1
         found.append(tuple(calls))

@@ -50,8 +50,8 @@ def thread_set(events: pl.DataFrame) -> set[Thread]:
 
 def main_thread(trace: Trace) -> Thread | None:
     """The thread with the step ranges, else the one with the most operators; None without any operator."""
-    for events in (step_ranges(trace), trace.select(names.CPU_OP)):
-        counts = events.group_by("thread").len()
+    for events in (step_ranges, lambda t: t.select(names.CPU_OP)):
+        counts = events(trace).group_by("thread").len()
         if not counts.is_empty():
             most = counts.filter(pl.col("len") == pl.col("len").max())["thread"]
             return min(map(int, most), key=lambda thread: trace.threads[thread])

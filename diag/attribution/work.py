@@ -13,6 +13,7 @@ import numpy.typing as npt
 import polars as pl
 
 from diag.breakdown import KernelKind
+from diag.ingest import comm_names
 from diag.ingest import kineto_names as names
 from diag.ingest.trace import Trace
 from diag.model import Detail
@@ -132,7 +133,7 @@ def _operators(trace: Trace) -> pl.DataFrame:
         .filter(
             pl.col("leaf") | name.str.starts_with("aten::"),
             ~name.str.starts_with("autograd::engine::"),
-            ~name.str.contains(names.COMM_OP_PATTERN),
+            ~name.str.contains(comm_names.CALL_OP_PATTERN),
         )
         .drop("leaf")
     )

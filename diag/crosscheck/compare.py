@@ -28,10 +28,14 @@ def cross_check(result: Result) -> CrossCheck:
     """
     tool = hta_version()
     traces = [(rank, trace) for rank, tables in sorted(result.tables.ranks.items()) for trace in tables.traces]
-    unread = _unread(result, [trace.path for _, trace in traces])
-    files = [*((rank, trace.path) for rank, trace in traces), *((0, path) for path in unread)]
+    unread = _unread(result, [Path(trace.path) for _, trace in traces])
+    files = [*((rank, Path(trace.path)) for rank, trace in traces), *((0, path) for path in unread)]
     jobs = [job("breakdown", rank, path) for rank, path in files]
-    jobs += [{"job": "ranks", "paths": [str(trace.path.absolute()) for _, trace in traces]}] if len(traces) > 1 else []
+    jobs += (
+        [{"job": "ranks", "paths": [str(Path(trace.path).absolute()) for _, trace in traces]}]
+        if len(traces) > 1
+        else []
+    )
     answers = run_jobs(jobs)
     checks = [_check(rank, trace, answer) for (rank, trace), answer in zip(traces, answers, strict=False)]
     failed = zip(unread, answers[len(traces) :], strict=False)
@@ -56,7 +60,7 @@ def ours_in(trace: Trace, begin_ns: int, end_ns: int, window_ns: int) -> Measure
 def _check(rank: int, trace: Trace, answer: Answer) -> RankCheck:
     if answer.error:
         why = "" if trace.has_gpu else " (the trace holds no device event)"
-        return _uncompared(rank, trace.path, answer.error + why)
+        return _uncompared(rank, Path(trace.path), answer.error + why)
     found = answer.found
     begin, end = (_ns(found[key]) + trace.base_ns for key in ("begin_us", "end_us"))
     window, compute, idle = (_ns(found[key]) for key in ("window_us", "compute_us", "idle_us"))
@@ -92,7 +96,7 @@ def _mixed_up(traces: Sequence[tuple[int, Trace]], answers: Sequence[Answer]) ->
     if not answers or answers[0].error:
         return ()
     taken = {Path(path): int(rank) for rank, path in answers[0].found.items()}
-    lost = sorted({rank for rank, trace in traces if taken.get(trace.path.absolute()) != rank})
+    lost = sorted({rank for rank, trace in traces if taken.get(Path(trace.path).absolute()) != rank})
     if not lost:
         return ()
     return (

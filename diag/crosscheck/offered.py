@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from diag.api import Result
-from diag.attribution import trace_ranges as ranges
+from diag.attribution.trace_steps import step_ranges
 from diag.errors import DiagError
+from diag.ingest import comm_names
 from diag.ingest import kineto_names as names
 from diag.ingest.run import rank_ranges
 from diag.ingest.trace import Trace
@@ -43,7 +45,7 @@ def critical_path(result: Result, rank: int | None = None, step: int | None = No
     hta_version()
     rank, traces = _of_rank(result, rank)
     trace, number, annotation = _step(traces, step)
-    answer = run_jobs([job("critical_path", rank, trace.path, annotation=annotation)], exact=True)[0]
+    answer = run_jobs([job("critical_path", rank, Path(trace.path), annotation=annotation)], exact=True)[0]
     if answer.error:
         return CriticalPath(rank, str(trace.path), number, 0, (), (), answer.error)
     shares = _shares((_kind(*key), _ns(us), pieces) for *key, us, pieces in answer.found["sums"])
@@ -62,7 +64,7 @@ def kernel_sequences(
     hta_version()
     rank, traces = _of_rank(result, rank)
     path = str(traces[0].path)
-    asked = job("sequences", rank, traces[0].path, operator=operator, length=length, most=_MOST)
+    asked = job("sequences", rank, Path(traces[0].path), operator=operator, length=length, most=_MOST)
     answer = run_jobs([asked], exact=True)[0]
     if answer.error:
         return KernelSequences(rank, path, operator, length, 0, (), answer.error)
@@ -85,7 +87,7 @@ def _of_rank(result: Result, rank: int | None) -> tuple[int, Sequence[Trace]]:
 
 def _step(traces: Sequence[Trace], wanted: int | None) -> tuple[Trace, int, str]:
     """The trace that holds the step, the step's number and the name of its range."""
-    marked = [(trace, *row) for trace in traces for row in ranges.step_ranges(trace).select("step", "name").iter_rows()]
+    marked = [(trace, *row) for trace in traces for row in step_ranges(trace).select("step", "name").iter_rows()]
     if not marked:
         raise DiagError("the trace marks no steps", hint="call prof.step() once a step", path=traces[0].path)
     if wanted is None:
@@ -105,7 +107,7 @@ def _kind(edge: str, category: str, on_stream: bool, name: str) -> str:
     if on_stream and category in (names.MEMCPY, names.MEMSET):
         return "copy or memset"
     if on_stream:
-        is_comm = re.search(names.COMM_KERNEL_PATTERN, name) and not re.search(names.NOT_COMM_PATTERN, name)
+        is_comm = re.search(comm_names.KERNEL_PATTERN, name) and not re.search(comm_names.NOT_KERNEL_PATTERN, name)
         return "communication kernel" if is_comm else "compute kernel"
     if category in names.LAUNCH_CATEGORIES:
         return "runtime call"

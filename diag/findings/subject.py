@@ -105,10 +105,11 @@ def severity(share: float) -> Severity:
 
 def resampled(cost_ns: Series, dur_ns: Series, rounds: int = 400) -> Series:
     """The share of the time over ``rounds`` bootstrap resamples of the steps, always the same ones."""
-    if not len(dur_ns):
+    if not len(dur_ns) or not dur_ns.sum():
         return np.zeros(rounds)
     picks = np.random.default_rng(0).integers(0, len(dur_ns), size=(rounds, len(dur_ns)))
-    share: Series = cost_ns[picks].sum(axis=1) / dur_ns[picks].sum(axis=1)
+    time = dur_ns[picks].sum(axis=1)
+    share: Series = cost_ns[picks].sum(axis=1) / np.where(time > 0, time, 1)
     return share
 
 

@@ -112,7 +112,7 @@ class EventTable:
         row = (
             _text(args.coll_name), whole(args.in_elems), whole(args.out_elems), _text(args.dtype),
             _text(args.group_name), _text(args.group_ranks), whole(args.group_size), whole(args.seq),
-            _raw(args.input_dims), _raw(args.input_type),
+            _raw(args.input_dims), _raw(args.input_type), whole(args.stream),
         )  # fmt: skip
         return self._arguments.setdefault(row, len(self._arguments))
 

@@ -27,6 +27,7 @@ class Args(msgspec.Struct, gc=False):
     """The arguments of an event that the analysis reads."""
 
     correlation: Any = None
+    stream: Any = None
     coll_name: Any = msgspec.field(default=None, name="Collective name")
     in_elems: Any = msgspec.field(default=None, name="In msg nelems")
     out_elems: Any = msgspec.field(default=None, name="Out msg nelems")

@@ -31,6 +31,7 @@ ARGUMENTS: dict[str, type[pl.DataType]] = {
     "seq": pl.Int64,
     "input_dims": pl.String,
     "input_type": pl.String,
+    "told_stream": pl.Int64,  # of an operator of Triton's, on the host
 }
 ARGS_ROW = "args_row"  # of a stored event: its row in the table of arguments, null for most
 _ROW = "row"
@@ -166,9 +167,16 @@ class Trace:
         rows = stored.arguments.with_row_index(ARGS_ROW)
         return found.join(rows, on=ARGS_ROW, how="left", maintain_order="left").drop(ARGS_ROW)
 
+    def says(self, events: pl.DataFrame, pattern: str) -> pl.Series:
+        """For each of these events of the trace, whether its name matches; costs a match a distinct name."""
+        matching = self.stored.names.str.contains(pattern).to_numpy()
+        code = events["name"].to_physical().to_numpy()
+        return pl.Series(matching[code] if len(matching) else code.astype(np.bool_))
+
     def _on_device(self, events: pl.DataFrame) -> list[pl.Series]:
         """The columns device and stream: for work on a device the profiler writes these as process and thread."""
-        device_work = events["cat"].is_in(names.DEVICE_CATEGORIES).to_numpy()
+        kinds = [c for c in self.stored.categories if c in names.DEVICE_CATEGORIES or c.startswith("gpu_")]
+        device_work = events["cat"].is_in(kinds).to_numpy()
         thread = events["thread"].to_numpy()
         columns = []
         for index, key in enumerate(("device", "stream")):

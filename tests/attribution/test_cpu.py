@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from diag.attribution import intervals as iv
 from diag.attribution.cpu import partition, step_windows
+from diag.attribution.trace_collectives import CALLS_A_STEP
 from diag.ingest.kineto import read_trace
 from diag.model import CollectiveCall, Detail, Kind, RankStep
 from tests.attribution.kineto_builder import AUTOGRAD, BASE_NS, WIRE, KinetoBuilder
@@ -76,7 +77,12 @@ def test_communication_is_exposed_where_no_operator_runs(tmp_path: Path) -> None
     }
     assert step.overlapped_comm_ns == 5
     (call,) = step.collectives
-    assert (call.key, call.bytes, call.group_ranks, call.inferred) == (("0", 0, "all_gather"), 8000, (0, 1), True)
+    assert (call.key, call.bytes, call.group_ranks, call.inferred) == (
+        ("0", 1 * CALLS_A_STEP, "all_gather"),
+        8000,
+        (0, 1),
+        True,
+    )
 
 
 def test_waiting_operators_are_not_compute(tmp_path: Path) -> None:
@@ -144,8 +150,11 @@ def test_collectives_are_counted_from_zero_in_each_step(tmp_path: Path) -> None:
     for start in (5, 20, 60):
         build.gloo("all_reduce", start, start + 5)
     build.gloo("broadcast", 80, 85)
-    keys = [[call.key[1:] for call in step.collectives] for step in account(build, tmp_path)]
-    assert keys == [[(0, "all_reduce"), (1, "all_reduce")], [(0, "all_reduce"), (0, "broadcast")]]
+    keys = [
+        [(*divmod(call.key[1], CALLS_A_STEP), call.op) for call in step.collectives]
+        for step in account(build, tmp_path)
+    ]
+    assert keys == [[(1, 0, "all_reduce"), (1, 1, "all_reduce")], [(2, 0, "all_reduce"), (2, 0, "broadcast")]]
 
 
 def test_without_steps_or_operators(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.attribution.gpu import partition, step_windows
+from diag.attribution.trace_collectives import CALLS_A_STEP
 from diag.ingest.kineto import read_trace
 from diag.model import Detail, Kind, RankStep
 from tests.attribution.kineto_builder import AUTOGRAD, BASE_NS, KinetoBuilder, nccl_args
@@ -70,7 +71,7 @@ def test_communication_is_exposed_only_where_nothing_computes(tmp_path: Path) ->
         False,
     )
     assert (reduce.start_ns - BASE_NS, reduce.end_ns - BASE_NS) == (30_000, 65_000)
-    assert (gather.key, gather.bytes, gather.inferred) == (("0", 0, "all_gather"), 40, True)
+    assert (gather.key, gather.bytes, gather.inferred) == (("0", 5 * CALLS_A_STEP, "all_gather"), 40, True)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +190,7 @@ def test_missing_arguments_come_from_the_range_around_the_launch(tmp_path: Path)
     build.kernel(70, 80, "ncclKernel_AllReduce_RING(x)", launch=65)
     calls = one(build, tmp_path).collectives
     assert [(c.key, c.bytes, c.inferred) for c in calls] == [
-        (("0", 42, "reduce_scatter"), 32, False), (("", 0, "all_to_all"), 30, True), (("", 0, "all_reduce"), 0, True),
+        (("0", 42, "reduce_scatter"), 32, False), (("", CALLS_A_STEP, "all_to_all"), 30, True), (("", CALLS_A_STEP, "all_reduce"), 0, True),
     ]  # fmt: skip
 
 
@@ -198,7 +199,7 @@ def test_a_repeated_sequence_number_is_not_trusted(tmp_path: Path) -> None:
     for k in range(3):
         build.kernel(k * 10, k * 10 + 5, "ncclDevKernel_X(y)", **nccl_args("broadcast", 1, 9))
     calls = one(build, tmp_path).collectives
-    assert [(c.key[1], c.inferred) for c in calls] == [(0, True), (1, True), (2, True)]
+    assert [(c.key[1] - CALLS_A_STEP, c.inferred) for c in calls] == [(0, True), (1, True), (2, True)]
 
 
 SPAN = st.tuples(st.integers(0, 300), st.integers(0, 60))

@@ -9,6 +9,7 @@ import pytest
 
 from diag.attribution.gpu import partition, step_windows
 from diag.attribution.match import by_key
+from diag.attribution.trace_collectives import CALLS_A_STEP
 from diag.ingest.kineto import read_trace
 from diag.model import CollectiveCall, Detail, Kind, RankStep
 from tests.attribution.kineto_builder import BASE_NS, MAIN, KinetoBuilder, nccl_args
@@ -105,8 +106,8 @@ def test_a_coalesced_call_is_what_was_described_before_it(tmp_path: Path) -> Non
     build.range("nccl:ALLGATHER_coalesced", 140, 160).kernel(200, 250, "ncclDevKernel_AllGather_RING_LL(x)", launch=150)
     found = [(c.key, c.bytes, c.group_ranks, c.inferred) for c in one(build, tmp_path).collectives]
     assert found == [
-        (("0", 0, "all_gather"), 1200, (0, 1), True),
-        (("0", 1, "all_gather"), 28, (0, 1), True),
+        (("0", CALLS_A_STEP, "all_gather"), 1200, (0, 1), True),
+        (("0", CALLS_A_STEP + 1, "all_gather"), 28, (0, 1), True),
     ]
 
 
@@ -147,7 +148,7 @@ def test_a_send_meets_its_receive(tmp_path: Path) -> None:
         assert p2p(step) == (40 if rank else 30, 0)
         calls[rank] = step.collectives
     ((key, members),) = by_key(calls).items()
-    assert key == ("0", 0, "send 0->1")
+    assert key == ("0", CALLS_A_STEP, "send 0->1")
     assert {rank: (call.op, call.group_ranks) for rank, call in members.items()} == {
         0: ("send", (0, 1)), 1: ("recv", (0, 1)),
     }  # fmt: skip
