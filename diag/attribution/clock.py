@@ -20,9 +20,10 @@ from diag.model import CollectiveCall
 # Ends of one collective on one host agree to half a millisecond, to six when cores are oversubscribed [measured].
 # Ranks of one host whose calls contradict their common clock by more than this are on clocks of their own.
 CONTRADICTION_NS = 20_000_000
-_UNBOUNDED = 1 << 60
+_UNBOUNDED = (1 << 62) - 1  # two clocks may be further apart than all of this century so far
 
 Bounds = npt.NDArray[np.int64]
+Known = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -45,16 +46,28 @@ def align(matched: Mapping[Key, Mapping[int, CollectiveCall]], domains: Mapping[
     if len(order) == 1:
         return Alignment(dict.fromkeys(ranks, 0), 0)
     of_rank = np.array([order.index(name) for name in names])
-    closed = _closure(_fold(bounds, of_rank, len(order)))
-    upper, lower = closed[0], -closed[:, 0]  # of o_domain - o_first
-    tied = (upper < _UNBOUNDED // 2) & (lower > -_UNBOUNDED // 2)
+    closed, known = _closure(*_fold(bounds, of_rank, len(order)))
+    tied = known[0] & known[:, 0]
     tied[0] = True
-    middle = np.where(tied, (upper + lower) // 2, 0)
-    middle[0] = 0
-    half = np.where(tied, np.abs(upper - lower) // 2, 0)
-    half[0] = 0
-    offsets = {rank: int(middle[d]) for rank, d in zip(ranks, of_rank, strict=True) if tied[d]}
-    return Alignment(offsets, int(half.max()) if len(offsets) > 1 else None)
+    offset, half = _middle(closed[np.ix_(tied, tied)])
+    of_domain = dict(zip(np.flatnonzero(tied).tolist(), offset.tolist(), strict=True))
+    offsets = {rank: of_domain[d] for rank, d in zip(ranks, of_rank.tolist(), strict=True) if d in of_domain}
+    return Alignment(offsets, half if len(offsets) > 1 else None)
+
+
+def _middle(closed: Bounds) -> tuple[Bounds, int]:
+    """Offsets in the middle of all bounds, and the widest half width.
+
+    Seen from domain r, the middle of what is left open for d is ``(closed[r, d] - closed[d, r]) / 2``. The mean of it
+    over all r keeps every bound, too, and does not depend on how the ranks are numbered. What is rounded are differences
+    to one domain that is chosen by the widths alone, so that a clock that is set differently changes nothing either.
+    """
+    count = len(closed)
+    width = closed + closed.T
+    reference = min(range(count), key=lambda domain: (sorted(width[domain].tolist()), domain))
+    double = (closed - closed.T).sum(axis=0, dtype=object)  # times the count: beyond int64 for clocks decades apart
+    offset = np.array([int(value - double[reference]) // (2 * count) for value in double], dtype=np.int64)
+    return offset - offset[0], int(np.abs(width).max()) // 2
 
 
 def _bounds(ranks: list[int], collectives: Iterable[Mapping[int, CollectiveCall]]) -> Bounds:
@@ -82,18 +95,20 @@ def _honest_domains(ranks: list[int], domains: Mapping[int, str], bounds: Bounds
     return names
 
 
-def _fold(bounds: Bounds, of_rank: Bounds, count: int) -> Bounds:
-    """The tightest bound between any ranks of two domains."""
+def _fold(bounds: Bounds, of_rank: Bounds, count: int) -> tuple[Bounds, Known]:
+    """The tightest bound between any ranks of two domains, and whether there is one."""
     folded = np.full((count, count), _UNBOUNDED, dtype=np.int64)
     np.minimum.at(folded, (of_rank[:, None], of_rank[None, :]), bounds)
     np.fill_diagonal(folded, 0)
-    return folded
+    return folded, folded < _UNBOUNDED
 
 
-def _closure(bounds: Bounds) -> Bounds:
+def _closure(bounds: Bounds, known: Known) -> tuple[Bounds, Known]:
     """Floyd and Warshall: bounds over every path."""
-    closed = bounds.copy()
+    closed, known = bounds.copy(), known.copy()
     for via in range(len(closed)):
-        np.minimum(closed, closed[:, via, None] + closed[None, via, :], out=closed)
-    closed = np.minimum(closed, _UNBOUNDED)
-    return closed
+        both = known[:, via, None] & known[None, via, :]
+        through = np.where(both, closed[:, via, None] + closed[None, via, :], _UNBOUNDED)
+        np.minimum(closed, through, out=closed)
+        known |= both
+    return closed, known

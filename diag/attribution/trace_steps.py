@@ -26,7 +26,8 @@ def step_ranges(trace: Trace) -> pl.DataFrame:
         found = trace.select(names.ANNOTATION, name=pattern)
         if not found.is_empty():
             number = pl.col("name").cast(pl.String).str.extract(pattern).cast(pl.Int64, strict=False)
-            found = _outermost(_of_one_thread(found.with_columns(number.alias("step"))))
+            found = found.with_columns(number.alias("step")).drop_nulls("step")
+            found = _outermost(_of_one_thread(found))
             if pattern == range_names.STEP_PATTERN:
                 # Our own numbers are the run's: a second range of one number repeats it.
                 return found.unique("step", keep="first", maintain_order=True)

@@ -44,6 +44,7 @@ class _Saved(msgspec.Struct):
     threads: list[tuple[str, str]]
     begin_ns: int
     end_ns: int
+    untimed_events: int
     gaps: list[str]
     categories: list[str]
 
@@ -108,6 +109,7 @@ class Cache:
             threads=tuple(saved.threads),
             begin_ns=saved.begin_ns,
             end_ns=saved.end_ns,
+            untimed_events=saved.untimed_events,
             gaps=tuple(saved.gaps),
             events=Events(
                 frames=tuple(frames),
@@ -183,7 +185,7 @@ class Writer:
         _write(events.counters, self.folder / "counters.parquet")
         saved = _Saved(
             contents.distributed, contents.devices, contents.base_ns, contents.host, list(contents.threads),
-            contents.begin_ns, contents.end_ns, list(contents.gaps), list(events.categories),
+            contents.begin_ns, contents.end_ns, contents.untimed_events, list(contents.gaps), list(events.categories),
         )  # fmt: skip
         (self.folder / "contents.json").write_bytes(msgspec.json.encode(saved))
         with suppress(FileExistsError, OSError):  # somebody else was faster with the same content

@@ -22,6 +22,9 @@ from .text_stream import blocks, file_name
 from .trace import Contents, Trace
 
 
+MAX_RANKS = 1 << 20  # ten times the largest run known
+
+
 def read_trace(path: Path | str) -> Trace:
     """The trace in a .json or .json.gz file. DiagError when the file is not a whole trace or holds no event."""
     with opened(str(path)) as file:
@@ -61,6 +64,7 @@ def read_contents(file: BinaryIO, name: str, write: Callable[[pl.DataFrame], Non
         threads=table.threads,
         begin_ns=table.begin_ns,
         end_ns=table.end_ns,
+        untimed_events=table.untimed,
         gaps=table.gaps,
         events=table.events(),
     )
@@ -82,10 +86,14 @@ def as_trace(contents: Contents, path: str, rank: int | None = None) -> Trace:
     """The contents as the trace at a path. Without a rank the header names it, else the path's last part."""
     info = contents.distributed if isinstance(contents.distributed, dict) else {}
     rank = rank if rank is not None else _index(info.get("rank"))
+    gaps = contents.gaps
+    world_size = _index(info.get("world_size"))
+    if world_size is not None and world_size > MAX_RANKS:
+        world_size, gaps = None, (*gaps, f"says that the run has {world_size:,} ranks: not believed")
     return Trace(
         path=path,
         rank=rank if rank is not None else names.rank_from_name(file_name(path)),
-        world_size=_index(info.get("world_size")),
+        world_size=world_size,
         host=contents.host,
         backend=_text(info.get("backend")),
         device_names=_device_names(contents.devices),
@@ -95,7 +103,8 @@ def as_trace(contents: Contents, path: str, rank: int | None = None) -> Trace:
         begin_ns=contents.begin_ns + contents.base_ns,
         end_ns=contents.end_ns + contents.base_ns,
         stored=contents.events,
-        gaps=contents.gaps,
+        untimed_events=contents.untimed_events,
+        gaps=gaps,
     )
 
 
@@ -148,7 +157,7 @@ def _groups(config: object) -> dict[str, tuple[int, ...]]:
         if isinstance(item, dict) and item.get("pg_name") is not None:
             ranks = parse_ranks(item.get("ranks"))
             # An empty list stands for the default group in some versions.
-            found[str(item["pg_name"])] = ranks or tuple(range(_index(item.get("pg_size")) or 0)) * (
+            found[str(item["pg_name"])] = ranks or tuple(range(min(_index(item.get("pg_size")) or 0, MAX_RANKS))) * (
                 item.get("pg_desc") == "default_pg"
             )
     return found

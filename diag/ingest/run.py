@@ -196,16 +196,29 @@ def _open_traces(paths: Sequence[str], reading: Reading) -> Tables:
         if rank is None:
             rank = next(r for r in range(len(by_rank) + 1) if r not in by_rank)
             gaps.append(Gap(trace.path, f"says no rank, in the file or in its name; taken as rank {rank}"))
-        elif rank in by_rank:
-            gaps.append(Gap(trace.path, f"a second trace of rank {rank}; both are used"))
+        elif (twin := _twin(trace, by_rank.get(rank, ()))) is not None:
+            gaps.append(Gap(trace.path, f"rank {rank} again, of the time that {twin.path} covers; left out"))
+            continue
         by_rank.setdefault(rank, []).append(trace)
-    ranks = {rank: RankTables(rank, traces=tuple(traces)) for rank, traces in sorted(by_rank.items())}
+    ranks = {
+        rank: RankTables(rank, traces=tuple(sorted(traces, key=lambda trace: trace.begin_ns)))
+        for rank, traces in sorted(by_rank.items())
+    }
     sizes = [trace.world_size for traces in by_rank.values() for trace in traces if trace.world_size]
     world_size = max(sizes, default=None)
     absent = [rank for rank in range(world_size or 0) if rank not in ranks]
     if absent:
         gaps.append(Gap(paths[0], f"no trace of {rank_ranges(absent)}"))
     return Tables(Path(paths[0]), None, world_size, ranks, tuple(gaps))
+
+
+def _twin(trace: Trace, others: Sequence[Trace]) -> Trace | None:
+    """A trace of the same rank that covers most of the same time: a copy, or the same steps written twice."""
+    for other in others:
+        common = min(trace.end_ns, other.end_ns) - max(trace.begin_ns, other.begin_ns)
+        if common > min(trace.end_ns - trace.begin_ns, other.end_ns - other.begin_ns) / 2:
+            return other
+    return None
 
 
 def rank_ranges(ranks: Sequence[int]) -> str:

@@ -20,6 +20,7 @@ ARCHIVE_ENDINGS = (".tar", ".tar.gz", ".tgz")
 # A file of the store that we keep beside the traces of a run is none of them.
 _OURS = ("verdict.json", "manifest.json")
 
+_HINT = "Check the path and its permissions."
 # What the clients of stores call the version of an object.
 _VERSION_KEYS = ("size", "ETag", "etag", "mtime", "LastModified", "updated", "md5Hash")
 
@@ -76,12 +77,14 @@ def opened(path: str) -> Iterator[BinaryIO]:
             with _store_errors(path), fsspec.open(path, "rb") as file:
                 yield cast(BinaryIO, file)
         else:
+            if not Path(path).is_file() and Path(path).exists():  # a pipe would never end
+                raise DiagError(f"{file_name(path)}: cannot be read: it is no plain file", hint=_HINT, path=path)
             with Path(path).open("rb", buffering=0) as file:
                 yield cast(BinaryIO, file)
     except OSError as error:
         raise DiagError(
             f"{file_name(path)}: cannot be read: {error.strerror or error}",
-            hint="Check the path and its permissions.",
+            hint=_HINT,
             path=path,
         ) from error
 

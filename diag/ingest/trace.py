@@ -66,6 +66,10 @@ class Events:
     arguments: pl.DataFrame
     counters: pl.DataFrame
 
+    @property
+    def rows(self) -> int:
+        return sum(int(frame.select(pl.len()).collect().item()) for frame in self.frames)
+
     @cached_property
     def name_type(self) -> pl.Enum:
         return pl.Enum(self.names)
@@ -86,6 +90,7 @@ class Contents:
     threads: tuple[tuple[str, str], ...]
     begin_ns: int  # without the base, like the events
     end_ns: int
+    untimed_events: int  # left out: no start that could be read
     gaps: tuple[str, ...]
     events: Events
 
@@ -106,6 +111,7 @@ class Trace:
     begin_ns: int
     end_ns: int
     stored: Events
+    untimed_events: int = 0  # left out: no start that could be read
     gaps: tuple[str, ...] = ()  # what of the file was not kept, and why
 
     @property

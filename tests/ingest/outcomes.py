@@ -52,7 +52,7 @@ def read(path: Path) -> Outcome:
     except DiagError as error:
         return Outcome(error=error.message, hint=error.hint)
     return Outcome(
-        events=trace.stored.frame.select("ts_ns").collect().height,
+        events=trace.stored.rows,
         names=len(trace.stored.names),
         untimed=trace.untimed_events,
         gaps=trace.gaps,
@@ -123,7 +123,7 @@ def is_part_of(some: list[dict[str, Any]], whole: list[dict[str, Any]]) -> bool:
 def sums_exactly(result: Any) -> None:
     """Every rank's part of every step is cut without gap or overlap, and so is the critical path."""
     for step in result.attribution.steps:
-        assert sum(piece.dur_ns for piece in step.path) == step.dur_ns
+        assert sum(piece.dur_ns for piece in step.path.pieces()) == step.dur_ns
         for parts in step.parts:
             six = (parts.compute_ns, parts.exposed_comm_ns, parts.exposed_copy_ns)
             six += (parts.data_wait_ns, parts.checkpoint_ns, parts.idle_ns)
