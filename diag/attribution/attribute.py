@@ -107,11 +107,13 @@ def _comparable(members: Mapping[int, RankStep], tied: frozenset[int]) -> dict[i
 def rank_steps(tables: RankTables) -> list[RankStep]:
     """Every step of one rank on its own clock: from its traces where they cover the step, else from the records."""
     recorded = records.partition(tables.rank, tables.steps, tables.rows, tables.groups, tables.on_device)
-    if not recorded:
-        return [step for trace in tables.traces for step in _from_trace(tables, trace)]
-    traced = {}
+    found: list[RankStep] = []
     for trace in tables.traces:
-        traced.update({step.step: step for step in _from_trace(tables, trace)})
+        # The device may still be at the last step of one file when the first step of the next begins on the host.
+        found.extend(_from_trace(tables, trace, found[-1].end_ns if found else None))
+    if not recorded:
+        return found
+    traced = {step.step: step for step in found}
     steps = [traced.get(step.step, step) for step in recorded]
     if tables.on_device and traced:
         # Without a trace a GPU's communication is not known: those steps would look like pure compute.
@@ -119,8 +121,9 @@ def rank_steps(tables: RankTables) -> list[RankStep]:
     return steps
 
 
-def _from_trace(tables: RankTables, trace: Trace) -> list[RankStep]:
-    """The steps in a trace, on the monotonic clock of the records where there are any, else on the trace's own."""
+def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[RankStep]:
+    """The steps in a trace, on the monotonic clock of the records where there are any, else on the trace's own.
+    ``free_ns``: where the steps of an earlier trace of this rank end."""
     source = gpu if trace.has_gpu else cpu
     windows = source.step_windows(trace)
     begins = {record.step: record.begin_ns for record in tables.steps}
@@ -128,6 +131,9 @@ def _from_trace(tables: RankTables, trace: Trace) -> list[RankStep]:
     if tables.steps and not ahead:
         return []  # none of its steps is ours
     delta = int(np.median(ahead)) if ahead else 0  # what the trace's clock shows more than the records'
+    if free_ns is not None:
+        free_ns += delta
+        windows = [(step, max(begin, free_ns), end) for step, begin, end in windows if end > free_ns]
     if trace.has_gpu:
         found = gpu.partition(trace, windows, tables.rank)
     else:

@@ -59,8 +59,8 @@ def _middle(closed: Bounds) -> tuple[Bounds, int]:
     """Offsets in the middle of all bounds, and the widest half width.
 
     Seen from domain r, the middle of what is left open for d is ``(closed[r, d] - closed[d, r]) / 2``. The mean of it
-    over all r keeps every bound, too, and does not depend on how the ranks are numbered. What is rounded are differences
-    to one domain that is chosen by the widths alone, so that a clock that is set differently changes nothing either.
+    over all r keeps every bound, too, and does not depend on how the ranks are numbered. Rounded are the differences to
+    one domain that is chosen by the widths alone, so that a clock that is set differently changes nothing either.
     """
     count = len(closed)
     width = closed + closed.T

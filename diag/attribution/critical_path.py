@@ -8,7 +8,7 @@ import numpy as np
 
 from diag.attribution.match import Key
 from diag.attribution.timeline import Timeline, details_of, kinds_of
-from diag.model import CollectiveCall, CriticalPath, RankStep
+from diag.model import CollectiveCall, CriticalPath, Kind, RankStep
 
 # A wait shorter than this is the noise of two clocks readings and a thread's wake-up, not a reason to change ranks.
 EPSILON_NS = 50_000
@@ -36,7 +36,7 @@ def walk(
     matched: Mapping[Key, Mapping[int, CollectiveCall]],
 ) -> CriticalPath:
     """The path through one step. ``steps``: rank to its part of this step, on the common clock."""
-    rank = max(steps, key=lambda r: (steps[r].end_ns, -r))
+    rank = _last_done(steps)
     time = steps[rank].end_ns
     found = _Found()
     while time > steps[rank].begin_ns:
@@ -45,6 +45,7 @@ def walk(
         if index is None:
             break
         comm = line.last_communication(index, begin)
+        before = time
         if comm is None:
             found.add(rank, line, line.segment_after(begin), index, begin, time)
             break
@@ -62,6 +63,8 @@ def walk(
         if last is None or last[0] == rank or min(last[1], time) - start <= EPSILON_NS:
             found.add(rank, line, comm, comm, start, time, key)
             time = start
+            if time >= before:
+                break  # steps that overlap: the path cannot be followed further back
             continue
         arrival = min(last[1], time)
         found.add(rank, line, comm, comm, arrival, time, key)
@@ -95,6 +98,13 @@ class _Found:
         columns = [np.concatenate(parts) for parts in zip(*reversed(self._columns), strict=True)] or [empty] * 6
         rank, start, end, kind, detail, collective = columns
         return CriticalPath(rank, start, end, kind, detail, collective, tuple(self.keys))
+
+
+def _last_done(steps: Mapping[int, RankStep]) -> int:
+    """The rank that ends last; of several, the one that waited least, whatever its number is."""
+    end = max(step.end_ns for step in steps.values())
+    last = [rank for rank in steps if steps[rank].end_ns == end]
+    return min(last, key=lambda rank: (steps[rank].segments.total(Kind.COMM), rank)) if len(last) > 1 else last[0]
 
 
 def _last_to_arrive(members: Mapping[int, CollectiveCall], steps: Mapping[int, RankStep]) -> tuple[int, int] | None:

@@ -21,7 +21,6 @@ from .sources import opened
 from .text_stream import blocks, file_name
 from .trace import Contents, Trace
 
-
 MAX_RANKS = 1 << 20  # ten times the largest run known
 
 
@@ -50,6 +49,7 @@ def read_contents(file: BinaryIO, name: str, write: Callable[[pl.DataFrame], Non
         add_events(table, tail.events)
     else:
         head = tail = kineto_json.document(cutter.header, name)
+        add_events(table, head.events)  # the key may be written with escapes
     if not table.rows:
         raise DiagError(
             f"{file_name(name)}: the trace holds no event with a duration",

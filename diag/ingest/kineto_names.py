@@ -50,7 +50,10 @@ SHAPED_OP_PATTERN: Final = (
     r"_scaled_dot_product_(?:flash|efficient|cudnn|fused)_attention\w*)$"
 )
 # Events whose arguments are read: communication on the host, and those operators. A kernel says so by its arguments.
-ARGUMENT_PATTERN: Final = rf"^(?:(?:gloo|nccl|mpi|ucc|xccl):|c10d::|_?c10d_functional::|record_param_comms$|symm_mem::|triton_)|{SHAPED_OP_PATTERN}"
+ARGUMENT_PATTERN: Final = (
+    r"^(?:(?:gloo|nccl|mpi|ucc|xccl):|c10d::|_?c10d_functional::|record_param_comms$|symm_mem::|triton_)|"
+    + SHAPED_OP_PATTERN
+)
 
 # Of CUDA, HIP, and Intel's Unified Runtime (ur*) and Level Zero (ze*).
 SYNC_PATTERN: Final = (

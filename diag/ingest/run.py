@@ -20,6 +20,7 @@ from diag.collectors.records import (
 from diag.errors import DiagError
 from diag.ingest.cache import Cache
 from diag.ingest.lines import read_lines, read_record
+from diag.ingest.range_names import PROFILER_STEP_PATTERN, STEP_PATTERN
 from diag.ingest.reading import Reading, read_traces
 from diag.ingest.sources import exists, is_remote, trace_files
 from diag.ingest.trace import Trace
@@ -96,7 +97,9 @@ def open_paths(paths: Sequence[Path | str], reading: Reading | None = None) -> T
 
 
 def _nothing(paths: Sequence[str], tables: Tables) -> DiagError:
-    reasons = "".join(f"\n      {gap.path}: {gap.reason}" for gap in tables.gaps[:10])
+    reasons = "".join(f"\n      {gap.path}: {gap.reason}" for gap in tables.gaps[:3])
+    if len(tables.gaps) > 3:
+        reasons += f"\n      and {len(tables.gaps) - 3} more"
     if tables.manifest is not None or tables.ranks:
         message = "the run recorded no step" + reasons
         hint = "did the training start? its output is in ranks/*/log.txt"
@@ -213,12 +216,21 @@ def _open_traces(paths: Sequence[str], reading: Reading) -> Tables:
 
 
 def _twin(trace: Trace, others: Sequence[Trace]) -> Trace | None:
-    """A trace of the same rank that covers most of the same time: a copy, or the same steps written twice."""
+    """A trace of the same rank that shows most of the same steps, or without steps of the same time: a copy."""
     for other in others:
         common = min(trace.end_ns, other.end_ns) - max(trace.begin_ns, other.begin_ns)
-        if common > min(trace.end_ns - trace.begin_ns, other.end_ns - other.begin_ns) / 2:
+        mine, theirs = _step_names(trace), _step_names(other)
+        if mine and theirs:
+            if common > 0 and 2 * len(mine & theirs) > min(len(mine), len(theirs)):
+                return other
+        elif 2 * common > min(trace.end_ns - trace.begin_ns, other.end_ns - other.begin_ns):
             return other
     return None
+
+
+def _step_names(trace: Trace) -> set[str]:
+    names = trace.stored.names
+    return set(names.filter(names.str.contains(f"{STEP_PATTERN}|{PROFILER_STEP_PATTERN}")))
 
 
 def rank_ranges(ranks: Sequence[int]) -> str:

@@ -190,8 +190,10 @@ def test_missing_arguments_come_from_the_range_around_the_launch(tmp_path: Path)
     build.kernel(70, 80, "ncclKernel_AllReduce_RING(x)", launch=65)
     calls = one(build, tmp_path).collectives
     assert [(c.key, c.bytes, c.inferred) for c in calls] == [
-        (("0", 42, "reduce_scatter"), 32, False), (("", CALLS_A_STEP, "all_to_all"), 30, True), (("", CALLS_A_STEP, "all_reduce"), 0, True),
-    ]  # fmt: skip
+        (("0", 42, "reduce_scatter"), 32, False),
+        (("", CALLS_A_STEP, "all_to_all"), 30, True),
+        (("", CALLS_A_STEP, "all_reduce"), 0, True),
+    ]
 
 
 def test_a_repeated_sequence_number_is_not_trusted(tmp_path: Path) -> None:

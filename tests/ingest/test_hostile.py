@@ -19,6 +19,7 @@ from isal import igzip
 
 from diag.api import open_run
 from diag.errors import DiagError
+from diag.ingest.event_table import MAX_NAME_CHARS
 from diag.ingest.kineto import read_trace
 from tests.attribution.kineto_builder import KinetoBuilder, Layout, nccl_args, serialised
 from tests.ingest.outcomes import Outcome, apart, is_part_of, is_plain, opened, read, rows
@@ -372,11 +373,12 @@ def test_structures(tmp_path: Path, text: str, expected: int | str | None, compr
 def test_of_a_key_that_comes_twice_the_last_counts(tmp_path: Path) -> None:
     """As for every JSON reader."""
     event = EVENT.replace('"ts": 1', '"ts": 9, "ts": 1').replace('"name"', '"name": "first", "name"')
-    args = '"args": {"correlation": 1}, "args": {"stream": 7, "stream": 8}'
+    event = event.replace('"cpu_op"', '"cpu_op", "cat": "kernel"')
+    args = '"args": {"device": 1}, "args": {"correlation": 7, "correlation": 8}'
     header = '"baseTimeNanoseconds": 5, "baseTimeNanoseconds": 0, "distributedInfo": {"rank": 1, "rank": 2}'
     path = put(tmp_path, f'{{{header}, "traceEvents": [{event[:-1]}, {args}}}]}}'.encode())
     (row,) = rows(path)
-    assert (row["ts_ns"], row["name"], row["stream"], row["correlation"]) == (1000, "aten::mm", 8, None)
+    assert (row["ts_ns"], row["name"], row["cat"], row["correlation"]) == (1000, "aten::mm", "kernel", 8)
     assert read_trace(path).rank == 2
 
 
@@ -434,7 +436,7 @@ def test_other_encodings(tmp_path: Path, encoding: str) -> None:
 
 
 def test_names_of_other_scripts(tmp_path: Path) -> None:
-    names = ["加速", "\U0001f525\u200d", "e\u0301", "\u202eabc", "", " ", "\n\t\r", "a" * 70_000]
+    names = ["加速", "\U0001f525\u200d", "e\u0301", "\u202eabc", "", " ", "\n\t\r", "a" * MAX_NAME_CHARS]
     for ascii_only in (False, True):
         text = json.dumps({"traceEvents": [{**OP, "name": n} for n in names]}, ensure_ascii=ascii_only)
         path = put(tmp_path, text.encode(), f"{ascii_only}.json")
