@@ -6,20 +6,23 @@ training processes import ``diag.collectors`` and must not pay for the analyser.
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from diag.api import open_run as open_run
 
-try:
-    __version__ = version("diag")
-except PackageNotFoundError:  # a source tree that was never installed
-    __version__ = "0+unknown"
+    __version__: str
 
 
 def __getattr__(name: str) -> Any:
-    """``diag.open_run(path)`` for notebooks, imported when it is first used."""
+    """``diag.open_run(path)`` for notebooks and ``diag.__version__``, found when they are first used."""
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("diag")
+        except PackageNotFoundError:  # a source tree that was never installed
+            return "0+unknown"
     if name == "open_run":
         from diag.api import open_run
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from diag.attribution.attribute import attribute
-from diag.attribution.breakdowns import breakdowns
 from diag.breakdown import Breakdowns
 from diag.collectors.layout import RunLayout
 from diag.findings import Examination, examine
@@ -47,6 +46,8 @@ class Result:
     @cached_property
     def breakdowns(self) -> Breakdowns:
         """The tables behind the verdict, made when they are first asked for: they read the traces again."""
+        from diag.attribution.breakdowns import breakdowns  # a tenth of a second that most callers need not wait
+
         return breakdowns(self.tables, self.attribution)
 
     def bottleneck_of(self, step: StepAccount) -> Bottleneck:

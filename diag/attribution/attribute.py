@@ -201,6 +201,8 @@ def _anchors(ranks: Mapping[int, RankTables]) -> dict[int, int]:
 def _align(
     ranks: Mapping[int, RankTables], steps: Mapping[int, Sequence[RankStep]], anchors: Mapping[int, int]
 ) -> Alignment:
+    if len(ranks) < 2:
+        return align({}, _domains(ranks))
     calls = {rank: [shift_call(call, anchors[rank]) for call in _calls(own)] for rank, own in steps.items()}
     return align(by_key(calls), _domains(ranks))
 

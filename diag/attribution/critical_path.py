@@ -39,6 +39,12 @@ def walk(
     rank = _last_done(steps)
     time = steps[rank].end_ns
     found = _Found()
+    if not matched:  # nobody to wait for
+        line, begin = timelines[rank], steps[rank].begin_ns
+        index = line.segment_before(time)
+        if index is not None and time > begin:
+            found.add(rank, line, line.segment_after(begin), index, begin, time)
+        return found.path()
     while time > steps[rank].begin_ns:
         line, begin = timelines[rank], steps[rank].begin_ns
         index = line.segment_before(time)

@@ -18,7 +18,7 @@ import polars as pl
 
 from diag.ingest import comm_names
 from diag.ingest import kineto_names as names
-from diag.ingest.trace import Trace
+from diag.ingest.trace import ARGS_ROW, Trace
 from diag.model import Detail, Kind, RankStep
 
 from . import intervals as iv
@@ -62,11 +62,11 @@ def partition(trace: Trace, windows: Sequence[Window], rank: int) -> list[RankSt
     main = ranges.main_thread(trace)
     launchers = ranges.thread_set(trace.select(*names.LAUNCH_CATEGORIES))
     threads = launchers | ({main} if main is not None else set())
-    layers = disjoint(_layers(trace, work, threads))
-    comm = ranges.as_intervals(work.filter(pl.col("class") == COMM))
-    hidden = iv.intersect(comm, ranges.as_intervals(work.filter(pl.col("class") == COMPUTE)))
+    talking = trace.with_arguments(work.filter(pl.col("class") == COMM))
+    layers = disjoint(_layers(trace, work, talking, threads))
+    hidden = iv.intersect(ranges.as_intervals(talking), ranges.as_intervals(work.filter(pl.col("class") == COMPUTE)))
     optimizing = _optimizer_time(work, layers)
-    calls = from_kernels(trace, work.filter(pl.col("class") == COMM), windows)
+    calls = from_kernels(trace, talking, windows)
     return traced_steps(rank, windows, layers, hidden, optimizing, calls)
 
 
@@ -86,7 +86,7 @@ def device_work(trace: Trace) -> pl.DataFrame:
 
 
 def _device_work(trace: Trace) -> pl.DataFrame:
-    work = trace.select(*names.DEVICE_CATEGORIES, arguments=True).filter(pl.col("dur_ns") > 0)
+    work = trace.select(*names.DEVICE_CATEGORIES).filter(pl.col("dur_ns") > 0)
     work = work.with_columns((pl.col("ts_ns") + pl.col("dur_ns")).alias("end_ns"), _classes(trace, work).alias("class"))
     launches = (
         trace.select(*names.LAUNCH_CATEGORIES)
@@ -112,7 +112,7 @@ def _classes(trace: Trace, work: pl.DataFrame) -> pl.Series:
     is_copy = work["cat"] == names.MEMCPY
     called = trace.says(work, comm_names.KERNEL_PATTERN) & ~trace.says(work, comm_names.NOT_KERNEL_PATTERN)
     comm = (is_copy & trace.says(work, comm_names.PEER_COPY_PATTERN)) | (
-        (work["cat"] == names.KERNEL) & (called | work["coll_name"].is_not_null())
+        (work["cat"] == names.KERNEL) & (called | work[ARGS_ROW].is_not_null())
     )
     copy = is_copy & ~comm & ~trace.says(work, comm_names.LOCAL_COPY_PATTERN)
     found = np.select([comm.to_numpy(), copy.to_numpy()], [1, 2], 0).astype(np.uint8)
@@ -130,8 +130,8 @@ def _phases(trace: Trace, work: pl.DataFrame) -> pl.Series:
     return pl.Series("phase", found, dtype=pl.Int8)
 
 
-def _layers(trace: Trace, work: pl.DataFrame, threads: set[ranges.Thread]) -> list[Layer]:
-    compute, comm = work.filter(pl.col("class") == COMPUTE), work.filter(pl.col("class") == COMM)
+def _layers(trace: Trace, work: pl.DataFrame, comm: pl.DataFrame, threads: set[ranges.Thread]) -> list[Layer]:
+    compute = work.filter(pl.col("class") == COMPUTE)
     p2p = point_to_point(trace, comm)
     data = ranges.data_wait(trace, threads)
     checkpoint = ranges.checkpoint(trace)

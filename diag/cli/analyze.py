@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from diag.errors import ExitCode
+
+if TYPE_CHECKING:
+    from diag.api import Result
+    from diag.crosscheck.model import CrossCheck
 
 
 class Tool(StrEnum):
@@ -23,6 +29,48 @@ class TableName(StrEnum):
     KERNELS = "kernels"
     MODULES = "modules"
     EFFICIENCY = "efficiency"
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What another tool is asked for. Its modules are loaded only then."""
+
+    cross_check: bool
+    requests: Sequence[Callable[[Result], Any]]
+
+    @classmethod
+    def of(cls, tool: Tool | None, analyses: Sequence[str]) -> _Asked:
+        if tool is None and not analyses:
+            return cls(False, ())
+        from diag.crosscheck.process import hta_version
+        from diag.crosscheck.requests import parse_request
+
+        requests = [parse_request(text) for text in analyses]
+        hta_version()  # before minutes of analysis
+        return cls(tool is not None, requests)
+
+    def to_dict(self, result: Result) -> dict[str, Any]:
+        if not self.cross_check and not self.requests:
+            return {}
+        from diag.report.crosscheck import to_dict
+
+        return to_dict(self._checked(result), [request(result) for request in self.requests])
+
+    def print(self, result: Result) -> None:
+        if not self.cross_check and not self.requests:
+            return
+        from diag.report.crosscheck import print_cross_check, print_offered
+
+        checked = self._checked(result)
+        if checked is not None:
+            print_cross_check(checked)
+        for request in self.requests:
+            print_offered(request(result))
+
+    def _checked(self, result: Result) -> CrossCheck | None:
+        from diag.crosscheck.compare import cross_check
+
+        return cross_check(result) if self.cross_check else None
 
 
 def analyze(
@@ -75,33 +123,23 @@ def analyze(
     """
     from diag.api import Reading, open_run
     from diag.cli.progress import reading_progress
-    from diag.crosscheck.compare import cross_check as check
-    from diag.crosscheck.process import hta_version
-    from diag.crosscheck.requests import parse_request
-    from diag.report import crosscheck as shown
     from diag.report.json import save, to_json
-    from diag.report.tables import print_table
     from diag.report.text import print_report
 
-    requests = [parse_request(text) for text in hta or []]
-    if cross_check or requests:
-        hta_version()  # before minutes of analysis
+    asked = _Asked.of(cross_check, hta or [])
     with reading_progress() as progress:
         reading = Reading(jobs=jobs, cluster=cluster, ranks=_ranks(rank or []), progress=progress)
         result = open_run(*paths, reading=reading)
-    if not as_json:
-        print_report(result)
-    checked = check(result) if cross_check else None
-    offered = [request(result) for request in requests]
     if as_json:
-        typer.echo(to_json(result, tables=True, added=shown.to_dict(checked, offered)))
+        typer.echo(to_json(result, tables=True, added=asked.to_dict(result)))
     else:
-        for name in table or []:
-            print_table(result, name.value)
-        if checked:
-            shown.print_cross_check(checked)
-        for found in offered:
-            shown.print_offered(found)
+        print_report(result)
+        if table:
+            from diag.report.tables import print_table
+
+            for name in table:
+                print_table(result, name.value)
+        asked.print(result)
     save(result)
     raise typer.Exit(ExitCode.DATA_INCOMPLETE if result.coverage.incomplete else ExitCode.OK)
 

@@ -73,9 +73,12 @@ class Text:
         return [self.raw[a:b] for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
 
     def places(self, key: bytes, rare: int) -> Positions:
-        """Everywhere that ``key`` stands, in order. ``rare``: index in it of the pair of bytes to look for first."""
-        pair = (self.at[:-1] == key[rare]) & (self.at[1:] == key[rare + 1])
-        found = np.flatnonzero(pair) - rare
+        """Everywhere that ``key`` stands, in order. ``rare``: index in it of the byte to look for first, or of the
+        first of two equal ones."""
+        hit = self.at == key[rare]
+        if key[rare + 1] == key[rare]:
+            hit[:-1] &= hit[1:]
+        found = np.flatnonzero(hit) - rare
         return found[self.equal(found, key)]
 
     def last_space(self, end: Positions) -> Positions:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import polars as pl
 
+from . import comm_names
 from . import kineto_names as names
 from .kineto_json import Args, Event
 from .trace import ARGUMENTS, COUNTERS, STORED, Events
@@ -23,6 +24,7 @@ OTHER_NAMES = "(other names)"
 FAR_NS = (1 << 62) - 1  # the year 2116: a later time is damage, and a start plus a duration must fit int64
 
 _ARGUMENT = re.compile(names.ARGUMENT_PATTERN)
+_COMM_KERNEL = re.compile(comm_names.KERNEL_PATTERN)
 _RANGE = re.compile(names.RANGE_PATTERN)
 _WITH_LAUNCH = frozenset((*names.DEVICE_CATEGORIES, *names.LAUNCH_CATEGORIES))
 
@@ -35,7 +37,6 @@ class Head:
     name: int = 0
     cat: int = 0
     thread: int = 0
-    kernel: bool = False
     launches: bool = False  # has a correlation
     arguments: bool = False  # its arguments are read
 
@@ -81,9 +82,8 @@ class EventTable:
             name=self._name(name),
             cat=self._category(category),
             thread=self._code(self._threads, (pid[:256], tid[:256]), MAX_THREADS, ("", OTHER_NAMES)),
-            kernel=category == names.KERNEL,
             launches=category in _WITH_LAUNCH,
-            arguments=bool(_ARGUMENT.match(name)),
+            arguments=bool(_ARGUMENT.match(name) or (category == names.KERNEL and _COMM_KERNEL.search(name))),
         )
 
     def _name(self, name: str) -> int:

@@ -43,6 +43,11 @@ class Args(msgspec.Struct, gc=False):
     memory_device_type: Any = msgspec.field(default=None, name="Device Type")
     memory_device: Any = msgspec.field(default=None, name="Device Id")
 
+    @property
+    def told(self) -> bool:
+        """Whether they describe communication, or the shapes of an operator."""
+        return self.coll_name is not None or self.input_dims != _NULL
+
 
 NO_ARGS = Args()
 

@@ -49,7 +49,7 @@ SHAPED_OP_PATTERN: Final = (
     r"(?:_|cudnn_|miopen_|mkldnn_)?convolution(?:_overrideable)?|convolution_backward|_conv_depthwise2d|"
     r"_scaled_dot_product_(?:flash|efficient|cudnn|fused)_attention\w*)$"
 )
-# Events whose arguments are read: communication on the host, and those operators. A kernel says so by its arguments.
+# Events whose arguments are read: communication on the host, and those operators; kernels by comm_names.KERNEL_PATTERN.
 ARGUMENT_PATTERN: Final = (
     r"^(?:(?:gloo|nccl|mpi|ucc|xccl):|c10d::|_?c10d_functional::|record_param_comms$|symm_mem::|triton_)|"
     + SHAPED_OP_PATTERN

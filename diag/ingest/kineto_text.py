@@ -10,7 +10,7 @@ events, is none of ours (`KinetoText.decode` returns False): the decoder of any 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -27,14 +27,11 @@ _TIMES, _BETWEEN_TIMES, _ARGS = b'    "ts": ', b', "dur": ', b'    "args": {'
 _SAMPLE_END = f'"{MEMORY_EVENT}",'.encode()
 _MOST_ODD = 0.2  # of the events may look different before the chunk goes to the general decoder
 _ABSENT = -(1 << 62)  # stands for null in the arrays below
-# A key of the arguments, and which two of its bytes are rare in a trace.
+# A key of the arguments, and which of its bytes is rare in a trace.
 _Key = tuple[bytes, int]
 _CORRELATION: _Key = (b'"correlation": ', 3)
-_COLLECTIVE: _Key = (b'"Collective name": ', 9)
-_SHAPES: _Key = (b'"Input Dims": ', 9)
-_SAMPLE_TIME: _Key = (b'    "ts": ', 5)
 _COUNTER_KEYS: dict[str, _Key] = {
-    "device_type": (b'"Device Type": ', 9),
+    "device_type": (b'"Device Type": ', 8),
     "device": (b'"Device Id": ', 8),
     "allocated": (b'"Total Allocated": ', 7),
     "reserved": (b'"Total Reserved": ', 7),
@@ -64,17 +61,6 @@ class _Layout:
             found[event[inside][::-1]] = at[inside][::-1]  # of several, the first one stays
         return found
 
-    def holds(self, key: _Key) -> Mask:
-        """Whether the key is among each event's arguments."""
-        found: Mask = self.first(key) >= 0
-        return found
-
-    def after(self, key: _Key) -> Positions:
-        """Where the key's value begins; the padding, where nothing is, for an event without it."""
-        at = self.first(key)
-        found: Positions = np.where(at < 0, 0, at + len(key[0]))
-        return found
-
     def only(self, chosen: Mask | Positions) -> _Layout:
         return _Layout(
             self.text,
@@ -97,7 +83,8 @@ class KinetoText:
             return False
         text = events.text
         duration = text.equal(events.head, _DURATION)
-        ignored = text.equal(events.head, _PHASE) & (text.at.take(events.head + len(_PHASE)) != ord("X"))
+        phase = text.at.take(events.head + len(_PHASE))
+        ignored = ~duration & (phase != ord("X")) & text.equal(events.head, _PHASE)
         durations = events.only(duration)
         ts_ns, dur_ns, timed = _read_times(durations)
         durations = durations.only(timed)
@@ -109,7 +96,8 @@ class KinetoText:
         if odd.sum() > _MOST_ODD * len(odd):
             return False
         self._add(durations, ts_ns[timed], dur_ns[timed], [head for head in known if head is not None], code)
-        self._add_samples(events.only(ignored & text.equal(events.head_end - len(_SAMPLE_END), _SAMPLE_END)))
+        instants = events.only(ignored & (phase == ord("i")))
+        self._add_samples(instants.only(text.equal(instants.head_end - len(_SAMPLE_END), _SAMPLE_END)))
         if odd.any():
             others = events.only(odd)
             bodies = text.slices(others.head, others.end)
@@ -156,7 +144,7 @@ class KinetoText:
             "cat": of_head("cat", np.uint8),
             "thread": of_head("thread", np.uint32),
             "correlation": np.where(of_head("launches", np.bool_), _integers(events, _CORRELATION), _ABSENT),
-            ARGS_ROW: self._argument_rows(events, of_head("arguments", np.bool_), of_head("kernel", np.bool_)),
+            ARGS_ROW: self._argument_rows(events, np.flatnonzero(of_head("arguments", np.bool_))),
         }
         kept = of_head("kept", np.bool_)
         if not kept.all():
@@ -170,22 +158,23 @@ class KinetoText:
             )
         )
 
-    def _argument_rows(self, events: _Layout, named: Mask, kernel: Mask) -> Positions:
+    def _argument_rows(self, events: _Layout, candidates: Positions) -> Positions:
         """For each event, its arguments' row in the table."""
-        told = events.holds(_COLLECTIVE)
-        chosen = np.flatnonzero((kernel & told) | (named & (told | events.holds(_SHAPES))))
-        bodies = events.text.slices(events.args[chosen], events.end[chosen])
         found = np.full(len(events.head), _ABSENT, dtype=np.int64)
-        found[chosen] = [self.table.arguments_row(kineto_json.arguments(b"{" + body)) for body in bodies]
+        bodies = events.text.slices(events.args[candidates], events.end[candidates])
+        for index, body in zip(candidates.tolist(), bodies, strict=True):
+            if b'"Collective name": ' in body or b'"Input Dims": ' in body:
+                found[index] = self.table.arguments_row(kineto_json.arguments(b"{" + body))
         return found
 
     def _add_samples(self, events: _Layout) -> None:
         if not len(events.head):
             return
-        events = replace(events, args=events.times)  # the thread has a line of its own, so the times are on the third
         columns = {key: _integers(events, name) for key, name in _COUNTER_KEYS.items()}
-        begin = events.after(_SAMPLE_TIME)
+        # The thread has a line of its own, so that the times are on the third.
+        begin = events.times_end + 1 + len(_TIMES)
         columns["ts_ns"], timed = events.text.microseconds(begin, events.text.number_end(begin))
+        timed &= events.text.equal(events.times_end + 1, _TIMES)
         samples = pl.DataFrame(columns).select(*COUNTERS).filter(timed)
         self.table.add_counters(
             samples.filter(pl.all_horizontal(pl.all() != _ABSENT)).cast(pl.Schema(COUNTERS), strict=False)
@@ -197,8 +186,10 @@ def _layout(text: Text) -> _Layout | None:
     begin, newline = text.lines()
     size = newline - begin
     short = np.flatnonzero((size == 3) | (size == 4))
-    opens, closes = (text.equal(begin[short], line) for line in (b"  {\n", b"  }"))
-    opening, closing = short[opens], short[closes & ((size[short] == 3) | text.equal(begin[short], b"  },"))]
+    (line,) = text.windows(begin[short], 1)
+    three, four = line & np.uint64(0xFFFFFF), line & np.uint64(0xFFFFFFFF)
+    opening = short[(three == _word(b"  {")) & (size[short] == 3)]
+    closing = short[((three == _word(b"  }")) & (size[short] == 3)) | (four == _word(b"  },"))]
     # Every event opens right after the one before it has closed, and nothing stands around them.
     if not len(opening) or len(opening) != len(closing) or (opening[1:] != closing[:-1] + 1).any():
         return None
@@ -215,6 +206,10 @@ def _layout(text: Text) -> _Layout | None:
         args=begin[body],
         end=newline[closing - 1],
     )
+
+
+def _word(text: bytes) -> np.uint64:
+    return np.uint64(int.from_bytes(text, "little"))
 
 
 def _read_times(events: _Layout) -> tuple[Positions, Positions, Mask]:
@@ -235,9 +230,13 @@ def _read_times(events: _Layout) -> tuple[Positions, Positions, Mask]:
 
 def _integers(events: _Layout, key: _Key) -> Positions:
     """The integer behind the first ``key`` in each event, quoted or not; _ABSENT where there is none."""
-    text, begin = events.text, events.after(key)
-    begin = begin + (text.at.take(begin) == ord('"'))
+    text, at = events.text, events.first(key)
+    has = np.flatnonzero(at >= 0)
+    begin = at[has] + len(key[0])
+    begin += text.at.take(begin) == ord('"')
     negative = text.at.take(begin) == ord("-")
-    value, valid = text.integers(begin + negative, text.number_end(begin + negative))
-    found: Positions = np.where(valid, np.where(negative, -value, value), _ABSENT)
+    begin += negative
+    value, valid = text.integers(begin, text.number_end(begin))
+    found = np.full(len(at), _ABSENT, dtype=np.int64)
+    found[has] = np.where(valid, np.where(negative, -value, value), _ABSENT)
     return found

@@ -6,9 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO, cast
-
-import fsspec
+from typing import Any, BinaryIO, cast
 
 from diag.errors import DiagError
 from diag.model import Gap
@@ -38,7 +36,7 @@ def exists(path: str) -> bool:
     if not is_remote(path):
         return Path(path).exists()
     with _store_errors(path):
-        system, inner = fsspec.core.url_to_fs(path)
+        system, inner = _store(path)
         return bool(system.exists(inner))
 
 
@@ -65,7 +63,7 @@ def _may_be_trace(path: str) -> bool:
 
 def _remote_files(path: str) -> list[str]:
     with _store_errors(path):
-        system, inner = fsspec.core.url_to_fs(path)
+        system, inner = _store(path)
         return sorted(system.unstrip_protocol(name) for name in system.find(inner) if _may_be_trace(name))
 
 
@@ -74,7 +72,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
     """The file's bytes. DiagError where it cannot be read."""
     try:
         if is_remote(path):
-            with _store_errors(path), fsspec.open(path, "rb") as file:
+            with _store_errors(path), _open_remote(path) as file:
                 yield cast(BinaryIO, file)
         else:
             if not Path(path).is_file() and Path(path).exists():  # a pipe would never end
@@ -92,7 +90,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
 def remote_key(path: str) -> str:
     """A key of a stored object's content, from what the store says of it."""
     with _store_errors(path):
-        system, inner = fsspec.core.url_to_fs(path)
+        system, inner = _store(path)
         info = system.info(inner)
     told = [path, *(f"{key}={info[key]}" for key in _VERSION_KEYS if key in info)]
     return sha256("\n".join(told).encode()).hexdigest()[:32]
@@ -102,11 +100,25 @@ def size_of(path: str) -> int:
     """Bytes of the file as it lies there."""
     try:
         if is_remote(path):
-            system, inner = fsspec.core.url_to_fs(path)
+            system, inner = _store(path)
             return int(system.size(inner) or 0)
         return Path(path).stat().st_size
     except (OSError, ValueError, ImportError):
         return 0
+
+
+def _store(path: str) -> tuple[Any, str]:
+    """The store that an address names, and the path in it."""
+    from fsspec.core import url_to_fs  # takes a while to import, and most traces are files
+
+    found: tuple[Any, str] = url_to_fs(path)
+    return found
+
+
+def _open_remote(path: str) -> Any:
+    import fsspec
+
+    return fsspec.open(path, "rb")
 
 
 @contextmanager

@@ -17,8 +17,9 @@ from . import kineto_names as names
 
 # What `Trace.select` returns. Times in ns since 1970 where the trace has a base time or writes absolute times.
 # ``thread`` is an index into Trace.threads; ``device`` and ``stream`` are null on the host, ``correlation`` where there
-# is none: it is the same number for a call on the host and the work that it launched on the device.
-COLUMNS = ("ts_ns", "dur_ns", "name", "cat", "thread", "device", "stream", "correlation")
+# is none: it is the same number for a call on the host and the work that it launched on the device. ``args_row`` is what
+# `Trace.with_arguments` reads, null where no arguments were kept.
+COLUMNS = ("ts_ns", "dur_ns", "name", "cat", "thread", "device", "stream", "correlation", "args_row")
 # Arguments of the few events whose arguments are read: communication, and operators whose shapes tell their work.
 ARGUMENTS: dict[str, type[pl.DataType]] = {
     "coll_name": pl.String,
@@ -33,7 +34,7 @@ ARGUMENTS: dict[str, type[pl.DataType]] = {
     "input_type": pl.String,
     "told_stream": pl.Int64,  # of an operator of Triton's, on the host
 }
-ARGS_ROW = "args_row"  # of a stored event: its row in the table of arguments, null for most
+ARGS_ROW = "args_row"  # of an event: its row in the table of arguments
 _ROW = "row"
 STORED: dict[str, type[pl.DataType]] = {
     "ts_ns": pl.Int64,
@@ -167,11 +168,13 @@ class Trace:
             )
             .collect()
         )
-        found = found.with_columns(self._on_device(found)).select(*COLUMNS, ARGS_ROW)
-        if not arguments:
-            return found.drop(ARGS_ROW)
-        rows = stored.arguments.with_row_index(ARGS_ROW)
-        return found.join(rows, on=ARGS_ROW, how="left", maintain_order="left").drop(ARGS_ROW)
+        found = found.with_columns(self._on_device(found)).select(*COLUMNS)
+        return self.with_arguments(found) if arguments else found
+
+    def with_arguments(self, events: pl.DataFrame) -> pl.DataFrame:
+        """The events with the columns of ARGUMENTS in the place of ``args_row``. Ten columns: for those that need it."""
+        rows = self.stored.arguments.with_row_index(ARGS_ROW)
+        return events.join(rows, on=ARGS_ROW, how="left", maintain_order="left").drop(ARGS_ROW)
 
     def says(self, events: pl.DataFrame, pattern: str) -> pl.Series:
         """For each of these events of the trace, whether its name matches; costs a match a distinct name."""
