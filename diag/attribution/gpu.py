@@ -60,7 +60,7 @@ def partition(trace: Trace, windows: Sequence[Window], rank: int) -> list[RankSt
     """One exact account per window."""
     work = device_work(trace)
     main = ranges.main_thread(trace)
-    launchers = ranges.thread_set(trace.select(*names.LAUNCH_CATEGORIES))
+    launchers = ranges.thread_set(trace.unsorted(*names.LAUNCH_CATEGORIES, columns=("thread",)))
     threads = launchers | ({main} if main is not None else set())
     talking = trace.with_arguments(work.filter(pl.col("class") == COMM))
     layers = disjoint(_layers(trace, work, talking, threads))
@@ -88,13 +88,7 @@ def device_work(trace: Trace) -> pl.DataFrame:
 def _device_work(trace: Trace) -> pl.DataFrame:
     work = trace.select(*names.DEVICE_CATEGORIES).filter(pl.col("dur_ns") > 0)
     work = work.with_columns((pl.col("ts_ns") + pl.col("dur_ns")).alias("end_ns"), _classes(trace, work).alias("class"))
-    launches = (
-        trace.select(*names.LAUNCH_CATEGORIES)
-        .filter(pl.col("correlation") > 0)
-        .select("correlation", launch_known_ns="ts_ns", launch_thread="thread")
-        .unique("correlation", keep="first", maintain_order=True)
-    )
-    joined = work.join(launches, on="correlation", how="left", maintain_order="left")
+    joined = work.with_columns(*_launches(trace, work["correlation"]))
     first_known = pl.col("ts_ns").filter(pl.col("launch_known_ns").is_not_null()).min()
     own = pl.when(pl.col("ts_ns") < first_known).then(trace.begin_ns - 1).otherwise(pl.col("ts_ns"))
     joined = joined.with_columns(
@@ -105,6 +99,27 @@ def _device_work(trace: Trace) -> pl.DataFrame:
         _phases(trace, joined),
         pl.when(made_by_collective).then(pl.lit(COMM, _CLASSES)).otherwise("class").alias("class"),
     )
+
+
+def _launches(trace: Trace, correlation: pl.Series) -> tuple[pl.Series, pl.Series]:
+    """launch_known_ns and launch_thread of work with these correlations: of the first call that has each; null where
+    the trace has none. A million calls are too many for a join that keeps an order."""
+    calls = trace.unsorted(*names.LAUNCH_CATEGORIES, columns=("correlation", "ts_ns", "thread"))
+    calls = calls.filter(pl.col("correlation") > 0)
+    keys, starts, threads = (calls[key].to_numpy() for key in ("correlation", "ts_ns", "thread"))
+    order = np.lexsort((starts, keys))
+    keys = keys[order]
+    wanted = correlation.fill_null(0).to_numpy()
+    at = np.searchsorted(keys, wanted)
+    known = at < len(keys)
+    known[known] = keys[at[known]] == wanted[known]
+    call = order[at[known]]
+    found = []
+    for name, values, kind in (("launch_known_ns", starts, pl.Int64), ("launch_thread", threads, pl.UInt32)):
+        column = np.zeros(len(wanted), dtype=values.dtype)
+        column[known] = values[call]
+        found.append(pl.Series(name, column, dtype=kind).set(pl.Series(~known), None))
+    return found[0], found[1]
 
 
 def _classes(trace: Trace, work: pl.DataFrame) -> pl.Series:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -45,14 +46,18 @@ class Timeline:
         self.label = kind * _DETAILS + detail
         self._used = np.unique(self.label)
         self._communication = np.flatnonzero(kind == Kind.COMM)
-        durations = self.end_ns - self.start_ns
-        self._before = {
-            int(label): np.concatenate(([0], np.cumsum(np.where(self.label == label, durations, 0))))
-            for label in self._used
-        }
         calls = sorted({call.key: call for step in ordered for call in step.collectives}.values(), key=_by_end)
         self.calls: list[CollectiveCall] = calls
         self._call_ends = np.array([call.end_ns for call in calls], dtype=np.int64)
+
+    @cached_property
+    def _before(self) -> dict[int, npt.NDArray[np.int64]]:
+        """By label, its nanoseconds before each segment. A rank that meets no other needs none of it."""
+        durations = self.end_ns - self.start_ns
+        return {
+            int(label): np.concatenate(([0], np.cumsum(np.where(self.label == label, durations, 0))))
+            for label in self._used
+        }
 
     def segment_before(self, time_ns: int) -> int | None:
         """Index of the segment that the moment just before ``time_ns`` lies in; None between or before the steps."""

@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def from_kernels(trace: Trace, kernels: pl.DataFrame, windows: Sequence[Window])
     """
     rows = with_callers(trace, kernels)
     for row in rows:
-        row["op"] = _op(row)
+        row["op"] = _op(row["coll_name"], row["caller_name"], row["name"])
         row["bytes"] = full_bytes(row["op"], row["in_elems"], row["out_elems"], names.dtype_bytes(row["dtype"]))
         if not row["bytes"]:
             row["bytes"] = _shape_bytes(row["caller_dims"], row["caller_type"])
@@ -72,9 +73,10 @@ def full_bytes(op: str, in_elems: int | None, out_elems: int | None, element: in
     return max(sent, received) * element
 
 
-def _op(row: dict[str, Any]) -> str:
+@lru_cache(maxsize=4096)
+def _op(collective: str | None, caller: str | None, kernel: str) -> str:
     """From the arguments, else the range around the launch, else the kernel's name (generic ones say none)."""
-    for text in (row["coll_name"], row["caller_name"], comm_names.without_parameters(row["name"])):
+    for text in (collective, caller, comm_names.without_parameters(kernel)):
         if text and (op := comm_names.collective_op(text)) != comm_names.UNKNOWN_OP:
             return op
     return comm_names.UNKNOWN_OP
@@ -133,6 +135,7 @@ def _call(trace: Trace, row: dict[str, Any], key: tuple[str, int, str], *, infer
     return CollectiveCall(key, row["op"], key[0], ranks, row["bytes"], start, end, inferred, dtype, size)
 
 
+@lru_cache(maxsize=4096)
 def _shape_bytes(dims: str | None, types: str | None) -> int:
     """Bytes of the tensors in a range's "Input Dims" and "Input type"; 0 where either is not known."""
     try:

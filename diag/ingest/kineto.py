@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -111,13 +112,16 @@ def as_trace(contents: Contents, path: str, rank: int | None = None) -> Trace:
 def parse_ranks(value: object) -> tuple[int, ...]:
     """Global ranks from a list, ``"[0, 1]"`` or ``"0,1"``; () where the list was shortened ("[0, ..., 127]")."""
     if isinstance(value, str):
-        if "..." in value:
-            return ()
-        value = [part for part in value.strip("[]() ").split(",") if part.strip()]
+        return _parse_ranks(value)
     if not isinstance(value, list | tuple):
         return ()
     ranks = [_index(item) for item in value]
     return tuple(rank for rank in ranks if rank is not None) if None not in ranks else ()
+
+
+@lru_cache(maxsize=1024)
+def _parse_ranks(text: str) -> tuple[int, ...]:
+    return () if "..." in text else parse_ranks([part for part in text.strip("[]() ").split(",") if part.strip()])
 
 
 def _index(value: object) -> int | None:

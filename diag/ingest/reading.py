@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from multiprocessing import get_context
@@ -26,6 +27,7 @@ _CACHED_FROM_BYTES, _CACHED_FROM_GZIP_BYTES = 16 << 20, 1 << 20
 # A process needs a third of a second to start: worth it from about this much text on.
 _POOL_FROM_BYTES = 400 << 20
 _GZIP_RATIO = 15  # of a trace, for estimates
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt, see malloc.h
 _BYTES_A_PROCESS = 600 << 20  # of memory, at least
 
 
@@ -123,25 +125,28 @@ def _on_cluster(
 def read_file(path: str, folder: str | None) -> list[_Found]:
     """Reads one file, through the cache in ``folder`` if it is large. Never raises for what is wrong with the file."""
     cache = Cache(Path(folder) if folder is not None else None)
-    keep_memory()
     try:
-        if sources.is_archive(path):
-            try:
-                return list(_read_archive(path, cache))
-            except OSError:  # a full disk under the cache, or the archive itself: then this raises again
-                return list(_read_archive(path, Cache(None)))
-        size = sources.size_of(path)
-        limit = _CACHED_FROM_GZIP_BYTES if path.endswith(".gz") else _CACHED_FROM_BYTES
-        if cache.folder is None or size < limit:
-            with sources.opened(path) as file:
-                return [_Found(path, contents=kineto.read_contents(file, path))]
-        key = sources.remote_key(path) if sources.is_remote(path) else cache.key_of(Path(path))
-        if cache.load(key) is not None:
-            return [_Found(path, key)]
-        return [_ingest(path, lambda: sources.opened(path), cache, key)]
+        with kept_memory():
+            return _read_file(path, cache)
     except (DiagError, OSError) as error:
         reason = error.message if isinstance(error, DiagError) else f"cannot be read: {error.strerror or error}"
         return [_Found(path, reason=reason.removeprefix(f"{file_name(path)}: "))]
+
+
+def _read_file(path: str, cache: Cache) -> list[_Found]:
+    if sources.is_archive(path):
+        try:
+            return list(_read_archive(path, cache))
+        except OSError:  # a full disk under the cache, or the archive itself: then this raises again
+            return list(_read_archive(path, Cache(None)))
+    limit = _CACHED_FROM_GZIP_BYTES if path.endswith(".gz") else _CACHED_FROM_BYTES
+    if cache.folder is None or sources.size_of(path) < limit:
+        with sources.opened(path) as file:
+            return [_Found(path, contents=kineto.read_contents(file, path))]
+    key = sources.remote_key(path) if sources.is_remote(path) else cache.key_of(Path(path))
+    if cache.load(key) is not None:
+        return [_Found(path, key)]
+    return [_ingest(path, lambda: sources.opened(path), cache, key)]
 
 
 def _ingest(path: str, opened: Callable[[], Any], cache: Cache, key: str) -> _Found:
@@ -208,14 +213,23 @@ def _free_bytes() -> int:
     return int(psutil.virtual_memory().available)
 
 
-def keep_memory() -> None:
-    """Lets the C library keep freed memory. Arrays of a few hundred kilobytes are made and dropped a thousand times;
-    fetching them from the system each time doubles the time of reading."""
+@contextmanager
+def kept_memory() -> Iterator[None]:
+    """While it is open the C library keeps freed memory. Reading makes and drops arrays of a few hundred kilobytes a
+    thousand times; fetching them from the system each time doubles its time. Afterwards all is given back."""
     import ctypes
 
     try:
         libc = ctypes.CDLL(None)
-        for option, value in ((-1, 256 << 20), (-3, 256 << 20), (-2, 32 << 20)):  # trim, mmap threshold, top pad
-            libc.mallopt(option, value)
+        tune, trim = libc.mallopt, libc.malloc_trim
     except (OSError, AttributeError):  # not glibc
+        yield
         return
+    for option in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
+        tune(option, 256 << 20)
+    try:
+        yield
+    finally:
+        tune(_TRIM_THRESHOLD, 16 << 20)
+        tune(_MMAP_THRESHOLD, 4 << 20)
+        trim(0)

@@ -7,6 +7,7 @@ categories, so the events stay in Parquet (or in memory, for small files) and `T
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,8 +18,8 @@ from . import kineto_names as names
 
 # What `Trace.select` returns. Times in ns since 1970 where the trace has a base time or writes absolute times.
 # ``thread`` is an index into Trace.threads; ``device`` and ``stream`` are null on the host, ``correlation`` where there
-# is none: it is the same number for a call on the host and the work that it launched on the device. ``args_row`` is what
-# `Trace.with_arguments` reads, null where no arguments were kept.
+# is none: it is the same number for a call on the host and the work that it launched on the device. ``args_row``, null
+# where no arguments were kept, is what `Trace.with_arguments` reads.
 COLUMNS = ("ts_ns", "dur_ns", "name", "cat", "thread", "device", "stream", "correlation", "args_row")
 # Arguments of the few events whose arguments are read: communication, and operators whose shapes tell their work.
 ARGUMENTS: dict[str, type[pl.DataType]] = {
@@ -171,8 +172,16 @@ class Trace:
         found = found.with_columns(self._on_device(found)).select(*COLUMNS)
         return self.with_arguments(found) if arguments else found
 
+    def unsorted(self, *categories: str, columns: Sequence[str]) -> pl.DataFrame:
+        """Only these columns of all events of the categories, codes as they are stored and in no order: a third of the
+        time and memory of `select`."""
+        stored = self.stored
+        frames = [f for c, f in zip(stored.categories, stored.frames, strict=True) if c in categories]
+        found = pl.concat([pl.LazyFrame(schema=STORED), *frames]).select(*columns).collect()
+        return found.with_columns(pl.col("ts_ns") + self.base_ns) if "ts_ns" in columns else found
+
     def with_arguments(self, events: pl.DataFrame) -> pl.DataFrame:
-        """The events with the columns of ARGUMENTS in the place of ``args_row``. Ten columns: for those that need it."""
+        """The events with the columns of ARGUMENTS in the place of ``args_row``: many columns, for the few events."""
         rows = self.stored.arguments.with_row_index(ARGS_ROW)
         return events.join(rows, on=ARGS_ROW, how="left", maintain_order="left").drop(ARGS_ROW)
 
