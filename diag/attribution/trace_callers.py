@@ -22,6 +22,9 @@ ARGS: Final = ("coll_name", "in_elems", "out_elems", "dtype", "group_name", "gro
 _COALESCED_RANGE: Final = re.compile(r"^(?:nccl|xccl):\w*coalesced$", re.I)
 _NO_TRANSFER: Final = frozenset({"wait", "barrier"})  # coll_name of calls that no coalesced kernel carries out
 
+# Operators of torch's own that copy; the others launch no copy, and there are millions of them.
+_COPYING: Final = r"^(?:aten|fsdp)::\w*(?:copy|clone|cat|contiguous|chunk|stack|resize|slice_scatter)"
+
 Row = dict[str, Any]
 
 
@@ -98,7 +101,7 @@ def _local_within(trace: Trace, calls: pl.DataFrame) -> iv.Intervals:
     symmetric = pl.col("name").cast(pl.String).str.starts_with(comm_names.SYMM_MEM_COPIES)
     of_library = as_intervals(calls.filter(~symmetric))
     threads = thread_set(calls)
-    operators = spans(on_threads(trace.select(names.CPU_OP, name="^(?:aten|fsdp)::"), threads))
+    operators = spans(on_threads(trace.select(names.CPU_OP, name=_COPYING), threads))
     params = on_threads(trace.select(names.CPU_OP, name=f"^{comm_names.PARAM_COMMS}$", arguments=True), threads)
     alone = spans(params.filter(pl.col("group_size") == 1))
     return iv.union(operators[covers(of_library, operators[:, 0])], alone)

@@ -26,7 +26,7 @@ import polars as pl
 from isal import isal_zlib
 
 from .event_table import by_category
-from .trace import STORED, Contents, Events
+from .trace import ROW, STORED, Contents, Events
 
 VERSION = "1"  # of what is kept and how: raised with every change in diag.ingest that changes it
 ENVIRONMENT = "DIAG_CACHE"  # a folder, or "off"
@@ -213,7 +213,7 @@ def _limit_gb() -> float:
 
 def _scan(folder: Path, category: int) -> pl.LazyFrame:
     parts = sorted(folder.glob(f"events-{category}-*.parquet"))
-    return pl.scan_parquet(parts) if parts else pl.LazyFrame(schema=STORED)
+    return pl.scan_parquet(parts, row_index_name=ROW) if parts else pl.LazyFrame(schema=STORED).with_row_index(ROW)
 
 
 def _write(table: pl.DataFrame, path: Path) -> None:

@@ -12,7 +12,7 @@ import polars as pl
 from . import comm_names
 from . import kineto_names as names
 from .kineto_json import Args, Event
-from .trace import ARGUMENTS, COUNTERS, STORED, Events
+from .trace import ARGUMENTS, COUNTERS, ROW, STORED, Events
 
 K = TypeVar("K", str, tuple[str, str])
 
@@ -152,7 +152,7 @@ class EventTable:
     def events(self, frames: Sequence[pl.LazyFrame] | None = None) -> Events:
         """All that was added. ``frames``, one for each category, read the parts that were written."""
         if frames is None:
-            frames = [part.lazy() for part in by_category(self.parts, len(self._categories))]
+            frames = [part.with_row_index(ROW).lazy() for part in by_category(self.parts, len(self._categories))]
         return Events(
             frames=tuple(frames),
             names=pl.Series("name", list(self._names), dtype=pl.String),

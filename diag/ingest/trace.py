@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from . import kineto_names as names
@@ -36,7 +37,7 @@ ARGUMENTS: dict[str, type[pl.DataType]] = {
     "told_stream": pl.Int64,  # of an operator of Triton's, on the host
 }
 ARGS_ROW = "args_row"  # of an event: its row in the table of arguments
-_ROW = "row"
+ROW = "row"  # of a stored event: its place among those of its category in the file
 STORED: dict[str, type[pl.DataType]] = {
     "ts_ns": pl.Int64,
     "dur_ns": pl.Int64,
@@ -58,9 +59,9 @@ COUNTERS: dict[str, type[pl.DataType]] = {
 
 @dataclass(frozen=True, eq=False)
 class Events:
-    """Duration events as they are stored: codes instead of text, times without the trace's base. For each category a
-    frame with the columns of STORED, in the order of the file; ``arguments`` has the columns of ARGUMENTS, ``counters``
-    those of COUNTERS."""
+    """Duration events as they are stored: codes instead of text, times without the trace's base. ``frames``: for each
+    category, the columns of STORED and ROW in the order of the file; ``arguments`` has the columns of ARGUMENTS,
+    ``counters`` those of COUNTERS."""
 
     frames: tuple[pl.LazyFrame, ...]
     names: pl.Series
@@ -153,21 +154,19 @@ class Trace:
                 frames = []  # most traces have none of one library's names, and that is known without reading an event
             tests.append(pl.col("name").is_in(codes.to_list()))
         if not frames:
-            frames = [pl.LazyFrame(schema=STORED)]
+            frames = [pl.LazyFrame(schema=STORED).with_row_index(ROW)]
         if within is not None:
             begin, end = (edge - self.base_ns for edge in within)
             tests.append((pl.col("ts_ns") >= begin) & (pl.col("ts_ns") < end))
-        found = (
-            # Events of one moment stay in the order of the file.
-            pl.concat([frame.with_row_index(_ROW).filter(*tests) for frame in frames])
-            .sort(["ts_ns", "dur_ns", _ROW], descending=[False, True, False])
-            .drop(_ROW)
-            .with_columns(
-                pl.col("ts_ns") + self.base_ns,
-                pl.col("name").cat.to(stored.name_type),
-                pl.col("cat").cat.to(stored.category_type),
-            )
-            .collect()
+        found = pl.concat([frame.filter(*tests) for frame in frames]).collect()
+        found = found[_by_time(found)].select(
+            pl.col("ts_ns") + self.base_ns,
+            "dur_ns",
+            pl.col("name").cat.to(stored.name_type),
+            pl.col("cat").cat.to(stored.category_type),
+            "thread",
+            "correlation",
+            ARGS_ROW,
         )
         found = found.with_columns(self._on_device(found)).select(*COLUMNS)
         return self.with_arguments(found) if arguments else found
@@ -177,7 +176,7 @@ class Trace:
         time and memory of `select`."""
         stored = self.stored
         frames = [f for c, f in zip(stored.categories, stored.frames, strict=True) if c in categories]
-        found = pl.concat([pl.LazyFrame(schema=STORED), *frames]).select(*columns).collect()
+        found = pl.concat([pl.LazyFrame(schema=STORED).with_row_index(ROW), *frames]).select(*columns).collect()
         return found.with_columns(pl.col("ts_ns") + self.base_ns) if "ts_ns" in columns else found
 
     def with_arguments(self, events: pl.DataFrame) -> pl.DataFrame:
@@ -202,6 +201,19 @@ class Trace:
             values = np.array(numbers, dtype=np.int32)[thread] if numbers else np.zeros(0, dtype=np.int32)
             columns.append(pl.Series(key, values).set(pl.Series(~device_work | (values < 0)), None))
         return columns
+
+
+def _by_time(events: pl.DataFrame) -> npt.NDArray[np.int64]:
+    """The order by (ts_ns, -dur_ns, place in the file). A stable sort by start and a second one of the ties take a third
+    of the memory of sorting whole rows."""
+    start, dur, row = (events[key].to_numpy() for key in ("ts_ns", "dur_ns", ROW))
+    order = np.argsort(start, kind="stable")
+    same = start[order][1:] == start[order][:-1]
+    if same.any():
+        at = np.flatnonzero(np.append(same, False) | np.append(False, same))
+        ties = order[at]
+        order[at] = ties[np.lexsort((row[ties], -dur[ties], start[ties]))]
+    return order
 
 
 def _trailing_number(label: str) -> int:
