@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, BinaryIO
-
-import msgspec
 
 from diag.errors import DiagError
 from diag.model import Gap
 
 from . import kineto, sources
 from .cache import Cache, user_cache
+from .outcome import Found
 from .text_stream import file_name, members
 from .trace import Trace
+from .worker import Workers
 
 # Reading a smaller file again takes no longer than a cache entry of it.
 _CACHED_FROM_BYTES, _CACHED_FROM_GZIP_BYTES = 16 << 20, 1 << 20
@@ -43,15 +42,6 @@ class Reading:
     progress: Callable[[int, int, str], None] | None = None
 
 
-class _Found(msgspec.Struct):
-    """What a worker sends back for one trace: its key in the cache, or its contents, or what is wrong with it."""
-
-    path: str
-    key: str = ""
-    contents: Any = None
-    reason: str = ""
-
-
 def read_traces(paths: Sequence[str], reading: Reading) -> Iterator[Trace | Gap]:
     """The trace or the traces (of an archive) at each path, in order; a Gap for what cannot be read."""
     for found in _run(paths, reading):
@@ -59,37 +49,53 @@ def read_traces(paths: Sequence[str], reading: Reading) -> Iterator[Trace | Gap]
             yield _trace(item, reading)
 
 
-def _trace(item: _Found, reading: Reading) -> Trace | Gap:
+def _trace(item: Found, reading: Reading) -> Trace | Gap:
     contents = item.contents if item.contents is not None else reading.cache.load(item.key) if item.key else None
     if contents is None:
         return Gap(item.path, item.reason or "its entry in the cache vanished while it was read; run again")
     return kineto.as_trace(contents, item.path, rank=reading.ranks.get(item.path))
 
 
-def _run(paths: Sequence[str], reading: Reading) -> Iterator[list[_Found]]:
+def _run(paths: Sequence[str], reading: Reading) -> Iterator[list[Found]]:
     say = reading.progress or _say_nothing
     folder = str(reading.cache.folder) if reading.cache.folder is not None else None
     if reading.cluster is not None:
         yield from _on_cluster(paths, reading.cluster, folder, say)
         return
-    jobs = reading.jobs if reading.jobs is not None else _paying_jobs(paths)
-    if jobs < 2 or len(paths) < 2:
-        for number, path in enumerate(paths):
-            say(number, len(paths), path)
-            yield read_file(path, folder)
-        return
-    # Not fork: polars has threads.
-    with ProcessPoolExecutor(min(jobs, len(paths)), mp_context=get_context("spawn")) as pool:
-        # The largest first, so that none is left for the end.
-        waiting = {
-            pool.submit(read_file, path, folder): path for path in sorted(paths, key=sources.size_of, reverse=True)
-        }
-        done: dict[str, list[_Found]] = {}
-        for number, future in enumerate(as_completed(waiting)):
-            path = waiting[future]
-            done[path] = future.result()
-            say(number + 1, len(paths), path)
-    yield from (done[path] for path in paths)
+    known = {path: found for path in paths if (found := _in_cache(path, reading.cache)) is not None}
+    rest = [path for path in paths if path not in known]
+    jobs = reading.jobs if reading.jobs is not None else _paying_jobs(rest)
+    if folder is not None and min(jobs, len(rest)) > 1:
+        known |= _in_processes(rest, min(jobs, len(rest)), folder, say)
+    for number, path in enumerate(paths):
+        say(number, len(paths), path)
+        found = known.get(path)
+        again = found is None or any(not item.key and not item.reason for item in found)
+        yield read_file(path, folder) if again or found is None else found
+
+
+def _in_cache(path: str, cache: Cache) -> list[Found] | None:
+    if cache.folder is None or sources.is_archive(path) or not _is_large(path):
+        return None
+    try:
+        key = _key(path, cache)
+    except (DiagError, OSError):
+        return None
+    return [Found(path, key)] if cache.load(key) is not None else None
+
+
+def _in_processes(
+    paths: Sequence[str], jobs: int, folder: str, say: Callable[[int, int, str], None]
+) -> dict[str, list[Found]]:
+    workers = Workers(jobs, folder)
+    # The largest first, so that none is left for the end.
+    waiting = workers.read(sorted(paths, key=sources.size_of, reverse=True))
+    done: dict[str, list[Found]] = {}
+    for number, future in enumerate(as_completed(waiting)):
+        done[waiting[future]] = future.result()
+        say(number + 1, len(paths), waiting[future])
+    workers.close()
+    return done
 
 
 def _say_nothing(*_: object) -> None:
@@ -98,7 +104,7 @@ def _say_nothing(*_: object) -> None:
 
 def _on_cluster(
     paths: Sequence[str], address: str, folder: str | None, say: Callable[[int, int, str], None]
-) -> Iterator[list[_Found]]:
+) -> Iterator[list[Found]]:
     """Only paths travel to the workers and cache keys come back: both see the traces and the cache folder."""
     try:
         from distributed import Client
@@ -119,10 +125,10 @@ def _on_cluster(
             if future.status == "finished":
                 yield future.result()
             else:
-                yield [_Found(path, reason=f"a worker of the cluster failed on it: {future.exception()}")]  # type: ignore[no-untyped-call]
+                yield [Found(path, reason=f"a worker of the cluster failed on it: {future.exception()}")]  # type: ignore[no-untyped-call]
 
 
-def read_file(path: str, folder: str | None) -> list[_Found]:
+def read_file(path: str, folder: str | None) -> list[Found]:
     """Reads one file, through the cache in ``folder`` if it is large. Never raises for what is wrong with the file."""
     cache = Cache(Path(folder) if folder is not None else None)
     try:
@@ -130,26 +136,33 @@ def read_file(path: str, folder: str | None) -> list[_Found]:
             return _read_file(path, cache)
     except (DiagError, OSError) as error:
         reason = error.message if isinstance(error, DiagError) else f"cannot be read: {error.strerror or error}"
-        return [_Found(path, reason=reason.removeprefix(f"{file_name(path)}: "))]
+        return [Found(path, reason=reason.removeprefix(f"{file_name(path)}: "))]
 
 
-def _read_file(path: str, cache: Cache) -> list[_Found]:
+def _read_file(path: str, cache: Cache) -> list[Found]:
     if sources.is_archive(path):
         try:
             return list(_read_archive(path, cache))
         except OSError:  # a full disk under the cache, or the archive itself: then this raises again
             return list(_read_archive(path, Cache(None)))
-    limit = _CACHED_FROM_GZIP_BYTES if path.endswith(".gz") else _CACHED_FROM_BYTES
-    if cache.folder is None or sources.size_of(path) < limit:
+    if cache.folder is None or not _is_large(path):
         with sources.opened(path) as file:
-            return [_Found(path, contents=kineto.read_contents(file, path))]
-    key = sources.remote_key(path) if sources.is_remote(path) else cache.key_of(Path(path))
+            return [Found(path, contents=kineto.read_contents(file, path))]
+    key = _key(path, cache)
     if cache.load(key) is not None:
-        return [_Found(path, key)]
+        return [Found(path, key)]
     return [_ingest(path, lambda: sources.opened(path), cache, key)]
 
 
-def _ingest(path: str, opened: Callable[[], Any], cache: Cache, key: str) -> _Found:
+def _is_large(path: str) -> bool:
+    return sources.size_of(path) >= (_CACHED_FROM_GZIP_BYTES if path.endswith(".gz") else _CACHED_FROM_BYTES)
+
+
+def _key(path: str, cache: Cache) -> str:
+    return sources.remote_key(path) if sources.is_remote(path) else cache.key_of(Path(path))
+
+
+def _ingest(path: str, opened: Callable[[], Any], cache: Cache, key: str) -> Found:
     """The file into the cache; into memory where the cache cannot be written (a full disk)."""
     with cache.writing(key) as writer:
         if writer is not None:
@@ -157,18 +170,18 @@ def _ingest(path: str, opened: Callable[[], Any], cache: Cache, key: str) -> _Fo
                 with opened() as file:
                     writer.finish(kineto.read_contents(file, path, writer.write))
                 cache.prune()
-                return _Found(path, key)
+                return Found(path, key)
             except OSError:
                 pass
     with opened() as file:
-        return _Found(path, contents=kineto.read_contents(file, path))
+        return Found(path, contents=kineto.read_contents(file, path))
 
 
-def _read_archive(path: str, cache: Cache) -> Iterator[_Found]:
+def _read_archive(path: str, cache: Cache) -> Iterator[Found]:
     """One pass over the archive: every member called like a trace. OSError where the cache cannot be written."""
     archive_key = ""
     if cache.folder is not None:
-        archive_key = sources.remote_key(path) if sources.is_remote(path) else cache.key_of(Path(path))
+        archive_key = _key(path, cache)
     found = 0
     with sources.opened(path) as file:
         for name, content in members(file, path):
@@ -177,25 +190,25 @@ def _read_archive(path: str, cache: Cache) -> Iterator[_Found]:
             found += 1
             inner = f"{path}!{name}"
             if content is None:
-                yield _Found(inner, reason="is a link or a device in the archive, not a file")
+                yield Found(inner, reason="is a link or a device in the archive, not a file")
                 continue
             key = f"{archive_key}-{sha256(name.encode()).hexdigest()[:16]}"
             try:
                 yield _read_member(inner, content, cache, key)
             except DiagError as error:
-                yield _Found(inner, reason=error.message.removeprefix(f"{file_name(inner)}: "))
+                yield Found(inner, reason=error.message.removeprefix(f"{file_name(inner)}: "))
     if not found:
-        yield _Found(path, reason="holds no file that ends in .json or .json.gz")
+        yield Found(path, reason="holds no file that ends in .json or .json.gz")
 
 
-def _read_member(path: str, content: BinaryIO, cache: Cache, key: str) -> _Found:
+def _read_member(path: str, content: BinaryIO, cache: Cache, key: str) -> Found:
     if cache.load(key) is not None:
-        return _Found(path, key)
+        return Found(path, key)
     with cache.writing(key) as writer:
         if writer is None:
-            return _Found(path, contents=kineto.read_contents(content, path))
+            return Found(path, contents=kineto.read_contents(content, path))
         writer.finish(kineto.read_contents(content, path, writer.write))
-    return _Found(path, key)
+    return Found(path, key)
 
 
 def _paying_jobs(paths: Sequence[str]) -> int:

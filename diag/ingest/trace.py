@@ -204,7 +204,7 @@ class Trace:
 
 
 def _by_time(events: pl.DataFrame) -> npt.NDArray[np.int64]:
-    """The order by (ts_ns, -dur_ns, place in the file). A stable sort by start and a second one of the ties take a third
+    """The order by (ts_ns, -dur_ns, place in the file). A sort by start and a second one of the ties take a third
     of the memory of sorting whole rows."""
     start, dur, row = (events[key].to_numpy() for key in ("ts_ns", "dur_ns", ROW))
     order = np.argsort(start, kind="stable")
