@@ -12,6 +12,7 @@ from diag.attribution import intervals as iv
 from diag.attribution.blame import Meetings
 from diag.attribution.clock import Alignment, align
 from diag.attribution.critical_path import held_up_at, walk
+from diag.attribution.kept_steps import steps_of, windows_of
 from diag.attribution.match import Key, by_key, measure
 from diag.attribution.segments import intervals_of, shift, shift_call
 from diag.attribution.timeline import Timeline
@@ -125,7 +126,7 @@ def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[R
     """The steps in a trace, on the monotonic clock of the records where there are any, else on the trace's own.
     ``free_ns``: where the steps of an earlier trace of this rank end."""
     source = gpu if trace.has_gpu else cpu
-    windows = source.step_windows(trace)
+    windows = windows_of(trace, lambda: source.step_windows(trace))
     begins = {record.step: record.begin_ns for record in tables.steps}
     ahead = [begin - begins[step] for step, begin, _ in windows if step in begins]
     if tables.steps and not ahead:
@@ -135,7 +136,7 @@ def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[R
         free_ns += delta
         windows = [(step, max(begin, free_ns), end) for step, begin, end in windows if end > free_ns]
     if trace.has_gpu:
-        found = gpu.partition(trace, windows, tables.rank)
+        found = steps_of(trace, windows, tables.rank, lambda: gpu.partition(trace, windows, tables.rank))
     else:
         found = cpu.partition(
             trace,

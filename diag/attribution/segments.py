@@ -17,6 +17,8 @@ def intervals_of(segments: Segments, kind: Kind) -> Intervals:
 
 
 def shift_call(call: CollectiveCall, delta_ns: int) -> CollectiveCall:
+    if delta_ns == 0:
+        return call
     return replace(call, start_ns=call.start_ns + delta_ns, end_ns=call.end_ns + delta_ns)
 
 

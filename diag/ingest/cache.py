@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ from isal import isal_zlib
 from .event_table import by_category
 from .trace import ROW, STORED, Contents, Events
 
-VERSION = "1"  # of what is kept and how: raised with every change in diag.ingest that changes it
 ENVIRONMENT = "DIAG_CACHE"  # a folder, or "off"
 LIMIT_ENVIRONMENT = "DIAG_CACHE_GB"
 _LIMIT_GB = 20.0
@@ -64,7 +64,7 @@ class Cache:
 
     @property
     def _entries(self) -> Path | None:
-        return self.folder / VERSION if self.folder is not None else None
+        return self.folder / _version() if self.folder is not None else None
 
     def key_of(self, path: Path) -> str:
         """The key of a file's content. Reads the file unless its size and time are those of the last time."""
@@ -118,6 +118,7 @@ class Cache:
                 arguments=tables["arguments"],
                 counters=tables["counters"],
             ),
+            derived=Shelf(folder),
         )
 
     @contextmanager
@@ -141,15 +142,32 @@ class Cache:
 
     def prune(self, limit_gb: float | None = None) -> None:
         """Removes the least recently used entries beyond the limit."""
-        if self._entries is None or not self._entries.is_dir():
+        if self.folder is None:
             return
         limit = (limit_gb if limit_gb is not None else _limit_gb()) * 1e9
         with suppress(OSError):
-            entries = [e for e in self._entries.iterdir() if (e / "contents.json").exists()]
+            entries = [saved.parent for saved in self.folder.glob("*/*/contents.json")]  # of all versions
             for entry in sorted(entries, key=lambda e: -e.stat().st_mtime):
                 limit -= sum(file.stat().st_size for file in entry.iterdir())
                 if limit < 0:
                     shutil.rmtree(entry, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Files of an entry that an analysis adds later."""
+
+    folder: Path
+
+    def load(self, name: str) -> bytes | None:
+        try:
+            return (self.folder / f"{name}.bin").read_bytes()
+        except OSError:
+            return None
+
+    def save(self, name: str, data: bytes) -> None:
+        with suppress(OSError):
+            _replace(self.folder / f"{name}.bin", data)
 
 
 @dataclass
@@ -202,6 +220,13 @@ def user_cache() -> Cache:
         return Cache((Path(base) if base else Path.home() / ".cache") / "diag")
     except RuntimeError:  # no home
         return Cache(None)
+
+
+@cache
+def _version() -> str:
+    """A hash of the sources that make an entry: nothing that other code wrote is read."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
 def _limit_gb() -> float:

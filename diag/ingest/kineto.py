@@ -106,6 +106,7 @@ def as_trace(contents: Contents, path: str, rank: int | None = None) -> Trace:
         stored=contents.events,
         untimed_events=contents.untimed_events,
         gaps=gaps,
+        derived=contents.derived,
     )
 
 

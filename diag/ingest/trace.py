@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -82,6 +83,14 @@ class Events:
         return pl.Enum(self.categories)
 
 
+class Derived(Protocol):
+    """A place beside a trace's tables for what an analysis derives from it."""
+
+    def load(self, name: str) -> bytes | None: ...
+
+    def save(self, name: str, data: bytes) -> None: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Contents:
     """What a file holds, whatever its name is: the header's fields as they stand there, and the events."""
@@ -96,6 +105,7 @@ class Contents:
     untimed_events: int  # left out: no start that could be read
     gaps: tuple[str, ...]
     events: Events
+    derived: Derived | None = None  # None: the file is read anew each time
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +126,7 @@ class Trace:
     stored: Events
     untimed_events: int = 0  # left out: no start that could be read
     gaps: tuple[str, ...] = ()  # what of the file was not kept, and why
+    derived: Derived | None = None
 
     @property
     def has_gpu(self) -> bool:
