@@ -47,6 +47,7 @@ class _Saved(msgspec.Struct):
     untimed_events: int
     gaps: list[str]
     categories: list[str]
+    sizes: dict[str, int]  # of the entry's files: one of another size was cut off or written over
 
 
 class _Stamp(msgspec.Struct):
@@ -95,6 +96,8 @@ class Cache:
         folder = self._entries / key
         try:
             saved = msgspec.json.decode((folder / "contents.json").read_bytes(), type=_Saved)
+            if any((folder / name).stat().st_size != size for name, size in saved.sizes.items()):
+                return None
             tables = {name: pl.read_parquet(folder / f"{name}.parquet") for name in ("names", "arguments", "counters")}
             frames = [_scan(folder, code) for code in range(len(saved.categories))]
         except (OSError, msgspec.DecodeError, pl.exceptions.PolarsError):
@@ -170,9 +173,13 @@ class Shelf:
             _replace(self.folder / f"{name}.bin", data)
 
 
+class UnwritableError(Exception):
+    """The cache cannot be written, mostly because the disk is full. Not an OSError: the trace is not at fault."""
+
+
 @dataclass
 class Writer:
-    """Writes one entry beside its place. OSError where the disk is full."""
+    """Writes one entry beside its place. UnwritableError where that fails."""
 
     folder: Path
     place: Path
@@ -201,11 +208,18 @@ class Writer:
         _write(events.names.to_frame(), self.folder / "names.parquet")
         _write(events.arguments, self.folder / "arguments.parquet")
         _write(events.counters, self.folder / "counters.parquet")
-        saved = _Saved(
-            contents.distributed, contents.devices, contents.base_ns, contents.host, list(contents.threads),
-            contents.begin_ns, contents.end_ns, contents.untimed_events, list(contents.gaps), list(events.categories),
-        )  # fmt: skip
-        (self.folder / "contents.json").write_bytes(msgspec.json.encode(saved))
+        try:
+            sizes = {file.name: file.stat().st_size for file in self.folder.iterdir()}
+            saved = _Saved(
+                contents.distributed, contents.devices, contents.base_ns, contents.host, list(contents.threads),
+                contents.begin_ns, contents.end_ns, contents.untimed_events, list(contents.gaps),
+                list(events.categories), sizes,
+            )  # fmt: skip
+            (self.folder / "contents.json").write_bytes(msgspec.json.encode(saved))
+        except OSError as error:
+            raise UnwritableError(str(error)) from error
+        if self.place.exists():  # damaged, or somebody else was faster
+            shutil.rmtree(self.place, ignore_errors=True)
         with suppress(FileExistsError, OSError):  # somebody else was faster with the same content
             self.folder.replace(self.place)
 
@@ -244,8 +258,8 @@ def _scan(folder: Path, category: int) -> pl.LazyFrame:
 def _write(table: pl.DataFrame, path: Path) -> None:
     try:
         table.write_parquet(path, compression="lz4")
-    except pl.exceptions.ComputeError as error:
-        raise OSError(str(error)) from error
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise UnwritableError(str(error)) from error
 
 
 def _checksum(path: Path) -> int:

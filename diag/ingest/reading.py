@@ -15,7 +15,7 @@ from diag.errors import DiagError
 from diag.model import Gap
 
 from . import kineto, sources
-from .cache import Cache, user_cache
+from .cache import Cache, UnwritableError, user_cache
 from .outcome import Found
 from .text_stream import file_name, members
 from .trace import Trace
@@ -26,6 +26,7 @@ _CACHED_FROM_BYTES, _CACHED_FROM_GZIP_BYTES = 16 << 20, 1 << 20
 # A process needs a third of a second to start: worth it from about this much text on.
 _POOL_FROM_BYTES = 400 << 20
 _GZIP_RATIO = 15  # of a trace, for estimates
+_CLUSTER_TIMEOUT_S = 10
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt, see malloc.h
 _BYTES_A_PROCESS = 600 << 20  # of memory, at least
 
@@ -114,7 +115,7 @@ def _on_cluster(
     if folder is None:
         raise DiagError("a cluster needs a cache folder that its workers share", hint="Set DIAG_CACHE to one.")
     try:
-        client = Client(address, timeout=20)  # type: ignore[no-untyped-call]
+        client = Client(address, timeout=_CLUSTER_TIMEOUT_S)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TypeError) as error:
         raise DiagError(f"no Dask scheduler answers at {address}", hint="Start one: dask scheduler") from error
     with client:
@@ -143,7 +144,7 @@ def _read_file(path: str, cache: Cache) -> list[Found]:
     if sources.is_archive(path):
         try:
             return list(_read_archive(path, cache))
-        except OSError:  # a full disk under the cache, or the archive itself: then this raises again
+        except UnwritableError:
             return list(_read_archive(path, Cache(None)))
     if cache.folder is None or not _is_large(path):
         with sources.opened(path) as file:
@@ -171,14 +172,14 @@ def _ingest(path: str, opened: Callable[[], Any], cache: Cache, key: str) -> Fou
                     writer.finish(kineto.read_contents(file, path, writer.write))
                 cache.prune()
                 return Found(path, key)
-            except OSError:
+            except UnwritableError:
                 pass
     with opened() as file:
         return Found(path, contents=kineto.read_contents(file, path))
 
 
 def _read_archive(path: str, cache: Cache) -> Iterator[Found]:
-    """One pass over the archive: every member called like a trace. OSError where the cache cannot be written."""
+    """One pass over the archive: every member that is called like a trace. UnwritableError is the cache's."""
     archive_key = ""
     if cache.folder is not None:
         archive_key = _key(path, cache)

@@ -37,9 +37,7 @@ class Workers:
     def close(self) -> None:
         while not self._idle.empty():
             process = self._idle.get()
-            if process.stdin is not None:
-                process.stdin.close()
-            process.wait()
+            process.communicate()  # closes its input, on which it ends
 
     def _read(self, path: str) -> list[Found]:
         process = self._idle.get() if not self._idle.empty() else self._start()
