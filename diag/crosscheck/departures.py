@@ -72,7 +72,7 @@ def filed(trace: Trace, everything: pl.DataFrame) -> pl.DataFrame:
     differ."""
     common = ("name", "cat", "stream", "correlation")
     ours = gpu.device_work(trace).select(
-        pl.col("ts_ns").alias("start_ns"), "end_ns", *common, pl.col("class").alias("ours")
+        pl.col("ts_ns").alias("start_ns"), "end_ns", *common, pl.col("class").cast(pl.String).alias("ours")
     )
     others = everything.filter(
         pl.col("stream") != -1, ~pl.col("cat").cast(pl.String).is_in(names.DEVICE_CATEGORIES)

@@ -49,7 +49,9 @@ class DeviceTime:
 
 def device_time(trace: Trace) -> DeviceTime:
     """A trace's device work, and what HTA makes of it."""
-    everything = trace.select(arguments=True).with_columns(pl.coalesce("stream", "told_stream").alias("stream"))
+    everything = trace.select(arguments=True).with_columns(
+        pl.coalesce("stream", pl.col("told_stream").cast(pl.Int32, strict=False)).alias("stream")
+    )
     events = hta.filed(trace, everything)
     events = events.with_columns(hta.dropped(trace, everything, events), *hta.whole_microseconds(trace, events))
     found = []

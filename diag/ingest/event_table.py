@@ -39,6 +39,7 @@ class Head:
     thread: int = 0
     launches: bool = False  # has a correlation
     arguments: bool = False  # its arguments are read
+    tells_stream: bool = False  # an operator on the host that may name a stream of the device
 
 
 @dataclass
@@ -83,6 +84,7 @@ class EventTable:
             cat=self._category(category),
             thread=self._code(self._threads, (pid[:256], tid[:256]), MAX_THREADS, ("", OTHER_NAMES)),
             launches=category in _WITH_LAUNCH,
+            tells_stream=category == names.CPU_OP and name.startswith("triton_"),
             arguments=bool(_ARGUMENT.match(name) or (category == names.KERNEL and _COMM_KERNEL.search(name))),
         )
 

@@ -26,7 +26,10 @@ def add_events(table: EventTable, events: Sequence[Event]) -> None:
                 heads.append(head)
     args = [event.args or NO_ARGS for event in kept]
     rows = [
-        table.arguments_row(arg) if head.arguments and arg.told else None for head, arg in zip(heads, args, strict=True)
+        table.arguments_row(arg)
+        if head.arguments and (arg.told or (head.tells_stream and arg.stream is not None))
+        else None
+        for head, arg in zip(heads, args, strict=True)
     ]
     columns: dict[str, Any] = {
         "ts_ns": exact_ns(event.ts for event in kept),

@@ -144,7 +144,9 @@ class KinetoText:
             "cat": of_head("cat", np.uint8),
             "thread": of_head("thread", np.uint32),
             "correlation": np.where(of_head("launches", np.bool_), _integers(events, _CORRELATION), _ABSENT),
-            ARGS_ROW: self._argument_rows(events, np.flatnonzero(of_head("arguments", np.bool_))),
+            ARGS_ROW: self._argument_rows(
+                events, np.flatnonzero(of_head("arguments", np.bool_)), of_head("tells_stream", np.bool_)
+            ),
         }
         kept = of_head("kept", np.bool_)
         if not kept.all():
@@ -158,12 +160,13 @@ class KinetoText:
             )
         )
 
-    def _argument_rows(self, events: _Layout, candidates: Positions) -> Positions:
+    def _argument_rows(self, events: _Layout, candidates: Positions, tells_stream: Mask) -> Positions:
         """For each event, its arguments' row in the table."""
         found = np.full(len(events.head), _ABSENT, dtype=np.int64)
         bodies = events.text.slices(events.args[candidates], events.end[candidates])
         for index, body in zip(candidates.tolist(), bodies, strict=True):
-            if b'"Collective name": ' in body or b'"Input Dims": ' in body:
+            told = b'"Collective name": ' in body or b'"Input Dims": ' in body
+            if told or (tells_stream[index] and b'"stream": ' in body):
                 found[index] = self.table.arguments_row(kineto_json.arguments(b"{" + body))
         return found
 
