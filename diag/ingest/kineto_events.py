@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from .event_table import EventTable, whole
-from .kineto_json import NO_ARGS, Event
+from .event_table import EventTable, Head, whole
+from .kineto_json import NO_ARGS, Args, Event
 from .trace import ARGS_ROW, COUNTERS, STORED
 
 MEMORY_EVENT = "[memory]"
@@ -25,12 +25,7 @@ def add_events(table: EventTable, events: Sequence[Event]) -> None:
                 kept.append(event)
                 heads.append(head)
     args = [event.args or NO_ARGS for event in kept]
-    rows = [
-        table.arguments_row(arg)
-        if head.arguments and (arg.told or (head.tells_stream and arg.stream is not None))
-        else None
-        for head, arg in zip(heads, args, strict=True)
-    ]
+    rows = [table.arguments_row(arg) if _kept(head, arg) else None for head, arg in zip(heads, args, strict=True)]
     columns: dict[str, Any] = {
         "ts_ns": exact_ns(event.ts for event in kept),
         "dur_ns": exact_ns(event.dur for event in kept),
@@ -58,6 +53,11 @@ def add_events(table: EventTable, events: Sequence[Event]) -> None:
                 COUNTERS,
             )
         )
+
+
+def _kept(head: Head, args: Args) -> bool:
+    """Whether anybody reads the arguments of such an event."""
+    return head.arguments and (args.told or (head.tells_stream and args.stream is not None))
 
 
 def exact_ns(texts: Iterable[msgspec.Raw]) -> pl.Series:

@@ -88,7 +88,7 @@ def measure(one: Input, tools: list[str], repeats: int) -> dict[str, Cost]:
 
 
 def analyze(path: Path, cache: str) -> Cost:
-    return measured(python("-m", "diag", "analyze", path, "--json"), {"DIAG_CACHE": cache}, ok=(0, INCOMPLETE))
+    return measured(python("-m", "diag", "analyze", path), {"DIAG_CACHE": cache}, ok=(0, INCOMPLETE))
 
 
 # -- what is printed ---------------------------------------------------------------------------------------------------
