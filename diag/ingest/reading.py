@@ -11,6 +11,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import msgspec
+
 from diag.errors import DiagError
 from diag.model import Gap
 
@@ -59,7 +61,7 @@ def _trace(item: Found, reading: Reading) -> Trace | Gap:
 
 def _run(paths: Sequence[str], reading: Reading) -> Iterator[list[Found]]:
     say = reading.progress or _say_nothing
-    folder = str(reading.cache.folder) if reading.cache.folder is not None else None
+    folder = str(reading.cache.folder.absolute()) if reading.cache.folder is not None else None
     if reading.cluster is not None:
         yield from _on_cluster(paths, reading.cluster, folder, say)
         return
@@ -119,34 +121,37 @@ def _on_cluster(
     except (OSError, ValueError, TypeError) as error:
         raise DiagError(f"no Dask scheduler answers at {address}", hint="Start one: dask scheduler") from error
     with client:
-        futures = client.map(read_file, paths, folder=folder, pure=False, retries=2)
+        # Workers have working directories of their own.
+        places = [path if sources.is_remote(path) else str(Path(path).absolute()) for path in paths]
+        futures = client.map(read_file, places, folder=folder, keep_small=True, pure=False, retries=2)
         for number, future in enumerate(done_in_order(futures)):  # type: ignore[no-untyped-call]
             say(number + 1, len(paths), paths[futures.index(future)])
-        for path, future in zip(paths, futures, strict=True):
+        for path, place, future in zip(paths, places, futures, strict=True):
             if future.status == "finished":
-                yield future.result()
+                yield [msgspec.structs.replace(f, path=path + f.path.removeprefix(place)) for f in future.result()]
             else:
                 yield [Found(path, reason=f"a worker of the cluster failed on it: {future.exception()}")]  # type: ignore[no-untyped-call]
 
 
-def read_file(path: str, folder: str | None) -> list[Found]:
-    """Reads one file, through the cache in ``folder`` if it is large. Never raises for what is wrong with the file."""
+def read_file(path: str, folder: str | None, keep_small: bool = False) -> list[Found]:
+    """Reads one file, through the cache in ``folder`` if it is large, or always (``keep_small``). Never raises for what
+    is wrong with the file."""
     cache = Cache(Path(folder) if folder is not None else None)
     try:
         with kept_memory():
-            return _read_file(path, cache)
+            return _read_file(path, cache, keep_small)
     except (DiagError, OSError) as error:
         reason = error.message if isinstance(error, DiagError) else f"cannot be read: {error.strerror or error}"
         return [Found(path, reason=reason.removeprefix(f"{file_name(path)}: "))]
 
 
-def _read_file(path: str, cache: Cache) -> list[Found]:
+def _read_file(path: str, cache: Cache, keep_small: bool) -> list[Found]:
     if sources.is_archive(path):
         try:
             return list(_read_archive(path, cache))
         except UnwritableError:
             return list(_read_archive(path, Cache(None)))
-    if cache.folder is None or not _is_large(path):
+    if cache.folder is None or not (keep_small or _is_large(path)):
         with sources.opened(path) as file:
             return [Found(path, contents=kineto.read_contents(file, path))]
     key = _key(path, cache)

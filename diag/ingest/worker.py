@@ -64,7 +64,7 @@ def main() -> None:
     from .reading import read_file
 
     for line in sys.stdin.buffer:
-        found = read_file(msgspec.json.decode(line, type=str), sys.argv[1])
+        found = read_file(msgspec.json.decode(line, type=str), sys.argv[1], keep_small=True)
         # What did not fit the cache is read again by whoever asked: contents do not travel.
         told = [Found(item.path, item.key, None, item.reason) for item in found]
         sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")

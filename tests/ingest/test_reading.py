@@ -208,7 +208,21 @@ def test_a_dask_cluster_reads_into_the_shared_cache(large: Path, tmp_path: Path,
     (large / "notes.json").unlink()
     assert numbers(result) == truth
     assert len(entries(tmp_path)) == 2
+    assert {trace.path for tables in result.tables.ranks.values() for trace in tables.traces} == {
+        str(large / f"rank{rank}.json") for rank in (0, 1)
+    }
     assert any(gap.reason.startswith("JSON, but not a Kineto") for gap in result.tables.gaps if "notes" in gap.path)
+
+
+def test_on_a_cluster_small_traces_of_a_relative_folder_land_in_parquet_too(
+    folder: Path, tmp_path: Path, scheduler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truth = numbers(open_run(folder, reading=Reading(cache=Cache(None))))
+    monkeypatch.chdir(tmp_path)
+    result = open_run(folder.name, reading=Reading(cache=Cache(Path("cache")), cluster=scheduler))
+    assert numbers(result) == truth
+    assert len(entries(tmp_path)) == 2
+    assert result.tables.ranks[1].traces[0].path == f"{folder.name}/rank1.json"
 
 
 def test_a_cluster_that_does_not_answer(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
