@@ -199,3 +199,11 @@ def test_small_products_are_memory_bound(tmp_path: Path) -> None:
     built.write(tmp_path)
     found = kernels(open_run(tmp_path))
     assert [found[f"gemm_{i}"].bound for i in range(3)] == [Bound.MEMORY, Bound.MEMORY, Bound.UNKNOWN]
+
+
+@pytest.mark.parametrize("layout", ["kineto", "compact"])
+def test_what_the_allocator_held_at_most(tmp_path: Path, layout: Any) -> None:
+    build = KinetoBuilder(world_size=1).step(1, 0, 1000).kernel(10, 900, launch=5)
+    build.memory(100, 5 << 30, 9 << 30).memory(200, 7 << 30, 9 << 30).memory(300, 6 << 30, 8 << 30)
+    (peak,) = open_run(build.write(tmp_path, layout=layout)).breakdowns.memory_peaks
+    assert (peak.rank, peak.allocated, peak.reserved, peak.capacity) == (0, 7 << 30, 9 << 30, None)
