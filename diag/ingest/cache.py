@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -26,7 +26,6 @@ import msgspec
 import polars as pl
 from isal import isal_zlib
 
-from .event_table import by_category
 from .trace import ROW, STORED, Contents, Events
 
 ENVIRONMENT = "DIAG_CACHE"  # a folder, or "off"
@@ -196,7 +195,7 @@ class Writer:
     def _flush(self) -> None:
         if self._open:
             categories = 1 + max(int(part["cat"].max() or 0) for part in self._open)  # type: ignore[arg-type]
-            for code, rows in enumerate(by_category(self._open, categories)):
+            for code, rows in enumerate(_by_category(self._open, categories)):
                 if len(rows):
                     _write(rows, self.folder / f"events-{code}-{self.parts:05}.parquet")
             self.parts, self._rows, self._open = self.parts + 1, 0, []
@@ -248,6 +247,13 @@ def _limit_gb() -> float:
         return float(os.environ[LIMIT_ENVIRONMENT])
     except (KeyError, ValueError):
         return _LIMIT_GB
+
+
+def _by_category(parts: Sequence[pl.DataFrame], categories: int) -> list[pl.DataFrame]:
+    """The rows of the parts, a table for each category."""
+    empty = pl.DataFrame(schema=STORED)
+    found = pl.concat([empty, *parts]).partition_by("cat", as_dict=True)
+    return [found.get((code,), empty) for code in range(categories)]
 
 
 def _scan(folder: Path, category: int) -> pl.LazyFrame:

@@ -17,7 +17,7 @@ from .trace import ARGUMENTS, COUNTERS, ROW, STORED, Events
 K = TypeVar("K", str, tuple[str, str])
 
 # A training's trace has thousands of names; one with stacks and modules tens of thousands.
-MAX_NAMES = 1_000_000
+MAX_NAMES = 250_000
 MAX_NAME_CHARS = 4096  # kernels of templates of templates have names of a few thousand characters
 MAX_THREADS = 1_000_000
 OTHER_NAMES = "(other names)"
@@ -29,7 +29,7 @@ _RANGE = re.compile(names.RANGE_PATTERN)
 _WITH_LAUNCH = frozenset((*names.DEVICE_CATEGORIES, *names.LAUNCH_CATEGORIES))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Head:
     """What an event's category, name and thread come to. ``kept`` is False for events about the profiler itself."""
 
@@ -50,7 +50,7 @@ class EventTable:
     untimed: int = 0
     begin_ns: int = FAR_NS
     end_ns: int = -FAR_NS
-    parts: list[pl.DataFrame] = field(default_factory=list)
+    _parts: dict[int, list[pl.DataFrame]] = field(default_factory=dict)  # by category, of a table in memory
     _names: dict[str, int] = field(default_factory=dict)
     _categories: dict[str, int] = field(default_factory=dict)
     _threads: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -130,7 +130,8 @@ class EventTable:
         self.begin_ns = min(self.begin_ns, int(start.min()))
         self.end_ns = max(self.end_ns, int((start + timed["dur_ns"].to_numpy()).max()))
         if self.write is None:
-            self.parts.append(timed)
+            for (code,), rows in timed.partition_by("cat", as_dict=True).items():
+                self._parts.setdefault(code, []).append(rows)
         else:
             self.write(timed)
 
@@ -154,7 +155,9 @@ class EventTable:
     def events(self, frames: Sequence[pl.LazyFrame] | None = None) -> Events:
         """All that was added. ``frames``, one for each category, read the parts that were written."""
         if frames is None:
-            frames = [part.with_row_index(ROW).lazy() for part in by_category(self.parts, len(self._categories))]
+            empty = pl.DataFrame(schema=STORED)
+            parts = [pl.concat([empty, *self._parts.get(code, ())]) for code in range(len(self._categories))]
+            frames = [part.with_row_index(ROW).lazy() for part in parts]
         return Events(
             frames=tuple(frames),
             names=pl.Series("name", list(self._names), dtype=pl.String),
@@ -164,13 +167,6 @@ class EventTable:
             if self._counters
             else pl.DataFrame(schema=COUNTERS),
         )
-
-
-def by_category(parts: Sequence[pl.DataFrame], categories: int) -> list[pl.DataFrame]:
-    """The rows of the parts, a table for each category."""
-    empty = pl.DataFrame(schema=STORED)
-    found = pl.concat([empty, *parts]).partition_by("cat", as_dict=True)
-    return [found.get((code,), empty) for code in range(categories)]
 
 
 def _label(value: str | int | float | None) -> str:
