@@ -137,6 +137,7 @@ def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[R
         windows = [(step, max(begin, free_ns), end) for step, begin, end in windows if end > free_ns]
     if trace.has_gpu:
         found = steps_of(trace, windows, tables.rank, lambda: gpu.partition(trace, windows, tables.rank))
+        gpu.forget(trace)
     else:
         found = cpu.partition(
             trace,

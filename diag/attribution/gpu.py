@@ -85,6 +85,11 @@ def device_work(trace: Trace) -> pl.DataFrame:
     return _WORK[trace]
 
 
+def forget(trace: Trace) -> None:
+    """Lets go of the trace's device work: a folder of ranks would add up."""
+    _WORK.pop(trace, None)
+
+
 def _device_work(trace: Trace) -> pl.DataFrame:
     work = trace.select(*names.DEVICE_CATEGORIES).filter(pl.col("dur_ns") > 0)
     work = work.with_columns((pl.col("ts_ns") + pl.col("dur_ns")).alias("end_ns"), _classes(trace, work).alias("class"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 import polars as pl
 
 from diag.ingest import kineto_names as names
@@ -14,6 +16,9 @@ from .layers import Window
 ROUNDING_NS = 1000
 
 
+_RANGES: WeakKeyDictionary[Trace, pl.DataFrame] = WeakKeyDictionary()
+
+
 def step_ranges(trace: Trace) -> pl.DataFrame:
     """Our own step ranges, else the profiler's; columns of the events and ``step``, in order of time. Maybe empty.
 
@@ -22,6 +27,12 @@ def step_ranges(trace: Trace) -> pl.DataFrame:
     The profiler closes with a stub of a step when it is stopped right after ``prof.step()``: a range without any
     work inside. That one is left out; a last step with work is a step like the others (HTA drops it).
     """
+    if trace not in _RANGES:
+        _RANGES[trace] = _step_ranges(trace)
+    return _RANGES[trace]
+
+
+def _step_ranges(trace: Trace) -> pl.DataFrame:
     for pattern in (range_names.STEP_PATTERN, range_names.PROFILER_STEP_PATTERN):
         found = trace.select(names.ANNOTATION, name=pattern)
         if not found.is_empty():

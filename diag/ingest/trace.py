@@ -74,6 +74,17 @@ class Events:
     def rows(self) -> int:
         return sum(int(frame.select(pl.len()).collect().item()) for frame in self.frames)
 
+    def matching(self, pattern: str) -> npt.NDArray[np.bool_]:
+        """For each name, whether it matches the regular expression."""
+        found = self._matching.get(pattern)
+        if found is None:
+            found = self._matching[pattern] = self.names.str.contains(pattern).to_numpy()
+        return found
+
+    @cached_property
+    def _matching(self) -> dict[str, npt.NDArray[np.bool_]]:
+        return {}
+
     @cached_property
     def name_type(self) -> pl.Enum:
         return pl.Enum(self.names)
@@ -160,27 +171,47 @@ class Trace:
         ]
         tests = []
         if name is not None:
-            codes = stored.names.str.contains(name).arg_true()
-            if codes.is_empty():
+            codes = np.flatnonzero(stored.matching(name))
+            if not len(codes):
                 frames = []  # most traces have none of one library's names, and that is known without reading an event
-            tests.append(pl.col("name").is_in(codes.to_list()))
-        if not frames:
-            frames = [pl.LazyFrame(schema=STORED).with_row_index(ROW)]
+            tests.append(pl.col("name").is_in(codes.tolist()))
         if within is not None:
             begin, end = (edge - self.base_ns for edge in within)
             tests.append((pl.col("ts_ns") >= begin) & (pl.col("ts_ns") < end))
-        found = pl.concat([frame.filter(*tests) for frame in frames]).collect()
-        found = found[_by_time(found)].select(
+        found = self._finished(pl.concat([f.filter(*tests) for f in frames]).collect()) if frames else self._nothing
+        return self.with_arguments(found) if arguments else found
+
+    @cached_property
+    def _nothing(self) -> pl.DataFrame:
+        return self._finished(pl.DataFrame(schema=STORED).with_row_index(ROW))
+
+    def _finished(self, events: pl.DataFrame) -> pl.DataFrame:
+        """Stored events in order of time, with the columns of COLUMNS."""
+        stored = self.stored
+        events = events[_by_time(events)]
+        # For work on a device the profiler writes the device and the stream as process and thread.
+        kinds = [c in names.DEVICE_CATEGORIES or c.startswith("gpu_") for c in stored.categories]
+        elsewhere = ~np.array([*kinds, False])[events["cat"].to_numpy()]
+        numbers = self._thread_numbers[:, events["thread"].to_numpy()]
+        numbers[:, elsewhere] = -1
+        device, stream = (pl.lit(pl.Series(column)) for column in numbers)
+        return events.select(
             pl.col("ts_ns") + self.base_ns,
             "dur_ns",
             pl.col("name").cat.to(stored.name_type),
             pl.col("cat").cat.to(stored.category_type),
             "thread",
+            pl.when(device >= 0).then(device).alias("device"),
+            pl.when(stream >= 0).then(stream).alias("stream"),
             "correlation",
             ARGS_ROW,
         )
-        found = found.with_columns(self._on_device(found)).select(*COLUMNS)
-        return self.with_arguments(found) if arguments else found
+
+    @cached_property
+    def _thread_numbers(self) -> npt.NDArray[np.int32]:
+        """Process and thread of each of ``threads`` as numbers; -1 where they are none. Shape (2, threads)."""
+        found = [[_trailing_number(label) for label in thread] for thread in self.threads]
+        return np.array(found, dtype=np.int32).reshape(-1, 2).T
 
     def unsorted(self, *categories: str, columns: Sequence[str]) -> pl.DataFrame:
         """Only these columns of all events of the categories, codes as they are stored and in no order: a third of the
@@ -197,21 +228,9 @@ class Trace:
 
     def says(self, events: pl.DataFrame, pattern: str) -> pl.Series:
         """For each of these events of the trace, whether its name matches; costs a match a distinct name."""
-        matching = self.stored.names.str.contains(pattern).to_numpy()
+        matching = self.stored.matching(pattern)
         code = events["name"].to_physical().to_numpy()
         return pl.Series(matching[code] if len(matching) else code.astype(np.bool_))
-
-    def _on_device(self, events: pl.DataFrame) -> list[pl.Series]:
-        """The columns device and stream: for work on a device the profiler writes these as process and thread."""
-        kinds = [c for c in self.stored.categories if c in names.DEVICE_CATEGORIES or c.startswith("gpu_")]
-        device_work = events["cat"].is_in(kinds).to_numpy()
-        thread = events["thread"].to_numpy()
-        columns = []
-        for index, key in enumerate(("device", "stream")):
-            numbers = [_trailing_number(labels[index]) for labels in self.threads]
-            values = np.array(numbers, dtype=np.int32)[thread] if numbers else np.zeros(0, dtype=np.int32)
-            columns.append(pl.Series(key, values).set(pl.Series(~device_work | (values < 0)), None))
-        return columns
 
 
 def _by_time(events: pl.DataFrame) -> npt.NDArray[np.int64]:
