@@ -274,6 +274,7 @@ class MatchedCollective:
     tail_ns: tuple[int, ...]
     complete: bool  # every rank of the group was seen
     inferred: bool
+    sizes: tuple[int, ...] = ()  # of the full tensor in bytes as each of ``ranks`` saw it, 0 where it does not say
 
 
 @dataclass(frozen=True)

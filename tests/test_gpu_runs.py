@@ -208,3 +208,27 @@ def test_memory_that_is_nearly_full_is_said(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"".join(encode(replace(line, step=90 + line.step)) for line in lines))
     findings = {f.id: f for f in open_run(layout.root).examination.findings}
     assert findings["near-out-of-memory"].ranks == (1,)
+
+
+def test_steps_that_compile_are_left_out(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        built, edges = trace_of(rank, (COMPUTE, COMPUTE), (DATA, DATA), TRANSFER, BASE_NS)
+        if rank:
+            begin = edges[3][0]
+            built.op("entire_frame_compile (dynamo_timed)", begin + MS, begin + 20 * MS)
+        built.write(tmp_path, f"rank{rank}.json")
+    steps = {step.step: step for step in open_run(tmp_path).attribution.steps}
+    assert (steps[3].usable, steps[3].note) == (False, "torch.compile was compiling")
+    assert steps[4].usable
+
+
+def test_ranks_that_reduce_tensors_of_different_sizes(tmp_path: Path) -> None:
+    write_traces(tmp_path, (COMPUTE, COMPUTE), (DATA, DATA), TRANSFER)
+    assert "collectives of different sizes" in open_run(tmp_path).examination.not_found
+    path = tmp_path / "rank0.json"
+    path.write_text(path.read_text().replace("25000000", "12500000", 2))  # what it sends and receives, once
+    findings = {finding.id: finding for finding in open_run(tmp_path).examination.findings}
+    assert findings["mismatched-collectives"].ranks == (0, 1), "one against one: either may be wrong"
+    assert [(e.value, e.unit) for e in findings["mismatched-collectives"].evidence] == [
+        (1, "collectives"), (50e6, "bytes"), (100e6, "bytes"),
+    ]  # fmt: skip

@@ -13,9 +13,12 @@ from diag.attribution.blame import Meetings
 from diag.attribution.clock import Alignment, align
 from diag.attribution.critical_path import held_up_at, walk
 from diag.attribution.kept_steps import steps_of, windows_of
+from diag.attribution.layers import within
 from diag.attribution.match import Key, by_key, measure
 from diag.attribution.segments import intervals_of, shift, shift_call
 from diag.attribution.timeline import Timeline
+from diag.attribution.trace_ranges import compiling
+from diag.attribution.trace_steps import host_windows
 from diag.collectors.records import WINDOW_AFTER, WINDOW_WARMUP, Manifest
 from diag.ingest.run import RankTables, Tables
 from diag.ingest.trace import Trace
@@ -53,7 +56,7 @@ def attribute(tables: Tables) -> Attribution:
     matched = by_key({rank: _calls(own) for rank, own in placed.items() if rank in tied})
     timelines = {rank: Timeline(own) for rank, own in placed.items() if own}
     meetings = Meetings(matched, timelines)
-    disturbed = _disturbed(tables)
+    disturbed = _compiling(ranks) | _disturbed(tables)
     by_step: dict[int, dict[int, RankStep]] = defaultdict(dict)
     for rank, own in placed.items():
         for step in own:
@@ -238,6 +241,20 @@ def _disturbed(tables: Tables) -> dict[int, str]:
         for step in range(after + 1, after + 1 + _queued_steps(tables.manifest)):
             found.setdefault(step, "the loader's queue filled up while a trace was written")
         found[after] = "the profiler was writing a trace before it"
+    return found
+
+
+def _compiling(ranks: Mapping[int, RankTables]) -> dict[int, str]:
+    """Steps in which ``torch.compile`` compiled something, on any rank with a trace."""
+    found: dict[int, str] = {}
+    for trace in [trace for tables in ranks.values() for trace in tables.traces]:
+        spans = compiling(trace)
+        if len(spans):
+            found.update(
+                (step, "torch.compile was compiling")
+                for step, begin, end in host_windows(trace)
+                if len(within(spans, begin, end))
+            )
     return found
 
 

@@ -43,4 +43,5 @@ def measure(step: int, key: Key, members: Mapping[int, CollectiveCall]) -> Match
         tail_ns=tuple(ends[rank] - first_end for rank in ranks),
         complete=not first.group_ranks or set(ranks) >= set(first.group_ranks),
         inferred=any(call.inferred for call in members.values()),
+        sizes=tuple(members[rank].bytes for rank in ranks),
     )

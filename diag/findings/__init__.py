@@ -16,6 +16,7 @@ from diag.findings import (
     garbage_collection,
     host_bound,
     memory_pressure,
+    mismatched_collectives,
     slow_data,
     straggler,
 )
@@ -35,6 +36,7 @@ REGISTRY: dict[str, Callable[[Subject], Sequence[Finding]]] = {
     "checkpoint stalls": checkpoint_stall.find,
     "a device that waits for its host": host_bound.find,
     "memory pressure": memory_pressure.find,
+    "collectives of different sizes": mismatched_collectives.find,
 }
 
 

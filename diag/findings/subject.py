@@ -41,6 +41,8 @@ class Subject:
             return "the run is on a CPU"
         if question == "a device that waits for its host" and not any(t.traces for t in self.tables.ranks.values()):
             return "no profiler window was recorded"
+        if question == "collectives of different sizes" and all(c.inferred for c in self.attribution.collectives):
+            return "no collective of two ranks carries the library's own number"
         if question == "memory pressure" and not any(
             s.memory is not None and s.memory.capacity for t in self.tables.ranks.values() for s in t.steps
         ):
