@@ -182,12 +182,14 @@ class Measure:
 
 @dataclass(frozen=True)
 class Efficiency:
-    """Model and hardware FLOPs utilisation (science.md 4.4), and the part of the compute time that recomputes."""
+    """Model and hardware FLOPs utilisation (science.md 4.4), the part of the compute time that recomputes, and the part
+    by which kernels beside communication take longer than the same kernels alone: hidden communication is not free."""
 
     mfu: Measure
     hfu: Measure
     recompute_share: Measure
     peak: DevicePeak | None
+    contention_share: Measure = Measure(None, "no trace of a device covers a counted step")
 
 
 @dataclass(frozen=True)

@@ -207,3 +207,15 @@ def test_what_the_allocator_held_at_most(tmp_path: Path, layout: Any) -> None:
     build.memory(100, 5 << 30, 9 << 30).memory(200, 7 << 30, 9 << 30).memory(300, 6 << 30, 8 << 30)
     (peak,) = open_run(build.write(tmp_path, layout=layout)).breakdowns.memory_peaks
     assert (peak.rank, peak.allocated, peak.reserved, peak.capacity) == (0, 7 << 30, 9 << 30, None)
+
+
+def test_kernels_beside_communication_are_compared_with_the_same_ones_alone(tmp_path: Path) -> None:
+    build = KinetoBuilder(world_size=1).step(1, 0, 2000)
+    build.kernel(0, 100).kernel(100, 200).kernel(200, 330, stream=8)  # alone 100, beside 130
+    build.kernel(205, 400, "ncclDevKernel_AllReduce_Sum_f32(x)", stream=20, **nccl_args("allreduce", 10))
+    build.kernel(500, 900, name="only alone").kernel(320, 390, name="only beside", stream=9)
+    measure = open_run(build.write(tmp_path)).breakdowns.efficiency.contention_share
+    assert measure.value == pytest.approx(30 / (100 + 100 + 130 + 400 + 70))
+    assert "1 kernels beside communication take 1.30 times" in measure.basis
+    quiet = open_run(KinetoBuilder(world_size=1).step(1, 0, 200).kernel(0, 100).write(tmp_path, "quiet.json"))
+    assert quiet.breakdowns.efficiency.contention_share.value is None

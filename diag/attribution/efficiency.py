@@ -33,6 +33,9 @@ class Totals:
     compute_ns: int
     recomputed_ns: int
     basis: str  # that tells recomputation, "" where nothing does
+    beside_ns: int = 0  # of kernels that communication ran beside, and that ran without it, too
+    alone_ns: int = 0  # what as many of the same kernels take without
+    beside: int = 0  # how many they are
 
 
 def totals(work: Work, steps_ns: int, found: Recomputed) -> Totals:
@@ -48,7 +51,29 @@ def totals(work: Work, steps_ns: int, found: Recomputed) -> Totals:
         compute_ns=int(time[compute].sum()),
         recomputed_ns=int(time[compute & found.mask].sum()),
         basis=found.basis,
+        **_contention(work.frame),
     )
+
+
+def _contention(frame: pl.DataFrame) -> dict[str, int]:
+    """Kernels of one name, operator and shape: beside communication for more than half of their time, against without
+    any."""
+    dur, beside = pl.col("dur_ns"), pl.col("beside_ns")
+    compared = (
+        frame.filter(pl.col("class") == "compute")
+        .group_by("name", "operator", "flops")
+        .agg(
+            dur.filter(2 * beside > dur).sum().alias("beside_ns"),
+            (2 * beside > dur).sum().cast(pl.Int64).alias("beside"),
+            dur.filter(beside == 0).mean().alias("alone"),
+        )
+        .filter(pl.col("beside") > 0, pl.col("alone").is_not_null())
+    )
+    return {
+        "beside_ns": int(compared["beside_ns"].sum()),
+        "alone_ns": round(float((compared["beside"] * compared["alone"]).sum())),
+        "beside": int(compared["beside"].sum()),
+    }
 
 
 def efficiency(
@@ -68,12 +93,13 @@ def efficiency(
         return Efficiency(Measure(None, _ON_CPU), Measure(None, _ON_CPU), recompute, None)
     if peak is None:
         unknown = Measure(None, f"the peak of {device or 'the device'} is not in the table")
-        return Efficiency(unknown, unknown, recompute, None)
+        return Efficiency(unknown, unknown, recompute, None, _contention_share(traced))
     return Efficiency(
         mfu=_mfu(manifest, records, step_ns, world_size, peak),
         hfu=_hfu(traced, peak),
         recompute_share=recompute,
         peak=peak,
+        contention_share=_contention_share(traced),
     )
 
 
@@ -135,6 +161,17 @@ def _hfu(traced: Sequence[Totals], peak: DevicePeak) -> Measure:
         value,
         basis=f"of {peak.tflop_s:g} TFLOP/s; shapes cover {share:.0%} of the time in products, convolutions, attention",
     )
+
+
+def _contention_share(traced: Sequence[Totals]) -> Measure:
+    compute, beside = sum(t.compute_ns for t in traced), sum(t.beside_ns for t in traced)
+    alone, count = sum(t.alone_ns for t in traced), sum(t.beside for t in traced)
+    if not compute or not alone:
+        return Measure(None, "no kernel ran both beside communication and without it")
+    basis = (
+        f"{count:,} kernels beside communication take {beside / alone:.2f} times as long as the same ones without it"
+    )
+    return Measure(max(0.0, (beside - alone) / compute), basis=basis)
 
 
 def _recompute_share(traced: Sequence[Totals]) -> Measure:

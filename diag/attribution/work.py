@@ -36,9 +36,9 @@ class Work:
     """Pieces of work that started in the counted steps of one trace.
 
     ``frame``: name, kind (a KernelKind), class (compute, comm or copy), phase (a Detail), dur_ns (an operator's own
-    time), exposed_ns; at_ns and thread, when and where the host launched it (thread -1: not known); operator, the
-    innermost one around the launch (null where unknown); flops, bytes and element of its part of a shaped operator's
-    work (null where unknown); step.
+    time), exposed_ns, beside_ns, during which communication ran; at_ns and thread, when and where the host launched it
+    (thread -1: not known); operator, the innermost one around the launch (null where unknown); flops, bytes and element
+    of its part of a shaped operator's work (null where unknown); step.
     """
 
     trace: Trace
@@ -76,7 +76,7 @@ def _kernels(trace: Trace) -> pl.DataFrame:
         pl.when(known).then(pl.col("launch_thread").cast(pl.Int64)).otherwise(UNKNOWN_THREAD).alias("thread"),
     )
     operators = trace.select(names.CPU_OP).select(_ON_HOST)
-    return work.with_columns(_launching(operators, work), _exposed(work)).drop("end_ns")
+    return work.with_columns(_launching(operators, work), _exposed(work), _beside(work)).drop("end_ns")
 
 
 def _launching(operators: pl.DataFrame, work: pl.DataFrame) -> pl.Series:
@@ -97,6 +97,13 @@ def _exposed(work: pl.DataFrame) -> pl.Series:
         rows = np.flatnonzero((work["class"] == hidden).to_numpy())
         exposed[rows] -= nesting.covered_time(covered, start[rows], end[rows])
     return pl.Series("exposed_ns", exposed, dtype=pl.Int64)
+
+
+def _beside(work: pl.DataFrame) -> pl.Series:
+    """Nanoseconds of each piece during which the device communicates, too."""
+    talking = ranges.as_intervals(work.filter(pl.col("class") == _COMM))
+    beside = nesting.covered_time(talking, work["ts_ns"].to_numpy(), work["end_ns"].to_numpy())
+    return pl.Series("beside_ns", beside, dtype=pl.Int64)
 
 
 def _operators(trace: Trace) -> pl.DataFrame:
@@ -128,6 +135,7 @@ def _operators(trace: Trace) -> pl.DataFrame:
             pl.col("thread").cast(pl.Int64),
             pl.col("name").alias("operator"),
             pl.Series("exposed_ns", own, dtype=pl.Int64),
+            pl.lit(0, pl.Int64).alias("beside_ns"),
             pl.Series("leaf", ~inner),
         )
         .filter(

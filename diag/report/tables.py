@@ -206,6 +206,7 @@ def _print_efficiency(console: Console, found: Breakdowns) -> None:
         ("model FLOPs utilisation (MFU)", measures.mfu),
         ("hardware FLOPs utilisation (HFU)", measures.hfu),
         ("recomputed part of compute", measures.recompute_share),
+        ("compute lost to contention", measures.contention_share),
     ):
         table.add_row(name, _measure(measure))
     for peak in found.memory_peaks[:_MOST_ROWS]:
