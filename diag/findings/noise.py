@@ -32,7 +32,7 @@ def noise_of(tables: Tables) -> Noise:
     """On a device little; on a CPU a few time slices of the scheduler. Ends of one gloo collective on one host agree to
     half a millisecond, to six where ranks share cores [measured]; by order of ranks, so that it is always the same one.
     There a loader's worker waits for a core, too: with nothing planted, a rank of four on two cores was late by 10 ms a
-    step, three steps of five, in one run of four [measured].
+    step, three steps of five, in two runs of four [measured].
     """
     if tables.on_device:
         return Noise(late_ns=MS // 5, tail_ns=MS // 20)
