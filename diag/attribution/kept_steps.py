@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from diag.ingest.cache import hash_of_sources
 from diag.ingest.trace import Trace
 from diag.model import CollectiveCall, RankStep, Segments
 
@@ -87,7 +88,6 @@ def _step(rank: int, kept: _Kept) -> RankStep:
 
 @cache
 def _code() -> str:
-    """A hash of the sources that make an account: one made by other code is another account."""
+    """Of the code that makes an account: one made by other code is another account."""
     here = Path(__file__).parent
-    files = sorted([*here.glob("*.py"), *(here.parent / "ingest").glob("*.py"), here.parent / "model.py"])
-    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+    return hash_of_sources(*here.glob("*.py"), *(here.parent / "ingest").glob("*.py"), here.parent / "model.py")

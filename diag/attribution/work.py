@@ -21,12 +21,11 @@ from diag.model import Detail
 from . import intervals as iv
 from . import nesting, shapes
 from . import trace_ranges as ranges
-from .gpu import device_work
+from .gpu import COMM, COMPUTE, COPY, device_work
 from .gpu_idle import NEVER
 from .kernel_kinds import KERNELS, MATH_KINDS, OF_OPTIMIZER, OPERATORS, Patterns, kinds_of
 from .layers import Window, covers
 
-_COMPUTE, _COMM, _COPY = "compute", "comm", "copy"
 _ON_HOST = ("name", "ts_ns", "dur_ns", "thread")
 UNKNOWN_THREAD = -1
 
@@ -92,7 +91,7 @@ def _exposed(work: pl.DataFrame) -> pl.Series:
     start, end = work["ts_ns"].to_numpy(), work["end_ns"].to_numpy()
     exposed = work["dur_ns"].to_numpy().copy()
     covered = iv.EMPTY
-    for higher, hidden in ((_COMPUTE, _COMM), (_COMM, _COPY)):
+    for higher, hidden in ((COMPUTE, COMM), (COMM, COPY)):
         covered = iv.union(covered, ranges.as_intervals(work.filter(pl.col("class") == higher)))
         rows = np.flatnonzero((work["class"] == hidden).to_numpy())
         exposed[rows] -= nesting.covered_time(covered, start[rows], end[rows])
@@ -101,7 +100,7 @@ def _exposed(work: pl.DataFrame) -> pl.Series:
 
 def _beside(work: pl.DataFrame) -> pl.Series:
     """Nanoseconds of each piece during which the device communicates, too."""
-    talking = ranges.as_intervals(work.filter(pl.col("class") == _COMM))
+    talking = ranges.as_intervals(work.filter(pl.col("class") == COMM))
     beside = nesting.covered_time(talking, work["ts_ns"].to_numpy(), work["end_ns"].to_numpy())
     return pl.Series("beside_ns", beside, dtype=pl.Int64)
 
@@ -129,7 +128,7 @@ def _operators(trace: Trace) -> pl.DataFrame:
             "name",
             "ts_ns",
             pl.Series("dur_ns", own, dtype=pl.Int64),
-            pl.lit(_COMPUTE).alias("class"),
+            pl.lit(COMPUTE).alias("class"),
             pl.Series("phase", phase, dtype=pl.Int8),
             pl.col("ts_ns").alias("at_ns"),
             pl.col("thread").cast(pl.Int64),
@@ -172,7 +171,7 @@ def _with_kinds(work: pl.DataFrame, by_kernel: bool) -> pl.DataFrame:
     kind = pl.when(own == other).then(launcher).otherwise(own)
     optimizing = (pl.col("phase") == int(Detail.OPTIMIZER)) & kind.is_in([str(of) for of in OF_OPTIMIZER])
     return work.with_columns(
-        pl.when(pl.col("class") == _COMM)
+        pl.when(pl.col("class") == COMM)
         .then(pl.lit(str(KernelKind.COMMUNICATION)))
         .when(optimizing)
         .then(pl.lit(str(KernelKind.OPTIMIZER)))

@@ -26,6 +26,8 @@ import msgspec
 import polars as pl
 from isal import isal_zlib
 
+from diag.collectors.files import replace_file
+
 from .trace import ROW, STORED, Contents, Events
 
 ENVIRONMENT = "DIAG_CACHE"  # a folder, or "off"
@@ -79,8 +81,7 @@ class Cache:
         # A file younger than its clock's grain may still change without a new time.
         if stamp_path is not None and time.time_ns() - stat.st_mtime_ns > 2_000_000_000:
             with suppress(OSError):
-                stamp_path.parent.mkdir(parents=True, exist_ok=True)
-                _replace(stamp_path, msgspec.json.encode(_Stamp(stat.st_size, stat.st_mtime_ns, key)))
+                replace_file(stamp_path, msgspec.json.encode(_Stamp(stat.st_size, stat.st_mtime_ns, key)))
         return key
 
     def _stamp(self, path: Path) -> Path | None:
@@ -169,7 +170,7 @@ class Shelf:
 
     def save(self, name: str, data: bytes) -> None:
         with suppress(OSError):
-            _replace(self.folder / f"{name}.bin", data)
+            replace_file(self.folder / f"{name}.bin", data)
 
 
 class UnwritableError(Exception):
@@ -237,9 +238,13 @@ def user_cache() -> Cache:
 
 @cache
 def _version() -> str:
-    """A hash of the sources that make an entry: nothing that other code wrote is read."""
-    files = sorted(Path(__file__).parent.glob("*.py"))
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+    """Nothing that other code wrote is read."""
+    return hash_of_sources(*Path(__file__).parent.glob("*.py"))
+
+
+def hash_of_sources(*files: Path) -> str:
+    """A name for what these sources make: other code makes something else."""
+    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()[:12]
 
 
 def _limit_gb() -> float:
@@ -277,9 +282,3 @@ def _checksum(path: Path) -> int:
         while count := file.readinto(buffer):
             found = isal_zlib.crc32(view[:count], found)
     return found
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(data)
-    temporary.replace(path)

@@ -41,7 +41,7 @@ NOT_KERNEL_PATTERN: Final = (
 # Between devices: copy-engine collectives, DataParallel, symmetric memory (science.md 2.1, CUPTI's "PtoP" in Kineto).
 PEER_COPY_PATTERN: Final = r"(?i)PtoP|PeerToPeer|^Memcpy!"
 # Within one device as far as the profiler knows; ordinary work (see diag.attribution.gpu), unless a collective made it
-# (diag.attribution.trace_collectives.engine_copies). D2D: Intel.
+# (diag.attribution.trace_callers.engine_copies). D2D: Intel.
 LOCAL_COPY_PATTERN: Final = r"(?i)DtoD|DeviceToDevice|\bD2D\b"
 
 # Titles that torch's process groups give their work: ProcessGroup{NCCL,XCCL,UCC,MPI,Gloo}.cpp. On the host, gloo and

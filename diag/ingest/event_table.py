@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -57,7 +57,7 @@ class EventTable:
     _heads: dict[tuple[object, ...], Head] = field(default_factory=dict)
     _arguments: dict[tuple[object, ...], int] = field(default_factory=dict)
     _counters: list[pl.DataFrame] = field(default_factory=list)
-    _gaps: dict[str, int] = field(default_factory=dict)
+    _gaps: dict[str, None] = field(default_factory=dict)  # each reason once, in order
     rows: int = 0
 
     def head_of(self, event: Event) -> Head:
@@ -107,7 +107,7 @@ class EventTable:
         return found
 
     def _gap(self, reason: str) -> None:
-        self._gaps[reason] = self._gaps.get(reason, 0) + 1
+        self._gaps[reason] = None
 
     def arguments_row(self, args: Args) -> int:
         """The row of these arguments in the table of arguments; equal ones share it."""
@@ -141,27 +141,21 @@ class EventTable:
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        untimed = {f"{self.untimed} events without a start that can be read were left out": 1} if self.untimed else {}
+        untimed = (f"{self.untimed} events without a start that can be read were left out",) if self.untimed else ()
         return (*self._gaps, *untimed)
 
     @property
     def threads(self) -> tuple[tuple[str, str], ...]:
         return tuple(self._threads)
 
-    @property
-    def categories(self) -> tuple[str, ...]:
-        return tuple(self._categories)
-
-    def events(self, frames: Sequence[pl.LazyFrame] | None = None) -> Events:
-        """All that was added. ``frames``, one for each category, read the parts that were written."""
-        if frames is None:
-            empty = pl.DataFrame(schema=STORED)
-            parts = [pl.concat([empty, *self._parts.get(code, ())]) for code in range(len(self._categories))]
-            frames = [part.with_row_index(ROW).lazy() for part in parts]
+    def events(self) -> Events:
+        """All that was added; without the rows that were written."""
+        empty = pl.DataFrame(schema=STORED)
+        parts = [pl.concat([empty, *self._parts.get(code, ())]) for code in range(len(self._categories))]
         return Events(
-            frames=tuple(frames),
+            frames=tuple(part.with_row_index(ROW).lazy() for part in parts),
             names=pl.Series("name", list(self._names), dtype=pl.String),
-            categories=self.categories,
+            categories=tuple(self._categories),
             arguments=pl.DataFrame(list(self._arguments), schema=ARGUMENTS, orient="row", strict=False),
             counters=pl.concat(self._counters).sort("ts_ns", maintain_order=True)
             if self._counters

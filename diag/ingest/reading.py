@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 
@@ -84,7 +84,8 @@ def _in_cache(path: str, cache: Cache) -> list[Found] | None:
         key = _key(path, cache)
     except (DiagError, OSError):
         return None
-    return [Found(path, key)] if cache.load(key) is not None else None
+    contents = cache.load(key)
+    return [Found(path, key, contents)] if contents is not None else None
 
 
 def _in_processes(
@@ -157,7 +158,7 @@ def _read_file(path: str, cache: Cache, keep_small: bool) -> list[Found]:
     key = _key(path, cache)
     if cache.load(key) is not None:
         return [Found(path, key)]
-    return [_ingest(path, lambda: sources.opened(path), cache, key)]
+    return [_ingest(path, cache, key)]
 
 
 def _is_large(path: str) -> bool:
@@ -168,18 +169,18 @@ def _key(path: str, cache: Cache) -> str:
     return sources.remote_key(path) if sources.is_remote(path) else cache.key_of(Path(path))
 
 
-def _ingest(path: str, opened: Callable[[], Any], cache: Cache, key: str) -> Found:
+def _ingest(path: str, cache: Cache, key: str) -> Found:
     """The file into the cache; into memory where the cache cannot be written (a full disk)."""
     with cache.writing(key) as writer:
         if writer is not None:
             try:
-                with opened() as file:
+                with sources.opened(path) as file:
                     writer.finish(kineto.read_contents(file, path, writer.write))
                 cache.prune()
                 return Found(path, key)
             except UnwritableError:
                 pass
-    with opened() as file:
+    with sources.opened(path) as file:
         return Found(path, contents=kineto.read_contents(file, path))
 
 
