@@ -128,8 +128,7 @@ def rank_steps(tables: RankTables) -> list[RankStep]:
 def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[RankStep]:
     """The steps in a trace, on the monotonic clock of the records where there are any, else on the trace's own.
     ``free_ns``: where the steps of an earlier trace of this rank end."""
-    source = gpu if trace.has_gpu else cpu
-    windows = windows_of(trace, lambda: source.step_windows(trace))
+    windows = windows_of(trace)
     begins = {record.step: record.begin_ns for record in tables.steps}
     ahead = [begin - begins[step] for step, begin, _ in windows if step in begins]
     if tables.steps and not ahead:

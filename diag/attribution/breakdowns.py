@@ -12,9 +12,10 @@ from diag.ingest.run import RankTables, Tables
 from diag.ingest.trace import Trace
 from diag.model import Attribution
 
-from . import cpu, gpu, kernel_table, module_table
+from . import gpu, kernel_table, module_table
 from .collective_table import collective_table
 from .efficiency import Totals, efficiency, totals
+from .kept_steps import windows_of
 from .layers import Window
 from .module_ranges import module_ranges
 from .peaks import peak_of
@@ -44,6 +45,7 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
         host = [window for window in host_windows(trace) if window[0] in steps]
         for found in module_ranges(trace):
             modules[found.source].append(module_table.partial(work, found, again, host))
+        gpu.forget(trace)
     on_device = tables.on_device
     collectives = collective_table(attribution, steps, tables.world_size, gloo=not on_device)
     return Breakdowns(
@@ -67,8 +69,7 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
 
 
 def _windows(trace: Trace, steps: frozenset[int]) -> list[Window]:
-    source = gpu if trace.has_gpu else cpu
-    return [window for window in source.step_windows(trace) if window[0] in steps]
+    return [window for window in windows_of(trace) if window[0] in steps]
 
 
 def _device(tables: Tables) -> str | None:

@@ -18,6 +18,7 @@ from diag.ingest.cache import hash_of_sources
 from diag.ingest.trace import Trace
 from diag.model import CollectiveCall, RankStep, Segments
 
+from . import cpu, gpu
 from .layers import Window
 
 
@@ -33,7 +34,7 @@ class _Kept(msgspec.Struct, array_like=True):
     collectives: list[CollectiveCall]
 
 
-def windows_of(trace: Trace, find: Callable[[], list[Window]]) -> list[Window]:
+def windows_of(trace: Trace) -> list[Window]:
     """The windows of the trace's steps, kept or found."""
     name = f"windows-{_code()}"
     data = trace.derived.load(name) if trace.derived is not None else None
@@ -42,7 +43,7 @@ def windows_of(trace: Trace, find: Callable[[], list[Window]]) -> list[Window]:
             return msgspec.msgpack.decode(data, type=list[tuple[int, int, int]])
         except msgspec.DecodeError:
             pass
-    found = find()
+    found: list[Window] = gpu.step_windows(trace) if trace.has_gpu else cpu.step_windows(trace)
     if trace.derived is not None:
         trace.derived.save(name, msgspec.msgpack.encode(found))
     return found

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from diag.api import Result, describe_run
 from diag.model import Finding, Severity
+from diag.report.cells import WIDEST
 
 COLOUR = {Severity.HEALTHY: "green", Severity.WARN: "yellow", Severity.CRITICAL: "red"}
 _PARTS = (
@@ -23,13 +24,12 @@ _PARTS = (
     ("hidden comm.", "overlapped_comm_ns"),
 )
 _MOST_RANKS = 16
-_WIDEST = 110
 
 
 def report_console() -> Console:
     """Standard output as every report uses it: colours only on a terminal, lines of at most 110 columns."""
     console = Console(highlight=False)
-    console.width = min(console.width, _WIDEST) if console.is_terminal else _WIDEST
+    console.width = min(console.width, WIDEST) if console.is_terminal else WIDEST
     return console
 
 
