@@ -69,6 +69,7 @@ def analyze(tables: Tables) -> Result:
         ranks_missing=tables.missing,
         skipped=tables.gaps,
         clock_uncertainty_ns=attribution.clock_uncertainty_ns,
+        clock_drift_ppm=attribution.clock_drift * 1e6,
         not_looked=(*examination.not_looked, *_left_out(attribution)),
     )
     verdict = judge(attribution, examination, coverage, tables)

@@ -106,13 +106,15 @@ class Gap:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What the verdict rests on. ``clock_uncertainty_ns``: half width of the clock offsets; None: not aligned."""
+    """What the verdict rests on. ``clock_uncertainty_ns``: half width of the clock offsets; None: not aligned.
+    ``clock_drift_ppm``: how much faster one clock ran than another, before that was taken out; 0: offsets suffice."""
 
     ranks_used: tuple[int, ...]
     ranks_missing: tuple[int, ...]
     skipped: tuple[Gap, ...]
     clock_uncertainty_ns: int | None
     not_looked: tuple[str, ...] = ()  # what could not be looked for, and why
+    clock_drift_ppm: float = 0.0
 
     @property
     def incomplete(self) -> bool:
@@ -248,6 +250,7 @@ class Attribution:
     collectives: tuple[MatchedCollective, ...]
     untied: tuple[int, ...] = ()  # ranks that no collective ties to the common clock of the others
     rank_steps: tuple[RankStep, ...] = ()  # what the accounts rest on, on the common clock where there is one
+    clock_drift: float = 0.0  # the largest difference between the rates of two clocks that was taken out; 1e-6 is 1 ppm
 
     @property
     def usable(self) -> tuple[StepAccount, ...]:

@@ -15,7 +15,7 @@ from diag.attribution.critical_path import held_up_at, walk
 from diag.attribution.kept_steps import steps_of, windows_of
 from diag.attribution.layers import within
 from diag.attribution.match import Key, by_key, measure
-from diag.attribution.segments import intervals_of, shift, shift_call
+from diag.attribution.segments import intervals_of, on_clock, shift, shift_call
 from diag.attribution.timeline import Timeline
 from diag.attribution.trace_ranges import compiling
 from diag.attribution.trace_steps import host_windows
@@ -47,10 +47,7 @@ def attribute(tables: Tables) -> Attribution:
     steps = {rank: rank_steps(t) for rank, t in ranks.items()}
     anchors = _anchors(ranks)
     alignment = _align(ranks, steps, anchors)
-    placed = {
-        rank: [shift(step, anchors[rank] + alignment.offset_ns.get(rank, 0)) for step in own]
-        for rank, own in steps.items()
-    }
+    placed = {rank: _placed(own, anchors[rank], alignment, rank) for rank, own in steps.items()}
     # Ranks off the common clock are accounted for by themselves: no waits, no blame.
     tied = frozenset(alignment.offset_ns) if _sure_enough(alignment, placed) else frozenset()
     matched = by_key({rank: _calls(own) for rank, own in placed.items() if rank in tied})
@@ -90,12 +87,20 @@ def attribute(tables: Tables) -> Attribution:
         steps=tuple(accounts),
         ranks=tuple(sorted(placed)),
         clock_uncertainty_ns=alignment.uncertainty_ns,
+        clock_drift=max(rates) - min(rates) if (rates := alignment.rate.values()) else 0.0,
         aligned=bool(tied),
         untied=tuple(sorted(set(placed) - tied)) if tied else (),
         comm_known=any(step.comm_known for own in placed.values() for step in own),
         collectives=collectives,
         rank_steps=tuple(step for _, own in sorted(placed.items()) for step in own),
     )
+
+
+def _placed(steps: Sequence[RankStep], anchor_ns: int, alignment: Alignment, rank: int) -> list[RankStep]:
+    """The steps of a rank on the clock of all."""
+    if rank not in alignment.rate:
+        return [shift(step, anchor_ns + alignment.offset_ns.get(rank, 0)) for step in steps]
+    return [on_clock(shift(step, anchor_ns), lambda ns: alignment.on_common_clock(rank, ns)) for step in steps]
 
 
 def _comparable(members: Mapping[int, RankStep], tied: frozenset[int]) -> dict[int, RankStep]:

@@ -3,36 +3,44 @@
 No rank leaves a synchronising collective before the last has entered it, so ``start_s + o_s <= end_r + o_r`` for the
 true offsets o and every pair of its ranks. Over many collectives this bounds each difference ``o_s - o_r`` from both
 sides; closing the bounds over all paths and taking the middle gives the offsets, and half the width their uncertainty.
-Ranks that share a host's monotonic clock need none of this, unless their calls contradict it.
+Where the bounds of a long run contradict each other and constant rates of the clocks resolve it, the rates are taken
+out first. Ranks that share a host's monotonic clock need none of this, unless their calls contradict it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from diag.attribution import drift
+from diag.attribution.bounds import Bounds, closure, fold, meetings, rank_bounds, reference
 from diag.attribution.match import SYNCHRONISING, Key
 from diag.model import CollectiveCall
 
 # Ends of one collective on one host agree to half a millisecond, to six when cores are oversubscribed [measured].
 # Ranks of one host whose calls contradict their common clock by more than this are on clocks of their own.
 CONTRADICTION_NS = 20_000_000
-_UNBOUNDED = (1 << 62) - 1  # two clocks may be further apart than all of this century so far
-
-Bounds = npt.NDArray[np.int64]
-Known = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """``offset_ns[rank]`` is to be added to the rank's times. Ranks that no collective ties to the first are absent.
-    ``uncertainty_ns``: the widest half width; 0 on one shared clock; None where fewer than two ranks could be tied."""
+    """``offset_ns[rank]`` is to be added to the rank's times, and so is ``rate[rank]`` times what its clock has gone
+    since ``since_ns[rank]``. Ranks that no collective ties to the first are absent. ``uncertainty_ns``: the widest half
+    width; 0 on one shared clock; None where fewer than two ranks could be tied."""
 
     offset_ns: Mapping[int, int]
     uncertainty_ns: int | None
+    rate: Mapping[int, float] = field(default_factory=dict)  # 1e-6: one part in a million; empty: all clocks run alike
+    since_ns: Mapping[int, int] = field(default_factory=dict)
+
+    def on_common_clock(self, rank: int, times_ns: Bounds) -> Bounds:
+        """Times of a tied rank, or of one that stays on its own clock, as the common clock shows them."""
+        moved = times_ns + self.offset_ns.get(rank, 0)
+        if rank in self.rate:
+            moved += drift.gained(times_ns, self.rate[rank], self.since_ns[rank])
+        return moved
 
 
 def align(matched: Mapping[Key, Mapping[int, CollectiveCall]], domains: Mapping[int, str]) -> Alignment:
@@ -40,19 +48,32 @@ def align(matched: Mapping[Key, Mapping[int, CollectiveCall]], domains: Mapping[
     ranks = sorted(domains)
     if len(ranks) < 2:
         return Alignment(dict.fromkeys(ranks, 0), None)
-    bounds = _bounds(ranks, (members for key, members in matched.items() if key[2] in SYNCHRONISING))
+    met = meetings(ranks, [members for key, members in matched.items() if key[2] in SYNCHRONISING])
+    bounds = rank_bounds(met, len(ranks))
     names = _honest_domains(ranks, domains, bounds)
     order = list(dict.fromkeys(names))
     if len(order) == 1:
         return Alignment(dict.fromkeys(ranks, 0), 0)
     of_rank = np.array([order.index(name) for name in names])
-    closed, known = _closure(*_fold(bounds, of_rank, len(order)))
+    closed, known = closure(*fold(bounds, of_rank))
+    clocks = drift.fit(met, of_rank) if drift.contradict(closed, known) else None
+    if clocks is not None:
+        closed, known = closure(*fold(rank_bounds(clocks.corrected(met), len(ranks)), of_rank))
     tied = known[0] & known[:, 0]
     tied[0] = True
     offset, half = _middle(closed[np.ix_(tied, tied)])
     of_domain = dict(zip(np.flatnonzero(tied).tolist(), offset.tolist(), strict=True))
     offsets = {rank: of_domain[d] for rank, d in zip(ranks, of_rank.tolist(), strict=True) if d in of_domain}
-    return Alignment(offsets, half if len(offsets) > 1 else None)
+    if len(offsets) < 2:
+        return Alignment(offsets, None)
+    if clocks is None:
+        return Alignment(offsets, half)
+    rate, since = (
+        {rank: column[i] for i, rank in enumerate(ranks) if rank in offsets}
+        for column in (clocks.rate.tolist(), clocks.since_ns.tolist())
+    )
+    # A slope that is a little off moves the ends of the run by as much again as the offset may be.
+    return Alignment(offsets, 2 * half, rate, since)
 
 
 def _middle(closed: Bounds) -> tuple[Bounds, int]:
@@ -63,28 +84,13 @@ def _middle(closed: Bounds) -> tuple[Bounds, int]:
     one domain that is chosen by the widths alone, so that a clock that is set differently changes nothing either.
     """
     count = len(closed)
-    width = closed + closed.T
-    reference = min(range(count), key=lambda domain: (sorted(width[domain].tolist()), domain))
+    base = reference(closed)
     double = (closed - closed.T).sum(axis=0, dtype=object)  # times the count: beyond int64 for clocks decades apart
-    offset = np.array([int(value - double[reference]) // (2 * count) for value in double], dtype=np.int64)
-    return offset - offset[0], int(np.abs(width).max()) // 2
+    offset = np.array([int(value - double[base]) // (2 * count) for value in double], dtype=np.int64)
+    return offset - offset[0], int(np.abs(closed + closed.T).max()) // 2
 
 
-def _bounds(ranks: list[int], collectives: Iterable[Mapping[int, CollectiveCall]]) -> Bounds:
-    """``bounds[r, s]``: the least end on r minus start on s seen, which ``o_s - o_r`` cannot exceed."""
-    index = {rank: i for i, rank in enumerate(ranks)}
-    bounds = np.full((len(ranks), len(ranks)), _UNBOUNDED, dtype=np.int64)
-    for members in collectives:
-        who = np.array([index[rank] for rank in members])
-        starts = np.array([call.start_ns for call in members.values()], dtype=np.int64)
-        ends = np.array([call.end_ns for call in members.values()], dtype=np.int64)
-        window = np.ix_(who, who)
-        bounds[window] = np.minimum(bounds[window], ends[:, None] - starts[None, :])
-    np.fill_diagonal(bounds, 0)
-    return bounds
-
-
-def _honest_domains(ranks: list[int], domains: Mapping[int, str], bounds: Bounds) -> list[str]:
+def _honest_domains(ranks: Sequence[int], domains: Mapping[int, str], bounds: Bounds) -> list[str]:
     """The domains, with those taken apart whose ranks' calls contradict a common clock."""
     names = [domains[rank] for rank in ranks]
     for domain in set(names):
@@ -93,22 +99,3 @@ def _honest_domains(ranks: list[int], domains: Mapping[int, str], bounds: Bounds
             for i in members:
                 names[i] = f"{domain}#{ranks[i]}"
     return names
-
-
-def _fold(bounds: Bounds, of_rank: Bounds, count: int) -> tuple[Bounds, Known]:
-    """The tightest bound between any ranks of two domains, and whether there is one."""
-    folded = np.full((count, count), _UNBOUNDED, dtype=np.int64)
-    np.minimum.at(folded, (of_rank[:, None], of_rank[None, :]), bounds)
-    np.fill_diagonal(folded, 0)
-    return folded, folded < _UNBOUNDED
-
-
-def _closure(bounds: Bounds, known: Known) -> tuple[Bounds, Known]:
-    """Floyd and Warshall: bounds over every path."""
-    closed, known = bounds.copy(), known.copy()
-    for via in range(len(closed)):
-        both = known[:, via, None] & known[None, via, :]
-        through = np.where(both, closed[:, via, None] + closed[None, via, :], _UNBOUNDED)
-        np.minimum(closed, through, out=closed)
-        known |= both
-    return closed, known

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from diag.attribution.intervals import Intervals
 from diag.model import CollectiveCall, Kind, RankStep, Segments
+
+Times = npt.NDArray[np.int64]
 
 
 def intervals_of(segments: Segments, kind: Kind) -> Intervals:
@@ -34,4 +38,17 @@ def shift(step: RankStep, delta_ns: int) -> RankStep:
             step.segments, start_ns=step.segments.start_ns + delta_ns, end_ns=step.segments.end_ns + delta_ns
         ),
         collectives=tuple(shift_call(call, delta_ns) for call in step.collectives),
+    )
+
+
+def on_clock(step: RankStep, clock: Callable[[Times], Times]) -> RankStep:
+    """The same step with all its times read by ``clock``, which must not reverse any two of them."""
+
+    def at(time_ns: int) -> int:
+        return int(clock(np.array([time_ns], dtype=np.int64))[0])
+
+    segments = replace(step.segments, start_ns=clock(step.segments.start_ns), end_ns=clock(step.segments.end_ns))
+    calls = [replace(call, start_ns=at(call.start_ns), end_ns=at(call.end_ns)) for call in step.collectives]
+    return replace(
+        step, begin_ns=at(step.begin_ns), end_ns=at(step.end_ns), segments=segments, collectives=tuple(calls)
     )

@@ -62,6 +62,7 @@ def to_dict(result: Result) -> dict[str, Any]:
             "ranks_missing": list(coverage.ranks_missing),
             "skipped": [asdict(gap) for gap in coverage.skipped],
             "clock_uncertainty_ns": coverage.clock_uncertainty_ns,
+            "clock_drift_ppm": round(coverage.clock_drift_ppm, 3),
             "not_looked": list(coverage.not_looked),
         },
     }

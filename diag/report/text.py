@@ -126,6 +126,8 @@ def _print_coverage(console: Console, result: Result) -> None:
     total = len(coverage.ranks_used) + len(coverage.ranks_missing)
     clock = coverage.clock_uncertainty_ns
     clocks = "one clock" if clock == 0 else f"clocks ± {clock / 1e6:.2f} ms" if clock is not None else "not aligned"
+    if coverage.clock_drift_ppm:
+        clocks += f" after a drift of {coverage.clock_drift_ppm:.1f} ppm between them was taken out"
     console.print(f"[dim]{len(coverage.ranks_used)} of {total} ranks{f', {clocks}' if total > 1 else ''}.[/]")
     if result.examination.not_found:
         console.print(f"[dim]Looked for, not found: {escape(', '.join(result.examination.not_found))}.[/]")
