@@ -14,6 +14,13 @@ _FLEXIBLE = ("in", "operator: kernel", "operator", "module")
 _LEAST_TEXT = 30
 
 
+def report_console(console: Console | None = None) -> Console:
+    """The console, else standard output, as tables need it: colours only on a terminal, lines of at most 110 columns."""
+    console = console or Console(highlight=False)
+    console.width = min(console.width, WIDEST) if console.is_terminal else WIDEST
+    return console
+
+
 def print_columns(
     console: Console,
     columns: dict[str, list[str]],

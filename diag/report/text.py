@@ -10,7 +10,7 @@ from rich.table import Table
 
 from diag.api import Result, describe_run
 from diag.model import Finding, Severity
-from diag.report.cells import WIDEST
+from diag.report.cells import report_console
 
 COLOUR = {Severity.HEALTHY: "green", Severity.WARN: "yellow", Severity.CRITICAL: "red"}
 _PARTS = (
@@ -24,13 +24,6 @@ _PARTS = (
     ("hidden comm.", "overlapped_comm_ns"),
 )
 _MOST_RANKS = 16
-
-
-def report_console() -> Console:
-    """Standard output as every report uses it: colours only on a terminal, lines of at most 110 columns."""
-    console = Console(highlight=False)
-    console.width = min(console.width, WIDEST) if console.is_terminal else WIDEST
-    return console
 
 
 def print_report(result: Result, console: Console | None = None) -> None:
