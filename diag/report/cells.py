@@ -15,7 +15,7 @@ _LEAST_TEXT = 30
 
 
 def report_console(console: Console | None = None) -> Console:
-    """The console, else standard output, as tables need it: colours only on a terminal, lines of at most 110 columns."""
+    """The console, else standard output, as reports need it: colours only on a terminal, 110 columns at most."""
     console = console or Console(highlight=False)
     console.width = min(console.width, WIDEST) if console.is_terminal else WIDEST
     return console
