@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 
 from diag.attribution.match import SYNCHRONISING, Key
-from diag.attribution.timeline import Timeline, details_of
+from diag.attribution.timeline import Timeline, details_of, kinds_of
 from diag.ingest.run import Tables, rank_ranges
-from diag.model import Attribution, Detail, RankStep
+from diag.model import Attribution, Detail, Kind, RankStep
 from diag.replay.line import operations
 from diag.replay.program import Collective, Program, Refusal, Stretch
 from diag.replay.units import Placed, labelled
-from diag.replay.waits import Stop, stops
+from diag.replay.waits import Stop, queued, stops
 from diag.replay.wire import Meeting, transfers
 
 _PHASES = (Detail.FORWARD, Detail.BACKWARD, Detail.OPTIMIZER)
@@ -43,7 +43,7 @@ def _refusal(attribution: Attribution, tables: Tables) -> str:
     if not attribution.comm_known:
         return "the communication runs on the device, and no profiler window was recorded"
     if tables.missing:
-        return f"{rank_ranges(tables.missing)} was not recorded, so who waited for it is not known"
+        return f"not recorded: {rank_ranges(tables.missing)}, so who waited for it is not known"
     if len(attribution.ranks) > 1 and (not attribution.aligned or attribution.untied):
         return "the ranks' clocks could not be aligned, so waiting and transfer cannot be told apart"
     return ""
@@ -70,7 +70,7 @@ def _consecutive(attribution: Attribution) -> list[dict[int, list[RankStep]]]:
 
 def _stretch(run: Mapping[int, Sequence[RankStep]], gloo: bool) -> Stretch:
     lines = {rank: Timeline(steps) for rank, steps in run.items()}
-    waited = {rank: _inside(stops(line), line) for rank, line in lines.items()}
+    waited = _told_apart({rank: _stops(lines[rank], steps, gloo) for rank, steps in run.items()})
     collectives = {c.key: c for c in transfers(_meetings(waited), latency_overlaps=gloo)}
     known: dict[Key, Collective] = {}
     for rank in sorted(run):
@@ -80,30 +80,37 @@ def _stretch(run: Mapping[int, Sequence[RankStep]], gloo: bool) -> Stretch:
         steps=tuple(step.step for step in next(iter(run.values()))),
         begin_ns={rank: steps[0].begin_ns for rank, steps in run.items()},
         end_ns={rank: tuple(step.end_ns for step in steps) for rank, steps in run.items()},
-        lines={rank: operations(lines[rank], waited[rank], run[rank], queued=not gloo) for rank in run},
+        lines={rank: operations(lines[rank], waited[rank], run[rank]) for rank in run},
         collectives=known,
     )
 
 
-def _inside(found: Sequence[Stop], line: Timeline) -> list[Stop]:
+def _stops(line: Timeline, steps: Sequence[RankStep], gloo: bool) -> list[Stop]:
     """Of the stretch: neither done before it began, nor entered after it ended; cut where it began."""
     begin, end = int(line.start_ns[0]), int(line.end_ns[-1])
-    return [stop.after(begin) for stop in found if stop.done_ns > begin and stop.entered_ns < end]
+    found = stops(line, [step.end_ns for step in steps])
+    found = [stop.after(begin) for stop in found if stop.done_ns > begin and stop.entered_ns < end]
+    return found if gloo else queued(found)
 
 
-def _meetings(waited: dict[int, list[Stop]]) -> list[Meeting]:
-    """The collectives across the ranks. One in which nobody waits for everybody (a broadcast's root leaves at once) is
-    each rank's own affair, and gets a key of its own on each."""
+def _told_apart(waited: Mapping[int, list[Stop]]) -> dict[int, list[Stop]]:
+    """The same, but collectives in which nobody waits for everybody (a broadcast's root leaves at once) are each rank's
+    own affair, with a key of its own on each."""
+    met = {meeting.key: meeting for meeting in _meetings(waited)}
+    free = {
+        key
+        for key, meeting in met.items()
+        if key[2] not in SYNCHRONISING and meeting.first_done_ns < meeting.arrival_ns
+    }
+    return {rank: [s.alone(rank) if s.key in free else s for s in own] for rank, own in waited.items()}
+
+
+def _meetings(waited: Mapping[int, list[Stop]]) -> list[Meeting]:
+    """The collectives across the ranks."""
     found: dict[Key, dict[int, Stop]] = defaultdict(dict)
     for rank, own in waited.items():
         for stop in own:
             found[stop.key].setdefault(rank, stop)
-    for key, members in list(found.items()):
-        last = max(stop.entered_ns for stop in members.values())
-        if key[2] not in SYNCHRONISING and min(stop.done_ns for stop in members.values()) < last:
-            for rank, stop in found.pop(key).items():
-                found[stop.alone(rank).key] = {rank: stop.alone(rank)}
-                waited[rank] = [s.alone(rank) if s.key == key else s for s in waited[rank]]
     return [
         Meeting(
             key,
@@ -120,16 +127,20 @@ def _placed(
 ) -> list[Placed]:
     """One rank's collectives in the order in which it entered them, each with its step and phase."""
     begins = np.array([step.begin_ns for step in steps])
-    phased = np.flatnonzero(np.isin(details_of(line.label), _PHASES))
-    details = details_of(line.label)
+    details, kinds = details_of(line.label), kinds_of(line.label)
+    phased = np.isin(details, _PHASES)
+    marks = np.flatnonzero(phased | (kinds == Kind.DATA))
     found = []
-    for stop in sorted(own, key=lambda stop: stop.entered_ns):
-        step = steps[max(0, int(np.searchsorted(begins, stop.entered_ns, side="right")) - 1)]
-        at = int(np.searchsorted(line.start_ns[phased], stop.entered_ns, side="right")) - 1
-        if at < 0 or line.start_ns[phased[at]] < step.begin_ns:
-            at += 1  # entered before anything was computed in this step: it belongs to what comes first
-        inside = at < len(phased) and line.start_ns[phased[at]] < step.end_ns
-        phase = Detail(int(details[phased[at]])) if inside else Detail.NONE
+    for stop in sorted(own, key=lambda stop: stop.call.start_ns):
+        start = max(stop.call.start_ns, int(begins[0]))
+        step = steps[max(0, int(np.searchsorted(begins, start, side="right")) - 1)]
+        at = int(np.searchsorted(line.start_ns[marks], start, side="right")) - 1
+        phase = Detail.NONE
+        if at < 0 or line.start_ns[marks[at]] < step.begin_ns or not phased[marks[at]]:
+            # Nothing has begun since the step did, or since the batch came: what comes next has.
+            at = next((i for i in range(at + 1, len(marks)) if phased[marks[i]]), at)
+        if at >= 0 and step.begin_ns <= line.start_ns[marks[at]] < step.end_ns and phased[marks[at]]:
+            phase = Detail(int(details[marks[at]]))
         found.append(Placed(replace(collectives[stop.key], step=step.step), phase))
     return found
 

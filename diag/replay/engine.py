@@ -58,8 +58,8 @@ def step_durations(begin_ns: Mapping[int, int], end_ns: Mapping[int, tuple[int, 
     Unlike ``StepAccount.dur_ns``, which follows one step's own path back to its begin, these add up to the time that
     passed, also where ranks begin a step at different times: what a change gains per step is a difference of these.
     """
-    frontier = np.array(list(end_ns.values()), dtype=np.int64).max(axis=0)
-    durations: Series = np.diff(frontier, prepend=max(begin_ns.values()))
+    frontier: Series = np.array(list(end_ns.values()), dtype=np.int64).max(axis=0)
+    durations: Series = np.diff(frontier, prepend=np.int64(max(begin_ns.values())))
     return durations
 
 

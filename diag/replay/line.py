@@ -12,20 +12,17 @@ from diag.model import Detail, Kind, RankStep
 from diag.replay.program import Issue, Line, Op, StepEnd, Wait, Work
 from diag.replay.waits import Stop
 
-# Kernels of one stream that follow each other as closely were queued: the second was issued when the first was.
-_QUEUED_NS = 20_000
-
 _Event = tuple[int, int, int, Op]  # time, order among equal times, order within that, operation
 
 
-def operations(line: Timeline, waited: Sequence[Stop], steps: Sequence[RankStep], queued: bool) -> Line:
+def operations(line: Timeline, waited: Sequence[Stop], steps: Sequence[RankStep]) -> Line:
     """The line that, replayed with the measured ends of the collectives, takes as long as was measured.
 
     Waits replace whatever the account has in their time; communication that no collective explains stays work, so the
-    sum is right. ``queued``: a collective starts when its wire is free, not when it is issued (a GPU's kernels).
+    sum is right.
     """
     stopped = _stopped(waited)
-    events = [*_issues(waited, stopped, queued), *_waits(waited, stopped), *_ends(steps, stopped)]
+    events = [*_issues(waited, stopped), *_waits(waited, stopped), *_ends(steps, stopped)]
     events.sort(key=lambda event: event[:3])
     pieces = _work(line, stopped)
     found: list[Op] = []
@@ -41,7 +38,7 @@ def operations(line: Timeline, waited: Sequence[Stop], steps: Sequence[RankStep]
 
 
 def _stopped(waited: Sequence[Stop]) -> iv.Intervals:
-    """When the line stood still, a row a wait, disjoint. Waits that touch stay apart: between them is an operation."""
+    """When the line stood still, a row for each wait, disjoint. Those that touch stay apart: operations lie between."""
     found: list[tuple[int, int]] = []
     for stop in sorted(waited, key=lambda stop: (stop.start_ns, stop.done_ns)):
         start = max(stop.start_ns, found[-1][1]) if found else stop.start_ns
@@ -65,17 +62,11 @@ def _work(line: Timeline, stopped: iv.Intervals) -> Iterator[tuple[int, int, int
     return iter(list(zip(begins[inside].tolist(), ends[inside].tolist(), label[inside].tolist(), strict=True)))
 
 
-def _issues(waited: Sequence[Stop], stopped: iv.Intervals, queued: bool) -> Iterator[_Event]:
-    last: dict[str, tuple[int, int]] = {}  # group: when its wire was done, and when that one was issued
-    for number, stop in enumerate(sorted(waited, key=lambda stop: stop.entered_ns)):
-        time = stop.entered_ns
-        done, issued = last.get(stop.call.group, (0, 0))
-        if queued and done <= time <= done + _QUEUED_NS:
-            time = issued
-        last[stop.call.group] = (max(done, stop.done_ns), time)
-        began = _wait_around(stopped, time)
+def _issues(waited: Sequence[Stop], stopped: iv.Intervals) -> Iterator[_Event]:
+    for number, stop in enumerate(sorted(waited, key=lambda stop: stop.call.start_ns)):
+        began = _wait_around(stopped, stop.entered_ns)
         # Entered while the main line waited for another one: by another thread, so it need not wait as well.
-        yield (began, 1, number, Issue(stop.key, time - began))
+        yield (began, 1, number, Issue(stop.key, stop.entered_ns - began))
 
 
 def _waits(waited: Sequence[Stop], stopped: iv.Intervals) -> Iterator[_Event]:
@@ -85,7 +76,7 @@ def _waits(waited: Sequence[Stop], stopped: iv.Intervals) -> Iterator[_Event]:
 
 def _ends(steps: Sequence[RankStep], stopped: iv.Intervals) -> Iterator[_Event]:
     for step in steps:
-        yield (_wait_around(stopped, step.end_ns), 3, 0, StepEnd(step.step))
+        yield (_wait_around(stopped, step.end_ns), 0, 0, StepEnd(step.step))
 
 
 def _wait_around(stopped: iv.Intervals, time_ns: int) -> int:

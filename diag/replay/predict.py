@@ -10,24 +10,25 @@ from diag.ingest.run import Tables
 from diag.model import Attribution
 from diag.replay.build import build
 from diag.replay.costs import Costs, Level, fit
-from diag.replay.engine import Replayed, StuckError, measured_durations, replay, replay_error
+from diag.replay.engine import Replayed, Series, StuckError, measured_durations, replay, replay_error
 from diag.replay.mutations import Mutation
 from diag.replay.program import Collective, Program, Refusal, with_collectives
 
 MAX_ERROR = 0.05  # of the unmodified replay: above it nothing is predicted (science.md 4.3)
-_SURE = 1.96  # standard errors
 
 
 @dataclass(frozen=True)
 class Prediction:
     """``gain_ns_per_step``: (low, likely, high); all 0 where ``refused`` says why there is none. ``step_ns``: the mean
-    step as measured. ``assumptions``: what the change took for granted, a sentence each."""
+    step as measured. ``assumptions``: what the change took for granted, a sentence each. ``noise_ns``: how much the
+    mean of as many steps differs by chance, so a measured gain from the predicted one even if all else is right."""
 
     gain_ns_per_step: tuple[int, int, int]
     step_ns: int
     replay_error: float
     assumptions: tuple[str, ...] = ()
     refused: str | None = None
+    noise_ns: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +43,11 @@ class Baseline:
     @property
     def step_ns(self) -> int:
         return int(measured_durations(self.program).mean())
+
+    @property
+    def noise_ns(self) -> int:
+        """Of the mean step, at 95 %."""
+        return round(_sure(measured_durations(self.program)))
 
 
 def baseline(attribution: Attribution, tables: Tables) -> Baseline | Refusal:
@@ -64,7 +70,7 @@ def predict(attribution: Attribution, tables: Tables, mutation: Mutation) -> Pre
 
 def gain(base: Baseline, mutation: Mutation) -> Prediction:
     """The same from a baseline. The interval spans the costs' own, the replay error and the steps' variation."""
-    nothing = Prediction((0, 0, 0), base.step_ns, base.error)
+    nothing = Prediction((0, 0, 0), base.step_ns, base.error, noise_ns=base.noise_ns)
     if base.error > MAX_ERROR:
         return replace(nothing, refused=f"the replay misses the measured steps by {base.error:.1%}")
     gains = []
@@ -82,11 +88,15 @@ def gain(base: Baseline, mutation: Mutation) -> Prediction:
     likely = float(gains[Level.LIKELY].mean())
     if not any(g.any() for g in gains):
         return replace(nothing, assumptions=assumed)  # a change that changes nothing: this much is sure
-    variation = _SURE * float(np.std(gains[Level.LIKELY])) / len(gains[0]) ** 0.5
-    half = float(np.hypot(base.error * base.step_ns, variation))
+    half = float(np.hypot(base.error * base.step_ns, _sure(gains[Level.LIKELY])))
     return replace(
         nothing, gain_ns_per_step=(round(means[0] - half), round(likely), round(means[-1] + half)), assumptions=assumed
     )
+
+
+def _sure(series: Series) -> float:
+    """Half the width of the 95 % interval of the mean."""
+    return 1.96 * float(np.std(series)) / float(np.sqrt(len(series)))
 
 
 def fitted_error(base: Baseline) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,6 +14,8 @@ from diag.attribution.timeline import Timeline, kinds_of
 from diag.model import CollectiveCall, Kind
 
 _SAME_TIME_NS = 50_000  # the end of a kernel and the start of the one that waited for it, and a thread's wake-up
+
+_QUEUED_NS = 20_000
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Stop:
         return replace(self, key=(group, number, f"{op} of rank {rank}"))
 
 
-def stops(line: Timeline) -> list[Stop]:
+def stops(line: Timeline, step_ends_ns: Sequence[int]) -> list[Stop]:
     """One for each call of a rank, by start of the wait; calls that nobody is known to have waited for have one where
     their result was needed at the latest."""
     found: dict[CollectiveCall, Stop] = {}
@@ -46,8 +50,20 @@ def stops(line: Timeline) -> list[Stop]:
     unknown = [call for call in line.calls if call.waited_ns is None]
     if unknown:
         found |= _stops_by_exposure(line, unknown)
-        found |= _latest(line, [call for call in unknown if call not in found])
+        found |= _latest(line, [call for call in unknown if call not in found], step_ends_ns)
     return sorted(found.values(), key=lambda stop: (stop.start_ns, stop.done_ns))
+
+
+def queued(found: Sequence[Stop]) -> list[Stop]:
+    """The same, but kernels that follow each other at once on one stream count as entered when the first was: a kernel
+    begins when its stream is free, not when it is issued."""
+    last: dict[str, tuple[int, int]] = {}  # group: when its wire was done, and when that one was entered
+    entered: dict[Key, int] = {}
+    for stop in sorted(found, key=lambda stop: stop.entered_ns):
+        done, before = last.get(stop.call.group, (0, 0))
+        entered[stop.key] = before if done <= stop.entered_ns <= done + _QUEUED_NS else stop.entered_ns
+        last[stop.call.group] = (max(done, stop.done_ns), entered[stop.key])
+    return [replace(stop, entered_ns=entered[stop.key]) for stop in found]
 
 
 def _stop(call: CollectiveCall, start_ns: int, done_ns: int) -> Stop:
@@ -68,17 +84,19 @@ def _stops_by_exposure(line: Timeline, calls: Sequence[CollectiveCall]) -> Mappi
     return found
 
 
-def _latest(line: Timeline, calls: Sequence[CollectiveCall]) -> Mapping[CollectiveCall, Stop]:
-    """Hidden collectives: a unit's parameters are needed before the next ones are gathered, all else by the end."""
-    ordered = sorted(line.calls, key=lambda call: call.start_ns)
-    end = int(line.end_ns[-1])
+def _latest(
+    line: Timeline, calls: Sequence[CollectiveCall], step_ends_ns: Sequence[int]
+) -> Mapping[CollectiveCall, Stop]:
+    """Hidden collectives: parameters are needed before the next ones are gathered, all else by the end of the step."""
+    starts: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for call in line.calls:
+        starts[call.op, call.group].append(call.start_ns)
+    ordered = {key: sorted(own) for key, own in starts.items()}
     found = {}
     for call in calls:
-        later = (
-            other.start_ns
-            for other in ordered
-            if other.op == call.op and other.group == call.group and other.start_ns >= call.end_ns
-        )
-        start = next(later, end) if call.op == "all_gather" else end
-        found[call] = _stop(call, max(start, call.end_ns), call.end_ns)
+        end = step_ends_ns[min(bisect_left(step_ends_ns, call.end_ns), len(step_ends_ns) - 1)]
+        later = ordered[call.op, call.group]
+        at = bisect_left(later, call.end_ns)
+        needed = later[at] if call.op == "all_gather" and at < len(later) else end
+        found[call] = _stop(call, max(needed, call.end_ns), call.end_ns)
     return found

@@ -37,7 +37,7 @@ def transfers(meetings: Iterable[Meeting], latency_overlaps: bool) -> list[Colle
     Collectives of one group follow each other on a rank's wire (science.md 3.1). ``latency_overlaps``: only their bytes
     do; gloo works at two collectives of a group at a time, NCCL's kernels share a stream.
     """
-    ordered = sorted(meetings, key=lambda m: (m.arrival_ns, m.key))
+    ordered = sorted(meetings, key=lambda m: (m.arrival_ns, m.first_done_ns, m.key))
     queue = _queues(ordered)
     latency = _latencies(ordered, queue) if latency_overlaps else {}
     found = []

@@ -39,7 +39,8 @@ def more_bandwidth(factor: float) -> Mutation:
             return _lasting(collective, latency + round((collective.transfer_ns - latency) / factor))
 
         return Mutated(
-            with_collectives(program, faster), ("latency stays as it is", *costs.borrowed(program.collectives()))
+            with_collectives(program, faster),
+            ("latency stays, and so does what one rank's own link is slower", *costs.borrowed(program.collectives())),
         )
 
     return mutate
@@ -120,16 +121,16 @@ def _hybrid(stretch: Stretch, size: int, costs: Costs, level: Level, gloo: bool)
     lines = {}
     for rank, line in stretch.lines.items():
         ops: list[Op] = []
-        for entry in line:
-            if isinstance(entry, Issue | Wait) and (entry.key, rank) in renamed:
-                own, *more = renamed[entry.key, rank]
-                if isinstance(entry, Issue):
-                    ops.append(replace(entry, key=own))
+        for step in line:
+            if isinstance(step, Issue | Wait) and (step.key, rank) in renamed:
+                own, *more = renamed[step.key, rank]
+                if isinstance(step, Issue):
+                    ops.append(replace(step, key=own))
                 else:
                     # FSDP2 all-reduces a shard when it is there.
-                    ops += [Wait(own), *(step for across in more for step in (Issue(across), Wait(across)))]
+                    ops += [Wait(own), *(then for other in more for then in (Issue(other), Wait(other)))]
             else:
-                ops.append(entry)
+                ops.append(step)
         lines[rank] = tuple(ops)
     return replace(stretch, lines=lines, collectives=collectives)
 

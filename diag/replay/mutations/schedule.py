@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
+from collections.abc import Callable
+from statistics import median
 
 from diag.attribution.match import Key
+from diag.model import Detail, Kind
 from diag.replay.costs import Costs, Level
 from diag.replay.mutations import Mutation
 from diag.replay.program import (
@@ -21,24 +23,31 @@ from diag.replay.program import (
     Role,
     Stretch,
     Wait,
+    Work,
     over_stretches,
     with_lines,
     without,
 )
+
+# Of a gather's time, what the computation beside it became longer by on a host whose ranks had a core each: gloo moves
+# the bytes with the same cores. On a wire that only sleeps it was nothing.
+_BESIDE = 0.34
 
 
 def prefetch(depth: int) -> Mutation:
     """Each unit gathers the next ``depth`` ones, in forward and in backward, while it computes
     (``set_modules_to_forward_prefetch``, ``..._backward_prefetch``; on gloo with asynchronous unshard)."""
 
-    def mutate(program: Program, _costs: Costs, _level: Level) -> Mutated | Refusal:
+    def mutate(program: Program, _costs: Costs, level: Level) -> Mutated | Refusal:
         gathers = [c for c in program.collectives() if c.role in GATHERS]
         if len({c.unit for c in gathers}) < 2:
             return Refusal("fewer than two sharding units were recognised, so there is none to gather ahead")
         assumed = ["computation is not slowed down by the communication beside it"]
+        beside = 0.0
         if program.gloo:
+            beside = _BESIDE if level == Level.SLOW else 0.0
             assumed.append("all-gathers are asynchronous, which on gloo takes FSDP2's private _set_unshard_async_op")
-        return Mutated(over_stretches(program, lambda s: _prefetched(s, depth)), tuple(assumed))
+        return Mutated(over_stretches(program, lambda s: gathered_ahead(s, depth, beside)), tuple(assumed))
 
     return mutate
 
@@ -68,9 +77,15 @@ def sync_last_micro_batch(program: Program, _costs: Costs, _level: Level) -> Mut
     )
 
 
-def _prefetched(stretch: Stretch, depth: int) -> Stretch:
+def gathered_ahead(stretch: Stretch, depth: int, beside: float = 0.0) -> Stretch:
+    """The stretch with units gathered ``depth`` units before they are used; what is gathered earlier stays so.
+    ``beside``: part of a transfer by which it holds up the work that it now runs beside."""
     collectives = stretch.collectives
     scatters = {(c.step, c.micro_batch, c.unit): c.key for c in collectives.values() if c.role == Role.SCATTER}
+
+    def held_up(key: Key) -> list[Op]:
+        cost = round(collectives[key].transfer_ns * beside)
+        return [Work(cost, Kind.COMPUTE, Detail.NONE)] if cost else []
 
     def change(line: Line) -> list[Op]:
         order: dict[tuple[int, int, Role], list[Key]] = defaultdict(list)
@@ -79,7 +94,7 @@ def _prefetched(stretch: Stretch, depth: int) -> Stretch:
                 collective = collectives[op.key]
                 order[collective.step, collective.micro_batch, collective.role].append(op.key)
         used_after: dict[Key, Key] = {}
-        anchors: dict[Key, Op] = {}
+        anchors: dict[Key, Issue | Wait] = {}
         for (step, micro_batch, role), keys in order.items():
             backward = role == Role.GATHER_BACKWARD
             for place, key in enumerate(keys[1:], start=1):
@@ -90,9 +105,29 @@ def _prefetched(stretch: Stretch, depth: int) -> Stretch:
                 # The root's hook starts backward and gathers the first ones: it has nothing to gather for itself.
                 ahead = place - depth
                 anchors[key] = Issue(keys[0]) if backward and ahead < 0 else Wait(keys[max(0, ahead)])
-        return _issued_after(_waited_after(list(line), used_after), anchors)
+        return _issued_after(_waited_after(list(line), used_after), anchors, held_up)
 
     return with_lines(stretch, change)
+
+
+def depth_of(stretch: Stretch) -> int:
+    """How many units ahead forward gathers, 0 where it waits for each gather at once: of most units."""
+    depths = []
+    for line in stretch.lines.values():
+        issued: dict[Key, tuple[int, int]] = {}  # work and waits so far
+        work = waits = last = 0
+        for op in line:
+            if isinstance(op, Work):
+                work += op.ns
+            elif isinstance(op, Issue | Wait) and stretch.collectives[op.key].role == Role.GATHER_FORWARD:
+                if isinstance(op, Issue):
+                    issued[op.key] = work, waits
+                    continue
+                work_then, waits_then = issued.get(op.key, (work, waits))
+                # Ahead at all: most of the work since the last unit came lies behind the issue.
+                depths.append(waits - waits_then + (2 * (work - work_then) > work - last))
+                waits, last = waits + 1, work
+    return round(median(depths)) if depths else 0
 
 
 def _waited_after(line: list[Op], used_after: dict[Key, Key]) -> list[Op]:
@@ -119,29 +154,23 @@ def _waited_after(line: list[Op], used_after: dict[Key, Key]) -> list[Op]:
     return found + list(held.values())
 
 
-def _issued_after(line: list[Op], anchors: dict[Key, Op]) -> list[Op]:
-    """Keys issued right after the operation named for each, where they are not issued before it already."""
-    place: dict[Op, int] = {op: i for i, op in enumerate(line) if isinstance(op, Issue | Wait)}
+def _issued_after(line: list[Op], anchors: dict[Key, Issue | Wait], held_up: Callable[[Key], list[Op]]) -> list[Op]:
+    """Keys issued right after the operation named for each, where they are not issued before it already; those that
+    are moved come with ``held_up`` before their wait."""
+    wait_at = {op.key: i for i, op in enumerate(line) if isinstance(op, Wait)}
     issue_at = {op.key: i for i, op in enumerate(line) if isinstance(op, Issue)}
     moved: dict[int, list[Op]] = defaultdict(list)
     gone: set[int] = set()
     for key, anchor in anchors.items():
-        at = issue_at[anchor.key] if isinstance(anchor, Issue) else place.get(anchor)
+        at = (issue_at if isinstance(anchor, Issue) else wait_at).get(anchor.key)
         if at is not None and at < issue_at[key]:
-            issue = line[issue_at[key]]
-            assert isinstance(issue, Issue)
-            moved[at].append(replace(issue, delay_ns=0))
+            moved[at].append(Issue(key))
             gone.add(issue_at[key])
     found: list[Op] = []
-
-    def emit(index: int) -> None:
-        """The operation there, and what now comes right after it, which may be an anchor itself."""
-        if index not in gone:
-            found.append(line[index])
-        for issue in moved.get(index, ()):
-            assert isinstance(issue, Issue)
-            found.append(issue)
-
-    for index in range(len(line)):
-        emit(index)
+    for place, op in enumerate(line):
+        if isinstance(op, Wait) and issue_at.get(op.key) in gone:
+            found += held_up(op.key)
+        if place not in gone:
+            found.append(op)
+        found += moved.get(place, ())
     return found

@@ -10,6 +10,7 @@ from diag.attribution.match import Key
 from diag.model import Detail
 from diag.replay.costs import Costs, Level
 from diag.replay.mutations import Mutation
+from diag.replay.mutations.schedule import depth_of, gathered_ahead
 from diag.replay.program import (
     GATHERS,
     Collective,
@@ -89,7 +90,9 @@ def _merged(stretch: Stretch, size: int, first: int, costs: Costs, level: Level)
         rank: tuple(op for op in line if not (isinstance(op, Issue | Wait) and op.key in gone))
         for rank, line in stretch.lines.items()
     }
-    return replace(stretch, lines=lines, collectives={k: c for k, c in collectives.items() if k not in gone})
+    coarser = replace(stretch, lines=lines, collectives={k: c for k, c in collectives.items() if k not in gone})
+    # Who gathered one small unit ahead now gathers one large one ahead.
+    return gathered_ahead(coarser, depth) if (depth := depth_of(stretch)) else coarser
 
 
 def _tails(members: Sequence[Collective], transfer_ns: int) -> dict[int, int]:
