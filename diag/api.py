@@ -14,7 +14,7 @@ from diag.findings import Examination, examine
 from diag.findings.shares import CLASS_OF
 from diag.ingest.reading import Reading as Reading
 from diag.ingest.run import Tables, open_paths, rank_ranges
-from diag.model import Advice, Attribution, Bottleneck, Coverage, Finding, StepAccount, Verdict
+from diag.model import Advice, Attribution, Bottleneck, Coverage, Finding, Recommendation, StepAccount, Verdict
 from diag.verdict import judge, step_bottleneck
 
 
@@ -27,7 +27,6 @@ class Result:
     examination: Examination
     coverage: Coverage
     verdict: Verdict
-    advice: tuple[Advice, ...] = ()
 
     @property
     def on_device(self) -> bool:
@@ -49,6 +48,18 @@ class Result:
         from diag.attribution.breakdowns import breakdowns  # a tenth of a second that most callers need not wait
 
         return breakdowns(self.tables, self.attribution)
+
+    @cached_property
+    def recommendation(self) -> Recommendation:
+        """What to change first, with what it gains by replay: made when it is first asked for."""
+        from diag.advice.recommend import recommend
+
+        return recommend(self.attribution, self.tables, self.examination)
+
+    @property
+    def advice(self) -> tuple[Advice, ...]:
+        """At most three changes, the largest predicted gain first."""
+        return self.recommendation.advice
 
     def bottleneck_of(self, step: StepAccount) -> Bottleneck:
         return step_bottleneck(step, self.on_device)

@@ -74,6 +74,7 @@ class CollectiveCall:
     inferred: bool = False  # matched by order of calls, not by a sequence number from the library
     dtype: str = ""  # as the source spells it
     group_size: int = 0  # 0 where nothing says it; known, too, where the list of ranks was shortened
+    waited_ns: tuple[int, int] | None = None  # when a thread of the training stood still for it; None: not recorded
 
 
 @dataclass(frozen=True)
@@ -307,18 +308,47 @@ class Finding:
     action: str
 
 
+class Risk(StrEnum):
+    """What a change may break: nothing, the fit into memory, the numbers that the training computes, or its meaning."""
+
+    SAFE = "safe"
+    MEMORY = "memory"
+    NUMERICS = "numerics"
+    CORRECTNESS = "correctness"
+
+
 @dataclass(frozen=True)
 class Advice:
-    """A change with its predicted gain (low, middle, high; nanoseconds a step) and memory cost in bytes."""
+    """A change with its predicted gain (low, likely, high; nanoseconds a step) and its cost in bytes of device memory.
+
+    ``finding``: the id of what it is for. ``memory_delta_bytes``: None where it cannot be told. ``command``: what tries
+    it; "" where the bundled trainer has no such option, and then ``code`` (by API) is all there is. ``settings``: the
+    options of the bundled trainer that it changes.
+    """
 
     id: str
     finding: str
     knob: str
     change: str
     predicted_gain_ns: tuple[int, int, int]
-    memory_delta_bytes: int
-    risk: str
+    memory_delta_bytes: int | None
+    risk: Risk
     command: str
+    gain_share: float = 0.0  # the likely gain, of the step
+    code: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str | int] = field(default_factory=dict)
+    assumptions: tuple[str, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """``advice``: at most three changes, the largest gain first. ``not_advised``: what else was tried, and why not.
+    ``replay_error``: how far the replay of the unchanged steps is off, 0.02 is 2 %; None where nothing was replayed."""
+
+    advice: tuple[Advice, ...] = ()
+    not_advised: tuple[str, ...] = ()
+    replay_error: float | None = None
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,8 @@ class Plan:
     optimizer_ns: int = 5 * MS
     transfer_ns: int = MS // 2
     unit_bytes: int = 4_000_000
+    ns_a_byte: float = 0.0  # added to ``transfer_ns`` for each byte of the full tensor
+    regather: bool = False  # each unit is gathered again before its backward
     jitter: float = 0.02
     seed: int = 0
     extra: Callable[[int, int], dict[str, int]] = field(default=lambda step, rank: {})
@@ -78,7 +80,7 @@ def simulate(plan: Plan) -> Tables:
         nonlocal seq
         arrival = max(r.now for r in ranks)
         for r in ranks:
-            end = arrival + plan.transfer_ns + plan.tail(step, r.rank)
+            end = arrival + plan.transfer_ns + round(plan.ns_a_byte * size) + plan.tail(step, r.rank)
             r.rows.append((step, CollectiveRow("0", seq, op, size, "float32", r.now, end, r.now, end)))
             r.now = end
         seq += 1
@@ -102,6 +104,10 @@ def simulate(plan: Plan) -> Tables:
         _close(ranks, FORWARD, starts)
         starts = [r.now for r in ranks]
         for unit in range(plan.units):
+            if plan.regather:
+                for r in ranks:
+                    r.now += 1000  # the host is in backward when it gathers
+                meet(step, "all_gather", plan.unit_bytes)
             for r, extra in zip(ranks, planted, strict=True):
                 r.now += busy(2 * plan.unit_ns) + (extra.get(BACKWARD, 0) if unit == 0 else 0)
             meet(step, "reduce_scatter", plan.unit_bytes)

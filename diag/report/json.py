@@ -57,6 +57,8 @@ def to_dict(result: Result) -> dict[str, Any]:
         "findings": [_finding(finding) for finding in result.examination.findings],
         "not_found": list(result.examination.not_found),
         "advice": [asdict(advice) for advice in result.advice],
+        "not_advised": list(result.recommendation.not_advised),
+        "replay_error": result.recommendation.replay_error,
         "coverage": {
             "ranks_used": list(coverage.ranks_used),
             "ranks_missing": list(coverage.ranks_missing),

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from diag.api import Result, describe_run
 from diag.model import Finding, Severity
+from diag.report.advice import print_advice
 from diag.report.cells import report_console
 
 COLOUR = {Severity.HEALTHY: "green", Severity.WARN: "yellow", Severity.CRITICAL: "red"}
@@ -42,6 +43,7 @@ def print_report(result: Result, console: Console | None = None) -> None:
     console.print(escape(f"{sure}; {used} of {len(result.attribution.steps)} steps counted."))
     for number, finding in enumerate(result.examination.findings):
         _print_finding(console, finding, first=number == 0)
+    print_advice(console, result)
     console.print()
     console.print(f"Mean milliseconds a step, over {used} steps", style="italic")
     console.print(_rank_table(result))
