@@ -133,5 +133,7 @@ def _print_coverage(console: Console, result: Result) -> None:
         console.print(f"[dim]Looked for, not found: {escape(', '.join(result.examination.not_found))}.[/]")
     for reason in coverage.not_looked:
         console.print(f"[dim]Could not look for {escape(reason)}.[/]")
+    for note in coverage.notes:
+        console.print(f"[yellow]![/] {escape(note)}.")
     for gap in coverage.skipped:
         console.print(f"[yellow]![/] {escape(gap.path)}: {escape(gap.reason)}")
