@@ -149,7 +149,7 @@ def simulate(plan: Plan) -> Tables:
                     tokens=plan.tokens(step, r.rank),
                     gc=r.gc,
                     memory=memory,
-                )  # fmt: skip
+                )
             )
     tables = {r.rank: _tables(plan, r) for r in ranks}
     manifest = Manifest(

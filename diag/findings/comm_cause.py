@@ -135,7 +135,7 @@ def _slow_network(subject: Subject, collectives: Sequence[MatchedCollective]) ->
     speed = float(
         np.median([bus_factor(c.op, len(c.ranks)) * c.bytes / c.transfer_ns for c in sized if c.bytes == largest])
     )
-    if latency_ms >= poor.latency_ms:
+    if smallest < poor.at_bytes and latency_ms >= poor.latency_ms:
         why = f"even {smallest:,} bytes take {latency_ms:.0f} ms"
     elif largest >= poor.at_bytes and speed < poor.bandwidth:
         why = f"{largest:,} bytes move at {speed * 1000:.0f} MB/s"
