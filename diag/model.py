@@ -36,6 +36,7 @@ class Detail(IntEnum):
     DEPENDENCY = 8  # waiting for another stream
     P2P = 9  # pipeline bubble
     OTHER = 10
+    UNKNOWN = 11  # of blame only: a rank was late, and nothing that it recorded says why
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,8 @@ class Coverage:
     clock_uncertainty_ns: int | None
     not_looked: tuple[str, ...] = ()  # what could not be looked for, and why
     clock_drift_ppm: float = 0.0
+    explained_wait: float | None = None  # part of the waiting for late ranks whose reason is known; None: nobody waited
+    notes: tuple[str, ...] = ()  # what else lowers the confidence
 
     @property
     def incomplete(self) -> bool:
@@ -234,6 +237,13 @@ class StepAccount:
     blames: tuple[Blame, ...]
     usable: bool = True  # False: warm-up, or next to a profiler window; shown, and left out of the verdict
     note: str = ""
+    waited_ns: int = 0  # for ranks that were late where the path met others
+    explained_ns: int = 0  # the part of it that what the late ranks did, or their links, account for
+
+    @property
+    def unexplained_ns(self) -> int:
+        """Waiting for which nothing recorded has the reason: it lies outside of the steps, and so of the path."""
+        return sum(blame.ns for blame in self.blames if blame.detail == Detail.UNKNOWN)
 
     def on_path(self, *kinds: Kind) -> int:
         return sum(self.path.total(kind) for kind in kinds)
@@ -256,6 +266,13 @@ class Attribution:
     @property
     def usable(self) -> tuple[StepAccount, ...]:
         return tuple(step for step in self.steps if step.usable)
+
+    @property
+    def explained_wait(self) -> float | None:
+        """Part of the waiting for late ranks in the steps that count whose reason is known; None: nobody waited."""
+        counted = self.usable or self.steps
+        waited = sum(step.waited_ns for step in counted)
+        return sum(step.explained_ns for step in counted) / waited if waited else None
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,7 @@ def attribute(tables: Tables) -> Attribution:
     for number, members in sorted(by_step.items()):
         path = walk(_comparable(members, tied), timelines, matched)
         held = held_up_at(path, sorted(arrivals[number], key=lambda arrival: (arrival[2], arrival[0])))
+        late = meetings.lateness(held)
         note = left_out.get(number, "")
         accounts.append(
             StepAccount(
@@ -77,9 +78,11 @@ def attribute(tables: Tables) -> Attribution:
                     for rank, s in sorted(members.items())
                 ),
                 path=path,
-                blames=meetings.blames(held),
+                blames=late.blames,
                 usable=not note,
                 note=note,
+                waited_ns=late.waited_ns,
+                explained_ns=late.explained_ns,
             )
         )
     return Attribution(

@@ -126,7 +126,12 @@ def _print_coverage(console: Console, result: Result) -> None:
     console.print(f"[dim]{len(coverage.ranks_used)} of {total} ranks{f', {clocks}' if total > 1 else ''}.[/]")
     if result.examination.not_found:
         console.print(f"[dim]Looked for, not found: {escape(', '.join(result.examination.not_found))}.[/]")
-    for reason in coverage.not_looked:
-        console.print(f"[dim]Could not look for {escape(reason)}.[/]")
+    by_reason: dict[str, list[str]] = {}
+    for question, _, reason in (text.partition(": ") for text in coverage.not_looked):
+        by_reason.setdefault(reason, []).append(question)
+    for reason, questions in by_reason.items():
+        console.print(f"[dim]Could not look for {escape(', '.join(questions))}: {escape(reason)}.[/]")
+    for note in coverage.notes:
+        console.print(f"[yellow]![/] {escape(note)}.")
     for gap in coverage.skipped:
         console.print(f"[yellow]![/] {escape(gap.path)}: {escape(gap.reason)}")
