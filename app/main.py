@@ -14,8 +14,9 @@ from diag.app.formatting import plain, prose
 from diag.app.opening import opened
 from diag.app.run_view import RunView
 from diag.app.theme import favicon
-from diag.app.views import overview
+from diag.app.views import overview, tuning
 from diag.errors import DiagError
+from diag.tune.history import FILE_NAME, load
 
 
 def main() -> None:
@@ -26,6 +27,8 @@ def main() -> None:
         return lambda: _with_run(root, draw)
 
     pages = [st.Page(page(overview.show), title="Overview", url_path="overview", default=True)]
+    if root.is_dir() and (root / FILE_NAME).is_file():
+        pages.append(st.Page(lambda: _tuning(root), title="Tuning", url_path="tuning"))
     st.navigation(pages).run()
 
 
@@ -39,6 +42,16 @@ def _with_run(root: Path, draw: Callable[[RunView], None]) -> None:
             st.info(prose(error.hint), icon=":material/lightbulb:")
         return
     draw(view)
+
+
+def _tuning(root: Path) -> None:
+    try:
+        history = load(root)
+    except DiagError as error:
+        st.error(plain(error.message), title="This cannot be shown")
+        return
+    if history is not None:
+        tuning.show(root, history)
 
 
 def _chosen_run(root: Path) -> Path:

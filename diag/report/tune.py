@@ -50,8 +50,9 @@ def _print_round(console: Console, done: Round) -> None:
 
 def _gain(gain: Interval, step_ns: int) -> str:
     low, likely, high = (value / 1e6 for value in gain)
-    share = gain.likely / step_ns if step_ns else 0.0
-    return f"{likely:,.1f} ms a step less, {share:.0%} of it (between {low:,.1f} and {high:,.1f})"
+    share = abs(gain.likely) / step_ns if step_ns else 0.0
+    less = "less" if likely >= 0 else "more"
+    return f"{abs(likely):,.1f} ms a step {less}, {share:.0%} of it (gain between {low:,.1f} and {high:,.1f})"
 
 
 def _memory(delta: int | None) -> str:
