@@ -103,7 +103,7 @@ def tune(
             else:
                 tuning.note(rounds=(*tuning.history.rounds, done))
         else:
-            tuning.note(stopped=f"{rounds} rounds were asked for")
+            tuning.note(stopped=f"{rounds} {'round was' if rounds == 1 else 'rounds were'} asked for")
     except KeyboardInterrupt:
         tuning.note(stopped="interrupted")
         raise
