@@ -252,7 +252,7 @@ def _disturbed(tables: Tables) -> dict[int, str]:
     found = {r.step: "the profiler was starting" for r in records if r.window == WINDOW_WARMUP}
     for after in {r.step for r in records if r.window == WINDOW_AFTER}:
         # While the ranks wrote their traces the loaders went on: until their queues are empty again, nobody waits.
-        for step in range(after + 1, after + 1 + _queued_steps(tables.manifest)):
+        for step in range(after + 1, after + 1 + queued_steps(tables.manifest)):
             found.setdefault(step, "the loader's queue filled up while a trace was written")
         found[after] = "the profiler was writing a trace before it"
     return found
@@ -272,8 +272,8 @@ def _compiling(ranks: Mapping[int, RankTables]) -> dict[int, str]:
     return found
 
 
-def _queued_steps(manifest: Manifest | None) -> int:
-    """Steps that the loaders' queues can feed, rounded up; 0 where nothing says it."""
+def queued_steps(manifest: Manifest | None) -> int:
+    """How many steps the loaders' queues can feed, rounded up; 0 where nothing says it."""
     trainer = manifest.trainer if manifest is not None else {}
     workers, factor, batches = (trainer.get(k) for k in ("num_workers", "prefetch_factor", "micro_batches"))
     if not (isinstance(workers, int) and isinstance(factor, int) and isinstance(batches, int) and batches > 0):

@@ -10,6 +10,9 @@ import typer
 
 from diag.errors import DiagError, ExitCode
 
+# `diag run` has 20: after the full queues of more loader processes enough steps are left to measure.
+_STEPS = 48
+
 
 def tune(
     context: typer.Context,
@@ -28,6 +31,8 @@ def tune(
     from diag.tune.training import train
 
     arguments = list(context.args)
+    if not any(argument.partition("=")[0] == "--steps" for argument in arguments):
+        arguments = ["--steps", str(_STEPS), *arguments]
     # Mistakes are told before minutes of training.
     command = typer.main.get_command(app).get_command(context, "run")  # type: ignore[attr-defined]
     given = command.make_context("diag run", list(arguments)).params

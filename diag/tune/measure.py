@@ -9,20 +9,25 @@ import numpy as np
 import numpy.typing as npt
 
 from diag.api import Result
-from diag.attribution.attribute import steps_left_out
+from diag.attribution.attribute import queued_steps, steps_left_out
 from diag.collectors.records import WINDOW_NONE
 from diag.tune.history import Interval, Run
 
 Series = npt.NDArray[np.float64]
 
 _RESAMPLED = 2000
+# Untraced steps at least; runs too short for it are measured from their beginning on.
+LEAST_STEPS = 6
 _SURE = 0.95
 
 
 def measured(result: Result) -> tuple[Series, int | None]:
     """Step times and the peak of device memory of one run: nanoseconds of each undisturbed, untraced step, from the end
     of the step before to its own, mean over the ranks (on a device the host's steps keep its pace); and bytes reserved
-    by the allocator, the most of all ranks and steps, None without a device."""
+    by the allocator, the most of all ranks and steps, None without a device.
+
+    The first batches were loaded while the training set itself up: steps that a full queue feeds are left out too.
+    """
     by_rank = [sorted(tables.steps, key=lambda record: record.step) for tables in result.tables.ranks.values()]
     numbers = sorted({record.step for own in by_rank for record in own})
     left_out = steps_left_out(result.tables, numbers)
@@ -31,8 +36,11 @@ def measured(result: Result) -> tuple[Series, int | None]:
         for before, record in pairwise(own):
             if record.step == before.step + 1 and record.window == WINDOW_NONE and record.step not in left_out:
                 times.setdefault(record.step, []).append(record.end_ns - before.end_ns)
+    queued = queued_steps(result.tables.manifest)
+    late = [step for step in times if step >= numbers[0] + queued] if numbers else []
+    counted = late if len(late) >= LEAST_STEPS else sorted(times)
     reserved = [r.memory.reserved for own in by_rank for r in own if r.memory is not None and r.memory.reserved]
-    return np.array([np.mean(of_ranks) for of_ranks in times.values()]), max(reserved, default=None)
+    return np.array([np.mean(times[step]) for step in counted]), max(reserved, default=None)
 
 
 def gain(without: Sequence[Series], with_it: Sequence[Series], seed: int = 0) -> Interval:

@@ -1,6 +1,6 @@
 """Predicted against measured gains: real trainings on CPU ranks, every change that the knobs propose, in turns.
 
-    python -m tests.bench.predictions [--only NAME ...] [--repeats 3] [--steps 24] [--out FILE] [--fresh]
+    python -m tests.bench.predictions [--only NAME ...] [--repeats 3] [--steps 48] [--out FILE] [--fresh]
 
 Each training is run without a change, and with each change that an option of ``diag run`` makes, also those whose
 predicted gain is too small to be advised. The prediction comes from the first run alone. Results are appended to the
@@ -85,7 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=(), help="only these trainings")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=48)
     parser.add_argument("--out", type=Path, default=Path("predictions.jsonl"))
     options = parser.parse_args()
     done = list(_read(options.out))
