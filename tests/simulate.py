@@ -53,7 +53,8 @@ class Plan:
     tail: Callable[[int, int], int] = field(default=lambda step, rank: 0)  # a rank's own slow link
     clock: Callable[[int, int], int] = field(default=lambda rank, now: now)  # what the rank's clock shows at `now`
     hosts: Callable[[int], str] = field(default=lambda rank: "host-a")
-    strategy: str = "fsdp2"  # "ddp": no gathers, and one all-reduce a bucket behind its unit's backward
+    strategy: str = "fsdp2"  # "ddp": no gathers, and one all-reduce a bucket behind its unit's backward; "zero2": no
+    # gathers but one of all parameters behind the optimizer
     micro_batches: int = 1
     reduce_every: bool = True  # else in the last micro-batch only
     wire: Callable[[str, str, int], int | None] = field(default=lambda op, phase, unit: None)  # else transfer_ns
@@ -119,7 +120,7 @@ def simulate(plan: Plan) -> Tables:
             for r, extra in zip(ranks, planted, strict=True):
                 r.now += busy(2 * plan.unit_ns) + (extra.get(BACKWARD, 0) if unit == 0 else 0)
             if last or plan.reduce_every:
-                op = "reduce_scatter" if plan.strategy == "fsdp2" else "all_reduce"
+                op = "all_reduce" if plan.strategy == "ddp" else "reduce_scatter"
                 meet(step, op, size_of(op, unit), BACKWARD, unit)
         _close(ranks, BACKWARD, starts)
 
@@ -137,6 +138,8 @@ def simulate(plan: Plan) -> Tables:
         starts = [r.now for r in ranks]
         for r, extra in zip(ranks, planted, strict=True):
             r.now += busy(plan.optimizer_ns) + extra.get(OPTIMIZER, 0)
+        if plan.strategy == "zero2":
+            meet(step, "all_gather", plan.units * plan.unit_bytes, OPTIMIZER)
         meet(step, "all_reduce", 4, OPTIMIZER)
         _close(ranks, OPTIMIZER, starts)
         for r, extra, begin in zip(ranks, planted, begins, strict=True):

@@ -33,6 +33,12 @@ BUCKETS = replace(
     sizes=lambda op, unit: 20 * MB if unit == 2 else MB,
     wire=lambda op, phase, unit: 20 * MS if (phase, unit) == (BACKWARD, 2) else None,
 )
+ZERO = replace(
+    QUICK,
+    strategy="zero2",
+    units=6,
+    wire=lambda op, phase, unit: 8 * MS if op == "reduce_scatter" and unit < 5 else None,
+)
 SLOW_GATHERS = replace(
     QUICK,
     unit_bytes=64 * MB,
@@ -43,6 +49,7 @@ PLANTED = {
     "regather-in-backward": REGATHER,
     "sync-every-micro-step": EVERY,
     "ddp-buckets": BUCKETS,
+    "zero-buckets": ZERO,
     "low-bus-bandwidth": SLOW_GATHERS,
 }
 OF_COMMUNICATION = {*PLANTED, "reduce-scatter-stall", "communication-not-overlapped", "exposed-communication"}
@@ -117,6 +124,23 @@ def test_many_small_buckets() -> None:
     assert set(findings) == {"ddp-buckets"}
     assert "bucket_cap_mb" in findings["ddp-buckets"].action
     assert analyze(simulate(replace(many, strategy="fsdp2"))).verdict.cause == "latency-bound-collectives"
+
+
+def test_one_bucket_of_zero_is_told_from_none_that_overlaps() -> None:
+    assert "overlap_comm" in found(ZERO)[1]["zero-buckets"].action
+    one = replace(ZERO, units=1, wire=lambda op, phase, unit: 8 * MS if op == "reduce_scatter" else None)
+    result, findings = found(one)
+    assert result.verdict.cause == "zero-buckets", "not one FSDP unit: nothing is gathered for the forward"
+    assert "smaller" in findings["zero-buckets"].action
+    many = replace(
+        QUICK,
+        strategy="zero2",
+        units=70,
+        unit_ns=MS // 2,
+        transfer_ns=MS // 2,
+        sizes=lambda op, unit: 70_000 if unit % 2 else 80_000,
+    )
+    assert "reduce_bucket_size" in found(many)[1]["zero-buckets"].action
 
 
 def test_equal_buckets_are_no_finding() -> None:

@@ -14,7 +14,7 @@ from .nesting import covered_time
 from .segments import intervals_of
 
 GATHERS = frozenset({"all_gather"})
-REDUCTIONS = frozenset({"reduce_scatter", "all_reduce"})
+REDUCTIONS = frozenset({"reduce_scatter", "all_reduce", "reduce"})
 _PASSES = (Detail.FORWARD, Detail.BACKWARD, Detail.OPTIMIZER)
 
 
@@ -25,7 +25,7 @@ class PhasedCall:
     ``phase``: the pass that needs a gather's result, or that made what is reduced; ``micro``: the micro-batch, from 0;
     ``place``: which of the collectives of its operation in this pass it is, from 0, of ``places``. ``exposed_ns``: the
     transfer, once the last rank had come, that nothing hid. ``room_ns``: what the rank computed between the previous
-    one of the operation in this pass and this one.
+    one of the operation in this pass and this one. ``transfer_ns``: from the last rank's arrival to this rank's end.
     """
 
     rank: int
@@ -38,6 +38,7 @@ class PhasedCall:
     places: int
     exposed_ns: int
     room_ns: int
+    transfer_ns: int = 0
 
 
 def phased_calls(attribution: Attribution, steps: Collection[int]) -> list[PhasedCall]:
@@ -68,7 +69,8 @@ def _calls_of(step: RankStep, arrival: dict[tuple[str, int, str], int]) -> Itera
         room = covered_time(intervals_of(step.segments, Kind.COMPUTE), ends, np.maximum(ends, starts))
         for place, i in enumerate(own):
             size, ns, hiding = calls[i].bytes, int(exposed[i]), int(room[place])
-            yield PhasedCall(step.rank, step.step, op, size, phase, micro, place, len(own), ns, hiding)
+            moved = max(0, int(end[i] - start[i]))
+            yield PhasedCall(step.rank, step.step, op, size, phase, micro, place, len(own), ns, hiding, moved)
 
 
 class _Passes:

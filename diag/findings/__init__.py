@@ -28,6 +28,7 @@ from diag.findings import (
     straggler,
     sync_every_micro_step,
     throttled_device,
+    zero_buckets,
 )
 from diag.findings.noise import noise_of
 from diag.findings.shares import Shares, shares_of
@@ -47,6 +48,7 @@ REGISTRY: dict[str, Callable[[Subject], Sequence[Finding]]] = {
     "reductions in every micro-batch": sync_every_micro_step.find,
     "a backward that waits for reductions": reduce_scatter_stall.find,
     "buckets that are reduced late": ddp_buckets.find,
+    "ZeRO's reductions that the backward does not hide": zero_buckets.find,
     "a slow rank": straggler.find,
     "a throttled device": throttled_device.find,
     "garbage collection pauses": garbage_collection.find,
@@ -66,6 +68,7 @@ LIMITS: dict[str, Callable[[Subject], str]] = {
     "reductions in every micro-batch": sync_every_micro_step.cannot_look,
     "a backward that waits for reductions": reduce_scatter_stall.cannot_look,
     "buckets that are reduced late": ddp_buckets.cannot_look,
+    "ZeRO's reductions that the backward does not hide": zero_buckets.cannot_look,
     "a throttled device": throttled_device.cannot_look,
     "recomputation with memory to spare": recompute_with_memory_free.cannot_look,
     "low use of the device's arithmetic": low_mfu.cannot_look,

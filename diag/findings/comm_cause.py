@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from diag.attribution.phased import GATHERS, REDUCTIONS, phased_calls
 from diag.findings.culprits import Culprits, find_culprits
 from diag.findings.noise import crowd_of
 from diag.findings.subject import Subject, ranks_text
-from diag.model import Evidence, MatchedCollective
+from diag.model import Detail, Evidence, MatchedCollective
 
 _GATHERS = ("all_gather", "reduce_scatter")
 _HIDDEN_LITTLE = 0.05  # part of the communication that computation hides
@@ -79,7 +80,13 @@ def cause_of(subject: Subject) -> Cause:
     gathers = [c for c in collectives if c.op in _GATHERS and c.bytes >= _TELLING]
     counts = Counter(c.op for c in gathers)
     moved = sum(c.transfer_ns for c in gathers)
-    if len(counts) == len(_GATHERS) and max(counts.values()) / steps <= 2 and moved >= _MOSTLY * _total(collectives):
+    sharded = not subject.once(shards_optimizer_only)
+    if (
+        sharded
+        and len(counts) == len(_GATHERS)
+        and max(counts.values()) / steps <= 2
+        and moved >= _MOSTLY * _total(collectives)
+    ):
         largest = max(c.bytes for c in gathers)
         return Cause(
             "root-only-unit",
@@ -96,6 +103,13 @@ def cause_of(subject: Subject) -> Cause:
                 "ddp-buckets",
                 f"{len(collectives) / steps:.0f} buckets a step, too small to be worth their latency",
                 "Make DDP's buckets larger: bucket_cap_mb (25 by default), gradient_as_bucket_view=True.",
+                share,
+            )
+        if not sharded:
+            return Cause(
+                "zero-buckets",
+                f"{len(collectives) / steps:.0f} collectives a step, too small to be worth their latency",
+                'DeepSpeed, zero_optimization: larger buckets, "reduce_bucket_size" and "allgather_bucket_size".',
                 share,
             )
         return Cause(
@@ -184,6 +198,17 @@ def is_replicated(subject: Subject) -> bool:
         return manifest.strategy == "ddp"
     ops = {c.op for c in subject.attribution.collectives if c.bytes >= _TELLING}
     return "all_reduce" in ops and not ops & set(_GATHERS)
+
+
+def shards_optimizer_only(subject: Subject) -> bool:
+    """Whether parameters are whole on every rank and only the optimizer is sharded (ZeRO-1, ZeRO-2): gradients are
+    reduced in the backward, and what is gathered is gathered after it."""
+    if is_replicated(subject):
+        return False
+    calls = [c for c in phased_calls(subject.attribution, subject.shares.numbers) if c.bytes >= _TELLING]
+    passes = {call.phase for call in calls if call.op in GATHERS}
+    reduces = any(call.op in REDUCTIONS and call.phase == Detail.BACKWARD for call in calls)
+    return reduces and bool(passes) and not passes & {Detail.FORWARD, Detail.BACKWARD}
 
 
 def _of_usable_steps(subject: Subject) -> list[MatchedCollective]:

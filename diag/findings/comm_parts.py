@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from diag.attribution.phased import PhasedCall, phased_calls
-from diag.findings.comm_cause import cause_of
+from diag.findings.comm_cause import cause_of, shards_optimizer_only
 from diag.findings.shares import Cost
 from diag.findings.subject import MENTION, Subject
 from diag.model import Evidence, Finding
@@ -59,6 +59,7 @@ def claims_of(subject: Subject) -> tuple[Claim, ...]:
         reduce_scatter_stall,
         regather_in_backward,
         sync_every_micro_step,
+        zero_buckets,
     )
 
     if not worth_asking(subject):
@@ -73,6 +74,8 @@ def claims_of(subject: Subject) -> tuple[Claim, ...]:
         reduce_scatter_stall.claim,
         ddp_buckets.claim,
     )
+    if subject.once(shards_optimizer_only):
+        asked = (sync_every_micro_step.claim, zero_buckets.claim)
     found = [claim for ask in asked if (claim := ask(subject)) is not None]
     return tuple(claim for claim in found if claim.part * subject.shares.share(Cost.COMM) >= MENTION)
 
