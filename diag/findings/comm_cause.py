@@ -81,12 +81,8 @@ def cause_of(subject: Subject) -> Cause:
     counts = Counter(c.op for c in gathers)
     moved = sum(c.transfer_ns for c in gathers)
     sharded = not subject.once(shards_optimizer_only)
-    if (
-        sharded
-        and len(counts) == len(_GATHERS)
-        and max(counts.values()) / steps <= 2
-        and moved >= _MOSTLY * _total(collectives)
-    ):
+    few = len(counts) == len(_GATHERS) and max(counts.values()) / steps <= 2
+    if sharded and few and moved >= _MOSTLY * _total(collectives):
         largest = max(c.bytes for c in gathers)
         return Cause(
             "root-only-unit",

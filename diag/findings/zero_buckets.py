@@ -55,7 +55,7 @@ def claim(subject: Subject) -> Claim | None:
         (
             Evidence("collectives", "buckets of a backward", round(buckets, 1), "a step"),
             Evidence("collectives", "reductions in backward, exposed", calls.ms_per_step(exposed), "ms a step"),
-            Evidence("collectives", "reductions in backward, hidden", round(_hidden(rows), 4), "share"),
+            Evidence("collectives", "of their transfers, exposed", round(1 - _hidden(rows), 4), "share"),
         ),
     )
 
