@@ -96,6 +96,7 @@ class StepRecord:
     loss: float | None = None
     gc: list[tuple[int, int]] = field(default_factory=list)  # pauses of Python's garbage collector: start_ns, end_ns
     memory: MemoryRecord | None = None
+    queued_ns: int | None = None  # the training's thread was ready to run and had no core; None: not told by the system
 
 
 @dataclass(slots=True)

@@ -48,6 +48,7 @@ from .records import (
     PhaseRow,
     StepRecord,
 )
+from .run_queue import RunQueue
 from .settings import CollectorSettings, run_dir_from, settings_from
 from .window import TraceWindows
 
@@ -79,6 +80,7 @@ class Collector(AbstractContextManager["Collector"]):
         self._clock = DeviceClock(_cuda_event) if on_device else None
         self._timer = CollectiveTimer(settings.max_collectives_per_step, self._clock)
         self._memory = MemoryReader(self._device)
+        self._run_queue = RunQueue()
         self._windows = TraceWindows(settings, self._layout, budget, self._complaints, self._trace_metadata)
         self._device_name = torch.cuda.get_device_name(self._device) if on_device else "cpu"
         sampler = _nvml(self._device) if settings.nvml else None
@@ -191,10 +193,12 @@ class Collector(AbstractContextManager["Collector"]):
         self._gc_pauses = []
         if self._clock is not None:
             self._clock.begin_step(step)
+        self._run_queue.read()
         record.begin_ns = time.monotonic_ns()
 
     def _end_step(self, record: StepRecord) -> None:
         record.end_ns = time.monotonic_ns()
+        record.queued_ns = self._run_queue.read()
         record.phases = self._phases
         record.gc = self._gc_pauses
         record.memory = self._memory.read()

@@ -61,6 +61,7 @@ class Plan:
     sizes: Callable[[str, int], int | None] = field(default=lambda op, unit: None)  # of a unit, else unit_bytes
     tokens: Callable[[int, int], int] = field(default=lambda step, rank: 512)
     memory: MemoryRecord | None = None
+    queued: Callable[[int, int], int | None] = field(default=lambda step, rank: None)
     trainer: dict[str, object] = field(default_factory=dict)
 
 
@@ -156,6 +157,7 @@ def simulate(plan: Plan) -> Tables:
                     tokens=plan.tokens(step, r.rank),
                     gc=r.gc,
                     memory=memory,
+                    queued_ns=plan.queued(step, r.rank),
                 )
             )
     tables = {r.rank: _tables(plan, r) for r in ranks}

@@ -231,3 +231,30 @@ def test_the_names_of_ranks_do_not_matter() -> None:
     mirrored = Plan(ranks=4, extra=lambda step, rank: {FORWARD: 60 * MS} if rank == 1 else {})
     assert verdict_of(plan).verdict.culprit_ranks == (2,)
     assert verdict_of(mirrored).verdict.culprit_ranks == (1,)
+
+
+@pytest.mark.parametrize("who", [(1,), (0, 1, 2)])
+def test_a_rank_that_waits_for_a_core_is_not_slow(who: tuple[int, ...]) -> None:
+    """40 ms a step without a core, on one rank or on each in turn."""
+
+    def waits(step: int, rank: int) -> bool:
+        return rank == who[step % len(who)]
+
+    plan = Plan(
+        ranks=3,
+        steps=30,
+        extra=lambda step, rank: {FORWARD: 40 * MS} if waits(step, rank) else {},
+        queued=lambda step, rank: (40 if waits(step, rank) else 1) * MS,
+    )
+    verdict = analyze(simulate(plan)).verdict
+    assert verdict.cause == "contended-host"
+    assert verdict.culprit_ranks == (who if len(who) == 1 else ())
+    # The same lateness while nobody lacks a core is the rank's own.
+    alone = analyze(simulate(replace(plan, queued=lambda step, rank: MS)))
+    assert alone.verdict.cause == ("compute-straggler" if len(who) == 1 else "compute-imbalance")
+    # Where everybody lacks one as much, it is not why one is late.
+    crowded = analyze(simulate(replace(plan, queued=lambda step, rank: 40 * MS)))
+    assert crowded.verdict.cause == alone.verdict.cause
+    assert any("wait for a CPU core" in question for question in crowded.examination.not_found)
+    unknown = analyze(simulate(replace(plan, queued=lambda step, rank: None)))
+    assert any("did not tell how long processes wait" in reason for reason in unknown.coverage.not_looked)

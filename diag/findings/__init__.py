@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from diag.findings import (
     checkpoint_stall,
+    contended_host,
     ddp_buckets,
     exposed_communication,
     exposed_copy,
@@ -51,6 +52,7 @@ REGISTRY: dict[str, Callable[[Subject], Sequence[Finding]]] = {
     "ZeRO's reductions that the backward does not hide": zero_buckets.find,
     "a slow rank": straggler.find,
     "a throttled device": throttled_device.find,
+    "ranks that wait for a CPU core": contended_host.find,
     "garbage collection pauses": garbage_collection.find,
     "checkpoint stalls": checkpoint_stall.find,
     "a device that waits for its host": host_bound.find,
@@ -70,6 +72,7 @@ LIMITS: dict[str, Callable[[Subject], str]] = {
     "buckets that are reduced late": ddp_buckets.cannot_look,
     "ZeRO's reductions that the backward does not hide": zero_buckets.cannot_look,
     "a throttled device": throttled_device.cannot_look,
+    "ranks that wait for a CPU core": contended_host.cannot_look,
     "recomputation with memory to spare": recompute_with_memory_free.cannot_look,
     "low use of the device's arithmetic": low_mfu.cannot_look,
 }

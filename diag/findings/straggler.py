@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from diag.findings.contended_host import contended
 from diag.findings.culprits import Culprits
 from diag.findings.shares import UNEXPLAINED, Cost
 from diag.findings.subject import MENTION, Subject, mean_ns, ranks_text
@@ -20,6 +21,8 @@ def find(subject: Subject) -> list[Finding]:
     cost = f"{mean_ns(shares.cost(Cost.STRAGGLER)) / 1e6:.0f} ms a step"
     if subject.once(throttled_ranks):
         return []  # a known reason: diag.findings.throttled_device has these nanoseconds
+    if subject.once(contended) is not None:
+        return []  # likewise diag.findings.contended_host
     if shares.unexplained > UNEXPLAINED:
         return [_for_no_known_reason(subject, culprits, cost, shares.unexplained)]
     return [
