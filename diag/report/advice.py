@@ -8,6 +8,7 @@ from rich.padding import Padding
 
 from diag.api import Result
 from diag.model import Advice, Risk
+from diag.report.cells import size
 
 _RISK = {
     Risk.SAFE: "",
@@ -48,7 +49,7 @@ def _price(advice: Advice) -> str:
         parts.append("memory not known")
     elif advice.memory_delta_bytes:
         more = "more" if advice.memory_delta_bytes > 0 else "less"
-        parts.append(f"{abs(advice.memory_delta_bytes) / 1e6:,.0f} MB {more} memory for parameters and gradients")
+        parts.append(f"{size(abs(advice.memory_delta_bytes))} {more} memory for parameters and gradients")
     if _RISK[advice.risk]:
         parts.append(_RISK[advice.risk])
     return "".join(f"; {part}" for part in parts)

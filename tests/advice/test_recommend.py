@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from diag.advice.recommend import MOST, changed_arguments, memory_veto, recommend
 from diag.api import Result, analyze, open_run
@@ -83,6 +85,24 @@ def test_nothing_that_would_not_fit_into_the_devices_memory(reserved: int, fits:
         assert keeps[0].memory_delta_bytes == 24 * GB
     else:
         assert any("more device memory" in reason for reason in found.not_advised)
+
+
+@pytest.fixture(scope="module")
+def large() -> tuple[Tables, Result]:
+    tables = simulate(Plan(units=6, transfer_ns=15 * MS, regather=True, unit_bytes=4 * GB, micro_batches=2))
+    return tables, analyze(tables)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@given(capacity=st.integers(1, 200), used=st.floats(0, 1))
+def test_no_advice_ever_exceeds_the_memory(large: tuple[Tables, Result], capacity: int, used: float) -> None:
+    """Whatever the devices have, and however full they are: units of 4 GB, gathered and reduced more than once."""
+    tables, result = large
+    reserved = round(used * capacity * GB)
+    on_device = with_device(tables, capacity * GB, reserved)
+    for advice in recommend(result.attribution, on_device, result.examination).advice:
+        assert advice.memory_delta_bytes is not None
+        assert reserved + max(0, advice.memory_delta_bytes) <= capacity * GB
 
 
 def test_memory_that_nobody_recorded_is_not_filled() -> None:
