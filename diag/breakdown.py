@@ -193,6 +193,35 @@ class Efficiency:
 
 
 @dataclass(frozen=True)
+class PathStat:
+    """Time of the critical path that one rank spent on one thing in one module: what everybody waited for.
+
+    ``category``: the kind of time and, behind a slash, its finer cause ("compute/backward", "comm", "idle/launch").
+    ``module``: the innermost that a range of the trace names, "" outside of all. ``total_ns`` is the sum over the
+    table's steps, ``ns_per_step`` their mean, ``share`` the part of all steps' time.
+    """
+
+    rank: int
+    category: str
+    module: str
+    total_ns: int
+    ns_per_step: int
+    share: float
+
+
+@dataclass(frozen=True)
+class PathTable:
+    """The counted steps with a trace or, where there is none, all counted steps: ``total_ns`` of the rows add up to the
+    table's, which is the sum of the steps' ``dur_ns``, exactly. ``in_modules_ns``: the part in a module."""
+
+    rows: tuple[PathStat, ...]
+    steps: tuple[int, ...]
+    traced: bool
+    total_ns: int
+    in_modules_ns: int
+
+
+@dataclass(frozen=True)
 class MemoryPeak:
     """The most that one rank's allocator held in any step, in bytes; None where the run does not say."""
 
@@ -212,4 +241,5 @@ class Breakdowns:
     modules: tuple[ModuleTable, ...]
     efficiency: Efficiency
     memory_peaks: tuple[MemoryPeak, ...] = ()
+    path: PathTable = PathTable((), (), False, 0, 0)
     notes: tuple[str, ...] = ()  # what a table could not be made of, and why

@@ -155,7 +155,7 @@ def test_runs_of_which_little_is_known(tmp_path: Path, what: str) -> None:
         built.write(tmp_path, "rank0.json")
     result = open_run(tmp_path)
     check_sums(result)
-    for name in ("collectives", "kernels", "modules", "efficiency"):
+    for name in ("collectives", "kernels", "modules", "efficiency", "path"):
         print_table(result, name)
     content = json.loads(to_json(result, tables=True))["breakdowns"]
     assert len(content["kernels"]["rows"]) == {"kernels": 2, "operators": 2, "collective": 1}.get(what, 0)

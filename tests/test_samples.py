@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diag.api import open_run
-from diag.model import Bottleneck, Severity
+from diag.model import Bottleneck, Kind, Severity
 from diag.report.json import to_json
 
 SAMPLES = Path(__file__).parent.parent / "sample_traces"
@@ -57,3 +57,13 @@ def test_a_sample_is_small_and_names_no_machine(name: str) -> None:
     files = [p for p in (SAMPLES / name).rglob("*") if p.is_file()]
     assert sum(p.stat().st_size for p in files) < 1_000_000
     assert not [p for p in files if b"/tmp/" in p.read_bytes() or b"/home/" in p.read_bytes()]
+
+
+def test_the_path_goes_to_the_late_rank_through_a_wait_in_pieces() -> None:
+    """Rank 0 stops for 200 ms in each step. In the traced ones gloo's copies cut rank 1's waiting for it in pieces."""
+    result = open_run(SAMPLES / "fsdp2-straggler-rank0")
+    traced = [step for step in result.attribution.usable if any(parts.source == "trace" for parts in step.parts)]
+    assert traced
+    for step in traced:
+        assert sum(blame.ns for blame in step.blames if blame.rank == 0) > 180_000_000
+        assert step.on_path(Kind.COMM) < 0.2 * step.dur_ns

@@ -20,7 +20,7 @@ from tests.command import analyze_json, diag
 from tests.test_breakdowns import check_sums, rank_trace, two_ranks
 
 SAMPLES = Path(__file__).parents[1] / "sample_traces"
-NAMES = ("collectives", "kernels", "modules", "efficiency")
+NAMES = ("collectives", "kernels", "modules", "efficiency", "path")
 RUNS = sorted({name.split("/")[0] for name in FILES} - {"odd"}) + [name for name in FILES if name.startswith("odd/")]
 
 

@@ -12,11 +12,12 @@ from diag.ingest.run import RankTables, Tables
 from diag.ingest.trace import Trace
 from diag.model import Attribution
 
-from . import gpu, kernel_table, module_table
+from . import gpu, kernel_table, module_table, path_table
 from .collective_table import collective_table
 from .efficiency import Totals, efficiency, totals
 from .kept_steps import windows_of
 from .layers import Window
+from .module_charge import accounted, charge, on_paths
 from .module_ranges import module_ranges
 from .peaks import peak_of
 from .recompute import recomputed
@@ -32,8 +33,11 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
     kernels: list[pl.DataFrame] = []
     modules: dict[str, list[pl.DataFrame]] = defaultdict(list)
     sums: list[Totals] = []
+    shown = path_table.shown(counted)
+    paths, charged = on_paths(shown), []
+    accounts = path_table.by_rank(attribution.rank_steps)
     traced = 0
-    for trace in [trace for _, rank in sorted(tables.ranks.items()) for trace in rank.traces]:
+    for of_rank, trace in [(rank, trace) for _, rank in sorted(tables.ranks.items()) for trace in rank.traces]:
         windows = _windows(trace, steps)
         if not windows:
             continue
@@ -45,6 +49,8 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
         host = [window for window in host_windows(trace) if window[0] in steps]
         for found in module_ranges(trace):
             modules[found.source].append(module_table.partial(work, found, again, host))
+        own = accounted(of_rank, trace, windows, accounts.get(of_rank.rank, {}))
+        charged.append(charge(trace, own, paths.of_rank(of_rank.rank)))
         gpu.forget(trace)
     on_device = tables.on_device
     collectives = collective_table(attribution, steps, tables.world_size, gloo=not on_device)
@@ -63,6 +69,7 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
             device,
             on_device,
         ),
+        path=path_table.path_table(shown, paths, charged),
         memory_peaks=tuple(held for rank in tables.ranks.values() if (held := _memory(rank)) is not None),
         notes=_notes(attribution, traced, bool(modules), bool(collectives.rows)),
     )

@@ -39,6 +39,9 @@ def walk(
     rank = _last_done(steps)
     time = steps[rank].end_ns
     found = _Found()
+    # Where the path has gone to a late rank already. A collective may be cut in pieces, by gloo's copies for one: those
+    # after the arrival are this rank's, and only from the one around it the path jumps.
+    jumped: set[Key] = set()
     if not matched:  # nobody to wait for
         line, begin = timelines[rank], steps[rank].begin_ns
         index = line.segment_before(time)
@@ -64,7 +67,7 @@ def walk(
             start = call.start_ns  # one stretch of communication, several collectives one after the other
         key = call.key if call is not None else None
         last = None
-        if key is not None and key not in found.keys:
+        if key is not None and key not in jumped:
             last = _last_to_arrive(matched.get(key, {}), steps)
         if last is None or last[0] == rank or min(last[1], time) - start <= EPSILON_NS:
             found.add(rank, line, comm, comm, start, time, key)
@@ -75,6 +78,8 @@ def walk(
         arrival = min(last[1], time)
         found.add(rank, line, comm, comm, arrival, time, key)
         rank, time = last[0], arrival
+        if key is not None:
+            jumped.add(key)
     return found.path()
 
 

@@ -22,6 +22,10 @@ def of_label(label: int) -> tuple[Kind, Detail]:
     return Kind(label // _DETAILS), Detail(label % _DETAILS)
 
 
+def labels_of(kinds: npt.NDArray[np.integer], details: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+    return kinds.astype(np.int64) * _DETAILS + details
+
+
 def kinds_of(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return labels // _DETAILS
 
@@ -41,9 +45,8 @@ class Timeline:
         segments = [step.segments for step in ordered]
         self.start_ns = np.concatenate([s.start_ns for s in segments])
         self.end_ns = np.concatenate([s.end_ns for s in segments])
-        kind = np.concatenate([s.kind for s in segments]).astype(np.int64)
-        detail = np.concatenate([s.detail for s in segments]).astype(np.int64)
-        self.label = kind * _DETAILS + detail
+        kind = np.concatenate([s.kind for s in segments])
+        self.label = labels_of(kind, np.concatenate([s.detail for s in segments]))
         self._used = np.unique(self.label)
         self._communication = np.flatnonzero(kind == Kind.COMM)
         calls = sorted({call.key: call for step in ordered for call in step.collectives}.values(), key=_by_end)

@@ -30,6 +30,7 @@ class TableName(StrEnum):
     KERNELS = "kernels"
     MODULES = "modules"
     EFFICIENCY = "efficiency"
+    PATH = "path"
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from diag.findings import slow_modules
 from diag.findings.contended_host import contended
 from diag.findings.culprits import Culprits
 from diag.findings.shares import UNEXPLAINED, Cost
@@ -34,12 +35,11 @@ def _always_the_same(subject: Subject, culprits: Culprits, cost: str) -> Finding
     ranks, (leads, affected) = culprits.ranks, culprits.steps
     place, inside = _place(subject, ranks)
     be = "is" if len(ranks) == 1 else "are"
-    evidence = [
-        Evidence("steps", f"{ranks_text(ranks)} last, of {affected} affected steps", float(leads), "steps"),
-        *subject.per_rank("compute_ns" if subject.stages_alone else "exposed_comm_ns"),
-    ]
+    evidence = [Evidence("steps", f"{ranks_text(ranks)} last, of {affected} affected steps", float(leads), "steps")]
     if inside is not None:
-        evidence.insert(1, Evidence("segments", f"extra time in {place}, inside operators", round(inside, 3), "share"))
+        evidence.append(Evidence("segments", f"extra time in {place}, inside operators", round(inside, 3), "share"))
+    evidence += slow_modules.evidence_of(subject, ranks)
+    evidence += subject.per_rank("compute_ns" if subject.stages_alone else "exposed_comm_ns")
     return subject.costing(
         Cost.STRAGGLER,
         id="compute-straggler",

@@ -18,6 +18,7 @@ from diag.model import Finding, StepAccount
 
 _MOST_ROWS = 30  # kernels, and modules of one source
 _MOST_COLLECTIVES = 100
+_MOST_OF_PATH = 200
 
 
 def to_json(
@@ -81,6 +82,7 @@ def breakdowns_to_dict(found: Breakdowns) -> dict[str, Any]:
     content["collectives"] = _shortened(content["collectives"], _MOST_COLLECTIVES)
     content["kernels"] = _shortened(content["kernels"], _MOST_ROWS)
     content["modules"] = [_shortened(table, _MOST_ROWS) for table in content["modules"]]
+    content["path"] = _shortened(content["path"], _MOST_OF_PATH)
     return content
 
 

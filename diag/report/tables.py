@@ -21,15 +21,22 @@ from diag.breakdown import (
 
 from .cells import UNKNOWN, ms, percent, print_columns, report_console, short, size
 from .kernel_names import short_name
+from .path_table import print_path
 
 _MOST_ROWS = 20
 _CLASSES = {KernelKind.COMMUNICATION: "comm."}
-_NOTED = {"collectives": "collective", "kernels": "kernels", "modules": "module", "efficiency": "recomputation"}
+_NOTED = {
+    "collectives": "collective",
+    "kernels": "kernels",
+    "modules": "module",
+    "efficiency": "recomputation",
+    "path": "module",
+}
 _NAMES = {"all_reduce": "all-reduce", "all_gather": "all-gather", "reduce_scatter": "reduce-scatter"}
 
 
 def print_table(result: Result, name: str, console: Console | None = None) -> None:
-    """Prints one of "collectives", "kernels", "modules" and "efficiency" to standard output."""
+    """Prints one of "collectives", "kernels", "modules", "efficiency" and "path" to standard output."""
     console = report_console(console)
     found = result.breakdowns
     console.print()
@@ -42,6 +49,8 @@ def print_table(result: Result, name: str, console: Console | None = None) -> No
             _print_modules(console, table, found.kernels.unit)
     elif name == "efficiency":
         _print_efficiency(console, found)
+    elif name == "path":
+        print_path(console, found.path)
     for note in found.notes:
         if _NOTED.get(name, "") in note:
             console.print(f"[dim]{escape(note[:1].upper() + note[1:])}.[/]")
