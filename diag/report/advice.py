@@ -40,7 +40,8 @@ def print_advice(console: Console, result: Result) -> None:
 
 def _gain(advice: Advice) -> str:
     low, likely, high = (value / 1e6 for value in advice.predicted_gain_ns)
-    return f"{likely:,.0f} ms a step less, {advice.gain_share:.0%} of it (between {low:,.0f} and {high:,.0f})"
+    doubt = ", so it may gain nothing: `diag tune` measures it" if low <= 0 else ""
+    return f"{likely:,.0f} ms a step less, {advice.gain_share:.0%} of it (between {low:,.0f} and {high:,.0f}{doubt})"
 
 
 def _price(advice: Advice) -> str:

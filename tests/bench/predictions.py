@@ -35,16 +35,17 @@ from diag.tune.measure import gain as measured_gain
 from diag.tune.training import train
 
 _TINY = ("--nproc", "2", "--trace-active", "1")
-_SMALL = (*_TINY, "--preset", "small", "--batch-size", "1", "--seq-len", "64")
+_SMALL = (*_TINY, "--preset", "small", "--batch-size", "1", "--seq-len", "64", "--steps", "24")
+_LONG = (*_TINY, "--preset", "small", "--batch-size", "2", "--steps", "16")
 TRAININGS: dict[str, tuple[str, ...]] = {
     "loader, ddp": (*_TINY, "--strategy", "ddp", "--inject", "slow-loader:ms=150"),
     "loader, ddp, 60 ms": (*_TINY, "--strategy", "ddp", "--inject", "slow-loader:ms=60"),
     "loader, fsdp2": (*_TINY, "--strategy", "fsdp2", "--inject", "slow-loader:ms=250"),
     "wire": (*_TINY, "--strategy", "fsdp2", "--inject", "slow-wire"),
     "wire, more latency": (*_TINY, "--strategy", "fsdp2", "--inject", "slow-wire:ms=12,mbps=2000"),
-    "wire, larger model": (*_SMALL, "--strategy", "fsdp2", "--inject", "slow-wire:ms=5,mbps=800"),
-    "root only": (*_SMALL, "--strategy", "fsdp2", "--wrap", "root", "--inject", "slow-wire:ms=1,mbps=400"),
-    "per linear": (*_SMALL, "--strategy", "fsdp2", "--wrap", "linear", "--inject", "slow-wire:ms=3,mbps=4000"),
+    "wire, larger model": (*_SMALL, "--strategy", "fsdp2", "--inject", "slow-wire:ms=5,mbps=8000"),
+    "root only": (*_LONG, "--strategy", "fsdp2", "--wrap", "root", "--inject", "slow-wire:ms=1,mbps=3000"),
+    "per linear": (*_SMALL, "--strategy", "fsdp2", "--wrap", "linear", "--inject", "slow-wire:ms=2,mbps=16000"),
     "every micro-batch": (
         *(*_TINY, "--strategy", "ddp", "--micro-batches", "4", "--grad-sync", "every", "--inject", "slow-wire:ms=8"),
     ),
@@ -91,7 +92,7 @@ def main() -> None:
     done = list(_read(options.out))
     for name, arguments in TRAININGS.items():
         if (not options.only or name in options.only) and name not in {pair.training for pair in done}:
-            found = measure(name, (*arguments, "--steps", str(options.steps)), options.repeats)
+            found = measure(name, ("--steps", str(options.steps), *arguments), options.repeats)
             with options.out.open("a") as file:
                 file.writelines(json.dumps(pair.__dict__) + "\n" for pair in found)
             done += found

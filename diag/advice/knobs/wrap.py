@@ -10,7 +10,7 @@ from diag.advice.knobs.prefetch import next_unit
 from diag.advice.sizes import grouped
 from diag.model import Risk
 from diag.replay.mutations import in_turn
-from diag.replay.mutations.schedule import prefetch
+from diag.replay.mutations.schedule import keep_gathered, prefetch
 from diag.replay.mutations.wrapping import merge_units, split_root
 
 _COMMUNICATION = (
@@ -61,7 +61,7 @@ def _blocks(case: Case, finding: str) -> Iterator[Candidate]:
     )
     yield blocks
     # Units overlap by themselves on a GPU; on gloo only where they are prefetched.
-    yield replace(
+    ahead = replace(
         blocks,
         id="wrap-blocks-prefetch",
         change=f"{blocks.change}, and gather the next one while one computes",
@@ -69,6 +69,18 @@ def _blocks(case: Case, finding: str) -> Iterator[Candidate]:
         code={api: text for api, text in _BLOCK.items() if api != Api.FSDP2}
         | {Api.FSDP2: f"{_BLOCK[Api.FSDP2]}\n{next_unit(1, case.program.gloo)}"},
         settings={"wrap": "block", "prefetch": 1} if case.bundled else {},
+    )
+    yield ahead
+    # The root keeps its parameters for the backward, blocks do not unless they are told to.
+    kept = _BLOCK[Api.FSDP2].replace("(block)", "(block, reshard_after_forward=False)")
+    yield replace(
+        ahead,
+        id="wrap-blocks-prefetch-keep",
+        change=f"{ahead.change}; keep the parameters for the backward, as now",
+        mutation=in_turn(split_root(case.blocks), prefetch(1), keep_gathered),
+        memory_delta_bytes=size.parameters + (after - before),
+        code={Api.FSDP2: f"{kept}\n{next_unit(1, case.program.gloo)}"},
+        settings={"wrap": "block", "prefetch": 1, "reshard_after_forward": "no"} if case.bundled else {},
     )
 
 
