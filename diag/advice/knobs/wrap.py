@@ -110,7 +110,7 @@ def _merged(case: Case, finding: str, by: int, wrap: str, change: str) -> Candid
         Api.DEEPSPEED: f'"zero_optimization": {{"stage3_param_persistence_threshold": {size.largest // 4}}}',
     }
     return Candidate(
-        id="wrap-blocks" if wrap == "block" else "wrap-coarser",
+        id="wrap-blocks" if wrap == "block" else f"wrap-{wrap}-blocks",
         finding=finding,
         knob="wrap granularity",
         change=change,
