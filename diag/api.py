@@ -14,8 +14,8 @@ from diag.findings import Examination, examine
 from diag.findings.shares import CLASS_OF
 from diag.ingest.reading import Reading as Reading
 from diag.ingest.run import Tables, open_paths, rank_ranges
-from diag.model import Advice, Attribution, Bottleneck, Coverage, Finding, StepAccount, Verdict
-from diag.verdict import judge, step_bottleneck
+from diag.model import Advice, Attribution, Bottleneck, Coverage, Finding, Recommendation, StepAccount, Verdict
+from diag.verdict import class_at, judge, step_bottleneck
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,6 @@ class Result:
     examination: Examination
     coverage: Coverage
     verdict: Verdict
-    advice: tuple[Advice, ...] = ()
 
     @property
     def on_device(self) -> bool:
@@ -50,7 +49,22 @@ class Result:
 
         return breakdowns(self.tables, self.attribution)
 
+    @cached_property
+    def recommendation(self) -> Recommendation:
+        """What to change first, with what it gains by replay: made when it is first asked for."""
+        from diag.advice.recommend import recommend
+
+        return recommend(self.attribution, self.tables, self.examination)
+
+    @property
+    def advice(self) -> tuple[Advice, ...]:
+        """At most three changes, the largest predicted gain first."""
+        return self.recommendation.advice
+
     def bottleneck_of(self, step: StepAccount) -> Bottleneck:
+        stages = self.examination.stages
+        if stages is not None and stages.alone:
+            return class_at(stages.shares, step.step) or step_bottleneck(step, self.on_device)
         return step_bottleneck(step, self.on_device)
 
 
@@ -71,6 +85,8 @@ def analyze(tables: Tables) -> Result:
         clock_uncertainty_ns=attribution.clock_uncertainty_ns,
         clock_drift_ppm=attribution.clock_drift * 1e6,
         not_looked=(*examination.not_looked, *_left_out(attribution)),
+        explained_wait=attribution.explained_wait,
+        notes=tuple(f"two accounts of the run disagree: {doubt}" for doubt in examination.doubts),
     )
     verdict = judge(attribution, examination, coverage, tables)
     return Result(tables, attribution, examination, coverage, verdict)

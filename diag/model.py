@@ -36,6 +36,7 @@ class Detail(IntEnum):
     DEPENDENCY = 8  # waiting for another stream
     P2P = 9  # pipeline bubble
     OTHER = 10
+    UNKNOWN = 11  # of blame only: a rank was late, and nothing that it recorded says why
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class CollectiveCall:
     inferred: bool = False  # matched by order of calls, not by a sequence number from the library
     dtype: str = ""  # as the source spells it
     group_size: int = 0  # 0 where nothing says it; known, too, where the list of ranks was shortened
+    waited_ns: tuple[int, int] | None = None  # when a thread of the training stood still for it; None: not recorded
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,8 @@ class Coverage:
     clock_uncertainty_ns: int | None
     not_looked: tuple[str, ...] = ()  # what could not be looked for, and why
     clock_drift_ppm: float = 0.0
+    explained_wait: float | None = None  # part of the waiting for late ranks whose reason is known; None: nobody waited
+    notes: tuple[str, ...] = ()  # what else lowers the confidence
 
     @property
     def incomplete(self) -> bool:
@@ -233,6 +237,13 @@ class StepAccount:
     blames: tuple[Blame, ...]
     usable: bool = True  # False: warm-up, or next to a profiler window; shown, and left out of the verdict
     note: str = ""
+    waited_ns: int = 0  # for ranks that were late where the path met others
+    explained_ns: int = 0  # the part of it that what the late ranks did, or their links, account for
+
+    @property
+    def unexplained_ns(self) -> int:
+        """Waiting for which nothing recorded has the reason: it lies outside of the steps, and so of the path."""
+        return sum(blame.ns for blame in self.blames if blame.detail == Detail.UNKNOWN)
 
     def on_path(self, *kinds: Kind) -> int:
         return sum(self.path.total(kind) for kind in kinds)
@@ -255,6 +266,13 @@ class Attribution:
     @property
     def usable(self) -> tuple[StepAccount, ...]:
         return tuple(step for step in self.steps if step.usable)
+
+    @property
+    def explained_wait(self) -> float | None:
+        """Part of the waiting for late ranks in the steps that count whose reason is known; None: nobody waited."""
+        counted = self.usable or self.steps
+        waited = sum(step.waited_ns for step in counted)
+        return sum(step.explained_ns for step in counted) / waited if waited else None
 
 
 @dataclass(frozen=True)
@@ -307,18 +325,47 @@ class Finding:
     action: str
 
 
+class Risk(StrEnum):
+    """What a change may break: nothing, the fit into memory, the numbers that the training computes, or its meaning."""
+
+    SAFE = "safe"
+    MEMORY = "memory"
+    NUMERICS = "numerics"
+    CORRECTNESS = "correctness"
+
+
 @dataclass(frozen=True)
 class Advice:
-    """A change with its predicted gain (low, middle, high; nanoseconds a step) and memory cost in bytes."""
+    """A change with its predicted gain (low, likely, high; nanoseconds a step) and its cost in bytes of device memory.
+
+    ``finding``: the id of what it is for. ``memory_delta_bytes``: None where it cannot be told. ``command``: what tries
+    it; "" where the bundled trainer has no such option, and then ``code`` (by API) is all there is. ``settings``: the
+    options of the bundled trainer that it changes.
+    """
 
     id: str
     finding: str
     knob: str
     change: str
     predicted_gain_ns: tuple[int, int, int]
-    memory_delta_bytes: int
-    risk: str
+    memory_delta_bytes: int | None
+    risk: Risk
     command: str
+    gain_share: float = 0.0  # the likely gain, of the step
+    code: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str | int] = field(default_factory=dict)
+    assumptions: tuple[str, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """``advice``: at most three changes, the largest gain first. ``not_advised``: what else was tried, and why not.
+    ``replay_error``: how far the replay of the unchanged steps is off, 0.02 is 2 %; None where nothing was replayed."""
+
+    advice: tuple[Advice, ...] = ()
+    not_advised: tuple[str, ...] = ()
+    replay_error: float | None = None
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,24 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from diag.findings import Examination
+from diag.findings import Examination, low_mfu
 from diag.findings.culprits import Series
 from diag.findings.shares import CLASS_OF, Cost, Shares, costs_of
-from diag.findings.subject import WARN, resampled, severity
+from diag.findings.stages import Stages
+from diag.findings.subject import LEAST_FOR_BLOCKS, STAGES_ALONE, WARN, resampled, severity
 from diag.ingest.run import Tables
 from diag.model import Attribution, Bottleneck, Coverage, Finding, Severity, StepAccount, Verdict
 
 # Two causes whose shares differ by less than this are one "mixed" answer.
 TIE = 0.05
+_INTERVAL = 2.5  # per cent on either side: two causes whose order is within it are of equal weight, too
 _NO_COMMUNICATION_DATA = 0.6  # the most that can be said for sure where communication was not recorded
 _NOT_ALIGNED = 0.6  # ... and where waiting could not be told from transfer
+_COARSE = 0.5  # ... and where the stages are all there is, with communication somewhere in them
+_DOUBTED = 0.6  # ... and where two accounts of the run contradict each other
+_LATE_AT_LEAST = 0.5  # who was late is known, whatever the reason
+_BASIS = " This rests on the durations of the stages alone: no collectives tie the ranks' timelines together."
+_EXPLAINED = 0.8  # of the waiting for late ranks (science.md 2.6); below it the confidence is no more than the part
 
 
 def judge(attribution: Attribution, examination: Examination, coverage: Coverage, tables: Tables) -> Verdict:
@@ -26,21 +33,31 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
         return _undetermined("no complete step was recorded", "let the training run for some steps more")
     by_class = _by_class(shares)
     removable = {name: float(series.sum() / shares.dur_ns.sum()) for name, series in by_class.items()}
+    drawn = {name: resampled(series, shares.dur_ns) for name, series in by_class.items()}
     bottleneck, share = classify(removable)
-    if not attribution.comm_known and removable[Bottleneck.DATA] < WARN:
+    if bottleneck != Bottleneck.COMPUTE or share >= WARN:
+        bottleneck = _unless_by_chance(bottleneck, removable, drawn, len(shares.dur_ns))
+    stages = examination.stages if examination.stages is not None and examination.stages.alone else None
+    most = max(removable.values()) if stages is not None else removable[Bottleneck.DATA]
+    if not attribution.comm_known and most < WARN:
         return _undetermined(
             "the device's work was not recorded", "record a profiler window (diag run --trace), then ask again"
         )
     cause = _cause(examination.findings, bottleneck)
     level = severity(share)
+    if level == Severity.HEALTHY and (slow := _low_use(examination.findings)) is not None:
+        cause, share, level = slow, slow.share, slow.severity
     confidence = min(
-        _margin(by_class, shares.dur_ns, bottleneck),
+        _margin(drawn, bottleneck),
+        low_mfu.CONFIDENCE if cause is not None and cause.id == low_mfu.ID else 1.0,
         _enough(len(shares.dur_ns)),
-        len(coverage.ranks_used) / max(1, len(coverage.ranks_used) + len(coverage.ranks_missing)),
+        _covered(coverage, cause),
         1.0 if attribution.comm_known else _NO_COMMUNICATION_DATA,
-        1.0 if attribution.aligned or _alone(tables) else _NOT_ALIGNED,
+        _resting_on(stages) if stages is not None else _alignment(attribution, tables, share, shares),
+        _DOUBTED if examination.doubts else 1.0,
     )
     culprits = cause.ranks if cause is not None and level != Severity.HEALTHY else ()
+    headline = _headline(bottleneck, level, share, cause, examination.findings, shares, stages)
     return Verdict(
         bottleneck=bottleneck,
         severity=level,
@@ -49,7 +66,7 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
         confidence=round(min(0.99, confidence), 2),
         culprit_ranks=culprits,
         culprit_hosts=_hosts(tables, culprits),
-        headline=_headline(bottleneck, level, share, cause, examination.findings, shares),
+        headline=headline,
     )
 
 
@@ -70,8 +87,16 @@ def step_bottleneck(step: StepAccount, on_device: bool) -> Bottleneck:
         return Bottleneck.UNDETERMINED
     removable = dict.fromkeys((Bottleneck.DATA, Bottleneck.COMMUNICATION, Bottleneck.COMPUTE), 0.0)
     for cost, ns in costs_of(step, on_device).items():
-        removable[CLASS_OF[cost]] += ns / step.dur_ns
+        removable[CLASS_OF[cost]] += ns / (step.dur_ns + step.unexplained_ns)
     return classify(removable)[0]
+
+
+def class_at(shares: Shares, step: int) -> Bottleneck | None:
+    """The class of a step by the account that the verdict rests on; None for a step that does not count."""
+    if step not in shares.numbers or not shares.dur_ns[shares.numbers.index(step)]:
+        return None
+    at = shares.numbers.index(step)
+    return classify({name: float(series[at] / shares.dur_ns[at]) for name, series in _by_class(shares).items()})[0]
 
 
 def _by_class(shares: Shares) -> dict[Bottleneck, Series]:
@@ -83,17 +108,58 @@ def _by_class(shares: Shares) -> dict[Bottleneck, Series]:
     return found
 
 
-def _margin(by_class: Mapping[Bottleneck, Series], dur_ns: Series, bottleneck: Bottleneck) -> float:
-    """How often the same class comes out over resampled steps."""
-    drawn = {name: resampled(series, dur_ns) for name, series in by_class.items()}
+def _unless_by_chance(
+    bottleneck: Bottleneck, removable: Mapping[Bottleneck, float], drawn: Mapping[Bottleneck, Series], steps: int
+) -> Bottleneck:
+    """ "Mixed" where both of the top two classes are worth a warning and other steps might have them the other way
+    round."""
+    first, second, *_ = sorted(removable, key=lambda name: -removable[name])
+    if steps < LEAST_FOR_BLOCKS or removable[second] < WARN:
+        return bottleneck
+    return Bottleneck.MIXED if np.percentile(drawn[first] - drawn[second], _INTERVAL) <= 0 else bottleneck
+
+
+def _margin(drawn: Mapping[Bottleneck, Series], bottleneck: Bottleneck) -> float:
+    """How often the same class comes out over resampled steps; of a mixed run, how often both classes are worth a
+    warning."""
+    if bottleneck == Bottleneck.MIXED:
+        return float((np.sort(np.stack(list(drawn.values())), axis=0)[-2] >= WARN).mean())
     rounds = len(next(iter(drawn.values())))
     same = sum(classify({name: float(drawn[name][i]) for name in drawn})[0] == bottleneck for i in range(rounds))
     return same / rounds
 
 
+def _covered(coverage: Coverage, cause: Finding | None) -> float:
+    """The part of the ranks that were seen, and of the waiting whose reason is known where a late rank is the cause."""
+    ranks = len(coverage.ranks_used) / max(1, len(coverage.ranks_used) + len(coverage.ranks_missing))
+    explained = coverage.explained_wait
+    if cause is None or not cause.ranks or explained is None or explained >= _EXPLAINED:
+        return ranks
+    return min(ranks, max(explained, _LATE_AT_LEAST))
+
+
+def _alignment(attribution: Attribution, tables: Tables, share: float, shares: Shares) -> float:
+    """How small what the clocks may be off by is against what the verdict is about."""
+    if _alone(tables):
+        return 1.0
+    if not attribution.aligned:
+        return _NOT_ALIGNED
+    effect = max(share, WARN) * float(shares.dur_ns.mean())
+    return max(_NOT_ALIGNED, 1 - (attribution.clock_uncertainty_ns or 0) / effect) if effect else _NOT_ALIGNED
+
+
+def _resting_on(stages: Stages) -> float:
+    return STAGES_ALONE if stages.frontier.communication_known else _COARSE
+
+
 def _enough(steps: int) -> float:
     """Few steps prove little, however alike they are: the rule of succession."""
     return (steps + 1) / (steps + 2)
+
+
+def _low_use(findings: Sequence[Finding]) -> Finding | None:
+    """Computation that is slow by itself: what a run is bound by where nothing else costs time (science.md 2.7)."""
+    return next((finding for finding in findings if finding.id == low_mfu.ID), None)
 
 
 def _cause(findings: Sequence[Finding], bottleneck: Bottleneck) -> Finding | None:
@@ -110,8 +176,26 @@ def _headline(
     cause: Finding | None,
     findings: Sequence[Finding],
     shares: Shares,
+    stages: Stages | None,
+) -> str:
+    if stages is not None:
+        return _answer(bottleneck, level, share, cause, findings, shares, stages) + _BASIS
+    return _answer(bottleneck, level, share, cause, findings, shares, stages)
+
+
+def _answer(
+    bottleneck: Bottleneck,
+    level: Severity,
+    share: float,
+    cause: Finding | None,
+    findings: Sequence[Finding],
+    shares: Shares,
+    stages: Stages | None,
 ) -> str:
     step = f"{float(np.median(shares.dur_ns)) / 1e6:.0f} ms a step"
+    if stages is not None and (level == Severity.HEALTHY or cause is None):
+        unseen = "" if stages.frontier.communication_known else "; communication is not told from computation"
+        return f"No stage and no rank stands out, {step}{unseen}."
     if level == Severity.HEALTHY or cause is None:
         return f"Healthy: compute-bound, {step}; nothing removable costs more than {max(share, 0.0):.0%} of it."
     if bottleneck == Bottleneck.MIXED:

@@ -45,12 +45,22 @@ class Plan:
     optimizer_ns: int = 5 * MS
     transfer_ns: int = MS // 2
     unit_bytes: int = 4_000_000
+    ns_a_byte: float = 0.0  # added to ``transfer_ns`` for each byte of the full tensor
+    regather: bool = False  # each unit is gathered again before its backward
     jitter: float = 0.02
     seed: int = 0
     extra: Callable[[int, int], dict[str, int]] = field(default=lambda step, rank: {})
     tail: Callable[[int, int], int] = field(default=lambda step, rank: 0)  # a rank's own slow link
     clock: Callable[[int, int], int] = field(default=lambda rank, now: now)  # what the rank's clock shows at `now`
     hosts: Callable[[int], str] = field(default=lambda rank: "host-a")
+    strategy: str = "fsdp2"  # "ddp": no gathers, and one all-reduce a bucket behind its unit's backward
+    micro_batches: int = 1
+    reduce_every: bool = True  # else in the last micro-batch only
+    wire: Callable[[str, str, int], int | None] = field(default=lambda op, phase, unit: None)  # else transfer_ns
+    sizes: Callable[[str, int], int | None] = field(default=lambda op, unit: None)  # of a unit, else unit_bytes
+    tokens: Callable[[int, int], int] = field(default=lambda step, rank: 512)
+    memory: MemoryRecord | None = None
+    trainer: dict[str, object] = field(default_factory=dict)
 
 
 class _Rank:
@@ -74,24 +84,24 @@ def simulate(plan: Plan) -> Tables:
     def busy(ns: int) -> int:
         return round(ns * (1 + random.uniform(-plan.jitter, plan.jitter)))
 
-    def meet(step: int, op: str, size: int) -> None:
+    def meet(step: int, op: str, size: int, phase: str, unit: int = 0) -> None:
         nonlocal seq
         arrival = max(r.now for r in ranks)
+        own = plan.wire(op, phase, unit)
         for r in ranks:
-            end = arrival + plan.transfer_ns + plan.tail(step, r.rank)
+            wire = plan.transfer_ns + round(plan.ns_a_byte * size) if own is None else own
+            end = arrival + wire + plan.tail(step, r.rank)
             r.rows.append((step, CollectiveRow("0", seq, op, size, "float32", r.now, end, r.now, end)))
             r.now = end
         seq += 1
 
-    for step in range(plan.steps):
-        begins = [r.now for r in ranks]
-        planted = [dict(plan.extra(step, r.rank)) for r in ranks]
+    def micro_batch(step: int, planted: list[dict[str, int]], last: bool) -> None:
         for r, extra in zip(ranks, planted, strict=True):
-            r.phases, r.gc = [], []
             _phase(r, DATA, busy(plan.data_ns) + extra.get(DATA, 0))
         starts = [r.now for r in ranks]
         for unit in range(plan.units):
-            meet(step, "all_gather", plan.unit_bytes)
+            if plan.strategy == "fsdp2":
+                meet(step, "all_gather", size_of("all_gather", unit), FORWARD, unit)
             for r, extra in zip(ranks, planted, strict=True):
                 r.now += busy(plan.unit_ns)
                 if unit == 0:
@@ -102,29 +112,58 @@ def simulate(plan: Plan) -> Tables:
         _close(ranks, FORWARD, starts)
         starts = [r.now for r in ranks]
         for unit in range(plan.units):
+            if plan.regather:
+                for r in ranks:
+                    r.now += 1000  # the host is in backward when it gathers
+                meet(step, "all_gather", size_of("all_gather", unit), BACKWARD, unit)
             for r, extra in zip(ranks, planted, strict=True):
                 r.now += busy(2 * plan.unit_ns) + (extra.get(BACKWARD, 0) if unit == 0 else 0)
-            meet(step, "reduce_scatter", plan.unit_bytes)
+            if last or plan.reduce_every:
+                op = "reduce_scatter" if plan.strategy == "fsdp2" else "all_reduce"
+                meet(step, op, size_of(op, unit), BACKWARD, unit)
         _close(ranks, BACKWARD, starts)
+
+    def size_of(op: str, unit: int) -> int:
+        own = plan.sizes(op, unit)
+        return plan.unit_bytes if own is None else own
+
+    for step in range(plan.steps):
+        begins = [r.now for r in ranks]
+        planted = [dict(plan.extra(step, r.rank)) for r in ranks]
+        for r in ranks:
+            r.phases, r.gc = [], []
+        for micro in range(plan.micro_batches):
+            micro_batch(step, planted if micro == 0 else [{} for _ in ranks], micro == plan.micro_batches - 1)
         starts = [r.now for r in ranks]
         for r, extra in zip(ranks, planted, strict=True):
             r.now += busy(plan.optimizer_ns) + extra.get(OPTIMIZER, 0)
-        meet(step, "all_reduce", 4)
+        meet(step, "all_reduce", 4, OPTIMIZER)
         _close(ranks, OPTIMIZER, starts)
         for r, extra, begin in zip(ranks, planted, begins, strict=True):
             if extra.get(CHECKPOINT):
                 _phase(r, CHECKPOINT, extra[CHECKPOINT])
-            memory = MemoryRecord(rss=10**9 + r.rank)
-            r.steps.append(StepRecord(step, begin, r.now, r.phases, tokens=512, gc=r.gc, memory=memory))
+            memory = plan.memory or MemoryRecord(rss=10**9 + r.rank)
+            r.steps.append(
+                StepRecord(
+                    step,
+                    begin,
+                    r.now,
+                    r.phases,
+                    micro_batches=plan.micro_batches,
+                    tokens=plan.tokens(step, r.rank),
+                    gc=r.gc,
+                    memory=memory,
+                )
+            )
     tables = {r.rank: _tables(plan, r) for r in ranks}
     manifest = Manifest(
         run_id="simulated",
         created_unix_ns=0,
         world_size=plan.ranks,
         backend="gloo",
-        strategy="fsdp2",
+        strategy=plan.strategy,
         device="cpu",
-        trainer={"num_workers": 1},
+        trainer={"num_workers": 1, **plan.trainer},
     )
     return Tables(Path("simulated"), manifest, plan.ranks, tables, ())
 
@@ -150,6 +189,11 @@ def write_run(tables: Tables, folder: Path) -> RunLayout:
 
 def without_rank(tables: Tables, rank: int) -> Tables:
     return replace(tables, ranks={r: t for r, t in tables.ranks.items() if r != rank})
+
+
+def without_collectives(tables: Tables) -> Tables:
+    """The same run where only the steps were recorded."""
+    return replace(tables, ranks={r: replace(t, rows=(), groups={}) for r, t in tables.ranks.items()})
 
 
 def _phase(r: _Rank, name: str, ns: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -105,6 +106,34 @@ def test_a_straggler_that_moves_on_is_no_rank() -> None:
     verdict = verdict_of(plan).verdict
     assert (verdict.bottleneck, verdict.cause) == (Bottleneck.COMPUTE, "compute-imbalance")
     assert verdict.culprit_ranks == ()
+
+
+@pytest.mark.parametrize(("of_ten", "culprits"), [(8, (1,)), (7, (1,)), (5, ())])
+def test_who_is_late_in_three_steps_of_five_is_named(of_ten: int, culprits: tuple[int, ...]) -> None:
+    plan = Plan(ranks=4, steps=42, extra=lambda step, rank: {FORWARD: 60 * MS} if rank == (step % 10 < of_ten) else {})
+    verdict = verdict_of(plan).verdict
+    assert verdict.cause == ("compute-straggler" if culprits else "compute-imbalance")
+    assert verdict.culprit_ranks == culprits
+
+
+def longest(step: int) -> int:
+    return step * 7 % 4
+
+
+@pytest.mark.parametrize(
+    ("tokens", "cause"),
+    [
+        (lambda step, rank: 900 if rank == longest(step) else 512, "load-imbalance"),
+        (lambda step, rank: 900 if rank == (longest(step) + 1) % 4 else 512, "compute-imbalance"),
+        (lambda step, rank: 512, "compute-imbalance"),
+        (lambda step, rank: 0, "compute-imbalance"),
+    ],
+    ids=["the late rank has most", "another one has", "all have as many", "not recorded"],
+)
+def test_a_straggler_that_moves_on_with_the_longest_batch(tokens: Callable[[int, int], int], cause: str) -> None:
+    late = Plan(ranks=4, tokens=tokens, extra=lambda step, rank: {FORWARD: 60 * MS} if rank == longest(step) else {})
+    verdict = verdict_of(late).verdict
+    assert (verdict.bottleneck, verdict.cause, verdict.culprit_ranks) == (Bottleneck.COMPUTE, cause, ())
 
 
 def test_checkpoints() -> None:

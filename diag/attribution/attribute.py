@@ -53,7 +53,6 @@ def attribute(tables: Tables) -> Attribution:
     matched = by_key({rank: _calls(own) for rank, own in placed.items() if rank in tied})
     timelines = {rank: Timeline(own) for rank, own in placed.items() if own}
     meetings = Meetings(matched, timelines)
-    disturbed = _compiling(ranks) | _disturbed(tables)
     by_step: dict[int, dict[int, RankStep]] = defaultdict(dict)
     for rank, own in placed.items():
         for step in own:
@@ -63,12 +62,13 @@ def attribute(tables: Tables) -> Attribution:
     arrivals: dict[int, list[tuple[Key, int, int]]] = defaultdict(list)
     for met in collectives:
         arrivals[met.step].append((met.key, met.last_arriver, met.arrival_ns))
-    warm_from = _first_warm_step(ranks, sorted(by_step))
+    left_out = steps_left_out(tables, sorted(by_step))
     accounts = []
     for number, members in sorted(by_step.items()):
         path = walk(_comparable(members, tied), timelines, matched)
         held = held_up_at(path, sorted(arrivals[number], key=lambda arrival: (arrival[2], arrival[0])))
-        note = "warm-up" if number < warm_from else disturbed.get(number, "")
+        late = meetings.lateness(held)
+        note = left_out.get(number, "")
         accounts.append(
             StepAccount(
                 step=number,
@@ -78,9 +78,11 @@ def attribute(tables: Tables) -> Attribution:
                     for rank, s in sorted(members.items())
                 ),
                 path=path,
-                blames=meetings.blames(held),
+                blames=late.blames,
                 usable=not note,
                 note=note,
+                waited_ns=late.waited_ns,
+                explained_ns=late.explained_ns,
             )
         )
     return Attribution(
@@ -234,6 +236,14 @@ def _measured(matched: _Matched, by_step: Mapping[int, Mapping[int, RankStep]]) 
         }
         found.extend(measure(number, key, matched[key]) for key in keys if key in matched)
     return tuple(found)
+
+
+def steps_left_out(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:
+    """Of these steps, in order, those that do not show what the run is like, each with the reason."""
+    ranks = {rank: t for rank, t in tables.ranks.items() if not t.empty}
+    warm_from = _first_warm_step(ranks, numbers)
+    warming = {number: "warm-up" for number in numbers if number < warm_from}
+    return _compiling(ranks) | _disturbed(tables) | warming
 
 
 def _disturbed(tables: Tables) -> dict[int, str]:

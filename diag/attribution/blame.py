@@ -1,22 +1,34 @@
 """Why the last rank was late: what it did differently from the others since they last met (science.md 2.6).
 
 A wait is never a cause. At each collective on the path the ranks' activity since the previous meeting is compared: only
-what a rank did beyond the median of the others is charged to it, and at most as long as the others really waited.
+what a rank did beyond the median of the others is charged to it, and at most as long as the others really waited. Time
+in between of which nothing was recorded (it lies outside of the steps) is charged as such: late for no known reason.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from diag.attribution.critical_path import EPSILON_NS
 from diag.attribution.match import Key
 from diag.attribution.timeline import Timeline, label_of, of_label
-from diag.model import Blame, CollectiveCall, Kind
+from diag.model import Blame, CollectiveCall, Detail, Kind
 
+_UNKNOWN = label_of(Kind.IDLE, Detail.UNKNOWN)
 _COMM_LABELS = [label_of(Kind.COMM, detail) for detail in range(label_of(1, 0) - label_of(0, 0))]
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """Who was late in a step. ``explained_ns``: the part of ``waited_ns`` whose reason is known."""
+
+    blames: tuple[Blame, ...]
+    waited_ns: int
+    explained_ns: int
 
 
 class Meetings:
@@ -33,24 +45,36 @@ class Meetings:
             keys.sort(key=lambda key: min(call.start_ns for call in matched[key].values()))
             self._previous.update(zip(keys[1:], keys, strict=False))
 
-    def blames(self, met: Iterable[Key]) -> tuple[Blame, ...]:
+    def lateness(self, met: Iterable[Key]) -> Lateness:
         """Over all collectives at which the path met other ranks."""
         blamed: dict[tuple[int, int], int] = defaultdict(int)
+        waited = explained = 0
         for key in met:
             members = self._matched[key]
             late = self._late(members)
             if not late:
                 continue
-            activity = {rank: self._since_last(key, rank) for rank in members}
+            activity, blank = {}, {}
+            for rank, call in members.items():
+                since = self._last_met_ns(key, rank, call.start_ns)
+                activity[rank] = self._timelines[rank].activity(since, call.start_ns)
+                blank[rank] = call.start_ns - since - int(activity[rank].sum())
             for rank, late_ns in late.items():
                 others = np.median(np.stack([activity[r] for r in members if r != rank]), axis=0).astype(np.int64)
                 excess = np.maximum(activity[rank] - others, 0)
                 excess[_COMM_LABELS] = 0  # its own waits are not its fault
                 total = int(excess.sum())
+                waited += late_ns
+                unknown = max(0, blank[rank] - int(np.median([ns for r, ns in blank.items() if r != rank])))
+                unknown = min(unknown, late_ns)
+                explained += late_ns - unknown
+                if unknown > EPSILON_NS:
+                    blamed[rank, _UNKNOWN] += unknown
                 share = min(1.0, late_ns / total) if total else 0.0
                 for label in np.flatnonzero(excess):
                     blamed[rank, int(label)] += round(int(excess[label]) * share)
-        return tuple(Blame(rank, *of_label(label), ns) for (rank, label), ns in sorted(blamed.items()) if ns > 0)
+        blames = tuple(Blame(rank, *of_label(label), ns) for (rank, label), ns in sorted(blamed.items()) if ns > 0)
+        return Lateness(blames, waited, explained)
 
     def _late(self, members: Mapping[int, CollectiveCall]) -> dict[int, int]:
         """Ranks for which most of the others stood still, and how long: waiting that computation hid costs nothing."""
@@ -68,17 +92,13 @@ class Meetings:
     def _stood_still(self, rank: int, start_ns: int, end_ns: int) -> int:
         return int(self._timelines[rank].activity(start_ns, end_ns)[_COMM_LABELS].sum())
 
-    def _since_last(self, key: Key, rank: int) -> np.ndarray:
-        arrival = self._matched[key][rank].start_ns
-        since = self._last_met_ns(key, rank, arrival)
-        return self._timelines[rank].activity(since, arrival)
-
     def _last_met_ns(self, key: Key, rank: int, arrival: int) -> int:
-        """When the rank last left a meeting before ``arrival``: its end, or its start if it was still under way."""
+        """When the rank last left a meeting before ``arrival``: its end, or its start if it was still under way; where
+        its records begin, if there was none."""
         previous = self._previous.get(key)
         while previous is not None and rank not in self._matched[previous]:
             previous = self._previous.get(previous)
         if previous is None:
-            return arrival - 3_600_000_000_000  # the whole of what was recorded before
+            return min(int(self._timelines[rank].start_ns[0]), arrival)
         call = self._matched[previous][rank]
         return call.end_ns if call.end_ns <= arrival else min(call.start_ns, arrival)

@@ -28,7 +28,7 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
     """All tables over the steps that the verdict counts. Pure; reads the traces again, so call it when asked for."""
     counted = attribution.usable or attribution.steps
     steps = frozenset(step.step for step in counted)
-    device, peak = _device(tables), peak_of(_device(tables))
+    device, peak = device_of(tables), peak_of(device_of(tables))
     kernels: list[pl.DataFrame] = []
     modules: dict[str, list[pl.DataFrame]] = defaultdict(list)
     sums: list[Totals] = []
@@ -72,7 +72,7 @@ def _windows(trace: Trace, steps: frozenset[int]) -> list[Window]:
     return [window for window in windows_of(trace) if window[0] in steps]
 
 
-def _device(tables: Tables) -> str | None:
+def device_of(tables: Tables) -> str | None:
     """The accelerator's name, of the first rank that says it."""
     for rank in tables.ranks.values():
         if rank.identity is not None and rank.identity.device != "cpu":

@@ -23,7 +23,7 @@ def held_up_at(path: CriticalPath, arrivals: Iterable[tuple[Key, int, int]]) -> 
     ranks = np.array([rank for _, rank, _ in arrivals], dtype=np.int64)
     # An arrival is where a piece ends; the next one is the transfer, or the wait of somebody who came earlier.
     before = np.searchsorted(path.start_ns, at, side="left") - 1
-    met = np.zeros(len(at), dtype=np.bool_)
+    met = at == path.start_ns[0]  # a rank whose step begins with its arrival leaves no piece before it
     for near in (before, before + 1):
         index = np.clip(near, 0, len(path.start_ns) - 1)
         met |= (path.rank[index] == ranks) & (path.start_ns[index] <= at) & (at <= path.end_ns[index])

@@ -18,7 +18,7 @@ from .recompute import Recomputed
 from .work import Work
 
 LEAST_COVERED = 0.8  # of the time in matrix products, convolutions and attention, for HFU
-_ON_CPU = "the run is on a CPU, and there is no peak to compare with"
+_ON_CPU = "the run is on a CPU"
 
 
 @dataclass(frozen=True)

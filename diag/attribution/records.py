@@ -79,6 +79,7 @@ def calls_of(rows: Sequence[CollectiveRow], groups: Mapping[str, Sequence[int]])
                 row.end_ns,
                 dtype=row.dtype,
                 group_size=len(ranks),
+                waited_ns=_waited(row),
             )
         )
     return sorted(calls, key=lambda call: call.start_ns)
@@ -86,11 +87,13 @@ def calls_of(rows: Sequence[CollectiveRow], groups: Mapping[str, Sequence[int]])
 
 def blocked(rows: Sequence[CollectiveRow]) -> iv.Intervals:
     """When a thread of the training stood still for a collective."""
-    return iv.make(
-        (row.wait_start_ns, row.wait_end_ns)
-        for row in rows
-        if row.wait_start_ns is not None and row.wait_end_ns is not None
-    )
+    return iv.make(waited for row in rows if (waited := _waited(row)) is not None)
+
+
+def _waited(row: CollectiveRow) -> tuple[int, int] | None:
+    if row.wait_start_ns is None or row.wait_end_ns is None:
+        return None
+    return row.wait_start_ns, row.wait_end_ns
 
 
 def _layers(records: Sequence[StepRecord], waits: iv.Intervals) -> list[Layer]:

@@ -23,7 +23,7 @@ def intervals_of(segments: Segments, kind: Kind) -> Intervals:
 def shift_call(call: CollectiveCall, delta_ns: int) -> CollectiveCall:
     if delta_ns == 0:
         return call
-    return replace(call, start_ns=call.start_ns + delta_ns, end_ns=call.end_ns + delta_ns)
+    return _moved(call, lambda time_ns: time_ns + delta_ns)
 
 
 def shift(step: RankStep, delta_ns: int) -> RankStep:
@@ -48,7 +48,10 @@ def on_clock(step: RankStep, clock: Callable[[Times], Times]) -> RankStep:
         return int(clock(np.array([time_ns], dtype=np.int64))[0])
 
     segments = replace(step.segments, start_ns=clock(step.segments.start_ns), end_ns=clock(step.segments.end_ns))
-    calls = [replace(call, start_ns=at(call.start_ns), end_ns=at(call.end_ns)) for call in step.collectives]
-    return replace(
-        step, begin_ns=at(step.begin_ns), end_ns=at(step.end_ns), segments=segments, collectives=tuple(calls)
-    )
+    calls = tuple(_moved(call, at) for call in step.collectives)
+    return replace(step, begin_ns=at(step.begin_ns), end_ns=at(step.end_ns), segments=segments, collectives=calls)
+
+
+def _moved(call: CollectiveCall, at: Callable[[int], int]) -> CollectiveCall:
+    waited = call.waited_ns and (at(call.waited_ns[0]), at(call.waited_ns[1]))
+    return replace(call, start_ns=at(call.start_ns), end_ns=at(call.end_ns), waited_ns=waited)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -29,39 +29,42 @@ Row = dict[str, Any]
 
 
 def with_callers(trace: Trace, work: pl.DataFrame) -> list[Row]:
-    """The communication as rows in order of time, with the columns ``param_*`` and ``caller_*``: start, end, name,
-    shapes and arguments of the ``record_param_comms`` and of the ``nccl:*`` or like range around its launch, null
+    """The communication as rows in order of time, with the columns ``param_start``, where the ``record_param_comms``
+    around its launch begins, and ``caller_*``: start, name and shapes of the ``nccl:*`` or like range around it; null
     without one. Arguments that the work itself lacks (profilers before torch 2.2) are filled in from the former."""
     host = trace.select(names.CPU_OP, names.ANNOTATION, name=comm_names.CALL_PATTERN, arguments=True)
-    filled = work
-    for prefix, is_param in (("param", True), ("caller", False)):
-        around = (
-            host.filter((pl.col("name") == comm_names.PARAM_COMMS) == is_param)
-            .select(
-                pl.col("ts_ns").alias("launch_ns"),
-                pl.col("thread").alias("launch_thread"),
-                pl.col("ts_ns").alias(f"{prefix}_start"),
-                (pl.col("ts_ns") + pl.col("dur_ns")).alias(f"{prefix}_end"),
-                pl.col("name").cast(pl.String).alias(f"{prefix}_name"),
-                pl.col("input_dims").alias(f"{prefix}_dims"),
-                pl.col("input_type").alias(f"{prefix}_type"),
-                *(pl.col(key).alias(f"{prefix}_{key}") for key in ARGS),
-            )
-            .sort("launch_ns")
-        )
-        filled = filled.sort("launch_ns", nulls_last=True).join_asof(
-            around, on="launch_ns", by="launch_thread", strategy="backward", check_sortedness=False
-        )
-        inside = pl.col("launch_ns") < pl.col(f"{prefix}_end")
-        filled = filled.with_columns(
-            pl.when(inside).then(pl.col(name)).otherwise(None).alias(name)
-            for name in around.columns
-            if name.startswith(prefix)
-        )
-    filled = filled.with_columns(pl.coalesce(pl.col(key), pl.col(f"param_{key}")).alias(key) for key in ARGS)
-    rows = filled.sort("ts_ns").to_dicts()
+    is_param = pl.col("name") == comm_names.PARAM_COMMS
+    shown = ("ts_ns", "dur_ns", "name", "cat", "launch_ns", "launch_thread")
+    filled = work.select(*shown, *ARGS).sort("launch_ns", nulls_last=True)
+    filled = _with_range(filled, host.filter(is_param), "param", {key: key for key in ARGS})
+    filled = filled.select(
+        *shown, "param_start", *(pl.coalesce(pl.col(key), pl.col(f"param_{key}")).alias(key) for key in ARGS)
+    )
+    described = {"name": "name", "dims": "input_dims", "type": "input_type"}
+    filled = _with_range(
+        filled, host.filter(~is_param).with_columns(pl.col("name").cast(pl.String)), "caller", described
+    )
+    rows = filled.drop("caller_end").sort("ts_ns").to_dicts()
     _describe_coalesced(rows, host)
     return _one_a_call(rows)
+
+
+def _with_range(work: pl.DataFrame, ranges: pl.DataFrame, prefix: str, columns: Mapping[str, str]) -> pl.DataFrame:
+    """``work``, which is in order of launches, with start, end and the columns of the range around each launch."""
+    around = ranges.select(
+        pl.col("ts_ns").alias("launch_ns"),
+        pl.col("thread").alias("launch_thread"),
+        pl.col("ts_ns").alias(f"{prefix}_start"),
+        (pl.col("ts_ns") + pl.col("dur_ns")).alias(f"{prefix}_end"),
+        *(pl.col(column).alias(f"{prefix}_{name}") for name, column in columns.items()),
+    ).sort("launch_ns")
+    joined = work.join_asof(around, on="launch_ns", by="launch_thread", strategy="backward", check_sortedness=False)
+    inside = pl.col("launch_ns") < pl.col(f"{prefix}_end")
+    return joined.with_columns(
+        pl.when(inside).then(pl.col(name)).otherwise(None).alias(name)
+        for name in around.columns
+        if name.startswith(prefix)
+    )
 
 
 def point_to_point(trace: Trace, work: pl.DataFrame) -> pl.Series:

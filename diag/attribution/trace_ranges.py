@@ -128,11 +128,6 @@ def compiling(trace: Trace) -> Intervals:
     return as_intervals(named(trace, range_names.COMPILING_PATTERN, names.CPU_OP, names.ANNOTATION))
 
 
-def compiled_within(trace: Trace, begin: int, end: int) -> bool:
-    """Whether ``torch.compile`` compiled or tuned something in ``[begin, end)`` ns, on the host."""
-    return len(iv.clip(compiling(trace), begin, end)) > 0
-
-
 def _own(name: str) -> str:
     return f"^{re.escape(records.PHASE_RANGE + name)}$"
 

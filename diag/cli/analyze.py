@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -121,6 +122,8 @@ def analyze(
 
     Exit code 0: analysed; 4: analysed, but data is missing (said in the report); 1: nothing to analyse.
     """
+    # Nothing here multiplies matrices, and OpenBLAS's threads spin when numpy is loaded: 60 ms of CPU time.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from diag.api import Reading, open_run
     from diag.cli.progress import reading_progress
     from diag.report.json import save, to_json

@@ -12,6 +12,7 @@ from diag import __version__
 from diag.cli.analyze import analyze
 from diag.cli.dashboard import dashboard
 from diag.cli.run import run
+from diag.cli.tune import tune
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.errors import DiagError
 
@@ -40,6 +41,7 @@ def _options(
 app.command()(run)
 app.command()(analyze)
 app.command()(dashboard)
+app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(tune)
 
 
 def main() -> NoReturn:

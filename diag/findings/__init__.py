@@ -11,17 +11,27 @@ from dataclasses import dataclass
 
 from diag.findings import (
     checkpoint_stall,
+    ddp_buckets,
     exposed_communication,
     exposed_copy,
     garbage_collection,
     host_bound,
+    low_bus_bandwidth,
+    low_mfu,
     memory_pressure,
     mismatched_collectives,
+    missing_prefetch,
+    recompute_with_memory_free,
+    reduce_scatter_stall,
+    regather_in_backward,
     slow_data,
     straggler,
+    sync_every_micro_step,
+    throttled_device,
 )
 from diag.findings.noise import noise_of
 from diag.findings.shares import Shares, shares_of
+from diag.findings.stages import Stages, disagreement, stages_of
 from diag.findings.subject import Subject
 from diag.ingest.run import Tables
 from diag.model import Attribution, Finding
@@ -31,32 +41,62 @@ REGISTRY: dict[str, Callable[[Subject], Sequence[Finding]]] = {
     "slow data loading": slow_data.find,
     "exposed host-to-device copies": exposed_copy.find,
     "exposed communication": exposed_communication.find,
+    "collectives below their group's best": low_bus_bandwidth.find,
+    "gathers that nothing prefetches": missing_prefetch.find,
+    "gathers in the backward": regather_in_backward.find,
+    "reductions in every micro-batch": sync_every_micro_step.find,
+    "a backward that waits for reductions": reduce_scatter_stall.find,
+    "buckets that are reduced late": ddp_buckets.find,
     "a slow rank": straggler.find,
+    "a throttled device": throttled_device.find,
     "garbage collection pauses": garbage_collection.find,
     "checkpoint stalls": checkpoint_stall.find,
     "a device that waits for its host": host_bound.find,
     "memory pressure": memory_pressure.find,
+    "recomputation with memory to spare": recompute_with_memory_free.find,
+    "low use of the device's arithmetic": low_mfu.find,
     "collectives of different sizes": mismatched_collectives.find,
+}
+
+# Why a question cannot be answered, where the diagnosis itself knows best; the others are in ``Subject.cannot_look``.
+LIMITS: dict[str, Callable[[Subject], str]] = {
+    "collectives below their group's best": low_bus_bandwidth.cannot_look,
+    "gathers that nothing prefetches": missing_prefetch.cannot_look,
+    "gathers in the backward": regather_in_backward.cannot_look,
+    "reductions in every micro-batch": sync_every_micro_step.cannot_look,
+    "a backward that waits for reductions": reduce_scatter_stall.cannot_look,
+    "buckets that are reduced late": ddp_buckets.cannot_look,
+    "a throttled device": throttled_device.cannot_look,
+    "recomputation with memory to spare": recompute_with_memory_free.cannot_look,
+    "low use of the device's arithmetic": low_mfu.cannot_look,
 }
 
 
 @dataclass(frozen=True)
 class Examination:
-    """``findings``: most expensive first. ``not_found`` and ``not_looked`` (with the reason) complete the picture."""
+    """``findings``: most expensive first. ``not_found`` and ``not_looked`` (with the reason) complete the picture.
+    ``stages``: the account from the durations of stages, None where there is none; ``doubts``: what contradicts the
+    findings."""
 
     findings: tuple[Finding, ...]
     not_found: tuple[str, ...]
     not_looked: tuple[str, ...]
     shares: Shares
+    stages: Stages | None = None
+    doubts: tuple[str, ...] = ()
 
 
 def examine(attribution: Attribution, tables: Tables) -> Examination:
     """Asks every diagnosis."""
-    subject = Subject(attribution, tables, shares_of(attribution, tables.on_device, noise_of(tables)))
+    noise = noise_of(tables)
+    shares, stages = shares_of(attribution, tables.on_device, noise), stages_of(attribution, tables, noise)
+    doubt = disagreement(stages, shares)
+    alone = stages is not None and stages.alone
+    subject = Subject(attribution, tables, stages.shares if stages is not None and alone else shares, alone)
     found: list[Finding] = []
     not_found, not_looked = [], []
     for question, find in REGISTRY.items():
-        reason = subject.cannot_look(question)
+        reason = subject.cannot_look(question) or (LIMITS[question](subject) if question in LIMITS else "")
         if reason:
             not_looked.append(f"{question}: {reason}")
             continue
@@ -65,4 +105,6 @@ def examine(attribution: Attribution, tables: Tables) -> Examination:
         if not answers:
             not_found.append(question)
     found.sort(key=lambda finding: (-finding.share, finding.id))
-    return Examination(tuple(found), tuple(not_found), tuple(not_looked), subject.shares)
+    return Examination(
+        tuple(found), tuple(not_found), tuple(not_looked), subject.shares, stages, (doubt,) if doubt else ()
+    )

@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from diag.findings.subject import Subject, ranks_text
+from diag.ingest.run import Tables
 from diag.model import Evidence, Finding, Severity
 
 NEAR_FULL = 0.90  # science.md 2.8
 
 
-def find(subject: Subject) -> list[Finding]:
-    peaks: dict[int, float] = {}
-    retries: dict[int, int] = {}
-    for rank, tables in subject.tables.ranks.items():
-        memories = [s.memory for s in tables.steps if s.memory is not None and s.memory.capacity]
+@dataclass(frozen=True)
+class Peak:
+    """The most that one rank's allocator held, in bytes, and how often it had to try again."""
+
+    rank: int
+    reserved: int
+    capacity: int
+    retries: int
+
+
+def peaks_of(tables: Tables) -> list[Peak]:
+    """Of the ranks whose device says how much memory it has."""
+    found = []
+    for rank, own in tables.ranks.items():
+        memories = [s.memory for s in own.steps if s.memory is not None and s.memory.capacity]
         if memories:
-            peaks[rank] = max((m.reserved or 0) / (m.capacity or 1) for m in memories)
-            retries[rank] = (memories[-1].alloc_retries or 0) - (memories[0].alloc_retries or 0)
+            fullest = max(memories, key=lambda m: (m.reserved or 0) / (m.capacity or 1))
+            retries = (memories[-1].alloc_retries or 0) - (memories[0].alloc_retries or 0)
+            found.append(Peak(rank, fullest.reserved or 0, fullest.capacity or 1, retries))
+    return found
+
+
+def find(subject: Subject) -> list[Finding]:
+    held = peaks_of(subject.tables)
+    peaks = {peak.rank: peak.reserved / peak.capacity for peak in held}
+    retries = {peak.rank: peak.retries for peak in held}
     full = tuple(rank for rank, peak in peaks.items() if peak >= NEAR_FULL)
     retried = tuple(rank for rank, count in retries.items() if count > 0)
     found = []

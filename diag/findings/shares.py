@@ -43,6 +43,7 @@ _BLAMED_AS = {
     Kind.COMPUTE: Cost.STRAGGLER,
     Kind.IDLE: Cost.STRAGGLER,
 }
+UNEXPLAINED = 0.2  # of the waiting (science.md 2.6: 0.8 explained): from here on the cause is left open
 _HOST_DETAILS = (Detail.LAUNCH, Detail.SYNC, Detail.ALLOCATOR)
 
 
@@ -56,13 +57,14 @@ def costs_of(step: StepAccount, on_device: bool) -> dict[Cost, int]:
     if on_device:
         costs[Cost.HOST] = sum(step.path.total(Kind.IDLE, detail) for detail in _HOST_DETAILS)
     for blame in step.blames:
-        if _BLAMED_AS.get(blame.kind) == Cost.STRAGGLER and blame.detail != Detail.GC:
+        if _BLAMED_AS.get(blame.kind) == Cost.STRAGGLER and blame.detail not in (Detail.GC, Detail.UNKNOWN):
             costs[Cost.STRAGGLER] += blame.ns
     # Several ranks can be late at one meeting, and be late because their hosts are: together they cost at most what of
     # the path is neither communication nor data.
     left = step.on_path(Kind.COMPUTE, Kind.IDLE) - costs[Cost.GC]
     costs[Cost.STRAGGLER] = min(costs[Cost.STRAGGLER], left)
     costs[Cost.HOST] = min(costs[Cost.HOST], left - costs[Cost.STRAGGLER])
+    costs[Cost.STRAGGLER] += step.unexplained_ns
     return {cost: ns for cost, ns in costs.items() if ns}
 
 
@@ -86,6 +88,14 @@ class Shares:
         """Part of the time of all steps, 0 to 1."""
         total = float(self.dur_ns.sum())
         return float(self.cost(cost).sum()) / total if total else 0.0
+
+    @property
+    def unexplained(self) -> float:
+        """Of the waiting for slower ranks, the part that nothing they recorded explains."""
+        total = sum(float(series.sum()) for series in self.blame_ns.get(Cost.STRAGGLER, {}).values())
+        blamed = self.blame_detail_ns.items()
+        unknown = sum(float(series.sum()) for (_, _, detail), series in blamed if detail == Detail.UNKNOWN)
+        return unknown / total if total else 0.0
 
     def culprits(self, cost: Cost) -> Culprits:
         """Who is late with this, if it is always the same."""
@@ -122,7 +132,7 @@ def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares
             tail_ns[rank][i] += min(max(0, tail - noise.tail_ns), int(path.end_ns[at] - path.start_ns[at]))
     return Shares(
         numbers=tuple(step.step for step in steps),
-        dur_ns=np.array([step.dur_ns for step in steps], dtype=np.float64),
+        dur_ns=np.array([step.dur_ns + step.unexplained_ns for step in steps], dtype=np.float64),
         cost_ns=dict(cost_ns),
         blame_ns={cost: dict(by_rank) for cost, by_rank in blame_ns.items()},
         tail_ns=dict(tail_ns),

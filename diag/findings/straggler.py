@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from diag.findings.culprits import Culprits
-from diag.findings.shares import Cost
+from diag.findings.shares import UNEXPLAINED, Cost
 from diag.findings.subject import MENTION, Subject, mean_ns, ranks_text
+from diag.findings.throttled_device import throttled_ranks
+from diag.findings.token_balance import longest_batch_last
 from diag.model import Detail, Evidence, Finding, Kind
 
 _WHERE = {Detail.FORWARD: "forward", Detail.BACKWARD: "backward", Detail.OPTIMIZER: "the optimizer"}
@@ -16,6 +18,10 @@ def find(subject: Subject) -> list[Finding]:
         return []
     culprits = shares.culprits(Cost.STRAGGLER)
     cost = f"{mean_ns(shares.cost(Cost.STRAGGLER)) / 1e6:.0f} ms a step"
+    if subject.once(throttled_ranks):
+        return []  # a known reason: diag.findings.throttled_device has these nanoseconds
+    if shares.unexplained > UNEXPLAINED:
+        return [_for_no_known_reason(subject, culprits, cost, shares.unexplained)]
     return [
         _always_the_same(subject, culprits, cost) if culprits.ranks else _now_this_now_that(subject, culprits, cost)
     ]
@@ -27,7 +33,7 @@ def _always_the_same(subject: Subject, culprits: Culprits, cost: str) -> Finding
     be = "is" if len(ranks) == 1 else "are"
     evidence = [
         Evidence("steps", f"{ranks_text(ranks)} last, of {affected} affected steps", float(leads), "steps"),
-        *subject.per_rank("exposed_comm_ns"),
+        *subject.per_rank("compute_ns" if subject.stages_alone else "exposed_comm_ns"),
     ]
     if inside is not None:
         evidence.insert(1, Evidence("segments", f"extra time in {place}, inside operators", round(inside, 3), "share"))
@@ -43,6 +49,9 @@ def _always_the_same(subject: Subject, culprits: Culprits, cost: str) -> Finding
 
 def _now_this_now_that(subject: Subject, culprits: Culprits, cost: str) -> Finding:
     leads, affected = culprits.steps
+    longest = longest_batch_last(subject)
+    if longest is not None:
+        return _longer_batches(subject, cost, *longest)
     return subject.costing(
         Cost.STRAGGLER,
         id="compute-imbalance",
@@ -52,6 +61,39 @@ def _now_this_now_that(subject: Subject, culprits: Culprits, cost: str) -> Findi
         evidence=[
             Evidence("steps", f"the most frequent last rank, of {affected} affected steps", float(leads), "steps")
         ],
+    )
+
+
+def _longer_batches(subject: Subject, cost: str, steps: int, affected: int) -> Finding:
+    return subject.costing(
+        Cost.STRAGGLER,
+        id="load-imbalance",
+        title=f"In each step the ranks wait for the one with most tokens, now this one, now that: {cost}",
+        action="Give all ranks as many tokens in a step: batch by length (bucketing), pack sequences, or balance the "
+        "lengths over the ranks in the sampler.",
+        evidence=[Evidence("steps", f"the rank with most tokens last, of {affected} steps", float(steps), "steps")],
+    )
+
+
+def _for_no_known_reason(subject: Subject, culprits: Culprits, cost: str, unknown: float) -> Finding:
+    """The rank is known, what it did is not: better an open question than a wrong cause."""
+    leads, affected = culprits.steps
+    who = ranks_text(culprits.ranks).capitalize() if culprits.ranks else "Now this rank, now that one"
+    late = "arrives" if len(culprits.ranks) < 2 else "arrive"
+    return subject.costing(
+        Cost.STRAGGLER,
+        id="straggler-cause-unknown",
+        title=f"{who} {late} later than the others, cause not determined: {cost}",
+        action="Find out what the late rank does where nothing is recorded (between steps: logging, evaluation, "
+        "saving): put record_function or collector.phase around it, or take its stacks with py-spy dump.",
+        evidence=[
+            Evidence("steps", f"the late rank last, of {affected} affected steps", float(leads), "steps"),
+            Evidence(
+                "collectives", "waiting for late ranks that nothing recorded explains", round(unknown, 3), "share"
+            ),
+            *subject.per_rank("exposed_comm_ns"),
+        ],
+        ranks=culprits.ranks,
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -16,6 +17,10 @@ from diag.model import Attribution, Evidence, Finding, Parts, Severity
 MENTION = 0.05
 WARN = 0.10
 CRITICAL = 0.20
+LEAST_FOR_BLOCKS = 20  # steps, for blocks of them and an interval (science.md 2.7)
+STAGES_ALONE = 0.6  # the most that the durations of stages say for sure
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -25,18 +30,30 @@ class Subject:
     attribution: Attribution
     tables: Tables
     shares: Shares
+    stages_alone: bool = False  # the shares come from the durations of stages: no collective ties the ranks together
+    _made: dict[Callable[[Subject], Any], Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, make: Callable[[Subject], T]) -> T:
+        """A measure that several diagnoses share, made when it is first asked for."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        return cast(T, self._made[make])
 
     def cannot_look(self, question: str) -> str:
         """Why a question cannot be answered from this run's data; "" where it can."""
         shares = self.shares
         if question == "a slow rank" and len(self.attribution.ranks) < 2:
             return "one rank was recorded, and it takes two to compare"
-        if question == "a slow rank" and not self.attribution.aligned:
+        if question == "a slow rank" and self.stages_alone and shares.on_device:
+            return "the device's work was not recorded"
+        if question == "a slow rank" and not self.attribution.aligned and not self.stages_alone:
             return "the ranks' clocks could not be aligned"
         if question == "exposed communication" and self.tables.world_size == 1:
             return "the run has one rank"
         if question == "exposed communication" and not self.attribution.comm_known:
             return "it runs on the device, and no profiler window was recorded"
+        if question == "exposed communication" and self.stages_alone and Cost.COMM not in shares.cost_ns:
+            return "no collective was recorded, and the time in them is a part of forward and backward here"
         if question in {"exposed host-to-device copies", "a device that waits for its host"} and not shares.on_device:
             return "the run is on a CPU"
         if question == "a device that waits for its host" and not any(t.traces for t in self.tables.ranks.values()):
@@ -78,10 +95,13 @@ class Subject:
         action: str,
         evidence: Iterable[Evidence] = (),
         ranks: tuple[int, ...] = (),
+        part: float = 1.0,
     ) -> Finding:
-        """A finding that costs time: what it costs is the first of its evidence."""
-        share, series = self.shares.share(cost), self.shares.cost(cost)
-        whole = Evidence("critical path", f"{cost.value}, part of all steps", round(share, 4), "share")
+        """A finding that costs time: what it costs is the first of its evidence. ``part``: of the cost, so that several
+        findings share it and no nanosecond is told twice."""
+        share, series = part * self.shares.share(cost), part * self.shares.cost(cost)
+        table = "stage frontiers" if self.stages_alone else "critical path"
+        whole = Evidence(table, f"{cost.value}, part of all steps", round(share, 4), "share")
         return Finding(
             id=id,
             title=title,
@@ -98,7 +118,8 @@ class Subject:
     def _confidence(self, series: Series) -> float:
         """How sure it is that a cost is above the threshold for a warning: its share over resampled steps."""
         share = resampled(series, self.shares.dur_ns)
-        return round(min(0.99, float((share >= min(WARN, float(np.median(share)) / 2)).mean())), 2)
+        most = STAGES_ALONE if self.stages_alone else 0.99
+        return round(min(most, float((share >= min(WARN, float(np.median(share)) / 2)).mean())), 2)
 
 
 def severity(share: float) -> Severity:
@@ -106,10 +127,17 @@ def severity(share: float) -> Severity:
 
 
 def resampled(cost_ns: Series, dur_ns: Series, rounds: int = 400) -> Series:
-    """The share of the time over ``rounds`` bootstrap resamples of the steps, always the same ones."""
-    if not len(dur_ns) or not dur_ns.sum():
+    """The share of the time over ``rounds`` bootstrap resamples of the steps, always the same ones.
+
+    Steps are not independent of their neighbours (a slow shard, a full page cache, a thermal limit last for some), so
+    from 20 steps on blocks of them are drawn, as long as the cube root of their number (a moving block bootstrap).
+    """
+    count = len(dur_ns)
+    if not count or not dur_ns.sum():
         return np.zeros(rounds)
-    picks = np.random.default_rng(0).integers(0, len(dur_ns), size=(rounds, len(dur_ns)))
+    length = round(count ** (1 / 3)) if count >= LEAST_FOR_BLOCKS else 1
+    first = np.random.default_rng(0).integers(0, count, size=(rounds, -(-count // length)))
+    picks = ((first[:, :, None] + np.arange(length)) % count).reshape(rounds, -1)[:, :count]
     time = dur_ns[picks].sum(axis=1)
     share: Series = cost_ns[picks].sum(axis=1) / np.where(time > 0, time, 1)
     return share

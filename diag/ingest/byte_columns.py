@@ -18,11 +18,14 @@ Mask = npt.NDArray[np.bool_]
 
 PAD = 64
 _WORD = 8
-_ONE = np.uint64(1)
 _ZEROS = np.uint64(0x3030303030303030)  # the text "00000000"
-# Keeps the first, or the last, k bytes in memory of a little-endian word.
+_BLOCK_WORDS = 8  # of which fingerprints are made at once
+# Keeps the first, or the last, k bytes in memory of a little-endian word; the first k bytes of a block of words.
 _KEEP_FIRST = np.array([(1 << (8 * k)) - 1 for k in range(9)], dtype=np.uint64)
 _KEEP_LAST = np.array([((1 << (8 * k)) - 1) << (64 - 8 * k) for k in range(9)], dtype=np.uint64)
+_KEEP_OF_BLOCK = _KEEP_FIRST[
+    np.clip(np.arange(_WORD * _BLOCK_WORDS + 1)[:, None] - _WORD * np.arange(_BLOCK_WORDS), 0, _WORD)
+]
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _SEED = np.uint64(secrets.randbits(64) | 1)
 _LONGEST_NUMBER = 24
@@ -34,9 +37,8 @@ class Text:
     def __init__(self, text: bytes) -> None:
         tail = b" " * (PAD + -len(text) % _WORD)
         self.raw = b"".join((b" " * PAD, text, tail))
-        self.end = PAD + len(text)
+        self.begin, self.end = PAD, PAD + len(text)
         self.at = np.frombuffer(self.raw, dtype=np.uint8)
-        self._words = np.frombuffer(self.raw, dtype="<u8")
 
     def lines(self) -> tuple[Positions, Positions]:
         """(begin, end) of each line; the end is the newline's place, or the text's."""
@@ -46,24 +48,20 @@ class Text:
         begin[1:] = end[:-1] + 1
         return begin, end
 
-    def windows(self, begin: Positions, words: int) -> list[Words]:
-        """The ``8 * words`` bytes from each position on, as little-endian words."""
-        index = begin >> 3
-        shift = (begin & 7).astype(np.uint64) << np.uint64(3)
-        rest = np.uint64(63) - shift
-        low = self._words.take(index)
-        found = []
-        for word in range(1, words + 1):
-            high = self._words.take(index + word, mode="clip")
-            found.append((low >> shift) | ((high << _ONE) << rest))
-            low = high
+    def windows(self, begin: Positions, words: int) -> Words:
+        """The ``8 * words`` bytes from each position on, as little-endian words: shape (positions, words)."""
+        size = _WORD * words
+        # Overlapping elements, one at every byte: numpy copies those that are asked for, eight times as fast as words
+        # put together from aligned ones.
+        every = np.ndarray(shape=(len(self.raw) - size + 1,), dtype=f"V{size}", buffer=self.raw, strides=(1,))
+        found: Words = every[begin].view("<u8").reshape(-1, words)
         return found
 
     def equal(self, begin: Positions, expected: bytes) -> Mask:
         """Whether the expected bytes stand at each position."""
         count = -(-len(expected) // _WORD)
         same: Mask = np.ones(len(begin), dtype=np.bool_)
-        for word, found in enumerate(self.windows(begin, count)):
+        for word, found in enumerate(self.windows(begin, count).T):
             part = expected[word * _WORD : (word + 1) * _WORD]
             same &= (found & _KEEP_FIRST[len(part)]) == np.uint64(int.from_bytes(part, "little"))
         return same
@@ -83,28 +81,21 @@ class Text:
 
     def last_space(self, end: Positions) -> Positions:
         """Where the last space before each position is, looking back 24 bytes; -1 where there is none."""
-        found = np.full(len(end), -1, dtype=np.int64)
-        open_ = np.arange(len(end))
-        for back in range(1, _LONGEST_NUMBER + 1):
-            hit = self.at.take(end[open_] - back) == ord(" ")
-            found[open_[hit]] = end[open_[hit]] - back
-            open_ = open_[~hit]
-            if not len(open_):
-                break
+        back = (self._bytes(end - _LONGEST_NUMBER)[:, ::-1] == ord(" ")).argmax(axis=1) + 1
+        found: Positions = np.where(self.at.take(end - back) == ord(" "), end - back, -1)
         return found
 
     def number_end(self, begin: Positions) -> Positions:
         """Where the decimal digits and points that begin at each position end, at most 24 further on."""
-        end = begin + _LONGEST_NUMBER
-        open_ = np.arange(len(begin))
-        for ahead in range(_LONGEST_NUMBER):
-            byte = self.at.take(begin[open_] + ahead)
-            goes_on = ((byte - np.uint8(ord("0"))) <= 9) | (byte == ord("."))
-            end[open_[~goes_on]] = begin[open_[~goes_on]] + ahead
-            open_ = open_[goes_on]
-            if not len(open_):
-                break
+        number = self._bytes(begin)
+        goes_on = ((number - np.uint8(ord("0"))) <= 9) | (number == ord("."))
+        length = goes_on.argmin(axis=1)
+        end: Positions = begin + np.where(goes_on[:, 0] & (length == 0), _LONGEST_NUMBER, length)
         return end
+
+    def _bytes(self, begin: Positions) -> npt.NDArray[np.uint8]:
+        """As many bytes from each position on as the longest number has: shape (positions, _LONGEST_NUMBER)."""
+        return self.windows(begin, _LONGEST_NUMBER // _WORD).view(np.uint8)
 
     def integers(self, begin: Positions, end: Positions) -> tuple[Positions, Mask]:
         """(values, valid) of the decimal digits in ``[begin, end)``: at most 18, nothing else among them."""
@@ -113,7 +104,7 @@ class Text:
         value = np.zeros(len(end), dtype=np.int64)
         longest = int(length[valid].max()) if valid.any() else 0
         for word in range(-(-longest // _WORD)):  # from the last eight digits to the first
-            (digits,) = self.windows(end - _WORD * (word + 1), 1)
+            digits = self.windows(end - _WORD * (word + 1), 1)[:, 0]
             keep = _KEEP_LAST.take(np.clip(length - _WORD * word, 0, _WORD))
             digits = (digits & keep) | (_ZEROS & ~keep)
             valid &= _all_digits(digits)
@@ -135,24 +126,20 @@ class Text:
     def fingerprints(self, begin: Positions, end: Positions) -> Words:
         """A 64-bit hash of the bytes in each ``[begin, end)``: equal texts have equal ones; the chance that any two of
         a million different texts share one is 3e-8. (Whoever crafts a collision mislabels events of his own trace.)"""
-        length = end - begin
-        order = np.argsort(length, kind="stable")
-        length, at = length[order], begin[order]
-        mixed = length.astype(np.uint64) ^ _SEED
-        first, offset, words = 0, 0, 8
-        while first < len(order):
-            # All texts that go on here; the shorter ones are done.
-            goes_on, left = mixed[first:], length[first:] - offset
-            for word, block in enumerate(self.windows(at[first:] + offset, words)):
-                if left[0] < _WORD * (word + 1):
-                    block = block & _KEEP_FIRST.take(np.clip(left - _WORD * word, 0, _WORD))
-                goes_on ^= block
-                goes_on *= _MIX
-                goes_on ^= goes_on >> np.uint64(29)
-            offset += _WORD * words
-            first = int(np.searchsorted(length, offset, side="right"))
-        found = np.empty_like(mixed)
-        found[order] = mixed
+        left, at = end - begin, begin
+        found = mixed = left.astype(np.uint64) ^ _SEED
+        open_ = np.arange(len(begin))
+        while len(open_):
+            blocks = self.windows(at, _BLOCK_WORDS) & _KEEP_OF_BLOCK[np.minimum(left, _WORD * _BLOCK_WORDS)]
+            for block in blocks.T:
+                mixed ^= block
+                mixed *= _MIX
+                mixed ^= mixed >> np.uint64(29)
+            found[open_] = mixed
+            # Those that go on behind this block; most lines end in their second.
+            goes_on = left > _WORD * _BLOCK_WORDS
+            open_, mixed = open_[goes_on], mixed[goes_on]
+            left, at = left[goes_on] - _WORD * _BLOCK_WORDS, at[goes_on] + _WORD * _BLOCK_WORDS
         return found
 
 

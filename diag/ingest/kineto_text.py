@@ -61,6 +61,14 @@ class _Layout:
             found[event[inside][::-1]] = at[inside][::-1]  # of several, the first one stays
         return found
 
+    def arguments(self) -> _Layout:
+        """The arguments alone, in a text of their own: for the few events that are searched for many keys."""
+        bodies = self.text.slices(self.args, self.end)
+        text = Text(b"\n".join(bodies))
+        ends = np.cumsum(np.array([len(body) + 1 for body in bodies])) + (text.begin - 1)
+        begin = np.concatenate(([text.begin], ends[:-1] + 1))
+        return _Layout(text, begin, begin, begin, begin, begin, ends)
+
     def only(self, chosen: Mask | Positions) -> _Layout:
         return _Layout(
             self.text,
@@ -82,9 +90,9 @@ class KinetoText:
         if events is None:
             return False
         text = events.text
-        duration = text.equal(events.head, _DURATION)
         phase = text.at.take(events.head + len(_PHASE))
-        ignored = ~duration & (phase != ord("X")) & text.equal(events.head, _PHASE)
+        usual = text.equal(events.head, _PHASE)
+        duration, ignored = usual & (phase == ord("X")), usual & (phase != ord("X"))
         durations = events.only(duration)
         ts_ns, dur_ns, timed = _read_times(durations)
         durations = durations.only(timed)
@@ -173,7 +181,8 @@ class KinetoText:
     def _add_samples(self, events: _Layout) -> None:
         if not len(events.head):
             return
-        columns = {key: _integers(events, name) for key, name in _COUNTER_KEYS.items()}
+        arguments = events.arguments()
+        columns = {key: _integers(arguments, name) for key, name in _COUNTER_KEYS.items()}
         # The thread has a line of its own, so that the times are on the third.
         begin = events.times_end + 1 + len(_TIMES)
         columns["ts_ns"], timed = events.text.microseconds(begin, events.text.number_end(begin))
@@ -189,7 +198,7 @@ def _layout(text: Text) -> _Layout | None:
     begin, newline = text.lines()
     size = newline - begin
     short = np.flatnonzero((size == 3) | (size == 4))
-    (line,) = text.windows(begin[short], 1)
+    line = text.windows(begin[short], 1)[:, 0]
     three, four = line & np.uint64(0xFFFFFF), line & np.uint64(0xFFFFFFFF)
     opening = short[(three == _word(b"  {")) & (size[short] == 3)]
     closing = short[((three == _word(b"  }")) & (size[short] == 3)) | (four == _word(b"  },"))]

@@ -14,6 +14,13 @@ _FLEXIBLE = ("in", "operator: kernel", "operator", "module")
 _LEAST_TEXT = 30
 
 
+def report_console(console: Console | None = None) -> Console:
+    """The console, else standard output, as reports need it: colours only on a terminal, 110 columns at most."""
+    console = console or Console(highlight=False)
+    console.width = min(console.width, WIDEST) if console.is_terminal else WIDEST
+    return console
+
+
 def print_columns(
     console: Console,
     columns: dict[str, list[str]],

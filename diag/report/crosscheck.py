@@ -23,7 +23,7 @@ from diag.crosscheck.model import (
 )
 from diag.ingest.run import rank_ranges
 
-from .text import report_console
+from .cells import report_console
 
 _MOST_RANKS = 16
 _MOST_EDGES = 8

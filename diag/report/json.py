@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from diag.api import Result, describe_run
+from diag.attribution.frontier import STAGES
 from diag.breakdown import Breakdowns
 from diag.collectors.files import replace_file
 from diag.collectors.layout import SCHEMA_VERSION, RunLayout
@@ -56,7 +58,10 @@ def to_dict(result: Result) -> dict[str, Any]:
         "steps": [_step(result, step) for step in result.attribution.steps],
         "findings": [_finding(finding) for finding in result.examination.findings],
         "not_found": list(result.examination.not_found),
+        "stage_frontier": _stages(result),
         "advice": [asdict(advice) for advice in result.advice],
+        "not_advised": list(result.recommendation.not_advised),
+        "replay_error": result.recommendation.replay_error,
         "coverage": {
             "ranks_used": list(coverage.ranks_used),
             "ranks_missing": list(coverage.ranks_missing),
@@ -64,6 +69,8 @@ def to_dict(result: Result) -> dict[str, Any]:
             "clock_uncertainty_ns": coverage.clock_uncertainty_ns,
             "clock_drift_ppm": round(coverage.clock_drift_ppm, 3),
             "not_looked": list(coverage.not_looked),
+            "explained_wait": None if coverage.explained_wait is None else round(coverage.explained_wait, 4),
+            "notes": list(coverage.notes),
         },
     }
 
@@ -91,6 +98,29 @@ def _step(result: Result, step: StepAccount) -> dict[str, Any]:
         "note": step.note,
         "ranks": [asdict(parts) for parts in step.parts],
         "culprits": [{"rank": b.rank, "kind": b.kind.name.lower(), "ns": b.ns} for b in step.blames],
+    }
+
+
+def _stages(result: Result) -> dict[str, Any] | None:
+    """The account from the durations of stages: what each added to the frontier, and who was late in it."""
+    stages = result.examination.stages
+    if stages is None:
+        return None
+    found = stages.frontier
+    total, steps = int(found.dur_ns.sum()), len(found.numbers)
+    rows = []
+    for stage in STAGES:
+        late, leads = found.late(stage).sum(axis=0), Counter(found.leader[STAGES.index(stage)].tolist())
+        (leader, led), worst = leads.most_common(1)[0], int(late.argmax())
+        row = {"stage": stage, "share": round(found.share(stage), 4), "leader": leader}
+        row |= {"leader_share": round(led / steps, 4), "late_rank": found.ranks[worst] if late[worst] else None}
+        rows.append({**row, "late_ns_per_step": int(late[worst]) // steps})
+    return {
+        "verdict_rests_on_it": stages.alone,
+        "communication_known": found.communication_known,
+        "communication_share": round(int(found.communication_ns.sum()) / total, 4) if total else 0.0,
+        "steps": steps,
+        "stages": rows,
     }
 
 

@@ -19,7 +19,7 @@ from diag.breakdown import (
     ModuleTable,
 )
 
-from .cells import UNKNOWN, WIDEST, ms, percent, print_columns, short, size
+from .cells import UNKNOWN, ms, percent, print_columns, report_console, short, size
 from .kernel_names import short_name
 
 _MOST_ROWS = 20
@@ -30,8 +30,7 @@ _NAMES = {"all_reduce": "all-reduce", "all_gather": "all-gather", "reduce_scatte
 
 def print_table(result: Result, name: str, console: Console | None = None) -> None:
     """Prints one of "collectives", "kernels", "modules" and "efficiency" to standard output."""
-    console = console or Console(highlight=False)
-    console.width = min(console.width, WIDEST) if console.is_terminal else WIDEST
+    console = report_console(console)
     found = result.breakdowns
     console.print()
     if name == "collectives":

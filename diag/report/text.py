@@ -10,7 +10,8 @@ from rich.table import Table
 
 from diag.api import Result, describe_run
 from diag.model import Finding, Severity
-from diag.report.cells import WIDEST
+from diag.report.advice import print_advice
+from diag.report.cells import report_console
 
 COLOUR = {Severity.HEALTHY: "green", Severity.WARN: "yellow", Severity.CRITICAL: "red"}
 _PARTS = (
@@ -24,13 +25,6 @@ _PARTS = (
     ("hidden comm.", "overlapped_comm_ns"),
 )
 _MOST_RANKS = 16
-
-
-def report_console() -> Console:
-    """Standard output as every report uses it: colours only on a terminal, lines of at most 110 columns."""
-    console = Console(highlight=False)
-    console.width = min(console.width, WIDEST) if console.is_terminal else WIDEST
-    return console
 
 
 def print_report(result: Result, console: Console | None = None) -> None:
@@ -49,6 +43,7 @@ def print_report(result: Result, console: Console | None = None) -> None:
     console.print(escape(f"{sure}; {used} of {len(result.attribution.steps)} steps counted."))
     for number, finding in enumerate(result.examination.findings):
         _print_finding(console, finding, first=number == 0)
+    print_advice(console, result)
     console.print()
     console.print(f"Mean milliseconds a step, over {used} steps", style="italic")
     console.print(_rank_table(result))
@@ -131,7 +126,12 @@ def _print_coverage(console: Console, result: Result) -> None:
     console.print(f"[dim]{len(coverage.ranks_used)} of {total} ranks{f', {clocks}' if total > 1 else ''}.[/]")
     if result.examination.not_found:
         console.print(f"[dim]Looked for, not found: {escape(', '.join(result.examination.not_found))}.[/]")
-    for reason in coverage.not_looked:
-        console.print(f"[dim]Could not look for {escape(reason)}.[/]")
+    by_reason: dict[str, list[str]] = {}
+    for question, _, reason in (text.partition(": ") for text in coverage.not_looked):
+        by_reason.setdefault(reason, []).append(question)
+    for reason, questions in by_reason.items():
+        console.print(f"[dim]Could not look for {escape(', '.join(questions))}: {escape(reason)}.[/]")
+    for note in coverage.notes:
+        console.print(f"[yellow]![/] {escape(note)}.")
     for gap in coverage.skipped:
         console.print(f"[yellow]![/] {escape(gap.path)}: {escape(gap.reason)}")

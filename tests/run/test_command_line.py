@@ -52,16 +52,15 @@ def test_the_faults_are_listed() -> None:
 
 def test_the_readme_names_every_command_fault_and_finding() -> None:
     readme = (ROOT / "README.md").read_text()
-    commands = re.findall(r"app\.command\(\)\((\w+)\)", (ROOT / "diag/cli/main.py").read_text())
-    assert len(commands) >= 3
+    commands = re.findall(r"app\.command\(.*\)\((\w+)\)", (ROOT / "diag/cli/main.py").read_text())
+    assert len(commands) >= 4
     for command in commands:
         assert f"diag {command}" in readme
     for fault in FAULTS:
         assert f"`{fault}`" in readme
     sources = "".join(path.read_text() for path in (ROOT / "diag/findings").glob("*.py"))
-    ids = set(re.findall(r'"((?:slow|compute|gc|checkpoint|exposed|root|latency|crowded|near)-[a-z-]+)"', sources))
-    ids |= set(re.findall(r'"(communication-[a-z-]+|launch-bound|synchronising-calls|allocator-[a-z]+)"', sources))
-    assert len(ids) >= 17
+    ids = set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', sources)) - {"reduce-overhead"}  # a mode of torch.compile
+    assert len(ids) >= 30
     assert {name for name in ids if f"`{name}`" not in readme} == set()
 
 

@@ -1,0 +1,95 @@
+"""What the knobs are given, and what they propose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from diag.advice.sizes import Sizes
+from diag.collectors.records import Manifest
+from diag.findings import Examination
+from diag.ingest.run import Tables
+from diag.model import Attribution, Finding, Risk
+from diag.replay.mutations import Mutation
+from diag.replay.program import Program
+
+
+class Api(StrEnum):
+    """What the users of a knob write it in."""
+
+    FSDP2 = "fsdp2"
+    FSDP1 = "fsdp1"
+    DDP = "ddp"
+    DEEPSPEED = "deepspeed"
+    ACCELERATE = "accelerate"
+    HF_TRAINER = "hf_trainer"
+    PYTORCH = "pytorch"  # the same whatever shards the model
+
+
+Setting = str | int
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A change that might help. ``settings``: of the bundled trainer's options, by name; empty where it has no such
+    option. ``memory_delta_bytes``: of a device; None where what is known does not tell. ``also``: what the prediction
+    takes for granted beside the replay."""
+
+    id: str
+    finding: str
+    knob: str
+    change: str
+    mutation: Mutation
+    memory_delta_bytes: int | None
+    risk: Risk
+    code: Mapping[Api, str]
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    also: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Case:
+    """The run that is to become faster."""
+
+    attribution: Attribution
+    tables: Tables
+    examination: Examination
+    program: Program
+    sizes: Sizes
+
+    @property
+    def manifest(self) -> Manifest | None:
+        return self.tables.manifest
+
+    @property
+    def strategy(self) -> str:
+        return (self.manifest.strategy or "") if self.manifest is not None else ""
+
+    @property
+    def bundled(self) -> bool:
+        """Whether the bundled trainer ran, so that a change is an option of ``diag run``."""
+        return self.manifest is not None and bool(self.manifest.trainer)
+
+    def option(self, name: str, otherwise: Setting) -> Setting:
+        """An option that the bundled trainer ran with."""
+        value = self.manifest.trainer.get(name) if self.manifest is not None else None
+        return value if isinstance(value, str | int) else otherwise
+
+    def number(self, name: str, otherwise: int) -> int:
+        value = self.option(name, otherwise)
+        return value if isinstance(value, int) else otherwise
+
+    @property
+    def blocks(self) -> int | None:
+        """Transformer blocks of the model, where the manifest says it."""
+        layers = self.manifest.model.get("layers") if self.manifest is not None else None
+        return layers if isinstance(layers, int) and layers > 0 else None
+
+    def found(self, *ids: str) -> Finding | None:
+        """The most expensive of these findings that costs enough to be acted on."""
+        worth = (f for f in self.examination.findings if f.id in ids and f.share >= WORTH)
+        return next(worth, None)
+
+
+WORTH = 0.05  # of the step: what costs less is mentioned, not acted on (science.md 2.8)

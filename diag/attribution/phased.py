@@ -1,0 +1,92 @@
+"""Which pass of the model each collective belongs to, how much of its transfer nothing hid, and what could have."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from diag.model import Attribution, CollectiveCall, Detail, Kind, RankStep
+
+from .nesting import covered_time
+from .segments import intervals_of
+
+GATHERS = frozenset({"all_gather"})
+REDUCTIONS = frozenset({"reduce_scatter", "all_reduce"})
+_PASSES = (Detail.FORWARD, Detail.BACKWARD, Detail.OPTIMIZER)
+
+
+@dataclass(frozen=True)
+class PhasedCall:
+    """One rank's part in one collective.
+
+    ``phase``: the pass that needs a gather's result, or that made what is reduced; ``micro``: the micro-batch, from 0;
+    ``place``: which of the collectives of its operation in this pass it is, from 0, of ``places``. ``exposed_ns``: the
+    transfer, once the last rank had come, that nothing hid. ``room_ns``: what the rank computed between the previous
+    one of the operation in this pass and this one.
+    """
+
+    rank: int
+    step: int
+    op: str
+    bytes: int
+    phase: Detail
+    micro: int
+    place: int
+    places: int
+    exposed_ns: int
+    room_ns: int
+
+
+def phased_calls(attribution: Attribution, steps: Collection[int]) -> list[PhasedCall]:
+    """The collectives that start in these steps, by rank and start."""
+    arrival = {met.key: met.arrival_ns for met in attribution.collectives}
+    counted = frozenset(steps)
+    return [call for step in attribution.rank_steps if step.step in counted for call in _calls_of(step, arrival)]
+
+
+def _calls_of(step: RankStep, arrival: dict[tuple[str, int, str], int]) -> Iterator[PhasedCall]:
+    calls = [call for call in step.collectives if step.begin_ns <= call.start_ns < step.end_ns]
+    calls.sort(key=lambda call: (call.start_ns, call.end_ns))
+    if not calls:
+        return
+    passes = _Passes(step)
+    start = np.array([max(call.start_ns, arrival.get(call.key, call.start_ns)) for call in calls], dtype=np.int64)
+    end = np.array([call.end_ns for call in calls], dtype=np.int64)
+    reach = np.concatenate((start[:1], np.maximum.accumulate(end)[:-1]))
+    begin = np.maximum(start, reach)  # where calls overlap, the first one has the time
+    exposed = covered_time(intervals_of(step.segments, Kind.COMM), begin, np.maximum(begin, end))
+    where = [passes.of(call) for call in calls]
+    members: dict[tuple[str, Detail, int], list[int]] = {}
+    for i, (phase, micro) in enumerate(where):
+        members.setdefault((calls[i].op, phase, micro), []).append(i)
+    for (op, phase, micro), own in members.items():
+        ends = np.array([calls[own[0]].start_ns, *(calls[i].end_ns for i in own[:-1])], dtype=np.int64)
+        starts = np.array([calls[i].start_ns for i in own], dtype=np.int64)
+        room = covered_time(intervals_of(step.segments, Kind.COMPUTE), ends, np.maximum(ends, starts))
+        for place, i in enumerate(own):
+            size, ns, hiding = calls[i].bytes, int(exposed[i]), int(room[place])
+            yield PhasedCall(step.rank, step.step, op, size, phase, micro, place, len(own), ns, hiding)
+
+
+class _Passes:
+    """The passes of one step in order."""
+
+    def __init__(self, step: RankStep) -> None:
+        cut = step.segments
+        own = np.isin(cut.kind, (Kind.COMPUTE, Kind.IDLE)) & np.isin(cut.detail, _PASSES)
+        self._start: npt.NDArray[np.int64] = cut.start_ns[own]
+        self._detail = cut.detail[own]
+        # A forward after a backward begins the next micro-batch. What is recomputed counts as backward.
+        again = (self._detail[1:] == Detail.FORWARD) & (self._detail[:-1] == Detail.BACKWARD)
+        self._micro = np.concatenate(([0], np.cumsum(again))) if len(self._detail) else np.zeros(0, dtype=np.int64)
+
+    def of(self, call: CollectiveCall) -> tuple[Detail, int]:
+        """A gather belongs to the work after it, anything else to the work before it."""
+        at = int(np.searchsorted(self._start, call.start_ns, side="left"))
+        at = at if call.op in GATHERS else at - 1
+        if not 0 <= at < len(self._detail):
+            return Detail.NONE, 0
+        return Detail(int(self._detail[at])), int(self._micro[at])

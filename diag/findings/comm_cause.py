@@ -1,0 +1,235 @@
+"""Why communication is exposed: because it is slow, because there is too much or too little of it at a time, or because
+nothing runs beside it. One answer for all of it; where there is none, parts of it may have causes of their own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from diag.findings.culprits import Culprits, find_culprits
+from diag.findings.noise import crowd_of
+from diag.findings.subject import Subject, ranks_text
+from diag.model import Evidence, MatchedCollective
+
+_GATHERS = ("all_gather", "reduce_scatter")
+_HIDDEN_LITTLE = 0.05  # part of the communication that computation hides
+_LATENCY_BOUND = 0.5  # part of the transfers that a collective of no size would take as well
+_MANY = 64  # collectives a step
+_MOSTLY = 0.8  # part of the transfers
+_TELLING = 1 << 16  # bytes: the time of smaller collectives is all latency, so they have no bandwidth
+
+
+@dataclass(frozen=True)
+class _Network:
+    """What even a poor network of a backend does better than; milliseconds, GB/s (bus bandwidth), bytes."""
+
+    latency_ms: float
+    bandwidth: float
+    at_bytes: int  # a bandwidth is only judged from this size on
+
+
+# Loopback and Ethernet of 1 Gbit under gloo, 10 Gbit under NCCL; far below what such a network gives when it is well.
+_POOR = {"gloo": _Network(5.0, 0.05, 500_000), "nccl": _Network(2.0, 0.5, 16_000_000)}
+
+
+@dataclass(frozen=True)
+class Cause:
+    id: str
+    why: str
+    action: str
+    evidence: tuple[Evidence, ...] = ()
+
+    @property
+    def refinable(self) -> bool:
+        """Whether parts of it may have causes of their own."""
+        return self.id in ("communication-not-overlapped", "exposed-communication")
+
+
+def slow_link_of(subject: Subject) -> Culprits:
+    """The ranks that get their results later than the others."""
+    shares = subject.shares
+    return find_culprits(shares.tail_ns, shares.dur_ns, len(shares.ranks))
+
+
+def cause_of(subject: Subject) -> Cause:
+    """The one cause of all of it, or that there is no one cause: ``refinable``."""
+    slow_link = subject.once(slow_link_of)
+    collectives = _of_usable_steps(subject)
+    if not subject.attribution.aligned:
+        return Cause(
+            "exposed-communication",
+            "how much of it is waiting for other ranks cannot be told from this",
+            "Record all ranks, so that waiting and transfer can be told apart.",
+            (Evidence("steps", "communication hidden behind computation", round(_hidden_share(subject), 4), "share"),),
+        )
+    if slow_link.ranks:
+        who = ranks_text(slow_link.ranks)
+        return Cause(
+            "slow-link",
+            f"{who} gets its results later than the others",
+            f"Check the network interface, cable and NUMA placement of {who}; the other links are faster.",
+        )
+    slow = _slow_network(subject, collectives)
+    if slow is not None:
+        return slow
+    steps = max(1, len({c.step for c in collectives}))
+    gathers = [c for c in collectives if c.op in _GATHERS and c.bytes >= _TELLING]
+    counts = Counter(c.op for c in gathers)
+    moved = sum(c.transfer_ns for c in gathers)
+    if len(counts) == len(_GATHERS) and max(counts.values()) / steps <= 2 and moved >= _MOSTLY * _total(collectives):
+        largest = max(c.bytes for c in gathers)
+        return Cause(
+            "root-only-unit",
+            "the whole model is one sharding unit, so nothing can overlap",
+            "Wrap each block: fully_shard(block) for each, then fully_shard(model). Bundled trainer: --wrap block.",
+            (Evidence("collectives", "largest all-gather or reduce-scatter", float(largest), "bytes"),),
+        )
+    replicated = is_replicated(subject)
+    latency = _latency_share(collectives)
+    if latency is not None and latency >= _LATENCY_BOUND and len(collectives) / steps >= _MANY:
+        share = (Evidence("collectives", "part of the transfers that is latency", round(latency, 3), "share"),)
+        if replicated:
+            return Cause(
+                "ddp-buckets",
+                f"{len(collectives) / steps:.0f} buckets a step, too small to be worth their latency",
+                "Make DDP's buckets larger: bucket_cap_mb (25 by default), gradient_as_bucket_view=True.",
+                share,
+            )
+        return Cause(
+            "latency-bound-collectives",
+            f"{len(collectives) / steps:.0f} collectives a step, too small to be worth their latency",
+            "Wrap coarser: several layers in one unit, fully_shard([a, b]). Bundled trainer: --wrap block or --wrap 2.",
+            share,
+        )
+    crowded = _crowded(subject)
+    if crowded is not None:
+        return crowded
+    hidden = _hidden_share(subject)
+    if hidden < _HIDDEN_LITTLE:
+        return Cause(
+            "communication-not-overlapped",
+            "it runs while nothing is computed",
+            _overlap_action(subject),
+            (Evidence("steps", "communication hidden behind computation", round(hidden, 4), "share"),),
+        )
+    return Cause(
+        "exposed-communication",
+        f"computation hides only {hidden:.0%} of it",
+        "Gather earlier (prefetch), send less (bf16), or compute more between collectives (larger micro-batches).",
+        (Evidence("steps", "communication hidden behind computation", round(hidden, 4), "share"),),
+    )
+
+
+def _slow_network(subject: Subject, collectives: Sequence[MatchedCollective]) -> Cause | None:
+    """A network that is slow whatever is asked of it: even small collectives take long, or large ones move little."""
+    manifest = subject.tables.manifest
+    poor = _POOR.get(manifest.backend or "") if manifest is not None else None
+    sized = [c for c in collectives if c.bytes > 0 and c.transfer_ns > 0]
+    if poor is None or not sized:
+        return None
+    smallest, largest = min(c.bytes for c in sized), max(c.bytes for c in sized)
+    latency_ms = float(np.median([c.transfer_ns for c in sized if c.bytes == smallest])) / 1e6
+    speed = float(
+        np.median([bus_factor(c.op, len(c.ranks)) * c.bytes / c.transfer_ns for c in sized if c.bytes == largest])
+    )
+    if smallest < poor.at_bytes and latency_ms >= poor.latency_ms:
+        why = f"even {smallest:,} bytes take {latency_ms:.0f} ms"
+    elif largest >= poor.at_bytes and speed < poor.bandwidth:
+        why = f"{largest:,} bytes move at {speed * 1000:.0f} MB/s"
+    else:
+        return None
+    return Cause(
+        "slow-network",
+        f"the network is slow, {why}",
+        "Check which interface is used (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, NCCL_IB_HCA), its speed, and other "
+        "traffic on it. Until then send less: bf16 gradients, larger micro-batches, sharding within a host.",
+        (Evidence("collectives", f"transfer of {smallest} bytes, median", round(latency_ms, 3), "ms"),),
+    )
+
+
+def _crowded(subject: Subject) -> Cause | None:
+    """More CPU ranks on a host than it has cores: a transfer then waits for a core on every rank."""
+    crowd = crowd_of(subject.tables)
+    if crowd is None:
+        return None
+    return Cause(
+        "crowded-host",
+        f"{crowd.ranks} ranks share {crowd.cores} cores, so each transfer waits for a core",
+        f"Run no more ranks on {crowd.host} than it has cores, or spread them over more hosts.",
+        (Evidence("ranks", f"host == {crowd.host}, ranks per core", round(crowd.ranks / crowd.cores, 2), "ranks"),),
+    )
+
+
+def _overlap_action(subject: Subject) -> str:
+    manifest = subject.tables.manifest
+    backend = manifest.backend if manifest is not None else None
+    strategy = manifest.strategy if manifest is not None else None
+    if strategy == "fsdp2" and backend == "gloo":
+        return (
+            "FSDP2 on gloo gathers synchronously unless it is told to prefetch: set_modules_to_forward_prefetch with "
+            "asynchronous unshard. Bundled trainer: --prefetch 1."
+        )
+    if strategy == "fsdp2":
+        return "Gather the next unit early: set_modules_to_forward_prefetch([next]); remove synchronising calls."
+    return "Start the reductions earlier (smaller buckets), or compute more between them (larger micro-batches)."
+
+
+def is_replicated(subject: Subject) -> bool:
+    """Whether every rank holds the whole model (DDP), by the manifest, else by what is communicated."""
+    manifest = subject.tables.manifest
+    if manifest is not None and manifest.strategy:
+        return manifest.strategy == "ddp"
+    ops = {c.op for c in subject.attribution.collectives if c.bytes >= _TELLING}
+    return "all_reduce" in ops and not ops & set(_GATHERS)
+
+
+def _of_usable_steps(subject: Subject) -> list[MatchedCollective]:
+    usable = set(subject.shares.numbers)
+    return [c for c in subject.attribution.collectives if c.step in usable]
+
+
+def _total(collectives: Sequence[MatchedCollective]) -> int:
+    return sum(c.transfer_ns for c in collectives)
+
+
+def _hidden_share(subject: Subject) -> float:
+    hidden = sum(p.overlapped_comm_ns for p in subject.parts())
+    total = hidden + sum(p.exposed_comm_ns for p in subject.parts())
+    return hidden / total if total else 0.0
+
+
+def _latency_share(collectives: Sequence[MatchedCollective]) -> float | None:
+    """The part of all transfers that remains at no size, from the smallest ones seen; None below three sizes."""
+    sized = [(c.bytes, c.transfer_ns) for c in collectives if c.bytes > 0]
+    sizes = sorted({size for size, _ in sized})
+    if len(sizes) < 3 or sizes[-1] < 8 * sizes[0]:
+        return None
+    latency = float(np.median([ns for size, ns in sized if size == sizes[0]]))
+    total = sum(ns for _, ns in sized)
+    return min(1.0, latency * len(sized) / total) if total else None
+
+
+def bandwidth(subject: Subject) -> tuple[Evidence, ...]:
+    """Median bus bandwidth of the largest collectives of each kind (nccl-tests' definition, full tensor size)."""
+    evidence, collectives = [], _of_usable_steps(subject)
+    for op in sorted({c.op for c in collectives}):
+        sized = [c for c in collectives if c.op == op and c.bytes >= _TELLING and c.transfer_ns > 0]
+        if not sized:
+            continue
+        largest = max(c.bytes for c in sized)
+        chosen = [c for c in sized if c.bytes == largest]
+        value = float(np.median([bus_factor(op, len(c.ranks)) * c.bytes / c.transfer_ns for c in chosen]))
+        evidence.append(Evidence("collectives", f"{op} of {largest} bytes, bus bandwidth", round(value, 4), "GB/s"))
+    return tuple(evidence)
+
+
+def bus_factor(op: str, ranks: int) -> float:
+    """Bytes on the wire for each byte of the full tensor: nccl-tests' PERFORMANCE.md."""
+    if op == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    if op in {"all_gather", "reduce_scatter", "all_to_all"}:
+        return (ranks - 1) / ranks
+    return 1.0

@@ -1,0 +1,58 @@
+"""Computation that uses little of the device's arithmetic, where nothing else explains it (science.md 2.7)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diag.attribution.breakdowns import device_of
+from diag.attribution.efficiency import efficiency
+from diag.attribution.peaks import peak_of
+from diag.breakdown import Measure
+from diag.findings.shares import Cost
+from diag.findings.subject import WARN, Subject
+from diag.model import Evidence, Finding, Kind, Severity
+
+ID = "low-mfu"
+# Of dense BF16. torchtitan's Llama-8B reaches 33 to 39 % on H100 with FSDP, MegaScale 55 % (science.md 2.7).
+_REFERENCE = 0.35
+_LOW = 0.30
+CONFIDENCE = 0.6  # the reference is that of large language models, and the gain an upper bound
+
+
+def find(subject: Subject) -> list[Finding]:
+    """Only where all that could be removed costs less than a tenth: else that is what keeps the utilisation low."""
+    mfu = subject.once(_mfu)
+    if mfu.value is None or mfu.value >= _LOW or sum(subject.shares.share(cost) for cost in Cost) >= WARN:
+        return []
+    steps = subject.attribution.usable or subject.attribution.steps
+    computing = sum(step.path.total(Kind.COMPUTE) for step in steps) / max(1, sum(step.dur_ns for step in steps))
+    share = (1 - mfu.value / _REFERENCE) * computing
+    if share < WARN:
+        return []
+    return [
+        Finding(
+            id=ID,
+            title=f"The model's arithmetic uses {mfu.value:.0%} of the device's peak; {_REFERENCE:.0%} is usual",
+            severity=Severity.WARN,
+            share=share,
+            cost_ns_per_step=int(share * float(subject.shares.dur_ns.mean())),
+            confidence=CONFIDENCE,
+            ranks=(),
+            evidence=(Evidence("efficiency", f"MFU: {mfu.basis}", round(mfu.value, 4), "share"),),
+            bottleneck=None,
+            action="torch.compile, BF16 (TF32 at least: set_float32_matmul_precision('high')), fused attention, "
+            "larger micro-batches, sizes in multiples of 64; see which kernels take the time.",
+        )
+    ]
+
+
+def cannot_look(subject: Subject) -> str:
+    return subject.once(_mfu).reason
+
+
+def _mfu(subject: Subject) -> Measure:
+    tables, device = subject.tables, device_of(subject.tables)
+    records = [record for rank in tables.ranks.values() for record in rank.steps]
+    step_ns = float(np.mean(subject.shares.dur_ns)) if len(subject.shares.dur_ns) else 0.0
+    on_device = subject.shares.on_device
+    return efficiency((), tables.manifest, records, step_ns, tables.world_size, peak_of(device), device, on_device).mfu

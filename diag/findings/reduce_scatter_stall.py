@@ -1,0 +1,60 @@
+"""A backward on a device that stands still for the reductions of earlier units: FSDP2 keeps one of them in flight."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diag.attribution.trace_ranges import named
+from diag.findings import comm_parts
+from diag.findings.comm_parts import Claim, calls_of
+from diag.findings.subject import Subject
+from diag.findings.sync_every_micro_step import is_reduction
+from diag.model import Evidence, Finding
+
+ID = "reduce-scatter-stall"
+# torch/distributed/fsdp/_fully_shard: the compute stream waits while as many inputs of reductions are alive as allowed.
+_WAIT = r"^FSDP::post_backward_rs_wait"
+
+
+def find(subject: Subject) -> list[Finding]:
+    return comm_parts.findings(subject, ID)
+
+
+def cannot_look(subject: Subject) -> str:
+    if not subject.shares.on_device:
+        return "the run is on a CPU"
+    return comm_parts.cannot_look(subject)
+
+
+def claim(subject: Subject) -> Claim | None:
+    """The reduce-scatters between two units of the last backward. The one after the last unit has nothing beside it."""
+    if not subject.shares.on_device:
+        return None
+    calls = subject.once(calls_of)
+    rows = [call for call in calls.rows if call.op == "reduce_scatter" and is_reduction(call)]
+    last = max((call.micro for call in rows), default=0)
+    exposed = sum(c.exposed_ns for c in rows if c.micro == last and c.place < c.places - 1)
+    if not exposed:
+        return None
+    waits = _waits_ms(subject)
+    return Claim(
+        ID,
+        calls.part(exposed),
+        f"The backward stands still for reduce-scatters: {calls.ms_per_step(exposed):.1f} ms a step between units",
+        "Let two reductions be in flight: set_reduce_scatter_max_input_buffers(2) (torch 2.13 or later); where gathers "
+        "queue behind them, set_separate_reduce_scatter_group(). Costs one more unit's gradients.",
+        (
+            Evidence("collectives", "reduce_scatter between units, exposed", calls.ms_per_step(exposed), "ms a step"),
+            *([Evidence("trace", "FSDP::post_backward_rs_wait, median", waits, "ms")] if waits is not None else []),
+        ),
+    )
+
+
+def _waits_ms(subject: Subject) -> float | None:
+    """How long the host is in one of the waits; None where no trace has them."""
+    for rank in subject.tables.ranks.values():
+        for trace in rank.traces:
+            found = named(trace, _WAIT)["dur_ns"].to_numpy()
+            if len(found):
+                return round(float(np.median(found)) / 1e6, 4)
+    return None

@@ -1,0 +1,205 @@
+"""Coarser and finer sharding units."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from diag.attribution.match import Key
+from diag.model import Detail
+from diag.replay.costs import Costs, Level
+from diag.replay.mutations import Mutation
+from diag.replay.mutations.schedule import depth_of, gathered_ahead
+from diag.replay.program import (
+    GATHERS,
+    Collective,
+    Issue,
+    Line,
+    Mutated,
+    Op,
+    Program,
+    Refusal,
+    Role,
+    Stretch,
+    Wait,
+    Work,
+    over_stretches,
+)
+
+_Part = tuple[int, int, Role, int]  # step, micro-batch, role, unit
+
+
+def merge_units(size: int) -> Mutation:
+    """``size`` neighbouring units become one; the root's, which keeps what no other unit has, stays as it is."""
+
+    def mutate(program: Program, costs: Costs, level: Level) -> Mutated | Refusal:
+        members = [c for c in program.collectives() if c.role in GATHERS or c.role == Role.SCATTER]
+        if len({c.unit for c in members if c.unit >= 0}) < 3 or any(c.unit < 0 for c in members):
+            return Refusal("the sharding units were not recognised, or are too few to merge")
+        first = 0 if any(c.unit == 0 and c.role == Role.GATHER_BACKWARD for c in members) else 1
+        changed = over_stretches(program, lambda s: _merged(s, size, first, costs, level))
+        assumed = ("computation and the host's work for each unit stay as they are", *costs.borrowed(members))
+        return Mutated(changed, assumed)
+
+    return mutate
+
+
+def split_root(units: int, root_share: float = 0.0) -> Mutation:
+    """The one unit that holds the whole model becomes ``units`` equal ones, gathered when they are used; a part
+    ``root_share`` of the bytes stays with the root (embeddings, head)."""
+
+    def mutate(program: Program, costs: Costs, level: Level) -> Mutated | Refusal:
+        members = [c for c in program.collectives() if c.role in GATHERS or c.role == Role.SCATTER]
+        if {c.unit for c in members} != {0}:
+            return Refusal("the model is not one sharding unit")
+        changed = over_stretches(program, lambda s: _split(s, units, root_share, costs, level))
+        assumed = (
+            f"the {units} units have equal parts of the parameters and of the computation",
+            "the host's work for each unit costs nothing",
+            *costs.borrowed(members),
+        )
+        return Mutated(changed, assumed)
+
+    return mutate
+
+
+def _merged(stretch: Stretch, size: int, first: int, costs: Costs, level: Level) -> Stretch:
+    parts: dict[_Part, list[Collective]] = defaultdict(list)
+    for c in stretch.collectives.values():
+        if (c.role in GATHERS or c.role == Role.SCATTER) and c.unit >= first:
+            parts[c.step, c.micro_batch, c.role, first + (c.unit - first) // size].append(c)
+    collectives = dict(stretch.collectives)
+    gone: set[Key] = set()
+    order = {op.key: place for place, op in enumerate(next(iter(stretch.lines.values()))) if isinstance(op, Issue)}
+    for (_, _, role, unit), members in parts.items():
+        members.sort(key=lambda c: order.get(c.key, 0))
+        # Gathered when the first is needed, reduced when the last is there.
+        kept = members[-1] if role == Role.SCATTER else members[0]
+        transfer = costs.merged(members, level)
+        collectives[kept.key] = replace(
+            kept,
+            bytes=sum(c.bytes for c in members),
+            unit=unit,
+            transfer_ns=transfer,
+            latency_ns=min(kept.latency_ns, transfer),
+            tail_ns=_tails(members, transfer),
+        )
+        gone.update(c.key for c in members if c.key != kept.key)
+    lines = {
+        rank: tuple(op for op in line if not (isinstance(op, Issue | Wait) and op.key in gone))
+        for rank, line in stretch.lines.items()
+    }
+    coarser = replace(stretch, lines=lines, collectives={k: c for k, c in collectives.items() if k not in gone})
+    # Who gathered one small unit ahead now gathers one large one ahead.
+    return gathered_ahead(coarser, depth) if (depth := depth_of(stretch)) else coarser
+
+
+def _tails(members: Sequence[Collective], transfer_ns: int) -> dict[int, int]:
+    """A rank whose link is slow is later by as much of the new transfer as of the old ones."""
+    before = sum(c.transfer_ns for c in members)
+    share = min(1.0, transfer_ns / before) if before else 1 / len(members)
+    return {rank: round(sum(c.tail_ns[rank] for c in members) * share) for rank in members[0].tail_ns}
+
+
+def _split(stretch: Stretch, units: int, root_share: float, costs: Costs, level: Level) -> Stretch:
+    collectives = dict(stretch.collectives)
+    pieces: dict[Key, list[Collective]] = {}  # of each gather and scatter of the root, in order of forward
+    scatter_of: dict[tuple[int, int], Key] = {}
+    for c in stretch.collectives.values():
+        if c.role in (Role.GATHER_FORWARD, Role.SCATTER):
+            shares = [root_share] * bool(root_share) + [(1 - root_share) / units] * units
+            pieces[c.key] = [_piece(c, unit, share, costs, level) for unit, share in enumerate(shares)]
+            if c.role == Role.SCATTER:
+                scatter_of[c.step, c.micro_batch] = c.key
+        if c.role in GATHERS or c.role == Role.SCATTER:
+            del collectives[c.key]
+    again: dict[Key, list[Collective]] = {}
+    for key, found in pieces.items():
+        if found[0].role == Role.GATHER_FORWARD:
+            again[key] = [_again(c) for c in found]
+    collectives.update((c.key, c) for own in (*pieces.values(), *again.values()) for c in own)
+    lines = {
+        rank: tuple(_split_line(line, stretch, units, pieces, again, scatter_of))
+        for rank, line in stretch.lines.items()
+    }
+    entered = {op.key for line in lines.values() for op in line if isinstance(op, Issue)}
+    return replace(stretch, lines=lines, collectives={k: c for k, c in collectives.items() if k in entered})
+
+
+def _piece(whole: Collective, unit: int, share: float, costs: Costs, level: Level) -> Collective:
+    group, number, op = whole.key
+    transfer = costs.resized(whole, whole.bytes * share, level)
+    return replace(
+        whole,
+        key=(group, number, f"{op} {unit}"),
+        unit=unit,
+        bytes=round(whole.bytes * share),
+        transfer_ns=transfer,
+        latency_ns=min(whole.latency_ns, transfer),
+        tail_ns=_tails([whole], transfer),
+    )
+
+
+def _again(gather: Collective) -> Collective:
+    group, number, op = gather.key
+    return replace(gather, key=(group, number, f"{op} backward"), role=Role.GATHER_BACKWARD)
+
+
+def _split_line(
+    line: Line,
+    stretch: Stretch,
+    units: int,
+    pieces: dict[Key, list[Collective]],
+    again: dict[Key, list[Collective]],
+    scatter_of: dict[tuple[int, int], Key],
+) -> list[Op]:
+    """Between the gather and the reduction lie forward and backward: each is cut into equal parts of time."""
+    found: list[Op] = []
+    place = 0
+    issue_at = {op.key: i for i, op in enumerate(line) if isinstance(op, Issue)}
+    wait_at = {op.key: i for i, op in enumerate(line) if isinstance(op, Wait)}
+    for key, gather_at in issue_at.items():
+        c = stretch.collectives[key]
+        scatter = scatter_of.get((c.step, c.micro_batch))
+        if c.role != Role.GATHER_FORWARD or scatter is None or scatter not in issue_at:
+            continue
+        begin, end = wait_at.get(key, gather_at) + 1, issue_at[scatter]
+        middle = next(
+            (i for i in range(begin, end) if (op := line[i]) and isinstance(op, Work) and op.detail == Detail.BACKWARD),
+            end,
+        )
+        root = len(pieces[key]) - units
+        found += line[place:gather_at]
+        found += [step for gather in pieces[key][:root] for step in (Issue(gather.key), Wait(gather.key))]
+        for gather, part in zip(pieces[key][root:], _equal_parts(line[begin:middle], units), strict=True):
+            found += [Issue(gather.key), Wait(gather.key), *part]
+        reductions = pieces[scatter]
+        for unit, part in zip(reversed(range(units)), _equal_parts(line[middle:end], units), strict=True):
+            gather, reduction = again[key][root + unit], reductions[root + unit]
+            found += [Issue(gather.key), Wait(gather.key), *part, Issue(reduction.key), Wait(reduction.key)]
+        found += [step for own in reductions[:root] for step in (Issue(own.key), Wait(own.key))]
+        place = max(wait_at.get(scatter, end), end) + 1
+    return found + [op for op in line[place:] if not (isinstance(op, Issue | Wait) and op.key in pieces)]
+
+
+def _equal_parts(ops: Sequence[Op], count: int) -> list[list[Op]]:
+    """The operations cut into ``count`` lists of equal work; what is no work stays between the same works."""
+    total = sum(op.ns for op in ops if isinstance(op, Work))
+    parts: list[list[Op]] = [[] for _ in range(count)]
+    done = 0
+    for op in ops:
+        at = min(count - 1, done * count // total) if total else 0
+        if not isinstance(op, Work):
+            parts[at].append(op)
+            continue
+        left = op.ns
+        while left > 0:
+            border = -(-(at + 1) * total // count) if at < count - 1 else total
+            taken = min(left, max(0, border - done))
+            if taken:
+                parts[at].append(replace(op, ns=taken))
+            done, left = done + taken, left - taken
+            if left:
+                at += 1
+    return parts

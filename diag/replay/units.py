@@ -1,0 +1,84 @@
+"""Which sharding unit each collective of FSDP belongs to, and what it is for: by order, phase and size.
+
+No record names the unit, and a trace does so only in its few steps, in ranges of the host. But the order tells it:
+forward gathers the units one after the other, backward gathers them in reverse, those that were kept excepted, and
+reduces their gradients in reverse. Sizes settle who was left out (science.md 3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from diag.ingest.kineto_names import dtype_bytes
+from diag.model import Detail
+from diag.replay.program import Collective, Role
+
+_SMALL = 64  # bytes: norms, losses and flags, which are no gradients
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A collective and the phase of the step in which the ranks entered it."""
+
+    collective: Collective
+    phase: Detail
+
+
+def labelled(calls: Iterable[Placed]) -> list[Collective]:
+    """The collectives of one stretch, in the order in which they were entered, with role, unit and micro-batch."""
+    found: list[Collective] = []
+    micro_batch, step, before = 0, -1, Detail.NONE
+    part: list[Placed] = []
+    for placed in calls:
+        if placed.collective.step != step:
+            found += _micro_batch(part, micro_batch)
+            part, micro_batch, step, before = [], 0, placed.collective.step, Detail.NONE
+        elif placed.phase == Detail.FORWARD and before == Detail.BACKWARD:
+            found += _micro_batch(part, micro_batch)
+            part, micro_batch = [], micro_batch + 1
+        if placed.phase in (Detail.FORWARD, Detail.BACKWARD):
+            before = placed.phase
+        part.append(placed)
+    return found + _micro_batch(part, micro_batch)
+
+
+def _micro_batch(calls: list[Placed], number: int) -> list[Collective]:
+    elements: list[int] = []  # of each unit, in order of forward
+    free: dict[Role, set[int]] = {}
+    at: dict[Role, int] = {}
+    found = []
+    for placed in calls:
+        collective = placed.collective
+        role, unit = _role(placed), -1
+        if role == Role.GATHER_FORWARD:
+            unit = len(elements)
+            elements.append(_elements(collective))
+        elif role in (Role.GATHER_BACKWARD, Role.SCATTER):
+            left = free.setdefault(role, set(range(len(elements))))
+            fits = [u for u in left if elements[u] == _elements(collective)]
+            # Backward goes through the units in reverse; siblings within a layer may change places.
+            expected = at.get(role, len(elements)) - 1
+            unit = min(fits, key=lambda u: (abs(u - expected), -u), default=-1)
+            left.discard(unit)
+            at[role] = unit if unit >= 0 else expected
+        found.append(replace(collective, role=role, unit=unit, micro_batch=number))
+    return found
+
+
+def _role(placed: Placed) -> Role:
+    op, phase = placed.collective.op, placed.phase
+    if op == "all_gather" and phase == Detail.FORWARD:
+        return Role.GATHER_FORWARD
+    if op == "all_gather" and phase == Detail.BACKWARD:
+        return Role.GATHER_BACKWARD
+    if op == "reduce_scatter" and phase == Detail.BACKWARD:
+        return Role.SCATTER
+    if op == "all_reduce" and phase == Detail.BACKWARD and placed.collective.bytes > _SMALL:
+        return Role.REDUCE
+    return Role.OTHER
+
+
+def _elements(collective: Collective) -> int:
+    """Gradients may be reduced in another type than the parameters are gathered in. Bytes where the type is unknown."""
+    return collective.bytes // (dtype_bytes(collective.dtype) or 1)

@@ -1,0 +1,54 @@
+"""What to change, as text: the gain with its interval, the price in memory, the risk, and how to do it."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+
+from diag.api import Result
+from diag.model import Advice, Risk
+
+_RISK = {
+    Risk.SAFE: "",
+    Risk.MEMORY: "",  # told in bytes
+    Risk.NUMERICS: "changes the numbers that are computed",
+    Risk.CORRECTNESS: "may change what is trained",
+}
+
+
+def print_advice(console: Console, result: Result) -> None:
+    """The changes worth trying, or why nothing is predicted; nothing for a healthy run."""
+    found = result.recommendation
+    if not found.advice:
+        for reason in [reason for reason in found.not_advised if reason.startswith("nothing was predicted")]:
+            console.print()
+            console.print(f"[dim]{escape(reason[:1].upper() + reason[1:])}.[/]")
+        return
+    console.print()
+    console.print(
+        f"[bold]Try first[/] [dim](gains predicted by replaying the steps; error {found.replay_error:.1%})[/]"
+    )
+    for number, advice in enumerate(found.advice, start=1):
+        console.print(f"{number}. [bold]{escape(advice.change[:1].upper() + advice.change[1:])}[/]")
+        console.print(Padding(escape(f"{_gain(advice)}{_price(advice)}"), (0, 0, 0, 3)))
+        how = advice.command or next(iter(advice.code.values()), "")
+        for line in how.splitlines():
+            console.print(Padding(f"[cyan]{escape(line)}[/]", (0, 0, 0, 3)))
+
+
+def _gain(advice: Advice) -> str:
+    low, likely, high = (value / 1e6 for value in advice.predicted_gain_ns)
+    return f"{likely:,.0f} ms a step less, {advice.gain_share:.0%} of it (between {low:,.0f} and {high:,.0f})"
+
+
+def _price(advice: Advice) -> str:
+    parts = []
+    if advice.memory_delta_bytes is None:
+        parts.append("memory not known")
+    elif advice.memory_delta_bytes:
+        more = "more" if advice.memory_delta_bytes > 0 else "less"
+        parts.append(f"{abs(advice.memory_delta_bytes) / 1e6:,.0f} MB {more} memory for parameters and gradients")
+    if _RISK[advice.risk]:
+        parts.append(_RISK[advice.risk])
+    return "".join(f"; {part}" for part in parts)

@@ -1,0 +1,120 @@
+"""What a tuning did, as it is kept in ``tune.json``: every run, every change, predicted and measured."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from diag.collectors.files import encode, replace_file
+from diag.collectors.layout import SCHEMA_VERSION
+from diag.errors import DiagError
+
+FILE_NAME = "tune.json"
+
+
+class Interval(NamedTuple):
+    """Nanoseconds a step: 95 % of the probability lies between ``low`` and ``high``."""
+
+    low: int
+    likely: int
+    high: int
+
+
+class Outcome(StrEnum):
+    KEPT = "kept"
+    REVERTED = "reverted"  # measured, and not surely a gain
+    FAILED = "failed"  # did not run to its end, or did not fit
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training. ``folder``: of the run directory, within the tuning's. ``step_ns``: mean of the steps that count;
+    ``reserved_bytes``: peak of the device's allocator, None without a device."""
+
+    folder: str
+    settings: dict[str, str | int]
+    step_ns: int
+    steps: int
+    reserved_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Round:
+    """One change, tried. ``settings``: the options that it sets. ``predicted_gain_ns``: before it was applied.
+    ``gain_share``: the measured gain, of the step without the change. ``memory_delta_bytes``: measured on the device.
+    ``reason``: of the outcome, a sentence."""
+
+    number: int
+    verdict: str
+    advice: str
+    change: str
+    settings: dict[str, str | int]
+    predicted_gain_ns: Interval
+    predicted_memory_delta_bytes: int | None
+    outcome: Outcome
+    reason: str
+    baseline_ns: int
+    gain_ns: Interval | None = None
+    memory_delta_bytes: int | None = None
+    loss_difference: float | None = None
+    without: tuple[Run, ...] = ()
+    with_it: tuple[Run, ...] = ()
+
+    @property
+    def gain_share(self) -> float | None:
+        return self.gain_ns.likely / self.baseline_ns if self.gain_ns is not None and self.baseline_ns else None
+
+    @property
+    def prediction_error(self) -> float | None:
+        """Of the likely gain, as a part of the step: what the prediction missed the measurement by."""
+        if self.gain_ns is None or not self.baseline_ns:
+            return None
+        return abs(self.predicted_gain_ns.likely - self.gain_ns.likely) / self.baseline_ns
+
+
+@dataclass(frozen=True)
+class History:
+    """``arguments``: of ``diag run``, before tuning. ``settings``: what was kept. ``command``: to train with these.
+    ``stopped``: why no further change was tried; "" while tuning."""
+
+    arguments: tuple[str, ...]
+    rounds: tuple[Round, ...] = ()
+    settings: dict[str, str | int] = field(default_factory=dict)
+    command: str = ""
+    stopped: str = ""
+    remaining: tuple[str, ...] = ()  # what the last diagnosis would change that ``diag run`` has no option for
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def kept(self) -> tuple[Round, ...]:
+        return tuple(r for r in self.rounds if r.outcome == Outcome.KEPT)
+
+
+def save(history: History, folder: Path) -> None:
+    """Replaces the file as a whole: whoever reads it sees all of one round or nothing of it. Raises OSError."""
+    replace_file(folder / FILE_NAME, encode(_plain(history)))
+
+
+def load(folder: Path) -> History | None:
+    """None where nothing was tuned in this folder; DiagError where the file is not one of ours."""
+    path = folder / FILE_NAME
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=History)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DiagError(f"cannot be read: {error.strerror}", path=path) from error
+    except (msgspec.DecodeError, ValueError) as error:
+        raise DiagError(f"not a tuning of diag: {error}", path=path) from error
+
+
+def _plain(history: History) -> dict[str, Any]:
+    content = asdict(history)
+    for plain, done in zip(content["rounds"], history.rounds, strict=True):
+        plain["gain_share"] = done.gain_share
+        plain["prediction_error"] = done.prediction_error
+    return content

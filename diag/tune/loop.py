@@ -1,0 +1,187 @@
+"""Round by round: diagnose, apply the best advice, run with and without it in turns, keep what surely gains."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from diag.advice.recommend import changed_arguments
+from diag.api import Result, open_run
+from diag.errors import DiagError
+from diag.model import Advice
+from diag.tune.history import History, Interval, Outcome, Round, Run, save
+from diag.tune.measure import Series, gain, losses_differ, mean_ns, measured
+
+# Losses of equal steps that differ by more are of another training, not of another order of sums.
+MAX_LOSS_DIFFERENCE = 0.01
+LEAST_STEPS = 3
+
+Train = Callable[[Sequence[str], Path], str]
+"""Trains with these arguments of ``diag run`` into this run directory; returns why it failed, "" where it did not."""
+
+Tell = Callable[[str], None]
+
+
+class TrainingFailedError(Exception):
+    """A training that was to be measured did not run to its end."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Trained:
+    run: Run
+    times: Series
+    result: Result
+
+
+@dataclass(eq=False)
+class _Tuning:
+    folder: Path
+    train: Train
+    tell: Tell
+    history: History
+    _runs: int = field(default=0)
+
+    def run(self, settings: dict[str, str | int], note: str) -> _Trained:
+        """Trains with these settings. TrainingFailedError where that does not work or cannot be measured."""
+        name = f"{self._runs:02}-{note}"
+        self._runs += 1
+        self.tell(f"training: {name}")
+        failed = self.train(changed_arguments(self.history.arguments, settings), self.folder / name)
+        if failed:
+            raise TrainingFailedError(failed)
+        result = open_run(self.folder / name)
+        times, reserved = measured(result)
+        if len(times) < LEAST_STEPS:
+            raise TrainingFailedError(f"only {len(times)} undisturbed steps to measure; give more --steps")
+        return _Trained(Run(name, dict(settings), round(float(times.mean())), len(times), reserved), times, result)
+
+    def note(self, **changes: object) -> None:
+        self.history = replace(self.history, **changes)  # type: ignore[arg-type]
+        save(self.history, self.folder)
+
+    def command(self, settings: dict[str, str | int]) -> str:
+        return "diag run " + shlex.join(changed_arguments(self.history.arguments, settings))
+
+
+def tune(
+    arguments: Sequence[str], folder: Path, rounds: int, repeats: int, train: Train, tell: Tell = lambda _: None
+) -> History:
+    """Tries up to ``rounds`` changes, each measured in ``repeats`` runs with it and as many without. ``folder`` holds
+    every run and, after each round, the history. DiagError where the training does not run as it was given."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise DiagError("this folder is not empty", path=folder, hint="give another one with --out")
+    except OSError as error:
+        raise DiagError(f"cannot make the folder: {error.strerror}", path=folder) from error
+    tuning = _Tuning(folder, train, tell, History(tuple(changed_arguments(arguments, {}))))
+    tuning.note(command=tuning.command({}))
+    try:
+        diagnosed = tuning.run({}, "baseline")
+    except TrainingFailedError as failed:
+        tuning.note(stopped=f"the training failed: {failed}")
+        raise DiagError(f"the training to be tuned failed: {failed}", path=folder) from failed
+    fresh: _Trained | None = diagnosed  # counts as the next round's first run without the change
+    tried: list[dict[str, str | int]] = []
+    try:
+        while len(tuning.history.rounds) < rounds:
+            advice = _next(diagnosed.result, tried)
+            if advice is None:
+                tuning.note(stopped="nothing more is advised that `diag run` has an option for")
+                break
+            tried.append(dict(advice.settings))
+            tell(f"round {len(tuning.history.rounds) + 1}: {advice.change}")
+            done, last = _try(tuning, diagnosed.result, advice, fresh, repeats)
+            tell(f"{done.outcome}: {done.reason}")
+            fresh = None
+            if done.outcome == Outcome.KEPT and last is not None:
+                diagnosed = last
+                settings = tuning.history.settings | advice.settings
+                tuning.note(rounds=(*tuning.history.rounds, done), settings=settings, command=tuning.command(settings))
+            else:
+                tuning.note(rounds=(*tuning.history.rounds, done))
+        else:
+            tuning.note(stopped=f"{rounds} rounds were asked for")
+    except KeyboardInterrupt:
+        tuning.note(stopped="interrupted")
+        raise
+    except TrainingFailedError as failed:  # as it is: nothing can be compared any more
+        tuning.note(stopped=f"the training without the change failed: {failed}")
+    tuning.note(remaining=tuple(a.change for a in diagnosed.result.advice if not a.settings))
+    return tuning.history
+
+
+def _next(result: Result, tried: Sequence[dict[str, str | int]]) -> Advice | None:
+    """The best advice that ``diag run`` can follow and that was not tried."""
+    return next((a for a in result.advice if a.settings and dict(a.settings) not in tried), None)
+
+
+def _try(
+    tuning: _Tuning, diagnosed: Result, advice: Advice, first: _Trained | None, repeats: int
+) -> tuple[Round, _Trained | None]:
+    """The round, and the last run with the change. TrainingFailedError where a run without it fails."""
+    number = len(tuning.history.rounds) + 1
+    settings = tuning.history.settings
+    without: list[_Trained] = [first] if first is not None else []
+    with_it: list[_Trained] = []
+    failed = ""
+    for turn in range(repeats):
+        # Whoever comes second in one turn comes first in the next: a machine that warms up or fills favours nobody.
+        for changed in (False, True) if turn % 2 == 0 else (True, False):
+            if not changed and len(without) <= turn:
+                without.append(tuning.run(settings, f"round{number}-without"))
+            elif changed and not failed:
+                try:
+                    with_it.append(tuning.run(settings | advice.settings, f"round{number}-with"))
+                except TrainingFailedError as error:
+                    failed = str(error)
+        if failed:
+            break
+    done = Round(
+        number=number,
+        verdict=diagnosed.verdict.headline,
+        advice=advice.id,
+        change=advice.change,
+        settings=dict(advice.settings),
+        predicted_gain_ns=Interval(*advice.predicted_gain_ns),
+        predicted_memory_delta_bytes=advice.memory_delta_bytes,
+        outcome=Outcome.FAILED,
+        reason=f"the training with the change failed: {failed}",
+        baseline_ns=mean_ns([t.run for t in without]),
+        without=tuple(t.run for t in without),
+        with_it=tuple(t.run for t in with_it),
+    )
+    if failed:
+        return done, None
+    measured_gain = gain([t.times for t in without], [t.times for t in with_it])
+    difference = losses_differ(without[-1].result, with_it[-1].result)
+    outcome, reason = _judged(measured_gain, difference)
+    done = replace(
+        done,
+        outcome=outcome,
+        reason=reason,
+        gain_ns=measured_gain,
+        memory_delta_bytes=_memory_delta(done),
+        loss_difference=difference,
+    )
+    return done, with_it[-1]
+
+
+def _judged(found: Interval, loss_difference: float | None) -> tuple[Outcome, str]:
+    if loss_difference is not None and loss_difference > MAX_LOSS_DIFFERENCE:
+        return Outcome.REVERTED, f"the losses differ by {loss_difference:.1%}: something else was trained"
+    if found.low > 0:
+        return Outcome.KEPT, "all of the 95 % interval of its gain is above zero"
+    if found.high < 0:
+        return Outcome.REVERTED, "it made the steps longer"
+    return Outcome.REVERTED, "its gain is within what equal runs differ by"
+
+
+def _memory_delta(done: Round) -> int | None:
+    """Of the peaks reserved on a device: the most of the runs with the change, less the most of those without."""
+    before, after = ([run.reserved_bytes for run in runs] for runs in (done.without, done.with_it))
+    if any(value is None for value in (*before, *after)):
+        return None
+    return max(v for v in after if v is not None) - max(v for v in before if v is not None)

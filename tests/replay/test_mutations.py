@@ -1,0 +1,164 @@
+"""Each change is predicted from one simulation and compared with a second one in which it was really made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from diag.replay.costs import Level
+from diag.replay.engine import replay
+from diag.replay.mutations import Mutation, in_turn
+from diag.replay.mutations.network import hybrid_shard, more_bandwidth, reduce_in
+from diag.replay.mutations.schedule import keep_gathered, prefetch, sync_last_micro_batch
+from diag.replay.mutations.work import more_workers, without_straggler
+from diag.replay.mutations.wrapping import merge_units, split_root
+from diag.replay.predict import gain
+from diag.replay.program import Mutated, Role
+from tests.replay.fsdp import MS, Fsdp, simulate
+from tests.replay.test_replay import base_of
+
+BLOCKS = ((200_000, 0), *(((4_000_000, 12 * MS),) * 8))
+LINEARS = ((200_000, 0), *(((1_000_000, 3 * MS),) * 32))
+ROOT = ((32_200_000, 96 * MS),)
+SLOW_WIRE = Fsdp(units=BLOCKS, ns_per_byte=6.0)
+
+
+def slow_rank(step: int, rank: int) -> int:
+    return 50 * MS * (rank == 1)
+
+
+def now_and_then(step: int, rank: int) -> int:
+    return 150 * MS * (rank == 1 and step % 3 == 0)
+
+
+CASES: dict[str, tuple[Fsdp, Mutation, Fsdp]] = {
+    "straggler removed": (Fsdp(slow=slow_rank), without_straggler([1]), Fsdp(seed=1)),
+    "straggler of some steps removed": (Fsdp(slow=now_and_then), without_straggler([1]), Fsdp(seed=1)),
+    "straggler of four removed": (
+        Fsdp(ranks=4, slow=slow_rank, jitter=0.1),
+        without_straggler([1]),
+        Fsdp(ranks=4, jitter=0.1, seed=1),
+    ),
+    "wire twice as fast": (SLOW_WIRE, more_bandwidth(2), replace(SLOW_WIRE, ns_per_byte=3.0)),
+    "wire twice as fast under prefetch": (
+        replace(SLOW_WIRE, prefetch=2),
+        more_bandwidth(2),
+        replace(SLOW_WIRE, prefetch=2, ns_per_byte=3.0),
+    ),
+    "prefetch 1": (SLOW_WIRE, prefetch(1), replace(SLOW_WIRE, prefetch=1)),
+    "prefetch 2": (SLOW_WIRE, prefetch(2), replace(SLOW_WIRE, prefetch=2)),
+    "prefetch 1 to 2": (replace(SLOW_WIRE, prefetch=1), prefetch(2), replace(SLOW_WIRE, prefetch=2)),
+    "kept gathered": (SLOW_WIRE, keep_gathered, replace(SLOW_WIRE, keep_gathered=True)),
+    "kept gathered under prefetch": (
+        replace(SLOW_WIRE, prefetch=1),
+        keep_gathered,
+        replace(SLOW_WIRE, prefetch=1, keep_gathered=True),
+    ),
+    "gradients reduced once": (
+        Fsdp(micro_batches=3, sync_every=True),
+        sync_last_micro_batch,
+        Fsdp(micro_batches=3),
+    ),
+    "linears to blocks": (Fsdp(units=LINEARS), merge_units(4), Fsdp(units=BLOCKS)),
+    "linears to blocks under prefetch": (
+        Fsdp(units=LINEARS, prefetch=1),
+        merge_units(4),
+        Fsdp(units=BLOCKS, prefetch=1),
+    ),
+    "root to blocks": (Fsdp(units=ROOT), split_root(8, 200_000 / 32_200_000), Fsdp(units=BLOCKS)),
+    "root to blocks with prefetch": (
+        Fsdp(units=ROOT),
+        in_turn(split_root(8, 200_000 / 32_200_000), prefetch(1)),
+        Fsdp(units=BLOCKS, prefetch=1),
+    ),
+    "loader in its own process": (
+        Fsdp(workers=0, batch_ns=100 * MS),
+        more_workers(0, 1),
+        Fsdp(workers=1, batch_ns=100 * MS),
+    ),
+    "some more loaders": (
+        Fsdp(workers=1, batch_ns=900 * MS, steps=20),
+        more_workers(1, 2),
+        Fsdp(workers=2, batch_ns=900 * MS, steps=20),
+    ),
+    "enough loaders": (
+        Fsdp(workers=1, batch_ns=900 * MS, steps=20),
+        more_workers(1, 8),
+        Fsdp(workers=8, batch_ns=900 * MS, steps=40),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_predicted_step_is_the_simulated_one(name: str) -> None:
+    before, mutation, after = CASES[name]
+    base, really = base_of(simulate(before)), base_of(simulate(after))
+    predicted = gain(base, mutation)
+    assert predicted.refused is None
+    low, likely, high = predicted.gain_ns_per_step
+    measured = base.step_ns - really.step_ns
+    noise = round(0.005 * base.step_ns)  # of two simulations with other jitter
+    print(f"{name}: {likely / 1e6:.1f} of {base.step_ns / 1e6:.1f} ms predicted, {measured / 1e6:.1f} simulated")
+    assert abs(likely - measured) <= 0.03 * base.step_ns
+    assert low - noise <= measured <= high + noise
+    assert predicted.assumptions
+
+
+def test_half_the_bytes() -> None:
+    base = base_of(simulate(SLOW_WIRE))
+    predicted = gain(base, reduce_in("bfloat16"))
+    really = sum(size for size, _ in BLOCKS) * 3.0  # half of 6 ns a byte, nothing hidden
+    assert predicted.gain_ns_per_step[1] == pytest.approx(really, rel=0.05)
+
+
+def test_a_hybrid_shard_meets_fewer_and_adds_all_reduces() -> None:
+    base = base_of(simulate(Fsdp(ranks=4)))
+    changed = hybrid_shard(2)(base.program, base.costs, Level.LIKELY)
+    assert isinstance(changed, Mutated)
+    found = changed.program.collectives()
+    assert {tuple(sorted(c.ranks)) for c in found if c.role == Role.GATHER_FORWARD} == {(0, 1), (2, 3)}
+    assert {tuple(sorted(c.ranks)) for c in found if c.role == Role.REDUCE} == {(0, 2), (1, 3)}
+    scattered = [c for c in found if c.role == Role.SCATTER]
+    assert len([c for c in found if c.role == Role.REDUCE]) == len(scattered)
+    gathered = sum(c.transfer_ns for c in found if c.role == Role.GATHER_FORWARD) / 2
+    before = sum(c.transfer_ns for c in base.program.collectives() if c.role == Role.GATHER_FORWARD)
+    assert gathered < before
+    replay(changed.program)
+
+
+REFUSALS: dict[str, tuple[Fsdp, Mutation, str]] = {
+    "nothing to prefetch": (Fsdp(units=ROOT), prefetch(1), "fewer than two sharding units"),
+    "kept already": (Fsdp(keep_gathered=True), keep_gathered, "gathers nothing"),
+    "one micro-batch": (Fsdp(), sync_last_micro_batch, "more than one micro-batch"),
+    "blocks already": (Fsdp(), split_root(8), "not one sharding unit"),
+    "nothing to merge": (Fsdp(units=ROOT), merge_units(2), "too few to merge"),
+    "fewer workers": (Fsdp(), more_workers(2, 1), "not more"),
+    "all ranks slow": (Fsdp(), without_straggler([0, 1]), "another rank"),
+    "no such type": (Fsdp(), reduce_in("fp7"), "not known"),
+    "shards that do not fit": (Fsdp(ranks=4), hybrid_shard(3), "cannot be cut"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_change_that_cannot_be_made_is_refused(name: str) -> None:
+    plan, mutation, reason = REFUSALS[name]
+    refused = gain(base_of(simulate(plan)), mutation).refused
+    assert refused is not None
+    assert reason in refused
+
+
+def test_a_loader_that_keeps_up_on_average_promises_nothing() -> None:
+    """Few steps wait, so how long a batch takes it is not known: the gain may be all or nothing."""
+    base = base_of(simulate(Fsdp(workers=1, batch_ns=2 * MS, slow=slow_rank)))
+    predicted = gain(base, more_workers(1, 2))
+    low, likely, high = predicted.gain_ns_per_step
+    assert low <= 0 <= likely <= high
+    assert any("keeps up" in assumed for assumed in predicted.assumptions)
+
+
+def test_a_healthy_rank_is_no_straggler() -> None:
+    """Noise goes both ways: what a rank is slower in some steps, it is faster in others."""
+    base = base_of(simulate(Fsdp(ranks=4, steps=40, jitter=0.2)))
+    predicted = gain(base, without_straggler([2]))
+    assert predicted.gain_ns_per_step[1] < 0.02 * base.step_ns

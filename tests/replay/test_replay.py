@@ -1,0 +1,229 @@
+"""The unmodified replay gives the measured steps; what cannot be replayed is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diag.api import open_run
+from diag.attribution.attribute import attribute
+from diag.ingest.run import Tables
+from diag.model import Kind
+from diag.replay.build import build
+from diag.replay.costs import Level, fit
+from diag.replay.engine import StuckError, measured_durations, replay, replay_error
+from diag.replay.mutations.network import more_bandwidth
+from diag.replay.mutations.work import without_straggler
+from diag.replay.predict import Baseline, Prediction, baseline, gain, predict
+from diag.replay.program import (
+    Issue,
+    Mutated,
+    Program,
+    Refusal,
+    Role,
+    Wait,
+    with_lines,
+)
+from tests import simulate as plain
+from tests.replay.fsdp import MS, Fsdp, simulate
+
+SAMPLES = sorted(p.parent for p in (Path(__file__).parents[2] / "sample_traces").glob("*/manifest.json"))
+
+PLANS = {
+    "synchronous": Fsdp(),
+    "four ranks": Fsdp(ranks=4, jitter=0.2),
+    "prefetch": Fsdp(prefetch=1, ns_per_byte=4.0),
+    "deep prefetch": Fsdp(prefetch=3, ns_per_byte=4.0, jitter=0.1),
+    "kept": Fsdp(keep_gathered=True),
+    "micro-batches": Fsdp(micro_batches=3, sync_every=True),
+    "waits for data": Fsdp(batch_ns=300 * MS, workers=2),
+    "straggler": Fsdp(slow=lambda step, rank: 40 * MS * (rank == 1)),
+}
+
+
+def program_of(tables: Tables) -> Program:
+    found = build(attribute(tables), tables)
+    assert isinstance(found, Program)
+    return found
+
+
+def base_of(tables: Tables) -> Baseline:
+    found = baseline(attribute(tables), tables)
+    assert isinstance(found, Baseline)
+    return found
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_simulated_run_is_replayed_exactly(name: str) -> None:
+    program = program_of(simulate(PLANS[name]))
+    replayed = replay(program)
+    for stretch in program.stretches:
+        assert {rank: own.tolist() for rank, own in replayed.end_ns.items()} == {
+            rank: list(own) for rank, own in stretch.end_ns.items()
+        }
+    assert replay_error(program, replayed) == 0.0
+
+
+def test_the_other_simulation_is_replayed_exactly() -> None:
+    """Its collectives end late on one rank, and its steps hold garbage collections and checkpoints."""
+    plan = plain.Plan(
+        ranks=3,
+        tail=lambda step, rank: 3 * MS * (rank == 2),
+        extra=lambda step, rank: {"gc": 5 * MS * (rank == 0), "checkpoint": 20 * MS * (step % 4 == 3)},
+    )
+    program = program_of(plain.simulate(plan))
+    assert replay_error(program, replay(program)) == 0.0
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.name)
+def test_a_recorded_run_is_replayed(sample: Path) -> None:
+    result = open_run(sample)
+    found = baseline(result.attribution, result.tables)
+    assert isinstance(found, Baseline)
+    print(f"{sample.name}: {found.error:.4%} of a mean step of {found.step_ns / 1e6:.1f} ms")
+    assert found.error < 0.01
+    accounts = np.array([step.dur_ns for step in result.attribution.usable])
+    assert measured_durations(found.program).mean() == pytest.approx(accounts.mean(), rel=0.02)
+
+
+def test_the_kinds_of_a_replay_are_those_of_the_account() -> None:
+    tables = simulate(PLANS["four ranks"])
+    attribution = attribute(tables)
+    totals = replay(program_of(tables)).total_ns
+    parts = [part for step in attribution.usable for part in step.parts]
+    assert totals[Kind.COMM] == sum(part.exposed_comm_ns for part in parts)
+    assert totals[Kind.COMPUTE] == sum(part.compute_ns for part in parts)
+    assert totals[Kind.DATA] == sum(part.data_wait_ns for part in parts)
+
+
+def test_units_are_told_by_order_and_size() -> None:
+    sizes = ((200_000, 0), (1_000_000, 5 * MS), (3_000_000, 5 * MS), (1_000_000, 5 * MS))
+    program = program_of(simulate(Fsdp(units=sizes, micro_batches=2, sync_every=True)))
+    step = [c for c in program.collectives() if c.step == program.stretches[0].steps[0]]
+    for micro_batch in (0, 1):
+        found = {
+            role: [c.unit for c in step if c.role == role and c.micro_batch == micro_batch]
+            for role in (Role.GATHER_FORWARD, Role.GATHER_BACKWARD, Role.SCATTER)
+        }
+        assert found == {
+            Role.GATHER_FORWARD: [0, 1, 2, 3],
+            Role.GATHER_BACKWARD: [3, 2, 1],
+            Role.SCATTER: [3, 2, 1, 0],
+        }
+    assert {c.op for c in step if c.role == Role.OTHER} == {"all_reduce"}
+
+
+def test_queueing_is_no_transfer() -> None:
+    """Three gathers at once: the last ends after the bytes of all, and still took only its own."""
+    program = program_of(simulate(Fsdp(prefetch=3, jitter=0.0)))
+    transfers = [c.transfer_ns for c in program.collectives() if c.bytes == 4_000_000]
+    assert max(transfers) - min(transfers) < 1000
+    assert min(transfers) == pytest.approx(3 * MS + 8 * MS, abs=1000)
+
+
+def test_clocks_that_are_not_tied_are_refused() -> None:
+    tables = plain.simulate(plain.Plan(units=0, transfer_ns=400 * MS, hosts=lambda rank: f"host-{rank}"))
+    refused = predict(attribute(tables), tables, without_straggler([0]))
+    assert refused.refused is not None
+    assert "clocks" in refused.refused
+    assert refused.gain_ns_per_step == (0, 0, 0)
+
+
+def test_clocks_that_the_collectives_tie_are_enough() -> None:
+    """What was recorded of waits moves to the common clock with the rest."""
+    plan = plain.Plan(
+        hosts=lambda rank: f"host-{rank}", clock=lambda rank, now: now + 50 * MS * rank + round(20e-6 * rank * now)
+    )
+    base = base_of(plain.simulate(plan))
+    assert base.error < 0.001
+    assert base.step_ns == pytest.approx(base_of(plain.simulate(plain.Plan())).step_ns, rel=0.01)
+
+
+def test_a_missing_rank_is_refused() -> None:
+    tables = plain.without_rank(plain.simulate(plain.Plan(ranks=3)), 1)
+    assert build(attribute(tables), tables) == Refusal("not recorded: rank 1, so who waited for it is not known")
+
+
+def test_an_impossible_program_says_who_is_stuck() -> None:
+    program = program_of(simulate(Fsdp(steps=3)))
+    stretch = program.stretches[0]
+    key = next(iter(stretch.collectives))
+    line = tuple(op for op in stretch.lines[1] if op != Issue(key))
+    broken = replace(program, stretches=(replace(stretch, lines={**stretch.lines, 1: line}),))
+    with pytest.raises(StuckError, match=r"ranks \[1\] never enter"):
+        replay(broken)
+
+
+def test_a_replay_that_misses_the_steps_is_refused() -> None:
+    base = base_of(simulate(Fsdp()))
+    assert gain(replace(base, error=0.051), more_bandwidth(2)).refused is not None
+    assert gain(replace(base, error=0.049), more_bandwidth(2)).refused is None
+
+
+def test_removing_nothing_gains_nothing() -> None:
+    base = base_of(simulate(PLANS["four ranks"]))
+    same = gain(base, lambda program, costs, level: Mutated(program, ("nothing changes",)))
+    assert same == Prediction((0, 0, 0), base.step_ns, 0.0, ("nothing changes",), noise_ns=base.noise_ns)
+
+
+def test_a_program_without_a_wait_may_run_ahead() -> None:
+    """Nobody needs the last result: the step ends without it, not with it."""
+    program = program_of(simulate(Fsdp(steps=3)))
+    stretch = program.stretches[0]
+    free = with_lines(stretch, lambda line: [op for op in line if not isinstance(op, Wait)])
+    replayed = replay(replace(program, stretches=(free,)))
+    assert replayed.total_ns[Kind.COMM] == 0
+    assert replayed.mean_ns < measured_durations(program).mean()
+
+
+some = settings(max_examples=12, deadline=None, derandomize=True, database=None)
+plans = st.builds(
+    Fsdp,
+    ranks=st.integers(2, 4),
+    steps=st.just(6),
+    prefetch=st.integers(0, 3),
+    latency_ns=st.integers(0, 10 * MS),
+    ns_per_byte=st.floats(0.1, 10),
+    keep_gathered=st.booleans(),
+    micro_batches=st.integers(1, 2),
+    jitter=st.floats(0, 0.3),
+    seed=st.integers(0, 100),
+)
+
+
+@some
+@given(plans)
+def test_any_run_is_replayed_exactly(plan: Fsdp) -> None:
+    program = program_of(simulate(plan))
+    assert replay_error(program, replay(program)) < 1e-6
+
+
+@some
+@given(plans, st.floats(1, 20), st.floats(1, 4), st.sampled_from(Level))
+def test_more_bandwidth_never_makes_a_run_longer(plan: Fsdp, factor: float, more: float, level: Level) -> None:
+    program = program_of(simulate(plan))
+    costs = fit(program)
+    before = replay(program).dur_ns.sum()
+    for times in (factor, factor * more):
+        changed = more_bandwidth(times)(program, costs, level)
+        assert isinstance(changed, Mutated)
+        after = replay(changed.program).dur_ns.sum()
+        assert after <= before + len(program.collectives())  # a nanosecond of rounding each
+        before = after
+
+
+@some
+@given(plans, st.permutations(range(4)))
+def test_the_numbers_of_the_ranks_do_not_matter(plan: Fsdp, order: list[int]) -> None:
+    tables = simulate(plan)
+    names = {rank: place for place, rank in enumerate(sorted(tables.ranks, key=lambda rank: order[rank]))}
+    ranks = {new: replace(tables.ranks[old], rank=new) for old, new in names.items()}
+    renamed = replace(tables, ranks=dict(sorted(ranks.items())))
+    first, second = base_of(tables), base_of(renamed)
+    assert first.replayed.dur_ns.tolist() == second.replayed.dur_ns.tolist()
+    assert gain(first, more_bandwidth(3)) == gain(second, more_bandwidth(3))

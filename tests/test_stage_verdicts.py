@@ -1,0 +1,223 @@
+"""What is said without collectives, with two accounts that disagree, with late ranks that nothing explains, and how
+sure it all is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from diag.api import Result, analyze
+from diag.attribution.attribute import attribute
+from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD
+from diag.findings import examine
+from diag.findings.shares import Shares
+from diag.findings.stages import disagreement
+from diag.findings.subject import resampled
+from diag.ingest.run import Tables
+from diag.model import Bottleneck, Detail, Severity
+from diag.report.json import to_dict
+from diag.verdict import judge
+from tests.simulate import MS, Plan, simulate, without_collectives
+
+
+def on(rank: int, phase: str, ns: int = 60 * MS, ranks: int = 3, every: int = 1) -> Plan:
+    return Plan(ranks=ranks, extra=lambda step, r: {phase: ns} if r == rank and step % every == 0 else {})
+
+
+def bare(plan: Plan) -> Result:
+    return analyze(without_collectives(simulate(plan)))
+
+
+# -- without collectives -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(
+    ("plan", "bottleneck", "cause", "culprits"),
+    [
+        (on(1, DATA), Bottleneck.DATA, "slow-data-one-rank", (1,)),
+        (Plan(data_ns=80 * MS), Bottleneck.DATA, "slow-data-all-ranks", ()),
+        (on(1, CHECKPOINT, 300 * MS, every=4), Bottleneck.COMPUTE, "checkpoint-stall", ()),
+    ],
+    ids=["one loader", "every loader", "checkpoints"],
+)
+def test_stages_alone_give_the_verdict_and_say_so(
+    plan: Plan, ranks: int, bottleneck: Bottleneck, cause: str, culprits: tuple[int, ...]
+) -> None:
+    result = bare(replace(plan, ranks=ranks))
+    verdict = result.verdict
+    assert (verdict.bottleneck, verdict.cause, verdict.severity) == (bottleneck, cause, Severity.CRITICAL)
+    assert set(verdict.culprit_ranks) >= set(culprits)
+    assert verdict.confidence <= 0.5
+    assert "durations of the stages alone" in verdict.headline
+    assert result.cause is not None
+    assert result.cause.evidence[0].table == "stage frontiers"
+    assert result.cause.confidence <= 0.6
+    assert any(reason.startswith("exposed communication") for reason in result.coverage.not_looked)
+    assert to_dict(result)["stage_frontier"]["verdict_rests_on_it"]
+
+
+def test_steps_get_the_class_of_the_run_s_account() -> None:
+    result = bare(on(1, DATA))
+    assert {result.bottleneck_of(step) for step in result.attribution.usable} == {Bottleneck.DATA}
+
+
+def test_stages_that_are_alike_do_not_prove_health() -> None:
+    """A slow wire hides in forward and backward: nothing stands out, and that is all that is said."""
+    verdict = bare(Plan(transfer_ns=20 * MS)).verdict
+    assert verdict.culprit_ranks == ()
+    assert verdict.confidence <= 0.5
+    assert "Healthy" not in verdict.headline
+    assert "communication is not told from computation" in verdict.headline
+
+
+def test_without_steps_of_two_ranks_there_is_no_second_account() -> None:
+    tables = without_collectives(simulate(on(1, DATA)))
+    alone = analyze(replace(tables, ranks={0: tables.ranks[0]}, world_size=1))
+    assert alone.examination.stages is None
+    assert to_dict(alone)["stage_frontier"] is None
+    assert "Healthy" in alone.verdict.headline
+
+
+# -- two accounts ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(ranks=3),
+        on(1, DATA),
+        on(2, FORWARD),
+        on(0, BACKWARD),
+        on(0, "gc"),
+        Plan(ranks=3, extra=lambda step, rank: {"gc": 60 * MS}),
+        on(1, CHECKPOINT, 300 * MS, every=4),
+        Plan(ranks=3, transfer_ns=20 * MS),
+        Plan(ranks=2, tail=lambda step, rank: 15 * MS if rank == 1 else 0),
+        Plan(ranks=4, extra=lambda step, rank: {FORWARD: 60 * MS} if step % 4 == rank else {}),
+        Plan(ranks=2, data_ns=35 * MS, transfer_ns=5 * MS),
+    ],
+    ids=lambda plan: "",
+)
+def test_two_accounts_of_one_run_agree(plan: Plan) -> None:
+    result = analyze(simulate(plan))
+    stages = result.examination.stages
+    assert stages is not None
+    assert not stages.alone
+    assert stages.frontier.communication_known
+    assert result.examination.doubts == ()
+    assert result.coverage.notes == ()
+
+
+def shares_of_run(plan: Plan) -> tuple[Tables, Shares]:
+    tables = simulate(plan)
+    return tables, examine(attribute(tables), tables).shares
+
+
+@pytest.mark.parametrize(
+    ("stages_of", "timelines_of", "said"),
+    [
+        (on(1, DATA), on(2, DATA), "name rank 2, the durations of their stages name rank 1"),
+        (on(1, DATA), on(1, FORWARD), "timelines say compute, the durations of their stages say data"),
+        (Plan(ranks=3), on(1, FORWARD), "the durations of their stages show none of it"),
+        (on(1, FORWARD), Plan(ranks=3), "only the durations of the stages say compute"),
+        (on(1, FORWARD, 12 * MS), Plan(ranks=3), ""),
+    ],
+)
+def test_accounts_that_contradict_each_other(stages_of: Plan, timelines_of: Plan, said: str) -> None:
+    other = analyze(simulate(stages_of)).examination.stages
+    found = disagreement(other, shares_of_run(timelines_of)[1])
+    assert said in found
+    assert bool(found) == bool(said)
+
+
+def test_a_contradiction_lowers_the_confidence() -> None:
+    result = analyze(simulate(on(1, DATA)))
+    doubted = replace(result.examination, doubts=("they differ",))
+    assert (
+        judge(result.attribution, doubted, result.coverage, result.tables).confidence
+        <= 0.6
+        < (result.verdict.confidence)
+    )
+
+
+# -- waiting that nothing explains -------------------------------------------------------------------------------------
+
+
+def between_steps(plan: Plan, rank: int) -> Tables:
+    """The same run where the rank's data phase lies before its steps, so that nothing was recorded of it."""
+    tables = simulate(plan)
+    own = tables.ranks[rank]
+    steps = tuple(replace(s, begin_ns=s.phases[0].end_ns, phases=s.phases[1:]) for s in own.steps)
+    return replace(tables, ranks={**tables.ranks, rank: replace(own, steps=steps)})
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_late_rank_without_a_reason_is_named_and_its_cause_left_open(ranks: int) -> None:
+    result = analyze(between_steps(on(1, DATA, ranks=ranks), 1))
+    verdict = result.verdict
+    assert (verdict.cause, verdict.culprit_ranks) == ("straggler-cause-unknown", (1,))
+    assert "cause not determined" in verdict.headline
+    assert verdict.share == pytest.approx(60 / 160, abs=0.02), "of the time from step to step"
+    assert verdict.confidence <= 0.5
+    assert result.coverage.explained_wait is not None
+    assert result.coverage.explained_wait < 0.1
+    assert to_dict(result)["coverage"]["explained_wait"] == pytest.approx(result.coverage.explained_wait, abs=1e-4)
+    assert result.coverage.notes == (), "the stages cannot see what lies between steps, so they contradict nothing"
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [on(1, DATA), on(1, FORWARD), Plan(ranks=2, tail=lambda step, rank: 15 * MS if rank == 1 else 0)],
+    ids=["data", "compute", "link"],
+)
+def test_waiting_is_explained_by_work_and_by_links(plan: Plan) -> None:
+    result = analyze(simulate(plan))
+    assert result.coverage.explained_wait is not None
+    assert result.coverage.explained_wait > 0.9
+    assert not [b for step in result.attribution.usable for b in step.blames if b.detail == Detail.UNKNOWN]
+
+
+def test_nobody_waits_for_anybody_in_one_rank() -> None:
+    tables = simulate(Plan())
+    alone = analyze(replace(tables, ranks={0: tables.ranks[0]}, world_size=1))
+    assert alone.coverage.explained_wait is None
+
+
+# -- how sure ----------------------------------------------------------------------------------------------------------
+
+
+def test_blocks_of_steps_are_drawn_together() -> None:
+    """Ten slow steps in a row are one event, not ten: the interval is wider than for ten scattered ones."""
+    dur = np.full(100, 100.0)
+    in_a_row, scattered = np.zeros(100), np.zeros(100)
+    in_a_row[40:50] = scattered[::10] = 50.0
+    assert resampled(in_a_row, dur).std() > 1.4 * resampled(scattered, dur).std()
+    assert resampled(in_a_row, dur).mean() == pytest.approx(0.05, abs=0.01)
+
+
+def alternating(first: int, second: int) -> Callable[[int, int], dict[str, int]]:
+    """Data waits in some runs of steps, stragglers in others."""
+    return lambda step, rank: {DATA: first * MS} if step // 10 % 2 else {FORWARD: second * MS} if rank == 0 else {}
+
+
+def test_two_causes_whose_order_is_chance_are_mixed() -> None:
+    plan = Plan(ranks=2, steps=42, extra=alternating(66, 46))
+    result = analyze(simulate(plan))
+    by_class = [result.share_of(name) for name in (Bottleneck.DATA, Bottleneck.COMPUTE)]
+    assert by_class[0] - by_class[1] > 0.05, "told apart by the shares themselves"
+    assert result.verdict.bottleneck == Bottleneck.MIXED
+    always = Plan(ranks=2, steps=42, extra=lambda step, rank: {DATA: 33 * MS, FORWARD: 20 * MS if rank == 0 else 0})
+    assert analyze(simulate(always)).verdict.bottleneck == Bottleneck.DATA, "the same costs in every step"
+
+
+def test_clocks_that_are_less_sure_make_the_verdict_less_sure() -> None:
+    result = analyze(simulate(on(1, FORWARD)))
+    effect = result.verdict.share * result.examination.shares.dur_ns.mean()
+    for part, most in ((0.0, 1.0), (0.25, 0.75), (0.9, 0.6)):
+        off = replace(result.attribution, clock_uncertainty_ns=round(part * effect))
+        confidence = judge(off, result.examination, result.coverage, result.tables).confidence
+        assert confidence == pytest.approx(min(most, result.verdict.confidence), abs=0.01)
