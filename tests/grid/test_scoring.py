@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bench.grid.cases import Said, Scored, case_ids
-from tests.bench.grid.gpu.rows import GPU_ROWS, HALVES
+from tests.bench.grid.cases import TRACE_ROWS, Replayed, Said, Scored, case_ids
+from tests.bench.grid.gpu.rows import HALVES
+from tests.bench.grid.markdown import document
+from tests.bench.grid.misjudged import why
 from tests.bench.grid.record_rows import RECORD_ROWS
-from tests.bench.grid.report import macro_f1, summary, table, wilson, wrong
+from tests.bench.grid.report import detection, macro_f1, replays, summary, table, wilson, wrong
 from tests.bench.grid.truth import Answer, Cost, Truth, truth_of
 
 SLOW = frozenset({"slow-data-one-rank"})
@@ -45,12 +47,16 @@ def test_costs_of_one_class_add_up_and_the_largest_is_the_cause() -> None:
 
 
 def scored(
-    said: str, cause: str = "", culprits: tuple[int, ...] = (), truth: Truth | None = None, confidence: float = 0.8
+    said: str,
+    cause: str = "",
+    culprits: tuple[int, ...] = (),
+    truth: Truth | None = None,
+    confidence: float = 0.8,
+    replay: Replayed | None = None,
 ) -> Scored:
     truth = truth or truth_of(costs(0.3, 0.02), 0.3)
-    return Scored(
-        "tuning/D2-data-one/0", 0.3, True, truth, Said(said, cause, culprits, confidence, 0.3, "as it is"), "a job"
-    )
+    answer = Said(said, cause, culprits, confidence, 0.3, "as it is", (cause,) if cause else ())
+    return Scored("tuning/D2-data-one/0", 0.3, True, truth, answer, "a job", replay or Replayed(0.01))
 
 
 def test_verdict_cause_and_rank_are_three_questions() -> None:
@@ -90,9 +96,37 @@ def test_the_numbers() -> None:
     assert wrong(cases).count("expected data slow-data-one-rank [2]") == 2
 
 
+def test_a_fault_is_found_by_its_cause_and_warned_of_by_the_verdict() -> None:
+    edge = truth_of(costs(0.105, 0.02), 0.105)
+    mentioned = scored("healthy", "slow-data-one-rank", truth=edge)
+    missed = scored("communication", "exposed-communication", truth=edge)
+    warned, found = detection([mentioned, missed], 0.10, 0.12)
+    assert (warned, found) == ([False, True], [True, False])
+    assert detection([mentioned], 0.12, 0.2) == ([], [])
+
+
+def test_replays_that_were_refused_are_no_error_of_zero() -> None:
+    errors, refused = replays([scored("data"), scored("data", replay=Replayed(refused="one rank"))])
+    assert errors == [0.01]
+    assert refused == {"one rank": 1}
+
+
+def test_the_document_lists_each_wrong_answer_with_the_kind_of_the_error() -> None:
+    right, rank = scored("data", "slow-data-one-rank", (2,)), scored("data", "slow-data-one-rank", (1,))
+    assert why(rank) == "other ranks named"
+    assert why(scored("data", "slow-data-one-rank")) == "no rank named"
+    assert why(scored("healthy")) == "another class"
+    assert "threshold" in why(scored("healthy", truth=truth_of(costs(0.125, 0.02), 0.125)))
+    text = document([right, rank], ["tuning", "heldout"], 0)
+    assert "| class, cause and rank, first answer | 1 | 2 | 50.0% |" in text
+    assert "expected data slow-data-one-rank of rank 2; said data slow-data-one-rank of rank 1" in text
+    assert "Held-out" not in text.split("## ", 1)[1], "there are no such cases"
+    assert document([right], ["tuning"], 0).rstrip().endswith("None.")
+
+
 def test_the_halves_share_nothing() -> None:
     one, other = HALVES.values()
     for name in ("blocks", "dims", "worlds", "block_ms", "shares"):
         assert not set(getattr(one, name)) & set(getattr(other, name)), name
     ids = case_ids(tuple(HALVES), (), 3)
-    assert len(ids) == len(set(ids)) == 2 * 3 * (len(GPU_ROWS) + len(RECORD_ROWS))
+    assert len(ids) == len(set(ids)) == 2 * 3 * (len(TRACE_ROWS) + len(RECORD_ROWS))

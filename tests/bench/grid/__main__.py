@@ -1,6 +1,7 @@
 """How often diag is right: runs with planted faults, simulated or real, diagnosed and scored.
 
     python -m tests.bench.grid [--half tuning|heldout|both] [--rows S1 D2] [--numbers 4] [--limit 200] [--jobs 2]
+    python -m tests.bench.grid --half heldout --numbers 10 --markdown tests/bench/grid/GRID.md
     python -m tests.bench.grid --case heldout/S1-forward/3 [--keep FOLDER]
     python -m tests.bench.grid --real runs.jsonl --limit 5
 
@@ -21,11 +22,14 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 if not __package__:  # run as a script: its own folder is on the path, the checkout is not
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from tests.bench.grid.cases import Scored, case_ids, score
 from tests.bench.grid.gpu.rows import HALVES
+from tests.bench.grid.markdown import document
 from tests.bench.grid.report import summary, table, wrong
 
 
@@ -40,6 +44,8 @@ def main() -> None:
     parser.add_argument("--case", help="only this one")
     parser.add_argument("--keep", type=Path, help="keep the files of the cases in this folder")
     parser.add_argument("--out", type=Path, help="write every case to this file, one JSON a line")
+    parser.add_argument("--from", dest="file", type=Path, help="the cases of such a file, not made again")
+    parser.add_argument("--markdown", type=Path, help="write tables and wrong answers to this file")
     parser.add_argument("--real", type=Path, help="real runs on CPU ranks instead; results are appended to this file")
     options = parser.parse_args()
     if options.real is not None:
@@ -50,10 +56,15 @@ def main() -> None:
     halves = tuple(HALVES) if options.half == "both" else (options.half,)
     ids = [options.case] if options.case else case_ids(halves, tuple(options.rows), options.numbers)[: options.limit]
     begin = time.perf_counter()
-    cases = scored(ids, options.seed, options.keep, options.jobs)
+    if options.file is not None:
+        cases = [msgspec.json.decode(line, type=Scored) for line in options.file.read_bytes().splitlines()]
+    else:
+        cases = scored(ids, options.seed, options.keep, options.jobs)
     took = time.perf_counter() - begin
     if options.out is not None:
         options.out.write_text("".join(json.dumps(asdict(case), default=sorted) + "\n" for case in cases))
+    if options.markdown is not None:
+        options.markdown.write_text(document(cases, halves, options.seed))
     if options.case:
         print(json.dumps(asdict(cases[0]), default=sorted, indent=1))
     print(wrong(cases))

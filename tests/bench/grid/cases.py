@@ -12,17 +12,22 @@ from diag.errors import DiagError
 from diag.ingest.cache import Cache
 from diag.ingest.reading import Reading
 from diag.model import Severity
+from diag.replay.predict import baseline
+from diag.replay.program import Refusal
 from tests.bench.grid.gpu.costs import costs_of, share_of
 from tests.bench.grid.gpu.job import Job
 from tests.bench.grid.gpu.kineto import write_traces
+from tests.bench.grid.gpu.recorded import write_run as write_recorded
+from tests.bench.grid.gpu.recorded_rows import MORE_ROWS
 from tests.bench.grid.gpu.rows import GPU_ROWS, HALVES, Row
 from tests.bench.grid.gpu.simulate import simulate
 from tests.bench.grid.record_rows import RECORD_ROWS, RecordRow, analysed, record_truth
 from tests.bench.grid.truth import HEALTHY, UNDETERMINED, Truth, truth_of
 from tests.simulate import write_run
 
+TRACE_ROWS = (*GPU_ROWS, *MORE_ROWS)
 ABSTAINS = 0.6  # diag's own word for "this may be wrong"
-_NOT_KEPT = Reading(cache=Cache(None), jobs=1)
+NOT_KEPT = Reading(cache=Cache(None), jobs=1)
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,15 @@ class Said:
     confidence: float
     share: float
     headline: str
+    found: tuple[str, ...] = ()  # every finding that costs a twentieth of the step, the verdict's among them
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """How far the replay of the unchanged steps is off (0.02 is 2 %); None where it ``refused``, with the reason."""
+
+    error: float | None = None
+    refused: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,6 +61,7 @@ class Scored:
     truth: Truth
     said: Said
     job: str
+    replay: Replayed = Replayed()
 
     @property
     def row(self) -> str:
@@ -93,47 +108,51 @@ class Scored:
 
 def case_ids(halves: tuple[str, ...], rows: tuple[str, ...], numbers: int) -> list[str]:
     """Ids in an order whose beginning is a cross-section: one of each row, then the next of each."""
-    names = [row.id for row in (*GPU_ROWS, *RECORD_ROWS)]
+    names = [row.id for row in (*TRACE_ROWS, *RECORD_ROWS)]
     chosen = [name for name in names if not rows or any(name.startswith(row) for row in rows)]
     return [f"{half}/{row}/{n}" for n in range(numbers) for half in halves for row in chosen]
 
 
-def score(case: str, seed: int = 0, keep: Path | None = None) -> Scored:
-    """Makes the case, has diag look at it, and scores the answer. ``keep``: a folder for its files."""
+def score(case: str, seed: int = 0, keep: Path | None = None, replays: bool = True) -> Scored:
+    """Makes the case, has diag look at it, and scores the answer. ``keep``: a folder for its files; ``replays``:
+    whether its steps are replayed, too."""
     half_name, row_id, number = case.split("/")
     half, rng = HALVES[half_name], Random(f"{seed}/{case}")
     share = half.shares[int(number) % len(half.shares)]
-    for row in GPU_ROWS:
+    for row in TRACE_ROWS:
         if row.id == row_id:
-            return _of_traces(case, row, row.make(half, rng, share), share, rng, keep)
+            return _of_traces(case, row, row.make(half, rng, share), share, rng, keep, replays)
     for record_row in RECORD_ROWS:
         if record_row.id == row_id:
-            return _of_records(case, record_row, share, rng, keep)
+            return _of_records(case, record_row, share, rng, keep, replays)
     raise KeyError(f"no such row: {row_id}")
 
 
-def _of_traces(case: str, row: Row, job: Job, share: float, rng: Random, keep: Path | None) -> Scored:
+def _of_traces(case: str, row: Row, job: Job, share: float, rng: Random, keep: Path | None, replays: bool) -> Scored:
     found = simulate(job, keep=True)
     culprit = next((fault.ranks[0] for fault in job.faults if fault.ranks), 0)
     other = rng.choice([rank for rank in range(job.world) if rank != culprit])
     missing = {"Q2-missing-other": other, "Q2-missing-culprit": culprit}.get(row.id)
     with tempfile.TemporaryDirectory() as temporary:
         folder = keep / case.replace("/", "-") if keep is not None else Path(temporary)
-        paths = write_traces(job, found.ranks, folder)
+        if job.recorded is not None:
+            paths = write_recorded(job, job.recorded, found.ranks, found.step_ns, folder)
+        else:
+            paths = write_traces(job, found.ranks, folder)
         if missing is not None:
             paths[missing].unlink()
         if row.id == "Q2-truncated":
             data = paths[other].read_bytes()
             paths[other].write_bytes(data[: len(data) * 6 // 10])
-        said = _said(folder)
+        said, replayed = _said(folder, replays)
     # Without the rank at fault, or with one of two, nobody can tell.
     damaged = row.id.startswith("Q2")
     abstain = missing == culprit or (damaged and job.world == 2) or _always_late(job)
     truth = truth_of(costs_of(job), share_of(job, row.rid, found.step_ns), abstain=abstain)
-    return Scored(case, share, row.graded, truth, said, _described(job))
+    return Scored(case, share, row.graded, truth, said, _described(job), replayed)
 
 
-def _of_records(case: str, row: RecordRow, share: float, rng: Random, keep: Path | None) -> Scored:
+def _of_records(case: str, row: RecordRow, share: float, rng: Random, keep: Path | None, replays: bool) -> Scored:
     half = HALVES[case.split("/")[0]]
     run = row.make(half, rng, share)
     tables = analysed(run)
@@ -141,7 +160,10 @@ def _of_records(case: str, row: RecordRow, share: float, rng: Random, keep: Path
         write_run(tables, keep / case.replace("/", "-"))
     plan = run.plan
     text = f"{plan.ranks} ranks, {plan.steps} steps, {run.extras or (run.wire_ns, run.tail_rank, run.tail_ns)}"
-    return Scored(case, share, row.graded, record_truth(run), _answer(analyze(tables)), text)
+    result = analyze(tables)
+    return Scored(
+        case, share, row.graded, record_truth(run), answer(result), text, replay(result) if replays else Replayed()
+    )
 
 
 def _always_late(job: Job) -> bool:
@@ -150,17 +172,28 @@ def _always_late(job: Job) -> bool:
     return job.nodes > 1 and not job.clip and any(fault.ranks for fault in job.faults)
 
 
-def _said(folder: Path) -> Said:
+def _said(folder: Path, replays: bool) -> tuple[Said, Replayed]:
     try:
-        return _answer(open_run(folder, reading=_NOT_KEPT))
+        result = open_run(folder, reading=NOT_KEPT)
     except DiagError as error:
-        return Said(UNDETERMINED, "", (), 0.0, 0.0, f"error: {error.message}")
+        return Said(UNDETERMINED, "", (), 0.0, 0.0, f"error: {error.message}"), Replayed(refused=error.message)
+    return answer(result), replay(result) if replays else Replayed()
 
 
-def _answer(result: Result) -> Said:
+def replay(result: Result) -> Replayed:
+    """The steps replayed from what was measured, nothing changed: what predictions start from."""
+    base = baseline(result.attribution, result.tables)
+    return Replayed(refused=base.reason) if isinstance(base, Refusal) else Replayed(round(base.error, 5))
+
+
+def answer(result: Result) -> Said:
+    """What a user would be told."""
     verdict = result.verdict
     bottleneck = HEALTHY if verdict.severity == Severity.HEALTHY else str(verdict.bottleneck)
-    return Said(bottleneck, verdict.cause, verdict.culprit_ranks, verdict.confidence, verdict.share, verdict.headline)
+    found = tuple(f.id for f in result.examination.findings if f.bottleneck is not None)
+    return Said(
+        bottleneck, verdict.cause, verdict.culprit_ranks, verdict.confidence, verdict.share, verdict.headline, found
+    )
 
 
 def _described(job: Job) -> str:

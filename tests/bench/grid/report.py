@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from math import sqrt
 from statistics import mean
 
 from tests.bench.grid.cases import Scored
+from tests.bench.grid.misjudged import names_a_rank
 from tests.bench.grid.truth import HEALTHY
 
-_BINS = ((0.03, 0.085), (0.085, 0.115), (0.115, 0.20), (0.20, 0.35), (0.35, 1.0))
+_BINS = ((0.03, 0.085), (0.085, 0.10), (0.10, 0.12), (0.12, 0.20), (0.20, 0.35), (0.35, 1.0))
 
 
 def wilson(right: int, tried: int, z: float = 1.96) -> tuple[float, float]:
@@ -24,24 +27,25 @@ def wilson(right: int, tried: int, z: float = 1.96) -> tuple[float, float]:
 
 def summary(cases: Sequence[Scored]) -> dict[str, object]:
     """All numbers, ready for JSON."""
-    rows: dict[str, list[Scored]] = defaultdict(list)
-    for case in cases:
-        rows[case.row].append(case)
     healthy = [c for c in cases if c.truth.expected == HEALTHY and not c.truth.grey]
+    errors, refused = replays(cases)
     right, wrong = ([c.said.confidence for c in cases if c.verdict_right == which] for which in (True, False))
     return {
         "cases": len(cases),
         "verdict": _rate(c.verdict_right for c in cases),
         "cause": _rate(c.cause_right for c in cases),
         "rank_and_cause": _rate(c.first_right for c in cases),
-        "rank_and_cause_where_a_rank_is_at_fault": _rate(c.first_right for c in cases if _names_a_rank(c)),
+        "rank_and_cause_where_a_rank_is_at_fault": _rate(c.first_right for c in cases if names_a_rank(c)),
         "false_alarms": _rate(c.false_alarm for c in healthy),
         "abstained": _rate(c.abstained for c in cases),
         "macro_f1": round(macro_f1(cases), 4),
         "confidence_when_right": round(mean(right), 3) if right else None,
         "confidence_when_wrong": round(mean(wrong), 3) if wrong else None,
-        "detection": {f"{low:.0%}-{high:.0%}": _rate(_detected(cases, low, high)) for low, high in _BINS},
-        "rows": {row: _row(own) for row, own in rows.items()},
+        "detection": {_span(low, high): _rate(detection(cases, low, high)[0]) for low, high in _BINS},
+        "found": {_span(low, high): _rate(detection(cases, low, high)[1]) for low, high in _BINS},
+        "replay_error": round(mean(errors), 5) if errors else None,
+        "replay_refused": sum(refused.values()),
+        "rows": {row: _row(own) for row, own in by_row(cases).items()},
     }
 
 
@@ -56,25 +60,51 @@ def _row(cases: Sequence[Scored]) -> dict[str, object]:
     }
 
 
-def _rate(flags: Iterable[bool]) -> dict[str, float | int]:
+@dataclass(frozen=True)
+class Rate:
+    """So many of so many, and the 95 % interval."""
+
+    right: int
+    of: int
+    part: float
+    low: float
+    high: float
+
+
+def rate(flags: Iterable[bool]) -> Rate:
     seen = list(flags)
-    low, high = wilson(sum(seen), len(seen))
-    return {
-        "right": sum(seen),
-        "of": len(seen),
-        "rate": round(sum(seen) / len(seen), 4) if seen else 0.0,
-        "low": round(low, 4),
-        "high": round(high, 4),
-    }
+    return Rate(sum(seen), len(seen), sum(seen) / len(seen) if seen else 0.0, *wilson(sum(seen), len(seen)))
 
 
-def _names_a_rank(case: Scored) -> bool:
-    return case.truth.expected != HEALTHY and () not in case.truth.right[0].culprits
+def _rate(flags: Iterable[bool]) -> dict[str, float | int]:
+    seen = rate(flags)
+    parts = {"rate": round(seen.part, 4), "low": round(seen.low, 4), "high": round(seen.high, 4)}
+    return {"right": seen.right, "of": seen.of, **parts}
 
 
-def _detected(cases: Sequence[Scored], low: float, high: float) -> list[bool]:
-    """Whether a planted fault of this share of the step was called something other than healthy."""
-    return [c.said.bottleneck != HEALTHY for c in cases if c.graded and low <= c.truth.share < high]
+def _span(low: float, high: float) -> str:
+    return f"{low:.3g}-{high:.3g}"
+
+
+def detection(cases: Sequence[Scored], low: float, high: float) -> tuple[list[bool], list[bool]]:
+    """Of planted faults that cost such a part of the step, as measured: whether the verdict was unhealthy; whether a
+    right cause is among the findings, which begin at a twentieth. Not where nobody can tell."""
+    asked = [c for c in cases if c.graded and not c.truth.abstain and low <= c.truth.share < high]
+    found = [any(cause in c.said.found for a in c.truth.right for cause in a.causes) for c in asked]
+    return [c.said.bottleneck != HEALTHY for c in asked], found
+
+
+def replays(cases: Sequence[Scored]) -> tuple[list[float], Counter[str]]:
+    """The errors of all replays, and how often which reason there was for none."""
+    errors = [c.replay.error for c in cases if c.replay.error is not None]
+    return errors, Counter(re.sub(r"rank \d+", "a rank", c.replay.refused) for c in cases if c.replay.error is None)
+
+
+def by_row(cases: Sequence[Scored]) -> dict[str, list[Scored]]:
+    rows: dict[str, list[Scored]] = defaultdict(list)
+    for case in cases:
+        rows[case.row].append(case)
+    return dict(rows)
 
 
 def macro_f1(cases: Sequence[Scored]) -> float:
@@ -119,16 +149,18 @@ def table(cases: Sequence[Scored]) -> str:
     lines.append(f"{'macro F1':<42}{numbers['macro_f1']}")
     sure, unsure = numbers["confidence_when_right"], numbers["confidence_when_wrong"]
     lines.append(f"{'mean confidence, right and wrong':<42}{sure}, {unsure}")
-    detection = numbers["detection"]
-    assert isinstance(detection, dict)
-    for span, rate in detection.items():
-        lines.append(f"{'called unhealthy, fault of ' + span + ' of the step':<42}{_told(rate)}")
+    for name, told in (("detection", "called unhealthy"), ("found", "cause found")):
+        spans = numbers[name]
+        assert isinstance(spans, dict)
+        for span, seen in spans.items():
+            lines.append(f"{f'{told}, fault of {span} of a step':<42}{_told(seen)}")
+    lines.append(f"replay: mean error {numbers['replay_error']}, refused {numbers['replay_refused']}")
     return "\n".join(lines)
 
 
-def _told(rate: object) -> str:
-    assert isinstance(rate, dict)
-    return f"{rate['right']} of {rate['of']}  {rate['rate']:.1%}  ({rate['low']:.1%} to {rate['high']:.1%})"
+def _told(seen: object) -> str:
+    assert isinstance(seen, dict)
+    return f"{seen['right']} of {seen['of']}  {seen['rate']:.1%}  ({seen['low']:.1%} to {seen['high']:.1%})"
 
 
 def wrong(cases: Sequence[Scored]) -> str:

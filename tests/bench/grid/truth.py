@@ -2,7 +2,12 @@
 
 A cost's share is measured on the schedule itself: the same run is simulated without that cost, and the part of the step
 that is saved is the share. Which class wins, and when two are "mixed", follows the rule in science.md 2.7. Near the
-edges of that rule both answers are right: a share of 9.9 % is no error where 10.1 % would be none.
+edges of that rule (1.5 points either side) both answers are right: a share of 9.9 % is no error where 10.1 % would be
+none. Costs of one class add up, and any cause within 1.5 points of the class's largest one is a right one. Below 11.5 %
+a rank that is at fault may be left unnamed, but no other may be named. A fault of 5 % is below what is called ill, so
+"healthy" is right. Two faults are mixed as their measured costs say, not as they were planted. Where nobody can tell
+(the culprit's file is missing; a rank on a clock of its own is always last, and nothing small follows a large
+collective to show it; one of two ranks was recorded), abstaining is right: no rank, and a confidence of at most 0.6.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
-from tests.bench.grid.gpu.job import Fault, Job, Planted, Recipe
+from tests.bench.grid.gpu.job import BETWEEN, Fault, Job, Planted, Recipe
 from tests.bench.grid.gpu.simulate import (
     simulate,
     without_communication,
@@ -19,6 +20,7 @@ from tests.bench.grid.truth import COMMUNICATION, COMPUTE, DATA, Cost, Ranks
 Change = Callable[[Job], Job]
 
 _UNHIDDEN = frozenset({"exposed-communication", "communication-not-overlapped"})
+REFERENCE_MFU = 0.35  # science.md 2.7
 _HOST_CAUSES = {Planted.TINY: "launch-bound", Planted.ITEM: "synchronising-calls", Planted.ALLOCATOR: "allocator-stall"}
 _SOCKETS_GB_S = 0.5  # below this even a poor network is ill
 
@@ -41,13 +43,12 @@ def costs_of(job: Job) -> list[Cost]:
 
     found = [
         Cost(DATA, share(without_data), _data_causes(planted(Planted.DATA)), _culprits(planted(Planted.DATA))),
-        Cost(COMMUNICATION, share(without_communication), *_communication(job, planted(Planted.TAIL))),
+        *_communication(job, share, planted(Planted.TAIL)),
     ]
     if faults := planted(Planted.COPY):
         found.append(Cost(DATA, share(without_copies), frozenset({"exposed-copy"}), _culprits(faults)))
     if faults := planted(Planted.FORWARD, Planted.BACKWARD):
-        name = "compute-imbalance" if any(f.rotate for f in faults) else "compute-straggler"
-        found.append(Cost(COMPUTE, share(without_stragglers), frozenset({name}), _culprits(faults)))
+        found.append(Cost(COMPUTE, share(without_stragglers), _slower(job, faults), _culprits(faults)))
     else:
         found.append(Cost(COMPUTE, share(without_stragglers), frozenset({"compute-imbalance"})))
     for kind, name in ((Planted.GC, "gc-pause"), (Planted.CHECKPOINT, "checkpoint-stall")):
@@ -58,6 +59,9 @@ def costs_of(job: Job) -> list[Cost]:
     if culprits != ((),):
         causes |= {"compute-straggler"}  # one host that is slow makes one rank slow: both say so
     found.append(Cost(COMPUTE, share(without_host), frozenset(causes or {"launch-bound"}), culprits))
+    if job.recorded is not None and job.recorded.mfu is not None:
+        low = max(0.0, 1 - job.recorded.mfu / REFERENCE_MFU)
+        found.append(Cost(COMPUTE, low, frozenset({"low-mfu"})))
     return found
 
 
@@ -71,14 +75,54 @@ def _data_causes(faults: list[Fault]) -> frozenset[str]:
     return frozenset({"slow-data-bursty" if any(fault.every > 1 for fault in faults) else "slow-data-all-ranks"})
 
 
-def _communication(job: Job, tails: list[Fault]) -> tuple[frozenset[str], tuple[Ranks, ...]]:
+def _slower(job: Job, faults: list[Fault]) -> frozenset[str]:
+    """What a slow rank is called, given what is recorded beside its trace."""
+    if any(fault.rotate for fault in faults):
+        told = job.recorded is not None and job.recorded.longest
+        return frozenset({"load-imbalance" if told else "compute-imbalance"})
+    hot = job.recorded is not None and job.recorded.throttled
+    return frozenset({"throttled-device" if hot else "compute-straggler"})
+
+
+def _communication(job: Job, share: Callable[[Change], float], tails: list[Fault]) -> list[Cost]:
+    """All exposed communication: as one cost where one cause stands for all of it, else what each of the parts would
+    save that have a cause of their own, and the rest."""
+    whole = share(without_communication)
     if tails:
-        return frozenset({"slow-link"}), _culprits(tails)
+        # Where nobody can tell a late end from a clock that is off, the class without the rank is all there is to say.
+        blind = job.nodes > 1 and not job.clip
+        causes = frozenset({"slow-link"}) | (_UNHIDDEN if blind else frozenset())
+        link = Cost(
+            COMMUNICATION, share(partial(_rid, kinds=(Planted.TAIL,))), causes, (*_culprits(tails), *([()] * blind))
+        )
+        return [link, Cost(COMMUNICATION, max(0.0, whole - link.share), _UNHIDDEN)]
     if job.gb_s < _SOCKETS_GB_S:
-        return frozenset({"slow-network"}), ((),)
+        return [Cost(COMMUNICATION, whole, frozenset({"slow-network"}))]
     if job.wrap != "block" and job.recipe != Recipe.DDP:
-        return frozenset({"root-only-unit" if job.wrap == "root" else "latency-bound-collectives"}), ((),)
-    return _UNHIDDEN, ((),)
+        name = "root-only-unit" if job.wrap == "root" else "latency-bound-collectives"
+        return [Cost(COMMUNICATION, whole, frozenset({name}))]
+    parts = [Cost(COMMUNICATION, share(rid), frozenset({name})) for name, rid in _parts(job).items()]
+    rest = max(0.0, whole - sum(part.share for part in parts))
+    return [*parts, Cost(COMMUNICATION, rest, _UNHIDDEN)]
+
+
+def _parts(job: Job) -> dict[str, Change]:
+    """Causes of parts of the communication, by what a job does, and the change that rids it of each."""
+    found: dict[str, Change] = {}
+    if job.amount(Planted.REDUCE, 0, 0):
+        found["low-bus-bandwidth"] = lambda j: j.without(Planted.REDUCE)
+        return found
+    if job.recipe == Recipe.DDP and job.bucket_blocks == job.blocks:
+        found["ddp-buckets"] = lambda j: replace(j, free_ops=frozenset({"all_reduce"}))
+    if job.micro_batches > 1 and job.reduce_every:
+        found["sync-every-micro-step"] = lambda j: replace(j, reduce_every=False)
+    if job.recipe != Recipe.DDP and job.reduce_width == 4:
+        found["reduce-scatter-stall"] = lambda j: replace(j, free_ops=frozenset({BETWEEN}))
+    if job.prefetch == "late-backward" and job.reshard and job.recorded is not None:
+        found["regather-in-backward"] = lambda j: replace(j, reshard=False)
+    if job.prefetch in ("late", "sync"):
+        found["missing-prefetch"] = lambda j: replace(j, prefetch="late-backward")
+    return found
 
 
 def _culprits(faults: list[Fault]) -> tuple[Ranks, ...]:

@@ -77,6 +77,7 @@ class Rank:
     events: list[Event] = field(default_factory=list)
     keeps_events: bool = True
     step_ends: list[int] = field(default_factory=list)  # when the device was done with each step
+    host_steps: list[tuple[int, int, int]] = field(default_factory=list)  # begin, data there, end of each on the host
     pace: float = 1.0  # of this rank in this step, against the others
     _correlation: int = 0
     _queued: deque[int] = field(default_factory=deque)

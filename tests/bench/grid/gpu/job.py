@@ -28,6 +28,10 @@ class Planted(StrEnum):
     GC = "gc"
     COPY = "copy"  # the batch comes from pageable memory
     ALLOCATOR = "allocator"
+    REDUCE = "reduce"  # every reduce-scatter takes ``amount`` thousandths longer
+
+
+BETWEEN = "reduce_scatter between units"  # the last one of a backward has nothing beside it, whatever one does
 
 
 @dataclass(frozen=True)
@@ -50,10 +54,23 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class Recorded:
+    """What the collectors write down beside the traces. ``throttled``: ranks whose device says that it is too hot.
+    ``mfu``: what the model's arithmetic comes to, None where nobody counted it. ``longest``: whether the rank that is
+    slow in a step has the most tokens in it."""
+
+    throttled: tuple[int, ...] = ()
+    mfu: float | None = None
+    longest: bool = False
+    memory_free: float = 0.6  # of the device's
+
+
+@dataclass(frozen=True)
 class Job:
     """Durations in nanoseconds, of one rank. ``wrap``: what is one unit of sharding. ``prefetch``: "implicit" as
-    PyTorch does it; "late": a unit is gathered only when the device is done with the one before; "sync": the host
-    waits for the device before it asks for the next unit."""
+    PyTorch does it; "late": a unit is gathered only when the device is done with the one before; "late-backward": so in
+    the backward; "sync": the host waits for the device before it asks for the next unit. ``micro_batches`` a step;
+    ``reduce_every``: gradients are reduced in each of them. ``reduce_width``: bytes of a gradient as it is reduced."""
 
     recipe: Recipe = Recipe.FSDP2
     world: int = 4
@@ -81,6 +98,11 @@ class Job:
     own_ranges: bool = False  # diag's own ranges around steps and phases, as well as torch's
     jitter: float = 0.015
     seed: int = 0
+    micro_batches: int = 1
+    reduce_every: bool = True
+    reduce_width: int = 2
+    free_ops: frozenset[str] = frozenset()  # collectives that take no time, to measure what they cost
+    recorded: Recorded | None = None  # None: traces are all there is
     faults: tuple[Fault, ...] = ()
     offset_ns: tuple[int, ...] = ()  # what each node's clock shows more than the true one
     drift_ppm: tuple[float, ...] = ()

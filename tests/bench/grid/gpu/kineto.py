@@ -18,10 +18,11 @@ _ON_DEVICE = ("kernel", "gpu_memcpy")
 def write_traces(job: Job, ranks: Sequence[Rank], folder: Path) -> list[Path]:
     """One file a rank."""
     folder.mkdir(parents=True, exist_ok=True)
-    return [_write(job, rank, folder / f"rank{rank.rank}.pt.trace.json.gz") for rank in ranks]
+    return [write_trace(job, rank, folder / f"rank{rank.rank}.pt.trace.json.gz") for rank in ranks]
 
 
-def _write(job: Job, rank: Rank, path: Path) -> Path:
+def write_trace(job: Job, rank: Rank, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(igzip.compress(text(job, rank).encode(), compresslevel=1))
     return path
 

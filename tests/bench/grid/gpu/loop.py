@@ -23,6 +23,7 @@ Steps = Generator[Call, int, None]
 Ends = Generator[Call, int, int]
 
 WARM_STEPS = 2  # run before the profiler looks
+FIRST_STEP = 10  # the number of the first step that it sees
 _NCCL = "ncclDevKernel_{}_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 _TRAITS = "Flash_kernel_traits<128, 128, 64, 4, cutlass::bfloat16_t"
 _ATTENTION = "aten::_scaled_dot_product_flash_attention"
@@ -62,7 +63,8 @@ class Loop:
     """The training script of one rank. ``recipe``: its forward and backward."""
 
     def __init__(self, job: Job, rank: Rank, recipe: Callable[[Loop], Steps]) -> None:
-        self.job, self.r, self.recipe, self.step = job, rank, recipe, 0
+        self.job, self.r, self.recipe, self.step, self.data_end = job, rank, recipe, 0, 0
+        self.reduces = True  # in this micro-batch
         everyone, inside, across = groups_of(job.world, job.per_node if job.recipe == Recipe.HSDP else job.world)
         self.everyone = everyone
         node = rank.rank // job.per_node
@@ -87,10 +89,12 @@ class Loop:
         for self.step in range(WARM_STEPS + job.steps):
             r.recording = self.step >= WARM_STEPS and r.keeps_events
             r.pace = 1 + 0.5 * r.jitter * (2 * r.random.random() - 1)
-            number = self.step - WARM_STEPS + 10
+            number = self.step - WARM_STEPS + FIRST_STEP
+            begin = r.now
             with r.span(f"ProfilerStep#{number}"), self.own(f"step#{number}"):
                 yield from self._one_step()
             r.step_ends.append(max(r.now, *r.free.values()))
+            r.host_steps.append((begin, self.data_end, r.now))
         r.synchronise(max(r.free.values()), "cudaDeviceSynchronize")  # what the profiler does when it stops
 
     def own(self, name: str) -> AbstractContextManager[None]:
@@ -101,6 +105,7 @@ class Loop:
         waited = r.varied(job.data_ns) + self.planted(Planted.DATA)
         with self.own("data"):
             r.work("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", waited, "user_annotation")
+        self.data_end = r.now
         copied = r.varied(job.copy_ns)
         if extra := self.planted(Planted.COPY):
             r.copy("Memcpy HtoD (Pageable -> Device)", copied + extra, blocking=True)
@@ -108,7 +113,9 @@ class Loop:
             r.copy("Memcpy HtoD (Pinned -> Device)", copied)
         if self.planted(Planted.GC):
             r.work("Python GC", self.planted(Planted.GC), "python_function")
-        yield from self.recipe(self)
+        for micro in range(job.micro_batches):
+            self.reduces = job.reduce_every or micro + 1 == job.micro_batches
+            yield from self.recipe(self)
         self._allocate()
         yield from self._optimize()
         if job.read_loss:
@@ -158,10 +165,21 @@ class Loop:
             r.synchronise(r.free[COMPUTE_STREAM])
             r.work("aten::item", total // layers)
 
-    def meet(self, op: str, elements: int, group: Group, stream: int, after: int = 0, dtype: str = "BFloat16") -> Ends:
+    def meet(
+        self,
+        op: str,
+        elements: int,
+        group: Group,
+        stream: int,
+        after: int = 0,
+        dtype: str = "BFloat16",
+        free: bool = False,
+    ) -> Ends:
         """One collective of ``elements`` of the full tensor, on ``stream`` behind what the computation has been given
         unless ``after`` says otherwise."""
         job, r = self.job, self.r
+        if op == "reduce_scatter" and job.reduce_width == 4:
+            dtype = "Float"
         width = 4 if dtype == "Float" else 2
         kernel = {
             "all_gather": "AllGather",
@@ -172,7 +190,8 @@ class Loop:
         shard = max(1, elements // len(group.ranks))
         sent, got = {"all_gather": (shard, elements), "reduce_scatter": (elements, shard)}.get(op, (elements, elements))
         ns = r.varied(ring_ns(op, elements * width, len(group.ranks), job.alpha_ns, job.gb_s))
-        ns += ns * self.planted(Planted.NETWORK) // 1000
+        slower = self.planted(Planted.NETWORK) + (self.planted(Planted.REDUCE) if op == "reduce_scatter" else 0)
+        ns = 0 if free or op in job.free_ops else ns + ns * slower // 1000
         tail = self.planted(Planted.TAIL) if elements > 1 else 0
         args = (
             f'"Collective name": "{names[op]}", "In msg nelems": {sent}, "Out msg nelems": {got}, '

@@ -20,7 +20,7 @@ from tests.bench.grid.gpu.engine import (
     Program,
     Rank,
 )
-from tests.bench.grid.gpu.job import Job, Planted, Recipe
+from tests.bench.grid.gpu.job import BETWEEN, Job, Planted, Recipe
 from tests.bench.grid.gpu.loop import CHUNK_CAT, COPY_OUT, SMALL, Ends, Loop, Steps
 
 
@@ -49,7 +49,7 @@ def ddp(loop: Loop) -> Steps:
         for i in range(job.blocks):
             loop.kernels(2 * job.block_ns, True, slower)
             waiting += job.block_params
-            if (i + 1) % job.bucket_blocks == 0 or i + 1 == job.blocks:
+            if loop.reduces and ((i + 1) % job.bucket_blocks == 0 or i + 1 == job.blocks):
                 yield from loop.meet("all_reduce", waiting, loop.everyone, GRADIENT_STREAM)
                 waiting = 0
         r.free[COMPUTE_STREAM] = max(r.free[COMPUTE_STREAM], r.free[GRADIENT_STREAM])
@@ -78,12 +78,15 @@ class _Sharded:
 
     def reduce(self, name: str, params: int) -> Steps:
         r, loop = self.r, self.loop
+        if not loop.reduces:
+            return
         with r.span(f"FSDP::post_backward_reduce ({name})" if name else "FSDP::post_backward_reduce"):
             r.free[COMPUTE_STREAM] = max(r.free[COMPUTE_STREAM], self.reduced)  # FSDP::post_backward_rs_wait
             ready = r.launch(
                 CHUNK_CAT, 5 * US + params // 400, REDUCE_STREAM, r.free[COMPUTE_STREAM], op="fsdp::chunk_cat"
             )
-            self.reduced = yield from loop.meet("reduce_scatter", params, loop.shards, REDUCE_STREAM, ready)
+            free = BETWEEN in loop.job.free_ops and name not in ("", loop.units[0].name)
+            self.reduced = yield from loop.meet("reduce_scatter", params, loop.shards, REDUCE_STREAM, ready, free=free)
             if loop.replicas is not None:
                 shard = params // len(loop.shards.ranks)
                 self.reduced = yield from loop.meet("all_reduce", shard, loop.replicas, GRADIENT_STREAM, self.reduced)
@@ -151,6 +154,6 @@ def _asked(loop: Loop, sharded: _Sharded, forward: bool) -> int:
     if loop.job.prefetch == "sync":
         r.synchronise(r.free[COMPUTE_STREAM])
         return r.now
-    if loop.job.prefetch == "late" or not forward:
+    if loop.job.prefetch == "late" or not forward:  # "late-backward" comes here in the backward only
         return r.free[COMPUTE_STREAM]
     return sharded.copied_out[-2] if len(sharded.copied_out) > 1 else sharded.copied_out[-1]
