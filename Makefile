@@ -47,7 +47,7 @@ format: setup ## format the code and mend what lint can mend by itself
 	$(BIN)/ruff format .
 
 bench: setup ## run the benchmarks in tests/bench, one after the other
-	@set -e; for script in $(sort $(filter-out tests/bench/_%,$(wildcard tests/bench/*.py))); do echo "== $$script"; $(BIN)/python $$script; done
+	@set -e; for script in $(sort $(filter-out tests/bench/_%,$(wildcard tests/bench/*.py tests/bench/*/__main__.py))); do echo "== $$script"; $(BIN)/python $$script; done
 
 clean: ## remove caches and build folders; keeps .venv and runs
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -239,6 +239,12 @@ class StepAccount:
     note: str = ""
     waited_ns: int = 0  # for ranks that were late where the path met others
     explained_ns: int = 0  # the part of it that what the late ranks did, or their links, account for
+    once_ns: int = 0  # of ``waited_ns``, counting once where several ranks were late at one meeting
+
+    @property
+    def together(self) -> float:
+        """What part of all blames it cost: ranks that are late together are waited for at the same time."""
+        return self.once_ns / self.waited_ns if self.once_ns else 1.0
 
     @property
     def unexplained_ns(self) -> int:

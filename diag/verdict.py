@@ -19,6 +19,7 @@ TIE = 0.05
 _INTERVAL = 2.5  # per cent on either side: two causes whose order is within it are of equal weight, too
 _NO_COMMUNICATION_DATA = 0.6  # the most that can be said for sure where communication was not recorded
 _NOT_ALIGNED = 0.6  # ... and where waiting could not be told from transfer
+_UNSEEN = 0.6  # ... and where ranks that nobody saw may be whom the others waited for
 _COARSE = 0.5  # ... and where the stages are all there is, with communication somewhere in them
 _DOUBTED = 0.6  # ... and where two accounts of the run contradict each other
 _LATE_AT_LEAST = 0.5  # who was late is known, whatever the reason
@@ -52,6 +53,7 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
         low_mfu.CONFIDENCE if cause is not None and cause.id == low_mfu.ID else 1.0,
         _enough(len(shares.dur_ns)),
         _covered(coverage, cause),
+        _UNSEEN if coverage.ranks_missing and _waits(bottleneck, cause, shares) else 1.0,
         1.0 if attribution.comm_known else _NO_COMMUNICATION_DATA,
         _resting_on(stages) if stages is not None else _alignment(attribution, tables, share, shares),
         _DOUBTED if examination.doubts else 1.0,
@@ -138,6 +140,14 @@ def _covered(coverage: Coverage, cause: Finding | None) -> float:
     return min(ranks, max(explained, _LATE_AT_LEAST))
 
 
+def _waits(bottleneck: Bottleneck, cause: Finding | None, shares: Shares) -> bool:
+    """Whether much of the answer is time in collectives: a transfer begins when the last rank comes, and that may be
+    one that was not seen."""
+    if bottleneck in (Bottleneck.COMMUNICATION, Bottleneck.MIXED):
+        return cause is None or cause.id != "slow-link"
+    return shares.share(Cost.COMM) >= WARN
+
+
 def _alignment(attribution: Attribution, tables: Tables, share: float, shares: Shares) -> float:
     """How small what the clocks may be off by is against what the verdict is about."""
     if _alone(tables):
@@ -206,7 +216,7 @@ def _answer(
 
 
 def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]
+    return text if text[1:2].isupper() else text[:1].lower() + text[1:]  # "DDP reduces ..." stays
 
 
 def _undetermined(why: str, next_step: str) -> Verdict:

@@ -11,7 +11,7 @@ from diag.attribution import cpu, gpu, records
 from diag.attribution import intervals as iv
 from diag.attribution.blame import Meetings
 from diag.attribution.clock import Alignment, align
-from diag.attribution.critical_path import held_up_at, walk
+from diag.attribution.critical_path import held_up_at, nearly_last, walk
 from diag.attribution.kept_steps import steps_of, windows_of
 from diag.attribution.layers import within
 from diag.attribution.match import Key, by_key, measure
@@ -61,7 +61,8 @@ def attribute(tables: Tables) -> Attribution:
     collectives = _measured(matched, by_step)
     arrivals: dict[int, list[tuple[Key, int, int]]] = defaultdict(list)
     for met in collectives:
-        arrivals[met.step].append((met.key, met.last_arriver, met.arrival_ns))
+        for rank, time in nearly_last(matched[met.key], timelines):
+            arrivals[met.step].append((met.key, rank, time))
     left_out = steps_left_out(tables, sorted(by_step))
     accounts = []
     for number, members in sorted(by_step.items()):
@@ -83,6 +84,7 @@ def attribute(tables: Tables) -> Attribution:
                 note=note,
                 waited_ns=late.waited_ns,
                 explained_ns=late.explained_ns,
+                once_ns=late.once_ns,
             )
         )
     return Attribution(
@@ -137,7 +139,9 @@ def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[R
     ``free_ns``: where the steps of an earlier trace of this rank end."""
     windows = windows_of(trace)
     begins = {record.step: record.begin_ns for record in tables.steps}
-    ahead = [begin - begins[step] for step, begin, _ in windows if step in begins]
+    # On the host, as the records are: the device may be far behind it, and on each rank by something else.
+    on_host = host_windows(trace) if begins else []
+    ahead = [begin - begins[step] for step, begin, _ in on_host if step in begins]
     if tables.steps and not ahead:
         return []  # none of its steps is ours
     delta = int(np.median(ahead)) if ahead else 0  # what the trace's clock shows more than the records'

@@ -1,8 +1,10 @@
 """Why the last rank was late: what it did differently from the others since they last met (science.md 2.6).
 
-A wait is never a cause. At each collective on the path the ranks' activity since the previous meeting is compared: only
-what a rank did beyond the median of the others is charged to it, and at most as long as the others really waited. Time
-in between of which nothing was recorded (it lies outside of the steps) is charged as such: late for no known reason.
+A wait is never a cause. At each collective on the path the ranks' activity since they were last in step is compared:
+only what a rank did beyond the median of the others is charged to it, and at most as long as the others really waited.
+They were in step at the end of a collective for which all of them stood still. One that computation hides on some rank
+ties nobody together: a pause before it shows only later, where nothing is left to hide the waiting. Time in between of
+which nothing was recorded (it lies outside of the steps) is charged as such: late for no known reason.
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ _COMM_LABELS = [label_of(Kind.COMM, detail) for detail in range(label_of(1, 0) -
 
 @dataclass(frozen=True)
 class Lateness:
-    """Who was late in a step. ``explained_ns``: the part of ``waited_ns`` whose reason is known."""
+    """Who was late in a step. ``explained_ns``: the part of ``waited_ns`` whose reason is known; ``once_ns``: of it,
+    counting ranks that were late at one meeting once."""
 
     blames: tuple[Blame, ...]
     waited_ns: int
     explained_ns: int
+    once_ns: int
 
 
 class Meetings:
@@ -41,6 +45,7 @@ class Meetings:
         for key in matched:
             by_group[key[0]].append(key)
         self._previous: dict[Key, Key] = {}
+        self._in_step: dict[Key, bool] = {}
         for keys in by_group.values():
             keys.sort(key=lambda key: min(call.start_ns for call in matched[key].values()))
             self._previous.update(zip(keys[1:], keys, strict=False))
@@ -48,17 +53,25 @@ class Meetings:
     def lateness(self, met: Iterable[Key]) -> Lateness:
         """Over all collectives at which the path met other ranks."""
         blamed: dict[tuple[int, int], int] = defaultdict(int)
-        waited = explained = 0
+        told: dict[int, int] = {}  # by late rank, the time until which waiting for it is accounted for
+        charged: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by late rank: (when it was ready, nanoseconds)
+        waited = explained = once = 0
         for key in met:
             members = self._matched[key]
-            late = self._late(members)
+            ready = {rank: self._timelines[rank].ready_for(call) for rank, call in members.items()}
+            late = self._late(members, ready, told)
             if not late:
                 continue
-            activity, blank = {}, {}
-            for rank, call in members.items():
-                since = self._last_met_ns(key, rank, call.start_ns)
-                activity[rank] = self._timelines[rank].activity(since, call.start_ns)
-                blank[rank] = call.start_ns - since - int(activity[rank].sum())
+            told.update({rank: max(ready[rank], told.get(rank, ready[rank])) for rank in late})
+            once += max(late.values())
+            activity, blank, since = {}, {}, {}
+            # To one moment on all ranks: what the late one then did more of is what the others stood still for. How far
+            # each has got in its work until it meets the others would not compare: some compute beside the transfer.
+            time = max(ready[rank] for rank in late)
+            for rank in members:
+                since[rank] = self._last_met_ns(key, rank, ready[rank])
+                activity[rank] = self._timelines[rank].activity(since[rank], time)
+                blank[rank] = time - since[rank] - int(activity[rank].sum())
             for rank, late_ns in late.items():
                 others = np.median(np.stack([activity[r] for r in members if r != rank]), axis=0).astype(np.int64)
                 excess = np.maximum(activity[rank] - others, 0)
@@ -70,20 +83,29 @@ class Meetings:
                 explained += late_ns - unknown
                 if unknown > EPSILON_NS:
                     blamed[rank, _UNKNOWN] += unknown
-                share = min(1.0, late_ns / total) if total else 0.0
+                # What one group has waited for already, another one waits for later: it costs once.
+                left = total - sum(ns for at, ns in charged[rank] if at > since[rank])
+                share = max(0, min(late_ns, left)) / total if total else 0.0
+                charged[rank].append((ready[rank], round(share * total)))
                 for label in np.flatnonzero(excess):
                     blamed[rank, int(label)] += round(int(excess[label]) * share)
         blames = tuple(Blame(rank, *of_label(label), ns) for (rank, label), ns in sorted(blamed.items()) if ns > 0)
-        return Lateness(blames, waited, explained)
+        return Lateness(blames, waited, explained, once)
 
-    def _late(self, members: Mapping[int, CollectiveCall]) -> dict[int, int]:
-        """Ranks for which most of the others stood still, and how long: waiting that computation hid costs nothing."""
+    def _late(
+        self, members: Mapping[int, CollectiveCall], ready: Mapping[int, int], told: Mapping[int, int]
+    ) -> dict[int, int]:
+        """Ranks for which most of the others stood still, and how long: waiting that computation hid costs nothing, nor
+        does what the late rank waited for as well, and what it is ``told`` for already counts once."""
         late = {}
-        usual_start = np.median([call.start_ns for call in members.values()])
-        for rank, call in members.items():
-            if call.start_ns < usual_start:
+        idle = {rank: self._timelines[rank].idle_from(call) for rank, call in members.items()}
+        usual_time = np.median(list(ready.values()))
+        for rank, time in ready.items():
+            if time < usual_time:
                 continue  # at most half of the others can have waited for it
-            stood = [self._stood_still(r, other.start_ns, call.start_ns) for r, other in members.items() if r != rank]
+            counted = told.get(rank, min(idle.values()))
+            since = {r: max(other, counted) for r, other in idle.items() if r != rank}
+            stood = [self._stood_still(r, at, time) - self._stood_still(rank, at, time) for r, at in since.items()]
             usual = int(np.median(stood))
             if usual > EPSILON_NS:
                 late[rank] = usual
@@ -93,12 +115,18 @@ class Meetings:
         return int(self._timelines[rank].activity(start_ns, end_ns)[_COMM_LABELS].sum())
 
     def _last_met_ns(self, key: Key, rank: int, arrival: int) -> int:
-        """When the rank last left a meeting before ``arrival``: its end, or its start if it was still under way; where
-        its records begin, if there was none."""
+        """When the rank last left a meeting before ``arrival`` that all stood still for: its end, or its start if it
+        was still under way; where its records begin, if there was none."""
         previous = self._previous.get(key)
-        while previous is not None and rank not in self._matched[previous]:
+        while previous is not None and not (rank in self._matched[previous] and self._were_in_step(previous)):
             previous = self._previous.get(previous)
         if previous is None:
             return min(int(self._timelines[rank].start_ns[0]), arrival)
         call = self._matched[previous][rank]
         return call.end_ns if call.end_ns <= arrival else min(call.start_ns, arrival)
+
+    def _were_in_step(self, key: Key) -> bool:
+        if key not in self._in_step:
+            members = self._matched[key].items()
+            self._in_step[key] = all(self._timelines[rank].stands_still_at(call) for rank, call in members)
+        return self._in_step[key]

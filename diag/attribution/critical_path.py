@@ -15,7 +15,7 @@ EPSILON_NS = 50_000
 
 
 def held_up_at(path: CriticalPath, arrivals: Iterable[tuple[Key, int, int]]) -> list[Key]:
-    """The collectives whose last rank was on the path when it arrived: (key, last rank, arrival) in, keys out."""
+    """The collectives that a last rank of was on the path when it was ready: (key, rank, that time) in, keys out."""
     arrivals = list(arrivals)
     if not arrivals or not len(path.start_ns):
         return []
@@ -27,7 +27,7 @@ def held_up_at(path: CriticalPath, arrivals: Iterable[tuple[Key, int, int]]) -> 
     for near in (before, before + 1):
         index = np.clip(near, 0, len(path.start_ns) - 1)
         met |= (path.rank[index] == ranks) & (path.start_ns[index] <= at) & (at <= path.end_ns[index])
-    return [key for (key, _, _), held in zip(arrivals, met.tolist(), strict=True) if held]
+    return list(dict.fromkeys(key for (key, _, _), held in zip(arrivals, met.tolist(), strict=True) if held))
 
 
 def walk(
@@ -68,7 +68,7 @@ def walk(
         key = call.key if call is not None else None
         last = None
         if key is not None and key not in jumped:
-            last = _last_to_arrive(matched.get(key, {}), steps)
+            last = last_ready({r: c for r, c in matched.get(key, {}).items() if r in steps}, timelines)
         if last is None or last[0] == rank or min(last[1], time) - start <= EPSILON_NS:
             found.add(rank, line, comm, comm, start, time, key)
             time = start
@@ -111,6 +111,13 @@ class _Found:
         return CriticalPath(rank, start, end, kind, detail, collective, tuple(self.keys))
 
 
+def nearly_last(members: Mapping[int, CollectiveCall], timelines: Mapping[int, Timeline]) -> list[tuple[int, int]]:
+    """Rank and time of all that were ready last. Of two that come together the path is on either."""
+    ready = {rank: timelines[rank].ready_for(call) for rank, call in members.items()}
+    last = max(ready.values())
+    return [(rank, time) for rank, time in ready.items() if time >= last - EPSILON_NS]
+
+
 def _last_done(steps: Mapping[int, RankStep]) -> int:
     """The rank that ends last; of several, the one that waited least, whatever its number is."""
     end = max(step.end_ns for step in steps.values())
@@ -118,10 +125,15 @@ def _last_done(steps: Mapping[int, RankStep]) -> int:
     return min(last, key=lambda rank: (steps[rank].segments.total(Kind.COMM), rank)) if len(last) > 1 else last[0]
 
 
-def _last_to_arrive(members: Mapping[int, CollectiveCall], steps: Mapping[int, RankStep]) -> tuple[int, int] | None:
-    """Rank and time of the last arrival among the ranks of this step; None where fewer than two took part."""
-    arrivals = [(call.start_ns, rank) for rank, call in members.items() if rank in steps]
-    if len(arrivals) < 2:
+def last_ready(members: Mapping[int, CollectiveCall], timelines: Mapping[int, Timeline]) -> tuple[int, int] | None:
+    """Which of the ranks was the last to have nothing left to do but wait for the collective's end, and when; None
+    where fewer than two took part.
+
+    That is not always the last one to call it. Where transfers follow each other without a gap they all begin at the
+    end of the one before, on every rank, and a rank that was late shows by how little of them is left to wait for. What
+    the last one to be ready still waits is what a faster network would save.
+    """
+    if len(members) < 2:
         return None
-    time, rank = max(arrivals)
+    time, rank = max((timelines[rank].ready_for(call), rank) for rank, call in members.items())
     return rank, time

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from diag.model import Attribution, CollectiveCall, Detail, Kind, RankStep
 
+from .intervals import Intervals
 from .nesting import covered_time
 from .segments import intervals_of
 
@@ -25,7 +26,8 @@ class PhasedCall:
     ``phase``: the pass that needs a gather's result, or that made what is reduced; ``micro``: the micro-batch, from 0;
     ``place``: which of the collectives of its operation in this pass it is, from 0, of ``places``. ``exposed_ns``: the
     transfer, once the last rank had come, that nothing hid. ``room_ns``: what the rank computed between the previous
-    one of the operation in this pass and this one. ``transfer_ns``: from the last rank's arrival to this rank's end.
+    one of the operation in this pass and this one; ``after_ns``: what it computes in passes of this kind from the
+    call's end to the step's. ``transfer_ns``: from the last rank's arrival to this rank's end.
     """
 
     rank: int
@@ -38,7 +40,10 @@ class PhasedCall:
     places: int
     exposed_ns: int
     room_ns: int
-    transfer_ns: int = 0
+    start_ns: int
+    end_ns: int
+    after_ns: int
+    transfer_ns: int
 
 
 def phased_calls(attribution: Attribution, steps: Collection[int]) -> list[PhasedCall]:
@@ -63,27 +68,36 @@ def _calls_of(step: RankStep, arrival: dict[tuple[str, int, str], int]) -> Itera
     members: dict[tuple[str, Detail, int], list[int]] = {}
     for i, (phase, micro) in enumerate(where):
         members.setdefault((calls[i].op, phase, micro), []).append(i)
+    until = np.full(len(calls), step.end_ns, dtype=np.int64)
+    after = {phase: covered_time(passes.computing(phase), end, np.maximum(end, until)) for phase, _ in set(where)}
     for (op, phase, micro), own in members.items():
         ends = np.array([calls[own[0]].start_ns, *(calls[i].end_ns for i in own[:-1])], dtype=np.int64)
         starts = np.array([calls[i].start_ns for i in own], dtype=np.int64)
         room = covered_time(intervals_of(step.segments, Kind.COMPUTE), ends, np.maximum(ends, starts))
         for place, i in enumerate(own):
-            size, ns, hiding = calls[i].bytes, int(exposed[i]), int(room[place])
             moved = max(0, int(end[i] - start[i]))
-            yield PhasedCall(step.rank, step.step, op, size, phase, micro, place, len(own), ns, hiding, moved)
+            yield PhasedCall(
+                step.rank, step.step, op, calls[i].bytes, phase, micro, place, len(own), int(exposed[i]),
+                int(room[place]), calls[i].start_ns, calls[i].end_ns, int(after[phase][i]), moved,
+            )  # fmt: skip
 
 
 class _Passes:
     """The passes of one step in order."""
 
     def __init__(self, step: RankStep) -> None:
-        cut = step.segments
+        cut = self._step = step.segments
         own = np.isin(cut.kind, (Kind.COMPUTE, Kind.IDLE)) & np.isin(cut.detail, _PASSES)
         self._start: npt.NDArray[np.int64] = cut.start_ns[own]
         self._detail = cut.detail[own]
         # A forward after a backward begins the next micro-batch. What is recomputed counts as backward.
         again = (self._detail[1:] == Detail.FORWARD) & (self._detail[:-1] == Detail.BACKWARD)
         self._micro = np.concatenate(([0], np.cumsum(again))) if len(self._detail) else np.zeros(0, dtype=np.int64)
+
+    def computing(self, phase: Detail) -> Intervals:
+        """When the rank computes in passes of this kind."""
+        chosen = (self._step.kind == Kind.COMPUTE) & (self._step.detail == phase)
+        return np.stack((self._step.start_ns[chosen], self._step.end_ns[chosen]), axis=1)
 
     def of(self, call: CollectiveCall) -> tuple[Detail, int]:
         """A gather belongs to the work after it, anything else to the work before it."""

@@ -78,6 +78,34 @@ class Timeline:
             return None
         return int(self._communication[at])
 
+    def stands_still_at(self, call: CollectiveCall) -> bool:
+        """Whether the rank has nothing to do but wait when the call ends."""
+        if call.waited_ns is not None:
+            return call.waited_ns[0] < call.end_ns <= call.waited_ns[1]
+        index = self.segment_before(call.end_ns)
+        return index is None or self._is_communication(index)
+
+    def ready_for(self, call: CollectiveCall) -> int:
+        """When the rank had nothing left to do but wait for the call's end: when it called, or when what it computed
+        beside the transfer was done. When it called, too, if it was busy to the end. What is computed while the thread
+        waits is the collective's own work: gloo copies."""
+        if call.waited_ns is not None:
+            return max(call.start_ns, call.waited_ns[0])
+        return max(call.start_ns, self.idle_from(call))
+
+    def idle_from(self, call: CollectiveCall) -> int:
+        """The same, or earlier: where the rank already stood still for collectives before this one."""
+        until = call.end_ns if call.waited_ns is None else call.waited_ns[0]
+        index = self.segment_before(until)
+        if index is None or not self._is_communication(index):
+            return call.start_ns if call.waited_ns is None else until
+        while index and self._is_communication(index - 1) and self.end_ns[index - 1] == self.start_ns[index]:
+            index -= 1
+        return int(self.start_ns[index])
+
+    def _is_communication(self, index: int) -> bool:
+        return bool(self.label[index] // _DETAILS == Kind.COMM)
+
     def activity(self, start_ns: int, end_ns: int) -> Activity:
         """What the rank did in a window, nanoseconds by label."""
         totals = np.zeros(LABELS, dtype=np.int64)

@@ -78,10 +78,11 @@ def cause_of(subject: Subject) -> Cause:
         return slow
     steps = max(1, len({c.step for c in collectives}))
     gathers = [c for c in collectives if c.op in _GATHERS and c.bytes >= _TELLING]
-    counts = Counter(c.op for c in gathers)
-    moved = sum(c.transfer_ns for c in gathers)
+    counts = Counter((c.op, c.ranks) for c in gathers)
+    # Where shards have replicas (HSDP) their gradients are reduced once more, among the replicas.
+    moved = sum(c.transfer_ns for c in collectives if c.bytes >= _TELLING)
+    few = {c.op for c in gathers} == set(_GATHERS) and max(counts.values()) / steps <= 2
     sharded = not subject.once(shards_optimizer_only)
-    few = len(counts) == len(_GATHERS) and max(counts.values()) / steps <= 2
     if sharded and few and moved >= _MOSTLY * _total(collectives):
         largest = max(c.bytes for c in gathers)
         return Cause(
@@ -135,8 +136,7 @@ def cause_of(subject: Subject) -> Cause:
 
 def _slow_network(subject: Subject, collectives: Sequence[MatchedCollective]) -> Cause | None:
     """A network that is slow whatever is asked of it: even small collectives take long, or large ones move little."""
-    manifest = subject.tables.manifest
-    poor = _POOR.get(manifest.backend or "") if manifest is not None else None
+    poor = _POOR.get(_backend(subject))
     sized = [c for c in collectives if c.bytes > 0 and c.transfer_ns > 0]
     if poor is None or not sized:
         return None
@@ -158,6 +158,16 @@ def _slow_network(subject: Subject, collectives: Sequence[MatchedCollective]) ->
         "traffic on it. Until then send less: bf16 gradients, larger micro-batches, sharding within a host.",
         (Evidence("collectives", f"transfer of {smallest} bytes, median", round(latency_ms, 3), "ms"),),
     )
+
+
+def _backend(subject: Subject) -> str:
+    """By the manifest, else as the profiler noted it in its files."""
+    manifest = subject.tables.manifest
+    traces = (trace for rank in subject.tables.ranks.values() for trace in rank.traces)
+    told = [manifest.backend if manifest is not None else "", *(trace.backend for trace in traces)]
+    text = next((backend for backend in told if backend), "") or ""
+    named = [name for name in _POOR if name in text]  # both in "cpu:gloo,cuda:nccl"
+    return "nccl" if "nccl" in named and subject.shares.on_device else next(iter(named), "")
 
 
 def _crowded(subject: Subject) -> Cause | None:

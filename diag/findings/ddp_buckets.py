@@ -33,7 +33,8 @@ def claim(subject: Subject) -> Claim | None:
         return None
     calls = subject.once(calls_of)
     rows = _buckets(subject)
-    final = [call for call in rows if call.place == call.places - 1]
+    ends = {(call.rank, call.step): call.place for call in sorted(rows, key=lambda call: call.place)}
+    final = [call for call in rows if call.place == ends[call.rank, call.step]]  # a norm that is added up may follow
     if not final:
         return None
     size, whole = max(call.bytes for call in final), sum(call.bytes for call in rows) / len(final)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from diag.attribution.trace_ranges import named
-from diag.findings import comm_parts
+from diag.findings import comm_parts, regather_in_backward
 from diag.findings.comm_parts import Claim, calls_of
 from diag.findings.subject import Subject
 from diag.findings.sync_every_micro_step import is_reduction
@@ -13,6 +13,7 @@ from diag.model import Evidence, Finding
 
 ID = "reduce-scatter-stall"
 # torch/distributed/fsdp/_fully_shard: the compute stream waits while as many inputs of reductions are alive as allowed.
+_GOES_ON = 0.2  # of the time stood still: copies of the last gradients are no computation to go on with
 _WAIT = r"^FSDP::post_backward_rs_wait"
 
 
@@ -27,14 +28,19 @@ def cannot_look(subject: Subject) -> str:
 
 
 def claim(subject: Subject) -> Claim | None:
-    """The reduce-scatters between two units of the last backward. The one after the last unit has nothing beside it."""
+    """The reduce-scatters that the last backward waits for and then goes on. Those after its last unit, that unit's and
+    the root's, have nothing beside them whatever one does."""
     if not subject.shares.on_device:
         return None
     calls = subject.once(calls_of)
     rows = [call for call in calls.rows if call.op == "reduce_scatter" and is_reduction(call)]
     last = max((call.micro for call in rows), default=0)
-    exposed = sum(c.exposed_ns for c in rows if c.micro == last and c.place < c.places - 1)
-    if not exposed:
+    between = [c for c in rows if c.micro == last and c.after_ns > _GOES_ON * c.exposed_ns]
+    exposed = sum(c.exposed_ns for c in between)
+    if regather_in_backward.claim(subject) is not None:  # what a gather queues behind is told there
+        behind = subject.once(regather_in_backward.queued_behind)
+        exposed -= sum(behind.get((c.rank, c.step, c.start_ns), 0) for c in between)
+    if exposed <= 0:
         return None
     waits = _waits_ms(subject)
     return Claim(

@@ -59,11 +59,15 @@ def costs_of(step: StepAccount, on_device: bool) -> dict[Cost, int]:
     for blame in step.blames:
         if _BLAMED_AS.get(blame.kind) == Cost.STRAGGLER and blame.detail not in (Detail.GC, Detail.UNKNOWN):
             costs[Cost.STRAGGLER] += blame.ns
-    # Several ranks can be late at one meeting, and be late because their hosts are: together they cost at most what of
-    # the path is neither communication nor data.
+    costs[Cost.STRAGGLER] = round(costs[Cost.STRAGGLER] * step.together)
+    # Ranks can be late at several meetings that overlap, and be late because their hosts are: together they cost at
+    # most what of the path is neither communication nor data.
     left = step.on_path(Kind.COMPUTE, Kind.IDLE) - costs[Cost.GC]
     costs[Cost.STRAGGLER] = min(costs[Cost.STRAGGLER], left)
-    costs[Cost.HOST] = min(costs[Cost.HOST], left - costs[Cost.STRAGGLER])
+    # A host that is slower than the others' makes its rank late: on the path its launches are those same nanoseconds.
+    late = sum(blame.ns for blame in step.blames if blame.kind == Kind.IDLE and blame.detail in _HOST_DETAILS)
+    own = max(0, costs[Cost.HOST] - round(late * step.together))
+    costs[Cost.HOST] = min(own, left - costs[Cost.STRAGGLER])
     costs[Cost.STRAGGLER] += step.unexplained_ns
     return {cost: ns for cost, ns in costs.items() if ns}
 
@@ -129,7 +133,8 @@ def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares
         for at in np.flatnonzero((path.kind == Kind.COMM) & (path.collective >= 0)).tolist():
             rank = int(path.rank[at])
             tail = tails.get(path.keys[path.collective[at]], {}).get(rank, 0)
-            tail_ns[rank][i] += min(max(0, tail - noise.tail_ns), int(path.end_ns[at] - path.start_ns[at]))
+            if tail > noise.tail_ns:  # then all of it is the link's: noise is no part of every tail
+                tail_ns[rank][i] += min(tail, int(path.end_ns[at] - path.start_ns[at]))
     return Shares(
         numbers=tuple(step.step for step in steps),
         dur_ns=np.array([step.dur_ns + step.unexplained_ns for step in steps], dtype=np.float64),
