@@ -52,7 +52,7 @@ class Cause:
 def slow_link_of(subject: Subject) -> Culprits:
     """The ranks that get their results later than the others."""
     shares = subject.shares
-    return find_culprits(shares.tail_ns, shares.dur_ns, len(shares.ranks))
+    return find_culprits(shares.tail_ns, shares.dur_ns, len(shares.ranks), shares.noise.late_ns)
 
 
 def cause_of(subject: Subject) -> Cause:

@@ -46,7 +46,7 @@ def find_culprits(late_ns: Mapping[int, Series], dur_ns: Series, ranks: int, noi
     share = float(worst_each.sum()) / total
     affected = worst_each > np.maximum(AFFECTED * dur_ns, noise_ns)
     count = int(affected.sum())
-    each = late.sum(axis=1)
+    each = late[:, affected].sum(axis=1)  # a rank that is late by no more than noise is not late
     # All that cost enough, and not much less than the worst, stand trial together.
     suspects = np.flatnonzero((each >= MIN_SHARE * total) & (each >= each.max() / 2))
     if not len(suspects) or not count:
