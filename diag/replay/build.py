@@ -125,11 +125,22 @@ def _meetings(waited: Mapping[int, list[Stop]]) -> list[Meeting]:
 def _placed(
     collectives: Mapping[Key, Collective], own: Sequence[Stop], line: Timeline, steps: Sequence[RankStep]
 ) -> list[Placed]:
-    """One rank's collectives in the order in which it entered them, each with its step and phase."""
+    """One rank's collectives in the order in which it entered them, each with its step, phase and micro-batch."""
     begins = np.array([step.begin_ns for step in steps])
     details, kinds = details_of(line.label), kinds_of(line.label)
     phased = np.isin(details, _PHASES)
     marks = np.flatnonzero(phased | (kinds == Kind.DATA))
+    passes = np.flatnonzero(phased)
+    # A forward after a backward begins the next micro-batch; DDP enters nothing in it.
+    again = (details[passes][1:] == Detail.FORWARD) & (details[passes][:-1] == Detail.BACKWARD)
+    batches = np.concatenate(([0], np.cumsum(again)))
+
+    def micro_batch(segment: int, begin_ns: int) -> int:
+        """Of the pass that the segment belongs to, from 0 in the step that begins then."""
+        last = int(np.searchsorted(passes, segment, side="right")) - 1
+        first = int(np.searchsorted(line.start_ns[passes], begin_ns, side="left"))
+        return int(batches[last] - batches[first]) if first <= last else 0
+
     found = []
     for stop in sorted(own, key=lambda stop: stop.call.start_ns):
         start = max(stop.call.start_ns, int(begins[0]))
@@ -141,7 +152,8 @@ def _placed(
             at = next((i for i in range(at + 1, len(marks)) if phased[marks[i]]), at)
         if at >= 0 and step.begin_ns <= line.start_ns[marks[at]] < step.end_ns and phased[marks[at]]:
             phase = Detail(int(details[marks[at]]))
-        found.append(Placed(replace(collectives[stop.key], step=step.step), phase))
+        batch = micro_batch(int(marks[at]), step.begin_ns) if at >= 0 else 0
+        found.append(Placed(replace(collectives[stop.key], step=step.step, micro_batch=batch), phase))
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from diag.ingest.kineto_names import dtype_bytes
 from diag.model import Detail
@@ -19,31 +20,19 @@ _SMALL = 64  # bytes: norms, losses and flags, which are no gradients
 
 @dataclass(frozen=True)
 class Placed:
-    """A collective and the phase of the step in which the ranks entered it."""
+    """A collective, its step and micro-batch known, and the phase in which the ranks entered it."""
 
     collective: Collective
     phase: Detail
 
 
 def labelled(calls: Iterable[Placed]) -> list[Collective]:
-    """The collectives of one stretch, in the order in which they were entered, with role, unit and micro-batch."""
-    found: list[Collective] = []
-    micro_batch, step, before = 0, -1, Detail.NONE
-    part: list[Placed] = []
-    for placed in calls:
-        if placed.collective.step != step:
-            found += _micro_batch(part, micro_batch)
-            part, micro_batch, step, before = [], 0, placed.collective.step, Detail.NONE
-        elif placed.phase == Detail.FORWARD and before == Detail.BACKWARD:
-            found += _micro_batch(part, micro_batch)
-            part, micro_batch = [], micro_batch + 1
-        if placed.phase in (Detail.FORWARD, Detail.BACKWARD):
-            before = placed.phase
-        part.append(placed)
-    return found + _micro_batch(part, micro_batch)
+    """The collectives of one stretch, in the order in which they were entered, with role and unit."""
+    parts = groupby(calls, key=lambda placed: (placed.collective.step, placed.collective.micro_batch))
+    return [collective for _, part in parts for collective in _micro_batch(part)]
 
 
-def _micro_batch(calls: list[Placed], number: int) -> list[Collective]:
+def _micro_batch(calls: Iterable[Placed]) -> list[Collective]:
     elements: list[int] = []  # of each unit, in order of forward
     free: dict[Role, set[int]] = {}
     at: dict[Role, int] = {}
@@ -62,7 +51,7 @@ def _micro_batch(calls: list[Placed], number: int) -> list[Collective]:
             unit = min(fits, key=lambda u: (abs(u - expected), -u), default=-1)
             left.discard(unit)
             at[role] = unit if unit >= 0 else expected
-        found.append(replace(collective, role=role, unit=unit, micro_batch=number))
+        found.append(replace(collective, role=role, unit=unit))
     return found
 
 
