@@ -140,3 +140,13 @@ def test_what_is_shown_of_a_recorded_run() -> None:
 @pytest.mark.parametrize("name", ["ddp-healthy"])
 def test_recorded_healthy_runs_need_none(name: str) -> None:
     assert open_run(SAMPLES / name).advice == ()
+
+
+def test_gradients_of_ddp_once_a_step_instead_of_in_every_micro_batch() -> None:
+    plan = Plan(strategy="ddp", units=2, micro_batches=4, transfer_ns=12 * MS)
+    truth = advised(plan).attribution.usable, advised(replace(plan, reduce_every=False)).attribution.usable
+    before, after = (sum(step.dur_ns for step in steps) / len(steps) for steps in truth)
+    advice = next(a for a in advised(plan).advice if a.id == "sync-last-micro-batch")
+    assert advice.predicted_gain_ns[1] == pytest.approx(before - after, rel=0.05)
+    assert advice.memory_delta_bytes == 0, "every rank has the whole gradient anyway"
+    assert "no_sync" in advice.code["ddp"]

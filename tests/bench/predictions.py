@@ -1,6 +1,6 @@
 """Predicted against measured gains: real trainings on CPU ranks, every change that the knobs propose, in turns.
 
-    python -m tests.bench.predictions [--only NAME ...] [--repeats 3] [--steps 48] [--out FILE] [--fresh]
+    python -m tests.bench.predictions [--only NAME ...] [--repeats 3] [--steps 48] [--out FILE] [--markdown FILE]
 
 Each training is run without a change, and with each change that an option of ``diag run`` makes, also those whose
 predicted gain is too small to be advised. The prediction comes from the first run alone. Results are appended to the
@@ -34,6 +34,13 @@ from diag.tune.measure import Series, measured
 from diag.tune.measure import gain as measured_gain
 from diag.tune.training import train
 
+_PAGE = """# Predicted and measured gains
+
+Trainings of the bundled trainer on CPU ranks with gloo, the wire emulated (`slow-wire` sleeps), by
+`python -m tests.bench.predictions`. The prediction comes from one run, the measurement from three runs with the change
+and three without, in turns. Milliseconds a step, 95 % intervals in brackets; *off*: the likely gain, as a part of the
+step; *open*: equal runs differ by more than the change. The predicted interval is of the model alone: what equal runs
+differ by comes on top."""
 _TINY = ("--nproc", "2", "--trace-active", "1")
 _SMALL = (*_TINY, "--preset", "small", "--batch-size", "1", "--seq-len", "64", "--steps", "24")
 _LONG = (*_TINY, "--preset", "small", "--batch-size", "2", "--steps", "16")
@@ -88,6 +95,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=48)
     parser.add_argument("--out", type=Path, default=Path("predictions.jsonl"))
+    parser.add_argument("--markdown", type=Path, help="write the table of all that was measured to this file")
     options = parser.parse_args()
     done = list(_read(options.out))
     for name, arguments in TRAININGS.items():
@@ -98,6 +106,8 @@ def main() -> None:
             done += found
             print(table(found), flush=True)
     print("\n" + table(done) + "\n" + summary(done))
+    if options.markdown is not None:
+        options.markdown.write_text(markdown(done))
 
 
 def measure(name: str, arguments: tuple[str, ...], repeats: int) -> list[Pair]:
@@ -159,12 +169,26 @@ def table(pairs: list[Pair]) -> str:
     lines = [f"{'training':26}{'change':34}{'step':>8}{'predicted':>24}{'measured':>24}{'off':>8}  sign"]
     for pair in pairs:
         settings = ", ".join(f"{key}={value}" for key, value in pair.settings.items())
-        sign = "right" if pair.right_sign else "wrong" if pair.decided else "open"
         lines.append(
             f"{pair.training:26}{settings[:33]:34}{pair.step_ns / 1e6:8.1f}{_range(pair.predicted_ns):>24}"
-            f"{_range(pair.measured_ns):>24}{pair.error:8.1%}  {sign}"
+            f"{_range(pair.measured_ns):>24}{pair.error:8.1%}  {_sign(pair)}"
         )
     return "\n".join(lines)
+
+
+def markdown(pairs: list[Pair]) -> str:
+    lines = [*_PAGE.splitlines(), "", f"{summary(pairs)}.", ""]
+    lines += ["| training | change | step | predicted | measured | off | sign |", "|---|---|---:|---:|---:|---:|---|"]
+    for pair in pairs:
+        settings = ", ".join(f"{key}={value}" for key, value in pair.settings.items())
+        cells = (pair.training, settings, f"{pair.step_ns / 1e6:.0f}", _range(pair.predicted_ns))
+        lines.append(f"| {' | '.join(cells)} | {_range(pair.measured_ns)} | {pair.error:.1%} | {_sign(pair)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _sign(pair: Pair) -> str:
+    """ "open" where equal runs differ by more than the change."""
+    return "right" if pair.right_sign else "wrong" if pair.decided else "open"
 
 
 def _range(gain_ns: tuple[int, int, int]) -> str:
