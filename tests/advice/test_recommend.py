@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -124,13 +125,14 @@ def test_the_command_changes_what_is_advised_and_nothing_else() -> None:
     assert after == ["run", "--strategy", "fsdp2", "--inject", "slow-wire", "--prefetch", "2", "--num-workers", "4"]
 
 
-def test_what_is_shown_of_a_recorded_run() -> None:
-    ended = diag("analyze", SAMPLES / "ddp-slow-loader-all")
+def test_what_is_shown_of_a_recorded_run(tmp_path: Path) -> None:
+    run = shutil.copytree(SAMPLES / "ddp-slow-loader-all", tmp_path / "run")  # the verdict is written into it
+    ended = diag("analyze", run)
     text = " ".join(ended.stdout.split())
     assert "Try first" in text
     assert "loader processes a rank, not 1" in text
     assert "--num-workers" in text
-    content = json.loads(diag("analyze", SAMPLES / "ddp-slow-loader-all", "--json").stdout)
+    content = json.loads(diag("analyze", run, "--json").stdout)
     (advice,) = content["advice"]
     assert advice["finding"] == "slow-data-all-ranks"
     assert advice["predicted_gain_ns"] == sorted(advice["predicted_gain_ns"])
