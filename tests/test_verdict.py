@@ -258,3 +258,12 @@ def test_a_rank_that_waits_for_a_core_is_not_slow(who: tuple[int, ...]) -> None:
     assert any("wait for a CPU core" in question for question in crowded.examination.not_found)
     unknown = analyze(simulate(replace(plan, queued=lambda step, rank: None)))
     assert any("did not tell how long processes wait" in reason for reason in unknown.coverage.not_looked)
+
+
+def test_a_late_result_on_a_crowded_host_is_no_slow_link() -> None:
+    plan = Plan(ranks=2, steps=30, tail=lambda step, rank: 4 * MS if rank == 1 else 0, queued=lambda step, rank: MS)
+    link = analyze(simulate(plan)).verdict
+    assert (link.cause, link.culprit_ranks) == ("slow-link", (1,))
+    crowded = analyze(simulate(replace(plan, queued=lambda step, rank: 12 * MS))).verdict
+    assert crowded.cause != "slow-link"
+    assert crowded.culprit_ranks == ()
