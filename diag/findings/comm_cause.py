@@ -54,8 +54,8 @@ class Cause:
 def slow_link_of(subject: Subject) -> Culprits:
     """The ranks that get their results later than the others."""
     shares = subject.shares
-    # gloo moves bytes with the host's cores. Where ranks wait for a core, so do its threads, and whose is by chance: tails
-    # of 11 to 30 ms a step came with 5 to 10 ms of waiting beside another process; without it, 1.5 ms [measured].
+    # gloo moves bytes with the host's cores. Where ranks wait for a core, so do its threads, and whose is by chance:
+    # tails of 11 to 30 ms a step came with 5 to 10 ms of waiting beside another process; alone, 1.5 ms [measured].
     waits = [] if shares.on_device else [float(own.mean()) for own in queued(subject).values()]
     crowding = max(waits, default=0.0)
     noise = max(shares.noise.late_ns, round(_CROWDED * crowding))
