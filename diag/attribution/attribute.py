@@ -11,7 +11,7 @@ from diag.attribution import cpu, gpu, records
 from diag.attribution import intervals as iv
 from diag.attribution.blame import Meetings
 from diag.attribution.clock import Alignment, align
-from diag.attribution.critical_path import held_up_at, nearly_last, walk
+from diag.attribution.critical_path import all_ready, held_up_at, nearly_last, walk
 from diag.attribution.kept_steps import steps_of, windows_of
 from diag.attribution.layers import within
 from diag.attribution.match import Key, by_key, measure
@@ -52,7 +52,8 @@ def attribute(tables: Tables) -> Attribution:
     tied = frozenset(alignment.offset_ns) if _sure_enough(alignment, placed) else frozenset()
     matched = by_key({rank: _calls(own) for rank, own in placed.items() if rank in tied})
     timelines = {rank: Timeline(own) for rank, own in placed.items() if own}
-    meetings = Meetings(matched, timelines)
+    ready = all_ready(matched, timelines)
+    meetings = Meetings(matched, timelines, ready)
     by_step: dict[int, dict[int, RankStep]] = defaultdict(dict)
     for rank, own in placed.items():
         for step in own:
@@ -61,12 +62,12 @@ def attribute(tables: Tables) -> Attribution:
     collectives = _measured(matched, by_step)
     arrivals: dict[int, list[tuple[Key, int, int]]] = defaultdict(list)
     for met in collectives:
-        for rank, time in nearly_last(matched[met.key], timelines):
+        for rank, time in nearly_last(ready[met.key]):
             arrivals[met.step].append((met.key, rank, time))
     left_out = steps_left_out(tables, sorted(by_step))
     accounts = []
     for number, members in sorted(by_step.items()):
-        path = walk(_comparable(members, tied), timelines, matched)
+        path = walk(_comparable(members, tied), timelines, ready)
         held = held_up_at(path, sorted(arrivals[number], key=lambda arrival: (arrival[2], arrival[0])))
         late = meetings.lateness(held)
         note = left_out.get(number, "")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diag.attribution.critical_path import EPSILON_NS
+from diag.attribution.critical_path import EPSILON_NS, Ready
 from diag.attribution.match import Key
 from diag.attribution.timeline import Timeline, label_of, of_label
 from diag.model import Blame, CollectiveCall, Detail, Kind
@@ -38,7 +38,10 @@ class Lateness:
 class Meetings:
     """Finds, for a collective, the previous one of the same group, and what each rank did in between."""
 
-    def __init__(self, matched: Mapping[Key, Mapping[int, CollectiveCall]], timelines: Mapping[int, Timeline]) -> None:
+    def __init__(
+        self, matched: Mapping[Key, Mapping[int, CollectiveCall]], timelines: Mapping[int, Timeline], ready: Ready
+    ) -> None:
+        self._ready = ready
         self._matched = matched
         self._timelines = timelines
         by_group: dict[str, list[Key]] = defaultdict(list)
@@ -58,7 +61,7 @@ class Meetings:
         waited = explained = once = 0
         for key in met:
             members = self._matched[key]
-            ready = {rank: self._timelines[rank].ready_for(call) for rank, call in members.items()}
+            ready = self._ready[key]
             late = self._late(members, ready, told)
             if not late:
                 continue
@@ -97,22 +100,24 @@ class Meetings:
     ) -> dict[int, int]:
         """Ranks for which most of the others stood still, and how long: waiting that computation hid costs nothing, nor
         does what the late rank waited for as well, and what it is ``told`` for already counts once."""
-        late = {}
-        idle = {rank: self._timelines[rank].idle_from(call) for rank, call in members.items()}
-        usual_time = np.median(list(ready.values()))
-        for rank, time in ready.items():
-            if time < usual_time:
-                continue  # at most half of the others can have waited for it
-            counted = told.get(rank, min(idle.values()))
-            since = {r: max(other, counted) for r, other in idle.items() if r != rank}
-            stood = [self._stood_still(r, at, time) - self._stood_still(rank, at, time) for r, at in since.items()]
-            usual = int(np.median(stood))
-            if usual > EPSILON_NS:
-                late[rank] = usual
-        return late
-
-    def _stood_still(self, rank: int, start_ns: int, end_ns: int) -> int:
-        return int(self._timelines[rank].activity(start_ns, end_ns)[_COMM_LABELS].sum())
+        idle = np.array([self._timelines[rank].idle_from(call) for rank, call in members.items()], dtype=np.int64)
+        times = np.array([ready[rank] for rank in members], dtype=np.int64)
+        if times.max() - idle.min() <= EPSILON_NS:
+            return {}
+        # At most half of the others can have waited for one that was ready before the middle one.
+        asked = np.flatnonzero(times >= np.median(times))
+        ranks = list(members)
+        counted = np.array([told.get(ranks[i], int(idle.min())) for i in asked], dtype=np.int64)
+        since = np.maximum(idle[:, None], counted)  # of each rank, and each that may be late
+        others = np.stack([self._timelines[rank].stood_still(since[i], times[asked]) for i, rank in enumerate(ranks)])
+        own = np.stack(
+            [self._timelines[ranks[i]].stood_still(since[:, at], times[i]) for at, i in enumerate(asked)], axis=1
+        )
+        stood = others - own
+        stood[asked, np.arange(len(asked))] = np.iinfo(np.int64).min  # itself: sorted, it comes before the others
+        stood.sort(axis=0)
+        usual = (stood[1 + (len(ranks) - 2) // 2] + stood[1 + (len(ranks) - 1) // 2]) // 2
+        return {ranks[i]: int(ns) for i, ns in zip(asked.tolist(), usual, strict=True) if ns > EPSILON_NS}
 
     def _last_met_ns(self, key: Key, rank: int, arrival: int) -> int:
         """When the rank last left a meeting before ``arrival`` that all stood still for: its end, or its start if it

@@ -15,7 +15,6 @@ from . import intervals as iv
 from .attribute import MAX_UNCERTAINTY
 from .bandwidth import best_bandwidth, bus_factor
 from .match import SYNCHRONISING
-from .nesting import covered_time
 from .segments import intervals_of
 
 _MOST_SIZES = 8  # of one group, operation and type; more are put into classes of powers of two
@@ -94,7 +93,7 @@ def _parts(rank: int, own: Sequence[RankStep], steps: frozenset[int]) -> list[tu
     end = np.maximum(spans[:, 1], start)
     segments = [s.segments for s in own if s.step in steps]
     exposed, hidden = (
-        covered_time(iv.union(*(intervals_of(segment, kind) for segment in segments)), start, end)
+        iv.Covered(iv.union(*(intervals_of(segment, kind) for segment in segments))).between(start, end)
         for kind in (Kind.COMM, Kind.COMPUTE)
     )
     return [

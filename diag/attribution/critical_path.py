@@ -13,6 +13,23 @@ from diag.model import CollectiveCall, CriticalPath, Kind, RankStep
 # A wait shorter than this is the noise of two clocks readings and a thread's wake-up, not a reason to change ranks.
 EPSILON_NS = 50_000
 
+Ready = Mapping[Key, Mapping[int, int]]  # of each collective and rank, when it was ready
+
+
+def all_ready(
+    matched: Mapping[Key, Mapping[int, CollectiveCall]], timelines: Mapping[int, Timeline]
+) -> dict[Key, dict[int, int]]:
+    """Of each collective and rank, when it had nothing left to do but wait for the collective's end.
+
+    The last one to be ready is not always the last one to call. Where transfers follow each other without a gap they
+    all begin at the end of the one before, on every rank, and a rank that was late shows by how little of them is left
+    to wait for. What the last one to be ready still waits is what a faster network would save.
+    """
+    return {
+        key: {rank: timelines[rank].ready_for(call) for rank, call in members.items()}
+        for key, members in matched.items()
+    }
+
 
 def held_up_at(path: CriticalPath, arrivals: Iterable[tuple[Key, int, int]]) -> list[Key]:
     """The collectives that a last rank of was on the path when it was ready: (key, rank, that time) in, keys out."""
@@ -33,7 +50,7 @@ def held_up_at(path: CriticalPath, arrivals: Iterable[tuple[Key, int, int]]) -> 
 def walk(
     steps: Mapping[int, RankStep],
     timelines: Mapping[int, Timeline],
-    matched: Mapping[Key, Mapping[int, CollectiveCall]],
+    ready: Ready,
 ) -> CriticalPath:
     """The path through one step. ``steps``: rank to its part of this step, on the common clock."""
     rank = _last_done(steps)
@@ -42,7 +59,7 @@ def walk(
     # Where the path has gone to a late rank already. A collective may be cut in pieces, by gloo's copies for one: those
     # after the arrival are this rank's, and only from the one around it the path jumps.
     jumped: set[Key] = set()
-    if not matched:  # nobody to wait for
+    if not ready:  # nobody to wait for
         line, begin = timelines[rank], steps[rank].begin_ns
         index = line.segment_before(time)
         if index is not None and time > begin:
@@ -68,7 +85,7 @@ def walk(
         key = call.key if call is not None else None
         last = None
         if key is not None and key not in jumped:
-            last = last_ready({r: c for r, c in matched.get(key, {}).items() if r in steps}, timelines)
+            last = _last_ready({r: time for r, time in ready.get(key, {}).items() if r in steps})
         if last is None or last[0] == rank or min(last[1], time) - start <= EPSILON_NS:
             found.add(rank, line, comm, comm, start, time, key)
             time = start
@@ -111,9 +128,8 @@ class _Found:
         return CriticalPath(rank, start, end, kind, detail, collective, tuple(self.keys))
 
 
-def nearly_last(members: Mapping[int, CollectiveCall], timelines: Mapping[int, Timeline]) -> list[tuple[int, int]]:
+def nearly_last(ready: Mapping[int, int]) -> list[tuple[int, int]]:
     """Rank and time of all that were ready last. Of two that come together the path is on either."""
-    ready = {rank: timelines[rank].ready_for(call) for rank, call in members.items()}
     last = max(ready.values())
     return [(rank, time) for rank, time in ready.items() if time >= last - EPSILON_NS]
 
@@ -125,15 +141,9 @@ def _last_done(steps: Mapping[int, RankStep]) -> int:
     return min(last, key=lambda rank: (steps[rank].segments.total(Kind.COMM), rank)) if len(last) > 1 else last[0]
 
 
-def last_ready(members: Mapping[int, CollectiveCall], timelines: Mapping[int, Timeline]) -> tuple[int, int] | None:
-    """Which of the ranks was the last to have nothing left to do but wait for the collective's end, and when; None
-    where fewer than two took part.
-
-    That is not always the last one to call it. Where transfers follow each other without a gap they all begin at the
-    end of the one before, on every rank, and a rank that was late shows by how little of them is left to wait for. What
-    the last one to be ready still waits is what a faster network would save.
-    """
-    if len(members) < 2:
+def _last_ready(ready: Mapping[int, int]) -> tuple[int, int] | None:
+    """The last rank to be ready, and when; None where fewer than two took part."""
+    if len(ready) < 2:
         return None
-    time, rank = max((timelines[rank].ready_for(call), rank) for rank, call in members.items())
+    time, rank = max((time, rank) for rank, time in ready.items())
     return rank, time

@@ -122,24 +122,13 @@ class _Rank:
     """How much of its time a rank did not stand still for collectives, and how long of that everybody did."""
 
     def __init__(self, rows: Sequence[CollectiveRow], shared: Sequence[tuple[int, int]]) -> None:
-        self._still = iv.normal(blocked(rows))
-        self._still_before = np.concatenate(([0], np.cumsum(self._still[:, 1] - self._still[:, 0])))
+        self._still = iv.Covered(blocked(rows))
         ordered = np.array(sorted(shared), dtype=np.int64).reshape(-1, 2)
         self._begin, self._before = ordered[:, 0], np.concatenate(([0], np.cumsum(ordered[:, 1])))
 
     def worked(self, begin_ns: int, times: Times) -> Times:
         """Of the time from ``begin_ns`` to each of the times."""
-        still = self._stood_still(np.append(times, begin_ns))
-        found: Times = times - begin_ns - (still[:-1] - still[-1])
-        return found
-
-    def _stood_still(self, times: Times) -> Times:
-        """Nanoseconds before each of the times."""
-        if not len(self._still):
-            return np.zeros_like(times)
-        at = np.maximum(np.searchsorted(self._still[:, 0], times, side="right") - 1, 0)
-        inside = np.clip(times, self._still[at, 0], self._still[at, 1]) - self._still[at, 0]
-        found: Times = self._still_before[at] + inside
+        found: Times = times - begin_ns - self._still.between(np.full_like(times, begin_ns), times)
         return found
 
     def transfers(self, begin_ns: int, end_ns: int) -> int:

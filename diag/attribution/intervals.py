@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 Intervals = npt.NDArray[np.int64]
+Times = npt.NDArray[np.int64]
 
 EMPTY: Intervals = np.zeros((0, 2), dtype=np.int64)
 EMPTY.setflags(write=False)
@@ -79,3 +80,24 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
     low, high = int(min(a[0, 0], b[0, 0])) - 1, int(max(a[-1, 1], b[-1, 1])) + 1
     gaps = np.stack((np.concatenate(([low], b[:, 1])), np.concatenate((b[:, 0], [high]))), axis=1)
     return intersect(a, gaps)
+
+
+class Covered:
+    """How much of a set lies before a moment: a search for each question, all questions at once."""
+
+    def __init__(self, intervals: Intervals) -> None:
+        self._spans = normal(intervals)
+        self._before = np.concatenate(([0], np.cumsum(self._spans[:, 1] - self._spans[:, 0])))
+
+    def until(self, times: Times) -> Times:
+        """Nanoseconds of the set before each moment."""
+        if not len(self._spans):
+            return np.zeros(len(times), dtype=np.int64)
+        at = np.maximum(np.searchsorted(self._spans[:, 0], times, side="right") - 1, 0)
+        begin, end = self._spans[at, 0], self._spans[at, 1]
+        found: Times = self._before[at] + np.clip(times - begin, 0, end - begin)
+        return found
+
+    def between(self, start: Times, end: Times) -> Times:
+        """Nanoseconds of the set in each ``[start, end)``; 0 where that is empty."""
+        return self.until(np.maximum(start, end)) - self.until(start)

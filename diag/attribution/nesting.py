@@ -12,8 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from .intervals import Intervals, normal
-
 Times = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int64]
 NONE = -1
@@ -64,23 +62,6 @@ def depths(parent: Rows) -> Rows:
         at = parent[at]
         inside, at = inside[at >= 0], at[at >= 0]
     return depth
-
-
-def covered_time(spans: Intervals, start: Times, end: Times) -> Times:
-    """For each ``[start, end)``, the nanoseconds of it that the set covers."""
-    tidy = normal(spans)
-    if not len(tidy):
-        return np.zeros(len(start), dtype=np.int64)
-    before = np.concatenate(([0], np.cumsum(tidy[:, 1] - tidy[:, 0])))
-
-    def until(times: Times) -> Times:
-        at = np.searchsorted(tidy[:, 0], times, side="right")
-        last = np.maximum(at - 1, 0)
-        beyond: Times = np.where(at > 0, np.minimum(times, tidy[last, 1]) - tidy[last, 0], 0)
-        total: Times = before[last] + beyond
-        return total
-
-    return until(end) - until(start)
 
 
 def _threads(ranges: pl.DataFrame) -> Iterator[tuple[int, Rows, Times, Times]]:

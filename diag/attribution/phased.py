@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from diag.model import Attribution, CollectiveCall, Detail, Kind, RankStep
 
-from .intervals import Intervals
-from .nesting import covered_time
+from .intervals import Covered, Intervals
 from .segments import intervals_of
 
 GATHERS = frozenset({"all_gather"})
@@ -63,17 +62,18 @@ def _calls_of(step: RankStep, arrival: dict[tuple[str, int, str], int]) -> Itera
     end = np.array([call.end_ns for call in calls], dtype=np.int64)
     reach = np.concatenate((start[:1], np.maximum.accumulate(end)[:-1]))
     begin = np.maximum(start, reach)  # where calls overlap, the first one has the time
-    exposed = covered_time(intervals_of(step.segments, Kind.COMM), begin, np.maximum(begin, end))
+    exposed = Covered(intervals_of(step.segments, Kind.COMM)).between(begin, end)
     where = [passes.of(call) for call in calls]
     members: dict[tuple[str, Detail, int], list[int]] = {}
     for i, (phase, micro) in enumerate(where):
         members.setdefault((calls[i].op, phase, micro), []).append(i)
     until = np.full(len(calls), step.end_ns, dtype=np.int64)
-    after = {phase: covered_time(passes.computing(phase), end, np.maximum(end, until)) for phase, _ in set(where)}
+    after = {phase: Covered(passes.computing(phase)).between(end, until) for phase, _ in set(where)}
+    computed = Covered(intervals_of(step.segments, Kind.COMPUTE))
     for (op, phase, micro), own in members.items():
         ends = np.array([calls[own[0]].start_ns, *(calls[i].end_ns for i in own[:-1])], dtype=np.int64)
         starts = np.array([calls[i].start_ns for i in own], dtype=np.int64)
-        room = covered_time(intervals_of(step.segments, Kind.COMPUTE), ends, np.maximum(ends, starts))
+        room = computed.between(ends, starts)
         for place, i in enumerate(own):
             moved = max(0, int(end[i] - start[i]))
             yield PhasedCall(

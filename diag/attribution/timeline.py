@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from diag.attribution.intervals import Covered, Times
 from diag.model import CollectiveCall, Detail, Kind, RankStep
 
 _DETAILS = len(Detail)
@@ -47,20 +48,21 @@ class Timeline:
         self.end_ns = np.concatenate([s.end_ns for s in segments])
         kind = np.concatenate([s.kind for s in segments])
         self.label = labels_of(kind, np.concatenate([s.detail for s in segments]))
-        self._used = np.unique(self.label)
-        self._communication = np.flatnonzero(kind == Kind.COMM)
+        communication = kind == Kind.COMM
+        self._communication = np.flatnonzero(communication)
+        self._standing = Covered(np.stack((self.start_ns[communication], self.end_ns[communication]), axis=1))
         calls = sorted({call.key: call for step in ordered for call in step.collectives}.values(), key=_by_end)
         self.calls: list[CollectiveCall] = calls
         self._call_ends = np.array([call.end_ns for call in calls], dtype=np.int64)
 
     @cached_property
-    def _before(self) -> dict[int, npt.NDArray[np.int64]]:
-        """By label, its nanoseconds before each segment. A rank that meets no other needs none of it."""
-        durations = self.end_ns - self.start_ns
-        return {
-            int(label): np.concatenate(([0], np.cumsum(np.where(self.label == label, durations, 0))))
-            for label in self._used
-        }
+    def _sums(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The labels in use; of each segment the place of its own among them; and, of shape (segments, labels in use),
+        the nanoseconds of each before each segment. A rank that meets no other needs none of it."""
+        used, own = np.unique(self.label, return_inverse=True)
+        spent = np.zeros((len(own), len(used)), dtype=np.int64)
+        spent[np.arange(len(own)), own] = self.end_ns - self.start_ns
+        return used, own, np.cumsum(spent, axis=0) - spent
 
     def segment_before(self, time_ns: int) -> int | None:
         """Index of the segment that the moment just before ``time_ns`` lies in; None between or before the steps."""
@@ -110,18 +112,21 @@ class Timeline:
         """What the rank did in a window, nanoseconds by label."""
         totals = np.zeros(LABELS, dtype=np.int64)
         if end_ns > start_ns:
-            for label in self._used:
-                totals[label] = self._until(int(label), end_ns) - self._until(int(label), start_ns)
+            totals[self._sums[0]] = self._until(end_ns) - self._until(start_ns)
         return totals
 
-    def _until(self, label: int, time_ns: int) -> int:
+    def _until(self, time_ns: int) -> npt.NDArray[np.int64]:
+        used, own, before = self._sums
         index = int(np.searchsorted(self.start_ns, time_ns, side="right")) - 1
         if index < 0:
-            return 0
-        done = int(self._before[label][index])
-        if self.label[index] == label:
-            done += int(min(time_ns, int(self.end_ns[index])) - self.start_ns[index])
+            return np.zeros(len(used), dtype=np.int64)
+        done: npt.NDArray[np.int64] = before[index].copy()
+        done[own[index]] += min(time_ns, int(self.end_ns[index])) - int(self.start_ns[index])
         return done
+
+    def stood_still(self, start_ns: Times, end_ns: Times) -> Times:
+        """How long the rank did nothing but wait for collectives, in each of the windows."""
+        return self._standing.between(start_ns, end_ns)
 
     def releasing_call(self, start_ns: int, end_ns: int) -> CollectiveCall | None:
         """The collective whose end freed the rank at ``end_ns``, among those open in the window."""

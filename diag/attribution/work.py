@@ -94,14 +94,14 @@ def _exposed(work: pl.DataFrame) -> pl.Series:
     for higher, hidden in ((COMPUTE, COMM), (COMM, COPY)):
         covered = iv.union(covered, ranges.as_intervals(work.filter(pl.col("class") == higher)))
         rows = np.flatnonzero((work["class"] == hidden).to_numpy())
-        exposed[rows] -= nesting.covered_time(covered, start[rows], end[rows])
+        exposed[rows] -= iv.Covered(covered).between(start[rows], end[rows])
     return pl.Series("exposed_ns", exposed, dtype=pl.Int64)
 
 
 def _beside(work: pl.DataFrame) -> pl.Series:
     """Nanoseconds of each piece during which the device communicates, too."""
     talking = ranges.as_intervals(work.filter(pl.col("class") == COMM))
-    beside = nesting.covered_time(talking, work["ts_ns"].to_numpy(), work["end_ns"].to_numpy())
+    beside = iv.Covered(talking).between(work["ts_ns"].to_numpy(), work["end_ns"].to_numpy())
     return pl.Series("beside_ns", beside, dtype=pl.Int64)
 
 

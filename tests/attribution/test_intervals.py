@@ -57,3 +57,9 @@ def test_painting_is_exact(layers: list[list[tuple[int, int]]], begin: int, end:
     parts = [np.stack((segments.start_ns[[i]], segments.end_ns[[i]]), axis=1) for i in range(len(segments.start_ns))]
     assert sum(iv.total(part) for part in parts) == end - begin
     assert np.array([bitmap(part) for part in parts], dtype=int).reshape(-1, SIZE).sum(axis=0).max(initial=0) <= 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=12), st.integers(0, 40), st.integers(0, 40))
+def test_covered(pairs: list[tuple[int, int]], start: int, end: int) -> None:
+    covered = sum(any(a <= t < b for a, b in pairs) for t in range(start, end))
+    assert iv.Covered(iv.make(pairs)).between(np.array([start]), np.array([end])).tolist() == [covered]

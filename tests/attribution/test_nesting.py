@@ -7,7 +7,6 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.attribution import intervals as iv
 from diag.attribution import nesting
 
 SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 15), st.integers(0, 2)), max_size=30)
@@ -40,10 +39,3 @@ def test_own_times_of_nested_ranges_add_up_to_their_union() -> None:
     assert named == {(0, 100): 30, (10, 50): 40, (20, 10): 10, (70, 20): 20, (0, 30): 30}
     depth = nesting.depths(parent)
     assert {(s, d): depth[i] for i, (s, d, _) in enumerate(ranges.iter_rows())}[20, 10] == 2
-
-
-@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=12), st.integers(0, 40), st.integers(0, 40))
-def test_covered_time(pairs: list[tuple[int, int]], start: int, end: int) -> None:
-    start, end = min(start, end), max(start, end)
-    covered = sum(any(a <= t < b for a, b in pairs) for t in range(start, end))
-    assert nesting.covered_time(iv.make(pairs), np.array([start]), np.array([end])).tolist() == [covered]
