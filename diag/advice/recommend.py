@@ -53,7 +53,7 @@ def _told(case: Case, base: Baseline, candidate: Candidate) -> Advice | str:
     predicted = gain(base, candidate.mutation)
     if predicted.refused:
         return predicted.refused
-    low, likely, high = predicted.gain_ns_per_step
+    low, likely, high = predicted.expected_ns_per_step
     share = likely / predicted.step_ns if predicted.step_ns else 0.0
     if share < LEAST_SHARE:
         return f"would change the step by {-share:+.1%}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from typing import Annotated, NoReturn
@@ -15,6 +16,8 @@ from diag.cli.run import run
 from diag.cli.tune import tune
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.errors import DiagError
+
+_OBJECTS_UNTIL_GC = 100_000
 
 app = typer.Typer(
     name="diag",
@@ -46,6 +49,8 @@ app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args"
 
 def main() -> NoReturn:
     """Runs the command line; never shows a traceback for a mistake of the user."""
+    # Tables of small objects, hardly a cycle among them: looking for some after every 700 took 5 % of an analysis.
+    gc.set_threshold(_OBJECTS_UNTIL_GC)
     try:
         code = app(standalone_mode=True)
     except DiagError as error:

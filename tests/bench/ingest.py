@@ -14,6 +14,7 @@ Needs the extra ``hta`` and ``pip install pysimdjson``; what is missing is left 
 from __future__ import annotations
 
 import argparse
+import compileall
 import importlib.util
 import json
 import multiprocessing
@@ -64,6 +65,14 @@ def make_inputs(folder: Path, options: argparse.Namespace) -> list[Input]:
         mb = sum(path.stat().st_size for path in ranks.iterdir()) / 1e6
         inputs.append(Input(f"{options.ranks} ranks gzip", ranks, count, mb, TOOLS))
     return inputs
+
+
+def compile_own() -> None:
+    """pip compiles what it installs, HTA and all that diag needs; a checkout that is installed editable it does not."""
+    for package in ("diag", "diag.collectors"):
+        spec = importlib.util.find_spec(package)
+        for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+            compileall.compile_dir(folder, quiet=1)
 
 
 def measure(one: Input, tools: list[str], repeats: int) -> dict[str, Cost]:
@@ -171,6 +180,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = (options.keep or Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
+        compile_own()
         begin = time.perf_counter()
         print(f"{options.source.name} repeated into {folder} ...", flush=True)
         # In a process of its own: this one must stay small, see `_measure.Cost`.

@@ -54,6 +54,13 @@ def close(found: Prediction, truth: float, share: float = 0.03) -> None:
     assert low - slack <= truth <= high + slack, (found.gain_ns_per_step, truth)
 
 
+def test_a_measurement_is_expected_in_a_wider_interval_than_the_costs_give() -> None:
+    found = Prediction((80 * MS, 100 * MS, 110 * MS), 1000 * MS, 0.0)
+    beyond = 50.99 * MS  # 5 % of the step and 10 % of the gain, in quadrature
+    assert found.expected_ns_per_step == pytest.approx((80 * MS - beyond, 100 * MS, 110 * MS + beyond), abs=0.01 * MS)
+    assert Prediction((0, 0, 0), 1000 * MS, 0.0).expected_ns_per_step == (0, 0, 0)
+
+
 @pytest.mark.parametrize("folder", SAMPLES, ids=lambda path: path.name)
 def test_recorded_runs_are_replayed_as_they_were(folder: Path) -> None:
     result = open_run(folder)

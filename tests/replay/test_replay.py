@@ -168,7 +168,7 @@ def test_a_replay_that_misses_the_steps_is_refused() -> None:
 def test_removing_nothing_gains_nothing() -> None:
     base = base_of(simulate(PLANS["four ranks"]))
     same = gain(base, lambda program, costs, level: Mutated(program, ("nothing changes",)))
-    assert same == Prediction((0, 0, 0), base.step_ns, 0.0, ("nothing changes",), noise_ns=base.noise_ns)
+    assert same == Prediction((0, 0, 0), base.step_ns, 0.0, ("nothing changes",))
 
 
 def test_a_program_without_a_wait_may_run_ahead() -> None:
