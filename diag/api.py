@@ -15,7 +15,7 @@ from diag.findings.shares import CLASS_OF
 from diag.ingest.reading import Reading as Reading
 from diag.ingest.run import Tables, open_paths, rank_ranges
 from diag.model import Advice, Attribution, Bottleneck, Coverage, Finding, Recommendation, StepAccount, Verdict
-from diag.verdict import class_at, judge, step_bottleneck
+from diag.verdict import classes_of, judge, step_bottleneck
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,14 @@ class Result:
         return self.recommendation.advice
 
     def bottleneck_of(self, step: StepAccount) -> Bottleneck:
+        """The class of one step, by the account that the verdict rests on."""
+        return self._classes_by_stages.get(step.step) or step_bottleneck(step, self.on_device)
+
+    @cached_property
+    def _classes_by_stages(self) -> dict[int, Bottleneck]:
+        """Of all steps at once; empty where the verdict does not rest on the stages."""
         stages = self.examination.stages
-        if stages is not None and stages.alone:
-            return class_at(stages.shares, step.step) or step_bottleneck(step, self.on_device)
-        return step_bottleneck(step, self.on_device)
+        return classes_of(stages.shares) if stages is not None and stages.alone else {}
 
 
 def open_run(*paths: Path | str, reading: Reading | None = None) -> Result:

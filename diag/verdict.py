@@ -60,6 +60,8 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
     )
     culprits = cause.ranks if cause is not None and level != Severity.HEALTHY else ()
     headline = _headline(bottleneck, level, share, cause, examination.findings, shares, stages)
+    if stages is not None:
+        headline += _BASIS
     return Verdict(
         bottleneck=bottleneck,
         severity=level,
@@ -93,12 +95,14 @@ def step_bottleneck(step: StepAccount, on_device: bool) -> Bottleneck:
     return classify(removable)[0]
 
 
-def class_at(shares: Shares, step: int) -> Bottleneck | None:
-    """The class of a step by the account that the verdict rests on; None for a step that does not count."""
-    if step not in shares.numbers or not shares.dur_ns[shares.numbers.index(step)]:
-        return None
-    at = shares.numbers.index(step)
-    return classify({name: float(series[at] / shares.dur_ns[at]) for name, series in _by_class(shares).items()})[0]
+def classes_of(shares: Shares) -> dict[int, Bottleneck]:
+    """The class of each step that counts and took any time, by the rule of the run."""
+    by_class = _by_class(shares)
+    return {
+        step: classify({name: float(series[at] / shares.dur_ns[at]) for name, series in by_class.items()})[0]
+        for at, step in enumerate(shares.numbers)
+        if shares.dur_ns[at]
+    }
 
 
 def _by_class(shares: Shares) -> dict[Bottleneck, Series]:
@@ -180,20 +184,6 @@ def _cause(findings: Sequence[Finding], bottleneck: Bottleneck) -> Finding | Non
 
 
 def _headline(
-    bottleneck: Bottleneck,
-    level: Severity,
-    share: float,
-    cause: Finding | None,
-    findings: Sequence[Finding],
-    shares: Shares,
-    stages: Stages | None,
-) -> str:
-    if stages is not None:
-        return _answer(bottleneck, level, share, cause, findings, shares, stages) + _BASIS
-    return _answer(bottleneck, level, share, cause, findings, shares, stages)
-
-
-def _answer(
     bottleneck: Bottleneck,
     level: Severity,
     share: float,

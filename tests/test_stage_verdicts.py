@@ -13,13 +13,13 @@ from diag.api import Result, analyze
 from diag.attribution.attribute import attribute
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD
 from diag.findings import examine
-from diag.findings.shares import Shares
+from diag.findings.shares import CLASS_OF, Cost, Shares
 from diag.findings.stages import disagreement
 from diag.findings.subject import resampled
 from diag.ingest.run import Tables
 from diag.model import Bottleneck, Detail, Severity
 from diag.report.json import to_dict
-from diag.verdict import judge
+from diag.verdict import classes_of, classify, judge
 from tests.simulate import MS, Plan, simulate, without_collectives
 
 
@@ -63,6 +63,24 @@ def test_stages_alone_give_the_verdict_and_say_so(
 def test_steps_get_the_class_of_the_run_s_account() -> None:
     result = bare(on(1, DATA))
     assert {result.bottleneck_of(step) for step in result.attribution.usable} == {Bottleneck.DATA}
+
+
+def test_the_classes_of_all_steps_are_each_step_s_own() -> None:
+    """One loader is slow in every third step: the others are bound by what they compute."""
+    result = bare(on(1, DATA, every=3))
+    assert result.examination.stages is not None
+    shares = result.examination.stages.shares
+    classes = classes_of(shares)
+    assert set(classes.values()) == {Bottleneck.DATA, Bottleneck.COMPUTE}
+    for at, step in enumerate(shares.numbers):
+        own = {CLASS_OF[cost]: 0.0 for cost in Cost}
+        for cost in Cost:
+            own[CLASS_OF[cost]] += float(shares.cost(cost)[at] / shares.dur_ns[at])
+        assert classes[step] == classify(own)[0]
+    for account in result.attribution.usable:
+        assert result.bottleneck_of(account) == classes[account.step]
+    nothing = replace(shares, dur_ns=np.where(np.arange(len(shares.dur_ns)) == 0, 0.0, shares.dur_ns))
+    assert set(classes_of(nothing)) == set(shares.numbers[1:]), "a step that took no time has no class"
 
 
 def test_stages_that_are_alike_do_not_prove_health() -> None:

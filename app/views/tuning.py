@@ -41,8 +41,7 @@ def show(folder: Path, history: History) -> None:
 def _result(history: History) -> None:
     kept = history.kept
     first = history.rounds[0].baseline_ns if history.rounds else None
-    last = kept[-1] if kept else None
-    now = last.baseline_ns - last.gain_ns.likely if last is not None and last.gain_ns is not None else first
+    now = history.step_ns_now if history.step_ns_now is not None else first
     columns = st.columns(3)
     columns[0].metric("Step time before", duration(first) if first else UNKNOWN, border=True)
     columns[1].metric(

@@ -10,7 +10,7 @@ from diag.advice.sizes import Sizes
 from diag.collectors.records import Manifest
 from diag.findings import Examination
 from diag.ingest.run import Tables
-from diag.model import Attribution, Finding, Risk
+from diag.model import Attribution, Bottleneck, Finding, Risk
 from diag.replay.mutations import Mutation
 from diag.replay.program import Program
 
@@ -90,6 +90,12 @@ class Case:
         """The most expensive of these findings that costs enough to be acted on."""
         worth = (f for f in self.examination.findings if f.id in ids and f.share >= WORTH)
         return next(worth, None)
+
+    @property
+    def communication(self) -> Finding | None:
+        """The most expensive finding about communication, if it costs enough to be acted on."""
+        about = (f for f in self.examination.findings if f.bottleneck == Bottleneck.COMMUNICATION and f.share >= WORTH)
+        return next(about, None)
 
 
 WORTH = 0.05  # of the step: what costs less is mentioned, not acted on (science.md 2.8)

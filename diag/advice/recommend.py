@@ -32,7 +32,7 @@ def recommend(attribution: Attribution, tables: Tables, examination: Examination
     if base.error > MAX_ERROR:
         refused = f"nothing was predicted: the replay of the steps misses them by {base.error:.1%}"
         return Recommendation((), (refused,), base.error)
-    case = Case(attribution, tables, examination, base.program, sizes_of(base.program, tables))
+    case = Case(attribution, tables, examination, base.program, sizes_of(base.program))
     advised: list[Advice] = []
     not_advised: list[str] = []
     for candidate in (found for propose in REGISTRY.values() for found in propose(case)):

@@ -18,14 +18,12 @@ class Sizes:
     """Bytes of full tensors in one micro-batch of one step, as the collectives show them.
 
     ``units``: each sharding unit's parameters, in order of forward. ``regathered``: of those that backward gathers
-    again. ``gradients``: what is reduced. ``headroom``: the device's memory that nobody uses, least over the ranks;
-    None where it was not recorded.
+    again. ``gradients``: what is reduced.
     """
 
     units: tuple[int, ...]
     regathered: int
     gradients: int
-    headroom: int | None
 
     @property
     def parameters(self) -> int:
@@ -47,14 +45,13 @@ class Sizes:
         return gathered + gradients
 
 
-def sizes_of(program: Program, tables: Tables) -> Sizes:
+def sizes_of(program: Program) -> Sizes:
     first = [c for c in program.collectives() if c.micro_batch == 0 and c.step == _usual_step(program)]
     forward = sorted((c for c in first if c.role == Role.GATHER_FORWARD), key=lambda c: c.unit)
     return Sizes(
         units=tuple(c.bytes for c in forward),
         regathered=sum(c.bytes for c in first if c.role == Role.GATHER_BACKWARD),
         gradients=sum(c.bytes for c in first if c.role in GRADIENTS),
-        headroom=headroom(tables),
     )
 
 

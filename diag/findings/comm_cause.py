@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diag.attribution.phased import GATHERS, REDUCTIONS, phased_calls
+from diag.attribution.phased import GATHERS, REDUCTIONS, PhasedCall, phased_calls
 from diag.findings.contended_host import queued
 from diag.findings.culprits import Culprits, find_culprits
 from diag.findings.noise import crowd_of
 from diag.findings.subject import Subject, ranks_text
 from diag.model import Detail, Evidence, MatchedCollective
 
-_GATHERS = ("all_gather", "reduce_scatter")
+_OF_SHARDED_PARAMETERS = frozenset({"all_gather", "reduce_scatter"})
 _HIDDEN_LITTLE = 0.05  # part of the communication that computation hides
 _LATENCY_BOUND = 0.5  # part of the transfers that a collective of no size would take as well
 _MANY = 64  # collectives a step
@@ -84,14 +84,14 @@ def cause_of(subject: Subject) -> Cause:
     if slow is not None:
         return slow
     steps = max(1, len({c.step for c in collectives}))
-    gathers = [c for c in collectives if c.op in _GATHERS and c.bytes >= _TELLING]
-    counts = Counter((c.op, c.ranks) for c in gathers)
+    sharding = [c for c in collectives if c.op in _OF_SHARDED_PARAMETERS and c.bytes >= _TELLING]
+    counts = Counter((c.op, c.ranks) for c in sharding)
     # Where shards have replicas (HSDP) their gradients are reduced once more, among the replicas.
     moved = sum(c.transfer_ns for c in collectives if c.bytes >= _TELLING)
-    few = {c.op for c in gathers} == set(_GATHERS) and max(counts.values()) / steps <= 2
-    sharded = not subject.once(shards_optimizer_only)
-    if sharded and few and moved >= _MOSTLY * _total(collectives):
-        largest = max(c.bytes for c in gathers)
+    few = {c.op for c in sharding} == _OF_SHARDED_PARAMETERS and max(counts.values()) / steps <= 2
+    optimizer_only = subject.once(shards_optimizer_only)
+    if not optimizer_only and few and moved >= _MOSTLY * _total(collectives):
+        largest = max(c.bytes for c in sharding)
         return Cause(
             "root-only-unit",
             "the whole model is one sharding unit, so nothing can overlap",
@@ -109,7 +109,7 @@ def cause_of(subject: Subject) -> Cause:
                 "Make DDP's buckets larger: bucket_cap_mb (25 by default), gradient_as_bucket_view=True.",
                 share,
             )
-        if not sharded:
+        if optimizer_only:
             return Cause(
                 "zero-buckets",
                 f"{len(collectives) / steps:.0f} collectives a step, too small to be worth their latency",
@@ -210,7 +210,7 @@ def is_replicated(subject: Subject) -> bool:
     if manifest is not None and manifest.strategy:
         return manifest.strategy == "ddp"
     ops = {c.op for c in subject.attribution.collectives if c.bytes >= _TELLING}
-    return "all_reduce" in ops and not ops & set(_GATHERS)
+    return "all_reduce" in ops and not ops & _OF_SHARDED_PARAMETERS
 
 
 def shards_optimizer_only(subject: Subject) -> bool:
@@ -218,10 +218,15 @@ def shards_optimizer_only(subject: Subject) -> bool:
     reduced in the backward, and what is gathered is gathered after it."""
     if is_replicated(subject):
         return False
-    calls = [c for c in phased_calls(subject.attribution, subject.shares.numbers) if c.bytes >= _TELLING]
+    calls = [call for call in subject.once(phased_of) if call.bytes >= _TELLING]
     passes = {call.phase for call in calls if call.op in GATHERS}
     reduces = any(call.op in REDUCTIONS and call.phase == Detail.BACKWARD for call in calls)
     return reduces and bool(passes) and not passes & {Detail.FORWARD, Detail.BACKWARD}
+
+
+def phased_of(subject: Subject) -> tuple[PhasedCall, ...]:
+    """The collectives of the steps that count, each with its pass."""
+    return tuple(phased_calls(subject.attribution, subject.shares.numbers))
 
 
 def _of_usable_steps(subject: Subject) -> list[MatchedCollective]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from diag.attribution.phased import PhasedCall, phased_calls
-from diag.findings.comm_cause import cause_of, shards_optimizer_only
+from diag.attribution.phased import REDUCTIONS, PhasedCall
+from diag.findings.comm_cause import cause_of, phased_of, shards_optimizer_only
 from diag.findings.shares import Cost
 from diag.findings.subject import MENTION, Subject
-from diag.model import Evidence, Finding
+from diag.model import Detail, Evidence, Finding
 
 TELLING = 1 << 10  # bytes: a loss or a norm is no part of the model
 
@@ -46,8 +46,20 @@ class Calls:
 
 
 def calls_of(subject: Subject) -> Calls:
-    rows = tuple(phased_calls(subject.attribution, subject.shares.numbers))
+    rows = subject.once(phased_of)
     return Calls(rows, sum(row.exposed_ns for row in rows), len({(row.rank, row.step) for row in rows}))
+
+
+def is_reduction(call: PhasedCall) -> bool:
+    """Of gradients."""
+    return call.op in REDUCTIONS and call.phase == Detail.BACKWARD and call.bytes >= TELLING
+
+
+def last_reductions(subject: Subject, op: str | None = None) -> list[PhasedCall]:
+    """The reductions of gradients in the last micro-batch that has any; those of one operation, where one is given."""
+    rows = [call for call in subject.once(calls_of).rows if op in (None, call.op) and is_reduction(call)]
+    last = max((call.micro for call in rows), default=0)
+    return [call for call in rows if call.micro == last]
 
 
 def claims_of(subject: Subject) -> tuple[Claim, ...]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from diag.attribution.phased import PhasedCall
 from diag.findings import comm_parts
 from diag.findings.comm_cause import cause_of, is_replicated
-from diag.findings.comm_parts import Claim, calls_of
+from diag.findings.comm_parts import Claim, calls_of, last_reductions
 from diag.findings.shares import Cost
 from diag.findings.subject import MENTION, Subject
-from diag.findings.sync_every_micro_step import is_reduction
 from diag.model import Evidence, Finding
 
 ID = "ddp-buckets"
+_OP = "all_reduce"  # of a bucket
 _LARGE = 0.5  # of the gradients in the last bucket: with four equal ones it is a quarter
 _WORTH_SPLITTING = 1 << 20  # bytes: DDP's own first bucket
 
@@ -22,7 +21,7 @@ def find(subject: Subject) -> list[Finding]:
 
 def cannot_look(subject: Subject) -> str:
     worth = subject.shares.share(Cost.COMM) >= MENTION
-    if worth and is_replicated(subject) and subject.once(cause_of).refinable and not _buckets(subject):
+    if worth and is_replicated(subject) and subject.once(cause_of).refinable and not last_reductions(subject, _OP):
         return "the reductions are not recorded as buckets of a backward"
     return comm_parts.cannot_look(subject)
 
@@ -32,7 +31,7 @@ def claim(subject: Subject) -> Claim | None:
     if not is_replicated(subject):
         return None
     calls = subject.once(calls_of)
-    rows = _buckets(subject)
+    rows = last_reductions(subject, _OP)
     ends = {(call.rank, call.step): call.place for call in sorted(rows, key=lambda call: call.place)}
     final = [call for call in rows if call.place == ends[call.rank, call.step]]  # a norm that is added up may follow
     if not final:
@@ -54,10 +53,3 @@ def claim(subject: Subject) -> Claim | None:
             Evidence("collectives", "last bucket, exposed", calls.ms_per_step(exposed), "ms a step"),
         ),
     )
-
-
-def _buckets(subject: Subject) -> list[PhasedCall]:
-    """Of the last micro-batch."""
-    rows = [call for call in subject.once(calls_of).rows if call.op == "all_reduce" and is_reduction(call)]
-    last = max((call.micro for call in rows), default=0)
-    return [call for call in rows if call.micro == last]

@@ -6,9 +6,8 @@ import numpy as np
 
 from diag.attribution.trace_ranges import named
 from diag.findings import comm_parts, regather_in_backward
-from diag.findings.comm_parts import Claim, calls_of
+from diag.findings.comm_parts import Claim, calls_of, last_reductions
 from diag.findings.subject import Subject
-from diag.findings.sync_every_micro_step import is_reduction
 from diag.model import Evidence, Finding
 
 ID = "reduce-scatter-stall"
@@ -33,9 +32,7 @@ def claim(subject: Subject) -> Claim | None:
     if not subject.shares.on_device:
         return None
     calls = subject.once(calls_of)
-    rows = [call for call in calls.rows if call.op == "reduce_scatter" and is_reduction(call)]
-    last = max((call.micro for call in rows), default=0)
-    between = [c for c in rows if c.micro == last and c.after_ns > _GOES_ON * c.exposed_ns]
+    between = [c for c in last_reductions(subject, "reduce_scatter") if c.after_ns > _GOES_ON * c.exposed_ns]
     exposed = sum(c.exposed_ns for c in between)
     if regather_in_backward.claim(subject) is not None:  # what a gather queues behind is told there
         behind = subject.once(regather_in_backward.queued_behind)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from diag.attribution.phased import REDUCTIONS, PhasedCall
 from diag.findings import comm_parts
 from diag.findings.comm_cause import is_replicated
-from diag.findings.comm_parts import Claim, calls_of
+from diag.findings.comm_parts import Claim, calls_of, is_reduction
 from diag.findings.subject import Subject
-from diag.model import Detail, Evidence, Finding
+from diag.model import Evidence, Finding
 
 ID = "sync-every-micro-step"
 _AS_MANY = 0.5  # of the last micro-batch's reductions, in those before: fewer belong to something else
@@ -64,8 +63,3 @@ def claim(subject: Subject) -> Claim | None:
             Evidence("collectives", "reductions before the last, exposed", calls.ms_per_step(exposed), "ms a step"),
         ),
     )
-
-
-def is_reduction(call: PhasedCall) -> bool:
-    """Of gradients."""
-    return call.op in REDUCTIONS and call.phase == Detail.BACKWARD and call.bytes >= comm_parts.TELLING

@@ -5,12 +5,12 @@ from __future__ import annotations
 from diag.attribution.phased import PhasedCall
 from diag.findings import comm_parts
 from diag.findings.comm_cause import shards_optimizer_only
-from diag.findings.comm_parts import Claim, calls_of
+from diag.findings.comm_parts import Claim, calls_of, last_reductions
 from diag.findings.subject import Subject
-from diag.findings.sync_every_micro_step import is_reduction
 from diag.model import Evidence, Finding
 
 ID = "zero-buckets"
+cannot_look = comm_parts.cannot_look
 _LARGE = 0.5  # of the gradients in the last bucket, which nothing can hide: then it is worth splitting
 _HIDDEN_LITTLE = 0.1  # of the reductions: DeepSpeed's overlap_comm is off
 
@@ -19,18 +19,12 @@ def find(subject: Subject) -> list[Finding]:
     return comm_parts.findings(subject, ID)
 
 
-def cannot_look(subject: Subject) -> str:
-    return comm_parts.cannot_look(subject)
-
-
 def claim(subject: Subject) -> Claim | None:
     """The buckets of the last backward but its last one; that one too, where most of the gradients are in it."""
     if not subject.once(shards_optimizer_only):
         return None
     calls = subject.once(calls_of)
-    rows = [call for call in calls.rows if is_reduction(call)]
-    last = max((call.micro for call in rows), default=0)
-    rows = [call for call in rows if call.micro == last]
+    rows = last_reductions(subject)
     whole = sum(call.bytes for call in rows)
     final = [call for call in rows if call.place == call.places - 1]
     one_bucket = sum(call.bytes for call in final) >= _LARGE * whole

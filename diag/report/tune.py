@@ -19,12 +19,11 @@ def print_history(history: History, console: Console | None = None) -> None:
         _print_round(console, done)
     console.print()
     if history.rounds:
-        first, last = history.rounds[0], history.kept[-1] if history.kept else None
-        if last is not None and last.gain_ns is not None:
-            now = last.baseline_ns - last.gain_ns.likely
-            console.print(f"[bold]{first.baseline_ns / 1e6:,.1f} ms a step before, {now / 1e6:,.1f} ms now[/]")
+        before, now = history.rounds[0].baseline_ns, history.step_ns_now
+        if now is not None:
+            console.print(f"[bold]{before / 1e6:,.1f} ms a step before, {now / 1e6:,.1f} ms now[/]")
         else:
-            console.print(f"[bold]{first.baseline_ns / 1e6:,.1f} ms a step, and no change made it surely shorter[/]")
+            console.print(f"[bold]{before / 1e6:,.1f} ms a step, and no change made it surely shorter[/]")
     if history.stopped:
         console.print(f"[dim]Stopped: {escape(history.stopped)}.[/]")
     for change in history.remaining:

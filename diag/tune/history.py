@@ -93,6 +93,12 @@ class History:
     def kept(self) -> tuple[Round, ...]:
         return tuple(r for r in self.rounds if r.outcome == Outcome.KEPT)
 
+    @property
+    def step_ns_now(self) -> int | None:
+        """A step with what was kept, as measured in the last round that was; None where nothing was kept."""
+        last = self.kept[-1] if self.kept else None
+        return last.baseline_ns - last.gain_ns.likely if last is not None and last.gain_ns is not None else None
+
 
 def save(history: History, folder: Path) -> None:
     """Replaces the file as a whole: whoever reads it sees all of one round or nothing of it. Raises OSError."""

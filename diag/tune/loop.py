@@ -12,11 +12,11 @@ from diag.api import Result, open_run
 from diag.errors import DiagError
 from diag.model import Advice
 from diag.tune.history import History, Interval, Outcome, Round, Run, save
-from diag.tune.measure import Series, gain, losses_differ, mean_ns, measured
+from diag.tune.measure import Series, gain, loss_difference, mean_ns, measured
 
 # Losses of equal steps that differ by more are of another training, not of another order of sums.
 MAX_LOSS_DIFFERENCE = 0.01
-LEAST_STEPS = 3
+LEAST_STEPS_OF_A_RUN = 3  # undisturbed ones: the mean of fewer is not worth comparing
 
 Train = Callable[[Sequence[str], Path], str]
 """Trains with these arguments of ``diag run`` into this run directory; returns why it failed, "" where it did not."""
@@ -53,7 +53,7 @@ class _Tuning:
             raise TrainingFailedError(failed)
         result = open_run(self.folder / name)
         times, reserved = measured(result)
-        if len(times) < LEAST_STEPS:
+        if len(times) < LEAST_STEPS_OF_A_RUN:
             raise TrainingFailedError(f"only {len(times)} undisturbed steps to measure; give more --steps")
         return _Trained(Run(name, dict(settings), round(float(times.mean())), len(times), reserved), times, result)
 
@@ -156,7 +156,7 @@ def _try(
     if failed:
         return done, None
     measured_gain = gain([t.times for t in without], [t.times for t in with_it])
-    difference = losses_differ(without[-1].result, with_it[-1].result)
+    difference = loss_difference(without[-1].result, with_it[-1].result)
     outcome, reason = _judged(measured_gain, difference)
     done = replace(
         done,
@@ -169,9 +169,9 @@ def _try(
     return done, with_it[-1]
 
 
-def _judged(found: Interval, loss_difference: float | None) -> tuple[Outcome, str]:
-    if loss_difference is not None and loss_difference > MAX_LOSS_DIFFERENCE:
-        return Outcome.REVERTED, f"the losses differ by {loss_difference:.1%}: something else was trained"
+def _judged(found: Interval, difference: float | None) -> tuple[Outcome, str]:
+    if difference is not None and difference > MAX_LOSS_DIFFERENCE:
+        return Outcome.REVERTED, f"the losses differ by {difference:.1%}: something else was trained"
     if found.low > 0:
         return Outcome.KEPT, "all of the 95 % interval of its gain is above zero"
     if found.high < 0:

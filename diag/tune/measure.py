@@ -16,8 +16,8 @@ from diag.tune.history import Interval, Run
 Series = npt.NDArray[np.float64]
 
 _RESAMPLED = 2000
-# Untraced steps at least; runs too short for it are measured from their beginning on.
-LEAST_STEPS = 6
+# Untraced steps after those that the full queue fed; runs with fewer are measured from their beginning on.
+_LEAST_STEPS_AFTER_QUEUE = 6
 _SURE = 0.95
 
 
@@ -38,7 +38,7 @@ def measured(result: Result) -> tuple[Series, int | None]:
                 times.setdefault(record.step, []).append(record.end_ns - before.end_ns)
     queued = queued_steps(result.tables.manifest)
     late = [step for step in times if step >= numbers[0] + queued] if numbers else []
-    counted = late if len(late) >= LEAST_STEPS else sorted(times)
+    counted = late if len(late) >= _LEAST_STEPS_AFTER_QUEUE else sorted(times)
     reserved = [r.memory.reserved for own in by_rank for r in own if r.memory is not None and r.memory.reserved]
     return np.array([np.mean(times[step]) for step in counted]), max(reserved, default=None)
 
@@ -58,7 +58,7 @@ def _resampled(runs: Sequence[Series], random: np.random.Generator) -> float:
     return float(np.mean([steps[random.integers(len(steps), size=len(steps))].mean() for steps in chosen]))
 
 
-def losses_differ(without: Result, with_it: Result) -> float | None:
+def loss_difference(without: Result, with_it: Result) -> float | None:
     """The largest difference between the losses of equal steps and ranks, of the loss; None where none was recorded in
     both. Floating-point sums in another order differ by a millionth or so: far more, and another thing was trained."""
     before = _losses(without)

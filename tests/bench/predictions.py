@@ -120,7 +120,7 @@ def measure(name: str, arguments: tuple[str, ...], repeats: int) -> list[Pair]:
         if isinstance(base, Refusal):
             print(f"{name}: {base.reason}")
             return []
-        sizes = sizes_of(base.program, result.tables)
+        sizes = sizes_of(base.program)
         case = Case(result.attribution, result.tables, result.examination, base.program, sizes)
         changes = [c for propose in REGISTRY.values() for c in propose(case) if c.settings]
         predicted = {change.id: gain(base, change.mutation) for change in changes}

@@ -14,7 +14,7 @@ from diag.errors import DiagError
 from diag.report.tune import print_history
 from diag.tune.history import FILE_NAME, History, Outcome, load
 from diag.tune.loop import tune
-from diag.tune.measure import gain, losses_differ, measured
+from diag.tune.measure import gain, loss_difference, measured
 from tests.command import diag
 from tests.simulate import MS, Plan, simulate, write_run
 
@@ -191,7 +191,7 @@ def test_steps_that_count_are_measured(tmp_path: Path) -> None:
     assert len(times) == 18  # of 20, two are warm-up
     assert np.mean(times) == pytest.approx(np.mean([s.dur_ns for s in result.attribution.usable]), rel=0.02)
     assert reserved is None
-    assert losses_differ(result, result) == 0.0
+    assert loss_difference(result, result) == 0.0
 
 
 def test_the_report_says_what_was_predicted_measured_and_done(

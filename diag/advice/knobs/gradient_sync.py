@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diag.advice.case import Api, Candidate, Case
-from diag.model import Bottleneck, Risk
+from diag.model import Risk
 from diag.replay.mutations.schedule import sync_last_micro_batch
 from diag.replay.program import GRADIENTS
 
 
 def propose(case: Case) -> Sequence[Candidate]:
-    found = next((f for f in case.examination.findings if f.bottleneck == Bottleneck.COMMUNICATION), None)
-    if found is None or case.found(found.id) is None:
+    found = case.communication
+    if found is None:
         return ()
     reduced_in = {c.micro_batch for c in case.program.collectives() if c.role in GRADIENTS}
     if len(reduced_in) < 2:

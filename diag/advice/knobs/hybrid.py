@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Sequence
 
 from diag.advice.case import Api, Candidate, Case
-from diag.model import Bottleneck, Risk
+from diag.model import Risk
 from diag.replay.mutations.network import hybrid_shard
 
 _BYTES_OF_STATE = 4  # sharded bytes for each byte of fp32 parameters: themselves, gradients, two moments of Adam
 
 
 def propose(case: Case) -> Sequence[Candidate]:
-    found = next((f for f in case.examination.findings if f.bottleneck == Bottleneck.COMMUNICATION), None)
-    if found is None or case.found(found.id) is None or not case.sizes.units:
+    found = case.communication
+    if found is None or not case.sizes.units:
         return ()
     sizes = set(Counter(tables.host for tables in case.tables.ranks.values() if tables.host).values())
     world = len(case.program.ranks)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diag.advice.case import Api, Candidate, Case
-from diag.model import Bottleneck, Risk
+from diag.model import Risk
 from diag.replay.mutations.schedule import keep_gathered
 
 
 def propose(case: Case) -> Sequence[Candidate]:
-    found = next((f for f in case.examination.findings if f.bottleneck == Bottleneck.COMMUNICATION), None)
-    if found is None or case.found(found.id) is None or not case.sizes.regathered:
+    found = case.communication
+    if found is None or not case.sizes.regathered:
         return ()
     return [
         Candidate(
