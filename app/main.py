@@ -18,6 +18,9 @@ from diag.app.views import overview, tuning
 from diag.errors import DiagError
 from diag.tune.history import FILE_NAME, load
 
+# (title, path in the address, what draws it), in the order of the navigation.
+_VIEWS: tuple[tuple[str, str, Callable[[RunView], None]], ...] = (("Overview", "overview", overview.show),)
+
 
 def main() -> None:
     st.set_page_config(page_title="diag", page_icon=favicon(), layout="wide")
@@ -26,7 +29,9 @@ def main() -> None:
     def page(draw: Callable[[RunView], None]) -> Callable[[], None]:
         return lambda: _with_run(root, draw)
 
-    pages = [st.Page(page(overview.show), title="Overview", url_path="overview", default=True)]
+    pages = [
+        st.Page(page(draw), title=title, url_path=path, default=path == _VIEWS[0][1]) for title, path, draw in _VIEWS
+    ]
     if root.is_dir() and (root / FILE_NAME).is_file():
         pages.append(st.Page(lambda: _tuning(root), title="Tuning", url_path="tuning"))
     st.navigation(pages).run()
