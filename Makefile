@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check check-format check-lint check-types check-layers format bench clean
+.PHONY: help setup browser screenshots demo test check check-format check-lint check-types check-layers format bench clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,11 +22,28 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP) install -qq -e '.[dev]'
 	@touch $@
 
+browser: ## install the browser that the tests of the dashboard look through (Debian's chromium), if there is none
+	@command -v $${DIAG_CHROMIUM:-chromium} chromium-browser google-chrome > /dev/null \
+	|| { SUDO=$$(test "$$(id -u)" = 0 || echo sudo); \
+	     $$SUDO apt-get update -qq && $$SUDO apt-get install -qq --no-install-recommends chromium > /dev/null; } \
+	|| { echo "No Chromium, and apt-get cannot install it: install one and set DIAG_CHROMIUM to its path" >&2; exit 1; }
+
+screenshots: setup browser ## pictures of every page of the dashboard, light and dark (OUT=folder, default runs/screenshots)
+	$(BIN)/python -m tests.browser.screenshots $(or $(OUT),runs/screenshots)
+
 demo: setup ## train small, plant faults, find them (OUT=folder, default runs/demo)
 	$(BIN)/python -m diag.demo --out $(or $(OUT),runs/demo)
 
-test: setup ## run the tests (ARGS='-k words' chooses some)
+test: setup browser ## run the tests (ARGS='-k words' chooses some)
+ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
+else
+	@# Trainings are measured: they run one after the other, and nothing else beside them.
+	@failed=0; \
+	$(BIN)/python -m pytest -m 'not multiproc' --numprocesses auto --dist loadfile || failed=1; \
+	$(BIN)/python -m pytest -m multiproc || failed=1; \
+	exit $$failed
+endif
 
 check: check-format check-lint check-types check-layers ## formatting, lint, types, layers: what pre-commit and CI run
 

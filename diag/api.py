@@ -10,6 +10,8 @@ from typing import Any
 from diag.attribution.attribute import attribute
 from diag.breakdown import Breakdowns
 from diag.collectors.layout import RunLayout
+from diag.explanation import RankDifference as RankDifference
+from diag.explanation import differences, path_sentence
 from diag.findings import Examination, examine
 from diag.findings.shares import CLASS_OF
 from diag.ingest.reading import Reading as Reading
@@ -60,6 +62,16 @@ class Result:
     def advice(self) -> tuple[Advice, ...]:
         """At most three changes, the largest predicted gain first."""
         return self.recommendation.advice
+
+    @cached_property
+    def differences(self) -> tuple[RankDifference, ...]:
+        """What each rank does more of, or less, than the median of all."""
+        return differences(self.attribution, {rank: tables.host or "" for rank, tables in self.tables.ranks.items()})
+
+    @cached_property
+    def why(self) -> str:
+        """What the step consists of, in a sentence; "" where nothing was recorded."""
+        return path_sentence(self.attribution)
 
     def bottleneck_of(self, step: StepAccount) -> Bottleneck:
         """The class of one step, by the account that the verdict rests on."""

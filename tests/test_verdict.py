@@ -261,9 +261,23 @@ def test_a_rank_that_waits_for_a_core_is_not_slow(who: tuple[int, ...]) -> None:
 
 
 def test_a_late_result_on_a_crowded_host_is_no_slow_link() -> None:
-    plan = Plan(ranks=2, steps=30, tail=lambda step, rank: 4 * MS if rank == 1 else 0, queued=lambda step, rank: MS)
+    """Late in three steps of four, by 32 ms: alone it is a link, among ranks that wait for a core it may be chance."""
+    plan = Plan(
+        ranks=2,
+        steps=36,
+        tail=lambda step, rank: 4 * MS if rank == 1 and step % 4 else 0,
+        queued=lambda step, rank: MS,
+    )
     link = analyze(simulate(plan)).verdict
     assert (link.cause, link.culprit_ranks) == ("slow-link", (1,))
     crowded = analyze(simulate(replace(plan, queued=lambda step, rank: 12 * MS))).verdict
     assert crowded.cause != "slow-link"
     assert crowded.culprit_ranks == ()
+
+
+def test_a_result_that_is_late_in_every_step_is_a_slow_link_on_a_crowded_host_too() -> None:
+    plan = Plan(
+        ranks=4, steps=36, tail=lambda step, rank: 4 * MS if rank == 3 else 0, queued=lambda step, rank: 12 * MS
+    )
+    verdict = analyze(simulate(plan)).verdict
+    assert (verdict.cause, verdict.culprit_ranks) == ("slow-link", (3,))

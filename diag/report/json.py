@@ -135,6 +135,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "cost_ns_per_step": finding.cost_ns_per_step,
         "confidence": finding.confidence,
         "ranks": list(finding.ranks),
+        "bottleneck": finding.bottleneck,
         "evidence": [asdict(evidence) for evidence in finding.evidence],
         "action": finding.action,
     }

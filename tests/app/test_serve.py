@@ -1,19 +1,15 @@
 """The server: its mistakes as messages, a real start, and an end that leaves nothing behind."""
 
-import contextlib
 import http.client
-import re
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from diag import serve
 from diag.errors import DiagError
+from tests.app.served import dashboard
 
 
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:
@@ -36,22 +32,6 @@ def test_a_taken_port(tmp_path: Path) -> None:
         with pytest.raises(DiagError, match="cannot be used") as error:
             serve.serve_dashboard(tmp_path, port=other.getsockname()[1], open_browser=False)
     assert "--port 0" in error.value.hint
-
-
-@contextlib.contextmanager
-def dashboard(path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Started as a user would; its port."""
-    code = "import sys; from diag.cli.main import main; sys.argv[0] = 'diag'; main()"
-    command = [sys.executable, "-c", code, "dashboard", str(path), "--port", "0", "--no-browser"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
-            assert found, line
-            yield process, int(found[1])
-        finally:
-            process.kill()
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])

@@ -25,7 +25,7 @@ import numpy as np
 
 from diag.advice.case import Candidate, Case
 from diag.advice.knobs import REGISTRY
-from diag.advice.recommend import changed_arguments
+from diag.advice.recommend import LEAST_SHARE, changed_arguments
 from diag.advice.sizes import sizes_of
 from diag.api import open_run
 from diag.replay.predict import baseline, gain
@@ -64,8 +64,7 @@ TRAININGS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Pair:
-    """A training and a change of it. Nanoseconds a step; intervals are (low, likely, high). ``advised``: whether the
-    prediction says that it gains at all."""
+    """A training and a change of it. Nanoseconds a step; intervals are (low, likely, high)."""
 
     training: str
     change: str
@@ -78,6 +77,11 @@ class Pair:
     @property
     def error(self) -> float:
         return abs(self.predicted_ns[1] - self.measured_ns[1]) / self.step_ns
+
+    @property
+    def advised(self) -> bool:
+        """Whether it is predicted to gain enough to be advised, if the memory allows it."""
+        return self.predicted_ns[1] >= LEAST_SHARE * self.step_ns
 
     @property
     def decided(self) -> bool:
@@ -200,12 +204,14 @@ def summary(pairs: list[Pair]) -> str:
     if not pairs:
         return "nothing measured"
     decided = [pair for pair in pairs if pair.decided]
+    advised = [pair for pair in pairs if pair.advised]
     inside = sum(p.predicted_ns[0] <= p.measured_ns[1] <= p.predicted_ns[2] for p in pairs)
     return (
         f"{len(pairs)} pairs: mean error {np.mean([p.error for p in pairs]):.1%} of the step, "
         f"median {np.median([p.error for p in pairs]):.1%}; "
         f"right sign in {sum(p.right_sign for p in pairs)} of {len(pairs)}, "
-        f"{sum(p.right_sign for p in decided)} of the {len(decided)} whose measurement decides; "
+        f"{sum(p.right_sign for p in decided)} of the {len(decided)} whose measurement decides, "
+        f"{sum(p.right_sign for p in advised)} of the {len(advised)} that gain enough to be advised; "
         f"measured gain inside the predicted interval in {inside}; "
         f"mean replay error {np.mean([p.replay_error for p in pairs]):.2%}"
     )

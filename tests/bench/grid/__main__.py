@@ -51,7 +51,7 @@ def main() -> None:
     if options.real is not None:
         from tests.bench.grid.real import run_real
 
-        run_real(options.real, tuple(options.rows), options.limit)
+        run_real(options.real, tuple(options.rows), options.limit, options.markdown)
         return
     halves = tuple(HALVES) if options.half == "both" else (options.half,)
     ids = [options.case] if options.case else case_ids(halves, tuple(options.rows), options.numbers)[: options.limit]

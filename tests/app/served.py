@@ -1,0 +1,26 @@
+"""A dashboard as a user starts it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def dashboard(path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Started as a user would; its port."""
+    code = "import sys; from diag.cli.main import main; sys.argv[0] = 'diag'; main()"
+    command = [sys.executable, "-c", code, "dashboard", str(path), "--port", "0", "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+            assert found, line
+            yield process, int(found[1])
+        finally:
+            process.kill()

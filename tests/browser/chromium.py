@@ -1,0 +1,82 @@
+"""A headless Chromium for tests and screenshots: Debian's, or the one that ``DIAG_CHROMIUM`` names."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# Nothing of it talks to the network by itself; as root, as in a container, it has no sandbox.
+_QUIET = ("--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update",
+          "--disable-sync", "--disable-quic")  # fmt: skip
+PATIENCE_MS = 60_000  # a cold start on a busy machine
+
+Scheme = Literal["light", "dark"]
+
+
+def executable() -> str:
+    """Its path. RuntimeError where there is none: a test that needs it must not pass without."""
+    asked = os.environ.get("DIAG_CHROMIUM")
+    found = asked or next((path for name in _NAMES if (path := shutil.which(name))), None)
+    if not found or not Path(found).exists():
+        raise RuntimeError("no Chromium found: `make browser` installs Debian's, or set DIAG_CHROMIUM to a browser")
+    return found
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        sandbox = ("--no-sandbox",) if hasattr(os, "geteuid") and os.geteuid() == 0 else ()
+        browser = playwright.chromium.launch(executable_path=executable(), args=[*_QUIET, *sandbox])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@dataclass
+class Visit:
+    """A page, and what the browser complained about while it was open."""
+
+    page: Page
+    complaints: list[str] = field(default_factory=list)
+
+    def note(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.complaints.append(message.text)
+
+    def open(self, url: str, until: str) -> None:
+        """Goes there and waits until the text is on the page and Streamlit has nothing left to do."""
+        self.page.goto(url)
+        self.page.get_by_text(until).first.wait_for(timeout=PATIENCE_MS)
+        self.settle()
+
+    def settle(self) -> None:
+        """Waits until Streamlit has nothing left to draw."""
+        self.page.wait_for_function(
+            "() => !document.querySelector('[data-testid=stStatusWidget], [data-testid=stSpinner]')",
+            timeout=PATIENCE_MS,
+        )
+        self.page.wait_for_timeout(500)
+
+
+@contextmanager
+def visit(browser: Browser, scheme: Scheme = "light", height: int = 1100, offline: bool = False) -> Iterator[Visit]:
+    """A fresh page in a window of 1400 pixels by ``height``."""
+    context = browser.new_context(
+        viewport={"width": 1400, "height": height}, color_scheme=scheme, offline=offline, accept_downloads=True
+    )
+    found = Visit(context.new_page())
+    found.page.on("console", found.note)
+    found.page.on("pageerror", lambda error: found.complaints.append(str(error)))
+    try:
+        yield found
+    finally:
+        context.close()

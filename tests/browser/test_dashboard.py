@@ -1,0 +1,46 @@
+"""What a person sees and does: the verdict on a sample run, a rank chosen by its bar, no complaint of the browser."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from diag.api import open_run
+from diag.serve import SAMPLES
+from tests.app.served import dashboard
+from tests.browser.chromium import Visit, visit
+
+RUN = SAMPLES / "fsdp2-straggler-rank0"
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with dashboard(RUN) as (_, port):
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture
+def opened(browser: Browser, address: str) -> Iterator[Visit]:
+    with visit(browser) as found:
+        found.open(address, until=open_run(RUN).verdict.headline)
+        yield found
+
+
+def test_the_verdict_is_what_one_sees_first(opened: Visit) -> None:
+    verdict = open_run(RUN).verdict
+    headline = opened.page.get_by_text(verdict.headline).first.bounding_box()
+    assert headline is not None
+    assert headline["y"] < 500  # without scrolling, on a small laptop's screen
+    assert opened.page.get_by_text(f"rank\u00a0{verdict.culprit_ranks[0]}").first.is_visible()
+    assert opened.complaints == []
+
+
+def test_a_click_on_a_rank_shows_that_rank(opened: Visit) -> None:
+    page = opened.page
+    assert "rank=0" in page.url
+    box = page.get_by_role("combobox", name="Rank").first
+    box.click()
+    page.get_by_role("option", name="1").first.click()
+    opened.settle()
+    page.wait_for_url("**rank=1**")
+    assert opened.complaints == []
