@@ -23,4 +23,8 @@ def dashboard(path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
             assert found, line
             yield process, int(found[1])
         finally:
-            process.kill()
+            process.terminate()  # not killed: its server would stay
+            try:
+                process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
