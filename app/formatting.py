@@ -1,63 +1,22 @@
-"""Numbers with their units as text, never broken between the two; and text of others made safe for Markdown."""
+"""Text of others made safe for Markdown and for Plotly's labels; and the numbers of ``diag.formatting``."""
 
 from __future__ import annotations
 
+import html
 import re
-from collections.abc import Sequence
 
-NBSP = "\u00a0"
-UNKNOWN = "unknown"
+from diag.formatting import NBSP as NBSP
+from diag.formatting import UNKNOWN as UNKNOWN
+from diag.formatting import counted as counted
+from diag.formatting import duration as duration
+from diag.formatting import listing as listing
+from diag.formatting import measured as measured
+from diag.formatting import number as number
+from diag.formatting import share as share
+from diag.formatting import size as size
+from diag.wording import pieces
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]{}()#|$~<>:!+\-])")
-
-
-def number(value: float) -> str:
-    """Three significant digits, all of those before the point, no exponent."""
-    magnitude = abs(value)
-    digits = 0 if magnitude >= 99.95 or magnitude == 0 else 1 if magnitude >= 9.995 else 2 if magnitude >= 0.995 else 3
-    return f"{value:,.{digits}f}"
-
-
-def duration(ns: float) -> str:
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        # 999.7 ms would be printed as 1,000 ms.
-        if abs(ns) >= 0.9995 * size:
-            return f"{number(ns / size)}{NBSP}{unit}"
-    return f"{ns:.0f}{NBSP}ns"
-
-
-def size(count: float) -> str:
-    """Bytes, in powers of a thousand as everywhere in diag."""
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(count) >= 0.9995 * factor:
-            return f"{number(count / factor)}{NBSP}{unit}"
-    return f"{count:.0f}{NBSP}bytes"
-
-
-def share(value: float) -> str:
-    return "<1%" if 0 < value < 0.005 else f"{value:.0%}"
-
-
-def counted(count: int, noun: str) -> str:
-    """``1 rank``, ``2 ranks``."""
-    return f"{count:,}{NBSP}{noun}{'' if count == 1 else 's'}"
-
-
-def measured(value: float, unit: str) -> str:
-    """A piece of evidence, in the words of ``diag analyze``."""
-    if unit == "share":
-        return f"{value:.1%}"
-    if unit == "bytes":
-        return size(value)
-    return f"{value:,.4g}{NBSP}{unit}".rstrip(NBSP)
-
-
-def listing(ranks: Sequence[int], most: int = 8) -> str:
-    """``rank 3``, or ``ranks 0, 1, 2 and 61 more``."""
-    if len(ranks) == 1:
-        return f"rank{NBSP}{ranks[0]}"
-    more = f" and {len(ranks) - most} more" if len(ranks) > most else ""
-    return f"ranks{NBSP}" + ", ".join(map(str, ranks[:most])) + more
 
 
 def plain(text: object) -> str:
@@ -67,7 +26,9 @@ def plain(text: object) -> str:
 
 def prose(text: str) -> str:
     """The same of our own sentences, in which what stands between backticks is a command to type."""
-    pieces = text.split("`")
-    return (
-        "`".join(piece if i % 2 else plain(piece) for i, piece in enumerate(pieces)) if len(pieces) % 2 else plain(text)
-    )
+    return "".join(f"`{part}`" if typed else plain(part) for part, typed in pieces(text))
+
+
+def label(text: object) -> str:
+    """Text that Plotly shows as it is: its labels know links, line breaks and other tags of HTML."""
+    return html.escape(str(text), quote=False)

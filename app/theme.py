@@ -16,12 +16,15 @@ from diag.model import Bottleneck, Severity
 
 @dataclass(frozen=True)
 class Theme:
-    """``ground`` and ``ink``: page and text; ``heat``: from nothing (near the ground) to much."""
+    """``ground`` and ``ink``: page and text; ``soft``: text beside; ``faint`` and ``grid``: lines; ``heat``: from
+    nothing (near the ground) to much."""
 
     name: str
     ground: str
     ink: str
+    soft: str
     faint: str
+    grid: str
     part: Mapping[Part, str]
     bottleneck: Mapping[Bottleneck, str]
     heat: tuple[tuple[float, str], ...]
@@ -63,7 +66,9 @@ LIGHT = Theme(
     name="light",
     ground="#ffffff",
     ink="#1f2430",
+    soft="#646b7a",
     faint="#8a91a0",
+    grid="#e4e7ed",
     part=_LIGHT_PARTS,
     bottleneck=_bottlenecks(_LIGHT_PARTS, mixed="#e8dd3a"),
     heat=((0.0, "#fff6e3"), (0.35, "#fbc868"), (0.7, "#e07b0f"), (1.0, "#8a3603")),
@@ -72,7 +77,9 @@ DARK = Theme(
     name="dark",
     ground="#181715",
     ink="#f1f3f7",
+    soft="#a3aab8",
     faint="#9aa2b1",
+    grid="#34322f",
     part=_DARK_PARTS,
     bottleneck=_bottlenecks(_DARK_PARTS, mixed="#efe65a"),
     heat=((0.0, "#1d1a17"), (0.35, "#7a430c"), (0.7, "#e08a1e"), (1.0, "#ffe2a8")),

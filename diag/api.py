@@ -17,7 +17,10 @@ from diag.findings.shares import CLASS_OF
 from diag.ingest.reading import Reading as Reading
 from diag.ingest.run import Tables, open_paths, rank_ranges
 from diag.model import Advice, Attribution, Bottleneck, Coverage, Finding, Recommendation, StepAccount, Verdict
+from diag.notebook import to_html
+from diag.rank_table import rank_table
 from diag.verdict import classes_of, judge, step_bottleneck
+from diag.wording import run_facts
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,19 @@ class Result:
         """Of all steps at once; empty where the verdict does not rest on the stages."""
         stages = self.examination.stages
         return classes_of(stages.shares) if stages is not None and stages.alone else {}
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows; the replay behind the advice is done for it."""
+        steps = self.attribution.steps
+        return to_html(
+            facts=run_facts(describe_run(self), self.coverage),
+            verdict=self.verdict,
+            steps=(len(self.attribution.usable) or len(steps), len(steps)),
+            ranks=rank_table(self.attribution),
+            findings=self.examination.findings,
+            recommendation=self.recommendation,
+            coverage=self.coverage,
+        )
 
 
 def open_run(*paths: Path | str, reading: Reading | None = None) -> Result:

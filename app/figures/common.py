@@ -15,6 +15,9 @@ from diag.app.theme import Theme
 MOST_BARS = 3000
 MOST_RANK_BARS = 64
 MOST_COLUMNS = 1500
+# Of a field of ranks by steps: two megabytes, which thousands of ranks would otherwise exceed many times.
+MOST_CELLS = 500_000
+LEAST_COLUMNS = 50
 
 MS = 1e6
 
@@ -48,6 +51,11 @@ def blocks_of(count: int, most: int = MOST_COLUMNS) -> list[slice]:
     """Neighbouring steps drawn as one column: single steps as long as they are few."""
     width = -(-count // most) if count else 1
     return [slice(i, min(i + width, count)) for i in range(0, count, width)]
+
+
+def field_columns(ranks: int) -> int:
+    """How many columns a field of so many ranks has at most."""
+    return max(LEAST_COLUMNS, min(MOST_COLUMNS, MOST_CELLS // max(ranks, 1)))
 
 
 def averaged(grid: Grid, blocks: Sequence[slice]) -> Grid:

@@ -9,6 +9,7 @@ from diag.app.figures.common import (
     MOST_RANK_BARS,
     blocks_of,
     colour_bar,
+    field_columns,
     finish,
     heatmap,
     highest,
@@ -89,7 +90,7 @@ def history(view: RunView, memory: Memory, rank: int, theme: Theme) -> go.Figure
 
 def field(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
     """The peak of every rank in every step, for many ranks."""
-    blocks = blocks_of(len(view.steps))
+    blocks = blocks_of(len(view.steps), field_columns(len(view.ranks)))
     figure = go.Figure(
         heatmap(
             highest(memory.peaks, blocks) / GB,

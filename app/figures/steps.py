@@ -6,9 +6,11 @@ import numpy as np
 import plotly.graph_objects as go
 
 from diag.app.figures.common import MOST_BARS, MS, averaged, blocks_of, finish, step_axis, step_names
+from diag.app.formatting import label
 from diag.app.run_view import RunView
 from diag.app.theme import Theme
 from diag.model import Bottleneck
+from diag.wording import class_name
 
 _OWN_COLOUR = (Bottleneck.MIXED, Bottleneck.UNDETERMINED)  # the other classes have the colour of a part
 _HATCH = "/"
@@ -105,6 +107,6 @@ def _class(view: RunView, block: slice) -> tuple[Bottleneck, str]:
     steps = list(zip(view.bottlenecks[block], view.notes[block], view.counted[block], strict=True))
     classes = [name for name, _, counts in steps if counts] or [name for name, _, _ in steps]
     name = max(Bottleneck, key=classes.count)
-    text = name.value if name in _OWN_COLOUR else f"{name.value}-bound"
     reasons = dict.fromkeys(note or "no reason given" for _, note, counts in steps if not counts)
-    return name, f"{text}, not counted: {', '.join(reasons)}" if reasons else text
+    text = class_name(name)
+    return name, f"{text}, not counted: {label(', '.join(reasons))}" if reasons else text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from diag.app.figures.common import MS, finish
-from diag.app.formatting import plain
+from diag.app.formatting import label
 from diag.app.parts import Part
 from diag.app.theme import Theme
 from diag.tune.history import History, Interval, Round
@@ -44,7 +44,7 @@ def _points(
             mode="markers",
             orientation="h",
             marker={"color": colour, "symbol": symbol, "size": 12},
-            customdata=[plain(done.change) for done, _ in found],
+            customdata=[label(done.change) for done, _ in found],
             hovertemplate="%{customdata}<br>" + name + " %{x:.1f} ms a step<extra></extra>",
         )
     )

@@ -10,6 +10,7 @@ from diag.app.figures.common import (
     averaged,
     blocks_of,
     colour_bar,
+    field_columns,
     finish,
     heatmap,
     rank_names,
@@ -24,7 +25,7 @@ from diag.app.theme import Theme
 
 def field(view: RunView, theme: Theme) -> go.Figure:
     """Milliseconds that each rank waited for others in each step. Only where ``view.waiting_known``."""
-    blocks = blocks_of(len(view.steps))
+    blocks = blocks_of(len(view.steps), field_columns(len(view.ranks)))
     waited = view.parts.get(Part.WAITING, np.zeros_like(view.dur_ns))
     # The first step waits longest; it is left out of the verdict, and here out of the scale.
     top = float(np.nanmax(waited[:, view.counted], initial=0.0)) / MS

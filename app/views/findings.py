@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import streamlit as st
 
-from diag.app.formatting import counted, duration, listing, measured, plain, share
+from diag.app.formatting import counted, plain
 from diag.app.run_view import RunView
 from diag.app.theme import SEVERITY_COLOUR, SEVERITY_ICON
-from diag.model import Evidence, Finding, Severity
+from diag.model import Finding, Severity
+from diag.wording import EVIDENCE_COLUMNS, NOTHING_FOUND, evidence_row, finding_badge, finding_facts
 
 
 def show(view: RunView) -> None:
     found = view.result.examination.findings
     st.subheader("Findings", anchor="findings")
     if not found:
-        st.markdown("Nothing costs a twentieth of the step or more.")
+        st.markdown(NOTHING_FOUND)
     for position, finding in enumerate(found):
         _finding(finding, expanded=position == 0)
 
@@ -23,28 +24,21 @@ def _finding(finding: Finding, expanded: bool) -> None:
     with st.container(border=True):
         with st.container(horizontal=True, gap="small"):
             if finding.severity == Severity.HEALTHY:
-                st.badge("minor", icon=":material/info:", color="gray")
+                st.badge(finding_badge(finding), icon=":material/info:", color="gray")
             else:
                 st.badge(
-                    finding.severity.value,
+                    finding_badge(finding),
                     icon=SEVERITY_ICON[finding.severity],
                     color=SEVERITY_COLOUR[finding.severity],
                 )
             st.markdown(f"**{plain(finding.title)}**")
-        facts = []
-        if finding.cost_ns_per_step:
-            facts.append(f"{share(finding.share)} of the step, {duration(finding.cost_ns_per_step)}")
-        if finding.ranks:
-            facts.append(listing(finding.ranks))
-        facts.append(f"confidence {share(finding.confidence)}")
-        facts.append(finding.id)
-        st.caption(" · ".join(plain(fact) for fact in facts))
+        st.caption(" · ".join(plain(fact) for fact in finding_facts(finding)))
         if finding.action:
             st.markdown(f"**What to do:** {plain(finding.action)}")
         if finding.evidence:
             with st.expander(f"Evidence: {counted(len(finding.evidence), 'number')}", expanded=expanded):
-                st.table([_row(item) for item in finding.evidence], border="horizontal", hide_index=True)
-
-
-def _row(item: Evidence) -> dict[str, str]:
-    return {"Table": plain(item.table), "Rows": plain(item.filter), "Value": plain(measured(item.value, item.unit))}
+                rows = [
+                    dict(zip(EVIDENCE_COLUMNS, map(plain, evidence_row(item)), strict=True))
+                    for item in finding.evidence
+                ]
+                st.table(rows, border="horizontal", hide_index=True)

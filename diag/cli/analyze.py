@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from diag.cli.reading import ClusterOption, JobsOption, PathsArgument, RankOption, ranks_by_path
 from diag.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -76,12 +77,7 @@ class _Asked:
 
 
 def analyze(
-    paths: Annotated[
-        list[str],
-        typer.Argument(
-            help="A run directory, or folders, files, tar archives or addresses (s3://...) of Kineto traces."
-        ),
-    ],
+    paths: PathsArgument,
     as_json: Annotated[bool, typer.Option("--json", help="The JSON contract on standard output.")] = False,
     cross_check: Annotated[
         Tool | None,
@@ -103,21 +99,9 @@ def analyze(
     table: Annotated[
         list[TableName] | None, typer.Option(help="Print this table, too; repeatable. --json holds all of them.")
     ] = None,
-    rank: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE=RANK", help="The rank of a trace whose header and name do not say it; repeatable."),
-    ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Processes that read traces; by default as many as save time.")
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Read on the workers of a running Dask scheduler. They need this version of diag, the same paths, and "
-            "the folder that DIAG_CACHE names. Needs the extra: pip install 'diag\\[cluster]'.",
-        ),
-    ] = None,
+    rank: RankOption = None,
+    jobs: JobsOption = None,
+    cluster: ClusterOption = None,
 ) -> None:
     """Say what bounds a run, whose fault it is, and why it is believed.
 
@@ -132,7 +116,7 @@ def analyze(
 
     asked = _Asked.of(cross_check, hta or [])
     with reading_progress() as progress:
-        reading = Reading(jobs=jobs, cluster=cluster, ranks=_ranks(rank or []), progress=progress)
+        reading = Reading(jobs=jobs, cluster=cluster, ranks=ranks_by_path(rank or []), progress=progress)
         result = open_run(*paths, reading=reading)
     if as_json:
         typer.echo(to_json(result, tables=True, added=asked.to_dict(result)))
@@ -146,14 +130,3 @@ def analyze(
         asked.print(result)
     save(result)
     raise typer.Exit(ExitCode.DATA_INCOMPLETE if result.coverage.incomplete else ExitCode.OK)
-
-
-def _ranks(given: list[str]) -> dict[str, int]:
-    """Rank by path, from FILE=RANK."""
-    found = {}
-    for text in given:
-        path, _, number = text.rpartition("=")
-        if not path or not number.isdecimal():
-            raise typer.BadParameter(f"{text}: give FILE=RANK, for example --rank traces/a.json=3")
-        found[path] = int(number)
-    return found

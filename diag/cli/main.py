@@ -12,6 +12,7 @@ import typer
 from diag import __version__
 from diag.cli.analyze import analyze
 from diag.cli.dashboard import dashboard
+from diag.cli.report import report
 from diag.cli.run import run
 from diag.cli.tune import tune
 from diag.collectors.layout import SCHEMA_VERSION
@@ -43,6 +44,7 @@ def _options(
 
 app.command()(run)
 app.command()(analyze)
+app.command()(report)
 app.command()(dashboard)
 app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(tune)
 

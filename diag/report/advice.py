@@ -9,29 +9,25 @@ from rich.padding import Padding
 from diag.api import Result
 from diag.model import Advice, Risk
 from diag.report.cells import size
+from diag.wording import RISK, not_predicted, sentence
 
-_RISK = {
-    Risk.SAFE: "",
-    Risk.MEMORY: "",  # told in bytes
-    Risk.NUMERICS: "changes the numbers that are computed",
-    Risk.CORRECTNESS: "may change what is trained",
-}
+_TOLD_IN_BYTES = (Risk.SAFE, Risk.MEMORY)
 
 
 def print_advice(console: Console, result: Result) -> None:
     """The changes worth trying, or why nothing is predicted; nothing for a healthy run."""
     found = result.recommendation
     if not found.advice:
-        for reason in [reason for reason in found.not_advised if reason.startswith("nothing was predicted")]:
+        for reason in not_predicted(found.not_advised):
             console.print()
-            console.print(f"[dim]{escape(reason[:1].upper() + reason[1:])}.[/]")
+            console.print(f"[dim]{escape(reason)}[/]")
         return
     console.print()
     console.print(
         f"[bold]Try first[/] [dim](gains predicted by replaying the steps; error {found.replay_error:.1%})[/]"
     )
     for number, advice in enumerate(found.advice, start=1):
-        console.print(f"{number}. [bold]{escape(advice.change[:1].upper() + advice.change[1:])}[/]")
+        console.print(f"{number}. [bold]{escape(sentence(advice.change))}[/]")
         console.print(Padding(escape(f"{_gain(advice)}{_price(advice)}"), (0, 0, 0, 3)))
         how = advice.command or next(iter(advice.code.values()), "")
         for line in how.splitlines():
@@ -51,6 +47,6 @@ def _price(advice: Advice) -> str:
     elif advice.memory_delta_bytes:
         more = "more" if advice.memory_delta_bytes > 0 else "less"
         parts.append(f"{size(abs(advice.memory_delta_bytes))} {more} memory for parameters and gradients")
-    if _RISK[advice.risk]:
-        parts.append(_RISK[advice.risk])
+    if advice.risk not in _TOLD_IN_BYTES:
+        parts.append(RISK[advice.risk])
     return "".join(f"; {part}" for part in parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
@@ -10,21 +9,11 @@ from rich.table import Table
 
 from diag.api import Result, describe_run
 from diag.model import Finding, Severity
+from diag.rank_table import rank_table
 from diag.report.advice import print_advice
 from diag.report.cells import report_console
 
 COLOUR = {Severity.HEALTHY: "green", Severity.WARN: "yellow", Severity.CRITICAL: "red"}
-_PARTS = (
-    ("compute", "compute_ns"),
-    ("exposed comm.", "exposed_comm_ns"),
-    ("of it waiting", "exposed_wait_ns"),
-    ("copies", "exposed_copy_ns"),
-    ("data wait", "data_wait_ns"),
-    ("checkpoint", "checkpoint_ns"),
-    ("idle", "idle_ns"),
-    ("hidden comm.", "overlapped_comm_ns"),
-)
-_MOST_RANKS = 16
 
 
 def print_report(result: Result, console: Console | None = None) -> None:
@@ -84,35 +73,15 @@ def _number(value: float, unit: str) -> str:
 
 
 def _rank_table(result: Result) -> Table:
-    steps = result.attribution.usable or result.attribution.steps
-    by_rank: dict[int, list[object]] = {}
-    for step in steps:
-        for parts in step.parts:
-            by_rank.setdefault(parts.rank, []).append(parts)
+    found = rank_table(result.attribution)
     table = Table(box=None, pad_edge=False)
-    table.add_column("rank", justify="right")
-    table.add_column("step", justify="right")
-    columns = [(name, field) for name, field in _PARTS if _matters(by_rank, field)]
-    for name, _ in columns:
+    for name in ("rank", *found.columns):
         table.add_column(name, justify="right")
-    for rank in sorted(by_rank)[:_MOST_RANKS]:
-        cells = [_mean(by_rank[rank], field) for _, field in (("", "dur_ns"), *columns)]
-        style = "bold red" if rank in result.verdict.culprit_ranks else ""
-        table.add_row(str(rank), *cells, style=style)
-    if len(by_rank) > _MOST_RANKS:
-        table.add_row("…", *[""] * (len(columns) + 1))
+    for rank, cells in found.rows:
+        table.add_row(str(rank), *cells, style="bold red" if rank in result.verdict.culprit_ranks else "")
+    if found.left_out:
+        table.add_row("…", *[""] * len(found.columns))
     return table
-
-
-def _matters(by_rank: dict[int, list[object]], field: str) -> bool:
-    """A column of nothing but zeros or unknowns is left out."""
-    return any(getattr(parts, field) for rows in by_rank.values() for parts in rows)
-
-
-def _mean(rows: list[object], field: str) -> str:
-    values = [getattr(row, field) for row in rows]
-    known = [value for value in values if value is not None]
-    return f"{float(np.mean(known)) / 1e6:,.1f}" if known else "unknown"
 
 
 def _print_coverage(console: Console, result: Result) -> None:

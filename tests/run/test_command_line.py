@@ -14,7 +14,7 @@ from diag.collectors.trainer.faults import FAULTS
 from tests.command import diag
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ("torch", "polars", "streamlit", "plotly", "numpy", "pandas", "msgspec")
+HEAVY = ("torch", "polars", "streamlit", "plotly", "numpy", "pandas", "msgspec", "jinja2")
 
 
 def modules_after(code: str) -> set[str]:
@@ -24,8 +24,9 @@ def modules_after(code: str) -> set[str]:
     return set(json.loads(ended.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["analyze", "--help"], ["dashboard", "--help"]])
-def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+@pytest.mark.parametrize("command", ["", "run", "analyze", "report", "dashboard"])
+def test_help_imports_nothing_heavy(command: str) -> None:
+    arguments = [*filter(None, [command]), "--help"]
     code = (
         "from diag.cli.main import app\n"
         f"try:\n    app({arguments!r}, prog_name='diag')\nexcept SystemExit as end:\n    assert end.code == 0"
@@ -38,6 +39,12 @@ def test_a_training_process_imports_torch_and_nothing_of_ours_but_the_collectors
     assert "torch" in loaded
     # Whether torch itself brings numpy is torch's business.
     assert loaded.isdisjoint({"polars", "streamlit", "plotly", "msgspec", "isal", "typer", "rich", "jinja2", "psutil"})
+
+
+def test_a_report_needs_no_server() -> None:
+    loaded = modules_after("import diag.app.html_report.render, diag.report.redact")
+    assert "plotly" in loaded
+    assert loaded.isdisjoint({"streamlit", "torch"})
 
 
 def test_the_launcher_s_own_modules_need_no_torch() -> None:

@@ -1,0 +1,74 @@
+"use strict";
+// Draws the figures in the colours of the screen, again when those change, and in light ones on paper.
+(() => {
+  const specs = document.getElementById("figures").textContent;
+  const dark = matchMedia("screen and (prefers-color-scheme: dark)");
+  const narrow = matchMedia("(max-width: 700px)");
+  const config = {displaylogo: false, displayModeBar: false, responsive: true};
+  const plots = [...document.querySelectorAll(".plot")];
+
+  function put(target, path, value) {
+    const last = path[path.length - 1];
+    path.slice(0, -1).reduce((at, key) => at[key], target)[last] = value;
+  }
+
+  // To a narrow screen: room for a legend whose entries stand below each other, fewer labels, shorter bars.
+  function fit(figure) {
+    const {data, layout} = figure;
+    if (data.length > 2) layout.height += 100;
+    if (layout.xaxis?.nticks) layout.xaxis.nticks = Math.min(layout.xaxis.nticks, 8);
+    if (layout.xaxis?.range) layout.xaxis.range[1] *= 1.15; // the totals stand behind the bars
+  }
+
+  function draw(inDark, width) {
+    // Parsed anew each time: Plotly keeps and changes what it is given.
+    const found = JSON.parse(specs);
+    for (const plot of plots) {
+      const {figure, dark: changes} = found[plot.id.slice("plot-".length)];
+      if (inDark) changes.forEach(([path, value]) => put(figure, path, value));
+      if (width) figure.layout.width = width;
+      else if (narrow.matches) fit(figure);
+      plot.style.height = `${figure.layout.height}px`; // else a resize makes the figure as high as its empty frame
+      plot.querySelector(".no-script")?.remove();
+      Plotly.react(plot, figure.data, figure.layout, config);
+      // The description is the figure's; what is drawn inside would be read out letter by letter.
+      for (const part of plot.children) part.setAttribute("aria-hidden", "true");
+    }
+  }
+
+  draw(dark.matches);
+  let printing = false;
+  for (const query of [dark, narrow]) query.addEventListener("change", () => printing || draw(dark.matches));
+
+  // Paper has no folds: everything is unfolded on it, and the figures are as wide as a page.
+  const paperWidth = 680;
+  let folded = [];
+  addEventListener("beforeprint", () => {
+    printing = true;
+    folded = [...document.querySelectorAll("details:not([open])")];
+    folded.forEach((fold) => { fold.open = true; });
+    draw(false, paperWidth);
+  });
+  addEventListener("afterprint", () => {
+    printing = false;
+    folded.forEach((fold) => { fold.open = false; });
+    draw(dark.matches);
+  });
+
+  for (const button of document.querySelectorAll("button.copy")) {
+    const code = document.getElementById(button.dataset.copies);
+    const label = button.textContent;
+    button.hidden = false;
+    button.addEventListener("click", async () => {
+      let done = true;
+      try {
+        await navigator.clipboard.writeText(code.textContent);
+      } catch {
+        getSelection().selectAllChildren(code);
+        done = document.execCommand("copy");
+      }
+      button.textContent = done ? "Copied" : "Selected: press Ctrl+C";
+      setTimeout(() => { button.textContent = label; }, 2000);
+    });
+  }
+})();

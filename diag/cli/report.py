@@ -1,0 +1,101 @@
+"""``diag report``: what the dashboard's first page shows, as one HTML file to send."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from diag.cli.reading import ClusterOption, JobsOption, PathsArgument, RankOption, ranks_by_path
+from diag.errors import DiagError, ExitCode
+from diag.report.kept import KEPT, REDACTED
+
+if TYPE_CHECKING:
+    from diag.api import Result
+
+_STDOUT = Path("-")
+
+
+def report(
+    paths: PathsArgument,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="The file, replaced if it is there; - is standard output, for a pipe."
+        ),
+    ] = Path("report.html"),
+    redact: Annotated[
+        bool,
+        typer.Option("--redact", help=f"{REDACTED} {KEPT}"),
+    ] = False,
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    rank: RankOption = None,
+    jobs: JobsOption = None,
+    cluster: ClusterOption = None,
+) -> None:
+    """Write the verdict, figures, findings and advice into one HTML file that loads nothing from anywhere.
+
+    Exit code 0: written; 4: written, but data is missing (said in the report); 1: nothing to analyse, or not written.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
+    target = _target(out, open_it)  # before minutes of analysis
+    from diag import __version__
+    from diag.api import Reading, open_run
+    from diag.app.html_report.render import render
+    from diag.cli.progress import reading_progress
+    from diag.report.redact import Pseudonyms
+
+    with reading_progress() as progress:
+        reading = Reading(jobs=jobs, cluster=cluster, ranks=ranks_by_path(rank or []), progress=progress)
+        result = open_run(*paths, reading=reading)
+    shown = ["--redact", "-o", "report.html"] if redact else ["-o", out.name]
+    command = shlex.join(["diag", "report", *paths, *shown])
+    names = Pseudonyms(result, [*map(Path, paths), *([target] if target is not None else [])]) if redact else None
+    content = render(result, command, __version__, names).encode()
+    if target is None:
+        sys.stdout.buffer.write(content)
+    else:
+        _write(target, content)
+        _tell(result, out, target, len(content), open_it)
+    raise typer.Exit(ExitCode.DATA_INCOMPLETE if result.coverage.incomplete else ExitCode.OK)
+
+
+def _target(out: Path, open_it: bool) -> Path | None:
+    """The file to write, the one that a link points to; None for standard output."""
+    if out == _STDOUT:
+        if open_it:
+            raise DiagError("--open needs a file", hint="give -o report.html", exit_code=ExitCode.USAGE)
+        if sys.stdout.isatty():
+            raise DiagError("a terminal cannot show the report", hint="give -o report.html", exit_code=ExitCode.USAGE)
+        return None
+    target = out.resolve()
+    if target.is_dir():
+        raise DiagError("is a folder", path=out, hint=f"give a file in it: -o {shlex.quote(str(out / 'report.html'))}")
+    if target.exists() and not target.is_file():
+        raise DiagError("is no file that can be replaced", path=out, hint="give a file; -o - is for pipes")
+    return target
+
+
+def _write(target: Path, content: bytes) -> None:
+    from diag.collectors.files import replace_file
+
+    try:
+        replace_file(target, content)
+    except OSError as error:
+        raise DiagError(
+            f"the report cannot be written: {error.strerror or error}",
+            path=target,
+            hint="give a place that you may write to: -o FILE",
+        ) from error
+
+
+def _tell(result: Result, out: Path, target: Path, size: int, open_it: bool) -> None:
+    missing = ", with data missing" if result.coverage.incomplete else ""
+    typer.echo(f"Written: {out} ({size / 1e6:.1f} MB{missing}). It opens in any browser, without a network.")
+    if open_it and not webbrowser.open(target.as_uri()):
+        typer.echo("diag: no browser was found", err=True)

@@ -1,0 +1,56 @@
+"""Where each rank's time goes, as a table of text: mean milliseconds a step, over the steps that count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from diag.model import Attribution, Parts
+
+MOST_RANKS = 16
+_PARTS = (
+    ("step", "dur_ns"),
+    ("compute", "compute_ns"),
+    ("exposed comm.", "exposed_comm_ns"),
+    ("of it waiting", "exposed_wait_ns"),
+    ("copies", "exposed_copy_ns"),
+    ("data wait", "data_wait_ns"),
+    ("checkpoint", "checkpoint_ns"),
+    ("idle", "idle_ns"),
+    ("hidden comm.", "overlapped_comm_ns"),
+)
+
+
+@dataclass(frozen=True)
+class RankTable:
+    """``rows``: (rank, one cell a column). ``left_out``: ranks beyond the MOST_RANKS that are shown."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[int, tuple[str, ...]], ...]
+    left_out: int
+
+
+def rank_table(attribution: Attribution) -> RankTable:
+    """The first ranks by number; a column of nothing but zeros or unknowns is left out."""
+    by_rank: dict[int, list[Parts]] = {}
+    for step in attribution.usable or attribution.steps:
+        for parts in step.parts:
+            by_rank.setdefault(parts.rank, []).append(parts)
+    columns = [(name, field) for name, field in _PARTS if _matters(by_rank, field)]
+    shown = sorted(by_rank)[:MOST_RANKS]
+    return RankTable(
+        columns=tuple(name for name, _ in columns),
+        rows=tuple((rank, tuple(_mean(by_rank[rank], field) for _, field in columns)) for rank in shown),
+        left_out=len(by_rank) - len(shown),
+    )
+
+
+def _matters(by_rank: dict[int, list[Parts]], field: str) -> bool:
+    return field == "dur_ns" or any(getattr(parts, field) for rows in by_rank.values() for parts in rows)
+
+
+def _mean(rows: list[Parts], field: str) -> str:
+    values = [getattr(row, field) for row in rows]
+    known = [value for value in values if value is not None]
+    return f"{float(np.mean(known)) / 1e6:,.1f}" if known else "unknown"
