@@ -8,6 +8,7 @@ from functools import partial
 
 import plotly.graph_objects as go
 
+from diag.app.figures import differences as difference_figures
 from diag.app.figures import memory as memory_figures
 from diag.app.figures import ranks as rank_figures
 from diag.app.figures import steps as step_figures
@@ -41,6 +42,19 @@ def of_ranks(view: RunView, step: int | None = None) -> Drawing:
         f"Milliseconds by part of the step for every rank, {what}",
         "Every rank",
         f", {what}",
+    )
+
+
+def of_differences(view: RunView) -> tuple[str, Drawing | None]:
+    """What there is to say, and the figure where there are ranks to compare."""
+    if len(view.ranks) < 2:
+        return "One rank was recorded: nobody to compare it with.", None
+    return "", Drawing(
+        "differences",
+        partial(difference_figures.bars, view.result.differences, view.culprits),
+        "What each rank does more of, or less, than the median of the others, milliseconds a step",
+        "Each rank against the others",
+        ", without its waiting for others",
     )
 
 

@@ -68,7 +68,7 @@ class Result:
 
     @cached_property
     def differences(self) -> tuple[RankDifference, ...]:
-        """What each rank does more of, or less, than the median of all."""
+        """What each rank does more of, or less, than the median of the others."""
         return differences(self.attribution, {rank: tables.host or "" for rank, tables in self.tables.ranks.items()})
 
     @cached_property

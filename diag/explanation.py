@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from diag.attribution.others import median_of_others
 from diag.model import Attribution, Kind, Parts, StepAccount
 
 _WORDS = {
@@ -23,7 +24,7 @@ _MOSTLY = 0.6  # of a kind's time on one rank, where there are several
 
 @dataclass(frozen=True)
 class RankDifference:
-    """What a rank does more of (positive) or less than the median of all ranks, mean nanoseconds a step by kind.
+    """What a rank does more of (positive) or less than the median of the others, mean nanoseconds a step by kind.
 
     Waiting for other ranks is left out: it is the mirror image of what they do more of. COMM is transfers alone, and
     missing where those could not be told from waiting.
@@ -35,7 +36,7 @@ class RankDifference:
 
     @property
     def total_ns(self) -> int:
-        """How much longer than the median rank this one is at work."""
+        """How much longer than the others this one is at work."""
         return sum(self.more_ns.values())
 
 
@@ -52,7 +53,8 @@ def differences(attribution: Attribution, hosts: dict[int, str]) -> tuple[RankDi
     transfers = all(p.exposed_transfer_ns is not None for own in by_rank.values() for p in own)
     kinds = [kind for kind in Kind if kind != Kind.COMM or transfers]
     spent = np.array([[np.mean([_own(p, kind) for p in by_rank[rank]]) for kind in kinds] for rank in ranks])
-    more = np.rint(spent - np.median(spent, axis=0)).astype(np.int64)
+    whole = np.rint(spent).astype(np.int64)
+    more = whole - median_of_others(whole)
     return tuple(
         RankDifference(rank, hosts.get(rank, ""), dict(zip(kinds, row, strict=True)))
         for rank, row in zip(ranks, more.tolist(), strict=True)
@@ -81,8 +83,8 @@ def path_sentence(attribution: Attribution) -> str:
     pieces = [_piece(counted, kind, spent[kind]) for kind in told]
     listed = " and ".join([", ".join(pieces[:-1]), pieces[-1]]) if len(pieces) > 1 else pieces[0]
     return (
-        f"A step lasts as long as its critical path, the chain of work and transfers that nothing shortens but "
-        f"shortening one of them: on average {listed}."
+        "A step lasts as long as its critical path, the chain of work and transfers in which each had to wait for the "
+        f"one before: on average {listed}."
     )
 
 

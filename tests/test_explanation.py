@@ -2,9 +2,11 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from diag.api import analyze
+from diag.attribution.others import median_of_others
 from diag.collectors.records import FORWARD
 from diag.explanation import differences, path_sentence
 from diag.model import Kind
@@ -38,3 +40,11 @@ def test_the_sentence_adds_up_to_the_step() -> None:
 def test_the_rank_that_has_most_of_a_kind_is_named() -> None:
     slow = Plan(ranks=3, extra=lambda step, rank: {FORWARD: 90 * MS} if rank == 1 else {})
     assert re.search(r"of computation \(\d+% of it on rank 1\)", path_sentence(analyze(simulate(slow)).attribution))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 7])
+def test_the_median_of_the_others(ranks: int) -> None:
+    values = np.random.default_rng(ranks).integers(0, 100, size=(ranks, 5)) * 2
+    found = median_of_others(values)
+    for i in range(ranks):
+        assert (found[i] == np.median(np.delete(values, i, axis=0), axis=0).astype(np.int64)).all()

@@ -1,4 +1,4 @@
-"""How each rank differs from the median of all: the one at fault sticks out."""
+"""How each rank differs from the others: the one at fault sticks out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PART_OF = {
 _LEAST_NS = 10_000
 
 
-def shown(found: Sequence[RankDifference]) -> list[RankDifference]:
+def compared(found: Sequence[RankDifference]) -> list[RankDifference]:
     """All ranks, or of many those that differ most, in their order."""
     if len(found) <= MOST_RANK_BARS:
         return list(found)
@@ -34,8 +34,8 @@ def shown(found: Sequence[RankDifference]) -> list[RankDifference]:
 
 
 def bars(found: Sequence[RankDifference], culprits: Sequence[int], theme: Theme) -> go.Figure:
-    """Milliseconds a step more (to the right) or less than the median rank, by part. Waiting is not among them."""
-    ranks = shown(found)
+    """Milliseconds a step more (to the right) or less than the others' median, by part. Waiting is not among them."""
+    ranks = compared(found)
     names = rank_names([each.rank for each in ranks], culprits, theme.ink)
     figure = go.Figure()
     for kind, part in PART_OF.items():
@@ -60,6 +60,6 @@ def bars(found: Sequence[RankDifference], culprits: Sequence[int], theme: Theme)
         rows_height(len(names), least=160, each=30, most=420),
         barmode="relative",
         bargap=0.3,
-        xaxis={"title": {"text": "milliseconds a step more than the median rank"}, "zeroline": False},
+        xaxis={"title": {"text": "milliseconds a step more than the others' median"}, "zeroline": False},
         yaxis={"autorange": "reversed", "type": "category", "title": None, "nticks": 32},
     )

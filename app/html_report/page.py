@@ -75,6 +75,7 @@ class Verdict:
     bottleneck: str
     headline: str
     facts: tuple[str, ...]
+    why: str
     action: str
 
 
@@ -97,6 +98,7 @@ class Page:
     incomplete: str
     verdict: Verdict
     metrics: tuple[Metric, ...]
+    differences: Section
     time: Section
     values: RankValues
     waiting: Section
@@ -115,7 +117,7 @@ class Page:
 
     @property
     def figures(self) -> tuple[Drawing, ...]:
-        return (*self.time.figures, *self.waiting.figures, *self.memory.figures)
+        return (*self.differences.figures, *self.time.figures, *self.waiting.figures, *self.memory.figures)
 
 
 def page_of(view: RunView, command: str) -> Page:
@@ -123,6 +125,7 @@ def page_of(view: RunView, command: str) -> Page:
     result, rank = view.result, shown_rank(view)
     coverage, advised = result.coverage, result.recommendation
     waiting_text, waiting = drawings.of_waiting(view)
+    differences_text, differences = drawings.of_differences(view)
     memory_text, memory = drawings.of_memory(view, rank)
     return Page(
         title=RunName(result.tables.root.resolve().name),
@@ -131,6 +134,7 @@ def page_of(view: RunView, command: str) -> Page:
         incomplete=incomplete(coverage),
         verdict=_verdict(view),
         metrics=metrics(view),
+        differences=Section(differences_text, (differences,) if differences is not None else ()),
         time=Section("", (drawings.of_ranks(view), drawings.of_steps(view, rank))),
         values=rank_values(view, MOST_TABLE_RANKS),
         waiting=Section(waiting_text, (waiting,) if waiting is not None else ()),
@@ -156,6 +160,7 @@ def _verdict(view: RunView) -> Verdict:
         bottleneck=class_name(verdict.bottleneck),
         headline=verdict.headline,
         facts=tuple(verdict_facts(verdict, int(view.counted.sum()), len(view.steps))),
+        why=view.result.why,
         action=cause.action if cause is not None else "",
     )
 

@@ -6,15 +6,16 @@ from typing import Literal
 
 import streamlit as st
 
-from diag.app.formatting import NBSP, duration, plain, prose, share, size
+from diag.app.formatting import duration, plain, prose, share
 from diag.app.run_view import RunView
 from diag.model import Advice, Risk, Severity
+from diag.wording import gain, not_predicted, price, sentence
 
-_RISK: dict[Risk, tuple[str, Literal["green", "orange", "red"]]] = {
-    Risk.SAFE: ("safe", "green"),
-    Risk.MEMORY: ("takes memory", "orange"),
-    Risk.NUMERICS: ("changes the numbers", "orange"),
-    Risk.CORRECTNESS: ("may change what is trained", "red"),
+_COLOUR: dict[Risk, Literal["gray", "orange", "red"]] = {
+    Risk.SAFE: "gray",
+    Risk.MEMORY: "orange",
+    Risk.NUMERICS: "orange",
+    Risk.CORRECTNESS: "red",
 }
 _API_NAMES = {
     "fsdp2": "FSDP2",
@@ -28,57 +29,47 @@ _API_NAMES = {
 
 
 def show(view: RunView) -> None:
-    """The changes; where there are none, why, and what the verdict's cause asks for instead."""
-    found = view.result.recommendation
-    st.markdown("**What to change first**")
+    """What the cause asks for, then the changes whose gain was predicted; for a healthy run what margin is left."""
+    result, found = view.result, view.result.recommendation
+    st.markdown("**What to do**")
+    cause = result.cause
+    if result.verdict.severity == Severity.HEALTHY:
+        st.markdown(
+            f"Nothing. The most that one change could remove is {share(max(result.verdict.share, 0.0))} of a step."
+        )
+    elif cause is not None and cause.action:
+        st.markdown(prose(cause.action))
     for number, advice in enumerate(found.advice, start=1):
         _action(number, advice)
-    if found.advice:
-        if found.replay_error is not None:
-            st.caption(
-                "Gains are predicted by replaying the recorded steps with the change; "
-                f"the replay of the unchanged ones is off by {share(found.replay_error)}."
-            )
-        return
-    cause = view.result.cause
-    if view.result.verdict.severity == Severity.HEALTHY:
-        st.markdown("Nothing: no change that is known here would gain a fiftieth of the step.")
-    elif cause is not None and cause.action:
-        st.markdown(plain(cause.action))
-    for reason in found.not_advised:
-        if reason.startswith("nothing was predicted"):
-            st.caption(plain(reason[:1].upper() + reason[1:] + "."))
+    if found.advice and found.replay_error is not None:
+        st.caption(
+            "Gains are predicted by replaying the recorded steps with the change; the replay of the unchanged ones is "
+            f"off by {share(found.replay_error)}."
+        )
+    for reason in not_predicted(found.not_advised):
+        st.caption(plain(reason))
 
 
 def _action(number: int, advice: Advice) -> None:
     with st.container(border=True):
-        st.markdown(f"**{number}. {plain(advice.change[:1].upper() + advice.change[1:])}**")
-        low, likely, high = advice.predicted_gain_ns
+        st.markdown(f"**{number}. {plain(sentence(advice.change))}**")
+        memory, risk = price(advice)
         with st.container(horizontal=True, gap="small"):
+            low, likely, _ = advice.predicted_gain_ns
             st.badge(
-                f"{duration(likely)} a step less, {share(advice.gain_share)}",
+                f"{duration(likely)} less, {share(advice.gain_share)}",
                 icon=":material/speed:",
                 color="green" if low > 0 else "gray",
-                help=f"Between {duration(low)} and {duration(high)}."
-                + ("" if low > 0 else " It may gain nothing: `diag tune` measures it."),
             )
-            st.badge(_memory(advice.memory_delta_bytes), icon=":material/memory:", color="gray")
-            text, colour = _RISK[advice.risk]
-            st.badge(text, color=colour)
+            st.badge(memory, icon=":material/memory:", color="gray")
+            st.badge(risk, color=_COLOUR[advice.risk])
+        st.caption(prose(sentence(gain(advice)) + "."))
         if advice.command:
             st.code(advice.command, language="bash", wrap_lines=True)
         if advice.code:
             _code(advice)
         for assumed in advice.assumptions:
             st.caption(f"Taken for granted: {prose(assumed)}")
-
-
-def _memory(delta: int | None) -> str:
-    if delta is None:
-        return "memory not known"
-    if not delta:
-        return "no more memory"
-    return f"{size(abs(delta))} {'more' if delta > 0 else 'less'}{NBSP}memory"
 
 
 def _code(advice: Advice) -> None:

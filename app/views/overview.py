@@ -10,11 +10,12 @@ from diag.app import drawings
 from diag.app.address import choose
 from diag.app.drawings import Drawing
 from diag.app.facts import metrics, shown_rank
+from diag.app.figures.differences import compared
 from diag.app.formatting import plain, prose
 from diag.app.run_view import RunView
 from diag.app.theme import SEVERITY_COLOUR, SEVERITY_ICON, Theme, theme_of
-from diag.app.views import coverage, findings
-from diag.wording import class_name, run_facts, verdict_facts
+from diag.app.views import actions, coverage, findings
+from diag.wording import class_name, run_facts, verdict_facts, versions
 
 _MEAN = "mean"
 
@@ -25,6 +26,11 @@ def show(view: RunView) -> None:
     coverage.show_warning(view)
     _verdict(view)
     _figures(view)
+    evidence, todo = st.columns([3, 2], gap="medium")
+    with evidence:
+        _evidence(view, theme)
+    with todo:
+        actions.show(view)
     rank = _breakdown(view, theme)
     _waiting(view, theme)
     _memory(view, rank, theme)
@@ -34,7 +40,8 @@ def show(view: RunView) -> None:
 
 def _caption(view: RunView) -> None:
     st.title(plain(view.result.tables.root.resolve().name))
-    st.caption(" · ".join(plain(fact) for fact in run_facts(view.run, view.result.coverage)))
+    facts = [*run_facts(view.run, view.result.coverage), *versions(view.run)]
+    st.caption(" · ".join(plain(fact) for fact in facts))
 
 
 def _verdict(view: RunView) -> None:
@@ -48,15 +55,38 @@ def _verdict(view: RunView) -> None:
         st.subheader(plain(verdict.headline), anchor=False)
         facts = verdict_facts(verdict, int(view.counted.sum()), len(view.steps))
         st.markdown(" · ".join(plain(fact) for fact in facts))
-        cause = view.result.cause
-        if cause is not None and cause.action:
-            st.markdown(f"**What to do:** {plain(cause.action)}")
+        if view.result.why:
+            st.markdown(plain(view.result.why))
 
 
 def _figures(view: RunView) -> None:
     found = metrics(view)
     for column, metric in zip(st.columns(len(found)), found, strict=True):
         column.metric(metric.label, metric.value, border=True, help=metric.help)
+
+
+def _evidence(view: RunView, theme: Theme) -> None:
+    text, drawing = drawings.of_differences(view)
+    if drawing is None:
+        st.markdown(plain(text))
+        return
+    _lead(drawing)
+    st.plotly_chart(
+        drawing.draw(theme),
+        key=drawing.key,
+        on_select=lambda: _choose_rank(view),
+        selection_mode="points",
+        config=_CONFIG,
+        alt=drawing.alt,
+    )
+    st.caption("A click on a rank shows its steps below.")
+
+
+def _choose_rank(view: RunView) -> None:
+    """A click on a rank is a choice in the list of ranks, and so in the address."""
+    points = st.session_state["differences"].selection.points
+    if points:
+        st.session_state["rank"] = str(compared(view.result.differences)[points[0]["point_index"]].rank)
 
 
 def _breakdown(view: RunView, theme: Theme) -> int:

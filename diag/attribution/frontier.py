@@ -25,6 +25,7 @@ from diag.collectors.records import PHASES, CollectiveRow, PhaseRow, StepRecord
 from diag.ingest.run import RankTables
 
 from . import intervals as iv
+from .others import median_of_others
 from .records import blocked
 
 REST = "rest"  # between the phases, and waiting that no transfer explains
@@ -170,18 +171,7 @@ def _sums(record: StepRecord, phases: Sequence[PhaseRow], clock: _Rank) -> Times
 
 def _behind(edges: Times) -> Times:
     """By how much each rank has spent more than the median of the others, at each edge; 0 where it has not."""
-    count = len(edges)
-    order = np.argsort(edges, axis=0, kind="stable")
-    place = np.argsort(order, axis=0, kind="stable")
-    ascending = np.take_along_axis(edges, order, axis=0)
-
-    def other(index: int) -> Times:
-        """The index-th of the others: the sorted ones without the rank itself."""
-        found: Times = np.take_along_axis(ascending, np.where(place > index, index, index + 1), axis=0)
-        return found
-
-    median = (other((count - 2) // 2) + other((count - 1) // 2)) // 2
-    found: Times = np.maximum(edges - median, 0)
+    found: Times = np.maximum(edges - median_of_others(edges), 0)
     return found
 
 

@@ -1,6 +1,7 @@
 """What a person sees and does: the verdict on a sample run, a rank chosen by its bar, no complaint of the browser."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
@@ -8,7 +9,8 @@ from playwright.sync_api import Browser
 from diag.api import open_run
 from diag.serve import SAMPLES
 from tests.app.served import dashboard
-from tests.browser.chromium import Visit, visit
+from tests.browser.chromium import Scheme, Visit, visit
+from tests.command import diag
 
 RUN = SAMPLES / "fsdp2-straggler-rank0"
 
@@ -38,9 +40,33 @@ def test_the_verdict_is_what_one_sees_first(opened: Visit) -> None:
 def test_a_click_on_a_rank_shows_that_rank(opened: Visit) -> None:
     page = opened.page
     assert "rank=0" in page.url
-    box = page.get_by_role("combobox", name="Rank").first
-    box.click()
-    page.get_by_role("option", name="1").first.click()
+    bars = page.locator(".js-plotly-plot").first.locator(".trace.bars").first.locator(".point path")
+    bars.nth(1).click(force=True)  # plotly listens on a layer above
+    page.wait_for_url("**rank=1**")
     opened.settle()
+    assert page.get_by_text("Every step of rank 1").first.is_visible()
+    assert opened.complaints == []
+
+
+def test_a_choice_in_the_list_does_the_same(opened: Visit) -> None:
+    page = opened.page
+    page.get_by_role("combobox", name="Rank").first.click()
+    page.get_by_role("option", name="1").first.click()
     page.wait_for_url("**rank=1**")
     assert opened.complaints == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_report_opens_without_a_network(browser: Browser, tmp_path: Path, scheme: Scheme) -> None:
+    file = tmp_path / "report.html"
+    ended = diag("report", RUN, "-o", file, "--redact")
+    assert ended.returncode == 0, ended.stderr
+    with visit(browser, scheme, offline=True) as found:
+        asked: list[str] = []
+        found.page.on("request", lambda request: asked.append(request.url))
+        found.page.goto(file.as_uri())
+        found.page.get_by_text(open_run(RUN).verdict.headline).first.wait_for()
+        found.page.locator(".js-plotly-plot .plot-container").first.wait_for()
+        found.page.get_by_text("What these numbers mean").click()
+        assert asked == [file.as_uri()]
+        assert found.complaints == []
