@@ -8,7 +8,7 @@ from collections.abc import Sequence
 NBSP = "\u00a0"
 UNKNOWN = "unknown"
 
-_MARKDOWN = re.compile(r"([\\`*_\[\]{}()#|$~<>:!+\-])")
+_MARKDOWN = re.compile(r"([\\`*_\[\]{}()#|$~<>&:!+\-])")
 
 
 def number(value: float) -> str:

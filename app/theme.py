@@ -16,13 +16,15 @@ from diag.model import Bottleneck, Severity
 
 @dataclass(frozen=True)
 class Theme:
-    """``ground`` and ``ink``: page and text; ``heat``: from nothing (near the ground) to much."""
+    """``ground`` and ``ink``: page and text; ``host``: what runs on the host and may be work or waiting; ``heat``: from
+    nothing (near the ground) to much."""
 
     name: str
     ground: str
     ink: str
     faint: str
     part: Mapping[Part, str]
+    host: str
     bottleneck: Mapping[Bottleneck, str]
     heat: tuple[tuple[float, str], ...]
 
@@ -65,6 +67,7 @@ LIGHT = Theme(
     ink="#1f2430",
     faint="#8a91a0",
     part=_LIGHT_PARTS,
+    host="#6f5b4b",
     bottleneck=_bottlenecks(_LIGHT_PARTS, mixed="#e8dd3a"),
     heat=((0.0, "#fff6e3"), (0.35, "#fbc868"), (0.7, "#e07b0f"), (1.0, "#8a3603")),
 )
@@ -74,6 +77,7 @@ DARK = Theme(
     ink="#f1f3f7",
     faint="#9aa2b1",
     part=_DARK_PARTS,
+    host="#946f52",
     bottleneck=_bottlenecks(_DARK_PARTS, mixed="#efe65a"),
     heat=((0.0, "#1d1a17"), (0.35, "#7a430c"), (0.7, "#e08a1e"), (1.0, "#ffe2a8")),
 )
