@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import streamlit as st
+
+DECIMALS = 3  # of numbers in the address
 
 
 def choose(
@@ -33,3 +36,29 @@ def choose(
     st.session_state[last] = chosen, within
     st.query_params[param] = chosen
     return chosen
+
+
+def choose_number(
+    label: str, *, param: str, default: float, low: float, high: float, within: str = "", help: str | None = None
+) -> float:
+    """The same for a number with DECIMALS decimals. One in the address that lies outside of ``low`` to ``high`` is
+    brought inside; whoever types one is free."""
+    last = f"{param} as last shown"
+    shown, shown_within = st.session_state.get(last, (None, within))
+    asked = _number(st.query_params.get(param))
+    if asked is not None and asked != shown:
+        st.session_state[param] = round(min(max(asked, low), high), DECIMALS)
+    elif param not in st.session_state or shown_within != within:
+        st.session_state[param] = round(default, DECIMALS)
+    chosen = round(st.number_input(label, key=param, step=1.0, format=f"%.{DECIMALS}f", help=help), DECIMALS)
+    st.session_state[last] = chosen, within
+    st.query_params[param] = f"{chosen:.{DECIMALS}f}"
+    return chosen
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return round(value, DECIMALS) if math.isfinite(value) else None

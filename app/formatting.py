@@ -16,7 +16,7 @@ from diag.formatting import share as share
 from diag.formatting import size as size
 from diag.wording import pieces
 
-_MARKDOWN = re.compile(r"([\\`*_\[\]{}()#|$~<>:!+\-])")
+_MARKDOWN = re.compile(r"([\\`*_\[\]{}()#|$~<>&:!+\-])")
 
 
 def plain(text: object) -> str:

@@ -14,12 +14,15 @@ from diag.app.formatting import plain, prose
 from diag.app.opening import opened
 from diag.app.run_view import RunView
 from diag.app.theme import favicon
-from diag.app.views import overview, tuning
+from diag.app.views import overview, timeline, tuning
 from diag.errors import DiagError
 from diag.tune.history import FILE_NAME, load
 
 # (title, path in the address, what draws it), in the order of the navigation.
-_VIEWS: tuple[tuple[str, str, Callable[[RunView], None]], ...] = (("Overview", "overview", overview.show),)
+_VIEWS: tuple[tuple[str, str, Callable[[RunView], None]], ...] = (
+    ("Overview", "overview", overview.show),
+    ("Timeline", "timeline", timeline.show),
+)
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ from diag.model import Bottleneck, Severity
 
 @dataclass(frozen=True)
 class Theme:
-    """``ground`` and ``ink``: page and text; ``soft``: text beside; ``faint`` and ``grid``: lines; ``heat``: from
-    nothing (near the ground) to much."""
+    """``ground`` and ``ink``: page and text; ``soft``: text beside; ``faint`` and ``grid``: lines; ``host``: what runs
+    on the host and may be work or waiting; ``heat``: from nothing (near the ground) to much."""
 
     name: str
     ground: str
@@ -26,6 +26,7 @@ class Theme:
     faint: str
     grid: str
     part: Mapping[Part, str]
+    host: str
     bottleneck: Mapping[Bottleneck, str]
     heat: tuple[tuple[float, str], ...]
 
@@ -70,6 +71,7 @@ LIGHT = Theme(
     faint="#8a91a0",
     grid="#e4e7ed",
     part=_LIGHT_PARTS,
+    host="#6f5b4b",
     bottleneck=_bottlenecks(_LIGHT_PARTS, mixed="#e8dd3a"),
     heat=((0.0, "#fff6e3"), (0.35, "#fbc868"), (0.7, "#e07b0f"), (1.0, "#8a3603")),
 )
@@ -81,6 +83,7 @@ DARK = Theme(
     faint="#9aa2b1",
     grid="#34322f",
     part=_DARK_PARTS,
+    host="#946f52",
     bottleneck=_bottlenecks(_DARK_PARTS, mixed="#efe65a"),
     heat=((0.0, "#1d1a17"), (0.35, "#7a430c"), (0.7, "#e08a1e"), (1.0, "#ffe2a8")),
 )

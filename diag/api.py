@@ -21,6 +21,20 @@ from diag.notebook import to_html
 from diag.rank_table import rank_table
 from diag.verdict import classes_of, judge, step_bottleneck
 from diag.wording import run_facts
+from diag.zoom.detail import Bars as Bars
+from diag.zoom.detail import Pixels as Pixels
+from diag.zoom.detail import by_name as by_name
+from diag.zoom.detail import pixel_edges as pixel_edges
+from diag.zoom.detail import read_bars as read_bars
+from diag.zoom.detail import read_lanes as read_lanes
+from diag.zoom.events import event_lanes
+from diag.zoom.lane import Category as Category
+from diag.zoom.lane import Lane as Lane
+from diag.zoom.ranks import AllRanks as AllRanks
+from diag.zoom.ranks import StepSpan as StepSpan
+from diag.zoom.ranks import all_ranks
+
+_RANKS_KEPT = 2  # whose events stay in memory; a rank of a million events takes 50 MB
 
 
 @dataclass(frozen=True)
@@ -53,6 +67,25 @@ class Result:
         from diag.attribution.breakdowns import breakdowns  # a tenth of a second that most callers need not wait
 
         return breakdowns(self.tables, self.attribution)
+
+    @cached_property
+    def timeline(self) -> AllRanks:
+        """What every rank did when, at any zoom: made when it is first asked for."""
+        return all_ranks(self.attribution)
+
+    def events_of(self, rank: int) -> tuple[Lane, ...]:
+        """The events of a rank's traces on the same clock; those of the last ranks asked for are kept."""
+        lanes = self._events.get(rank)
+        if lanes is None:
+            lanes = event_lanes(self.tables.ranks[rank], self.timeline.ranks[rank])
+            for before in list(self._events)[: 1 - _RANKS_KEPT]:
+                self._events.pop(before, None)
+            self._events[rank] = lanes
+        return lanes
+
+    @cached_property
+    def _events(self) -> dict[int, tuple[Lane, ...]]:
+        return {}
 
     @cached_property
     def recommendation(self) -> Recommendation:

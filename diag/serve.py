@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import http.client
-import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from diag.errors import DiagError
+from diag.signals import ended_by_signals
 
 ADDRESS = "127.0.0.1"
 _PACKAGE = Path(__file__).parent
@@ -35,7 +30,7 @@ def serve_dashboard(path: Path | None, *, port: int, open_browser: bool) -> None
     DiagError where there is nothing to show, the port is taken or the server does not start."""
     path = _existing(path)
     port = _free_port(port)
-    with _ended_by_signals():
+    with ended_by_signals():
         server = subprocess.Popen(_command(path, port, open_browser), stdin=subprocess.DEVNULL, stdout=_STDERR)
         try:
             _wait_until_ready(server, port)
@@ -120,25 +115,6 @@ def _healthy(port: int) -> bool:
         return False
     finally:
         connection.close()
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM and a closed terminal end the server as Ctrl-C does, and leave no process behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {name: signal.signal(getattr(signal, name), _interrupt) for name in names}
-    try:
-        yield
-    finally:
-        for name, handler in before.items():
-            signal.signal(getattr(signal, name), handler)
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - the signature of a signal handler
-    raise KeyboardInterrupt
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:

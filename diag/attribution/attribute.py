@@ -58,7 +58,7 @@ def attribute(tables: Tables) -> Attribution:
     for rank, own in placed.items():
         for step in own:
             by_step[step.step][rank] = step
-    waits = _waits(matched)
+    waits = waiting(matched)
     collectives = _measured(matched, by_step)
     arrivals: dict[int, list[tuple[Key, int, int]]] = defaultdict(list)
     for met in collectives:
@@ -223,7 +223,7 @@ def _align(
     return align(by_key(calls), _domains(ranks))
 
 
-def _waits(matched: _Matched) -> dict[int, iv.Intervals]:
+def waiting(matched: Mapping[Key, Mapping[int, CollectiveCall]]) -> dict[int, iv.Intervals]:
     """For each rank, when a collective it had entered still lacked somebody."""
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for members in matched.values():

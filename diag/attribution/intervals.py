@@ -86,18 +86,25 @@ class Covered:
     """How much of a set lies before a moment: a search for each question, all questions at once."""
 
     def __init__(self, intervals: Intervals) -> None:
-        self._spans = normal(intervals)
-        self._before = np.concatenate(([0], np.cumsum(self._spans[:, 1] - self._spans[:, 0])))
+        spans = normal(intervals)
+        # Columns of their own: a search in one of two interleaved columns copies it first, each time.
+        self._begin, self._end = np.ascontiguousarray(spans[:, 0]), np.ascontiguousarray(spans[:, 1])
+        self._before = np.concatenate(([0], np.cumsum(self._end - self._begin)))
 
     def until(self, times: Times) -> Times:
         """Nanoseconds of the set before each moment."""
-        if not len(self._spans):
+        if not len(self._begin):
             return np.zeros(len(times), dtype=np.int64)
-        at = np.maximum(np.searchsorted(self._spans[:, 0], times, side="right") - 1, 0)
-        begin, end = self._spans[at, 0], self._spans[at, 1]
+        at = np.maximum(np.searchsorted(self._begin, times, side="right") - 1, 0)
+        begin, end = self._begin[at], self._end[at]
         found: Times = self._before[at] + np.clip(times - begin, 0, end - begin)
         return found
 
     def between(self, start: Times, end: Times) -> Times:
         """Nanoseconds of the set in each ``[start, end)``; 0 where that is empty."""
         return self.until(np.maximum(start, end)) - self.until(start)
+
+    def stretch_begin(self, time_ns: int) -> int:
+        """Where the stretch of the set that the moment lies in begins; the moment itself where it lies in none."""
+        at = int(np.searchsorted(self._begin, time_ns, side="right")) - 1
+        return int(self._begin[at]) if at >= 0 and self._end[at] > time_ns else time_ns

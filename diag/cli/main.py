@@ -12,6 +12,7 @@ import typer
 from diag import __version__
 from diag.cli.analyze import analyze
 from diag.cli.dashboard import dashboard
+from diag.cli.open import open_trace
 from diag.cli.report import report
 from diag.cli.run import run
 from diag.cli.tune import tune
@@ -46,6 +47,7 @@ app.command()(run)
 app.command()(analyze)
 app.command()(report)
 app.command()(dashboard)
+app.command("open")(open_trace)
 app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(tune)
 
 

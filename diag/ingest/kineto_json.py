@@ -75,7 +75,18 @@ class Document(msgspec.Struct):
     host_name: Any = None
 
 
+class Span(msgspec.Struct, gc=False):
+    """When an event is, for whoever needs nothing else of it."""
+
+    ph: str = ""
+    ts: msgspec.Raw = _NULL
+    dur: msgspec.Raw = _NULL
+
+
 _DOCUMENT = msgspec.json.Decoder(Document)
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_SPANS = msgspec.json.Decoder(list[Span])
+_TEXTS = msgspec.json.Decoder(list[msgspec.Raw])
 _EVENTS = msgspec.json.Decoder(list[Event])
 _ARGS = msgspec.json.Decoder(Args)
 
@@ -90,6 +101,36 @@ def document(text: bytes, name: str) -> Document:
 def events(chunk: bytes, name: str) -> list[Event]:
     """The events of a chunk. DiagError where it is not JSON, which may be because it was cut in the wrong place."""
     return _decoded(_EVENTS, b"[%b]" % chunk, name)
+
+
+def fields(text: bytes, name: str) -> dict[str, msgspec.Raw]:
+    """The texts of a document's fields, by key. DiagError where it is no JSON object."""
+    if not text.strip():
+        raise damaged(name, "the file is empty")
+    return _decoded(_FIELDS, text, name)
+
+
+def spans(chunk: bytes, name: str) -> tuple[list[Span], list[msgspec.Raw]]:
+    """When each event of a chunk is, and its text. DiagError as from `events`."""
+    text = b"[%b]" % chunk
+    return _decoded(_SPANS, text, name), _decoded(_TEXTS, text, name)
+
+
+def valid(text: bytes) -> bytes | None:
+    """The text of a value as JSON that anybody reads: bare infinities are null, bytes that are no UTF-8 are replaced;
+    None where it still is not JSON."""
+    if _is_json(text):
+        return text
+    mended = _BARE_NUMBER.sub(rb"\1null", text.decode("utf-8", "replace").encode())
+    return mended if _is_json(mended) else None
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 def arguments(text: bytes) -> Args:

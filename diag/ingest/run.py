@@ -84,9 +84,7 @@ def open_paths(paths: Sequence[Path | str], reading: Reading | None = None) -> T
     """The tables of a run directory, or of all traces under the paths. DiagError where there is nothing to analyse."""
     names = [str(path) for path in paths]
     reading = reading or Reading()
-    for name in names:
-        if not exists(name):
-            raise DiagError("no such file or folder", path=name, hint="give a run directory or a folder of traces")
+    must_exist(names)
     if len(names) == 1 and not is_remote(names[0]) and RunLayout(Path(names[0])).is_run():
         tables = _open_run(RunLayout(Path(names[0])), reading)
     else:
@@ -94,6 +92,13 @@ def open_paths(paths: Sequence[Path | str], reading: Reading | None = None) -> T
     if all(rank.empty for rank in tables.ranks.values()):
         raise _nothing(names, tables)
     return tables
+
+
+def must_exist(paths: Sequence[str]) -> None:
+    """DiagError for the first path at which there is nothing."""
+    for path in paths:
+        if not exists(path):
+            raise DiagError("no such file or folder", path=path, hint="give a run directory or a folder of traces")
 
 
 def _nothing(paths: Sequence[str], tables: Tables) -> DiagError:
@@ -114,7 +119,7 @@ def _nothing(paths: Sequence[str], tables: Tables) -> DiagError:
 
 def _open_run(layout: RunLayout, reading: Reading) -> Tables:
     gaps: list[Gap] = []
-    reading = replace(reading, cache=_run_cache(layout, reading.cache))
+    reading = replace(reading, cache=run_cache(layout, reading.cache))
     manifest, gap = read_record(layout.manifest, Manifest)
     if gap is not None:
         gaps.append(gap)
@@ -181,7 +186,7 @@ def _read(paths: Sequence[str], reading: Reading, gaps: list[Gap]) -> Iterator[T
             yield item
 
 
-def _run_cache(layout: RunLayout, otherwise: Cache) -> Cache:
+def run_cache(layout: RunLayout, otherwise: Cache) -> Cache:
     """The run's own folder for tables, if it can be written and the user did not say otherwise."""
     if otherwise.told or not os.access(layout.root, os.W_OK):
         return otherwise
@@ -235,12 +240,17 @@ def _step_names(trace: Trace) -> set[str]:
 
 def rank_ranges(ranks: Sequence[int]) -> str:
     """``rank 3``, or ``ranks 1, 4-6``: sorted ranks in few words, however many they are."""
+    return ("rank " if len(ranks) == 1 else "ranks ") + number_ranges(ranks)
+
+
+def number_ranges(numbers: Sequence[int]) -> str:
+    """``3``, or ``1, 4-6``: the same of any sorted numbers."""
     spans: list[list[int]] = []
-    for rank in ranks:
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
         else:
-            spans.append([rank, rank])
+            spans.append([number, number])
     texts = [str(a) if a == b else f"{a}-{b}" for a, b in spans]
     more = f" and {len(texts) - 8} more spans" if len(texts) > 8 else ""
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(texts[:8]) + more
+    return ", ".join(texts[:8]) + more

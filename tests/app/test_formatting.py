@@ -45,3 +45,4 @@ def test_long_lists_of_ranks_end() -> None:
 
 def test_text_of_others_is_not_markup() -> None:
     assert formatting.plain("a_b *c* [d](e) $5 :red[f]") == r"a\_b \*c\* \[d\]\(e\) \$5 \:red\[f\]"
+    assert formatting.plain("&lt;b>") == r"\&lt;b\>"

@@ -37,7 +37,7 @@ def lab(colour: str, sight: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 def test_parts_can_be_told_apart(theme: Theme, sight: str) -> None:
     # Communication that cannot be split stands in for its two parts and is never drawn beside them.
     colours = {part.value: colour for part, colour in theme.part.items() if part != Part.COMMUNICATION}
-    colours["the page"] = theme.ground
+    colours |= {"the page": theme.ground, "host": theme.host}
     alike = {
         (a, b): round(float(np.linalg.norm(lab(colours[a], SIGHT[sight]) - lab(colours[b], SIGHT[sight]))), 1)
         for a, b in combinations(colours, 2)

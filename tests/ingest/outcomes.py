@@ -1,6 +1,6 @@
 """What became of a file: read here, or in a process of its own whose memory is watched.
 
-python -m tests.ingest.outcomes read|open PATH ...   # prints one JSON object
+python -m tests.ingest.outcomes read|open|trim PATH ...   # prints one JSON object
 """
 
 from __future__ import annotations
@@ -71,6 +71,22 @@ def opened(*paths: Path) -> Outcome:
     sums_exactly(result)
     gaps = tuple(f"{gap.path}: {gap.reason}" for gap in result.coverage.skipped)
     return Outcome(gaps=gaps, ranks=tuple(result.tables.ranks))
+
+
+def trimmed(path: Path) -> Outcome:
+    """The trace cut down to its first microsecond; ``events``: what was left of it."""
+    from diag.errors import DiagError
+    from diag.ingest.text_stream import blocks
+    from diag.ingest.trimming import Trimming
+
+    trimming = Trimming(str(path), 0, 1000)
+    try:
+        with path.open("rb", buffering=0) as file:
+            for _ in trimming.text(blocks(file, str(path))):
+                pass
+    except DiagError as error:
+        return Outcome(error=error.message, hint=error.hint)
+    return Outcome(events=trimming.events)
 
 
 def apart(how: str, *paths: Path, timeout: float = 300) -> Outcome:
@@ -147,7 +163,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     how, *paths = sys.argv[1:]
     before = _peak_mb()
-    outcome = {"read": read, "open": opened}[how](*map(Path, paths))
+    outcome = {"read": read, "open": opened, "trim": trimmed}[how](*map(Path, paths))
     print(json.dumps({**asdict(outcome), "peak_mb": _peak_mb() - before}))
     sys.stdout.flush()
     os._exit(0)

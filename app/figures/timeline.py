@@ -1,0 +1,231 @@
+"""All ranks over time, and the lanes of one: pixels where there is much, real bars where there is little."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+import numpy as np
+import plotly.graph_objects as go
+
+from diag.api import AllRanks, Bars, Category, Pixels, StepSpan, pixel_edges, read_bars
+from diag.app.figures.common import MOST_RANK_BARS, MS, colour_bar, finish, rank_names, rows_height
+from diag.app.figures.time_axis import (
+    MARGIN,
+    STAY,
+    Window,
+    at,
+    axes,
+    colour,
+    columns,
+    mark_steps,
+    pixel_ns,
+    selectable,
+    text,
+    title,
+    words,
+)
+from diag.app.formatting import duration
+from diag.app.theme import Theme, ink_on
+
+_MOST_CELLS = 400_000  # of a heat map: 1.6 MB on their way to the browser
+_MOST_PIXELS = 1200
+_MOST_LABELS = 32
+_ROW_PX, _HEADING_ROWS = 19, 1.1
+_LEGEND_PX = 36  # two lines
+_CHAR_PX, _PLOT_PX, _LEAST_CHARS = 7.5, 800, 9  # of a bar's text, about
+
+
+def bars_of_all(timeline: AllRanks, window: Window) -> tuple[Bars, ...] | None:
+    """Every stretch of every rank, where that can be drawn."""
+    if len(timeline.ranks) > MOST_RANK_BARS:
+        return None
+    lanes = [lane for rank in timeline.ranks.values() for lane in rank.lanes]
+    return read_bars(lanes, window.begin_ns, window.end_ns)
+
+
+def overview(
+    timeline: AllRanks,
+    window: Window,
+    drawn: Category | tuple[Bars, ...],
+    theme: Theme,
+    culprits: Sequence[int] = (),
+) -> go.Figure:
+    """Ranks by time: what each one does as bars, or the share of one category in each pixel."""
+    labels = rank_names(list(timeline.ranks), culprits, theme.ink)
+    figure = go.Figure()
+    if isinstance(drawn, tuple):
+        _rank_bars(figure, timeline, drawn, labels, theme)
+    else:
+        _rank_pixels(figure, timeline, window, drawn, labels, theme)
+    mark_steps(figure, timeline.steps, window, theme)
+    above = _LEGEND_PX if isinstance(drawn, tuple) else 0
+    return finish(
+        figure,
+        theme,
+        rows_height(len(labels), least=170, each=34) + above,
+        margin={**MARGIN, "t": MARGIN["t"] + above},
+        barmode="overlay",
+        bargap=0.2,
+        # Of the whole picture, not of its axes: beside the labels there is room for one line.
+        legend={
+            "orientation": "h", "xref": "container", "yref": "container", "x": 0, "y": 1,
+            "xanchor": "left", "yanchor": "top", "traceorder": "normal",
+        },
+        **axes(window),
+        yaxis={
+            "range": [len(labels) - 0.5, -0.5], "type": "category", "title": None, "showgrid": False,
+            "fixedrange": True, "categoryorder": "array", "categoryarray": labels,
+            "tickvals": _ticks(len(labels), [i for i, rank in enumerate(timeline.ranks) if rank in culprits]),
+        },
+    )  # fmt: skip
+
+
+def _ticks(count: int, always: Sequence[int]) -> list[int]:
+    """Which of so many rows have a label: some of them, and those that need one."""
+    each = -(-count // _MOST_LABELS)
+    if each == 1:
+        return list(range(count))
+    kept = list(always[:_MOST_LABELS])
+    free = [row for row in range(0, count, each) if all(abs(row - other) >= each for other in kept)]
+    return sorted({*kept, *free})
+
+
+def lanes(
+    groups: Mapping[str, Sequence[Pixels | Bars]], steps: Sequence[StepSpan], window: Window, theme: Theme
+) -> go.Figure:
+    """One rank: its lanes under the heading of their group, each in the colour of its category."""
+    figure = go.Figure()
+    top = 0.0
+    ticks: list[tuple[float, str]] = []
+    for heading, rows in groups.items():
+        figure.add_annotation(
+            x=0, xref="paper", y=top + _HEADING_ROWS / 2, xanchor="right", xshift=-6, showarrow=False,
+            text=f"<b>{heading}</b>", font={"size": 12},
+        )  # fmt: skip
+        top += _HEADING_ROWS
+        for row in rows:
+            height = row.rows if isinstance(row, Bars) else 1
+            if isinstance(row, Bars):
+                _bars(figure, row, top, window, theme)
+            else:
+                _pixels(figure, row, top, theme)
+            ticks.append((top + height / 2, text(title(row.lane))))
+            top += height + 0.15
+    mark_steps(figure, steps, window, theme)
+    return finish(
+        figure,
+        theme,
+        round(_ROW_PX * top) + 96,
+        margin=MARGIN,
+        barmode="overlay",
+        **axes(window),
+        yaxis={
+            "range": [top, 0], "title": None, "showgrid": False, "zeroline": False, "fixedrange": True,
+            "tickvals": [middle for middle, _ in ticks], "ticktext": [label for _, label in ticks],
+        },
+    )  # fmt: skip
+
+
+def _rank_bars(
+    figure: go.Figure, timeline: AllRanks, drawn: Iterable[Bars], labels: Sequence[str], theme: Theme
+) -> None:
+    of_lane = {
+        id(lane): label for label, rank in zip(labels, timeline.ranks.values(), strict=True) for lane in rank.lanes
+    }
+    rows = [(of_lane[id(bars.lane)], bars) for bars in drawn]
+    for category in timeline.categories:
+        own = [(label, bars) for label, bars in rows if bars.lane.category == category]
+        starts = np.concatenate([bars.start_ns for _, bars in own])
+        lengths = np.concatenate([bars.end_ns - bars.start_ns for _, bars in own])
+        names = [name for _, bars in own for name in bars.names]
+        told = [
+            f"{words(category)}{f' ({name})' if name else ''}, {duration(length)}<br>from {at(start)}"
+            for name, start, length in zip(names, starts.tolist(), lengths.tolist(), strict=True)
+        ]
+        figure.add_bar(
+            base=starts / MS,
+            x=lengths / MS,
+            y=[label for label, bars in own for _ in bars.names],
+            orientation="h",
+            name=words(category),
+            marker={"color": colour(category, theme), "line": {"width": 0}},
+            hovertext=told,
+            hovertemplate="%{y}<br>%{hovertext}<extra></extra>",
+            **STAY,
+        )
+
+
+def _rank_pixels(
+    figure: go.Figure, timeline: AllRanks, window: Window, category: Category, labels: Sequence[str], theme: Theme
+) -> None:
+    most = max(100, min(_MOST_PIXELS, _MOST_CELLS // max(1, len(labels))))
+    edges = pixel_edges(window.begin_ns, window.end_ns, most)
+    figure.add_heatmap(
+        z=timeline.shares(category, edges).astype(np.float32),
+        **columns(edges),
+        y=list(labels),
+        colorscale=[list(stop) for stop in theme.heat],
+        zmin=0,
+        zmax=1,
+        ygap=1 if len(labels) <= MOST_RANK_BARS else 0,
+        colorbar={**colour_bar("share"), "tickformat": ".0%"},
+        hovertemplate=f"%{{y}}<br>{words(category)} %{{z:.0%}}<br>of {duration(pixel_ns(edges))} at %{{x:,.3f}} ms"
+        "<extra></extra>",
+    )
+    selectable(figure, window, labels[0])
+
+
+def _pixels(figure: go.Figure, row: Pixels, top: float, theme: Theme) -> None:
+    figure.add_heatmap(
+        z=row.share.astype(np.float32)[None],
+        **columns(row.edges),
+        y=[top + 0.06, top + 0.94],
+        colorscale=[[0.0, theme.ground], [1.0, colour(row.lane.category, theme)]],
+        zmin=0,
+        zmax=1,
+        showscale=False,
+        hovertemplate=f"{text(title(row.lane))}<br>busy %{{z:.0%}} of {duration(pixel_ns(row.edges))} "
+        "at %{x:,.3f} ms<extra></extra>",
+    )
+    selectable(figure, Window(int(row.edges[0]), int(row.edges[-1])), top + 0.5)
+
+
+def _bars(figure: go.Figure, row: Bars, top: float, window: Window, theme: Theme) -> None:
+    lengths = (row.end_ns - row.start_ns).tolist()
+    starts = row.start_ns.tolist()
+    label = text(title(row.lane))
+    what = [text(name) or label for name in row.names]
+    # Only what is seen of them, so that a name stands in the middle of that.
+    begin, end = np.maximum(row.start_ns, window.begin_ns), np.minimum(row.end_ns, window.end_ns)
+    room = ((end - begin) / window.dur_ns * (_PLOT_PX / _CHAR_PX)).astype(np.int64).tolist()
+    tone = colour(row.lane.category, theme)
+    figure.add_bar(
+        base=begin / MS,
+        x=(end - begin) / MS,
+        y=top + row.row + 0.5,
+        width=0.88,
+        orientation="h",
+        showlegend=False,
+        # A line of the same colour, so that what is thinner than a pixel is seen.
+        marker={"color": tone, "line": {"width": 0.6, "color": tone}},
+        text=[_fitting(name, chars) for name, chars in zip(row.names, room, strict=True)],
+        textposition="inside",
+        insidetextanchor="middle",
+        insidetextfont={"color": ink_on(tone), "size": 11},
+        textangle=0,
+        constraintext="none",
+        hovertext=[
+            f"<b>{name}</b><br>{label}<br>lasts {duration(length)}, from {at(start)}"
+            for name, start, length in zip(what, starts, lengths, strict=True)
+        ],
+        hovertemplate="%{hovertext}<extra></extra>",
+        **STAY,
+    )
+
+
+def _fitting(name: str, chars: int) -> str:
+    """As much of the name as fits; nothing where that says little."""
+    if chars < min(_LEAST_CHARS, len(name)):
+        return ""
+    return escape(name if len(name) <= chars else f"{name[: chars - 1]}…", quote=False)

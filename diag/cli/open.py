@@ -1,0 +1,68 @@
+"""``diag open``: a step of one rank in Perfetto."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from diag.errors import DiagError, ExitCode
+
+
+def open_trace(
+    path: Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or Kineto traces.")],
+    rank: Annotated[int, typer.Option(help="Whose trace.", min=0)],
+    step: Annotated[int | None, typer.Option(help="The step to cut out of it.")] = None,
+    from_ms: Annotated[
+        float | None,
+        typer.Option("--from", metavar="MS", help="Instead of a step: begin, in ms since the trace's first event."),
+    ] = None,
+    to_ms: Annotated[float | None, typer.Option("--to", metavar="MS", help="End of that window.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Only write the trace (.json.gz or .json), serve nothing."),
+    ] = None,
+    browser: Annotated[bool, typer.Option(help="Open the browser.")] = True,
+) -> None:
+    """Open a step of one rank in Perfetto, from a trace that is cut down to it.
+
+    The events that overlap the step are served on 127.0.0.1:9001, the one
+    port that Perfetto's page may read, until the page has fetched them once.
+
+    Nothing is uploaded: https://ui.perfetto.dev runs in your browser and
+    reads the trace from this machine.
+
+    On a remote machine forward the port (ssh -L 9001:127.0.0.1:9001 HOST)
+    and open the printed link at home.
+    """
+    windowed = from_ms is not None or to_ms is not None
+    if (step is not None) == windowed:
+        raise DiagError("give either --step, or --from and --to", exit_code=ExitCode.USAGE)
+
+    import tempfile
+
+    from diag.cli.progress import reading_progress
+    from diag.ingest.reading import Reading
+    from diag.trimmed_trace import step_of, window_of, write_excerpt
+
+    with reading_progress() as progress:
+        reading = Reading(progress=progress)
+        if step is not None:
+            excerpt = step_of(path, rank, step, reading)
+        else:
+            excerpt = window_of(path, rank, from_ms, to_ms, reading)
+    if output is not None:
+        events = write_excerpt(excerpt, output)
+        typer.echo(f"{output}: {events:,} events of rank {rank}, {excerpt.title}, of {excerpt.path}")
+        return
+
+    from diag.perfetto import show
+    from diag.signals import ended_by_signals
+
+    with ended_by_signals(), tempfile.TemporaryDirectory(prefix="diag-open-") as folder:
+        file = Path(folder) / f"rank{rank}-{excerpt.title.replace(' ', '-')}.json.gz"
+        events = write_excerpt(excerpt, file)
+        typer.echo(f"{events:,} events of rank {rank}, {excerpt.title}, of {excerpt.path}")
+        if show(file, excerpt.begin_ns, excerpt.end_ns, open_browser=browser, say=typer.echo):
+            typer.echo("Fetched.")
