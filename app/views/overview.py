@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import streamlit as st
 
+from diag import __version__
 from diag.app import drawings
 from diag.app.address import choose
 from diag.app.drawings import Drawing
@@ -39,9 +41,28 @@ def show(view: RunView) -> None:
 
 
 def _caption(view: RunView) -> None:
-    st.title(plain(view.result.tables.root.resolve().name))
+    name = view.result.tables.root.resolve().name
+    with st.container(horizontal=True, vertical_alignment="bottom", horizontal_alignment="distribute"):
+        st.title(plain(name), width="stretch")
+        st.download_button(
+            "Report",
+            data=lambda: _report(view),
+            file_name=f"{name}-report.html",
+            mime="text/html",
+            icon=":material/download:",
+            on_click="ignore",
+            help="This page as one HTML file to pass on; `diag report --redact` hides names and paths.",
+        )
     facts = [*run_facts(view.run, view.result.coverage), *versions(view.run)]
     st.caption(" · ".join(plain(fact) for fact in facts))
+
+
+def _report(view: RunView) -> bytes:
+    """Made at the click: five megabytes that most visits do not ask for."""
+    from diag.app.html_report.render import render
+
+    command = shlex.join(["diag", "report", str(view.result.tables.root), "-o", "report.html"])
+    return render(view.result, command, __version__).encode()
 
 
 def _verdict(view: RunView) -> None:

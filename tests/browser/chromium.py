@@ -49,7 +49,8 @@ class Visit:
     complaints: list[str] = field(default_factory=list)
 
     def note(self, message: ConsoleMessage) -> None:
-        if message.type == "error":
+        # Opened below its root, Streamlit asks there for its own addresses first, and finds them one level up.
+        if message.type == "error" and "/_stcore/" not in message.location.get("url", ""):
             self.complaints.append(message.text)
 
     def open(self, url: str, until: str) -> None:

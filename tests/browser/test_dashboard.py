@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Browser
@@ -54,6 +55,43 @@ def test_a_choice_in_the_list_does_the_same(opened: Visit) -> None:
     page.get_by_role("option", name="1").first.click()
     page.wait_for_url("**rank=1**")
     assert opened.complaints == []
+
+
+def test_a_drag_over_the_timeline_looks_closer(browser: Browser, address: str) -> None:
+    with visit(browser) as found:
+        found.open(f"{address}/timeline", until="Timeline")
+        page = found.page
+        layer = page.locator(".js-plotly-plot .nsewdrag").first
+        layer.wait_for()
+        box = layer.bounding_box()
+        assert box is not None
+        whole, before = page.url, _window(page.url)
+        middle = box["y"] + box["height"] / 2
+        page.mouse.move(box["x"] + box["width"] * 0.4, middle)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] * 0.6, middle + 10, steps=5)
+        page.mouse.up()
+        page.wait_for_function("before => location.href !== before", arg=whole)
+        found.settle()
+        after = _window(page.url)
+        assert after[1] - after[0] == pytest.approx(0.2 * (before[1] - before[0]), rel=0.15)
+        assert found.complaints == []
+
+
+def _window(url: str) -> tuple[float, float]:
+    asked = parse_qs(urlsplit(url).query)
+    return float(asked["from"][0]), float(asked["to"][0])
+
+
+def test_the_report_is_downloaded(opened: Visit, browser: Browser, tmp_path: Path) -> None:
+    with opened.page.expect_download() as download:
+        opened.page.get_by_role("button", name="Report").click()
+    file = tmp_path / "report.html"
+    download.value.save_as(file)
+    with visit(browser, offline=True) as found:
+        found.page.goto(file.as_uri())
+        found.page.get_by_text(open_run(RUN).verdict.headline).first.wait_for()
+        assert found.complaints == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
