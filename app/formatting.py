@@ -65,6 +65,14 @@ def plain(text: object) -> str:
     return _MARKDOWN.sub(r"\\\1", str(text))
 
 
+def label(text: object, most: int = 200) -> str:
+    """Text that a figure shows as it is, its middle left out where it is long: Plotly reads a few tags and entities."""
+    whole = str(text)
+    if len(whole) > most:
+        whole = f"{whole[: most // 2 - 1]}…{whole[-(most // 2 - 1) :]}"
+    return whole.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
 def prose(text: str) -> str:
     """The same of our own sentences, in which what stands between backticks is a command to type."""
     pieces = text.split("`")

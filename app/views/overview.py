@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import plotly.graph_objects as go
 import streamlit as st
 
 from diag.app.address import choose
@@ -18,6 +15,7 @@ from diag.app.parts import Part
 from diag.app.run_view import RunView
 from diag.app.theme import SEVERITY_COLOUR, SEVERITY_ICON, Theme, theme_of
 from diag.app.views import coverage, findings
+from diag.app.views.common import CONFIG, draw
 from diag.model import Bottleneck
 
 _MEAN = "mean"
@@ -142,9 +140,7 @@ def _breakdown(view: RunView, theme: Theme) -> int:
     step = chosen.get(label)
     what = f"step {label}" if step is not None else f"mean of {counted(int(view.counted.sum()), 'counted step')}"
     st.markdown(f"**Every rank**, {what}")
-    _draw(
-        rank_figures.breakdown(view, theme, step), "ranks", f"Milliseconds by part of the step for every rank, {what}"
-    )
+    draw(rank_figures.breakdown(view, theme, step), "ranks", f"Milliseconds by part of the step for every rank, {what}")
     left_out = f"; hatched: {counted(view.left_out, 'step')} left out of the verdict" if view.left_out else ""
     st.markdown(f"**Every step of rank {rank}**{left_out}. The strip shows each step's class.")
     st.plotly_chart(
@@ -152,7 +148,7 @@ def _breakdown(view: RunView, theme: Theme) -> int:
         key="history",
         on_select=_choose_step,
         selection_mode="points",
-        config=_CONFIG,
+        config=CONFIG,
         alt=f"Milliseconds by part of the step for every step of rank {rank}",
     )
     return rank
@@ -175,7 +171,7 @@ def _waiting(view: RunView, theme: Theme) -> None:
         st.markdown("No rank waits for another.")
     else:
         st.markdown("Time that each rank waits in collectives for a later one. The faint stripe is whom they wait for.")
-        _draw(waiting_figures.field(view, theme), "waiting", "Milliseconds that each rank waited in each step")
+        draw(waiting_figures.field(view, theme), "waiting", "Milliseconds that each rank waited in each step")
 
 
 def _memory(view: RunView, rank: int, theme: Theme) -> None:
@@ -187,17 +183,10 @@ def _memory(view: RunView, rank: int, theme: Theme) -> None:
     if not memory.on_device:
         st.markdown("Resident memory of the training processes: the run is on a CPU.")
     if len(view.ranks) > MOST_RANK_BARS:
-        _draw(memory_figures.field(view, memory, theme), "memory-field", "Peak memory of each rank in each step")
+        draw(memory_figures.field(view, memory, theme), "memory-field", "Peak memory of each rank in each step")
         return
     left, right = st.columns(2)
     with left:
-        _draw(memory_figures.peaks(view, memory, theme), "memory-peaks", "Peak memory of each rank")
+        draw(memory_figures.peaks(view, memory, theme), "memory-peaks", "Peak memory of each rank")
     with right:
-        _draw(memory_figures.history(view, memory, rank, theme), "memory-steps", f"Peak memory of rank {rank} by step")
-
-
-_CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False}
-
-
-def _draw(figure: go.Figure, key: str, alt: str) -> None:
-    st.plotly_chart(figure, key=key, config=_CONFIG, alt=alt)
+        draw(memory_figures.history(view, memory, rank, theme), "memory-steps", f"Peak memory of rank {rank} by step")
