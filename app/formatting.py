@@ -24,11 +24,14 @@ def plain(text: object) -> str:
     return _MARKDOWN.sub(r"\\\1", str(text))
 
 
+def label(text: object, most: int = 200) -> str:
+    """Text that a figure shows as it is, its middle left out where it is long: Plotly reads a few tags and entities."""
+    whole = str(text)
+    if len(whole) > most:
+        whole = f"{whole[: most // 2 - 1]}…{whole[-(most // 2 - 1) :]}"
+    return html.escape(whole, quote=False)
+
+
 def prose(text: str) -> str:
     """The same of our own sentences, in which what stands between backticks is a command to type."""
     return "".join(f"`{part}`" if typed else plain(part) for part, typed in pieces(text))
-
-
-def label(text: object) -> str:
-    """Text that Plotly shows as it is: its labels know links, line breaks and other tags of HTML."""
-    return html.escape(str(text), quote=False)

@@ -30,6 +30,14 @@ class Theme:
     bottleneck: Mapping[Bottleneck, str]
     heat: tuple[tuple[float, str], ...]
 
+    @property
+    def series(self) -> tuple[str, ...]:
+        """For things that are no parts of a step: operations, kinds of kernels. Told apart as the parts are."""
+        return tuple(self.part[part] for part in _SERIES)
+
+
+_SERIES = (Part.COMPUTE, Part.TRANSFER, Part.DATA, Part.COPY, Part.WAITING, Part.CHECKPOINT)
+
 
 def _bottlenecks(part: Mapping[Part, str], mixed: str) -> dict[Bottleneck, str]:
     """A class has the colour of its part."""

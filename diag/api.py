@@ -5,19 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diag.attribution.attribute import attribute
+from diag.attribution.loading_table import LoadingTable as LoadingTable
+from diag.attribution.loading_table import loading_table
+from diag.attribution.memory_table import MemoryTable as MemoryTable
+from diag.attribution.memory_table import memory_table
 from diag.breakdown import Breakdowns
 from diag.collectors.layout import RunLayout
+from diag.compare import Comparison as Comparison
+from diag.compare import compare
 from diag.explanation import RankDifference as RankDifference
 from diag.explanation import differences, path_sentence
 from diag.findings import Examination, examine
 from diag.findings.shares import CLASS_OF
 from diag.ingest.reading import Reading as Reading
 from diag.ingest.run import Tables, open_paths, rank_ranges
+from diag.kernel_names import short_name as short_name
 from diag.model import Advice, Attribution, Bottleneck, Coverage, Finding, Recommendation, StepAccount, Verdict
 from diag.notebook import to_html
+from diag.prospect import Change as Change
+from diag.prospect import CostCurve as CostCurve
+from diag.prospect import Prospect as Prospect
 from diag.rank_table import rank_table
 from diag.verdict import classes_of, judge, step_bottleneck
 from diag.wording import run_facts
@@ -35,6 +45,11 @@ from diag.zoom.ranks import StepSpan as StepSpan
 from diag.zoom.ranks import all_ranks
 
 _RANKS_KEPT = 2  # whose events stay in memory; a rank of a million events takes 50 MB
+
+if TYPE_CHECKING:  # what is imported where it is first needed
+    from diag.advice.whatif import WhatIf
+    from diag.replay.predict import Baseline
+    from diag.replay.program import Refusal
 
 
 @dataclass(frozen=True)
@@ -93,6 +108,43 @@ class Result:
         from diag.advice.recommend import recommend
 
         return recommend(self.attribution, self.tables, self.examination)
+
+    @cached_property
+    def baseline(self) -> Baseline | Refusal:
+        """The run replayed unmodified, which every prediction starts from; why not, where it cannot be."""
+        from diag.replay.predict import baseline
+
+        return baseline(self.attribution, self.tables)
+
+    @property
+    def baseline_refusal(self) -> str:
+        """Why the run cannot be replayed; "" where it can."""
+        return getattr(self.baseline, "reason", "")
+
+    @cached_property
+    def what_if(self) -> WhatIf:
+        """The changes that can be chosen for this run, and what any of them together would gain."""
+        from diag.advice.whatif import what_if
+
+        return what_if(self.baseline, self.attribution, self.tables, self.examination)
+
+    @cached_property
+    def cost_curves(self) -> tuple[CostCurve, ...]:
+        """What collectives cost by their size, as the replay has it; none where the run cannot be replayed."""
+        from diag.replay.curves import curves_of
+        from diag.replay.predict import Baseline
+
+        return curves_of(self.baseline) if isinstance(self.baseline, Baseline) else ()
+
+    @cached_property
+    def memory(self) -> MemoryTable:
+        """Peaks, growth and fragmentation of each rank, and what the model's states take by formula."""
+        return memory_table(self.tables, self.attribution)
+
+    @cached_property
+    def loading(self) -> LoadingTable:
+        """What each rank waited for its loader, and the others for that."""
+        return loading_table(self.tables, self.attribution)
 
     @property
     def advice(self) -> tuple[Advice, ...]:
@@ -155,6 +207,11 @@ def analyze(tables: Tables) -> Result:
     )
     verdict = judge(attribution, examination, coverage, tables)
     return Result(tables, attribution, examination, coverage, verdict)
+
+
+def compare_runs(before: Result, after: Result) -> Comparison:
+    """In which part of the step the second run differs from the first."""
+    return compare((before.tables, before.attribution), (after.tables, after.attribution))
 
 
 def describe_run(result: Result) -> dict[str, Any]:

@@ -72,6 +72,7 @@ class CollectiveStat:
     exposed_ns: int
     hidden_ns: int
     inferred: bool  # matched by the order of calls, not by the library's sequence number
+    last_counts: tuple[tuple[int, int], ...] = ()  # ranks that arrived last, and in how many of the matched ones
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from rich.console import Console
 from diag.api import open_run
 from diag.attribution.kernel_kinds import KERNELS, OPERATORS, kinds_of
 from diag.attribution.peaks import peak_of
+from diag.kernel_names import short_name
 from diag.report.json import to_json
-from diag.report.kernel_names import short_name
 from diag.report.tables import print_table
 from tests.attribution.test_shared_traces import FILES, TRACES
 from tests.command import analyze_json, diag

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import plotly.graph_objects as go
 
+from diag.api import MemoryTable
 from diag.app.figures.common import (
     MOST_RANK_BARS,
     blocks_of,
@@ -23,6 +24,8 @@ from diag.app.run_view import Grid, Memory, RunView
 from diag.app.theme import Theme
 
 GB = 1e9
+_DASHES = ("solid", "dash")
+MOST_LINES = 12
 
 
 def peaks(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
@@ -85,6 +88,70 @@ def history(view: RunView, memory: Memory, rank: int, theme: Theme) -> go.Figure
         showlegend=memory.on_device,
         xaxis=step_axis(blocks, ticks=12),
         yaxis={"title": {"text": f"rank {rank}, GB"}, "rangemode": "tozero"},
+    )
+
+
+def every_rank(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
+    """What counts against the capacity in each step, a line a rank: which of them grows."""
+    blocks = blocks_of(len(view.steps))
+    names = step_names(view.steps, blocks)
+    held = highest(memory.peaks, blocks) / GB
+    figure = go.Figure()
+    for row, rank in enumerate(view.ranks):
+        figure.add_scatter(
+            x=names,
+            y=held[row],
+            name=f"rank {rank}",
+            mode="lines",
+            line={
+                "color": theme.series[row % len(theme.series)],
+                "width": 2,
+                "dash": _DASHES[row // len(theme.series)],
+            },
+            hovertemplate=f"rank {rank}, step %{{x}}<br>%{{y:,.3f}} GB<extra></extra>",
+        )
+    if memory.capacity is not None:
+        figure.add_hline(y=memory.capacity / GB, line={"color": theme.ink, "dash": "dash"})
+    return finish(
+        figure,
+        theme,
+        340,
+        xaxis=step_axis(blocks),
+        yaxis={"title": {"text": "reserved, GB" if memory.on_device else "resident, GB"}, "rangemode": "tozero"},
+    )
+
+
+def against_states(table: MemoryTable, theme: Theme) -> go.Figure:
+    """Every rank's peak as what the model's states take by formula, and the rest. Only where the estimate is known."""
+    states = table.estimate.states
+    assert states is not None
+    rows = table.rows
+    rest = [max(0, row.allocated - states.total) for row in rows]
+    series = [
+        ("parameters", [states.parameters] * len(rows), theme.part[Part.COMPUTE]),
+        ("gradients", [states.gradients] * len(rows), theme.part[Part.DATA]),
+        ("optimizer states", [states.optimizer] * len(rows), theme.part[Part.COPY]),
+        ("the rest of the peak", rest, theme.part[Part.IDLE]),
+    ]
+    names = [f"rank {row.rank}" for row in rows]
+    figure = go.Figure()
+    for name, sizes, colour in series:
+        figure.add_bar(
+            x=[size / GB for size in sizes],
+            y=names,
+            orientation="h",
+            name=name,
+            marker={"color": colour, "line": {"color": theme.ground, "width": 1}},
+            hovertemplate=f"%{{y}}<br>{name} %{{x:,.3f}} GB<extra></extra>",
+        )
+    return finish(
+        figure,
+        theme,
+        rows_height(len(rows), least=170),
+        barmode="stack",
+        bargap=0.4,
+        xaxis={"title": {"text": "GB"}, "rangemode": "tozero"},
+        yaxis={"autorange": "reversed", "type": "category", "title": None, "nticks": 32},
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
 
 import streamlit as st
 
@@ -17,6 +16,7 @@ from diag.app.formatting import plain, prose
 from diag.app.run_view import RunView
 from diag.app.theme import SEVERITY_COLOUR, SEVERITY_ICON, Theme, theme_of
 from diag.app.views import actions, coverage, findings
+from diag.app.views.common import CONFIG, draw
 from diag.wording import class_name, run_facts, verdict_facts, versions
 
 _MEAN = "mean"
@@ -97,7 +97,7 @@ def _evidence(view: RunView, theme: Theme) -> None:
         key=drawing.key,
         on_select=lambda: _choose_rank(view),
         selection_mode="points",
-        config=_CONFIG,
+        config=CONFIG,
         alt=drawing.alt,
     )
     st.caption("A click on a rank shows its steps below.")
@@ -137,7 +137,7 @@ def _breakdown(view: RunView, theme: Theme) -> int:
         key=steps.key,
         on_select=_choose_step,
         selection_mode="points",
-        config=_CONFIG,
+        config=CONFIG,
         alt=steps.alt,
     )
     return rank
@@ -169,9 +169,6 @@ def _memory(view: RunView, rank: int, theme: Theme) -> None:
                 _draw(drawing, theme)
 
 
-_CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False}
-
-
 def _lead(drawing: Drawing) -> None:
     if drawing.lead:
         st.markdown(f"**{plain(drawing.lead)}**{plain(drawing.rest)}")
@@ -179,4 +176,4 @@ def _lead(drawing: Drawing) -> None:
 
 def _draw(drawing: Drawing, theme: Theme) -> None:
     _lead(drawing)
-    st.plotly_chart(drawing.draw(theme), key=drawing.key, config=_CONFIG, alt=drawing.alt)
+    draw(drawing.draw(theme), drawing.key, drawing.alt)

@@ -10,6 +10,7 @@ import streamlit as st
 from diag.app.figures import tuning as figures
 from diag.app.formatting import UNKNOWN, counted, duration, plain, share, size
 from diag.app.theme import theme_of
+from diag.app.views.common import draw
 from diag.tune.history import History, Interval, Outcome, Round
 
 _COLOUR: dict[Outcome, Literal["green", "gray", "red"]] = {
@@ -33,7 +34,7 @@ def show(folder: Path, history: History) -> None:
         st.subheader("Predicted and measured", anchor="gains")
         figure = figures.gains(history, theme_of(st.context.theme.type))
         alt = "Predicted and measured gain of each change, milliseconds a step"
-        st.plotly_chart(figure, key="gains", config={"displaylogo": False, "displayModeBar": False}, alt=alt)
+        draw(figure, "gains", alt)
     for done in history.rounds:
         _round(done)
 

@@ -57,7 +57,7 @@ def _told(case: Case, base: Baseline, candidate: Candidate) -> Advice | str:
     share = likely / predicted.step_ns if predicted.step_ns else 0.0
     if share < LEAST_SHARE:
         return f"would change the step by {-share:+.1%}"
-    code = {api.value: text for api, text in _of_strategy(case, candidate.code).items()}
+    code = {api.value: text for api, text in code_for(case, candidate.code).items()}
     return Advice(
         id=candidate.id,
         finding=candidate.finding,
@@ -66,7 +66,7 @@ def _told(case: Case, base: Baseline, candidate: Candidate) -> Advice | str:
         predicted_gain_ns=(low, likely, high),
         memory_delta_bytes=candidate.memory_delta_bytes,
         risk=candidate.risk,
-        command=_command(case, candidate.settings),
+        command=command_for(case, candidate.settings),
         gain_share=round(share, 4),
         code=code,
         settings=dict(candidate.settings),
@@ -89,7 +89,8 @@ def memory_veto(delta: int | None, tables: Tables) -> str:
         return "how much device memory is free was not recorded, and it takes more"
     capacity = max(s.memory.capacity or 0 for t in tables.ranks.values() for s in t.steps if s.memory is not None)
     if delta > left - RESERVE * capacity:
-        return f"takes {delta / 1e6:,.0f} MB more device memory, and {left / 1e6:,.0f} MB are free"
+        kept = f"{RESERVE * capacity / 1e6:,.0f} MB of them must stay so"
+        return f"takes {delta / 1e6:,.0f} MB more device memory, and {left / 1e6:,.0f} MB are free; {kept}"
     return ""
 
 
@@ -109,7 +110,7 @@ def _cost(advice: Advice) -> tuple[int, int]:
     return advice.memory_delta_bytes or 0, sum(numbers)
 
 
-def _of_strategy(case: Case, code: Mapping[Api, str]) -> dict[Api, str]:
+def code_for(case: Case, code: Mapping[Api, str]) -> dict[Api, str]:
     """What is told of the run's own API first; of DDP and of sharded training nothing that is the other's."""
     own = case.strategy
     if own == Api.DDP:
@@ -118,7 +119,7 @@ def _of_strategy(case: Case, code: Mapping[Api, str]) -> dict[Api, str]:
     return dict(sorted(rest.items(), key=lambda item: item[0] != own))
 
 
-def _command(case: Case, settings: Mapping[str, Setting]) -> str:
+def command_for(case: Case, settings: Mapping[str, Setting]) -> str:
     """The bundled trainer's command with these settings; "" where something else was trained."""
     manifest = case.manifest
     if manifest is None or not settings or not manifest.argv or manifest.argv[0] != "run":

@@ -46,7 +46,8 @@ class Sizes:
 
 
 def sizes_of(program: Program) -> Sizes:
-    first = [c for c in program.collectives() if c.micro_batch == 0 and c.step == _usual_step(program)]
+    usual = _usual_step(program)
+    first = [c for c in program.collectives() if c.micro_batch == 0 and c.step == usual]
     forward = sorted((c for c in first if c.role == Role.GATHER_FORWARD), key=lambda c: c.unit)
     return Sizes(
         units=tuple(c.bytes for c in forward),

@@ -17,6 +17,7 @@ from .collective_table import collective_table
 from .efficiency import Totals, efficiency, totals
 from .kept_steps import windows_of
 from .layers import Window
+from .memory_table import traced_peak
 from .module_charge import accounted, charge, on_paths
 from .module_ranges import module_ranges
 from .peaks import peak_of
@@ -92,18 +93,9 @@ def _memory(rank: RankTables) -> MemoryPeak | None:
     allocated = max((m.allocated for m in samples if m.allocated is not None), default=None)
     reserved = max((m.reserved for m in samples if m.reserved is not None), default=None)
     if allocated is None or reserved is None:
-        return _traced_memory(rank)
+        return traced_peak(rank)
     capacity = max((m.capacity for m in samples if m.capacity is not None), default=None)
     return MemoryPeak(rank.rank, allocated, reserved, capacity)
-
-
-def _traced_memory(rank: RankTables) -> MemoryPeak | None:
-    """From the allocator's samples in traces recorded with ``profile_memory``; host memory is type 0."""
-    samples = [trace.counters.filter(pl.col("device_type") != 0) for trace in rank.traces]
-    held = [(int(s["allocated"].max()), int(s["reserved"].max())) for s in samples if len(s)]  # type: ignore[arg-type]
-    if not held:
-        return None
-    return MemoryPeak(rank.rank, max(a for a, _ in held), max(r for _, r in held), None)
 
 
 def _notes(attribution: Attribution, traced: int, with_modules: bool, with_collectives: bool) -> tuple[str, ...]:

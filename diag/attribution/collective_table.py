@@ -158,7 +158,7 @@ def _stat(row: _Row, members: Sequence[_Met], uncertainty_ns: int, gloo: bool, b
     matches = [met.match for met in members if met.match is not None]
     waits = _resolved([wait for match in matches for wait in match.wait_ns], uncertainty_ns)
     tails = _resolved([max(match.tail_ns) for match in matches], uncertainty_ns)
-    last = Counter(match.last_arriver for match in matches if waits).most_common(1)
+    last = Counter(match.last_arriver for match in matches if waits).most_common()
     transfers = _transfers(members, uncertainty_ns)
     timed = transfers or [(met, met.bound_ns) for met in members]
     total, time = sum(met.call.bytes for met, _ in timed), sum(ns for _, ns in timed)
@@ -193,6 +193,7 @@ def _stat(row: _Row, members: Sequence[_Met], uncertainty_ns: int, gloo: bool, b
         exposed_ns=sum(part.exposed_ns for part in parts),
         hidden_ns=sum(part.hidden_ns for part in parts),
         inferred=any(part.call.inferred for part in parts),
+        last_counts=tuple(last),
     )
 
 

@@ -18,9 +18,9 @@ from diag.breakdown import (
     Measure,
     ModuleTable,
 )
+from diag.kernel_names import short_name
 
 from .cells import UNKNOWN, ms, percent, print_columns, report_console, short, size
-from .kernel_names import short_name
 from .path_table import print_path
 
 _MOST_ROWS = 20

@@ -1,0 +1,35 @@
+"""What the pages share: their head, their figures, and sentences about what was not recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plotly.graph_objects as go
+import streamlit as st
+
+from diag.app.formatting import counted, listing, plain, prose
+from diag.app.run_view import RunView
+
+CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False}
+EMPTY = "-"  # a cell of which nothing is known
+
+
+def head(title: str, view: RunView, what: str) -> None:
+    """The page's title, and what it shows: of which run, over which steps and ranks."""
+    st.title(title)
+    run = view.result.tables.root.resolve().name
+    steps = f"{view.counted.sum():,} of {counted(len(view.steps), 'step')}"
+    st.caption(plain(f"{what} · {run} · {listing(view.ranks)} · {steps} counted"))
+
+
+def draw(figure: go.Figure, key: str, alt: str) -> None:
+    st.plotly_chart(figure, key=key, config=CONFIG, alt=alt)
+
+
+def nothing(sentence: str, hint: str = "") -> None:
+    """Said where a page would be empty: what is not there, and what records it (commands between backticks)."""
+    st.info(f"{prose(sentence)} {prose(hint)}".strip(), icon=":material/info:")
+
+
+def bullets(items: tuple[str, ...]) -> str:
+    return "\n".join(f"- {plain(item)}" for item in items)

@@ -1,0 +1,149 @@
+"""This run against another of the folder: in which part of the step the difference is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from diag.api import Comparison, compare_runs, list_runs
+from diag.app.address import choose
+from diag.app.figures import compare as figures
+from diag.app.formatting import counted, duration, plain, prose, share
+from diag.app.opening import opened
+from diag.app.run_view import RunView
+from diag.app.theme import theme_of
+from diag.app.views.common import bullets, draw, head
+from diag.errors import DiagError
+from diag.model import Bottleneck
+
+_TYPED = "another path …"
+_PATH = "path"
+
+
+def show(view: RunView, root: Path) -> None:
+    head("Compare", view, "The critical path of another run's steps against this run's")
+    other = _other(view, root)
+    if other is None:
+        return
+    try:
+        against = opened(other)
+    except DiagError as error:
+        st.error(
+            plain(f"{error.path}: {error.message}" if error.path else error.message), title="This cannot be compared"
+        )
+        if error.hint:
+            st.info(prose(error.hint), icon=":material/lightbulb:")
+        return
+    found = compare_runs(against.result, view.result)
+    _differences(found, against, view)
+
+
+def _other(view: RunView, root: Path) -> Path | None:
+    """The run to compare with, inside the folder that the dashboard was given; None where there is none yet."""
+    own = view.result.tables.root.resolve()
+    runs = {run.name: run for run in list_runs(root) if run.resolve() != own}
+    left, right = st.columns(2)
+    with left:
+        picked = choose(
+            "Compare with", [*runs, _TYPED], param="with", default=next(iter(runs), _TYPED), within=view.run["path"]
+        )
+    if picked != _TYPED:
+        return runs[picked]
+    if _PATH not in st.session_state and _PATH in st.query_params:
+        st.session_state[_PATH] = st.query_params[_PATH]
+    with right:
+        typed = st.text_input("Path of a run", key=_PATH, placeholder="inside the folder that is shown")
+    if not typed:
+        st.query_params.pop(_PATH, None)
+        return None
+    st.query_params[_PATH] = typed
+    found = inside(root, typed)
+    if found is None:
+        st.error(plain(f"{typed}: not in {root}"), title="This cannot be compared")
+    return found
+
+
+def inside(root: Path, typed: str) -> Path | None:
+    """The path that was typed, from the folder if it is relative; None where it leads out of it, by a link as well."""
+    folder = root.resolve()
+    try:
+        found = (folder / typed).resolve()
+    except (OSError, ValueError):
+        return None
+    return found if found.is_relative_to(folder) else None
+
+
+def _differences(found: Comparison, against: RunView, view: RunView) -> None:
+    before, after = against.result.tables.root.resolve().name, view.result.tables.root.resolve().name
+    if found.not_comparable:
+        st.warning("Not comparable, because:\n" + bullets(found.not_comparable), icon=":material/difference:")
+    _numbers(found, before)
+    st.subheader("Where the difference is", anchor="difference")
+    draw(
+        figures.flow(found, before, after, theme_of(st.context.theme.type)),
+        "flow",
+        f"From the step of {before} to the step of {after} in milliseconds, by kind of time",
+    )
+    st.caption(
+        plain(
+            f"From {before} ({counted(found.steps[0], 'step')}) to {after} ({counted(found.steps[1], 'step')}). Lines: "
+            "95% intervals from the steps of both; hatched where one includes zero. Two runs of one configuration "
+            "differ by more than their steps say: repeat a run to be sure of a small difference."
+        )
+    )
+    st.table(
+        [
+            {
+                "Kind": figures.PART_OF[part.kind].value.partition(":")[0],
+                "Before": duration(part.before_ns),
+                "After": duration(part.after_ns),
+                "Difference": _signed(part.ns[1]),
+                "Between": f"{_signed(part.ns[0])} and {_signed(part.ns[2])}",
+            }
+            for part in found.parts
+        ],
+        border="horizontal",
+        hide_index=True,
+    )
+    _verdicts(against, view, before, after)
+    if found.notes:
+        st.markdown(bullets(tuple(f"{note[:1].upper()}{note[1:]}." for note in found.notes)))
+
+
+def _numbers(found: Comparison, before: str) -> None:
+    columns = st.columns(3)
+    columns[0].metric(plain(f"Step of {before}"), duration(found.before_ns), border=True)
+    columns[1].metric(
+        "This run's step",
+        duration(found.after_ns),
+        delta=f"{found.ns[1] / found.before_ns:.1%}" if found.before_ns else None,
+        delta_color="inverse" if found.sure else "off",
+        border=True,
+    )
+    columns[2].metric(
+        "Difference",
+        _signed(found.ns[1]),
+        border=True,
+        help=f"Between {_signed(found.ns[0])} and {_signed(found.ns[2])}"
+        + ("." if found.sure else ": it may be none at all."),
+    )
+
+
+def _verdicts(against: RunView, view: RunView, before: str, after: str) -> None:
+    rows: list[dict[str, Any]] = []
+    for name, one in ((before, against), (after, view)):
+        rows.append(
+            {
+                "Run": plain(name),
+                "Verdict": plain(one.result.verdict.headline),
+                "Communication": share(one.result.share_of(Bottleneck.COMMUNICATION)),
+                "Data": share(one.result.share_of(Bottleneck.DATA)),
+            }
+        )
+    st.table(rows, border="horizontal", hide_index=True)
+
+
+def _signed(ns: int) -> str:
+    return f"{'+' if ns > 0 else '-' if ns < 0 else ''}{duration(abs(ns))}"

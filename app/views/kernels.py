@@ -1,0 +1,230 @@
+"""Kernels or operators by time, modules, how well the device's arithmetic is used, and the critical path by module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from diag.app.address import choose
+from diag.app.figures import kernels as figures
+from diag.app.formatting import UNKNOWN, counted, duration, plain, share
+from diag.app.run_view import RunView
+from diag.app.theme import Theme, theme_of
+from diag.app.views.common import EMPTY, draw, head, nothing
+from diag.breakdown import Bound, Efficiency, KernelStat, KernelTable, Measure, ModuleStat, ModuleTable, PathTable
+
+_MOST_ROWS = 200
+_FROM = {"shapes": "measured", "class": "inferred"}  # from recorded shapes, or from the class of kernel
+
+
+def show(view: RunView) -> None:
+    found = view.result.breakdowns
+    on_device = found.kernels.unit == "kernel"
+    what = "Kernels and modules" if on_device else "Operators and modules"
+    head(what, view, f"{'Device' if on_device else 'Operator'} time in the traced steps, means of a rank and step")
+    theme = theme_of(st.context.theme.type)
+    if not found.kernels.rows:
+        nothing(
+            "No trace covers a counted step, so kernels and modules are not known.",
+            "`diag run` records a window of three steps; `--trace-active` asks for more.",
+        )
+    else:
+        _efficiency(found.efficiency)
+        _kernels(found.kernels, theme)
+        _modules(view, found.modules, theme)
+    _path(found.path, theme)
+    for note in found.notes:
+        if "module" in note:
+            st.caption(plain(f"{note[:1].upper()}{note[1:]}."))
+
+
+def _efficiency(found: Efficiency) -> None:
+    st.subheader("Efficiency", anchor="efficiency")
+    measures = (
+        ("MFU", found.mfu, "Model FLOPs utilisation: the model's own arithmetic, of the device's dense peak."),
+        ("HFU", found.hfu, "Hardware FLOPs utilisation: recomputation included."),
+        ("Recomputed", found.recompute_share, "Of the compute time: forward that the backward repeats."),
+        ("Contention", found.contention_share, "By how much kernels beside communication take longer than alone."),
+    )
+    columns = st.columns(len(measures))
+    for column, (name, measure, what) in zip(columns, measures, strict=True):
+        basis = measure.basis or f"Not known: {measure.reason}."
+        column.metric(name, _measure(measure), border=True, help=plain(f"{what} {basis}"))
+    for reason, names in _unknown(measures).items():
+        st.caption(plain(f"{' and '.join(names)} not known: {reason}."))
+
+
+def _measure(measure: Measure) -> str:
+    if measure.value is None:
+        return UNKNOWN
+    return f"{measure.value:.1%}" if measure.value >= 0.01 else f"{measure.value:.2%}"
+
+
+def _unknown(measures: tuple[tuple[str, Measure, str], ...]) -> dict[str, list[str]]:
+    """Measures that are not known, by the reason."""
+    found: dict[str, list[str]] = {}
+    for name, measure, _ in measures:
+        if measure.value is None:
+            found.setdefault(measure.reason or "nothing says why", []).append(name)
+    return found
+
+
+def _kernels(table: KernelTable, theme: Theme) -> None:
+    on_device = table.unit == "kernel"
+    st.subheader("Kernels" if on_device else "Operators", anchor="kernels")
+    shown = min(figures.MOST_BARS, len(table.rows))
+    busy = duration(table.busy_ns / max(1, table.rank_steps))
+    who = "The device" if on_device else "The host"
+    within = "" if on_device else ", each without the operators inside it"
+    st.markdown(
+        plain(
+            f"{who} is busy {busy} of a rank and step (overlaps counted twice), over "
+            f"{counted(table.rank_steps, 'traced step')} of all ranks together. The {shown} of "
+            f"{counted(len(table.rows), table.unit)} that take most{within}:"
+        )
+    )
+    draw(figures.kernels(table, theme), "kernels", f"Milliseconds a step of the {shown} {table.unit}s that take most")
+    st.dataframe(
+        [_kernel(row, table.rank_steps) for row in table.rows[:_MOST_ROWS]],
+        key="kernel-table",
+        hide_index=True,
+        placeholder=EMPTY,
+        # An operator is no other operator's, and nothing runs beside it.
+        column_order=[name for name in _KERNEL if on_device or name not in ("Operator", "Exposed")],
+        column_config=_kernel_columns(),
+        alt=f"Every {table.unit} with its kind, time and what limits it",
+    )
+    said = []
+    if len(table.rows) > _MOST_ROWS:
+        said.append(f"{len(table.rows) - _MOST_ROWS:,} more take less.")
+    peak = table.peak
+    if peak is not None and peak.ridge is not None:
+        said.append(
+            f"{peak.name}: {peak.tflop_s:,g} TFLOP/s and {peak.gb_s:,g} GB/s, so arithmetic is the limit from "
+            f"{peak.ridge:.0f} FLOPs a byte on."
+        )
+    if any(row.bound != Bound.UNKNOWN and row.bound_from != "shapes" for row in table.rows):
+        said.append("Inferred: from the class of kernel, not measured; traces with record_shapes=True tell it.")
+    if said:
+        st.caption(plain(" ".join(said)))
+
+
+_KERNEL = (
+    "Name", "Operator", "Kind", "Calls", "Time, ms", "Share", "Exposed", "Mean, µs", "Longest, µs", "Bound by",
+    "Bound is", "TFLOP/s", "GB/s",
+)  # fmt: skip
+
+
+def _kernel(row: KernelStat, rank_steps: int) -> dict[str, Any]:
+    steps = max(1, rank_steps)
+    return {
+        "Name": row.name,
+        "Operator": row.operator or None,
+        "Kind": str(row.kind),
+        "Calls": row.count / steps,
+        "Time, ms": row.total_ns / steps / 1e6,
+        "Share": row.share,
+        "Exposed": row.exposed_ns / row.total_ns if row.total_ns else None,
+        "Mean, µs": row.mean_ns / 1e3,
+        "Longest, µs": row.max_ns / 1e3,
+        "Bound by": None if row.bound == Bound.UNKNOWN else str(row.bound),
+        "Bound is": None if row.bound == Bound.UNKNOWN else _FROM.get(row.bound_from, row.bound_from),
+        "TFLOP/s": row.tflop_s,
+        "GB/s": row.gb_s,
+    }
+
+
+def _kernel_columns() -> dict[str, Any]:
+    number = st.column_config.NumberColumn
+    return {
+        "Name": st.column_config.TextColumn(width="medium", pinned=True),
+        "Operator": st.column_config.TextColumn(width="small", help="That launched most of it."),
+        "Calls": number(format="%.1f", help="Of a rank and step."),
+        "Time, ms": number(format="%.3f", help="Of a rank and step."),
+        "Share": number(format="percent", help="Of the busy time."),
+        "Exposed": number(format="percent", help="Not hidden by work of higher priority: compute hides communication."),
+        "Mean, µs": number(format="%.1f"),
+        "Longest, µs": number(format="%.1f"),
+        "Bound by": st.column_config.TextColumn(help="The device's arithmetic or its memory."),
+        "Bound is": st.column_config.TextColumn(help="Measured from recorded shapes, or inferred from the kind."),
+        "TFLOP/s": number(format="%.3g", help="Over the calls whose shapes are known."),
+        "GB/s": number(format="%.3g", help="Over the calls whose shapes are known."),
+    }
+
+
+def _modules(view: RunView, tables: tuple[ModuleTable, ...], theme: Theme) -> None:
+    st.subheader("Modules", anchor="modules")
+    if not tables:
+        nothing(
+            "No module is named in the traces.",
+            "Record stacks (`diag run --trace-stacks`), or put `record_function(name)` around modules.",
+        )
+        return
+    by_source = {table.source: table for table in tables}
+    source = tables[0].source
+    if len(tables) > 1:
+        source = choose("As named by", list(by_source), param="modules", default=source, within=view.run["path"])
+    table = by_source[source]
+    if not table.rows:
+        nothing("No module ran in the counted steps.")
+        return
+    draw(figures.modules(table, theme), "modules", "Milliseconds a step in each module, forward and backward")
+    st.dataframe(
+        [_module(row, table.rank_steps) for row in table.rows[:_MOST_ROWS]],
+        key="module-table",
+        hide_index=True,
+        placeholder=EMPTY,
+        column_config=_module_columns(),
+        alt="Time of each module",
+    )
+    said = [f"Named by {source}; submodules are included in forward and backward, communication in nothing."]
+    if table.unattributed_ns and table.busy_ns:
+        said.append(f"In no module: {share(table.unattributed_ns / table.busy_ns)} of the busy time.")
+    st.caption(plain(" ".join(said)))
+
+
+def _module(row: ModuleStat, rank_steps: int) -> dict[str, Any]:
+    steps = max(1, rank_steps)
+    return {
+        "Module": row.name,
+        "Inside": row.parent or None,
+        "Calls": row.calls / steps,
+        "Forward, ms": row.forward_ns / steps / 1e6,
+        "Backward, ms": row.backward_ns / steps / 1e6,
+        "Recomputed, ms": row.recompute_ns / steps / 1e6,
+        "Own, ms": row.self_ns / steps / 1e6,
+        "Share": row.share,
+        "Host, ms": row.host_ns / steps / 1e6,
+    }
+
+
+def _module_columns() -> dict[str, Any]:
+    number = st.column_config.NumberColumn
+    times = {name: number(format="%.3f") for name in ("Forward, ms", "Backward, ms")}
+    return {
+        "Module": st.column_config.TextColumn(width="medium"),
+        "Calls": number(format="%.1f", help="Of a rank and step."),
+        **times,
+        "Recomputed, ms": number(format="%.3f", help="Its forward, repeated in the backward; a part of backward."),
+        "Own, ms": number(format="%.3f", help="In none of its submodules."),
+        "Share": number(format="percent", help="Of the busy time."),
+        "Host, ms": number(format="%.3f", help="That the host was inside."),
+    }
+
+
+def _path(table: PathTable, theme: Theme) -> None:
+    st.subheader("Critical path by module", anchor="path")
+    if not table.rows:
+        nothing("No step counts, so there is no critical path to show.")
+        return
+    draw(figures.path(table, theme), "path", "Milliseconds a step of the critical path by rank, kind and module")
+    basis = "traced" if table.traced else "counted, of which none is traced: no module is known"
+    inside = share(table.in_modules_ns / table.total_ns) if table.total_ns else "0%"
+    shown = min(figures.MOST_BARS, len(table.rows))
+    st.caption(
+        plain(
+            f"What everybody waited for in {counted(len(table.steps), 'step')} ({basis}): the {shown} largest of "
+            f"{len(table.rows):,}. In a module: {inside} of the path."
+        )
+    )

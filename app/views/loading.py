@@ -1,0 +1,155 @@
+"""The input pipeline: who waits for data, in which steps, with which loader; copies to the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from diag.api import LoadingTable
+from diag.app.figures import loading as figures
+from diag.app.figures.common import MOST_RANK_BARS
+from diag.app.formatting import UNKNOWN, counted, duration, plain, share
+from diag.app.parts import Part
+from diag.app.run_view import RunView
+from diag.app.theme import Theme, theme_of
+from diag.app.views.common import EMPTY, draw, head, nothing
+from diag.model import Bottleneck, Severity
+
+
+def show(view: RunView) -> None:
+    table = view.result.loading
+    head("Input pipeline", view, "Waiting for data and copies to the device, means of a step")
+    theme = theme_of(st.context.theme.type)
+    culprits = _findings(view)
+    _loader(view, table)
+    st.subheader("Waiting for data", anchor="waiting")
+    if not any(row.wait_max_ns for row in table.rows):
+        nothing(
+            "No wait for a loader was seen in the counted steps.",
+            "It shows in the steps that `diag run` records, and in traces of loops over a torch DataLoader.",
+        )
+    else:
+        _waits(view, table, culprits, theme)
+    _copies(view, table, theme)
+    _rows(table)
+
+
+def _findings(view: RunView) -> tuple[int, ...]:
+    """What was found about data, said; the ranks at fault for it."""
+    found = [f for f in view.result.examination.findings if f.bottleneck == Bottleneck.DATA]
+    for finding in found:
+        text = plain(f"{finding.title} ({share(finding.share)} of the step). {finding.action}")
+        if finding.severity == Severity.HEALTHY:
+            st.info(text, icon=":material/info:")
+        else:
+            show_it = st.error if finding.severity == Severity.CRITICAL else st.warning
+            show_it(text, icon=":material/database:")
+    if not found:
+        st.success("No finding about data: the loaders keep up.", icon=":material/check_circle:")
+    return tuple(dict.fromkeys(rank for finding in found for rank in finding.ranks))
+
+
+def _loader(view: RunView, table: LoadingTable) -> None:
+    columns = st.columns(5)
+    columns[0].metric(
+        "Data wait",
+        share(view.result.share_of(Bottleneck.DATA)),
+        border=True,
+        help="Of the critical path, copies that nothing hides included: what faster input would save.",
+    )
+    columns[1].metric(
+        "Loader processes",
+        UNKNOWN if table.workers is None else f"{table.workers:,}",
+        border=True,
+        help="Of each rank; 0: the training loads its batches itself. Recorded for the bundled trainer.",
+    )
+    columns[2].metric(
+        "Prefetch factor",
+        UNKNOWN if table.prefetch_factor is None else f"{table.prefetch_factor:,}",
+        border=True,
+        help="Batches that each loader process keeps ready.",
+    )
+    columns[3].metric(
+        "Queue, batches",
+        UNKNOWN if table.queue is None else f"{table.queue:,}",
+        border=True,
+        help="Ready at most: processes times prefetch factor. How many were ready in each step is not recorded.",
+    )
+    columns[4].metric(
+        "Page-locked batches",
+        UNKNOWN if table.pin_memory is None else "yes" if table.pin_memory else "no",
+        border=True,
+        help="Copies to a device run beside the training only from page-locked memory.",
+    )
+
+
+def _waits(view: RunView, table: LoadingTable, culprits: tuple[int, ...], theme: Theme) -> None:
+    if len(table.rows) <= MOST_RANK_BARS:
+        draw(
+            figures.ranks(table, culprits, theme),
+            "loader-ranks",
+            "Milliseconds a step that each rank waits for its loader, and that the others wait because of it",
+        )
+    worst = max(table.rows, key=lambda row: row.excess_ns or 0)
+    if worst.excess_ns and worst.rank in culprits:
+        st.markdown(
+            plain(
+                f"Rank {worst.rank} waits {duration(worst.excess_ns)} a step longer for its loader than the others do."
+            )
+        )
+    if Part.DATA in view.parts:
+        st.markdown("**Every step.** Waiting for the loader, by rank.")
+        draw(figures.field(view, culprits, theme), "loader-steps", "Milliseconds that each rank waited in each step")
+
+
+def _copies(view: RunView, table: LoadingTable, theme: Theme) -> None:
+    st.subheader("Copies to the device", anchor="copies")
+    if not view.result.tables.on_device:
+        nothing("The run is on a CPU: there is no device to copy to.")
+        return
+    if not any(row.host_copy_ns or row.exposed_copy_ns for row in table.rows):
+        nothing("No copy was seen that anything waited for.", "`diag run` records them with its traces.")
+        return
+    if len(table.rows) <= MOST_RANK_BARS:
+        draw(figures.copies(table, theme), "copies", "Milliseconds a step of copies to the device on each rank")
+
+
+def _rows(table: LoadingTable) -> None:
+    st.subheader("Every rank", anchor="table")
+    number = st.column_config.NumberColumn
+    rows: list[dict[str, Any]] = [
+        {
+            "Rank": row.rank,
+            "Host": row.host,
+            "Waits, ms": row.wait_mean_ns / 1e6,
+            "Median, ms": row.wait_median_ns / 1e6,
+            "At most, ms": row.wait_max_ns / 1e6,
+            "Of the step": row.wait_share,
+            "Steps that wait": row.waited_steps,
+            "Beyond others, ms": None if row.excess_ns is None else row.excess_ns / 1e6,
+            "Others wait, ms": row.others_waited_ns / 1e6,
+            "Host copies, ms": None if row.host_copy_ns is None else row.host_copy_ns / 1e6,
+            "Exposed copies, ms": row.exposed_copy_ns / 1e6,
+        }
+        for row in table.rows
+    ]
+    st.dataframe(
+        rows,
+        key="loader-table",
+        hide_index=True,
+        placeholder=EMPTY,
+        column_config={
+            "Waits, ms": number(format="%.3f", help="Mean of the counted steps."),
+            "Median, ms": number(format="%.3f"),
+            "At most, ms": number(format="%.3f", help="The longest of the counted steps."),
+            "Of the step": number(format="percent"),
+            "Steps that wait": number(format="percent", help="Part of the steps with a wait of 2% of them or more."),
+            "Beyond others, ms": number(format="%.3f", help="Beyond the median of the other ranks."),
+            "Others wait, ms": number(format="%.3f", help="For this rank, because its loader was later than theirs."),
+            "Host copies, ms": number(format="%.3f", help="In the training's own copies, as its host sees them."),
+            "Exposed copies, ms": number(format="%.3f", help="On the device, with nothing beside them."),
+        },
+        alt="Waiting for data and copies of each rank",
+    )
+    st.caption(plain(f"Means of {counted(len(table.steps), 'counted step')}."))

@@ -1,0 +1,179 @@
+"""Memory: peaks against the capacity, growth over the steps, the allocator's troubles, and what the model needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from diag.api import MemoryTable
+from diag.app.address import choose
+from diag.app.figures import memory as figures
+from diag.app.figures.common import MOST_RANK_BARS
+from diag.app.formatting import UNKNOWN, counted, plain, share, size
+from diag.app.run_view import Memory, RunView
+from diag.app.theme import Theme, theme_of
+from diag.app.views.common import EMPTY, draw, head, nothing
+from diag.model import Severity
+
+_FINDINGS = ("allocator-retries", "near-out-of-memory", "recompute-with-memory-free")
+
+
+def show(view: RunView) -> None:
+    table, memory = view.result.memory, view.memory
+    what = "Peaks of the device's allocator" if table.on_device else "Resident memory of the training processes"
+    head(
+        "Memory", view, (f"{what}, of every step" if table.of_steps else what) if table.rows else "Memory of each rank"
+    )
+    if not table.rows:
+        nothing("Memory was not recorded.", "`diag run` records it of every step, traces with `profile_memory=True`.")
+        _states(table, None)
+        return
+    theme = theme_of(st.context.theme.type)
+    _numbers(table)
+    _findings(view)
+    if memory is not None and table.of_steps:
+        _peaks(view, memory, theme)
+        _growth(view, memory, theme)
+    else:
+        nothing("The peaks are those of the traces' samples.", "Memory of every step takes `diag run`.")
+    _states(table, theme)
+    _rows(table)
+
+
+def _numbers(table: MemoryTable) -> None:
+    rows = table.rows
+    fullest = max(rows, key=lambda row: row.peak)
+    capacity = min((row.capacity for row in rows if row.capacity), default=None)
+    retries = [row.retries for row in rows if row.retries is not None]
+    loose = max((row.fragmentation for row in rows if row.fragmentation is not None), default=None)
+    columns = st.columns(4)
+    columns[0].metric(
+        "Largest peak" if capacity is None else f"Largest peak, of {size(capacity)}",
+        size(fullest.peak),
+        border=True,
+        help=f"Of rank {fullest.rank}: "
+        + ("reserved by the allocator." if table.on_device else "the process's resident set, libraries included."),
+    )
+    columns[1].metric(
+        "Grows, a step",
+        _growth_text(max((row.growth_per_step for row in rows if row.growth_per_step is not None), default=None)),
+        border=True,
+        help="Median slope over the counted steps, of the rank where it is steepest.",
+    )
+    columns[2].metric(
+        "Reserved, never used",
+        UNKNOWN if loose is None else share(loose),
+        border=True,
+        help="Fragmentation: of what the allocator reserves at its peak, the part that was never allocated at once. "
+        "Unknown on a CPU.",
+    )
+    columns[3].metric(
+        "Allocations tried again",
+        f"{sum(retries):,}" if retries else UNKNOWN,
+        border=True,
+        help="Of all ranks, since the first recorded step; each frees the allocator's whole cache. Unknown on a CPU.",
+    )
+
+
+def _growth_text(growth: int | None) -> str:
+    if growth is None:
+        return UNKNOWN
+    return f"{'+' if growth > 0 else ''}{size(growth)}"
+
+
+def _findings(view: RunView) -> None:
+    for finding in view.result.examination.findings:
+        if finding.id in _FINDINGS:
+            show_it = st.error if finding.severity == Severity.CRITICAL else st.warning
+            show_it(plain(f"{finding.title}. {finding.action}"), icon=":material/memory:")
+
+
+def _peaks(view: RunView, memory: Memory, theme: Theme) -> None:
+    st.subheader("Peaks", anchor="peaks")
+    if len(view.ranks) > MOST_RANK_BARS:
+        draw(figures.field(view, memory, theme), "memory-field", "Peak memory of each rank in each step")
+    else:
+        draw(figures.peaks(view, memory, theme), "memory-peaks", "Peak memory of each rank")
+
+
+def _growth(view: RunView, memory: Memory, theme: Theme) -> None:
+    st.subheader("Over the steps", anchor="growth")
+    if len(view.ranks) <= figures.MOST_LINES:
+        draw(figures.every_rank(view, memory, theme), "memory-lines", "Memory of every rank by step")
+        return
+    fullest = max(view.result.memory.rows, key=lambda row: row.peak).rank
+    names = [str(rank) for rank in view.ranks]
+    rank = int(choose("Rank", names, param="rank", default=str(fullest), within=view.run["path"]))
+    draw(figures.history(view, memory, rank, theme), "memory-steps", f"Peak memory of rank {rank} by step")
+
+
+def _states(table: MemoryTable, theme: Theme | None) -> None:
+    st.subheader("What the model needs", anchor="states")
+    estimate = table.estimate
+    if estimate.states is None:
+        nothing(
+            f"Not known: {estimate.reason}.", "The manifest of `diag run` says it for the bundled trainer's models."
+        )
+        return
+    states = estimate.states
+    columns = st.columns(4)
+    for column, name, value in zip(
+        columns,
+        ("Parameters", "Gradients", "Optimizer states", "Together, on each rank"),
+        (states.parameters, states.gradients, states.optimizer, states.total),
+        strict=True,
+    ):
+        column.metric(name, size(value), border=True)
+    st.caption(plain(f"By formula, not measured: {estimate.basis}."))
+    if theme is None or len(table.rows) > MOST_RANK_BARS:
+        return
+    draw(
+        figures.against_states(table, theme), "states", "Peak of each rank: the model's states by formula, and the rest"
+    )
+    rest = (
+        "activations, gathered units and buffers" if table.on_device else "Python, libraries, batches and activations"
+    )
+    below = [row.rank for row in table.rows if row.allocated < states.total]
+    said = f"The rest: {rest}."
+    if below:
+        said += (
+            f" On {counted(len(below), 'rank')} the peak is below the formula's sum: not all of it was there at once."
+        )
+    st.caption(plain(said))
+
+
+def _rows(table: MemoryTable) -> None:
+    st.subheader("Every rank", anchor="table")
+    number = st.column_config.NumberColumn
+    device = table.on_device
+    held = "Allocated, GB" if device else "Resident, GB"
+    rows: list[dict[str, Any]] = []
+    for row in table.rows:
+        cells: dict[str, Any] = {"Rank": row.rank, held: row.allocated / 1e9}
+        if device:
+            cells |= {
+                "Reserved, GB": None if row.reserved is None else row.reserved / 1e9,
+                "Capacity, GB": None if row.capacity is None else row.capacity / 1e9,
+                "Never used": row.fragmentation,
+                "Retries": row.retries,
+                "Out of memory": row.ooms,
+            }
+        cells["Grows, MB a step"] = None if row.growth_per_step is None else row.growth_per_step / 1e6
+        rows.append(cells)
+    st.dataframe(
+        rows,
+        key="memory-table",
+        hide_index=True,
+        placeholder=EMPTY,
+        column_config={
+            held: number(format="%.3f", help="The largest of all steps."),
+            "Reserved, GB": number(format="%.3f", help="By the allocator: the largest of all steps."),
+            "Capacity, GB": number(format="%.1f"),
+            "Never used": number(format="percent", help="Of what is reserved in the fullest step."),
+            "Retries": number(format="localized", help="Allocations tried again since the first recorded step."),
+            "Out of memory": number(format="localized", help="Errors since the first recorded step."),
+            "Grows, MB a step": number(format="%.3f", help="Median slope over the counted steps."),
+        },
+        alt="Memory of each rank",
+    )

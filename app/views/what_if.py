@@ -1,0 +1,151 @@
+"""Settings to choose, and at once what they would gain together by replay, cost in memory, and take for granted."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from diag.api import Change, Prospect
+from diag.app.address import choose
+from diag.app.figures import what_if as figures
+from diag.app.formatting import UNKNOWN, duration, plain, share, size
+from diag.app.run_view import RunView
+from diag.app.theme import theme_of
+from diag.app.views.common import bullets, draw, head, nothing
+from diag.model import Risk
+
+AS_IT_IS = "as-it-is"
+_RISK = {
+    Risk.MEMORY: "the fit into memory",
+    Risk.NUMERICS: "the numbers that the training computes",
+    Risk.CORRECTNESS: "what the training means",
+}
+
+
+def show(view: RunView) -> None:
+    head("What if", view, "Step time with other settings, predicted by replaying the recorded steps")
+    with st.spinner("Replaying the steps…", show_time=True):
+        offered = view.result.what_if
+    if offered.refused:
+        nothing(
+            f"Nothing can be predicted: {offered.refused}.",
+            "The replay needs every rank's steps and collectives, on a device with a profiler window: "
+            "`diag run` records them.",
+        )
+        return
+    if not offered.changes:
+        nothing(
+            "No setting is proposed for this run: what was found is nothing that a setting known here would mend, or "
+            "costs less than a twentieth of the step. The overview says what was found and what to do."
+        )
+        return
+    chosen = _choose(view, offered.changes)
+    with st.spinner("Replaying the steps with the chosen settings…", show_time=True):
+        together = offered.predict([change.id for change in chosen])
+        rows = [(change.change, offered.predict([change.id])) for change in chosen] if len(chosen) > 1 else []
+    _numbers(view, together)
+    if not chosen:
+        st.markdown("Nothing is changed: choose settings above.")
+        return
+    if together.refused:
+        st.warning(plain(f"Not predicted: {together.refused}."), icon=":material/block:")
+    name = figures.TOGETHER if rows else chosen[0].change
+    st.subheader("Step time", anchor="step-time")
+    draw(
+        figures.steps([*rows, (name, together)], theme_of(st.context.theme.type)),
+        "prospects",
+        "Milliseconds a step as measured and as predicted with the chosen settings",
+    )
+    st.caption("The lines are the intervals in which a measurement is expected.")
+    for change, (_, prospect) in zip(chosen, rows, strict=False):
+        if prospect.refused:
+            st.markdown(plain(f"{change.change}, alone: not predicted, {prospect.refused}."))
+    if not together.refused:
+        _how(together)
+
+
+def _choose(view: RunView, changes: tuple[Change, ...]) -> list[Change]:
+    """One list a knob; the best advice is chosen until somebody chooses otherwise."""
+    advised = {advice.id for advice in view.result.advice[:1]}
+    by_knob: dict[str, list[Change]] = {}
+    for change in changes:
+        by_knob.setdefault(change.knob, []).append(change)
+    chosen: list[Change] = []
+    columns = st.columns(2)
+    for at, (knob, own) in enumerate(by_knob.items()):
+        texts = {change.id: change.change for change in own}
+        default = next((change.id for change in own if change.id in advised), AS_IT_IS)
+        with columns[at % 2]:
+            picked = choose(
+                knob.capitalize(),
+                [AS_IT_IS, *texts],
+                param=knob.replace(" ", "-"),
+                default=default,
+                within=view.run["path"],
+                format_func=lambda name, texts=texts: texts.get(name, "as it is"),  # type: ignore[misc]
+            )
+        chosen += [change for change in own if change.id == picked]
+    return chosen
+
+
+def _numbers(view: RunView, prospect: Prospect) -> None:
+    low, likely, high = prospect.new_step_ns
+    gains = not prospect.refused and bool(prospect.changes)
+    columns = st.columns(4)
+    columns[0].metric("Step time now", duration(prospect.step_ns), border=True, help="Mean of the replayed steps.")
+    columns[1].metric(
+        "Predicted",
+        duration(likely) if gains else UNKNOWN if prospect.refused else duration(prospect.step_ns),
+        border=True,
+        delta=f"{duration(low)} to {duration(high)}" if gains else None,
+        delta_color="off",
+        delta_arrow="off",
+        help="Below: the interval in which a measurement is expected." if gains else None,
+    )
+    columns[2].metric(
+        "Gain",
+        share(prospect.gain_share) if gains else UNKNOWN if prospect.refused else "0%",
+        delta=f"{duration(prospect.gain_ns[1])} a step" if gains else None,
+        delta_color="off",
+        delta_arrow="off",
+        border=True,
+        help=f"Between {duration(prospect.gain_ns[0])} and {duration(prospect.gain_ns[2])} a step. "
+        f"The replay of the unchanged steps misses them by {prospect.replay_error:.1%}."
+        if gains
+        else None,
+    )
+    delta, room = prospect.memory_delta_bytes, prospect.headroom_bytes
+    on_device = view.result.tables.on_device
+    columns[3].metric(
+        "Device memory",
+        UNKNOWN if delta is None else f"{'+' if delta > 0 else ''}{size(delta)}",
+        delta=None if room is None else f"of {size(room)} free",
+        delta_color="off",
+        delta_arrow="off",
+        border=True,
+        help="Each rank's, more than now." if on_device else "Of a device; this run is on a CPU, so nothing is vetoed.",
+    )
+    if prospect.memory_veto:
+        st.error(plain(f"Does not fit: {prospect.memory_veto}."), icon=":material/memory:")
+
+
+def _how(prospect: Prospect) -> None:
+    if prospect.assumptions:
+        st.subheader("Taken for granted", anchor="assumptions")
+        st.markdown(bullets(prospect.assumptions))
+    st.subheader("How", anchor="how")
+    risks = tuple(f"{_RISK[c.risk]}: {c.change}" for c in prospect.changes if c.risk in _RISK)
+    if risks:
+        st.markdown("What it may break:\n" + bullets(risks))
+    if prospect.command:
+        st.markdown("Try it:")
+        st.code(prospect.command, language="bash", wrap_lines=True)
+    else:
+        st.markdown("The bundled trainer has no command for all of this; by API:")
+    for code in prospect.code:
+        if not code.by_api:
+            st.markdown(plain(f"{code.change}: no setting, but what it would be worth."))
+            continue
+        with st.expander(plain(code.change), expanded=not prospect.command):
+            for api, text in code.by_api.items():
+                st.caption(api)
+                st.code(text, language="python", wrap_lines=True)

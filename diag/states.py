@@ -1,0 +1,98 @@
+"""How much memory the states of a model take on each rank, by component and strategy: formulas, nothing measured.
+
+Sources: Rajbhandari et al., ZeRO (arXiv 1910.02054), section 3.1 and figure 1, for DDP and ZeRO 1 to 3; for FSDP2 its
+fp32 parameters, gradients and moments (science.md 4.1), which are ZeRO 3 with other types.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Sharding(StrEnum):
+    """What is cut over the ranks of a sharding group."""
+
+    NONE = "nothing"  # DDP
+    OPTIMIZER = "optimizer states"  # ZeRO 1
+    GRADIENTS = "gradients and optimizer states"  # ZeRO 2
+    PARAMETERS = "parameters, gradients and optimizer states"  # ZeRO 3, FSDP
+
+
+@dataclass(frozen=True)
+class BytesPerParameter:
+    """What one parameter takes where nothing is sharded."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+
+    @property
+    def total(self) -> int:
+        return self.parameters + self.gradients + self.optimizer
+
+
+# Adam: two moments in fp32, and where the model is in a 16-bit type its parameters once more in fp32.
+ADAM_FP32 = BytesPerParameter(parameters=4, gradients=4, optimizer=8)
+ADAM_MIXED = BytesPerParameter(parameters=2, gradients=2, optimizer=12)
+
+_SHARDED = {  # parameters, gradients, optimizer
+    Sharding.NONE: (False, False, False),
+    Sharding.OPTIMIZER: (False, False, True),
+    Sharding.GRADIENTS: (False, True, True),
+    Sharding.PARAMETERS: (True, True, True),
+}
+
+
+@dataclass(frozen=True)
+class ModelStates:
+    """Bytes on one rank, the whole step long."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+
+    @property
+    def total(self) -> int:
+        return self.parameters + self.gradients + self.optimizer
+
+
+def model_states(parameters: int, sharding: Sharding, shards: int, each: BytesPerParameter) -> ModelStates:
+    """What the states of a model of so many parameters take on each of ``shards`` ranks that share them. Of hybrid
+    sharding, ``shards`` are the ranks of one replica."""
+    cut = _SHARDED[sharding]
+    whole = (each.parameters, each.gradients, each.optimizer)
+    sizes = (-(-parameters * of_one // (shards if is_cut else 1)) for of_one, is_cut in zip(whole, cut, strict=True))
+    return ModelStates(*sizes)
+
+
+def sharding_of(strategy: str) -> Sharding | None:
+    """What a strategy shards, by the name that a manifest or a configuration gives it; None where that says nothing."""
+    return _NAMES.get(strategy.lower().replace("-", "").replace("_", ""))
+
+
+_NAMES = {
+    "ddp": Sharding.NONE,
+    "zero1": Sharding.OPTIMIZER,
+    "zero2": Sharding.GRADIENTS,
+    "zero3": Sharding.PARAMETERS,
+    "fsdp": Sharding.PARAMETERS,
+    "fsdp1": Sharding.PARAMETERS,
+    "fsdp2": Sharding.PARAMETERS,
+    "hsdp": Sharding.PARAMETERS,
+}
+
+
+def shards_of(mesh: dict[str, int], world_size: int | None) -> int | None:
+    """How many ranks share the states: the sharding axis of a mesh that has one, else the data-parallel axes, else all
+    ranks; None where nothing says how many they are."""
+    for axis in ("dp_shard", "shard", "fsdp"):
+        if mesh.get(axis):
+            return mesh[axis]
+    parallel = [size for axis, size in mesh.items() if axis.startswith("dp") and axis != "dp_replicate"]
+    if parallel:
+        product = 1
+        for size in parallel:
+            product *= size
+        return product
+    return world_size if not mesh else None

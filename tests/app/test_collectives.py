@@ -1,0 +1,94 @@
+"""The page of the collectives shows diag's table, and says which values are bounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diag.api import open_run
+from diag.app.figures import collectives as figures
+from diag.app.theme import LIGHT
+from tests.app.runs import write_run
+from tests.app.shown import shown, text
+from tests.attribution.kineto_builder import KinetoBuilder, nccl_args
+from tests.test_breakdowns import two_ranks
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+MS = 1_000_000
+
+
+def one_rank(folder: Path) -> Path:
+    """Of two ranks only one was recorded: transfers and bandwidths are bounds."""
+    built = KinetoBuilder(rank=0)
+    for step in range(4):
+        t = 10 * MS + step * 50 * MS
+        built.step(step, t, t + 50 * MS)
+        built.kernel(t + MS, t + 20 * MS, "gemm", launch=t + 1000)
+        call = nccl_args("allreduce", 25_000_000, seq=step)
+        built.kernel(
+            t + 20 * MS, t + 40 * MS, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", launch=t + 2000, stream=20, **call
+        )
+    built.write(folder, "rank0.json")
+    return folder
+
+
+def test_the_table_holds_diags_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = two_ranks(tmp_path).breakdowns.collectives
+    frame = shown("collectives", tmp_path, monkeypatch).dataframe[0].value
+    assert frame["Bus, GB/s"].tolist() == [row.busbw_gb_s for row in table.rows]
+    assert frame["Waits, ms"].tolist() == [row.wait_mean_ns / 1e6 for row in table.rows if row.wait_mean_ns is not None]
+    assert frame["Exposed, ms"].tolist() == [row.exposed_ns / table.rank_steps / 1e6 for row in table.rows]
+    assert frame["Calls"].tolist() == [row.count for row in table.rows]
+    assert frame["Bounds"].isna().all()
+
+
+def test_who_was_last_of_the_chosen_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = two_ranks(tmp_path).breakdowns.collectives.rows
+    assert sum(count for _, count in rows[0].last_counts) == rows[0].matched
+    assert rows[0].last_counts[0] == (1, rows[0].matched)
+    drawn = figures.last(rows[0], LIGHT)
+    assert list(drawn.data[0].x) == [1.0]
+    assert list(drawn.layout.yaxis.ticktext) == ["rank 1"]
+    test = shown("collectives", tmp_path, monkeypatch, collective="1")
+    assert test.selectbox(key="collective").value == "1"
+    assert f"{rows[1].matched} of them seen on several ranks" in text(test)
+
+
+def test_bounds_are_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = one_rank(tmp_path)
+    rows = open_run(folder).breakdowns.collectives.rows
+    assert all(row.bandwidth_is_bound and row.transfer_mean_ns is None for row in rows)
+    test = shown("collectives", folder, monkeypatch)
+    assert test.dataframe[0].value["Bounds"].tolist() == ["transfer ≤, bandwidth ≥"] * len(rows)
+    assert "Open markers" in text(test)
+    assert "Hatched" in text(test)
+    assert "Who arrived last is not known" in text(test)
+    points = figures.bandwidth(rows, (), LIGHT).data[0]
+    assert all(symbol.endswith("-open") for symbol in points.marker.symbol)
+    assert points.customdata[0][0].startswith("≥")
+    bars = {bar.name: bar for bar in figures.waits(rows, LIGHT).data}
+    assert list(bars["communication: transfer"].marker.pattern.shape) == ["/"] * len(rows)
+
+
+def test_points_and_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = SAMPLES / "fsdp2-not-overlapped"
+    result = open_run(run)
+    rows, curves = result.breakdowns.collectives.rows, result.cost_curves
+    assert curves
+    drawn = figures.bandwidth(rows, curves, LIGHT)
+    points = {(x, y) for trace in drawn.data if trace.mode == "markers" for x, y in zip(trace.x, trace.y, strict=True)}
+    assert points == {(row.bytes_mean, row.busbw_gb_s) for row in rows if row.busbw_gb_s and row.bytes_mean}
+    lines = [trace for trace in drawn.data if trace.mode == "lines" and trace.line.width]
+    assert len(lines) == sum(len(curve.bus_gb_s) > 1 for curve in curves)
+    assert len(
+        {trace.marker.color + str(trace.marker.symbol[0]) for trace in drawn.data if trace.mode == "markers"}
+    ) == len({(row.op, row.group) for row in rows if row.busbw_gb_s and row.bytes_mean})
+    assert "the costs that predictions rest on" in text(shown("collectives", run, monkeypatch))
+
+
+def test_no_collective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_run(tmp_path / "run")
+    for file in run.glob("ranks/*/collectives.jsonl"):
+        file.unlink()
+    assert "No collective was recorded" in text(shown("collectives", run, monkeypatch))

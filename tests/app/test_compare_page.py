@@ -1,0 +1,89 @@
+"""Two runs of a folder side by side: the difference is diag's, and no path leads out of the folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diag.api import compare_runs, open_run
+from diag.app.figures import compare as figures
+from diag.app.formatting import plain
+from diag.app.theme import LIGHT
+from diag.app.views.compare import inside
+from diag.model import Kind
+from tests.app.runs import write_run
+from tests.app.shown import metrics, shown, text
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "runs"
+    write_run(root / "fast")
+    write_run(root / "slow", slow_data_ms={1: 40})
+    write_run(root / "wide", ranks=3)
+    return root
+
+
+def test_the_difference_is_diags(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = shown("compare", folder / "slow", monkeypatch, folder)
+    assert test.selectbox(key="with").value == "fast"
+    assert metrics(test)["Difference"] == "+39.0 ms"
+    found = compare_runs(open_run(folder / "fast"), open_run(folder / "slow"))
+    assert {part.kind: part.ns[1] for part in found.parts}[Kind.DATA] == 39_000_000
+    table = test.table[0].value
+    assert [text.replace("\u00a0", " ") for text in table["Difference"].tolist()][
+        [part.kind for part in found.parts].index(Kind.DATA)
+    ] == "+39.0 ms"
+    assert "Not comparable" not in text(test)
+
+
+def test_bars_lead_from_one_run_to_the_other(folder: Path) -> None:
+    found = compare_runs(open_run(folder / "fast"), open_run(folder / "slow"))
+    bars = figures.flow(found, "fast", "slow", LIGHT).data[0]
+    assert bars.y[0] == found.before_ns / 1e6
+    assert bars.y[-1] == found.after_ns / 1e6
+    ends = [found.before_ns / 1e6]
+    for part in found.parts:
+        ends.append(ends[-1] + part.ns[1] / 1e6)
+    assert ends[-1] == pytest.approx(found.after_ns / 1e6, abs=1e-4)
+    for base, height, before, after in zip(bars.base[1:-1], bars.y[1:-1], ends, ends[1:], strict=False):
+        assert (base, base + height) == pytest.approx((min(before, after), max(before, after)))
+
+
+def test_small_differences_are_not_drawn_as_hairs(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", slow_data_ms={1: 40})
+    write_run(tmp_path / "b", slow_data_ms={1: 41})
+    found = compare_runs(open_run(tmp_path / "a"), open_run(tmp_path / "b"))
+    axis = figures.flow(found, "a", "b", LIGHT).layout.yaxis
+    assert axis.range[0] == pytest.approx(105 - 0.5)
+    assert axis.title.text == "milliseconds a step, cut off below 104"
+
+
+def test_not_comparable_because(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = shown("compare", folder / "fast", monkeypatch, folder, **{"with": "wide"})
+    assert "Not comparable, because" in text(test)
+    assert plain("one ran on 3 ranks, the other on 2") in text(test)
+
+
+def test_no_path_leads_out_of_the_folder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "secret")
+    (folder / "link").symlink_to(tmp_path / "secret")
+    assert inside(folder, "fast") == (folder / "fast").resolve()
+    assert inside(folder, str(folder / "fast")) == (folder / "fast").resolve()
+    for typed in ("../secret", str(tmp_path / "secret"), "link", "/etc", "fast/../../secret", "a\0b"):
+        assert inside(folder, typed) is None
+    test = shown("compare", folder / "fast", monkeypatch, folder, **{"with": "another path …", "path": "../secret"})
+    assert plain("../secret: not in") in text(test)
+    assert not test.metric
+
+
+def test_a_typed_path_that_is_no_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = shown("compare", folder / "fast", monkeypatch, folder, **{"with": "another path …", "path": "nothing"})
+    assert "no such file or folder" in text(test)
+
+
+def test_a_run_below(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(folder / "deep" / "down", slow_data_ms={0: 20})
+    test = shown("compare", folder / "fast", monkeypatch, folder, **{"with": "another path …", "path": "deep/down"})
+    assert metrics(test)["Difference"] == "-19.0 ms"

@@ -1,0 +1,47 @@
+"""Every page opens on runs of every kind and says what it shows, also to who cannot see its figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.app.runs import write_run
+from tests.app.shown import shown
+from tests.test_breakdowns import rank_trace, two_ranks
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+PAGES = ("what_if", "collectives", "kernels", "loading", "memory")
+
+
+def check(page: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = shown(page, run, monkeypatch)
+    assert len(test.title) == 1
+    assert "counted" in test.caption[0].value
+    for chart in test.get("plotly_chart"):
+        assert chart.proto.alt
+    for frame in test.dataframe:
+        assert frame.proto.alt
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("name", ["ddp-healthy", "ddp-straggler-rank0", "fsdp2-slow-link-rank1"])
+def test_samples(page: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(page, SAMPLES / name, monkeypatch)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_two_ranks_of_a_device(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    two_ranks(tmp_path)
+    check(page, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_one_of_two_ranks(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rank_trace(0).write(tmp_path, "rank0.json")
+    check(page, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_records_alone_of_a_rank_alone(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(page, write_run(tmp_path / "run", ranks=1, steps=3), monkeypatch)

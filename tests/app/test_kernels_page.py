@@ -1,0 +1,93 @@
+"""Kernels, modules, efficiency and path as diag's tables have them; names from a trace stay text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from diag.api import open_run
+from diag.app.figures import kernels as figures
+from diag.app.formatting import plain
+from diag.app.theme import LIGHT
+from diag.breakdown import Bound
+from tests.app.runs import write_run
+from tests.app.shown import metrics, shown, text
+from tests.attribution.kineto_builder import KinetoBuilder
+from tests.test_breakdowns import two_ranks
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+MS = 1_000_000
+HOSTILE = "<script>alert(1)</script> **bold** %{x} [a](http://b)"
+
+
+def test_the_tables_hold_diags_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = two_ranks(tmp_path).breakdowns
+    test = shown("kernels", tmp_path, monkeypatch)
+    kernels, modules = (element.value for element in test.dataframe[:2])
+    steps = found.kernels.rank_steps
+    assert kernels["Time, ms"].tolist() == [row.total_ns / steps / 1e6 for row in found.kernels.rows]
+    assert kernels["Share"].tolist() == [row.share for row in found.kernels.rows]
+    by_name = dict(zip(kernels["Name"], kernels["Bound is"], strict=True))
+    measured = [row.name for row in found.kernels.rows if row.bound != Bound.UNKNOWN and row.bound_from == "shapes"]
+    inferred = [row.name for row in found.kernels.rows if row.bound != Bound.UNKNOWN and row.bound_from != "shapes"]
+    assert {by_name[name] for name in measured} == {"measured"}
+    assert {by_name[name] for name in inferred} == {"inferred"}
+    table = found.modules[0]
+    assert modules["Forward, ms"].tolist() == [row.forward_ns / steps / 1e6 for row in table.rows]
+    assert modules["Recomputed, ms"].tolist() == [row.recompute_ns / steps / 1e6 for row in table.rows]
+    assert plain("arithmetic is the limit from") in text(test)
+
+
+def test_figures_add_up_to_the_tables(tmp_path: Path) -> None:
+    found = two_ranks(tmp_path).breakdowns
+    drawn = figures.kernels(found.kernels, LIGHT)
+    steps = found.kernels.rank_steps
+    total = sum(x for bar in drawn.data for x in bar.x)
+    assert total == pytest.approx(sum(row.total_ns for row in found.kernels.rows[: figures.MOST_BARS]) / steps / MS)
+    path = figures.path(found.path, LIGHT)
+    assert sum(x for bar in path.data for x in bar.x) == pytest.approx(
+        sum(row.ns_per_step for row in found.path.rows[: figures.MOST_BARS]) / MS
+    )
+    module = figures.modules(found.modules[0], LIGHT)
+    rows = found.modules[0].rows
+    assert sum(x for bar in module.data for x in bar.x) == pytest.approx(
+        sum(row.forward_ns + row.backward_ns for row in rows) / steps / MS
+    )
+
+
+def test_names_from_a_trace_stay_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = KinetoBuilder(rank=0, world_size=1)
+    for step in range(4):
+        t = 10 * MS + step * 50 * MS
+        built.step(step, t, t + 50 * MS).range(HOSTILE, t, t + 900_000)
+        built.op(HOSTILE, t + 1000, t + 800_000)
+        built.kernel(t + MS, t + 20 * MS, HOSTILE, launch=t + 2000)
+    built.write(tmp_path, "rank0.json")
+    test = shown("kernels", tmp_path, monkeypatch)
+    assert HOSTILE in test.dataframe[0].value["Name"].tolist()
+    assert not [element for element in (*test.markdown, *test.caption) if "<script>" in str(element.value)]
+    charts = [json.loads(element.proto.spec) for element in test.get("plotly_chart")]
+    assert charts
+    texts = json.dumps(charts)
+    assert "&lt;script&gt;" in texts
+    assert "<script>" not in texts
+    assert "<script>" not in "".join(str(trace.get("hovertemplate")) for chart in charts for trace in chart["data"])
+    assert not any("%{x} [a]" in str(trace.get("hovertemplate")) for chart in charts for trace in chart["data"])
+
+
+def test_a_run_on_a_cpu_has_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = SAMPLES / "fsdp2-root-only"
+    found = open_run(run).breakdowns
+    test = shown("kernels", run, monkeypatch)
+    assert test.title[0].value == "Operators and modules"
+    assert test.dataframe[0].value["Name"].tolist()[0] == found.kernels.rows[0].name
+    assert metrics(test)["MFU"] == "unknown"
+    assert plain(found.efficiency.mfu.reason) in text(test)
+
+
+def test_without_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = shown("kernels", write_run(tmp_path / "run"), monkeypatch)
+    assert "No trace covers a counted step" in text(test)
+    assert "of which none is traced" in text(test)

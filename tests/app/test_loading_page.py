@@ -1,0 +1,56 @@
+"""The page of the input: the rank whose loader is slow stands out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diag.api import open_run
+from diag.app.figures import loading as figures
+from diag.app.run_view import view_of
+from diag.app.theme import LIGHT
+from tests.app.runs import write_run
+from tests.app.shown import metrics, shown, text
+from tests.test_breakdowns import two_ranks
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+
+
+def test_the_slow_loader_stands_out(slow_rank_1: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = open_run(slow_rank_1).loading
+    test = shown("loading", slow_rank_1, monkeypatch)
+    frame = test.dataframe[0].value
+    assert frame["Waits, ms"].tolist() == [1.0, 40.0] == [row.wait_mean_ns / 1e6 for row in table.rows]
+    assert frame["Beyond others, ms"].tolist() == [-39.0, 39.0]
+    assert frame["Others wait, ms"].tolist()[1] == table.rows[1].others_waited_ns / 1e6 > 38
+    assert "39.0 ms a step longer for its loader" in text(test).replace("\\", "")
+    view = view_of(open_run(slow_rank_1))
+    field = figures.field(view, (1,), LIGHT).data[0]
+    assert field.z.mean(axis=1).tolist() == [1, 40]
+    assert ["at fault" in name for name in field.y] == [False, True]
+
+
+def test_a_healthy_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = shown("loading", write_run(tmp_path / "healthy"), monkeypatch)
+    assert "the loaders keep up" in text(test)
+    assert metrics(test)["Loader processes"] == "unknown"
+
+
+def test_a_trace_without_a_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    two_ranks(tmp_path)
+    test = shown("loading", tmp_path, monkeypatch)
+    assert "No wait for a loader was seen" in text(test)
+    assert "No copy was seen" in text(test)
+
+
+def test_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = SAMPLES / "fsdp2-slow-loader-rank1"
+    table = open_run(run).loading
+    test = shown("loading", run, monkeypatch)
+    told = metrics(test)
+    assert told["Loader processes"] == "1"
+    assert told["Queue, batches"] == "2"
+    waits = test.dataframe[0].value["Waits, ms"].tolist()
+    assert waits == [row.wait_mean_ns / 1e6 for row in table.rows]
+    assert waits[1] > 5 * waits[0]

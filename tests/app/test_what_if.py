@@ -1,0 +1,110 @@
+"""The page predicts what diag predicts, keeps the choice in its address, and says what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from diag.api import open_run
+from diag.app.formatting import duration, plain, share
+from diag.app.views.what_if import AS_IT_IS
+from tests.app.runs import write_run
+from tests.app.shown import metrics, shown, text
+from tests.simulate import MS, Plan, simulate
+from tests.simulate import write_run as write_simulated
+
+SAMPLES = Path(__file__).parents[2] / "sample_traces"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    write_simulated(simulate(Plan(units=6, transfer_ns=15 * MS, regather=True, data_ns=60 * MS)), folder)
+    return folder
+
+
+def test_it_opens_on_the_best_advice(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = open_run(run)
+    best = result.advice[0]
+    test = shown("what_if", run, monkeypatch)
+    chosen = {box.key: box.value for box in test.selectbox if box.value != AS_IT_IS}
+    assert chosen == {best.knob.replace(" ", "-"): best.id}
+    prospect = result.what_if.predict([best.id])
+    told = metrics(test)
+    assert told["Step time now"] == duration(prospect.step_ns).replace("\u00a0", " ")
+    assert told["Predicted"] == duration(prospect.new_step_ns[1]).replace("\u00a0", " ")
+    assert told["Gain"].startswith(share(prospect.gain_share))
+    for assumption in prospect.assumptions:
+        assert plain(assumption) in text(test)
+
+
+def test_a_link_opens_the_same_choice(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = shown(
+        "what_if", run, monkeypatch, prefetch="prefetch-1", reshard_after_forward="keep-after-forward",
+        data_loader=AS_IT_IS,
+    )  # fmt: skip
+    both = open_run(run).what_if.predict(["prefetch-1", "keep-after-forward"])
+    assert metrics(test)["Predicted"] == duration(both.new_step_ns[1]).replace("\u00a0", " ")
+    test.selectbox(key="prefetch").select(AS_IT_IS).run()
+    assert not test.exception
+    keep = open_run(run).what_if.predict(["keep-after-forward"])
+    assert metrics(test)["Predicted"] == duration(keep.new_step_ns[1]).replace("\u00a0", " ")
+    assert test.query_params["prefetch"] in (AS_IT_IS, [AS_IT_IS])
+
+
+def test_nothing_chosen(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = shown("what_if", run, monkeypatch)
+    for box in test.selectbox:
+        box.select(AS_IT_IS)
+    test.run()
+    assert not test.exception
+    assert "Nothing is changed" in text(test)
+    assert metrics(test)["Gain"] == "0%"
+
+
+def test_what_is_refused_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = write_run(tmp_path / "part", ranks=3, missing=(1,), slow_data_ms={2: 40})
+    test = shown("what_if", alone, monkeypatch)
+    assert plain("Nothing can be predicted: not recorded: rank 1") in text(test)
+    assert not test.selectbox
+
+
+def test_a_healthy_run_has_nothing_to_choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = shown("what_if", write_run(tmp_path / "healthy"), monkeypatch)
+    assert "No setting is proposed for this run" in text(test)
+
+
+@pytest.mark.parametrize("name", ["fsdp2-not-overlapped", "fsdp2-root-only", "ddp-slow-loader-all"])
+def test_the_samples(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = shown("what_if", SAMPLES / name, monkeypatch)
+    result = open_run(SAMPLES / name)
+    assert [code.value for code in test.code][:1] == [result.advice[0].command]
+
+
+def _on_a_full_device() -> None:
+    from dataclasses import replace
+
+    from diag.api import analyze
+    from diag.app.run_view import view_of
+    from diag.app.views import what_if
+    from tests.advice.test_recommend import GB, with_device
+    from tests.simulate import MS, Plan, simulate
+
+    tables = simulate(Plan(units=6, transfer_ns=15 * MS, regather=True, unit_bytes=4 * GB))
+    what_if.show(view_of(replace(analyze(tables), tables=with_device(tables, 140 * GB, 106 * GB))))
+
+
+def test_what_does_not_fit_is_said_beside_what_it_would_gain() -> None:
+    test = AppTest.from_function(_on_a_full_device, default_timeout=60)
+    test.query_params["prefetch"], test.query_params["reshard-after-forward"] = "prefetch-1", "keep-after-forward"
+    test.run()
+    assert not test.exception
+    assert plain("Does not fit: takes 28,000 MB more device memory, and 34,000 MB are free") in text(test)
+    told = {metric.label: metric for metric in test.metric}
+    assert told["Device memory"].value.replace("\u00a0", " ") == "+28.0 GB"
+    assert told["Device memory"].delta.replace("\u00a0", " ") == "of 34.0 GB free"
+    assert told["Gain"].value not in ("0%", "unknown")
+    test.selectbox(key="reshard-after-forward").select(AS_IT_IS).run()
+    assert "Does not fit" not in text(test)

@@ -1,0 +1,94 @@
+"""What is recorded of memory comes out as it was planted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from diag.api import analyze, open_run
+from diag.attribution.memory_table import estimate_of
+from diag.collectors.records import Manifest, MemoryRecord
+from diag.ingest.run import Tables
+from tests.simulate import Plan, simulate
+
+GB = 1_000_000_000
+SAMPLES = Path(__file__).parents[1] / "sample_traces"
+
+
+def with_memory(tables: Tables, of: Callable[[int, int], MemoryRecord | None]) -> Tables:
+    ranks = {
+        rank: replace(own, steps=tuple(replace(step, memory=of(rank, step.step)) for step in own.steps))
+        for rank, own in tables.ranks.items()
+    }
+    return replace(tables, ranks=ranks)
+
+
+def test_a_device() -> None:
+    def planted(rank: int, step: int) -> MemoryRecord:
+        return MemoryRecord(
+            rss=GB,
+            allocated=30 * GB + step * 10_000_000 * rank,
+            reserved=60 * GB,
+            alloc_retries=5 + (3 if rank == 1 and step >= 12 else 0),
+            ooms=0,
+            capacity=80 * GB,
+        )
+
+    table = analyze(with_memory(simulate(Plan()), planted)).memory
+    first, second = table.rows
+    assert table.on_device
+    assert (first.growth_per_step, second.growth_per_step) == (0, 10_000_000)
+    assert (first.retries, second.retries) == (0, 3)
+    assert second.allocated == 30 * GB + 19 * 10_000_000
+    assert (second.reserved, second.peak, second.capacity, second.ooms) == (60 * GB, 60 * GB, 80 * GB, 0)
+    assert first.fragmentation == pytest.approx(0.5)
+
+
+def test_one_large_batch_is_no_growth() -> None:
+    def planted(rank: int, step: int) -> MemoryRecord:
+        return MemoryRecord(rss=2 * GB if step == 19 else GB)
+
+    table = analyze(with_memory(simulate(Plan()), planted)).memory
+    assert not table.on_device
+    assert [(row.growth_per_step, row.allocated, row.reserved, row.fragmentation) for row in table.rows] == [
+        (0, 2 * GB, None, None)
+    ] * 2
+    assert [row.retries for row in table.rows] == [None, None]
+
+
+def test_few_steps_do_not_grow() -> None:
+    assert all(row.growth_per_step is None for row in analyze(simulate(Plan(steps=6))).memory.rows)
+
+
+def test_nothing_recorded_is_no_row() -> None:
+    table = analyze(with_memory(simulate(Plan()), lambda rank, step: None)).memory
+    assert table.rows == ()
+
+
+def test_states_of_the_bundled_trainer() -> None:
+    fsdp = open_run(SAMPLES / "fsdp2-root-only").memory.estimate
+    ddp = open_run(SAMPLES / "ddp-healthy").memory.estimate
+    assert fsdp.states is not None
+    assert ddp.states is not None
+    assert fsdp.states.total == 8 * 10_332_480  # 16 bytes a parameter, over two ranks
+    assert ddp.states.total == 2 * fsdp.states.total
+    assert "10,332,480 parameters" in fsdp.basis
+
+
+@pytest.mark.parametrize(
+    ("manifest", "reason"),
+    [
+        (None, "no manifest"),
+        (Manifest("x", 0, world_size=2, strategy="ddp"), "how many parameters"),
+        (Manifest("x", 0, world_size=2, strategy="own", model={"parameters": 10}), "what strategy own"),
+        (Manifest("x", 0, world_size=None, strategy="fsdp2", model={"parameters": 10}), "over how many ranks"),
+        (Manifest("x", 0, world_size=2, strategy="ddp", model={"parameters": 10}), "which optimizer"),
+    ],
+)
+def test_what_nobody_recorded_is_not_guessed(manifest: Manifest | None, reason: str) -> None:
+    estimate = estimate_of(manifest)
+    assert estimate.states is None
+    assert reason in estimate.reason
