@@ -20,7 +20,7 @@ from .layers import Window
 from .memory_table import traced_peak
 from .module_charge import accounted, charge, on_paths
 from .module_ranges import module_ranges
-from .peaks import peak_of
+from .peaks import device_of, peak_of
 from .recompute import recomputed
 from .trace_steps import host_windows
 from .work import work_of
@@ -78,14 +78,6 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
 
 def _windows(trace: Trace, steps: frozenset[int]) -> list[Window]:
     return [window for window in windows_of(trace) if window[0] in steps]
-
-
-def device_of(tables: Tables) -> str | None:
-    """The accelerator's name, of the first rank that says it."""
-    for rank in tables.ranks.values():
-        if rank.identity is not None and rank.identity.device != "cpu":
-            return rank.identity.device
-    return next((name for rank in tables.ranks.values() for trace in rank.traces for name in trace.device_names), None)
 
 
 def _memory(rank: RankTables) -> MemoryPeak | None:

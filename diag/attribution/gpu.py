@@ -18,7 +18,8 @@ import polars as pl
 
 from diag.ingest import comm_names
 from diag.ingest import kineto_names as names
-from diag.ingest.trace import ARGS_ROW, Trace
+from diag.ingest.stored_events import ARGS_ROW
+from diag.ingest.trace import Trace
 from diag.model import Detail, Kind, RankStep
 
 from . import intervals as iv
@@ -151,19 +152,20 @@ def _phases(trace: Trace, work: pl.DataFrame) -> pl.Series:
 
 
 def _layers(trace: Trace, work: pl.DataFrame, comm: pl.DataFrame, threads: set[ranges.Thread]) -> list[Layer]:
-    compute = work.filter(pl.col("class") == COMPUTE)
-    p2p = point_to_point(trace, comm)
+    spans, phase = ranges.spans(work), work["phase"].to_numpy()
+    computes, copies = (work["class"] == COMPUTE).to_numpy(), (work["class"] == COPY).to_numpy()
+    talking, p2p = ranges.spans(comm), point_to_point(trace, comm)
     data = ranges.data_wait(trace, threads)
     checkpoint = ranges.checkpoint(trace)
     collecting = ranges.garbage_collection(trace)
     return [
         *(
-            Layer(Kind.COMPUTE, detail, ranges.as_intervals(compute.filter(pl.col("phase") == int(detail))))
+            Layer(Kind.COMPUTE, detail, iv.normal(spans[computes & (phase == detail)]))
             for detail in (Detail.FORWARD, Detail.BACKWARD, Detail.OPTIMIZER, Detail.NONE)
         ),
-        Layer(Kind.COMM, Detail.NONE, ranges.as_intervals(comm.filter(~p2p))),
-        Layer(Kind.COMM, Detail.P2P, ranges.as_intervals(comm.filter(p2p))),
-        Layer(Kind.COPY, Detail.NONE, ranges.as_intervals(work.filter(pl.col("class") == COPY))),
+        Layer(Kind.COMM, Detail.NONE, iv.normal(talking[~p2p])),
+        Layer(Kind.COMM, Detail.P2P, iv.normal(talking[p2p])),
+        Layer(Kind.COPY, Detail.NONE, iv.normal(spans[copies])),
         Layer(Kind.DATA, Detail.NONE, data),
         Layer(Kind.CHECKPOINT, Detail.NONE, checkpoint),
         Layer(Kind.IDLE, Detail.GC, collecting),

@@ -30,6 +30,9 @@ def disjoint(layers: Sequence[Layer]) -> list[Layer]:
     covered = iv.EMPTY
     kept = []
     for layer in layers:
+        if not len(layer.intervals):  # as of most kinds in most traces
+            kept.append(layer)
+            continue
         kept.append(Layer(layer.kind, layer.detail, iv.subtract(layer.intervals, covered)))
         covered = iv.union(covered, layer.intervals)
     return kept

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from diag.breakdown import DevicePeak
+from diag.ingest.run import Tables
 
 # (pattern of the name, TFLOP/s, GB/s), special before general; names as the drivers write them.
 _PEAKS: tuple[tuple[str, float, float], ...] = (
@@ -43,3 +44,11 @@ def peak_of(device: str | None) -> DevicePeak | None:
         if device and re.search(rf"(?<![A-Za-z0-9])(?:{pattern})(?![A-Za-z0-9])", device):
             return DevicePeak(device, tflop_s, gb_s)
     return None
+
+
+def device_of(tables: Tables) -> str | None:
+    """The accelerator's name, of the first rank that says it."""
+    for rank in tables.ranks.values():
+        if rank.identity is not None and rank.identity.device != "cpu":
+            return rank.identity.device
+    return next((name for rank in tables.ranks.values() for trace in rank.traces for name in trace.device_names), None)

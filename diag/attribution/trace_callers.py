@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +20,7 @@ from .layers import covers
 from .trace_ranges import as_intervals, named, on_threads, spans, thread_set
 
 ARGS: Final = ("coll_name", "in_elems", "out_elems", "dtype", "group_name", "group_ranks", "group_size", "seq")
-_COALESCED_RANGE: Final = re.compile(r"^(?:nccl|xccl):\w*coalesced$", re.I)
+_COALESCED_RANGE: Final = r"(?i)^(?:nccl|xccl):\w*coalesced$"
 _NO_TRANSFER: Final = frozenset({"wait", "barrier"})  # coll_name of calls that no coalesced kernel carries out
 
 # Operators of torch's own that copy; the others launch no copy, and there are millions of them.
@@ -28,11 +29,11 @@ _COPYING: Final = r"^(?:aten|fsdp)::\w*(?:copy|clone|cat|contiguous|chunk|stack|
 Row = dict[str, Any]
 
 
-def with_callers(trace: Trace, work: pl.DataFrame) -> list[Row]:
-    """The communication as rows in order of time, with the columns ``param_start``, where the ``record_param_comms``
-    around its launch begins, and ``caller_*``: start, name and shapes of the ``nccl:*`` or like range around it; null
-    without one. Arguments that the work itself lacks (profilers before torch 2.2) are filled in from the former."""
-    host = trace.select(names.CPU_OP, names.ANNOTATION, name=comm_names.CALL_PATTERN, arguments=True)
+def with_callers(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
+    """The communication in order of time, with the columns ``param_start``, where the ``record_param_comms`` around its
+    launch begins, and ``caller_*``: start, name and shapes of the ``nccl:*`` or like range around it; null without one.
+    Arguments that the work itself lacks (profilers before torch 2.2) are filled in from the former."""
+    host = trace.with_arguments(_library_calls(trace))
     is_param = pl.col("name") == comm_names.PARAM_COMMS
     shown = ("ts_ns", "dur_ns", "name", "cat", "launch_ns", "launch_thread")
     filled = work.select(*shown, *ARGS).sort("launch_ns", nulls_last=True)
@@ -44,9 +45,14 @@ def with_callers(trace: Trace, work: pl.DataFrame) -> list[Row]:
     filled = _with_range(
         filled, host.filter(~is_param).with_columns(pl.col("name").cast(pl.String)), "caller", described
     )
-    rows = filled.drop("caller_end").sort("ts_ns").to_dicts()
+    found = filled.drop("caller_end").sort("ts_ns")
+    # Most traces have neither, and going through ten thousand calls one by one takes as long as all the rest here.
+    coalesced = pl.col("group_name").is_null() & pl.col("caller_name").str.contains(_COALESCED_RANGE)
+    if not found.select((coalesced | _IS_PART).any()).item():
+        return found
+    rows = found.to_dicts()
     _describe_coalesced(rows, host)
-    return _one_a_call(rows)
+    return pl.DataFrame(_one_a_call(rows), schema=found.schema)
 
 
 def _with_range(work: pl.DataFrame, ranges: pl.DataFrame, prefix: str, columns: Mapping[str, str]) -> pl.DataFrame:
@@ -67,14 +73,22 @@ def _with_range(work: pl.DataFrame, ranges: pl.DataFrame, prefix: str, columns: 
     )
 
 
-def point_to_point(trace: Trace, work: pl.DataFrame) -> pl.Series:
+@lru_cache(maxsize=1)
+def _library_calls(trace: Trace) -> pl.DataFrame:
+    """What encloses the launches of collectives. Remembers those of the last trace, for its copies and its kernels."""
+    return named(trace, comm_names.CALL_PATTERN, names.CPU_OP, names.ANNOTATION)
+
+
+def point_to_point(trace: Trace, work: pl.DataFrame) -> npt.NDArray[np.bool_]:
     """Whether each piece of communication is a send or a receive: by its arguments, else by the range around it."""
     launch = work["launch_ns"].to_numpy()
     sent = covers(as_intervals(named(trace, comm_names.P2P_RANGE_PATTERN)), launch)
     grouped = covers(as_intervals(named(trace, comm_names.COALESCED_PATTERN)), launch)
-    kernel = pl.col("name").cast(pl.String).str.contains(comm_names.SEND_RECV_KERNEL_PATTERN)
-    told = pl.col("coll_name").str.contains(comm_names.P2P_PATTERN)
-    return work.select(pl.coalesce(told, pl.lit(sent) | (pl.lit(grouped) & kernel)).alias("p2p"))["p2p"]
+    kernel = trace.says(work, comm_names.SEND_RECV_KERNEL_PATTERN).to_numpy()
+    called = work["coll_name"]
+    told = called.str.contains(comm_names.P2P_PATTERN).fill_null(False).to_numpy()
+    found: npt.NDArray[np.bool_] = np.where(called.is_null().to_numpy(), sent | (grouped & kernel), told)
+    return found
 
 
 def engine_copies(trace: Trace, work: pl.DataFrame) -> npt.NDArray[np.bool_]:
@@ -84,18 +98,19 @@ def engine_copies(trace: Trace, work: pl.DataFrame) -> npt.NDArray[np.bool_]:
     which a profiler may call DtoD. They are the copies launched in a call of the library, but by none of torch's own
     operators in it: ``aten::copy_`` there brings results into a list of tensors. Calls of one rank alone copy locally.
     """
-    local = (pl.col("cat") == names.MEMCPY) & pl.col("name").cast(pl.String).str.contains(comm_names.LOCAL_COPY_PATTERN)
-    found: npt.NDArray[np.bool_] = work.select(local & pl.col("launch_thread").is_not_null()).to_series().to_numpy()
+    local = (work["cat"] == names.MEMCPY) & trace.says(work, comm_names.LOCAL_COPY_PATTERN)
+    found: npt.NDArray[np.bool_] = (local & work["launch_thread"].is_not_null()).to_numpy()
     if trace.world_size == 1 or not found.any():
         return np.zeros(len(work), dtype=np.bool_)
-    calls = named(trace, comm_names.CALL_PATTERN, names.CPU_OP, names.ANNOTATION)
-    launch, threads = work["launch_ns"].to_numpy(), work["launch_thread"].to_numpy()
+    calls = _library_calls(trace)
     made = np.zeros(len(work), dtype=np.bool_)
-    for thread in thread_set(calls):
+    copies = np.flatnonzero(found)
+    launch, threads = (work[key][copies].to_numpy() for key in ("launch_ns", "launch_thread"))
+    for thread in thread_set(calls) & set(threads.tolist()):
         own = on_threads(calls, {thread})
-        inside = found & (threads == thread) & covers(as_intervals(own), launch)
+        inside = (threads == thread) & covers(as_intervals(own), launch)
         if inside.any():
-            made |= inside & ~covers(_local_within(trace, own), launch)
+            made[copies[inside & ~covers(_local_within(trace, own), launch)]] = True
     return made
 
 
@@ -139,6 +154,10 @@ def _is_part(row: Row) -> bool:
     return row["cat"] == names.MEMCPY or (row["caller_name"] or "").startswith(comm_names.SYMM_MEM_COPIES)
 
 
+# The same of a column.
+_IS_PART: Final = (pl.col("cat") == names.MEMCPY) | pl.col("caller_name").str.starts_with(comm_names.SYMM_MEM_COPIES)
+
+
 def _call_of(row: Row) -> tuple[Any, Any]:
     start = row["param_start"] if row["param_start"] is not None else row["caller_start"]
     return row["launch_thread"], start
@@ -154,7 +173,7 @@ def _describe_coalesced(rows: Iterable[Row], host: pl.DataFrame) -> None:
     for row in sorted((row for row in rows if row["launch_thread"] is not None), key=lambda row: row["launch_ns"]):
         thread, since = row["launch_thread"], launched.get(row["launch_thread"], 0)
         launched[thread] = row["launch_ns"]
-        if row["group_name"] is not None or not _COALESCED_RANGE.match(row["caller_name"] or ""):
+        if row["group_name"] is not None or not re.match(_COALESCED_RANGE, row["caller_name"] or ""):
             continue
         if params is None:
             params = host.filter(pl.col("name") == comm_names.PARAM_COMMS, ~pl.col("coll_name").is_in(_NO_TRANSFER))

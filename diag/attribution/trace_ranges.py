@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import numpy as np
 import polars as pl
@@ -35,17 +36,20 @@ def named(trace: Trace, pattern: str, *categories: str) -> pl.DataFrame:
     return trace.select(*(categories or (names.ANNOTATION,)), name=pattern)
 
 
+@lru_cache(maxsize=1)
 def autograd_nodes(trace: Trace) -> pl.DataFrame:
-    """The engine's operators, one around each node of the backward."""
+    """The engine's operators, one around each node of the backward. Remembers those of the last trace: an account asks
+    for them several times, and they are among the operators, of which there are most."""
     return named(trace, "^" + range_names.AUTOGRAD_PREFIX, names.CPU_OP)
 
 
 def on_threads(events: pl.DataFrame, threads: set[Thread]) -> pl.DataFrame:
-    return events.filter(pl.col("thread").is_in(sorted(threads)))
+    own = np.isin(events["thread"].to_numpy(), sorted(threads))
+    return events if own.all() else events[np.flatnonzero(own)]
 
 
 def thread_set(events: pl.DataFrame) -> set[Thread]:
-    return set(events["thread"].unique())
+    return set(np.unique(events["thread"].to_numpy()).tolist())
 
 
 def main_thread(trace: Trace) -> Thread | None:

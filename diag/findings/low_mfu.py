@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from diag.attribution.breakdowns import device_of
 from diag.attribution.efficiency import efficiency
-from diag.attribution.peaks import peak_of
+from diag.attribution.peaks import device_of, peak_of
 from diag.breakdown import Measure
 from diag.findings.shares import Cost
 from diag.findings.subject import WARN, Subject

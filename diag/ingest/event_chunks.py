@@ -19,6 +19,9 @@ from .text_stream import damaged
 CHUNK_BYTES = 8 << 20
 # An event, the header and the trailer are each smaller than this, or the file is none of ours.
 MAX_PIECE_BYTES = 64 << 20
+# What is left at the end of a file and is shorter stays in one piece: in so few events hardly a line comes twice, and
+# decoding them as JSON takes no longer.
+_WORTH_CUTTING_BYTES = 2 << 20
 _OPENING = re.compile(rb'"traceEvents"\s*:\s*')
 _BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
 # Between two events as Kineto prints them. A newline cannot lie inside a JSON string.
@@ -31,96 +34,103 @@ class Cutter:
 
     ``header`` is everything before the first event, including ``"traceEvents": [``, or the whole text where there is no
     such thing. ``rest`` is what is left when there are no more chunks: the last events, ``]`` and what follows.
+
+    The text stays in the blocks in which it came, and so does a chunk: whoever decodes it puts it together, once.
     """
 
     def __init__(self, blocks: Iterator[bytes], name: str, chunk_bytes: int = CHUNK_BYTES) -> None:
         self._blocks = blocks
         self._name = name
         self._size = chunk_bytes
-        self._text = b""
+        self._parts: list[bytes] = []
         self.closed = False
         self.header = self._read_header()
 
-    def next_chunk(self) -> bytes:
-        """The text of the next whole events, without a comma around it; b"" where only the rest is left."""
-        if self.closed or not self._fill(self._size):
-            return b""
-        end, begin = self._cut()
-        chunk, self._text = self._text[:end], self._text[begin:]
-        return chunk
+    def next_chunk(self) -> list[bytes]:
+        """The text of the next whole events, in pieces, without a comma around it; [] where only the rest is left."""
+        if self.closed:
+            return []
+        if not self._fill(self._size):
+            text = self._joined()
+            if len(text) < _WORTH_CUTTING_BYTES or KINETO_BETWEEN not in text:
+                return []
+        *before, last = self._parts
+        at = last.rfind(KINETO_BETWEEN)
+        if at >= 0:
+            end, begin = _around(at)
+        else:
+            end, begin = self._cut()
+            before, last = [], self._joined()
+        self._parts = [last[begin:]]
+        return [*before, last[:end]]
 
     def again(self, chunk: bytes) -> bytes:
         """The chunk cut at a proven place, for one that was not JSON; b"" where that leaves only the rest, or where
         there is none (``rest`` then begins with what is wrong)."""
-        self._text = chunk + b"," + self._text if self._text else chunk
-        end, begin, self.closed = exact_cut(self._text)
-        while not end and not self.closed and self._fill(2 * len(self._text)):
-            if len(self._text) > MAX_PIECE_BYTES:
+        text = self._joined()
+        text = self._hold(chunk + b"," + text if text else chunk)
+        end, begin, self.closed = exact_cut(text)
+        while not end and not self.closed and self._fill(2 * len(text)):
+            text = self._joined()
+            if len(text) > MAX_PIECE_BYTES:
                 self._too_long()
-            end, begin, self.closed = exact_cut(self._text)
-        found, self._text = self._text[:end], self._text[begin:]
-        return found
+            end, begin, self.closed = exact_cut(text)
+        text = self._joined()
+        self._hold(text[begin:])
+        return text[:end]
 
     @property
     def rest(self) -> bytes:
         if self._fill(MAX_PIECE_BYTES):
             self._too_long()
-        return self._text
+        return self._joined()
 
     def _fill(self, size: int) -> bool:
         """Whether there are that many bytes of text to work on."""
-        parts = [self._text]
-        have = len(self._text)
+        have = sum(map(len, self._parts))
         while have < size:
             block = next(self._blocks, b"")
             if not block:
                 break
-            parts.append(block)
+            self._parts.append(block)
             have += len(block)
-        self._text = b"".join(parts)
         return have >= size
+
+    def _joined(self) -> bytes:
+        """The text that is here, in one piece."""
+        return self._hold(b"".join(self._parts))
+
+    def _hold(self, text: bytes) -> bytes:
+        self._parts = [text]
+        return text
 
     def _read_header(self) -> bytes:
         size = 1 << 16
         while True:
             more = self._fill(size)
-            self._text = self._text.removeprefix(_BOM)
-            found = self._first_opening()
+            text = self._hold(self._joined().removeprefix(_BOM))
+            found = _first_opening(text)
             if found is not None:
-                header, self._text = self._text[:found], self._text[found:]
-                return header
+                self._hold(text[found:])
+                return text[:found]
             if not more:
-                header, self._text = self._text, b""
-                return header  # no events: whoever decodes it says why
-            if size >= MAX_PIECE_BYTES or self._hopeless():
-                raise damaged(self._name, self._hopeless() or "no events in its first 64 MB: not a Kineto trace")
+                self._hold(b"")
+                return text  # no events: whoever decodes it says why
+            hopeless = _hopeless(text)
+            if size >= MAX_PIECE_BYTES or hopeless:
+                raise damaged(self._name, hopeless or "no events in its first 64 MB: not a Kineto trace")
             size *= 4
 
-    def _first_opening(self) -> int | None:
-        """Where the first event begins: after the first ``"traceEvents": [`` that is not inside something else."""
-        for match in _OPENING.finditer(self._text):
-            if self._text[match.end() : match.end() + 1] != b"[":
-                continue
-            depth, inside = depth_before(self._text[: match.start()])
-            if depth == 1 and not inside:
-                return match.end() + 1
-        return None
-
-    def _hopeless(self) -> str:
-        start = self._text[:256].lstrip()
-        if start and not start.startswith(b"{"):
-            return "not JSON: it does not begin with a brace"
-        return ""
-
     def _cut(self) -> tuple[int, int]:
-        """End of the chunk and begin of what follows, guessed from the last bytes."""
+        """End of the chunk and begin of what follows in the joined text, guessed from its last bytes."""
         size = self._size
         while True:
-            at = self._text.rfind(KINETO_BETWEEN)
+            text = self._joined()
+            at = text.rfind(KINETO_BETWEEN)
             if at >= 0:
-                return at + 4, at + 6
+                return _around(at)
             last = None
-            for match in _BETWEEN.finditer(self._text, max(0, len(self._text) - (1 << 16))):
+            for match in _BETWEEN.finditer(text, max(0, len(text) - (1 << 16))):
                 last = match
             if last is not None:
                 return last.start() + 1, last.end()
@@ -128,10 +138,34 @@ class Cutter:
             if size > MAX_PIECE_BYTES:
                 self._too_long()
             if not self._fill(size):
-                return len(self._text), len(self._text)
+                text = self._joined()
+                return len(text), len(text)
 
     def _too_long(self) -> NoReturn:
         raise damaged(self._name, f"one piece of it is longer than {MAX_PIECE_BYTES >> 20} MB, which no event is")
+
+
+def _around(at: int) -> tuple[int, int]:
+    """End of the event before, and begin of the event behind, Kineto's text between two events."""
+    return at + 4, at + 6
+
+
+def _first_opening(text: bytes) -> int | None:
+    """Where the first event begins: after the first ``"traceEvents": [`` that is not inside something else."""
+    for match in _OPENING.finditer(text):
+        if text[match.end() : match.end() + 1] != b"[":
+            continue
+        depth, inside = depth_before(text[: match.start()])
+        if depth == 1 and not inside:
+            return match.end() + 1
+    return None
+
+
+def _hopeless(text: bytes) -> str:
+    start = text[:256].lstrip()
+    if start and not start.startswith(b"{"):
+        return "not JSON: it does not begin with a brace"
+    return ""
 
 
 def depth_before(text: bytes) -> tuple[int, bool]:

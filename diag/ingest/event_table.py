@@ -12,7 +12,7 @@ import polars as pl
 from . import comm_names
 from . import kineto_names as names
 from .kineto_json import Args, Event
-from .trace import ARGUMENTS, COUNTERS, ROW, STORED, Events
+from .stored_events import ARGUMENTS, COUNTERS, ROW, STORED, Events
 
 K = TypeVar("K", str, tuple[str, str])
 
@@ -120,8 +120,7 @@ class EventTable:
 
     def add(self, part: pl.DataFrame) -> None:
         """A part with the columns of STORED: ``ts_ns`` null where it could not be read, -1 or null for a lost end."""
-        ts = pl.col("ts_ns")
-        timed = part.filter(ts.is_between(-FAR_NS, FAR_NS)).with_columns(pl.col("dur_ns").fill_null(0).clip(0, FAR_NS))
+        timed = part if _in_bounds(part["ts_ns"], -FAR_NS) and _in_bounds(part["dur_ns"], 0) else _timed(part)
         self.untimed += len(part) - len(timed)
         if timed.is_empty():
             return
@@ -137,7 +136,7 @@ class EventTable:
 
     def add_counters(self, part: pl.DataFrame) -> None:
         """Allocator samples, with the columns of COUNTERS."""
-        self._counters.append(part.filter(pl.col("ts_ns").is_between(-FAR_NS, FAR_NS), pl.col("allocated") >= 0))
+        self._counters.append(part)
 
     @property
     def gaps(self) -> tuple[str, ...]:
@@ -153,14 +152,27 @@ class EventTable:
         empty = pl.DataFrame(schema=STORED)
         parts = [pl.concat([empty, *self._parts.get(code, ())]) for code in range(len(self._categories))]
         return Events(
-            frames=tuple(part.with_row_index(ROW).lazy() for part in parts),
+            frames=tuple(part.with_row_index(ROW) for part in parts),
             names=pl.Series("name", list(self._names), dtype=pl.String),
             categories=tuple(self._categories),
             arguments=pl.DataFrame(list(self._arguments), schema=ARGUMENTS, orient="row", strict=False),
-            counters=pl.concat(self._counters).sort("ts_ns", maintain_order=True)
-            if self._counters
-            else pl.DataFrame(schema=COUNTERS),
+            counters=pl.concat([pl.DataFrame(schema=COUNTERS), *self._counters])
+            .filter(pl.col("ts_ns").is_between(-FAR_NS, FAR_NS), pl.col("allocated") >= 0)
+            .sort("ts_ns", maintain_order=True),
         )
+
+
+def _in_bounds(times: pl.Series, least: int) -> bool:
+    """Whether all of them are times that can be kept; so it is in all chunks of most traces."""
+    if times.null_count() or times.is_empty():
+        return False
+    values = times.to_numpy()
+    return bool(values.min() >= least and values.max() <= FAR_NS)
+
+
+def _timed(part: pl.DataFrame) -> pl.DataFrame:
+    starts = pl.col("ts_ns").is_between(-FAR_NS, FAR_NS)
+    return part.filter(starts).with_columns(pl.col("dur_ns").fill_null(0).clip(0, FAR_NS))
 
 
 def _label(value: str | int | float | None) -> str:

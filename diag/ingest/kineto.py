@@ -40,9 +40,9 @@ def read_contents(file: BinaryIO, name: str, write: Callable[[pl.DataFrame], Non
     table = EventTable(write)
     text = KinetoText(table, name)
     cutter = Cutter(blocks(file, name), name)
-    while chunk := cutter.next_chunk():
-        if not text.decode(chunk):
-            _decode_any(table, cutter, chunk, name)
+    while pieces := cutter.next_chunk():
+        if not text.decode(pieces):
+            _decode_any(table, cutter, b"".join(pieces), name)
     rest = cutter.rest
     if rest:
         head = kineto_json.document(cutter.header + b"]}", name)

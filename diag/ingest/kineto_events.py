@@ -10,7 +10,7 @@ import polars as pl
 
 from .event_table import EventTable, Head, whole
 from .kineto_json import NO_ARGS, Args, Event
-from .trace import ARGS_ROW, COUNTERS, STORED
+from .stored_events import ARGS_ROW, COUNTERS, STORED
 
 MEMORY_EVENT = "[memory]"
 
