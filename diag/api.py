@@ -8,48 +8,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diag.attribution.attribute import attribute
-from diag.attribution.loading_table import LoadingTable as LoadingTable
-from diag.attribution.loading_table import loading_table
-from diag.attribution.memory_table import MemoryTable as MemoryTable
-from diag.attribution.memory_table import memory_table
 from diag.breakdown import Breakdowns
 from diag.collectors.layout import RunLayout
-from diag.compare import Comparison as Comparison
-from diag.compare import compare
-from diag.explanation import RankDifference as RankDifference
-from diag.explanation import differences, path_sentence
 from diag.findings import Examination, examine
 from diag.findings.shares import CLASS_OF
 from diag.ingest.reading import Reading as Reading
 from diag.ingest.run import Tables, open_paths, rank_ranges
-from diag.kernel_names import short_name as short_name
 from diag.model import Advice, Attribution, Bottleneck, Coverage, Finding, Recommendation, StepAccount, Verdict
-from diag.notebook import to_html
-from diag.prospect import Change as Change
-from diag.prospect import CostCurve as CostCurve
-from diag.prospect import Prospect as Prospect
-from diag.rank_table import rank_table
 from diag.verdict import classes_of, judge, step_bottleneck
-from diag.wording import run_facts
-from diag.zoom.detail import Bars as Bars
-from diag.zoom.detail import Pixels as Pixels
-from diag.zoom.detail import by_name as by_name
-from diag.zoom.detail import pixel_edges as pixel_edges
-from diag.zoom.detail import read_bars as read_bars
-from diag.zoom.detail import read_lanes as read_lanes
-from diag.zoom.events import event_lanes
-from diag.zoom.lane import Category as Category
-from diag.zoom.lane import Lane as Lane
-from diag.zoom.ranks import AllRanks as AllRanks
-from diag.zoom.ranks import StepSpan as StepSpan
-from diag.zoom.ranks import all_ranks
 
 _RANKS_KEPT = 2  # whose events stay in memory; a rank of a million events takes 50 MB
 
-if TYPE_CHECKING:  # what is imported where it is first needed
+if TYPE_CHECKING:  # what is imported where it is first needed: all of it takes a tenth of a second
     from diag.advice.whatif import WhatIf
+    from diag.attribution.loading_table import LoadingTable
+    from diag.attribution.memory_table import MemoryTable
+    from diag.compare import Comparison
+    from diag.explanation import RankDifference
+    from diag.prospect import CostCurve
     from diag.replay.predict import Baseline
     from diag.replay.program import Refusal
+    from diag.zoom.lane import Lane
+    from diag.zoom.ranks import AllRanks
 
 
 @dataclass(frozen=True)
@@ -86,12 +66,16 @@ class Result:
     @cached_property
     def timeline(self) -> AllRanks:
         """What every rank did when, at any zoom: made when it is first asked for."""
+        from diag.zoom.ranks import all_ranks
+
         return all_ranks(self.attribution)
 
     def events_of(self, rank: int) -> tuple[Lane, ...]:
         """The events of a rank's traces on the same clock; those of the last ranks asked for are kept."""
         lanes = self._events.get(rank)
         if lanes is None:
+            from diag.zoom.events import event_lanes
+
             lanes = event_lanes(self.tables.ranks[rank], self.timeline.ranks[rank])
             for before in list(self._events)[: 1 - _RANKS_KEPT]:
                 self._events.pop(before, None)
@@ -139,11 +123,15 @@ class Result:
     @cached_property
     def memory(self) -> MemoryTable:
         """Peaks, growth and fragmentation of each rank, and what the model's states take by formula."""
+        from diag.attribution.memory_table import memory_table
+
         return memory_table(self.tables, self.attribution)
 
     @cached_property
     def loading(self) -> LoadingTable:
         """What each rank waited for its loader, and the others for that."""
+        from diag.attribution.loading_table import loading_table
+
         return loading_table(self.tables, self.attribution)
 
     @property
@@ -154,11 +142,15 @@ class Result:
     @cached_property
     def differences(self) -> tuple[RankDifference, ...]:
         """What each rank does more of, or less, than the median of the others."""
+        from diag.explanation import differences
+
         return differences(self.attribution, {rank: tables.host or "" for rank, tables in self.tables.ranks.items()})
 
     @cached_property
     def why(self) -> str:
         """What the step consists of, in a sentence; "" where nothing was recorded."""
+        from diag.explanation import path_sentence
+
         return path_sentence(self.attribution)
 
     def bottleneck_of(self, step: StepAccount) -> Bottleneck:
@@ -173,6 +165,10 @@ class Result:
 
     def _repr_html_(self) -> str:
         """What a notebook shows; the replay behind the advice is done for it."""
+        from diag.notebook import to_html
+        from diag.rank_table import rank_table
+        from diag.wording import run_facts
+
         steps = self.attribution.steps
         return to_html(
             facts=run_facts(describe_run(self), self.coverage),
@@ -211,6 +207,8 @@ def analyze(tables: Tables) -> Result:
 
 def compare_runs(before: Result, after: Result) -> Comparison:
     """In which part of the step the second run differs from the first."""
+    from diag.compare import compare
+
     return compare((before.tables, before.attribution), (after.tables, after.attribution))
 
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from diag.api import CostCurve
 from diag.app.figures.common import MS, finish, rows_height
 from diag.app.formatting import label, number, size
 from diag.app.parts import Part
 from diag.app.theme import Theme
 from diag.breakdown import CollectiveStat
+from diag.details import CostCurve
 
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "hexagon")
 _BAND = 0.16  # opacity of a curve's interval

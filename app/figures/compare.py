@@ -7,11 +7,11 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from diag.api import Comparison
 from diag.app.figures.common import MS, finish
 from diag.app.formatting import label, number
 from diag.app.parts import Part
 from diag.app.theme import Theme
+from diag.details import Comparison
 from diag.model import Kind
 
 _THIN = 4  # times the differences: from here on the bars of the steps are cut off

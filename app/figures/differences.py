@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from diag.api import RankDifference
 from diag.app.figures.common import MOST_RANK_BARS, MS, finish, rank_names, rows_height
 from diag.app.parts import Part
 from diag.app.theme import Theme
+from diag.details import RankDifference
 from diag.model import Kind
 
 PART_OF = {

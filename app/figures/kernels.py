@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from diag.api import short_name
 from diag.app.figures.common import MS, finish, rows_height
 from diag.app.formatting import label, number, share
 from diag.app.parts import Part
 from diag.app.theme import Theme
 from diag.breakdown import KernelKind, KernelStat, KernelTable, ModuleTable, PathStat, PathTable
+from diag.details import short_name
 
 MOST_BARS = 15
 _LONGEST = 46  # characters of a name beside an axis

@@ -7,7 +7,6 @@ from collections.abc import Collection
 import numpy as np
 import plotly.graph_objects as go
 
-from diag.api import LoadingTable
 from diag.app.figures.common import (
     MS,
     averaged,
@@ -23,6 +22,7 @@ from diag.app.figures.common import (
 from diag.app.parts import Part
 from diag.app.run_view import RunView
 from diag.app.theme import Theme
+from diag.details import LoadingTable
 
 
 def ranks(table: LoadingTable, culprits: Collection[int], theme: Theme) -> go.Figure:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import plotly.graph_objects as go
 
-from diag.api import MemoryTable
 from diag.app.figures.common import (
     MOST_RANK_BARS,
     blocks_of,
@@ -22,6 +21,7 @@ from diag.app.figures.common import (
 from diag.app.parts import Part
 from diag.app.run_view import Grid, Memory, RunView
 from diag.app.theme import Theme
+from diag.details import MemoryTable
 
 GB = 1e9
 _DASHES = ("solid", "dash")

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
-from diag.api import Category, Lane, StepSpan
 from diag.app.figures.common import MS
 from diag.app.formatting import NBSP
 from diag.app.parts import Part
 from diag.app.theme import Theme
+from diag.details import Category, Lane, StepSpan
 
 # Left and right of all figures the same, so that one moment is in one place: labels, and the heat map's scale.
 MARGIN = {"l": 230, "r": 84, "t": 32, "b": 8}

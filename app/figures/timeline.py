@@ -8,7 +8,6 @@ from html import escape
 import numpy as np
 import plotly.graph_objects as go
 
-from diag.api import AllRanks, Bars, Category, Pixels, StepSpan, pixel_edges, read_bars
 from diag.app.figures.common import MOST_RANK_BARS, MS, colour_bar, finish, rank_names, rows_height
 from diag.app.figures.time_axis import (
     MARGIN,
@@ -27,6 +26,7 @@ from diag.app.figures.time_axis import (
 )
 from diag.app.formatting import duration
 from diag.app.theme import Theme, ink_on
+from diag.details import AllRanks, Bars, Category, Pixels, StepSpan, pixel_edges, read_bars
 
 _MOST_CELLS = 400_000  # of a heat map: 1.6 MB on their way to the browser
 _MOST_PIXELS = 1200

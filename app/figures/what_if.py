@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from diag.api import Prospect
 from diag.app.figures.common import MS, finish, rows_height
 from diag.app.formatting import label, number
 from diag.app.parts import Part
 from diag.app.theme import Theme
+from diag.details import Prospect
 
 MEASURED = "as measured"
 TOGETHER = "all together"

@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from diag.api import Comparison, compare_runs, list_runs
+from diag.api import compare_runs, list_runs
 from diag.app.address import choose
 from diag.app.figures import compare as figures
 from diag.app.formatting import counted, duration, plain, prose, share
@@ -15,6 +15,7 @@ from diag.app.opening import opened
 from diag.app.run_view import RunView
 from diag.app.theme import theme_of
 from diag.app.views.common import bullets, draw, head
+from diag.details import Comparison
 from diag.errors import DiagError
 from diag.model import Bottleneck
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import streamlit as st
 
-from diag.api import LoadingTable
 from diag.app.figures import loading as figures
 from diag.app.figures.common import MOST_RANK_BARS
 from diag.app.formatting import UNKNOWN, counted, duration, plain, share
@@ -14,6 +13,7 @@ from diag.app.parts import Part
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import EMPTY, draw, head, nothing
+from diag.details import LoadingTable
 from diag.model import Bottleneck, Severity
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import streamlit as st
 
-from diag.api import MemoryTable
 from diag.app.address import choose
 from diag.app.figures import memory as figures
 from diag.app.figures.common import MOST_RANK_BARS
@@ -14,6 +13,7 @@ from diag.app.formatting import UNKNOWN, counted, plain, share, size
 from diag.app.run_view import Memory, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import EMPTY, draw, head, nothing
+from diag.details import MemoryTable
 from diag.model import Severity
 
 _FINDINGS = ("allocator-retries", "near-out-of-memory", "recompute-with-memory-free")

@@ -10,7 +10,6 @@ from typing import Any
 import plotly.graph_objects as go
 import streamlit as st
 
-from diag.api import AllRanks, Bars, Category, Lane, Pixels, by_name, read_lanes
 from diag.app.address import choose
 from diag.app.figures import timeline as figures
 from diag.app.figures.common import MS
@@ -19,6 +18,7 @@ from diag.app.formatting import counted, duration, listing, plain, share
 from diag.app.run_view import RunView
 from diag.app.theme import theme_of
 from diag.app.views.timeline_window import ALL, Look, choose_look, go_to, zoom
+from diag.details import AllRanks, Bars, Category, Lane, Pixels, by_name, read_lanes
 
 _ACCOUNT, _TRACE = "its steps", "its trace"
 _RANGES = "ranges"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import streamlit as st
 
-from diag.api import Change, Prospect
 from diag.app.address import choose
 from diag.app.figures import what_if as figures
 from diag.app.formatting import UNKNOWN, duration, plain, share, size
 from diag.app.run_view import RunView
 from diag.app.theme import theme_of
 from diag.app.views.common import bullets, draw, head, nothing
+from diag.details import Change, Prospect
 from diag.model import Risk
 
 AS_IT_IS = "as-it-is"

@@ -47,7 +47,7 @@ class Trimming:
             return
         yield from self._before(kineto_json.fields(cutter.header + b"]}", self.name))
         while chunk:
-            yield self._chosen(*_spans(cutter, chunk, self.name))
+            yield self._chosen(*_spans(cutter, b"".join(chunk), self.name))
             chunk = cutter.next_chunk()
         tail = kineto_json.fields(b'{"traceEvents": [' + cutter.rest, self.name)
         yield self._chosen(*kineto_json.spans(_inside(tail), self.name))

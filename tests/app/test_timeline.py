@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from diag.api import Category, Result, by_name, open_run, pixel_edges
+from diag.api import Result, open_run
 from diag.app.figures import timeline as figures
 from diag.app.figures.time_axis import Window, colour, text, title, words
 from diag.app.formatting import duration, plain, share
@@ -20,6 +20,7 @@ from diag.app.parts import Part
 from diag.app.theme import DARK, LIGHT
 from diag.app.views.timeline import open_command
 from diag.app.views.timeline_window import window_between
+from diag.details import Category, by_name, pixel_edges
 from diag.serve import SAMPLES
 from diag.zoom.detail import MOST_BARS, Bars, Pixels, read_lanes
 from tests.app.runs import write_run
