@@ -18,6 +18,8 @@ _QUIET = ("--disable-gpu", "--no-first-run", "--disable-background-networking", 
           "--disable-sync", "--disable-quic")  # fmt: skip
 PATIENCE_MS = 60_000  # a cold start on a busy machine
 
+_STILL_POLLS, _LONGEST_POLLS = 4, 60  # of a quarter of a second
+
 Scheme = Literal["light", "dark"]
 
 
@@ -60,12 +62,12 @@ class Visit:
         self.settle()
 
     def settle(self) -> None:
-        """Waits until Streamlit has nothing left to draw."""
-        self.page.wait_for_function(
-            "() => !document.querySelector('[data-testid=stStatusWidget], [data-testid=stSpinner]')",
-            timeout=PATIENCE_MS,
-        )
-        self.page.wait_for_timeout(500)
+        """Waits until Streamlit has nothing left to draw and the page keeps its height for a second."""
+        self.page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for(timeout=PATIENCE_MS)
+        heights: list[int] = []
+        while (len(heights) < _LONGEST_POLLS and len({*heights[-_STILL_POLLS:]}) != 1) or len(heights) < _STILL_POLLS:
+            self.page.wait_for_timeout(250)
+            heights.append(self.page.evaluate("() => document.querySelector('[data-testid=stMain]').scrollHeight"))
 
 
 @contextmanager
