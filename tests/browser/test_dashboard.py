@@ -51,15 +51,6 @@ def test_a_click_on_a_rank_shows_that_rank(opened: Visit) -> None:
     assert opened.complaints == []
 
 
-def test_the_list_does_the_same_with_the_keyboard_alone(opened: Visit) -> None:
-    page = opened.page
-    page.get_by_role("combobox", name="Rank").first.focus()
-    page.keyboard.type("1")
-    page.keyboard.press("Enter")
-    page.wait_for_url("**rank=1**")
-    assert opened.complaints == []
-
-
 def test_a_drag_over_the_timeline_looks_closer(browser: Browser, address: str) -> None:
     with visit(browser) as found:
         found.open(f"{address}/timeline", until="Timeline")
