@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from diag.model import Parts
+from diag.model import Kind, Parts
 
 
 class Part(StrEnum):
@@ -18,6 +18,17 @@ class Part(StrEnum):
     DATA = "data wait"
     CHECKPOINT = "checkpoint"
     IDLE = "idle"
+
+
+# Where waiting is left out, communication is transfers.
+PART_OF = {
+    Kind.COMPUTE: Part.COMPUTE,
+    Kind.COMM: Part.TRANSFER,
+    Kind.COPY: Part.COPY,
+    Kind.DATA: Part.DATA,
+    Kind.CHECKPOINT: Part.CHECKPOINT,
+    Kind.IDLE: Part.IDLE,
+}
 
 
 def split(parts: Parts) -> dict[Part, int]:

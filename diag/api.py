@@ -91,7 +91,7 @@ class Result:
         """What to change first, with what it gains by replay: made when it is first asked for."""
         from diag.advice.recommend import recommend
 
-        return recommend(self.attribution, self.tables, self.examination)
+        return recommend(self.attribution, self.tables, self.examination, lambda: self.baseline)
 
     @cached_property
     def baseline(self) -> Baseline | Refusal:

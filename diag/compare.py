@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diag.collectors.records import Manifest
+from diag.findings.subject import drawn_steps
 from diag.ingest.run import Tables
 from diag.model import Attribution, Kind, StepAccount
 
@@ -20,7 +21,6 @@ Series = npt.NDArray[np.float64]
 
 _ROUNDS = 2000
 _SURE = 0.95
-_LEAST_FOR_BLOCKS = 20  # steps, as in diag.findings.subject
 _LEAST_STEPS = 5  # below it the spread of the steps says little
 # Of a model, what makes a step other work; names of the manifest.
 _MODEL = ("parameters", "layers", "dim", "seq_len")
@@ -65,7 +65,7 @@ def compare(before: tuple[Tables, Attribution], after: tuple[Tables, Attribution
     """The second run against the first, over the steps that count in each."""
     first, second = (_counted(attribution) for _, attribution in (before, after))
     random = np.random.default_rng(seed)
-    picks = (_picks(len(first), random), _picks(len(second), random))
+    picks = (drawn_steps(len(first), _ROUNDS, random), drawn_steps(len(second), _ROUNDS, random))
     total = _difference(_durations(first), _durations(second), picks)
     parts = []
     for kind in Kind:
@@ -96,14 +96,6 @@ def _durations(steps: Sequence[StepAccount]) -> Series:
 
 def _of_kind(steps: Sequence[StepAccount], kind: Kind) -> Series:
     return np.array([step.path.total(kind) for step in steps], dtype=np.float64)
-
-
-def _picks(count: int, random: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Steps of each resample: from 20 on blocks as long as the cube root of their number, because neighbours are alike
-    (a moving block bootstrap)."""
-    length = round(count ** (1 / 3)) if count >= _LEAST_FOR_BLOCKS else 1
-    first = random.integers(0, count, size=(_ROUNDS, -(-count // length)))
-    return ((first[:, :, None] + np.arange(length)) % count).reshape(_ROUNDS, -1)[:, :count]
 
 
 def _difference(

@@ -18,6 +18,14 @@ _WORDS = {
     Kind.CHECKPOINT: "checkpoints",
     Kind.IDLE: "idle time",
 }
+_FIELD = {
+    Kind.COMPUTE: "compute_ns",
+    Kind.COMM: "exposed_transfer_ns",
+    Kind.COPY: "exposed_copy_ns",
+    Kind.DATA: "data_wait_ns",
+    Kind.CHECKPOINT: "checkpoint_ns",
+    Kind.IDLE: "idle_ns",
+}
 _WORTH_TELLING = 0.01  # of the path
 _MOSTLY = 0.6  # of a kind's time on one rank, where there are several
 
@@ -52,24 +60,13 @@ def differences(attribution: Attribution, hosts: dict[int, str]) -> tuple[RankDi
         return ()
     transfers = all(p.exposed_transfer_ns is not None for own in by_rank.values() for p in own)
     kinds = [kind for kind in Kind if kind != Kind.COMM or transfers]
-    spent = np.array([[np.mean([_own(p, kind) for p in by_rank[rank]]) for kind in kinds] for rank in ranks])
+    spent = np.array([[np.mean([getattr(p, _FIELD[kind]) for p in by_rank[rank]]) for kind in kinds] for rank in ranks])
     whole = np.rint(spent).astype(np.int64)
     more = whole - median_of_others(whole)
     return tuple(
         RankDifference(rank, hosts.get(rank, ""), dict(zip(kinds, row, strict=True)))
         for rank, row in zip(ranks, more.tolist(), strict=True)
     )
-
-
-def _own(parts: Parts, kind: Kind) -> int:
-    return {
-        Kind.COMPUTE: parts.compute_ns,
-        Kind.COMM: parts.exposed_transfer_ns or 0,
-        Kind.COPY: parts.exposed_copy_ns,
-        Kind.DATA: parts.data_wait_ns,
-        Kind.CHECKPOINT: parts.checkpoint_ns,
-        Kind.IDLE: parts.idle_ns,
-    }[kind]
 
 
 def path_sentence(attribution: Attribution) -> str:

@@ -9,21 +9,11 @@ import plotly.graph_objects as go
 
 from diag.app.figures.common import MS, finish
 from diag.app.formatting import label, number
-from diag.app.parts import Part
+from diag.app.parts import PART_OF
 from diag.app.theme import Theme
 from diag.details import Comparison
-from diag.model import Kind
 
 _THIN = 4  # times the differences: from here on the bars of the steps are cut off
-
-PART_OF = {
-    Kind.COMPUTE: Part.COMPUTE,
-    Kind.COMM: Part.TRANSFER,
-    Kind.COPY: Part.COPY,
-    Kind.DATA: Part.DATA,
-    Kind.CHECKPOINT: Part.CHECKPOINT,
-    Kind.IDLE: Part.IDLE,
-}
 
 
 def flow(found: Comparison, before: str, after: str, theme: Theme) -> go.Figure:

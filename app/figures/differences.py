@@ -8,19 +8,10 @@ import numpy as np
 import plotly.graph_objects as go
 
 from diag.app.figures.common import MOST_RANK_BARS, MS, finish, rank_names, rows_height
-from diag.app.parts import Part
+from diag.app.parts import PART_OF
 from diag.app.theme import Theme
 from diag.details import RankDifference
-from diag.model import Kind
 
-PART_OF = {
-    Kind.COMPUTE: Part.COMPUTE,
-    Kind.COMM: Part.TRANSFER,
-    Kind.COPY: Part.COPY,
-    Kind.DATA: Part.DATA,
-    Kind.CHECKPOINT: Part.CHECKPOINT,
-    Kind.IDLE: Part.IDLE,
-}
 # What differs by less on every rank is no difference to show.
 _LEAST_NS = 10_000
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import plotly.graph_objects as go
 
@@ -25,19 +27,24 @@ from diag.app.theme import Theme
 
 def field(view: RunView, theme: Theme) -> go.Figure:
     """Milliseconds that each rank waited for others in each step. Only where ``view.waiting_known``."""
+    return field_of(view, Part.WAITING, view.culprits, "waited %{z:,.2f} ms", theme)
+
+
+def field_of(view: RunView, part: Part, culprits: Sequence[int], hover: str, theme: Theme) -> go.Figure:
+    """Milliseconds of one kind of waiting, of each rank in each step. ``hover``: what is said of one of them."""
     blocks = blocks_of(len(view.steps), field_columns(len(view.ranks)))
-    waited = view.parts.get(Part.WAITING, np.zeros_like(view.dur_ns))
-    # The first step waits longest; it is left out of the verdict, and here out of the scale.
+    waited = view.parts.get(part, np.zeros_like(view.dur_ns))
+    # The first steps wait longest; they are left out of the verdict, and here out of the scale.
     top = float(np.nanmax(waited[:, view.counted], initial=0.0)) / MS
     figure = go.Figure(
         heatmap(
             averaged(waited, blocks) / MS,
             step_names(view.steps, blocks),
-            rank_names(view.ranks, view.culprits, theme.ink),
+            rank_names(view.ranks, culprits, theme.ink),
             theme,
             zmax=top or 1.0,
             colorbar=colour_bar("ms"),
-            hovertemplate="%{y}, step %{x}<br>waited %{z:,.2f} ms<extra></extra>",
+            hovertemplate=f"%{{y}}, step %{{x}}<br>{hover}<extra></extra>",
         )
     )
     return finish(

@@ -7,6 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 import streamlit as st
 
+from diag.app.facts import Metric
 from diag.app.formatting import counted, listing, plain, prose
 from diag.app.run_view import RunView
 
@@ -20,6 +21,12 @@ def head(title: str, view: RunView, what: str) -> None:
     run = view.result.tables.root.resolve().name
     steps = f"{view.counted.sum():,} of {counted(len(view.steps), 'step')}"
     st.caption(plain(f"{what} · {run} · {listing(view.ranks)} · {steps} counted"))
+
+
+def show_metrics(*found: Metric) -> None:
+    """Beside each other, each with its explanation."""
+    for column, metric in zip(st.columns(len(found)), found, strict=True):
+        column.metric(metric.label, metric.value, border=True, help=metric.help)
 
 
 def draw(figure: go.Figure, key: str, alt: str) -> None:

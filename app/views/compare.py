@@ -12,6 +12,7 @@ from diag.app.address import choose
 from diag.app.figures import compare as figures
 from diag.app.formatting import counted, duration, plain, prose, share
 from diag.app.opening import opened
+from diag.app.parts import PART_OF
 from diag.app.run_view import RunView
 from diag.app.theme import theme_of
 from diag.app.views.common import bullets, draw, head
@@ -97,7 +98,7 @@ def _differences(found: Comparison, against: RunView, view: RunView) -> None:
     st.table(
         [
             {
-                "Kind": figures.PART_OF[part.kind].value.partition(":")[0],
+                "Kind": PART_OF[part.kind].value.partition(":")[0],
                 "Before": duration(part.before_ns),
                 "After": duration(part.after_ns),
                 "Difference": _signed(part.ns[1]),

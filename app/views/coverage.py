@@ -6,6 +6,7 @@ import streamlit as st
 
 from diag.app.formatting import plain
 from diag.app.run_view import RunView
+from diag.app.views.common import bullets
 from diag.wording import EVERYTHING_FOUND, EVERYTHING_LOOKED_FOR, MOST_GAPS, basis, incomplete
 
 
@@ -26,15 +27,11 @@ def show(view: RunView) -> None:
     looked, not_looked = st.columns(2)
     with looked:
         st.markdown("**Looked for, not found**")
-        st.markdown(_bullets(result.examination.not_found) or EVERYTHING_FOUND)
+        st.markdown(bullets(result.examination.not_found) or EVERYTHING_FOUND)
     with not_looked:
         st.markdown("**Could not look for, because**")
-        st.markdown(_bullets(coverage.not_looked) or EVERYTHING_LOOKED_FOR)
+        st.markdown(bullets(coverage.not_looked) or EVERYTHING_LOOKED_FOR)
     for gap in coverage.skipped[:MOST_GAPS]:
         st.warning(plain(gap.reason), title=plain(gap.path), icon=":material/warning:")
     if len(coverage.skipped) > MOST_GAPS:
         st.markdown(f"… and {len(coverage.skipped) - MOST_GAPS} more; `diag analyze` prints all of them.")
-
-
-def _bullets(items: tuple[str, ...]) -> str:
-    return "\n".join(f"- {plain(item)}" for item in items)

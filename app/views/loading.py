@@ -6,13 +6,14 @@ from typing import Any
 
 import streamlit as st
 
+from diag.app.facts import Metric
 from diag.app.figures import loading as figures
 from diag.app.figures.common import MOST_RANK_BARS
 from diag.app.formatting import UNKNOWN, counted, duration, plain, share
 from diag.app.parts import Part
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import EMPTY, draw, head, nothing
+from diag.app.views.common import EMPTY, draw, head, nothing, show_metrics
 from diag.details import LoadingTable
 from diag.model import Bottleneck, Severity
 
@@ -51,36 +52,32 @@ def _findings(view: RunView) -> tuple[int, ...]:
 
 
 def _loader(view: RunView, table: LoadingTable) -> None:
-    columns = st.columns(5)
-    columns[0].metric(
-        "Data wait",
-        share(view.result.share_of(Bottleneck.DATA)),
-        border=True,
-        help="Of the critical path, copies that nothing hides included: what faster input would save.",
-    )
-    columns[1].metric(
-        "Loader processes",
-        UNKNOWN if table.workers is None else f"{table.workers:,}",
-        border=True,
-        help="Of each rank; 0: the training loads its batches itself. Recorded for the bundled trainer.",
-    )
-    columns[2].metric(
-        "Prefetch factor",
-        UNKNOWN if table.prefetch_factor is None else f"{table.prefetch_factor:,}",
-        border=True,
-        help="Batches that each loader process keeps ready.",
-    )
-    columns[3].metric(
-        "Queue, batches",
-        UNKNOWN if table.queue is None else f"{table.queue:,}",
-        border=True,
-        help="Ready at most: processes times prefetch factor. How many were ready in each step is not recorded.",
-    )
-    columns[4].metric(
-        "Page-locked batches",
-        UNKNOWN if table.pin_memory is None else "yes" if table.pin_memory else "no",
-        border=True,
-        help="Copies to a device run beside the training only from page-locked memory.",
+    show_metrics(
+        Metric(
+            "Data wait",
+            share(view.result.share_of(Bottleneck.DATA)),
+            help="Of the critical path, copies that nothing hides included: what faster input would save.",
+        ),
+        Metric(
+            "Loader processes",
+            UNKNOWN if table.workers is None else f"{table.workers:,}",
+            help="Of each rank; 0: the training loads its batches itself. Recorded for the bundled trainer.",
+        ),
+        Metric(
+            "Prefetch factor",
+            UNKNOWN if table.prefetch_factor is None else f"{table.prefetch_factor:,}",
+            help="Batches that each loader process keeps ready.",
+        ),
+        Metric(
+            "Queue, batches",
+            UNKNOWN if table.queue is None else f"{table.queue:,}",
+            help="Ready at most: processes times prefetch factor. How many were ready in each step is not recorded.",
+        ),
+        Metric(
+            "Page-locked batches",
+            UNKNOWN if table.pin_memory is None else "yes" if table.pin_memory else "no",
+            help="Copies to a device run beside the training only from page-locked memory.",
+        ),
     )
 
 

@@ -7,12 +7,13 @@ from typing import Any
 import streamlit as st
 
 from diag.app.address import choose
+from diag.app.facts import Metric
 from diag.app.figures import memory as figures
 from diag.app.figures.common import MOST_RANK_BARS
 from diag.app.formatting import UNKNOWN, counted, plain, share, size
 from diag.app.run_view import Memory, RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import EMPTY, draw, head, nothing
+from diag.app.views.common import EMPTY, draw, head, nothing, show_metrics
 from diag.details import MemoryTable
 from diag.model import Severity
 
@@ -47,32 +48,30 @@ def _numbers(table: MemoryTable) -> None:
     capacity = min((row.capacity for row in rows if row.capacity), default=None)
     retries = [row.retries for row in rows if row.retries is not None]
     loose = max((row.fragmentation for row in rows if row.fragmentation is not None), default=None)
-    columns = st.columns(4)
-    columns[0].metric(
-        "Largest peak" if capacity is None else f"Largest peak, of {size(capacity)}",
-        size(fullest.peak),
-        border=True,
-        help=f"Of rank {fullest.rank}: "
-        + ("reserved by the allocator." if table.on_device else "the process's resident set, libraries included."),
-    )
-    columns[1].metric(
-        "Grows, a step",
-        _growth_text(max((row.growth_per_step for row in rows if row.growth_per_step is not None), default=None)),
-        border=True,
-        help="Median slope over the counted steps, of the rank where it is steepest.",
-    )
-    columns[2].metric(
-        "Reserved, never used",
-        UNKNOWN if loose is None else share(loose),
-        border=True,
-        help="Fragmentation: of what the allocator reserves at its peak, the part that was never allocated at once. "
-        "Unknown on a CPU.",
-    )
-    columns[3].metric(
-        "Allocations tried again",
-        f"{sum(retries):,}" if retries else UNKNOWN,
-        border=True,
-        help="Of all ranks, since the first recorded step; each frees the allocator's whole cache. Unknown on a CPU.",
+    show_metrics(
+        Metric(
+            "Largest peak" if capacity is None else f"Largest peak, of {size(capacity)}",
+            size(fullest.peak),
+            help=f"Of rank {fullest.rank}: "
+            + ("reserved by the allocator." if table.on_device else "the process's resident set, libraries included."),
+        ),
+        Metric(
+            "Grows, a step",
+            _growth_text(max((row.growth_per_step for row in rows if row.growth_per_step is not None), default=None)),
+            help="Median slope over the counted steps, of the rank where it is steepest.",
+        ),
+        Metric(
+            "Reserved, never used",
+            UNKNOWN if loose is None else share(loose),
+            help="Fragmentation: of what the allocator reserves at its peak, the part that was never allocated at "
+            "once. Unknown on a CPU.",
+        ),
+        Metric(
+            "Allocations tried again",
+            f"{sum(retries):,}" if retries else UNKNOWN,
+            help="Of all ranks, since the first recorded step; each frees the allocator's whole cache. Unknown on a "
+            "CPU.",
+        ),
     )
 
 

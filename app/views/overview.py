@@ -16,7 +16,7 @@ from diag.app.formatting import plain, prose
 from diag.app.run_view import RunView
 from diag.app.theme import SEVERITY_COLOUR, SEVERITY_ICON, Theme, theme_of
 from diag.app.views import actions, coverage, findings
-from diag.app.views.common import CONFIG, draw
+from diag.app.views.common import CONFIG, draw, show_metrics
 from diag.wording import class_name, run_facts, verdict_facts, versions
 
 _MEAN = "mean"
@@ -27,7 +27,7 @@ def show(view: RunView) -> None:
     _caption(view)
     coverage.show_warning(view)
     _verdict(view)
-    _figures(view)
+    show_metrics(*metrics(view))
     evidence, todo = st.columns([3, 2], gap="medium")
     with evidence:
         _evidence(view, theme)
@@ -78,12 +78,6 @@ def _verdict(view: RunView) -> None:
         st.markdown(" · ".join(plain(fact) for fact in facts))
         if view.result.why:
             st.markdown(plain(view.result.why))
-
-
-def _figures(view: RunView) -> None:
-    found = metrics(view)
-    for column, metric in zip(st.columns(len(found)), found, strict=True):
-        column.metric(metric.label, metric.value, border=True, help=metric.help)
 
 
 def _evidence(view: RunView, theme: Theme) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from diag.findings.culprits import Series
 from diag.findings.shares import CLASS_OF, Cost, Shares
@@ -127,20 +128,26 @@ def severity(share: float) -> Severity:
 
 
 def resampled(cost_ns: Series, dur_ns: Series, rounds: int = 400) -> Series:
-    """The share of the time over ``rounds`` bootstrap resamples of the steps, always the same ones.
+    """The share of the time over ``rounds`` bootstrap resamples of the steps, always the same ones."""
+    count = len(dur_ns)
+    if not count or not dur_ns.sum():
+        return np.zeros(rounds)
+    picks = drawn_steps(count, rounds, np.random.default_rng(0))
+    time = dur_ns[picks].sum(axis=1)
+    share: Series = cost_ns[picks].sum(axis=1) / np.where(time > 0, time, 1)
+    return share
+
+
+def drawn_steps(count: int, rounds: int, random: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Which of ``count`` steps each of the resamples has: shape (rounds, count).
 
     Steps are not independent of their neighbours (a slow shard, a full page cache, a thermal limit last for some), so
     from 20 steps on blocks of them are drawn, as long as the cube root of their number (a moving block bootstrap).
     """
-    count = len(dur_ns)
-    if not count or not dur_ns.sum():
-        return np.zeros(rounds)
     length = round(count ** (1 / 3)) if count >= LEAST_FOR_BLOCKS else 1
-    first = np.random.default_rng(0).integers(0, count, size=(rounds, -(-count // length)))
-    picks = ((first[:, :, None] + np.arange(length)) % count).reshape(rounds, -1)[:, :count]
-    time = dur_ns[picks].sum(axis=1)
-    share: Series = cost_ns[picks].sum(axis=1) / np.where(time > 0, time, 1)
-    return share
+    first = random.integers(0, count, size=(rounds, -(-count // length)))
+    drawn: npt.NDArray[np.int64] = ((first[:, :, None] + np.arange(length)) % count).reshape(rounds, -1)[:, :count]
+    return drawn
 
 
 def mean_ns(series: Series) -> int:
