@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from diag.app.formatting import UNKNOWN, duration, number, share, size
+from diag.app.formatting import NBSP, UNKNOWN, duration, number, share, size
 from diag.app.parts import Part
 from diag.app.run_view import RunView
 from diag.model import Bottleneck
@@ -17,48 +17,118 @@ MS = 1e6
 
 @dataclass(frozen=True)
 class Metric:
-    """``help``: what exactly the number is."""
+    """``help``: what exactly the number is. ``against``: by how much it differs from the baseline's, signed; "" where
+    there is none. ``more_is``: "good" or "bad"."""
 
     label: str
     value: str
     help: str
+    against: str = ""
+    more_is: str = "bad"
 
 
-def metrics(view: RunView) -> tuple[Metric, ...]:
-    """Five numbers of the steps that count."""
-    communication = share(view.mean_share(Part.COMMUNICATION, Part.WAITING, Part.TRANSFER))
-    memory, peak = view.memory, view.peak_memory
-    capacity = memory.capacity if memory is not None else None
-    return (
-        Metric(
-            "Step time, median",
-            duration(view.median_step_ns),
-            "From the first rank's begin to the last rank's end, of the steps that count.",
-        ),
-        Metric(
-            "Tokens per second",
-            f"{view.tokens_per_second:,.0f}" if view.tokens_per_second else UNKNOWN,
-            "All ranks together, in the steps that count. Unknown where the training does not count its tokens.",
-        ),
-        Metric(
-            "Exposed comm.",
-            share(view.result.share_of(Bottleneck.COMMUNICATION)),
-            "Exposed communication: transfers on the critical path, the part of the time that free communication "
-            "would save. Waiting for a slower rank is counted with what made it slow. As a mean over the ranks, "
-            f"waiting included: {communication}.",
-        ),
-        Metric(
-            "Data wait",
-            share(view.result.share_of(Bottleneck.DATA)),
-            "Waiting for the data loader on the critical path, also where all ranks wait for the loader of one. As a "
-            f"mean over the ranks: {share(view.mean_share(Part.DATA))}.",
-        ),
-        Metric(
-            "Peak memory" if capacity is None else f"Memory, of {size(capacity)}",
-            size(peak) if peak is not None else UNKNOWN,
-            "The largest of all ranks and steps: reserved by the allocator of the device, on a CPU the resident set.",
-        ),
+def metrics(view: RunView, baseline: RunView | None = None) -> tuple[Metric, ...]:
+    """The numbers of the steps that count: five, and MFU where it is known; with the difference to a baseline's."""
+    return tuple(
+        number.metric(view, baseline)
+        for number in _NUMBERS
+        if number.always or number.value(view) is not None or (baseline and number.value(baseline) is not None)
     )
+
+
+@dataclass(frozen=True)
+class _Number:
+    """``value``: of a run, None where it is not known."""
+
+    label: Callable[[RunView], str]
+    value: Callable[[RunView], float | None]
+    text: Callable[[float], str]
+    help: Callable[[RunView], str]
+    more_is: str = "bad"
+    points: bool = False  # a share: differences are in percentage points
+    always: bool = True
+
+    def metric(self, view: RunView, baseline: RunView | None) -> Metric:
+        value = self.value(view)
+        before = self.value(baseline) if baseline is not None else None
+        against = ""
+        if value is not None and before is not None:
+            change = value - before
+            shown = f"{abs(change) * 100:.1f}{NBSP}points" if self.points else self.text(abs(change))
+            # Streamlit tells the direction by a minus in front.
+            against = f"{'-' if change < 0 else '+'}{shown}"
+            if not self.points and before:
+                against += f" ({change / before:+.1%})"
+        return Metric(
+            self.label(view),
+            UNKNOWN if value is None else self.text(value),
+            self.help(view),
+            against,
+            self.more_is,
+        )
+
+
+def _memory_label(view: RunView) -> str:
+    capacity = view.memory.capacity if view.memory is not None else None
+    return "Peak memory" if capacity is None else f"Memory, of {size(capacity)}"
+
+
+def _communication_help(view: RunView) -> str:
+    mean = share(view.mean_share(Part.COMMUNICATION, Part.WAITING, Part.TRANSFER))
+    return (
+        "Exposed communication: transfers on the critical path, the part of the time that free communication would "
+        "save. Waiting for a slower rank is counted with what made it slow. As a mean over the ranks, waiting "
+        f"included: {mean}."
+    )
+
+
+def _data_help(view: RunView) -> str:
+    return (
+        "Waiting for the data loader on the critical path, also where all ranks wait for the loader of one. As a mean "
+        f"over the ranks: {share(view.mean_share(Part.DATA))}."
+    )
+
+
+_NUMBERS = (
+    _Number(
+        lambda _: "Step time, median",
+        lambda view: view.median_step_ns,
+        duration,
+        lambda _: "From the first rank's begin to the last rank's end, of the steps that count.",
+    ),
+    _Number(
+        lambda _: "Tokens per second",
+        lambda view: view.tokens_per_second,
+        "{:,.0f}".format,
+        lambda _: "All ranks together, in the steps that count. Unknown where the training does not count its tokens.",
+        more_is="good",
+    ),
+    _Number(
+        lambda _: "MFU",
+        lambda view: view.result.mfu.value,
+        share,
+        lambda view: f"Model FLOPs utilisation: {view.result.mfu.basis}.",
+        more_is="good",
+        points=True,
+        always=False,
+    ),
+    _Number(
+        lambda _: "Exposed comm.",
+        lambda view: view.result.share_of(Bottleneck.COMMUNICATION),
+        share,
+        _communication_help,
+        points=True,
+    ),
+    _Number(lambda _: "Data wait", lambda view: view.result.share_of(Bottleneck.DATA), share, _data_help, points=True),
+    _Number(
+        _memory_label,
+        lambda view: view.peak_memory,
+        size,
+        lambda _: (
+            "The largest of all ranks and steps: reserved by the allocator of the device, on a CPU the resident set."
+        ),
+    ),
+)
 
 
 def shown_rank(view: RunView) -> int:

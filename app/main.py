@@ -7,20 +7,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import streamlit as st
+from streamlit.navigation.page import StreamlitPage
 
-from diag.api import list_runs
+from diag.api import list_runs, state_of
 from diag.app.address import choose
 from diag.app.formatting import plain, prose
-from diag.app.opening import opened
+from diag.app.opening import opened, seconds_to_open
 from diag.app.run_view import RunView
 from diag.app.theme import favicon
-from diag.app.views import collectives, compare, kernels, loading, memory, overview, timeline, tuning, what_if
+from diag.app.views import collectives, compare, kernels, live, loading, memory, overview, timeline, tuning, what_if
+from diag.app.views import runs as list_of_runs
 from diag.errors import DiagError
 from diag.tune.history import FILE_NAME, load
 
-# (title, path in the address, what draws it), in the order of the navigation.
+# (title, path in the address, what draws it), in the order of the navigation, behind the overview.
 _VIEWS: tuple[tuple[str, str, Callable[[RunView], None]], ...] = (
-    ("Overview", "overview", overview.show),
     ("Timeline", "timeline", timeline.show),
     ("What if", "what-if", what_if.show),
     ("Collectives", "collectives", collectives.show),
@@ -28,7 +29,9 @@ _VIEWS: tuple[tuple[str, str, Callable[[RunView], None]], ...] = (
     ("Input", "input", loading.show),
     ("Memory", "memory", memory.show),
 )
-_TUNING = "tuning"
+_OVERVIEW, _RUNS, _TUNING = "overview", "runs", "tuning"
+_RUN = "run"  # in the address
+_NO_BASELINE = "none"
 
 
 def main() -> None:
@@ -39,19 +42,36 @@ def main() -> None:
     if len(runs) > 1:
         views.append(("Compare", "compare", lambda view: compare.show(view, root)))
     run = runs[0]  # until one is chosen, below: on all pages the same
+    baseline: Path | None = None
 
     def page(draw: Callable[[RunView], None]) -> Callable[[], None]:
         return lambda: _with_run(run, draw)
 
-    pages = [
-        st.Page(page(draw), title=title, url_path=path, default=path == _VIEWS[0][1]) for title, path, draw in views
-    ]
+    pages = {path: st.Page(page(draw), title=title, url_path=path) for title, path, draw in views}
+    pages[_OVERVIEW] = st.Page(
+        page(lambda view: overview.show(view, _baseline(baseline))), title="Overview", url_path=_OVERVIEW, default=True
+    )
+    if len(runs) > 1:
+        pages[_RUNS] = st.Page(
+            lambda: list_of_runs.show(root, runs, lambda name: _open(name, pages[_OVERVIEW])),
+            title="Runs",
+            url_path=_RUNS,
+        )
     if root.is_dir() and (root / FILE_NAME).is_file():
-        pages.append(st.Page(lambda: _tuning(root), title="Tuning", url_path=_TUNING))
-    shown = st.navigation(pages)
-    if shown.url_path != _TUNING:
+        pages[_TUNING] = st.Page(lambda: _tuning(root), title="Tuning", url_path=_TUNING)
+    shown = st.navigation([pages[_OVERVIEW], *(own for path, own in pages.items() if path != _OVERVIEW)])
+    if shown.url_path not in (_RUNS, _TUNING):
         run = _chosen_run(root, runs)
+        baseline = _chosen_baseline(run, runs)
     shown.run()
+    if shown.url_path not in (_RUNS, _TUNING):
+        with st.sidebar:
+            live.watch(run, seconds_to_open(run))
+
+
+def _open(name: str, page: StreamlitPage) -> None:
+    st.session_state[_RUN] = name
+    st.switch_page(page, query_params={_RUN: name})
 
 
 def _with_run(run: Path, draw: Callable[[RunView], None]) -> None:
@@ -59,11 +79,24 @@ def _with_run(run: Path, draw: Callable[[RunView], None]) -> None:
     try:
         view = opened(run)
     except DiagError as error:
+        if state_of(run).live:
+            st.info("The training has recorded no whole step yet; this page shows the first one when it is there.")
+            return
         st.error(plain(f"{error.path}: {error.message}" if error.path else error.message), title="This cannot be shown")
         if error.hint:
             st.info(prose(error.hint), icon=":material/lightbulb:")
         return
     draw(view)
+
+
+def _baseline(run: Path | None) -> RunView | None:
+    if run is None:
+        return None
+    try:
+        return opened(run)
+    except DiagError as error:
+        st.warning(plain(f"The baseline {run.name} cannot be opened: {error.message}"))
+        return None
 
 
 def _tuning(root: Path) -> None:
@@ -81,9 +114,22 @@ def _chosen_run(root: Path, runs: list[Path]) -> Path:
         return runs[0]
     by_name = {run.name: run for run in runs}
     with st.sidebar:
-        name = choose("Run", list(by_name), param="run", default=runs[0].name)
+        name = choose("Run", list(by_name), param=_RUN, default=runs[0].name)
         st.caption(plain(f"{len(runs)} runs in {root}"))
     return by_name[name]
+
+
+def _chosen_baseline(run: Path, runs: list[Path]) -> Path | None:
+    """The run that the overview's numbers are held against; None where none is chosen."""
+    by_name = {other.name: other for other in runs if other != run}
+    if not by_name:
+        return None
+    with st.sidebar:
+        name = choose(
+            "Baseline", [_NO_BASELINE, *by_name], param="baseline", default=_NO_BASELINE, within=str(run),
+            help="The overview shows by how much its numbers differ from those of this run.",
+        )  # fmt: skip
+    return by_name.get(name)
 
 
 main()

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diag.attribution.attribute import attribute
-from diag.breakdown import Breakdowns
 from diag.collectors.layout import RunLayout
 from diag.findings import Examination, examine
 from diag.findings.shares import CLASS_OF
 from diag.ingest.reading import Reading as Reading
 from diag.ingest.run import Tables, open_paths, rank_ranges
 from diag.model import Advice, Attribution, Bottleneck, Coverage, Finding, Recommendation, StepAccount, Verdict
+from diag.runs import RunState as RunState
+from diag.runs import State as State
+from diag.runs import newest_change as newest_change
+from diag.runs import state_of as state_of
 from diag.verdict import classes_of, judge, step_bottleneck
 
 _RANKS_KEPT = 2  # whose events stay in memory; a rank of a million events takes 50 MB
@@ -23,6 +26,7 @@ if TYPE_CHECKING:  # what is imported where it is first needed: all of it takes 
     from diag.advice.whatif import WhatIf
     from diag.attribution.loading_table import LoadingTable
     from diag.attribution.memory_table import MemoryTable
+    from diag.breakdown import Breakdowns, Measure
     from diag.compare import Comparison
     from diag.explanation import RankDifference
     from diag.prospect import CostCurve
@@ -55,6 +59,13 @@ class Result:
         """Part of the critical path that a change in this class could remove, 0 to 1: what the verdict compares."""
         shares = self.examination.shares
         return sum(shares.share(cost) for cost, of in CLASS_OF.items() if of == bottleneck)
+
+    @cached_property
+    def mfu(self) -> Measure:
+        """Model FLOPs utilisation, or why it is not known."""
+        from diag.findings.low_mfu import mfu_of
+
+        return mfu_of(self.tables, self.examination.shares)
 
     @cached_property
     def breakdowns(self) -> Breakdowns:

@@ -39,7 +39,7 @@ def main() -> int:
             return code
         results[name] = open_run(folder)
         save(results[name])
-    console = Console(width=110 if not sys.stdout.isatty() else None, highlight=False)
+    console = Console(width=110 if not sys.stdout.isatty() else None, highlight=False, emoji=False)
     console.print()
     console.print(_side_by_side(results))
     console.print(f"\nEvidence and advice:  diag analyze {out / list(_RUNS)[-1]}")

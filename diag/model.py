@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -57,9 +58,9 @@ class Segments:
         return int((self.end_ns - self.start_ns)[chosen].sum())
 
 
-@dataclass(frozen=True)
-class CollectiveCall:
-    """One rank's part in one collective, on the clock of that rank.
+class CollectiveCall(msgspec.Struct, frozen=True):
+    """One rank's part in one collective, on the clock of that rank. A Struct, because there are thousands of them: made
+    in 0.1 us where a frozen dataclass takes 1.3.
 
     ``key`` is equal on all ranks that take part in the same collective: (group, sequence number or k-th call, op).
     ``start_ns``: the rank entered it; ``end_ns``: it was done on this rank. ``bytes`` is the full tensor, 0 if unknown.

@@ -1,8 +1,9 @@
-"""Starts the dashboard: Streamlit in a process of its own, reachable from this machine only."""
+"""Starts the dashboard: Streamlit in a process of its own, reachable from this machine only unless told otherwise."""
 
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from diag.errors import DiagError
 from diag.signals import ended_by_signals
 
 ADDRESS = "127.0.0.1"
+_LOCAL = {"0.0.0.0": ADDRESS, "::": "::1"}  # how a server that listens everywhere is reached from here
 _PACKAGE = Path(__file__).parent
 # A path and not an import: only the command line may depend on the app, and Streamlit wants a script.
 SCRIPT = _PACKAGE / "app" / "main.py"
@@ -25,16 +27,19 @@ _STOP_S = 5.0
 _ACCENT = {"light": "#0072b2", "dark": "#4ba3e3"}
 
 
-def serve_dashboard(path: Path | None, *, port: int, open_browser: bool) -> None:
-    """Serves until Ctrl-C. ``path``: a run or a folder of runs, None for the samples; ``port`` 0 takes a free one.
-    DiagError where there is nothing to show, the port is taken or the server does not start."""
+def serve_dashboard(path: Path | None, *, port: int, open_browser: bool, host: str = ADDRESS) -> None:
+    """Serves until Ctrl-C. ``path``: a run or a folder of runs, None for the samples; ``port`` 0 takes a free one;
+    ``host``: the address that is listened on. DiagError where there is nothing to show, the port is taken or the server
+    does not start."""
     path = _existing(path)
-    port = _free_port(port)
+    port = _free_port(host, port)
     with ended_by_signals():
-        server = subprocess.Popen(_command(path, port, open_browser), stdin=subprocess.DEVNULL, stdout=_STDERR)
+        server = subprocess.Popen(_command(path, host, port, open_browser), stdin=subprocess.DEVNULL, stdout=_STDERR)
         try:
-            _wait_until_ready(server, port)
-            print(f"Dashboard of {path}: http://{ADDRESS}:{port} (Ctrl-C ends it)", flush=True)
+            _wait_until_ready(server, host, port)
+            print(f"Dashboard of {path}: http://{_written(host)}:{port} (Ctrl-C ends it)", flush=True)
+            if not _is_this_machine(host):
+                print(f"Whoever reaches {host} can read the runs: there is no password.", file=sys.stderr, flush=True)
             code = server.wait()
         except KeyboardInterrupt:
             return
@@ -54,31 +59,48 @@ def _existing(path: Path | None) -> Path:
     return path
 
 
-def _free_port(port: int) -> int:
-    with socket.socket() as probe:
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _written(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _free_port(host: str, port: int) -> int:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise DiagError(
+            f"{host} is no address: {error.strerror}", hint=f"`--host {ADDRESS}` is this machine"
+        ) from error
+    with socket.socket(family, kind, protocol) as probe:
         # As the server will: a port that was closed a moment ago is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((ADDRESS, port))
+            probe.bind(address)
         except OSError as error:
             raise DiagError(
-                f"port {port} on {ADDRESS} cannot be used: {error.strerror}",
+                f"port {port} on {host} cannot be used: {error.strerror}",
                 hint="another dashboard may be running; `--port 0` takes a free port",
             ) from error
         return int(probe.getsockname()[1])
 
 
-def _command(path: Path, port: int, open_browser: bool) -> list[str]:
+def _command(path: Path, host: str, port: int, open_browser: bool) -> list[str]:
     """``-P``: the folder that it is called in may hold a ``streamlit.py`` or a ``diag`` folder."""
     options = {
-        "server.address": ADDRESS,
+        "server.address": host,
         "server.port": port,
         "server.headless": not open_browser,
         "server.fileWatcherType": "none",
         "server.showEmailPrompt": False,
         "logger.level": "warning",
         "logger.hideWelcomeMessage": True,
-        "browser.serverAddress": ADDRESS,
+        "browser.serverAddress": socket.gethostname() if host in _LOCAL else host,
         "browser.serverPort": port,
         "browser.gatherUsageStats": False,
         "client.toolbarMode": "minimal",
@@ -89,7 +111,7 @@ def _command(path: Path, port: int, open_browser: bool) -> list[str]:
     return [sys.executable, "-P", "-m", "streamlit", "run", str(SCRIPT), *flags, "--", str(path)]
 
 
-def _wait_until_ready(server: subprocess.Popen[bytes], port: int) -> None:
+def _wait_until_ready(server: subprocess.Popen[bytes], host: str, port: int) -> None:
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline:
         if server.poll() is not None:
@@ -97,7 +119,7 @@ def _wait_until_ready(server: subprocess.Popen[bytes], port: int) -> None:
                 f"the dashboard's server ended with exit code {server.returncode} before it was ready",
                 hint="what it printed is above; try another --port",
             )
-        if _healthy(port):
+        if _healthy(_LOCAL.get(host, host), port):
             return
         time.sleep(0.1)
     raise DiagError(
@@ -105,9 +127,9 @@ def _wait_until_ready(server: subprocess.Popen[bytes], port: int) -> None:
     )
 
 
-def _healthy(port: int) -> bool:
+def _healthy(host: str, port: int) -> bool:
     # Not urllib: it would ask a proxy from the environment.
-    connection = http.client.HTTPConnection(ADDRESS, port, timeout=1)
+    connection = http.client.HTTPConnection(host, port, timeout=1)
     try:
         connection.request("GET", "/_stcore/health")
         return connection.getresponse().status == http.HTTPStatus.OK

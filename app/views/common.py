@@ -26,7 +26,14 @@ def head(title: str, view: RunView, what: str) -> None:
 def show_metrics(*found: Metric) -> None:
     """Beside each other, each with its explanation."""
     for column, metric in zip(st.columns(len(found)), found, strict=True):
-        column.metric(metric.label, metric.value, border=True, help=metric.help)
+        column.metric(
+            metric.label,
+            metric.value,
+            metric.against or None,
+            delta_color="normal" if metric.more_is == "good" else "inverse",
+            border=True,
+            help=metric.help,
+        )
 
 
 def draw(figure: go.Figure, key: str, alt: str) -> None:

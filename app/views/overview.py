@@ -22,12 +22,13 @@ from diag.wording import class_name, run_facts, verdict_facts, versions
 _MEAN = "mean"
 
 
-def show(view: RunView) -> None:
+def show(view: RunView, baseline: RunView | None = None) -> None:
+    """``baseline``: the run that the numbers at the top are held against."""
     theme = theme_of(st.context.theme.type)
     _caption(view)
     coverage.show_warning(view)
     _verdict(view)
-    show_metrics(*metrics(view))
+    show_metrics(*metrics(view, baseline))
     evidence, todo = st.columns([3, 2], gap="medium")
     with evidence:
         _evidence(view, theme)

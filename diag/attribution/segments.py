@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -54,4 +55,4 @@ def on_clock(step: RankStep, clock: Callable[[Times], Times]) -> RankStep:
 
 def _moved(call: CollectiveCall, at: Callable[[int], int]) -> CollectiveCall:
     waited = call.waited_ns and (at(call.waited_ns[0]), at(call.waited_ns[1]))
-    return replace(call, start_ns=at(call.start_ns), end_ns=at(call.end_ns), waited_ns=waited)
+    return msgspec.structs.replace(call, start_ns=at(call.start_ns), end_ns=at(call.end_ns), waited_ns=waited)

@@ -107,7 +107,9 @@ def _op(collective: str | None, caller: str | None, kernel: str) -> str:
 
 def _calls(calls: pl.DataFrame, told: Sequence[_Told], windows: Sequence[Window]) -> list[tuple[CollectiveCall, ...]]:
     numbers = calls["seq"].to_list()
-    repeats = Counter((each.group, number, each.key_op) for each, number in zip(told, numbers, strict=True))
+    repeats = Counter(
+        (each.group, number, each.key_op) for each, number in zip(told, numbers, strict=True) if number is not None
+    )
     doubted = {(group, op) for (group, _, op), count in repeats.items() if count > 1}
     start = calls["ts_ns"].to_numpy()
     spans = list(zip(start.tolist(), (start + calls["dur_ns"].to_numpy()).tolist(), strict=True))

@@ -7,8 +7,9 @@ import numpy as np
 from diag.attribution.efficiency import efficiency
 from diag.attribution.peaks import device_of, peak_of
 from diag.breakdown import Measure
-from diag.findings.shares import Cost
+from diag.findings.shares import Cost, Shares
 from diag.findings.subject import WARN, Subject
+from diag.ingest.run import Tables
 from diag.model import Evidence, Finding, Kind, Severity
 
 ID = "low-mfu"
@@ -49,9 +50,15 @@ def cannot_look(subject: Subject) -> str:
     return subject.once(_mfu).reason
 
 
-def _mfu(subject: Subject) -> Measure:
-    tables, device = subject.tables, device_of(subject.tables)
+def mfu_of(tables: Tables, shares: Shares) -> Measure:
+    """Model FLOPs utilisation of the steps that count, from the manifest and the step records alone."""
+    device = device_of(tables)
     records = [record for rank in tables.ranks.values() for record in rank.steps]
-    step_ns = float(np.mean(subject.shares.dur_ns)) if len(subject.shares.dur_ns) else 0.0
-    on_device = subject.shares.on_device
-    return efficiency((), tables.manifest, records, step_ns, tables.world_size, peak_of(device), device, on_device).mfu
+    step_ns = float(np.mean(shares.dur_ns)) if len(shares.dur_ns) else 0.0
+    return efficiency(
+        (), tables.manifest, records, step_ns, tables.world_size, peak_of(device), device, shares.on_device
+    ).mfu
+
+
+def _mfu(subject: Subject) -> Measure:
+    return mfu_of(subject.tables, subject.shares)

@@ -16,7 +16,7 @@ _LEAST_TEXT = 30
 
 def report_console(console: Console | None = None) -> Console:
     """The console, else standard output, as reports need it: colours only on a terminal, 110 columns at most."""
-    console = console or Console(highlight=False)
+    console = console or Console(highlight=False, emoji=False)
     console.width = min(console.width, WIDEST) if console.is_terminal else WIDEST
     return console
 

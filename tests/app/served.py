@@ -11,15 +11,16 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def dashboard(path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Started as a user would; its port."""
+def dashboard(path: Path, *options: str, stderr: bool = False) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Started as a user would; its port. ``stderr``: what it prints there is kept."""
     code = "import sys; from diag.cli.main import main; sys.argv[0] = 'diag'; main()"
-    command = [sys.executable, "-c", code, "dashboard", str(path), "--port", "0", "--no-browser"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-c", code, "dashboard", str(path), "--port", "0", "--no-browser", *options]
+    errors = subprocess.PIPE if stderr else None
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+            found = re.search(r"http://[\d.]+:(\d+)", line)
             assert found, line
             yield process, int(found[1])
         finally:

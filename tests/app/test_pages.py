@@ -95,11 +95,11 @@ def test_a_folder_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     write_run(tmp_path / "two", slow_data_ms={0: 40})
     test = page(tmp_path, monkeypatch, run="two")
     assert test.title[0].value == "two"
-    assert address(test) == {"run": "two", "rank": "0", "step": "mean"}
+    assert address(test) == {"run": "two", "rank": "0", "step": "mean", "baseline": "none"}
     test.selectbox(key="run").select("one").run()
     assert test.title[0].value == "one"
     # The choice of rank does not outlive its run: the culprit's again.
-    assert address(test) == {"run": "one", "rank": "2", "step": "mean"}
+    assert address(test) == {"run": "one", "rank": "2", "step": "mean", "baseline": "none"}
 
 
 def test_missing_ranks_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,3 +45,23 @@ def test_it_starts_answers_and_ends_cleanly(slow_rank_1: Path, end: signal.Signa
         assert process.wait(timeout=20) == 0
         with socket.socket() as probe:
             assert probe.connect_ex((serve.ADDRESS, port)) != 0
+
+
+def test_an_address_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(DiagError, match="is no address") as error:
+        serve.serve_dashboard(tmp_path, port=0, open_browser=False, host="no such host")
+    assert "127.0.0.1" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("host", "own"), [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("10.1.2.3", False)]
+)
+def test_what_only_this_machine_reaches(host: str, own: bool) -> None:
+    assert serve._is_this_machine(host) is own
+
+
+def test_it_says_when_others_can_read_the_runs(slow_rank_1: Path) -> None:
+    with dashboard(slow_rank_1, "--host", "0.0.0.0", stderr=True) as (process, _):
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+    assert "there is no password" in said

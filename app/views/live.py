@@ -1,0 +1,74 @@
+"""What the run is doing, beside every page; while it trains, pages are drawn again when there are new records."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Literal
+
+import streamlit as st
+
+from diag.api import RunState, State, state_of
+from diag.app.address import choose
+from diag.app.formatting import NBSP, duration, plain
+
+_ICON = {
+    State.TRAINING: ":material/play_arrow:",
+    State.FINISHED: ":material/check:",
+    State.FAILED: ":material/error:",
+    State.STOPPED: ":material/stop:",
+    State.RECORDED: ":material/description:",
+}
+_COLOUR: dict[State, Literal["blue", "red"]] = {State.TRAINING: "blue", State.FAILED: "red"}
+_EVERY_S = 3.0
+_SHARE = 0.25  # of the time at most is spent on analysing a run that is still training
+_FOLLOW, _STAY = "follow", "stay"
+
+
+def watch(run: Path, took_s: float) -> None:
+    """Drawn into the sidebar. ``took_s``: how long the analysis of this run takes, which is not done more often than
+    makes sense."""
+    state = state_of(run)
+    following = state.live and _follows(run)
+    every = max(_EVERY_S, took_s / _SHARE) if following else None
+    st.fragment(_watched, run_every=every)(run, state.changed_ns, state.live, following)
+
+
+def _follows(run: Path) -> bool:
+    labels = {_FOLLOW: "new steps as they come", _STAY: "what is here now"}
+    chosen = choose(
+        "Show", list(labels), param="live", default=_FOLLOW, within=str(run), format_func=labels.__getitem__
+    )
+    return chosen == _FOLLOW
+
+
+def _watched(run: Path, shown_ns: int, live: bool, following: bool) -> None:
+    state = state_of(run)
+    st.badge(state.state.value, icon=_ICON[state.state], color=_COLOUR.get(state.state, "gray"))
+    told = facts(state)
+    if told:
+        st.caption(plain(told))
+    if following and (state.changed_ns != shown_ns or state.live != live):
+        st.rerun()
+
+
+def facts(state: RunState) -> str:
+    """The last step, how long steps take, how it ended; "" where nothing is known."""
+    found = []
+    if state.last_step is not None:
+        found.append(f"step {state.last_step:,}")
+    if state.step_ns is not None:
+        found.append(f"{duration(state.step_ns)} a step")
+    if state.state == State.STOPPED and state.changed_ns:
+        found.append(f"silent for {_ago(state.changed_ns)}, no end recorded")
+    if state.exit_code:
+        found.append(f"exit code {state.exit_code}")
+    return " · ".join(found)
+
+
+def _ago(then_ns: int) -> str:
+    seconds = max(0.0, time.time() - then_ns / 1e9)
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f}{NBSP}{unit}"
+    return f"{seconds:.0f}{NBSP}s"

@@ -1,0 +1,170 @@
+"""What a run is doing, told from the ends of its files: cheap enough to ask every few seconds, of a whole folder."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from diag.collectors.layout import RunLayout
+from diag.collectors.manifest import read_fields
+
+# A collector writes a heartbeat a second, whatever the training does.
+SILENT_S = 30.0
+_TAIL_BYTES = 1 << 16
+_LAST_STEPS = 20
+# Written by others than the collectors, or every second: no reason to analyse again.
+_NOT_RECORDS = frozenset(
+    ("verdict.json", "report.html", "heartbeat.json", "stdout.txt", "log.txt", "nccl.log", "tables")
+)
+
+
+class State(StrEnum):
+    TRAINING = "training"
+    FINISHED = "finished"
+    FAILED = "failed"  # with an exit code
+    STOPPED = "stopped"  # it left no end, and is silent
+    RECORDED = "recorded"  # traces of another tool, which say nothing about the process
+
+
+@dataclass(frozen=True)
+class RunState:
+    """``last_step`` and ``step_ns`` (the median of the last 20) are the first rank's; None where it recorded none.
+    ``headline``: the analyser's last answer, "" where there is none that is newer than the records."""
+
+    path: Path
+    state: State
+    changed_ns: int  # when a record was written last, Unix time
+    ranks: int
+    world_size: int | None
+    strategy: str
+    last_step: int | None
+    step_ns: int | None
+    exit_code: int | None
+    headline: str = ""
+    severity: str = ""
+
+    @property
+    def live(self) -> bool:
+        return self.state == State.TRAINING
+
+
+class _Step(msgspec.Struct):
+    step: int
+    begin_ns: int
+    end_ns: int
+
+
+class _Verdict(msgspec.Struct):
+    headline: str
+    severity: str
+
+
+class _Answer(msgspec.Struct):
+    verdict: _Verdict
+
+
+def state_of(path: Path, now_ns: int | None = None) -> RunState:
+    """The state of a run or of a folder of traces. Never raises: what cannot be read is not known."""
+    layout, changed_ns = RunLayout(path), newest_change(path)
+    if not layout.is_run():
+        return RunState(path, State.RECORDED, changed_ns, 0, None, "", None, None, None)
+    manifest, ranks = read_fields(layout), layout.ranks()
+    first = next(iter(ranks.values()), None)
+    steps = _last_steps(first.steps) if first is not None else []
+    alive_ns = max([changed_ns, *(_changed_ns(rank.heartbeat) for rank in ranks.values())])
+    now_ns = time.time_ns() if now_ns is None else now_ns
+    exit_code = _whole(manifest.get("exit_code"))
+    answer = _answer(layout.verdict, changed_ns)
+    return RunState(
+        path=path,
+        state=_state(manifest, exit_code, now_ns - alive_ns),
+        changed_ns=changed_ns,
+        ranks=len(ranks),
+        world_size=_whole(manifest.get("world_size")),
+        strategy=str(manifest.get("strategy") or ""),
+        last_step=steps[-1].step if steps else None,
+        step_ns=round(statistics.median(step.end_ns - step.begin_ns for step in steps)) if steps else None,
+        exit_code=exit_code,
+        headline=answer.headline if answer is not None else "",
+        severity=answer.severity if answer is not None else "",
+    )
+
+
+def newest_change(path: Path) -> int:
+    """When one of the files that an analysis reads was written last, Unix time in ns; 0 where there is none."""
+    if not path.is_dir():
+        return _changed_ns(path)
+    return max(_changes(path), default=0)
+
+
+def _changes(folder: Path) -> Iterator[int]:
+    """Of the folder and all that is in it: a file that is gone changes its folder."""
+    yield _changed_ns(folder) if not RunLayout(folder).is_run() else 0
+    folders = [str(folder)]
+    while folders:
+        try:
+            entries = list(os.scandir(folders.pop()))
+        except OSError:  # removed while we looked
+            continue
+        for entry in entries:
+            try:
+                if entry.name in _NOT_RECORDS or entry.name.startswith("."):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                else:
+                    yield entry.stat().st_mtime_ns
+            except OSError:
+                continue
+
+
+def _changed_ns(file: Path) -> int:
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _state(manifest: dict[str, Any], exit_code: int | None, silent_ns: int) -> State:
+    if exit_code is not None:
+        return State.FAILED if exit_code else State.FINISHED
+    if not manifest:
+        return State.RECORDED
+    return State.TRAINING if silent_ns < SILENT_S * 1e9 else State.STOPPED
+
+
+def _last_steps(file: Path) -> list[_Step]:
+    try:
+        with file.open("rb") as lines:
+            lines.seek(max(0, lines.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            tail = lines.read().split(b"\n")
+    except OSError:
+        return []
+    found = []
+    for line in tail[-1 - _LAST_STEPS :]:  # the last one is being written, or empty
+        try:
+            found.append(msgspec.json.decode(line, type=_Step))
+        except msgspec.DecodeError:
+            continue
+    return found
+
+
+def _answer(file: Path, changed_ns: int) -> _Verdict | None:
+    if _changed_ns(file) <= changed_ns:
+        return None
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=_Answer).verdict
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,43 @@
+"""A run that is still training, and a folder of runs, as a person sees them."""
+
+import os
+from pathlib import Path
+
+from playwright.sync_api import Browser, expect
+
+from diag.collectors.layout import RunLayout
+from tests.app.runs import write_run
+from tests.app.served import dashboard
+from tests.app.test_live import cut, unended
+from tests.browser.chromium import PATIENCE_MS, visit
+
+
+def test_new_steps_appear_by_themselves(browser: Browser, tmp_path: Path) -> None:
+    run = unended(write_run(tmp_path / "run", slow_data_ms={1: 40}))
+    whole = {rank: files.steps.read_text() for rank, files in RunLayout(run).ranks().items()}
+    cut(run, 8)
+    with dashboard(run) as (_, port), visit(browser) as found:
+        os.utime(RunLayout(run).rank(0).steps)  # a slow machine may have taken long to start
+        found.open(f"http://127.0.0.1:{port}", until="6 of 8")
+        expect(found.page.get_by_text("training").first).to_be_visible()
+        for rank, files in RunLayout(run).ranks().items():
+            files.steps.write_text(whole[rank])
+        found.page.get_by_text("10 of 12").first.wait_for(timeout=PATIENCE_MS)
+        assert found.complaints == []
+
+
+def test_a_run_is_chosen_from_the_list(browser: Browser, tmp_path: Path) -> None:
+    write_run(tmp_path / "one")
+    write_run(tmp_path / "two", slow_data_ms={1: 40})
+    with dashboard(tmp_path) as (_, port), visit(browser) as found:
+        found.open(f"http://127.0.0.1:{port}/runs", until="Choose one to open it")
+        table = found.page.get_by_test_id("stDataFrame")
+        table.wait_for()
+        box = table.bounding_box()
+        assert box is not None
+        # The table is a picture: its first column holds a box to tick for each row, the last written run is the first.
+        found.page.mouse.click(box["x"] + 15, box["y"] + 35 + 17)
+        found.page.wait_for_url("**/?**run=two**rank=1**")
+        found.settle()
+        expect(found.page.get_by_role("heading", name="two").first).to_be_visible()
+        assert found.complaints == []
