@@ -12,7 +12,7 @@ from streamlit.navigation.page import StreamlitPage
 from diag.api import list_runs, state_of
 from diag.app.address import choose
 from diag.app.formatting import plain, prose
-from diag.app.opening import opened, seconds_to_open
+from diag.app.opening import is_open, opened, seconds_to_open
 from diag.app.run_view import RunView
 from diag.app.theme import favicon
 from diag.app.views import collectives, compare, kernels, live, loading, memory, overview, timeline, tuning, what_if
@@ -44,12 +44,15 @@ def main() -> None:
     run = runs[0]  # until one is chosen, below: on all pages the same
     baseline: Path | None = None
 
-    def page(draw: Callable[[RunView], None]) -> Callable[[], None]:
-        return lambda: _with_run(run, draw)
+    def page(draw: Callable[[RunView], None], *, answer_first: bool = False) -> Callable[[], None]:
+        return lambda: _with_run(run, draw, answer_first)
 
     pages = {path: st.Page(page(draw), title=title, url_path=path) for title, path, draw in views}
     pages[_OVERVIEW] = st.Page(
-        page(lambda view: overview.show(view, _baseline(baseline))), title="Overview", url_path=_OVERVIEW, default=True
+        page(lambda view: overview.show(view, _baseline(baseline)), answer_first=True),
+        title="Overview",
+        url_path=_OVERVIEW,
+        default=True,
     )
     if len(runs) > 1:
         pages[_RUNS] = st.Page(
@@ -74,11 +77,18 @@ def _open(name: str, page: StreamlitPage) -> None:
     st.switch_page(page, query_params={_RUN: name})
 
 
-def _with_run(run: Path, draw: Callable[[RunView], None]) -> None:
-    """Draws the chosen run; a mistake that the user can mend is a message, everything else stays a traceback."""
+def _with_run(run: Path, draw: Callable[[RunView], None], answer_first: bool) -> None:
+    """Draws the chosen run; a mistake that the user can mend is a message, everything else stays a traceback.
+    ``answer_first``: while it is analysed, what the last analysis said."""
+    before = st.empty()
+    answer = state_of(run).answer if answer_first and not is_open(run) else None
+    if answer is not None:
+        with before.container():
+            overview.show_kept(run.resolve().name, answer)
     try:
         view = opened(run)
     except DiagError as error:
+        before.empty()
         if state_of(run).live:
             st.info("The training has recorded no whole step yet; this page shows the first one when it is there.")
             return
@@ -86,6 +96,7 @@ def _with_run(run: Path, draw: Callable[[RunView], None]) -> None:
         if error.hint:
             st.info(prose(error.hint), icon=":material/lightbulb:")
         return
+    before.empty()
     draw(view)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import streamlit as st
@@ -10,7 +11,14 @@ import streamlit as st
 from diag.api import newest_change, open_run
 from diag.app.run_view import RunView, view_of
 
-_TOOK: dict[str, float] = {}  # seconds, by path
+
+@dataclass(frozen=True)
+class _Last:
+    changed_ns: int
+    took_s: float
+
+
+_LAST: dict[str, _Last] = {}  # opening of each path, by whomever
 
 
 def opened(path: Path) -> RunView:
@@ -18,14 +26,21 @@ def opened(path: Path) -> RunView:
     return _opened(str(path), newest_change(path))
 
 
+def is_open(path: Path) -> bool:
+    """Whether `opened` answers at once, as far as is known."""
+    last = _LAST.get(str(path))
+    return last is not None and last.changed_ns == newest_change(path)
+
+
 def seconds_to_open(path: Path) -> float:
     """How long the last opening of the run took; 0 where it was not opened, or cannot be."""
-    return _TOOK.get(str(path), 0.0)
+    last = _LAST.get(str(path))
+    return last.took_s if last is not None else 0.0
 
 
 @st.cache_resource(show_spinner="Reading and analysing the run…", show_time=True, max_entries=8)
-def _opened(path: str, changed_ns: int) -> RunView:  # noqa: ARG001 - part of the cache's key
+def _opened(path: str, changed_ns: int) -> RunView:
     begin = time.monotonic()
     view = view_of(open_run(path))
-    _TOOK[path] = time.monotonic() - begin
+    _LAST[path] = _Last(changed_ns, time.monotonic() - begin)
     return view

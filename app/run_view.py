@@ -51,6 +51,11 @@ class RunView:
     tokens_per_second: float | None
 
     @property
+    def steps_counted(self) -> tuple[int, int]:
+        """How many steps the verdict rests on, and how many there are."""
+        return int(self.counted.sum()), len(self.steps)
+
+    @property
     def left_out(self) -> int:
         return int((~self.counted).sum())
 

@@ -45,7 +45,7 @@ def to_html(
     coverage: Coverage,
 ) -> str:
     """One ``<div>``. ``facts``: what was run; ``steps``: how many count, of how many."""
-    sure = verdict_facts(verdict, *steps)
+    sure = verdict_facts(verdict, steps)
     missing = incomplete(coverage)
     parts = [
         _line(" · ".join(facts), _FAINT),

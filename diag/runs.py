@@ -15,6 +15,7 @@ import msgspec
 
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import read_fields
+from diag.model import Bottleneck, Severity, Verdict
 
 # A collector writes a heartbeat a second, whatever the training does.
 SILENT_S = 30.0
@@ -37,7 +38,7 @@ class State(StrEnum):
 @dataclass(frozen=True)
 class RunState:
     """``last_step`` and ``step_ns`` (the median of the last 20) are the first rank's; None where it recorded none.
-    ``headline``: the analyser's last answer, "" where there is none that is newer than the records."""
+    ``answer``: what the last analysis left, None where there is none that is newer than the records."""
 
     path: Path
     state: State
@@ -48,8 +49,7 @@ class RunState:
     last_step: int | None
     step_ns: int | None
     exit_code: int | None
-    headline: str = ""
-    severity: str = ""
+    answer: Verdict | None = None
 
     @property
     def live(self) -> bool:
@@ -62,13 +62,23 @@ class _Step(msgspec.Struct):
     end_ns: int
 
 
-class _Verdict(msgspec.Struct):
+class _Culprit(msgspec.Struct):
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+
+
+class _Kept(msgspec.Struct):
+    bottleneck: Bottleneck
+    severity: Severity
+    cause: str
+    share: float
+    confidence: float
     headline: str
-    severity: str
+    culprit: _Culprit | None
 
 
-class _Answer(msgspec.Struct):
-    verdict: _Verdict
+class _Document(msgspec.Struct):
+    verdict: _Kept
 
 
 def state_of(path: Path, now_ns: int | None = None) -> RunState:
@@ -82,7 +92,6 @@ def state_of(path: Path, now_ns: int | None = None) -> RunState:
     alive_ns = max([changed_ns, *(_changed_ns(rank.heartbeat) for rank in ranks.values())])
     now_ns = time.time_ns() if now_ns is None else now_ns
     exit_code = _whole(manifest.get("exit_code"))
-    answer = _answer(layout.verdict, changed_ns)
     return RunState(
         path=path,
         state=_state(manifest, exit_code, now_ns - alive_ns),
@@ -93,8 +102,7 @@ def state_of(path: Path, now_ns: int | None = None) -> RunState:
         last_step=steps[-1].step if steps else None,
         step_ns=round(statistics.median(step.end_ns - step.begin_ns for step in steps)) if steps else None,
         exit_code=exit_code,
-        headline=answer.headline if answer is not None else "",
-        severity=answer.severity if answer is not None else "",
+        answer=_answer(layout.verdict, changed_ns),
     )
 
 
@@ -157,13 +165,18 @@ def _last_steps(file: Path) -> list[_Step]:
     return found
 
 
-def _answer(file: Path, changed_ns: int) -> _Verdict | None:
+def _answer(file: Path, changed_ns: int) -> Verdict | None:
     if _changed_ns(file) <= changed_ns:
         return None
     try:
-        return msgspec.json.decode(file.read_bytes(), type=_Answer).verdict
+        kept = msgspec.json.decode(file.read_bytes(), type=_Document).verdict
     except (OSError, msgspec.DecodeError):
         return None
+    guilty = kept.culprit or _Culprit((), ())
+    return Verdict(
+        kept.bottleneck, kept.severity, kept.cause, kept.share, kept.confidence, guilty.ranks, guilty.hosts,
+        kept.headline,
+    )  # fmt: skip
 
 
 def _whole(value: object) -> int | None:

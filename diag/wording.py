@@ -54,9 +54,11 @@ def class_name(bottleneck: Bottleneck) -> str:
     return bottleneck.value if whole else f"{bottleneck.value}-bound"
 
 
-def verdict_facts(verdict: Verdict, steps_counted: int, steps: int) -> list[str]:
-    """Whose fault it is, where it is somebody's, how sure that is, and how many steps it rests on."""
-    facts = [f"Confidence {share(verdict.confidence)}", f"{steps_counted:,} of {counted(steps, 'step')} counted"]
+def verdict_facts(verdict: Verdict, steps: tuple[int, int] | None = None) -> list[str]:
+    """Whose fault it is, where it is somebody's, how sure that is, and on how many steps of all it rests, if given."""
+    facts = [f"Confidence {share(verdict.confidence)}"]
+    if steps is not None:
+        facts.append(f"{steps[0]:,} of {counted(steps[1], 'step')} counted")
     if verdict.culprit_ranks:
         where = f" on {', '.join(verdict.culprit_hosts)}" if verdict.culprit_hosts else ""
         facts.insert(0, f"At fault: {listing(verdict.culprit_ranks)}{where}")

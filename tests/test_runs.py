@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from diag.api import State, newest_change, state_of
+from diag.api import State, newest_change, open_run, state_of
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import update_manifest
+from diag.report.json import save
 from diag.runs import SILENT_S
 from tests.app.runs import COMPUTE_MS, QUICK_DATA_MS, TRANSFER_MS, write_run
 
@@ -29,7 +30,7 @@ def test_a_run_that_ended(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", ranks=3)
     state = state_of(run)
     assert (state.state, state.ranks, state.world_size, state.strategy) == (State.FINISHED, 3, 3, "ddp")
-    assert (state.last_step, state.step_ns, state.headline) == (11, STEP_NS, "")
+    assert (state.last_step, state.step_ns, state.answer) == (11, STEP_NS, None)
 
 
 def test_a_run_that_failed(tmp_path: Path) -> None:
@@ -70,14 +71,25 @@ def test_a_line_that_is_being_written_is_not_a_step(tmp_path: Path) -> None:
 
 
 def test_an_answer_counts_until_there_are_newer_records(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
-    layout = RunLayout(run)
-    layout.verdict.write_text(json.dumps({"verdict": {"headline": "It is rank 1.", "severity": "warn"}}))
+    run = write_run(tmp_path / "run", slow_data_ms={1: 40})
+    layout, result = RunLayout(run), open_run(run)
+    assert state_of(run).answer is None
+    save(result)
     later = newest_change(run) + 10**9
     os.utime(layout.verdict, ns=(later, later))
-    assert state_of(run).headline == "It is rank 1."
+    assert state_of(run).answer == result.verdict
+    assert result.verdict.culprit_ranks == (1,)
     os.utime(layout.rank(0).steps, ns=(later + 1, later + 1))
-    assert state_of(run).headline == ""
+    assert state_of(run).answer is None
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"verdict": {"headline": "It is rank 1.", "severity": "bad"}}'])
+def test_a_damaged_answer_is_none(tmp_path: Path, content: bytes) -> None:
+    run = write_run(tmp_path / "run")
+    later = newest_change(run) + 10**9
+    RunLayout(run).verdict.write_bytes(content)
+    os.utime(RunLayout(run).verdict, ns=(later, later))
+    assert state_of(run).answer is None
 
 
 def test_what_is_no_run_is_recorded_or_not_there(tmp_path: Path) -> None:

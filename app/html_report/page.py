@@ -159,7 +159,7 @@ def _verdict(view: RunView) -> Verdict:
         tone=verdict.severity.value,
         bottleneck=class_name(verdict.bottleneck),
         headline=verdict.headline,
-        facts=tuple(verdict_facts(verdict, int(view.counted.sum()), len(view.steps))),
+        facts=tuple(verdict_facts(verdict, view.steps_counted)),
         why=view.result.why,
         action=cause.action if cause is not None else "",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 import streamlit as st
 
@@ -17,6 +18,7 @@ from diag.app.run_view import RunView
 from diag.app.theme import SEVERITY_COLOUR, SEVERITY_ICON, Theme, theme_of
 from diag.app.views import actions, coverage, findings
 from diag.app.views.common import CONFIG, draw, show_metrics
+from diag.model import Verdict
 from diag.wording import class_name, run_facts, verdict_facts, versions
 
 _MEAN = "mean"
@@ -66,8 +68,19 @@ def _report(view: RunView) -> bytes:
     return render(view.result, command, __version__).encode()
 
 
+def show_kept(run: str, verdict: Verdict) -> None:
+    """What the last analysis said, until there is more to show."""
+    st.title(plain(run))
+    st.caption("The answer of the last analysis; the figures behind it follow.")
+    _card(verdict, verdict_facts(verdict), "")
+
+
 def _verdict(view: RunView) -> None:
     verdict = view.result.verdict
+    _card(verdict, verdict_facts(verdict, view.steps_counted), view.result.why)
+
+
+def _card(verdict: Verdict, facts: Sequence[str], why: str) -> None:
     with st.container(border=True):
         with st.container(horizontal=True, gap="small"):
             st.badge(
@@ -75,10 +88,9 @@ def _verdict(view: RunView) -> None:
             )
             st.badge(class_name(verdict.bottleneck), color="gray")
         st.subheader(plain(verdict.headline), anchor=False)
-        facts = verdict_facts(verdict, int(view.counted.sum()), len(view.steps))
         st.markdown(" · ".join(plain(fact) for fact in facts))
-        if view.result.why:
-            st.markdown(plain(view.result.why))
+        if why:
+            st.markdown(plain(why))
 
 
 def _evidence(view: RunView, theme: Theme) -> None:

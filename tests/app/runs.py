@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 
 from diag.collectors.layout import RunLayout
@@ -33,9 +34,10 @@ def write_run(
     slow_data_ms: Mapping[int, int] | None = None,
     memory: MemoryRecord | None = None,
     missing: tuple[int, ...] = (),
+    calls: int = 1,
 ) -> Path:
     """A data-parallel run on a CPU: every step waits for data, computes, then reduces; ``slow_data_ms`` by rank.
-    All ranks leave a step together, as the last to arrive allows."""
+    All ranks leave a step together, as the last to arrive allows. ``calls``: all-reduces a step, in turn."""
     data = {rank: (slow_data_ms or {}).get(rank, QUICK_DATA_MS) for rank in range(ranks)}
     length = max(data.values()) + COMPUTE_MS + TRANSFER_MS
     layout = RunLayout(root)
@@ -68,9 +70,14 @@ def write_run(
                 PhaseRow("backward", forward_end, end),
             ]
             record = StepRecord(step, begin, end, phases, tokens=TOKENS, memory=memory or MemoryRecord(rss=RSS + rank))
-            row = CollectiveRow("0", step, "all_reduce", 4_000_000, "float32", arrived, end, arrived, end)
+            last = begin + (length - TRANSFER_MS) * MS  # when the slowest rank arrives
+            edges = [arrived, *(last + TRANSFER_MS * MS * (call + 1) // calls for call in range(calls))]
+            rows = [
+                CollectiveRow("0", step * calls + call, "all_reduce", 4_000_000 // calls, "float32", a, b, a, b)
+                for call, (a, b) in enumerate(pairwise(edges))
+            ]
             step_lines.append(json.dumps(asdict(record)))
-            collective_lines.append(json.dumps(asdict(CollectiveLine(step, [row], {"0": list(range(ranks))}))))
+            collective_lines.append(json.dumps(asdict(CollectiveLine(step, rows, {"0": list(range(ranks))}))))
         files.steps.write_text("\n".join(step_lines) + "\n")
         files.collectives.write_text("\n".join(collective_lines) + "\n")
     return root

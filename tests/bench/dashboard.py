@@ -1,0 +1,181 @@
+"""What a person waits for in the browser: the verdict of many ranks, and a zoom into a trace of six million events.
+
+    python tests/bench/dashboard.py [--ranks 64 1024] [--events 6000000] [--repeats 3] [--keep FOLDER]
+
+Makes runs of that many ranks (40 steps, 20 collectives each) and a long trace (`_tiled.py`), analyses them once as
+``diag analyze`` does, starts the dashboard, and opens each run in a fresh headless Chromium. Seconds are from the call
+of the address until the text is on the page, and until Streamlit has nothing left to do; a zoom is from letting go of
+the mouse until all figures are drawn again. "Blocked" is the longest task on the browser's main thread. Each first
+visit finds a server that has not opened the run yet. An empty Streamlit page, measured in the same way, is the peer:
+what no page can be faster than. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page
+
+HERE = Path(__file__).resolve().parent
+if not __package__:  # run as a script: its own folder is on the path, the checkout is not
+    sys.path.insert(0, str(HERE.parents[1]))
+
+from diag.api import open_run  # noqa: E402
+from diag.report.json import save  # noqa: E402
+from tests.app.runs import write_run  # noqa: E402
+from tests.app.served import dashboard, streamlit  # noqa: E402
+from tests.bench._tiled import write_tiled  # noqa: E402
+from tests.browser.chromium import chromium, visit  # noqa: E402
+
+_STEPS, _CALLS = 40, 20
+_LONG_TASKS = """
+window.longest = 0;
+new PerformanceObserver(list => {
+  for (const task of list.getEntries()) window.longest = Math.max(window.longest, task.duration);
+}).observe({type: 'longtask', buffered: true});
+"""
+_EMPTY = "import streamlit as st\nst.title('Nothing')\n"
+
+
+def visited(browser: Browser, address: str, text: str, settled: bool = True) -> dict[str, float]:
+    """Seconds until the text is there and until all is, and the longest task of the main thread."""
+    with visit(browser) as found:
+        found.page.add_init_script(_LONG_TASKS)
+        begin = time.perf_counter()
+        found.page.goto(address, wait_until="commit")
+        found.page.get_by_text(text).first.wait_for(timeout=120_000)
+        first = time.perf_counter() - begin
+        if settled:
+            found.page.get_by_text("Looked for").first.wait_for(timeout=120_000)
+            found.page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for(timeout=120_000)
+        whole = time.perf_counter() - begin
+        found.page.wait_for_timeout(500)
+        return {"first_s": first, "whole_s": whole, "blocked_s": _blocked(found.page)}
+
+
+def zoomed(browser: Browser, address: str) -> list[dict[str, float]]:
+    """Three drags over the figure of all ranks, each into the middle third."""
+    with visit(browser) as found:
+        page = found.page
+        page.add_init_script(_LONG_TASKS)
+        page.goto(address)
+        page.get_by_text("Longest by name").first.wait_for(timeout=300_000)
+        found.settle()
+        taken = []
+        for _ in range(3):
+            page.evaluate("window.longest = 0")
+            layer = page.locator(".js-plotly-plot .nsewdrag").first
+            box = layer.bounding_box()
+            assert box is not None
+            middle, before = box["y"] + box["height"] / 2, page.url
+            page.mouse.move(box["x"] + box["width"] * 0.33, middle)
+            page.mouse.down()
+            page.mouse.move(box["x"] + box["width"] * 0.66, middle + 5, steps=4)
+            page.mouse.up()
+            begin = time.perf_counter()
+            page.wait_for_function("before => location.href !== before", arg=before)
+            page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for(timeout=60_000)
+            page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            taken.append({"redrawn_s": time.perf_counter() - begin, "blocked_s": _blocked(page)})
+        return taken
+
+
+def _blocked(page: Page) -> float:
+    return float(page.evaluate("window.longest")) / 1000
+
+
+def _median(found: list[dict[str, float]]) -> dict[str, float]:
+    return {key: round(statistics.median(one[key] for one in found), 2) for key in found[0]}
+
+
+@contextlib.contextmanager
+def _empty_page(folder: Path) -> Iterator[int]:
+    script = folder / "empty.py"
+    script.write_text(_EMPTY)
+    with streamlit(script) as port:
+        yield port
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    rows: dict[str, Any] = {}
+    with chromium() as browser:
+        visited_empty = []
+        with _empty_page(folder) as port:
+            for _ in range(options.repeats):
+                visited_empty.append(visited(browser, f"http://127.0.0.1:{port}", "Nothing", settled=False))
+        rows["empty page"] = _median(visited_empty)
+        _print("empty page", rows["empty page"])
+        for ranks in options.ranks:
+            run = folder / f"{ranks}"
+            if not run.exists():
+                write_run(run, ranks, _STEPS, {ranks // 2: 20}, calls=_CALLS)
+            begin = time.perf_counter()
+            result = open_run(run)
+            save(result)
+            analysed_s = time.perf_counter() - begin
+            again, first = [], []
+            for _ in range(options.repeats):
+                with dashboard(run) as (_, port):
+                    address = f"http://127.0.0.1:{port}"
+                    first.append(visited(browser, address, result.verdict.headline))
+                    again.append(visited(browser, address, result.verdict.headline))
+            rows[f"{ranks} ranks"] = {
+                "analysed_s": round(analysed_s, 2),
+                "first": _median(first),
+                "again": _median(again),
+            }
+            _print(f"{ranks} ranks, opened first", _median(first))
+            _print(f"{ranks} ranks, again", _median(again))
+        if options.events:
+            trace = folder / f"{options.events}.json.gz"
+            if not trace.exists():
+                write_tiled(options.source, options.events, folder / "plain.json", trace)
+                (folder / "plain.json").unlink()
+            open_run(trace)
+            with dashboard(trace) as (_, port):
+                zooms = zoomed(browser, f"http://127.0.0.1:{port}/timeline")
+            rows["zoom"] = zooms
+            for number, one in enumerate(zooms, 1):
+                _print(f"zoom {number}, {options.events / 1e6:.0f}M events", one)
+    return rows
+
+
+def _print(name: str, row: dict[str, float]) -> None:
+    print(
+        f"  {name:<28}" + "".join(f"{key.removesuffix('_s'):>10} {value:6.2f} s" for key, value in row.items()),
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, nargs="*", default=[64, 1024])
+    parser.add_argument("--events", type=int, default=6_000_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument(
+        "--keep", type=Path, help="where runs and traces are made and left; without: a temporary folder"
+    )
+    options = parser.parse_args()
+    samples = sorted((HERE.parents[1] / "sample_traces").glob("*/ranks/*/trace*.json.gz"))
+    shared = HERE.parents[2] / "shared" / "traces" / "ddp_v100_rank1of2" / "df_index_resolver.json.gz"
+    options.source = shared if shared.exists() else samples[0]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (options.keep or Path(temporary)).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; medians of {options.repeats}")
+        rows = measure(options, folder)
+    print(json.dumps({"bench": "dashboard", "cores": os.cpu_count(), **rows}))
+
+
+if __name__ == "__main__":
+    main()
