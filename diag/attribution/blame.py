@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diag.attribution.critical_path import EPSILON_NS, Ready
+from diag.attribution.critical_path import EPSILON_NS, Ready, of_calls
+from diag.attribution.intervals import CoveredOfMany
 from diag.attribution.match import Key
 from diag.attribution.timeline import Timeline, label_of, of_label
 from diag.model import Blame, CollectiveCall, Detail, Kind
@@ -48,7 +49,11 @@ class Meetings:
         for key in matched:
             by_group[key[0]].append(key)
         self._previous: dict[Key, Key] = {}
-        self._in_step: dict[Key, bool] = {}
+        self._idle = of_calls(matched, lambda rank, calls: timelines[rank].idle_from(calls))
+        still = of_calls(matched, lambda rank, calls: timelines[rank].stand_still_at(calls))
+        self._in_step = {key: all(members.values()) for key, members in still.items()}
+        self._row = {rank: row for row, rank in enumerate(timelines)}
+        self._standing = CoveredOfMany([timeline.standing for timeline in timelines.values()])
         for keys in by_group.values():
             keys.sort(key=lambda key: min(call.start_ns for call in matched[key].values()))
             self._previous.update(zip(keys[1:], keys, strict=False))
@@ -62,7 +67,7 @@ class Meetings:
         for key in met:
             members = self._matched[key]
             ready = self._ready[key]
-            late = self._late(members, ready, told)
+            late = self._late(key, ready, told)
             if not late:
                 continue
             told.update({rank: max(ready[rank], told.get(rank, ready[rank])) for rank in late})
@@ -95,24 +100,21 @@ class Meetings:
         blames = tuple(Blame(rank, *of_label(label), ns) for (rank, label), ns in sorted(blamed.items()) if ns > 0)
         return Lateness(blames, waited, explained, once)
 
-    def _late(
-        self, members: Mapping[int, CollectiveCall], ready: Mapping[int, int], told: Mapping[int, int]
-    ) -> dict[int, int]:
+    def _late(self, key: Key, ready: Mapping[int, int], told: Mapping[int, int]) -> dict[int, int]:
         """Ranks for which most of the others stood still, and how long: waiting that computation hid costs nothing, nor
         does what the late rank waited for as well, and what it is ``told`` for already counts once."""
-        idle = np.array([self._timelines[rank].idle_from(call) for rank, call in members.items()], dtype=np.int64)
-        times = np.array([ready[rank] for rank in members], dtype=np.int64)
+        ranks = list(self._matched[key])
+        idle = np.array([self._idle[key][rank] for rank in ranks], dtype=np.int64)
+        times = np.array([ready[rank] for rank in ranks], dtype=np.int64)
         if times.max() - idle.min() <= EPSILON_NS:
             return {}
+        rows = np.array([self._row[rank] for rank in ranks], dtype=np.int64)
         # At most half of the others can have waited for one that was ready before the middle one.
         asked = np.flatnonzero(times >= np.median(times))
-        ranks = list(members)
         counted = np.array([told.get(ranks[i], int(idle.min())) for i in asked], dtype=np.int64)
         since = np.maximum(idle[:, None], counted)  # of each rank, and each that may be late
-        others = np.stack([self._timelines[rank].stood_still(since[i], times[asked]) for i, rank in enumerate(ranks)])
-        own = np.stack(
-            [self._timelines[ranks[i]].stood_still(since[:, at], times[i]) for at, i in enumerate(asked)], axis=1
-        )
+        others = self._standing.between(rows[:, None], since, times[asked])
+        own = self._standing.between(rows[asked], since, times[asked])
         stood = others - own
         stood[asked, np.arange(len(asked))] = np.iinfo(np.int64).min  # itself: sorted, it comes before the others
         stood.sort(axis=0)
@@ -123,15 +125,9 @@ class Meetings:
         """When the rank last left a meeting before ``arrival`` that all stood still for: its end, or its start if it
         was still under way; where its records begin, if there was none."""
         previous = self._previous.get(key)
-        while previous is not None and not (rank in self._matched[previous] and self._were_in_step(previous)):
+        while previous is not None and not (rank in self._matched[previous] and self._in_step[previous]):
             previous = self._previous.get(previous)
         if previous is None:
             return min(int(self._timelines[rank].start_ns[0]), arrival)
         call = self._matched[previous][rank]
         return call.end_ns if call.end_ns <= arrival else min(call.start_ns, arrival)
-
-    def _were_in_step(self, key: Key) -> bool:
-        if key not in self._in_step:
-            members = self._matched[key].items()
-            self._in_step[key] = all(self._timelines[rank].stands_still_at(call) for rank, call in members)
-        return self._in_step[key]

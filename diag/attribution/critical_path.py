@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from diag.attribution.match import Key
 from diag.attribution.timeline import Timeline, details_of, kinds_of
@@ -13,6 +16,7 @@ from diag.model import CollectiveCall, CriticalPath, Kind, RankStep
 # A wait shorter than this is the noise of two clocks readings and a thread's wake-up, not a reason to change ranks.
 EPSILON_NS = 50_000
 
+_T = TypeVar("_T", np.int64, np.bool_)
 Ready = Mapping[Key, Mapping[int, int]]  # of each collective and rank, when it was ready
 
 
@@ -25,10 +29,23 @@ def all_ready(
     all begin at the end of the one before, on every rank, and a rank that was late shows by how little of them is left
     to wait for. What the last one to be ready still waits is what a faster network would save.
     """
-    return {
-        key: {rank: timelines[rank].ready_for(call) for rank, call in members.items()}
-        for key, members in matched.items()
-    }
+    return of_calls(matched, lambda rank, calls: timelines[rank].ready_for(calls))
+
+
+def of_calls(
+    matched: Mapping[Key, Mapping[int, CollectiveCall]],
+    found: Callable[[int, Sequence[CollectiveCall]], npt.NDArray[_T]],
+) -> dict[Key, dict[int, Any]]:
+    """What is ``found`` of a rank's calls, asked for all of them at once, by collective and rank."""
+    calls: dict[int, list[tuple[Key, CollectiveCall]]] = defaultdict(list)
+    for key, members in matched.items():
+        for rank, call in members.items():
+            calls[rank].append((key, call))
+    by_key: dict[Key, dict[int, Any]] = {key: {} for key in matched}
+    for rank, own in calls.items():
+        for (key, _), value in zip(own, found(rank, [call for _, call in own]).tolist(), strict=True):
+            by_key[key][rank] = value
+    return by_key
 
 
 def held_up_at(path: CriticalPath, arrivals: Iterable[tuple[Key, int, int]]) -> list[Key]:

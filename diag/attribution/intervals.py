@@ -6,7 +6,7 @@ disjoint, without touching or empty intervals; every function here accepts any s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -108,3 +108,36 @@ class Covered:
         """Where the stretch of the set that the moment lies in begins; the moment itself where it lies in none."""
         at = int(np.searchsorted(self._begin, time_ns, side="right")) - 1
         return int(self._begin[at]) if at >= 0 and self._end[at] > time_ns else time_ns
+
+
+class CoveredOfMany:
+    """The same of several sets at once: a search for all questions about all of them."""
+
+    def __init__(self, sets: Sequence[Intervals]) -> None:
+        spans = [normal(one) for one in sets]
+        counts = [len(one) for one in spans]
+        self._first = np.cumsum([0, *counts[:-1]]) if spans else np.zeros(0, dtype=np.int64)
+        together = np.concatenate(spans) if spans else EMPTY
+        self._begin, self._end = np.ascontiguousarray(together[:, 0]), np.ascontiguousarray(together[:, 1])
+        self._before = np.concatenate(([0], np.cumsum(self._end - self._begin)))
+        # Moments since the first, and each set behind the one before it: one sorted line.
+        self._zero = int(self._begin.min()) if len(together) else 0
+        self._span = (int(self._end.max()) - self._zero + 1) if len(together) else 1
+        self._line = np.repeat(np.arange(len(spans)), counts) * self._span + (self._begin - self._zero)
+
+    def between(self, which: npt.NDArray[np.int64], start: Times, end: Times) -> Times:
+        """Nanoseconds of each set, by its index, in each ``[start, end)``; 0 where that is empty. The three arrays have
+        one shape, or one that broadcasts."""
+        return self._until(which, np.maximum(start, end)) - self._until(which, start)
+
+    def _until(self, which: npt.NDArray[np.int64], times: Times) -> Times:
+        which, times = np.broadcast_arrays(which, times)
+        if not len(self._begin):
+            return np.zeros(times.shape, dtype=np.int64)
+        asked = which * self._span + np.clip(times - self._zero, 0, self._span - 1)
+        at = np.searchsorted(self._line, asked.ravel(), side="right").reshape(asked.shape) - 1
+        none = (at < self._first[which]) | (times < self._zero)
+        at = np.maximum(at, 0)
+        begin, end = self._begin[at], self._end[at]
+        found = self._before[at] - self._before[self._first[which]] + np.clip(times - begin, 0, end - begin)
+        return np.where(none, 0, found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from .segments import intervals_of
 
 GATHERS = frozenset({"all_gather"})
 REDUCTIONS = frozenset({"reduce_scatter", "all_reduce", "reduce"})
+_DETAILS = tuple(Detail)
 _PASSES = (Detail.FORWARD, Detail.BACKWARD, Detail.OPTIMIZER)
 
 
@@ -63,7 +64,7 @@ def _calls_of(step: RankStep, arrival: dict[tuple[str, int, str], int]) -> Itera
     reach = np.concatenate((start[:1], np.maximum.accumulate(end)[:-1]))
     begin = np.maximum(start, reach)  # where calls overlap, the first one has the time
     exposed = Covered(intervals_of(step.segments, Kind.COMM)).between(begin, end)
-    where = [passes.of(call) for call in calls]
+    where = passes.of(calls)
     members: dict[tuple[str, Detail, int], list[int]] = {}
     for i, (phase, micro) in enumerate(where):
         members.setdefault((calls[i].op, phase, micro), []).append(i)
@@ -99,10 +100,12 @@ class _Passes:
         chosen = (self._step.kind == Kind.COMPUTE) & (self._step.detail == phase)
         return np.stack((self._step.start_ns[chosen], self._step.end_ns[chosen]), axis=1)
 
-    def of(self, call: CollectiveCall) -> tuple[Detail, int]:
-        """A gather belongs to the work after it, anything else to the work before it."""
-        at = int(np.searchsorted(self._start, call.start_ns, side="left"))
-        at = at if call.op in GATHERS else at - 1
-        if not 0 <= at < len(self._detail):
-            return Detail.NONE, 0
-        return Detail(int(self._detail[at])), int(self._micro[at])
+    def of(self, calls: Sequence[CollectiveCall]) -> list[tuple[Detail, int]]:
+        """The pass and the micro-batch of each call: a gather belongs to the work after it, anything else to the work
+        before it."""
+        at = np.searchsorted(self._start, np.array([call.start_ns for call in calls], dtype=np.int64), side="left")
+        at -= np.array([call.op not in GATHERS for call in calls], dtype=np.int64)
+        return [
+            (_DETAILS[self._detail[i]], int(self._micro[i])) if 0 <= i < len(self._detail) else (Detail.NONE, 0)
+            for i in at.tolist()
+        ]

@@ -8,10 +8,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from diag.attribution.intervals import Covered, Times
+from diag.attribution.intervals import Intervals, Times
 from diag.model import CollectiveCall, Detail, Kind, RankStep
 
 _DETAILS = len(Detail)
+Mask = npt.NDArray[np.bool_]
 Activity = npt.NDArray[np.int64]  # nanoseconds by label
 
 
@@ -48,9 +49,8 @@ class Timeline:
         self.end_ns = np.concatenate([s.end_ns for s in segments])
         kind = np.concatenate([s.kind for s in segments])
         self.label = labels_of(kind, np.concatenate([s.detail for s in segments]))
-        communication = kind == Kind.COMM
-        self._communication = np.flatnonzero(communication)
-        self._standing = Covered(np.stack((self.start_ns[communication], self.end_ns[communication]), axis=1))
+        self._communicating: Mask = kind == Kind.COMM
+        self._communication = np.flatnonzero(self._communicating)
         calls = sorted({call.key: call for step in ordered for call in step.collectives}.values(), key=_by_end)
         self.calls: list[CollectiveCall] = calls
         self._call_ends = np.array([call.end_ns for call in calls], dtype=np.int64)
@@ -80,33 +80,46 @@ class Timeline:
             return None
         return int(self._communication[at])
 
-    def stands_still_at(self, call: CollectiveCall) -> bool:
-        """Whether the rank has nothing to do but wait when the call ends."""
-        if call.waited_ns is not None:
-            return call.waited_ns[0] < call.end_ns <= call.waited_ns[1]
-        index = self.segment_before(call.end_ns)
-        return index is None or self._is_communication(index)
+    def stand_still_at(self, calls: Sequence[CollectiveCall]) -> Mask:
+        """Whether the rank has nothing to do but wait when each call ends."""
+        end, waited, since = _ends(calls)
+        until = np.array([call.waited_ns[1] if call.waited_ns is not None else 0 for call in calls], dtype=np.int64)
+        at, inside = self._segments_before(end)
+        standing: Mask = np.where(waited, (since < end) & (end <= until), ~inside | self._communicating[at])
+        return standing
 
-    def ready_for(self, call: CollectiveCall) -> int:
-        """When the rank had nothing left to do but wait for the call's end: when it called, or when what it computed
+    def ready_for(self, calls: Sequence[CollectiveCall]) -> Times:
+        """When the rank had nothing left to do but wait for each call's end: when it called, or when what it computed
         beside the transfer was done. When it called, too, if it was busy to the end. What is computed while the thread
         waits is the collective's own work: gloo copies."""
-        if call.waited_ns is not None:
-            return max(call.start_ns, call.waited_ns[0])
-        return max(call.start_ns, self.idle_from(call))
+        start = np.array([call.start_ns for call in calls], dtype=np.int64)
+        _, waited, since = _ends(calls)
+        return np.maximum(start, np.where(waited, since, self.idle_from(calls)))
 
-    def idle_from(self, call: CollectiveCall) -> int:
-        """The same, or earlier: where the rank already stood still for collectives before this one."""
-        until = call.end_ns if call.waited_ns is None else call.waited_ns[0]
-        index = self.segment_before(until)
-        if index is None or not self._is_communication(index):
-            return call.start_ns if call.waited_ns is None else until
-        while index and self._is_communication(index - 1) and self.end_ns[index - 1] == self.start_ns[index]:
-            index -= 1
-        return int(self.start_ns[index])
+    def idle_from(self, calls: Sequence[CollectiveCall]) -> Times:
+        """The same, or earlier: where the rank already stood still for collectives before each one."""
+        start = np.array([call.start_ns for call in calls], dtype=np.int64)
+        end, waited, since = _ends(calls)
+        until = np.where(waited, since, end)
+        at, inside = self._segments_before(until)
+        busy = np.where(waited, until, start)
+        idle: Times = np.where(inside & self._communicating[at], self.start_ns[self._stretches[at]], busy)
+        return idle
 
-    def _is_communication(self, index: int) -> bool:
-        return bool(self.label[index] // _DETAILS == Kind.COMM)
+    def _segments_before(self, times: Times) -> tuple[Times, Mask]:
+        """Indices of the segments that the moments just before lie in, and whether there is one."""
+        at = np.searchsorted(self.start_ns, times, side="left") - 1
+        inside = at >= 0
+        at = np.maximum(at, 0)
+        return at, inside & (self.end_ns[at] >= times)
+
+    @cached_property
+    def _stretches(self) -> npt.NDArray[np.int64]:
+        """Of each segment the first one of the unbroken communication that it belongs to."""
+        breaks = np.ones(len(self.start_ns), dtype=np.bool_)
+        together = self._communicating[1:] & self._communicating[:-1]
+        breaks[1:] = ~(together & (self.end_ns[:-1] == self.start_ns[1:]))
+        return np.maximum.accumulate(np.where(breaks, np.arange(len(breaks)), 0))
 
     def activity(self, start_ns: int, end_ns: int) -> Activity:
         """What the rank did in a window, nanoseconds by label."""
@@ -124,9 +137,10 @@ class Timeline:
         done[own[index]] += min(time_ns, int(self.end_ns[index])) - int(self.start_ns[index])
         return done
 
-    def stood_still(self, start_ns: Times, end_ns: Times) -> Times:
-        """How long the rank did nothing but wait for collectives, in each of the windows."""
-        return self._standing.between(start_ns, end_ns)
+    @property
+    def standing(self) -> Intervals:
+        """When the rank did nothing but wait for collectives."""
+        return np.stack((self.start_ns[self._communication], self.end_ns[self._communication]), axis=1)
 
     def releasing_call(self, start_ns: int, end_ns: int) -> CollectiveCall | None:
         """The collective whose end freed the rank at ``end_ns``, among those open in the window."""
@@ -139,6 +153,14 @@ class Timeline:
             if call.end_ns > end_ns and best is not None:
                 break
         return best
+
+
+def _ends(calls: Sequence[CollectiveCall]) -> tuple[Times, Mask, Times]:
+    """Of each call its end, whether it is known when a thread stood still for it, and since when; 0 if it is not."""
+    end = np.array([call.end_ns for call in calls], dtype=np.int64)
+    waited = np.array([call.waited_ns is not None for call in calls], dtype=np.bool_)
+    since = np.array([call.waited_ns[0] if call.waited_ns is not None else 0 for call in calls], dtype=np.int64)
+    return end, waited, since
 
 
 def _by_end(call: CollectiveCall) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from tests.command import diag
 
 ALL = os.environ.get("DIAG_TUNE") == "all"
 _SHORT = ("--preset", "small", "--batch-size", "1", "--seq-len", "64", "--steps", "24")
-# A forward long enough to hide the gathers, which on this wire are mostly sleep, not work of the cores: gains of 8 % of a
+# A forward long enough to hide the gathers, which on this wire are mostly sleep, not work of the cores: gains 8 % of a
 # step. With sequences 2 instead of 5 a step they were 8 % once and lost in the noise the next time.
 _LONG = ("--preset", "small", "--batch-size", "5", "--steps", "14")
 # What is wrong with the training, how it is trained, and the setting that mends it.
