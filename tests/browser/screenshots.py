@@ -1,10 +1,12 @@
 """Pictures of every page of the dashboard, light and dark: ``python -m tests.browser.screenshots FOLDER [RUN]``.
 
-For people to look at; nothing is compared.
+For people to look at; nothing is compared. The two in the README are the tops of two of them:
+``python -m tests.browser.screenshots --readme app/screenshots``.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,6 +19,8 @@ from tests.browser.chromium import Scheme, chromium, visit
 
 _SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 _TALLEST = 6000  # pixels
+# Of the README: page, scheme, height. The path is shown on the page, so it is a relative one.
+_README: tuple[tuple[str, Scheme, int], ...] = (("overview", "light", 1000), ("timeline", "dark", 1230))
 
 
 def take(folder: Path, run: Path) -> list[Path]:
@@ -54,6 +58,22 @@ def _whole(page: Page, file: Path) -> None:
     page.set_viewport_size(size)
 
 
+def take_for_readme(folder: Path, run: Path) -> list[Path]:
+    """Writes PAGE.png for the pages that the README shows."""
+    taken = []
+    with dashboard(run) as (_, port), chromium() as browser:
+        for name, scheme, height in _README:
+            with visit(browser, scheme, height) as found:
+                found.open(f"http://127.0.0.1:{port}/{name if name != 'overview' else ''}", until="Rank")
+                file = folder / f"{name}.png"
+                found.page.screenshot(path=file)
+                taken.append(file)
+    return taken
+
+
 if __name__ == "__main__":
-    for file in take(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else SAMPLES / "fsdp2-straggler-rank0"):
-        print(file)
+    sample = Path(os.path.relpath(SAMPLES)) / "fsdp2-straggler-rank0"
+    if sys.argv[1] == "--readme":
+        print(*take_for_readme(Path(sys.argv[2]), sample), sep="\n")
+    else:
+        print(*take(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else sample), sep="\n")
