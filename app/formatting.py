@@ -14,6 +14,7 @@ from diag.formatting import measured as measured
 from diag.formatting import number as number
 from diag.formatting import share as share
 from diag.formatting import size as size
+from diag.formatting import visible as visible
 from diag.wording import pieces
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]{}()#|$~<>&:!+\-])")

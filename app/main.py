@@ -15,7 +15,19 @@ from diag.app.formatting import plain, prose
 from diag.app.opening import is_open, opened, seconds_to_open
 from diag.app.run_view import RunView
 from diag.app.theme import favicon
-from diag.app.views import collectives, compare, kernels, live, loading, memory, overview, timeline, tuning, what_if
+from diag.app.views import (
+    collectives,
+    compare,
+    hang,
+    kernels,
+    live,
+    loading,
+    memory,
+    overview,
+    timeline,
+    tuning,
+    what_if,
+)
 from diag.app.views import runs as list_of_runs
 from diag.errors import DiagError
 from diag.tune.history import FILE_NAME, load
@@ -29,7 +41,7 @@ _VIEWS: tuple[tuple[str, str, Callable[[RunView], None]], ...] = (
     ("Input", "input", loading.show),
     ("Memory", "memory", memory.show),
 )
-_OVERVIEW, _RUNS, _TUNING = "overview", "runs", "tuning"
+_OVERVIEW, _HANG, _RUNS, _TUNING = "overview", "hang", "runs", "tuning"
 _RUN = "run"  # in the address
 _NO_BASELINE = "none"
 
@@ -54,6 +66,7 @@ def main() -> None:
         url_path=_OVERVIEW,
         default=True,
     )
+    pages[_HANG] = st.Page(lambda: hang.show(root, run), title="Hang triage", url_path=_HANG)
     if len(runs) > 1:
         pages[_RUNS] = st.Page(
             lambda: list_of_runs.show(root, runs, lambda name: _open(name, pages[_OVERVIEW])),

@@ -1,9 +1,12 @@
-"""One daemon thread a rank: the heartbeat file, and NVML samples, about once a second."""
+"""One daemon thread a rank: the heartbeat file, and NVML samples, about once a second; and the launcher's requests,
+which it answers while the training's own thread hangs."""
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from .files import Complaints, LineFile, encode, replace_file
 from .layout import RankLayout
@@ -22,7 +25,14 @@ class Background:
         nvml: NvmlSampler | None,
         device_file: LineFile,
         complaints: Complaints,
+        asked: Path | None = None,
+        answer: Callable[[], object] | None = None,
     ) -> None:
+        self._asked = asked
+        self._asked_ns = 0  # when the request that was answered last was written
+        self._answer = answer
+        self.answering = False  # while there is a request, heartbeats tell more
+        self.answered = 0
         self._layout = layout
         self._interval_s = interval_s
         self._heartbeat = heartbeat
@@ -57,8 +67,29 @@ class Background:
 
     def _run(self) -> None:
         while True:
+            self._look_for_requests()
             self.beat()
             if self._nvml is not None:
                 self._device_file.write(self._nvml.sample())
             if self._stop.wait(self._interval_s):
                 return
+
+    def _look_for_requests(self) -> None:
+        """Answers a new request; the heartbeat after it says so. One call of the system where there is none."""
+        if self._asked is None or self._answer is None:
+            return
+        try:
+            written_ns = self._asked.stat().st_mtime_ns
+            if written_ns == self._asked_ns:
+                return
+            number = int(json.loads(self._asked.read_bytes())["number"])
+        except FileNotFoundError:
+            self.answering = False
+            return
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+        self._asked_ns = written_ns
+        self.answering = True
+        self.beat()  # at once: the answer takes seconds on a busy host
+        self._answer()
+        self.answered = number

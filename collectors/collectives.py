@@ -280,6 +280,14 @@ class CollectiveTimer:
         """The device marks of a step's synchronous calls: (group, seq, before, after)."""
         return [(c.group, c.seq, *c.marks) for c in self._calls if c.step == step and c.marks is not None]
 
+    def under_way(self, step: int) -> list[CollectiveRow]:
+        """What this rank has called in a step so far, in order; the training's thread may be anywhere."""
+        return [call.row() for call in list(self._calls) if call.step == step]
+
+    def groups(self) -> dict[str, list[int]]:
+        """The global ranks of every group used so far."""
+        return dict(self._group_ranks)
+
     def take_groups(self) -> dict[str, list[int]]:
         groups, self._new_groups = self._new_groups, {}
         return groups

@@ -12,6 +12,13 @@ Everything a run leaves behind lies under one folder, written by the training pr
     <run>/ranks/00017/stdout.txt, log.txt  what the process printed on standard output and on standard error
     <run>/ranks/00017/nccl.log             NCCL_DEBUG_FILE
     <run>/ranks/00017/heartbeat.json       where the process was a second ago
+    <run>/ranks/00017/stacks.txt           stacks of all threads, when asked for and when the process crashed
+    <run>/ranks/00017/py-spy.txt           the same as py-spy sees it, where it may
+    <run>/ranks/00017/flight_recorder17    PyTorch's own dump; flight_recorder_asked_17 is one that we asked for
+    <run>/asked.json                       the launcher asks every rank for stacks, dump and a last heartbeat
+    <run>/exits.json                       how the processes ended, where not all ended well
+    <run>/nvidia-smi-<host>.txt            the driver's view of the GPUs during a hang
+    <run>/hang.json                        the triage of a run that hung or crashed
     <run>/verdict.json                     the analyser's last answer
 """
 
@@ -70,6 +77,19 @@ class RankLayout:
         """PyTorch appends the rank to this path."""
         return self.folder / "flight_recorder"
 
+    def flight_recorder_asked(self, rank: int) -> Path:
+        """A dump that the launcher asked for, or that the process wrote when it failed. The rank is last in its name:
+        that is how readers of dumps know it."""
+        return self.folder / f"flight_recorder_asked_{rank}"
+
+    @property
+    def stacks(self) -> Path:
+        return self.folder / "stacks.txt"
+
+    @property
+    def pyspy(self) -> Path:
+        return self.folder / "py-spy.txt"
+
     @property
     def error(self) -> Path:
         """The exception that ended the process, as torchrun's own JSON."""
@@ -106,6 +126,22 @@ class RunLayout:
     @property
     def verdict(self) -> Path:
         return self.root / "verdict.json"
+
+    @property
+    def asked(self) -> Path:
+        """The launcher's request to the collectors; see ``records.Asked``."""
+        return self.root / "asked.json"
+
+    @property
+    def exits(self) -> Path:
+        return self.root / "exits.json"
+
+    @property
+    def hang(self) -> Path:
+        return self.root / "hang.json"
+
+    def nvidia_smi(self, host: str) -> Path:
+        return self.root / f"nvidia-smi-{host}.txt"
 
     @property
     def ranks_folder(self) -> Path:

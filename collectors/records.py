@@ -20,6 +20,16 @@ OPTIMIZER = "optimizer"
 CHECKPOINT = "checkpoint"
 PHASES = (DATA, H2D, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT)
 
+# A phase that some trainings announce beside those: it tells a slow evaluation from a hang.
+EVALUATION = "evaluation"
+
+# Heartbeat.phase of a training that raised: "failed: RuntimeError"
+FAILED = "failed: "
+
+# Asked.why
+HANG = "hang"  # the training stands still
+CRASH = "crash"  # a process has failed, the others still live
+
 # Names of the ranges that the collectors put into a profiler window: "diag.step#12", "diag.data", ...
 STEP_RANGE = "diag.step#"
 PHASE_RANGE = "diag."
@@ -129,6 +139,7 @@ class RankRecord:
     device: str  # "cpu" or the accelerator's name
     device_index: int | None = None
     cpus: int | None = None  # that this process may run on
+    stack_signal: int | None = None  # this signal makes the process write stacks.txt; None: it would end the process
     schema_version: int = SCHEMA_VERSION
 
 
@@ -152,7 +163,27 @@ class Manifest:
     rendezvous: str = ""  # equal on all nodes of one job: its id and endpoint
     injected: list[str] = field(default_factory=list)  # planted faults; the analyser never reads this
     exit_code: int | None = None  # None: still running, or the launcher itself was killed
+    hang: dict[str, Any] = field(default_factory=dict)  # of a run that was ended as hung: since when, and its verdict
     schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(slots=True)
+class Asked:
+    """asked.json: the launcher wants to know where every rank is. ``number`` counts the requests of a run from 1."""
+
+    number: int
+    why: str
+    unix_ns: int
+
+
+@dataclass(slots=True)
+class RankExit:
+    """An entry of exits.json. ``exit_code`` is -N for a process that signal N ended."""
+
+    rank: int
+    exit_code: int
+    first: bool = False  # it had failed before the launcher ended the others
+    by_launcher: bool = False  # the launcher ended it
 
 
 @dataclass(slots=True)
@@ -168,6 +199,16 @@ class Heartbeat:
     last_op: str = ""
     done: bool = False
     errors: list[str] = field(default_factory=list)  # collectors that switched themselves off, and why
+    steps: int = 0  # that this process has finished
+    phase_since_ns: int = 0  # when the phase began; 0: not told
+    failed_in: str = ""  # the phase in which the training raised; ``phase`` then names the exception
+    # Of process groups, by PyTorch's own number: the last collective enqueued and the last completed, as the Flight
+    # Recorder counts them, those included that are called in C++. Only while the process stands still.
+    recorder: dict[str, tuple[int, int]] = field(default_factory=dict)
+    # The three below only in the last heartbeat of a process that failed, and in one that was asked for:
+    answered: int = 0  # the number of the request
+    groups: dict[str, list[int]] = field(default_factory=dict)  # global ranks of every group used so far
+    calls: list[CollectiveRow] = field(default_factory=list)  # of the step under way
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ Never waits for the device, never raises into the training, and writes only unde
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import platform
@@ -32,6 +33,7 @@ import torch.distributed as dist
 from .background import Background
 from .collectives import CollectiveTimer
 from .device_clock import DeviceClock, Mark
+from .dumps import Stacks, recorder_status, write_flight_recorder
 from .files import Budget, Complaints, LineFile, encode, replace_file
 from .identity import identify, rank_and_world
 from .layout import RunLayout
@@ -40,6 +42,7 @@ from .memory import MemoryReader
 from .nvml import NvmlSampler
 from .records import (
     BACKWARD,
+    FAILED,
     PHASE_RANGE,
     STEP_RANGE,
     WINDOW_ACTIVE,
@@ -92,10 +95,16 @@ class Collector(AbstractContextManager["Collector"]):
             sampler,
             self._device_file,
             self._complaints,
+            self._run.asked,
+            self._dump,
         )
+        self._stacks = Stacks()
+        self._standstill: tuple[object, ...] = ()  # what the last heartbeat said
+        self._failed_in = ""
         self._index = 0  # steps of this process so far
         self._step = -1
         self._phase = "setup"
+        self._phase_since_ns = time.monotonic_ns()
         self._phases: list[PhaseRow] = []
         self._gc_start_ns = time.monotonic_ns()
         self._gc_pauses: list[tuple[int, int]] = []
@@ -116,8 +125,10 @@ class Collector(AbstractContextManager["Collector"]):
     # -- life ------------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
+        identity = identify(self._device)
+        identity.stack_signal = self._stacks.install(self._layout.stacks, self._complaints)
         try:
-            replace_file(self._layout.identity, encode(identify(self._device)))
+            replace_file(self._layout.identity, encode(identity))
         except OSError as error:
             self._complaints.add("rank.json could not be written", error)
         if self._settings.collectives and dist.is_available() and dist.is_initialized():
@@ -134,10 +145,20 @@ class Collector(AbstractContextManager["Collector"]):
             gc.callbacks.remove(self._on_gc)
         if kind is None:
             self._windows.close()
+        if kind is None:
+            self._phase, self._done = "done", True
+        else:
+            self._failed_in, self._phase = self._phase, f"{FAILED}{kind.__name__}"
+            self._phase_since_ns = time.monotonic_ns()
+            self._dump()
         self._write_collectives(everything=True)
         self._write_device_steps()
-        self._phase, self._done = ("done", True) if kind is None else (f"failed: {kind.__name__}", False)
         self._background.stop()
+        # What was asked for in a doubt that passed is no evidence of anything.
+        self._stacks.uninstall(self._layout.stacks, keep=kind is not None)
+        if kind is None:
+            with contextlib.suppress(OSError):
+                self._layout.flight_recorder_asked(self._rank).unlink(missing_ok=True)
         for file in (self._steps_file, self._device_steps_file, self._collectives_file, self._device_file):
             file.close()
 
@@ -208,7 +229,7 @@ class Collector(AbstractContextManager["Collector"]):
         self._steps_file.write(record)
         self._write_collectives()
         self._index += 1
-        self._phase = "between steps"
+        self._phase, self._phase_since_ns = "between steps", record.end_ns
         self._ranges = False
         self._windows.after_step()
 
@@ -248,7 +269,25 @@ class Collector(AbstractContextManager["Collector"]):
         elif now - self._gc_start_ns >= _LEAST_GC_PAUSE_NS:
             self._gc_pauses.append((self._gc_start_ns, now))
 
+    def _dump(self) -> None:
+        """Leaves the Flight Recorder's dump, which others need to see who called what."""
+        path = self._layout.flight_recorder_asked(self._rank)
+        if why := write_flight_recorder(path):
+            self._complaints.messages.append(f"{path.name} could not be written: {why}")
+
     def _heartbeat(self) -> Heartbeat:
+        beat = self._plain_heartbeat()
+        reached = (beat.step, beat.phase_since_ns, beat.last_started, beat.last_finished)
+        if reached == self._standstill:
+            beat.recorder = recorder_status()
+        self._standstill = reached
+        if self._background.answering or self._failed_in:
+            beat.answered = self._background.answered
+            beat.groups = self._timer.groups()
+            beat.calls = self._timer.under_way(self._step)
+        return beat
+
+    def _plain_heartbeat(self) -> Heartbeat:
         return Heartbeat(
             unix_ns=time.time_ns(),
             monotonic_ns=time.monotonic_ns(),
@@ -259,6 +298,9 @@ class Collector(AbstractContextManager["Collector"]):
             last_op=self._timer.last_op,
             done=self._done,
             errors=list(self._complaints.messages),
+            steps=self._index,
+            phase_since_ns=self._phase_since_ns,
+            failed_in=self._failed_in,
         )
 
     def _trace_metadata(self) -> dict[str, str]:
@@ -299,7 +341,7 @@ class _PhaseContext:
         collector._phase = self._name
         self._range = collector._range(f"{PHASE_RANGE}{self._name}")
         self._mark = collector._clock.mark() if collector._clock is not None else None
-        self._start_ns = time.monotonic_ns()
+        self._start_ns = collector._phase_since_ns = time.monotonic_ns()
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is None:

@@ -14,6 +14,7 @@ class ExitCode(IntEnum):
     USAGE = 2
     GATE_EXCEEDED = 3
     DATA_INCOMPLETE = 4
+    HANG = 5  # of ``diag run``: the training stood still and was ended
 
 
 class DiagError(Exception):

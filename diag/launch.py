@@ -7,8 +7,9 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ from diag.errors import DiagError, ExitCode
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+    from diag.hang.live.monitor import Hang
 
 TRAINER_MODULE = "diag.collectors.trainer"
 
@@ -38,6 +41,8 @@ class Launch:
     rdzv_endpoint: str = ""
     rdzv_id: str = ""
     environment: dict[str, str] = field(default_factory=dict)
+    hang_timeout_s: float = 0  # without progress, before the training is ended as hung; 0: it never is
+    say: Callable[[str], None] = print  # what the monitor has to tell while the training runs
 
     @property
     def rendezvous(self) -> str:
@@ -47,11 +52,14 @@ class Launch:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the training ended. ``exit_code`` is its own, 128 + N for a process that signal N ended."""
+    """How the training ended. ``exit_code`` is its own, 128 + N for a process that signal N ended, or
+    ``ExitCode.HANG``. ``interrupted``: from outside, so there is nothing to find out."""
 
     exit_code: int
     failed_rank: int | None = None
     reason: str = ""
+    hang: Hang | None = None
+    interrupted: bool = False
 
 
 def open_run_directory(out: Path | None, name: str, launch: Launch) -> RunLayout:
@@ -98,17 +106,29 @@ def run_trainer(
         OPTIONS_ENV: options.to_json(),
         **launch.environment,
     }
-    outcome = _torchrun(layout, launch, [sys.executable, "-u", "-m", TRAINER_MODULE], environment)
+    outcome = _torchrun(
+        layout,
+        launch,
+        [sys.executable, "-u", "-m", TRAINER_MODULE],
+        environment,
+        collective_timeout_s=options.timeout_s,
+    )
     # Of several nodes the one that failed has the last word.
-    update_manifest(layout, exit_code=outcome.exit_code or read_fields(layout).get("exit_code") or 0)
+    code = outcome.exit_code or read_fields(layout).get("exit_code") or 0
+    update_manifest(layout, exit_code=code, hang=asdict(outcome.hang) if outcome.hang is not None else {})
     return outcome
 
 
-def _torchrun(layout: RunLayout, launch: Launch, command: list[str], environment: dict[str, str]) -> Outcome:
+def _torchrun(
+    layout: RunLayout, launch: Launch, command: list[str], environment: dict[str, str], collective_timeout_s: float
+) -> Outcome:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    from diag.hang.live.monitor import Monitor
+    from diag.hang.live.rules import Limits
+    from diag.launch_ends import before_others_end, write_exits
     from diag.launch_logs import RunLogs
 
     os.environ.update(environment)  # torchrun hands its own environment to the workers
@@ -127,20 +147,35 @@ def _torchrun(layout: RunLayout, launch: Launch, command: list[str], environment
         logs_specs=RunLogs(layout),
         log_line_prefix_template="[rank${rank}] ",
     )
+    monitor = None
+    if launch.hang_timeout_s:
+        monitor = Monitor(layout, Limits.of(launch.hang_timeout_s, collective_timeout_s), launch.say)
+        monitor.start()
     try:
-        elastic_launch(config, command[0])(*command[1:])
+        with before_others_end(monitor.others_die) if monitor is not None else nullcontext() as failed_first:
+            elastic_launch(config, command[0])(*command[1:])
     except ChildFailedError as error:
-        return _failure(layout, error)
+        hang = monitor.failed() if monitor is not None else None
+        write_exits(layout, error, failed_first or (), by_launcher=hang is not None and hang.ended_by_diag)
+        return _failure(layout, error, hang)
     except SignalException as error:
-        return Outcome(128 + int(error.sigval), reason=f"ended by {signal.Signals(error.sigval).name}")
+        name = signal.Signals(error.sigval).name
+        return Outcome(128 + int(error.sigval), reason=f"ended by {name}", interrupted=True)
     except KeyboardInterrupt:
-        return Outcome(128 + signal.SIGINT, reason="interrupted")
+        return Outcome(128 + signal.SIGINT, reason="interrupted", interrupted=True)
+    finally:
+        if monitor is not None:
+            monitor.stop()
     return Outcome(ExitCode.OK)
 
 
-def _failure(layout: RunLayout, error: ChildFailedError) -> Outcome:
-    """The failure to report. torchrun's first is often a victim: a process that a signal killed goes before one that
-    raised, one that lost its connection to another goes after it, and SIGTERM, which torchrun sends, goes last."""
+def _failure(layout: RunLayout, error: ChildFailedError, hang: Hang | None) -> Outcome:
+    """The failure to report. A hang has no failed rank: those that ended were ended. Else torchrun's first is often a
+    victim: a process that a signal killed goes before one that raised, one that lost its connection to another goes
+    after it, and SIGTERM, which torchrun sends, goes last."""
+
+    if hang is not None:
+        return Outcome(ExitCode.HANG, reason=f"hung: no progress for {hang.still_s:.0f} s", hang=hang)
 
     def order(item: tuple[int, ProcessFailure]) -> tuple[int, float]:
         rank, failure = item

@@ -20,6 +20,7 @@ _PACKAGE = Path(__file__).parent
 SCRIPT = _PACKAGE / "app" / "main.py"
 SAMPLES = _PACKAGE / "sample_traces"
 
+_MOST_UPLOAD_MB = 200  # of each file, which is held in memory
 _STDERR = 2  # what the server prints is not our answer
 _START_S = 60.0  # a cold start on a slow disk takes about ten
 _STOP_S = 5.0
@@ -97,6 +98,7 @@ def _command(path: Path, host: str, port: int, open_browser: bool) -> list[str]:
         "server.port": port,
         "server.headless": not open_browser,
         "server.fileWatcherType": "none",
+        "server.maxUploadSize": _MOST_UPLOAD_MB,
         "server.showEmailPrompt": False,
         "logger.level": "warning",
         "logger.hideWelcomeMessage": True,

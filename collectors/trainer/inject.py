@@ -1,7 +1,7 @@
 """Plants the faults of one rank in the training process. Sleeps rather than burns, so that cores stay free for peers.
 
 ``Injector`` is called by the loop: ``install`` before the collectors, ``dataset`` before the loader's processes start,
-``attach`` on the finished model, ``begin_step`` in every step.
+``install_calls`` after the collectors, ``attach`` on the finished model, ``begin_step`` in every step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .faults import Fault
 from .options import OptionError
 from .wire import Link, Wire
 
-_ON_THE_WIRE = frozenset({"slow-wire", "skip-collective", "mismatched-shape"})
+_IN_A_CALL = frozenset({"skip-collective", "mismatched-shape"})
 
 
 class FaultyDataset(Dataset[Tensor]):
@@ -60,25 +60,36 @@ class Injector:
         self.rank, self.world_size, self.device = rank, world_size, device
         self.faults = tuple(f for f in faults if f.strikes(rank) or _rotates(f))
         self.step = 0
-        self.wire: Wire | None = None
+        self.wire: Wire | None = None  # the network's faults
+        self.calls: Wire | None = None  # the training's own: what it calls wrongly, late or not at all
         self._heap: list[Any] = []
 
     def _of(self, *names: str) -> tuple[Fault, ...]:
         return tuple(fault for fault in self.faults if fault.name in names)
 
     def install(self) -> None:
-        """Put the wire in place where a fault of this rank needs it."""
+        """Put the slow wire in place where this rank has one. Before the collectors, which time it."""
         links = self._of("slow-wire")
         if links and self.device.type != "cpu":
             raise OptionError(
                 "slow-wire delays what the host waits for, which is not what a GPU waits for: inject it in a CPU run, "
                 "or slow down the real network"
             )
-        if any(f.name in _ON_THE_WIRE or _hangs_in(f, "collective") for f in self.faults):
-            # Several slow wires in one run: the last one counts.
-            link = Link(links[-1].number("ms") / 1e3, links[-1].number("mbps")) if links else None
-            self.wire = Wire(link)
+        if links:  # several in one run: the last one counts
+            self.wire = Wire(Link(links[-1].number("ms") / 1e3, links[-1].number("mbps")))
             self.wire.install()
+
+    def install_calls(self) -> None:
+        """Put in place what the training shall call wrongly. After the collectors: a call that a training leaves out,
+        or comes late to, is one that they do not see."""
+        if any(f.name in _IN_A_CALL or _hangs_in(f, "collective") for f in self.faults):
+            self.calls = Wire()
+            self.calls.install()
+
+    def uninstall_calls(self) -> None:
+        """Before the collectors end."""
+        if self.calls is not None:
+            self.calls.uninstall()
 
     def uninstall(self) -> None:
         """Give torch.distributed its own functions back. After the collectors have done so."""
@@ -116,15 +127,15 @@ class Injector:
         for fault in self.faults:
             if fault.name == "die" and fault.integer("step") == step:
                 _die(fault)
-            elif self.wire is not None and fault.name in ("skip-collective", "mismatched-shape", "hang"):
+            elif self.calls is not None and fault.name in ("skip-collective", "mismatched-shape", "hang"):
                 if fault.integer("step") != step:
                     continue
                 if fault.name == "skip-collective":
-                    self.wire.arm_omission()
+                    self.calls.arm_omission()
                 elif fault.name == "mismatched-shape":
-                    self.wire.arm_mismatch()
+                    self.calls.arm_mismatch()
                 elif _hangs_in(fault, "collective"):
-                    self.wire.arm_before(partial(time.sleep, fault.number("seconds")))
+                    self.calls.arm_before(partial(time.sleep, fault.number("seconds")))
 
     def checkpoint_stall_s(self) -> float:
         """Seconds for which a checkpoint would hold up the end of this step; 0: none is due."""
@@ -136,7 +147,7 @@ class Injector:
 
         Only for runs without collectors: they register such a hook themselves, and DDP takes one.
         """
-        if self.wire is not None:
+        if self.wire is not None or self.calls is not None:
             model.register_comm_hook(model.process_group, reduce_bucket)
 
     def _straggle(self, fault: Fault) -> Any:

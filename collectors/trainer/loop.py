@@ -144,6 +144,7 @@ def run(options: TrainerOptions, corpus: ByteCorpus, place: Place, device: torch
         sampler,
     )
     with _collector(device) as collector:
+        injector.install_calls()
         strategy = create(options, device)
         decoder = build(shape, options.seed)
         model = strategy.wrap(decoder)
@@ -165,6 +166,7 @@ def run(options: TrainerOptions, corpus: ByteCorpus, place: Place, device: torch
             trainer={**asdict(options), "setup": strategy.describe()},
         )
         Trainer(options, strategy, model, batches, injector, collector, device).run()
+        injector.uninstall_calls()
     batches.close()
     injector.uninstall()
 

@@ -1,7 +1,8 @@
 """A wire in front of torch.distributed's collectives, on which faults act: delays, omissions, cut tensors, hangs.
 
 ``Wire.install`` replaces the functions of ``torch.distributed`` and ``torch.distributed.distributed_c10d``. Collectors
-that replace them afterwards therefore time the wire with its faults.
+that replace them afterwards time a slow wire; what is installed after the collectors is what the training itself does,
+and a call that it leaves out they do not see.
 """
 
 from __future__ import annotations

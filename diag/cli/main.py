@@ -14,6 +14,7 @@ from diag.cli.dashboard import dashboard
 from diag.cli.open import open_trace
 from diag.cli.report import report
 from diag.cli.run import run
+from diag.cli.triage import triage
 from diag.cli.tune import tune
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.errors import DiagError
@@ -47,6 +48,7 @@ def _options(
 app.command()(run)
 app.command()(analyze)
 app.command()(report)
+app.command()(triage)
 app.command()(dashboard)
 app.command("open")(open_trace)
 app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(tune)

@@ -79,6 +79,14 @@ def run(
     timeout: Annotated[
         float, typer.Option(help="Seconds that a collective may take.", min=1, rich_help_panel=_LAUNCH)
     ] = 300,
+    hang_timeout: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds without any progress before the run is ended as hung; else just before --timeout; 0: never.",
+            min=0,
+            rich_help_panel=_LAUNCH,
+        ),
+    ] = None,
     inject: Annotated[
         list[str] | None,
         typer.Option(
@@ -111,7 +119,8 @@ def run(
 ) -> None:
     """Train with the bundled trainer, collectors attached, and leave a run directory that `diag analyze` reads.
 
-    Ends with the training's own exit code.
+    Ends with the training's own exit code, or with 5 if it hung and was ended. Of a run that hung or crashed it says
+    which rank is at fault, as `diag triage` does.
     """
     from diag.collectors.settings import COLLECT_VARIABLE, CollectorSettings
     from diag.collectors.trainer.faults import FAULTS, FaultError
@@ -163,6 +172,7 @@ def run(
         byte_budget=byte_budget_mb * 1_000_000,
     )
 
+    from diag.cli.why import say_why
     from diag.launch import Launch, log_tail, open_run_directory, run_trainer
 
     launch = Launch(
@@ -173,6 +183,8 @@ def run(
         rdzv_endpoint=rdzv_endpoint,
         rdzv_id=rdzv_id,
         environment={} if collect else {COLLECT_VARIABLE: "off"},
+        hang_timeout_s=(timeout if hang_timeout is None else hang_timeout) if collect else 0,
+        say=lambda text: typer.echo(f"diag: {text}", err=True),
     )
     layout = open_run_directory(out, strategy, launch)
     outcome = run_trainer(layout, launch, options, settings, sys.argv[1:])
@@ -182,6 +194,8 @@ def run(
         if outcome.failed_rank is not None:
             for line in log_tail(layout, outcome.failed_rank):
                 typer.echo(f"      {line}", err=True)
+        if not outcome.interrupted:
+            say_why(layout)
         typer.echo(f"      what was recorded until then: diag analyze {layout.root}", err=True)
     elif collect:
         typer.echo(f"Recorded in {layout.root}. Next: diag analyze {layout.root}")

@@ -35,10 +35,12 @@ def inject() -> Iterator[Callable[..., Injector]]:
     def install(*specs: str, rank: int = 0, world_size: int = 1) -> Injector:
         injectors.append(Injector(parse_faults(specs), rank, world_size, CPU))
         injectors[-1].install()
+        injectors[-1].install_calls()
         return injectors[-1]
 
     yield install
     for injector in injectors:
+        injector.uninstall_calls()
         injector.uninstall()
 
 
@@ -102,10 +104,10 @@ def test_a_wire_that_is_slow_elsewhere_is_not_there(inject: Callable[..., Inject
 def test_a_skipped_collective_is_the_first_gradient_reduction_of_its_step(inject: Callable[..., Injector]) -> None:
     injector = inject("skip-collective:rank=0,step=2")
     calls: list[int] = []
-    assert injector.wire is not None
+    assert injector.calls is not None
     for step in range(4):
         injector.begin_step(step)
-        injector.wire.arm_before(lambda: calls.append(1))
+        injector.calls.arm_before(lambda: calls.append(1))
         loss, gradients = torch.ones(()), torch.ones(GRADIENTS)
         dist.all_reduce(loss)
         assert len(calls) == step, "the loss is no gradient"

@@ -1,0 +1,202 @@
+"""Hang triage: logs and dumps of the run, of a path beside it, or uploaded; who is at fault, and why."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from diag.app.address import choose
+from diag.app.figures import hang as figures
+from diag.app.formatting import counted, listing, plain, prose, share, visible
+from diag.app.theme import theme_of
+from diag.app.views.common import bullets, draw
+from diag.app.views.compare import inside
+from diag.errors import DiagError
+from diag.hang.api import Investigation, investigate
+from diag.hang.groups import At, places_of
+from diag.hang.model import Evidence, Stack
+
+_RUN, _PATH, _UPLOAD = "run", "path", "upload"
+_LABELS = {_RUN: "this run's own", _PATH: "a path beside the runs", _UPLOAD: "uploaded"}
+_MOST_EVIDENCE_CHARS = 400
+_MOST_FRAMES = 30
+_PATH_PARTS = 3  # ranks/00003/log.txt
+_COLOUR: dict[str, Any] = {"healthy": "green", "undetermined": "orange"}
+_ICON = {"healthy": ":material/check_circle:", "undetermined": ":material/help:"}
+
+
+def show(root: Path, run: Path) -> None:
+    """``root``: the folder that the dashboard was given; nothing outside of it is read."""
+    st.title("Hang triage")
+    st.caption(
+        "Logs (NCCL, PyTorch, launchers, the kernel), stacks and Flight Recorder dumps: who is at fault, and why."
+    )
+    left, right = st.columns([2, 4], vertical_alignment="bottom")
+    with left:
+        source = choose("Logs", list(_LABELS), param="logs", default=_RUN, format_func=_LABELS.__getitem__)
+    with right:
+        found = _found(source, root, run)
+    if found is not None:
+        _answer(found)
+        _places(found)
+        _evidence(found.triage.evidence)
+        _stacks(found.triage.stacks)
+        _reasons(found)
+
+
+# -- where the logs are ------------------------------------------------------------------------------------------------
+
+
+def _found(source: str, root: Path, run: Path) -> Investigation | None:
+    try:
+        if source == _UPLOAD:
+            return _of_upload()
+        path = run if source == _RUN else _typed(root)
+        return _of_path(str(path), _newest(path)) if path is not None else None
+    except DiagError as error:
+        st.error(plain(f"{error.path}: {error.message}" if error.path else error.message), title="Nothing to triage")
+        if error.hint:
+            st.info(prose(error.hint), icon=":material/lightbulb:")
+        return None
+
+
+def _typed(root: Path) -> Path | None:
+    if "logs-path" not in st.session_state and _PATH in st.query_params:
+        st.session_state["logs-path"] = st.query_params[_PATH]
+    typed = st.text_input(
+        "Path of logs", key="logs-path", placeholder="a file or folder inside the folder that is shown"
+    )
+    if not typed:
+        st.query_params.pop(_PATH, None)
+        return None
+    st.query_params[_PATH] = typed
+    path = inside(root, typed)
+    if path is None:
+        st.error(plain(f"{typed}: not in {root}"), title="Nothing to triage")
+    return path
+
+
+def _newest(path: Path) -> int:
+    files = [path, *path.rglob("*")] if path.is_dir() else [path]
+    return max((file.stat().st_mtime_ns for file in files if file.exists()), default=0)
+
+
+@st.cache_resource(show_spinner="Reading logs and dumps…", show_time=True, max_entries=8)
+def _of_path(path: str, changed_ns: int) -> Investigation:  # noqa: ARG001 - part of the cache's key
+    return investigate([path])
+
+
+def _of_upload() -> Investigation | None:
+    files = st.file_uploader(
+        "Logs and dumps",
+        accept_multiple_files=True,
+        help="Text logs (also .gz, .zst) and Flight Recorder dumps. They stay on the machine that serves this page, "
+        "and are removed once they are read.",
+    )
+    if not files:
+        return None
+    contents = tuple((file.name, file.getvalue()) for file in files)
+    digest = hashlib.sha256(b"".join(hashlib.sha256(data).digest() for _, data in contents)).hexdigest()
+    return _of_contents(digest, contents)
+
+
+@st.cache_resource(show_spinner="Reading logs and dumps…", show_time=True, max_entries=4)
+def _of_contents(digest: str, _contents: tuple[tuple[str, bytes], ...]) -> Investigation:  # noqa: ARG001
+    with tempfile.TemporaryDirectory(prefix="diag-upload-") as folder:
+        for number, (name, data) in enumerate(_contents):
+            place = Path(folder) / str(number)  # two files may have one name
+            place.mkdir()
+            (place / (Path(name).name or "log")).write_bytes(data)
+        return investigate([folder])
+
+
+# -- the answer --------------------------------------------------------------------------------------------------------
+
+
+def _answer(found: Investigation) -> None:
+    triage = found.triage
+    with st.container(border=True):
+        st.badge(
+            triage.fault_class.replace("_", " "),
+            icon=_ICON.get(triage.fault_class, ":material/error:"),
+            color=_COLOUR.get(triage.fault_class, "red"),
+        )
+        st.subheader(plain(visible(triage.headline)), anchor=False)
+        facts = [f"Confidence {share(triage.confidence)}"]
+        ranks = [culprit.rank for culprit in triage.culprits if culprit.rank is not None]
+        hosts = list(dict.fromkeys(culprit.host for culprit in triage.culprits if culprit.host))
+        if ranks or hosts:
+            where = f" on {', '.join(hosts)}" if ranks and hosts else ", ".join(hosts)
+            facts.insert(0, f"At fault: {listing(ranks) if ranks else ''}{where}")
+        if triage.victims:
+            facts.append(f"{counted(len(triage.victims), 'rank')} only waited: {listing(triage.victims)}")
+        st.markdown(" · ".join(plain(visible(fact)) for fact in facts))
+        if triage.next_steps:
+            st.markdown("**What to do**")
+            st.markdown("\n".join(f"- {prose(visible(step))}" for step in triage.next_steps))
+
+
+def _places(found: Investigation) -> None:
+    st.subheader("Who is where", anchor="places")
+    groups = places_of(found.logs, found.dumps)
+    if not groups:
+        st.info(
+            "The logs tell of no communicator: NCCL prints them with NCCL_DEBUG=INFO, and the calls on them with "
+            "NCCL_DEBUG_SUBSYS=INIT,COLL; Flight Recorder dumps hold them always.",
+            icon=":material/info:",
+        )
+        return
+    culprits = [culprit.rank for culprit in found.triage.culprits if culprit.rank is not None]
+    states = [at for at in At if any(place.at == at for group in groups for place in group.members)]
+    left_out = len(groups) - figures.MOST_GROUPS
+    more = f" {counted(left_out, 'group')} more, not drawn." if left_out > 0 else ""
+    st.markdown(
+        plain(
+            f"Groups by ranks, with each rank's last call. What there is: {'; '.join(at.value for at in states)}.{more}"
+        )
+    )
+    theme = theme_of(st.context.theme.type)
+    draw(figures.places(groups, culprits, theme), "places", "Where every rank is in every group")
+
+
+def _evidence(evidence: Sequence[Evidence]) -> None:
+    if not evidence:
+        return
+    st.subheader("Evidence", anchor="evidence")
+    rows = []
+    for one in evidence:
+        text = visible(one.text.strip())
+        text = text if len(text) <= _MOST_EVIDENCE_CHARS else f"{text[:_MOST_EVIDENCE_CHARS]}…"
+        file = visible("/".join(Path(one.path).parts[-_PATH_PARTS:]))
+        place = f"{file}:{one.line}" if one.line else file
+        rows.append({"Where": plain(place), "Line": plain(text)})
+    st.table(rows, border="horizontal", hide_index=True)
+
+
+def _stacks(stacks: Sequence[Stack]) -> None:
+    if not stacks:
+        return
+    st.subheader("Stacks", anchor="stacks")
+    for column, stack in zip(st.columns(min(2, len(stacks))), stacks[:2], strict=False):
+        with column:
+            st.markdown(plain(f"Rank {stack.rank}: {stack.what}"))
+            st.code(
+                "\n".join(visible(frame) for frame in stack.frames[:_MOST_FRAMES]) or "no frames",
+                language=None,
+                wrap_lines=True,
+            )
+
+
+def _reasons(found: Investigation) -> None:
+    triage = found.triage
+    if triage.ruled_out:
+        st.subheader("Ruled out", anchor="ruled-out")
+        st.markdown(bullets(tuple(visible(f"{one.fault_class}: {one.because}") for one in triage.ruled_out)))
+    st.subheader("What was read", anchor="coverage")
+    gaps = [visible(f"{Path(path).name}: {why}" if path else why) for path, why in triage.gaps]
+    st.markdown(bullets((*(visible(one) for one in triage.coverage), *gaps)) or "Nothing.")

@@ -1,0 +1,1 @@
+"""Hang triage: who is at fault, from logs and dumps."""

@@ -1,0 +1,66 @@
+"""Hang triage for callers: paths in, the answer out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from diag.errors import DiagError
+from diag.hang.gaps import is_incomplete
+from diag.hang.model import Logs, Triage
+
+if TYPE_CHECKING:
+    from diag.hang.flight import Dumps
+
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class Investigation:
+    """The answer, and all that it was drawn from."""
+
+    triage: Triage
+    logs: Logs
+    dumps: Dumps
+
+
+def incomplete(found: Triage) -> bool:
+    """Whether a file could not be read, or not wholly."""
+    return any(path and is_incomplete(reason) for path, reason in found.gaps)
+
+
+def triage(paths: Iterable[str], progress: Callable[[int, int, str], None] | None = None) -> Triage:
+    """What went wrong, and who is at fault: ``investigate``, and the answer alone."""
+    return investigate(paths, progress).triage
+
+
+def investigate(paths: Iterable[str], progress: Callable[[int, int, str], None] | None = None) -> Investigation:
+    """What went wrong, who is at fault, and what was read, from logs and Flight Recorder dumps below ``paths``.
+
+    ``paths``: files and folders, "-" for standard input; what is a log and what a dump is seen from the content.
+    ``progress`` is told (files read, files in all, the file). Raises DiagError where there is nothing to read.
+    """
+    from diag.hang.flight import clues_of, read_dumps
+    from diag.hang.reason import reason
+    from diag.hang.rundir import clues_of_runs
+    from diag.hang.signatures import anchors
+    from diag.hang.text import read_logs
+
+    given = list(dict.fromkeys(paths))
+    if not given:
+        raise DiagError("no log was given", hint="give log files, folders of logs, or - for standard input")
+    logs = read_logs(given, anchors(), progress)
+    dumps = read_dumps([path for path in given if path != STDIN])
+    found = clues_of(dumps, logs.world_size)
+    if not logs.paths and not dumps.paths:
+        raise DiagError(
+            "neither a log nor a Flight Recorder dump is there",
+            hint="give text logs of the ranks (NCCL_DEBUG=INFO), torchrun's output, or dumps; folders are searched",
+            path=given[0],
+        )
+    # What is a dump is no text, which is no news of it.
+    known = set(dumps.paths)
+    logs = replace(logs, gaps=tuple(gap for gap in logs.gaps if gap[0] not in known))
+    runs = clues_of_runs([path for path in given if path != STDIN])
+    return Investigation(reason(logs, found, runs), logs, dumps)

@@ -1,0 +1,137 @@
+"""Finds the files that may be Flight Recorder dumps, and opens them, packed or not, within bounds."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import stat
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import IO, cast
+
+import zstandard
+
+from diag.errors import DiagError
+from diag.hang.flight.machine import MAX_BYTES
+from diag.hang.flight.parse import Name
+
+_HEAD = 1 << 16
+_CHUNK = 1 << 20
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_ENDINGS = re.compile(r"(?:\.(?:gz|zst|json|pkl|pickle|bin|txt))+$", re.IGNORECASE)
+_NAMED_LIKE_DUMP = re.compile(r"nccl_trace|comm_lib_trace|flight_?rec|fr_trace|fr_dump|_dump_?\d+$", re.IGNORECASE)
+_WITH_HOST = re.compile(r"(?:nccl_trace|comm_lib_trace)_rank_(?P<host>.*[^_\d].*)_(?P<rank>\d{1,6})$")
+_RANK = re.compile(r"(?<!\d)(\d{1,6})$")
+_FOLDER = re.compile(r"(?:rank_?)?(\d{1,6})$")
+# Pickles before protocol 2 have no mark of their own; these begin with a container, or with a class by name.
+_OLD_PICKLE = re.compile(rb"\(?[dl]p?\d*\n|\(dp|\(lp|c[A-Za-z_][\w.]*\n[A-Za-z_]\w*\n")
+_JSON_KEYS = (b'"pg_config"', b'"pg_status"', b'"record_id"')
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A file that may be a dump. ``kind``: pickle, json, or empty where it has no bytes."""
+
+    path: Path
+    kind: str
+
+
+class UnpackError(Exception):
+    """A packed file that cannot be unpacked, and why."""
+
+
+def find(paths: Iterable[str | Path]) -> Iterator[Candidate]:
+    """Every regular file at or below the paths that begins like a dump, in order of its path."""
+    for given in map(Path, (path for path in paths if str(path) != "-")):
+        if not given.exists():
+            raise DiagError(f"There is no {given}", hint="Give a log, a dump, or a folder of them.", path=given)
+        for path in sorted(_files(given)):
+            try:
+                # Named pipes that trigger a dump lie beside the dumps: opening one would wait for ever.
+                if not stat.S_ISREG(path.stat().st_mode):
+                    continue
+                kind = _kind(path)
+            except (OSError, UnpackError):
+                # Reading it as a whole fails too and says why; a log is left to whoever reads text.
+                kind = "pickle" if named_like_dump(path) else None
+            if kind is not None:
+                yield Candidate(path, kind)
+
+
+def _files(given: Path) -> Iterator[Path]:
+    if not given.is_dir():
+        yield given
+        return
+    for folder, _, names in os.walk(given):  # Path.walk is of Python 3.12
+        yield from (Path(folder) / name for name in names)
+
+
+def _kind(path: Path) -> str | None:
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    if head.startswith((_GZIP, _ZSTD)):
+        head = _unpacked(path, _HEAD)
+    if not head:
+        return "" if named_like_dump(path) else None
+    if (head[0] == 0x80 and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")) or _OLD_PICKLE.match(head):
+        return "pickle"
+    if head.lstrip()[:1] == b"{" and any(key in head for key in _JSON_KEYS):
+        return "json"
+    return None
+
+
+def named_like_dump(path: Path) -> bool:
+    return bool(_NAMED_LIKE_DUMP.search(_ENDINGS.sub("", path.name)))
+
+
+def content(path: Path) -> bytes:
+    """All bytes, unpacked. Raises ``UnpackError`` or OSError."""
+    with path.open("rb") as file:
+        head = file.read(4)
+    if head.startswith((_GZIP, _ZSTD)):
+        data = _unpacked(path, MAX_BYTES + 1)
+    else:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise UnpackError(f"more than {MAX_BYTES >> 20} MiB")
+    return data
+
+
+def _unpacked(path: Path, most: int) -> bytes:
+    """The first ``most`` bytes; of a file that is cut off, those before the cut."""
+    out = BytesIO()
+    try:
+        with _stream(path) as stream:
+            while out.tell() < most and (chunk := stream.read(min(_CHUNK, most - out.tell()))):
+                out.write(chunk)
+    except (OSError, EOFError, ValueError, zlib.error, zstandard.ZstdError) as problem:
+        if not out.tell():
+            raise UnpackError(f"cannot be unpacked ({problem})") from None
+    return out.getvalue()
+
+
+def _stream(path: Path) -> IO[bytes]:
+    with path.open("rb") as file:
+        head = file.read(4)
+    if head.startswith(_GZIP):
+        return cast(IO[bytes], gzip.open(path, "rb"))
+    stream: IO[bytes] = zstandard.open(path, "rb")
+    return stream
+
+
+def name_of(path: Path) -> Name:
+    """Rank and host, as the name has them: ``nccl_trace_rank_<host>_<rank>``, ``comm_lib_trace_rank_3``, ``_dump_3``,
+    ``<run>/ranks/00003/flight_recorder3``."""
+    name = _ENDINGS.sub("", path.name)
+    if found := _WITH_HOST.search(name):
+        return Name(int(found["rank"]), found["host"])
+    if rank := _RANK.search(name):
+        return Name(int(rank[1]), "")
+    if folder := _FOLDER.fullmatch(path.parent.name):
+        return Name(int(folder[1]), "")
+    return Name(None, "")

@@ -1,0 +1,15 @@
+"""Which gaps mean that a file could not be read wholly, and which only say how it was read."""
+
+from __future__ import annotations
+
+# How a reader begins what it says of a file that it read to the end. Everything else that names a file is a loss.
+EMPTY = "is empty"
+SHARES = "of each process the first and the last lines are kept"
+NO_RANK = "collective calls of "
+
+_READ_WHOLLY = (EMPTY, SHARES, NO_RANK)
+
+
+def is_incomplete(reason: str) -> bool:
+    """Whether a gap that names a file says that some of the file could not be read."""
+    return not reason.startswith(_READ_WHOLLY)

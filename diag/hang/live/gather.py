@@ -1,0 +1,112 @@
+"""Evidence of a training that hangs or dies, taken while its processes live: stacks, dumps, the driver's view."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from diag.collectors.files import encode, replace_file
+from diag.collectors.layout import RunLayout
+from diag.collectors.records import Asked
+from diag.hang.live.workers import Worker
+
+ANSWER_S = 10.0  # a second until the collectors look, and up to six for the first dump of a process on a busy host
+TOOL_S = 10.0  # nvidia-smi took 1 to 3 s on hosts with 8 GPUs; on a GPU that fell off the bus it never ends
+_POLL_S = 0.1
+
+
+def gather(layout: RunLayout, workers: Iterable[Worker], why: str, number: int = 1, answer_s: float = ANSWER_S) -> None:
+    """Asks every rank for its stacks, its Flight Recorder and a last heartbeat; py-spy and nvidia-smi run meanwhile,
+    where they are installed. Waits until the living have answered, ``answer_s`` seconds at most. Never raises.
+    ``number``: another one than of any request before in this run."""
+    workers = tuple(workers)
+    with contextlib.suppress(OSError):  # no request on a full disk: the signal below needs no space
+        replace_file(layout.asked, encode(Asked(number, why, time.time_ns())))
+    with ExitStack() as tools:
+        for worker in workers:
+            tools.enter_context(_tool(["py-spy", "dump", "--pid", str(worker.pid)], layout.rank(worker.rank).pyspy))
+        tools.enter_context(_tool(["nvidia-smi", "-q"], layout.nvidia_smi(_host())))
+        for worker in workers:
+            _ask_for_stacks(layout, worker)
+        _wait(lambda: all(not w.alive or _answered(layout, w, number) for w in workers), answer_s)
+
+
+def _ask_for_stacks(layout: RunLayout, worker: Worker) -> None:
+    """Only where the process itself said that it takes this signal: any other process would be ended by it."""
+    record = _content(layout.rank(worker.rank).identity)
+    number = record.get("stack_signal")
+    if record.get("pid") == worker.pid and isinstance(number, int):
+        worker.send(number)
+
+
+def _answered(layout: RunLayout, worker: Worker, number: int) -> bool:
+    """A rank without a heartbeat has no collectors, and nobody to answer."""
+    content = _content(layout.rank(worker.rank).heartbeat)
+    return not content or content.get("answered") == number
+
+
+def take_back(layout: RunLayout) -> None:
+    """The training goes on: no more requests, and nothing is left that a later triage would take for a hang. Without a
+    request the ranks' heartbeats are short again. stacks.txt is emptied: the processes have it open."""
+    paths = [layout.asked, layout.nvidia_smi(_host())]
+    for rank, files in layout.ranks().items():
+        paths += [files.flight_recorder_asked(rank), files.pyspy]
+        with contextlib.suppress(OSError):
+            os.truncate(files.stacks, 0)
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _host() -> str:
+    return socket.gethostname().partition(".")[0]
+
+
+@contextmanager
+def _tool(command: list[str], output: Path) -> Iterator[None]:
+    """Runs a program beside the block, at most ``TOOL_S`` seconds after it, its output into a file. What is not
+    installed, not allowed or too slow leaves no file."""
+    if shutil.which(command[0]) is None:
+        yield
+        return
+    partial = output.with_name(f".{output.name}.part")
+    try:
+        with partial.open("wb") as file:
+            running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.DEVNULL)
+    except OSError:
+        yield
+        return
+    try:
+        yield
+        with contextlib.suppress(subprocess.TimeoutExpired, OSError):
+            if running.wait(TOOL_S) == 0:
+                partial.replace(output)
+    finally:
+        if running.poll() is None:
+            running.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                running.wait(1)
+        with contextlib.suppress(OSError):
+            partial.unlink()
+
+
+def _wait(done: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not done() and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+
+
+def _content(path: Path) -> dict[str, object]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

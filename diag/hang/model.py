@@ -1,0 +1,174 @@
+"""What flows through the hang triage: lines of logs with who printed them, clues, and the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Where something was read: a line of a file (counted from 1; 0 for a dump, whose ``text`` says which entry)."""
+
+    path: str
+    line: int
+    text: str  # as found; whoever prints it makes it safe
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """Who printed a line, as far as it says itself. Five numbers that are never mixed."""
+
+    host: str = ""
+    pid: int | None = None
+    rank: int | None = None  # global: "[rank3]:", "RANK=3", mpirun's and srun's task
+    local_rank: int | None = None
+    group_rank: int | None = None  # "[PG ID 0 PG GUID 0(default_pg) Rank 3]": within the process group
+    device: int | None = None  # CUDA device of the calling thread: often 0 in threads that belong to another
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line that means something. ``text``: without its prefixes; ``raw``: as found."""
+
+    path: str
+    number: int
+    raw: str
+    text: str
+    speaker: Speaker
+    source: str = ""  # nccl, torch, launcher, kernel, python, stack, or "" where unknown
+    level: str = ""  # INFO, WARN, TRACE, CALL, ERROR, ...
+    code: str = ""  # file:line in the program that printed it: "transport/nvls.cc:287"
+    time_ns: int | None = None  # of that host's clock, no zone known unless printed
+    block: int = 0  # equal on the lines of one traceback, stack dump or summary; 0: of none
+
+    @property
+    def evidence(self) -> Evidence:
+        return Evidence(self.path, self.number, self.raw)
+
+
+@dataclass(frozen=True)
+class Process:
+    """One training process, joined from host and pid, communicators and prefixes."""
+
+    host: str
+    pid: int | None
+    rank: int | None  # global
+    local_rank: int | None = None
+    gpu: int | None = None  # CUDA device of its communicators
+    bus_id: str = ""
+    nccl_version: str = ""
+    env: dict[str, str] = field(default_factory=dict)  # NCCL_* as it was printed
+    paths: tuple[str, ...] = ()
+    last_time_ns: int | None = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """The last collective that a process issued on a communicator (SUBSYS=COLL)."""
+
+    op: str  # AllReduce, ...
+    op_count: int
+    count: int
+    datatype: int
+    root: int
+    evidence: Evidence
+
+
+@dataclass(frozen=True)
+class Member:
+    """A rank of a communicator. ``process``: index in Logs.processes; None where no line ties them."""
+
+    group_rank: int
+    process: int | None
+    started: bool
+    completed: bool  # its initialisation
+    ended: str = ""  # "destroyed", "aborted", or "" while it lives
+    calls: tuple[Call, ...] = ()  # the last ones, oldest first
+
+
+@dataclass(frozen=True)
+class Communicator:
+    """``comm_id``: commId, or "" before NCCL 2.16 (then one of a single process, by its pointer)."""
+
+    comm_id: str
+    size: int
+    members: tuple[Member, ...]
+    parent: str = ""
+
+
+@dataclass(frozen=True)
+class Logs:
+    """All that was read from text. ``lines``: those that a signature or an identity asked for, by file and number."""
+
+    lines: tuple[Line, ...]
+    processes: tuple[Process, ...]
+    communicators: tuple[Communicator, ...]
+    world_size: int | None  # None where nothing says it
+    paths: tuple[str, ...]
+    gaps: tuple[tuple[str, str], ...]  # (path, what could not be read or joined)
+    deduplicated: bool = False  # Ray leaves lines out: the absence of a rank means nothing
+
+
+class Role(StrEnum):
+    ROOT = "root"  # can be the cause
+    CONFIRMATION = "confirmation"  # supports a cause, is none by itself
+    CASCADE = "cascade"  # what happens to others because of it: never a root
+    HARMLESS = "harmless"  # looks alarming in healthy runs
+
+
+@dataclass(frozen=True)
+class Culprit:
+    rank: int | None = None
+    host: str = ""
+    gpu: int | None = None
+    process_group: str = ""
+    peer: str = ""  # the other end of a link, as printed or "rank 3"
+
+
+@dataclass(frozen=True)
+class Clue:
+    """What one source says about the cause. ``fault_class``: an id of hang.md section 5."""
+
+    fault_class: str
+    role: Role
+    culprits: tuple[Culprit, ...]
+    evidence: tuple[Evidence, ...]
+    confidence: float
+    note: str = ""  # one sentence: what was seen and why it means that
+    victims: tuple[int, ...] = ()  # ranks that only wait
+    time_ns: int | None = None
+    from_dumps: bool = False
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Innermost frame first: "name (file:line)"."""
+
+    rank: int
+    what: str  # "culprit", "a typical victim"
+    frames: tuple[str, ...]
+    evidence: Evidence
+
+
+@dataclass(frozen=True)
+class RuledOut:
+    fault_class: str
+    because: str
+
+
+@dataclass(frozen=True)
+class Triage:
+    """The answer. ``fault_class``: an id of hang.md section 5, "healthy" or "undetermined"."""
+
+    fault_class: str
+    confidence: float
+    headline: str
+    culprits: tuple[Culprit, ...]
+    evidence: tuple[Evidence, ...]
+    ruled_out: tuple[RuledOut, ...]
+    next_steps: tuple[str, ...]
+    victims: tuple[int, ...]
+    stacks: tuple[Stack, ...] = ()
+    coverage: tuple[str, ...] = ()  # what was read and what is missing, a sentence each
+    gaps: tuple[tuple[str, str], ...] = ()

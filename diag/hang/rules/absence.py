@@ -1,0 +1,210 @@
+"""Ranks that did not come: to a collective that the others timed out in, to a barrier, to an initialisation.
+
+An absence counts only where the size of the group is known, and never where Ray left lines out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+from diag.hang.case import Case, distinct
+from diag.hang.model import Clue, Communicator, Culprit, Line, Role
+from diag.hang.rules.direct import clue_of, note_of, ranks_in
+from diag.hang.rules.exceptions import victims_of
+from diag.hang.signatures.base import NAMES_AN_EFFECT, SUGGESTS
+from diag.hang.timeouts import GroupTimeouts, groups_of, is_world, rank_in, timeouts_of
+from diag.hang.timeouts import group_of as group_of_line
+
+_LOGS_READ = 0.85  # the logs of the absent ranks are there, and they do not say it
+_LOGS_MISSING = 0.6  # perhaps only their logs are missing
+_FROM_A_REPORT = 0.85
+_LAGS = 0.8  # the group's own counters say so
+
+
+def clues(case: Case) -> list[Clue]:
+    found = [*_barrier(case), *_watchdogs(case), *_lagging(case), *_never_started(case), *_behind_in_calls(case)]
+    return found or _raised_by_all_others(case)
+
+
+def _raised_by_all_others(case: Case) -> list[Clue]:
+    """gloo has no watchdog: whoever waits raises that it waited too long, or that a peer is gone. Who raised nothing,
+    if that are few and their logs are there, is who they waited for."""
+    world, raised = case.logs.world_size, victims_of(case)
+    if world is None or case.logs.deduplicated or not raised:
+        return []
+    silent = [rank for rank in range(world) if rank not in raised]
+    if not silent or len(silent) > len(raised) or not all(_read(case, rank) for rank in silent):
+        return []
+    lines = list(raised.values())
+    name = f"rank{'s' if len(silent) > 1 else ''} {', '.join(map(str, silent[:8]))}"
+    note = f"{len(raised)} of {world} ranks lost a peer or waited for one too long; {name} did not say so."
+    culprits = distinct([case.of_rank(rank) for rank in silent])
+    evidence = tuple(line.evidence for line in lines[:4])
+    return [Clue("missing_rank", Role.ROOT, culprits, evidence, _LOGS_MISSING, note, tuple(sorted(raised)))]
+
+
+def _read(case: Case, rank: int) -> bool:
+    """Whether something that this rank printed was read."""
+    process = case.by_rank.get(rank)
+    return process is not None and bool(process.paths)
+
+
+def _barrier(case: Case) -> list[Clue]:
+    """Rank 0's line names who did not come; with wait_all_ranks=False only the first of them."""
+    hits = case.named("monitored-barrier")
+    if not hits:
+        return []
+    ranks = sorted({rank for hit in hits for rank in ranks_in(hit.groups["ranks"])})
+    victims = case.named("barrier-victim")
+    clue = clue_of("missing_rank", hits, [case.of_rank(rank) for rank in ranks], note_of(hits[0]), victims[:2])
+    waiting = {int(hit.groups["rank"]) for hit in victims} - set(ranks)
+    return [replace(clue, confidence=_FROM_A_REPORT, victims=tuple(sorted(waiting | ({0} - set(ranks)))))]
+
+
+def waiting_elsewhere(groups: tuple[GroupTimeouts, ...]) -> set[int]:
+    """Ranks that wait in some group: whatever they are absent from, they could not come."""
+    return {rank for group in groups for rank in group.ranks}
+
+
+def _watchdogs(case: Case) -> list[Clue]:
+    if case.logs.deduplicated:
+        return []
+    groups = groups_of(case, case.once(timeouts_of))
+    waiting = waiting_elsewhere(groups)
+    found = []
+    for group in groups:
+        absent = tuple(rank for rank in group.absent if rank not in waiting)
+        if not absent or group.members is None or not group.ranks:
+            continue
+        read = all(_read(case, rank) for rank in absent)
+        if not read and 2 * len(absent) >= len(group.members):
+            continue  # half of the logs are missing: nothing can be said
+        sure = _LOGS_READ if read else _LOGS_MISSING
+        sure = sure if group.group else min(sure, SUGGESTS)
+        usual = next(report for report in group.reports if report.call == group.usual)
+        who = ", ".join(map(str, absent[:8]))
+        name = f"rank{'s' if len(absent) > 1 else ''} {who}"
+        note = f"{len(group.ranks)} of {len(group.members)} ranks of {group.words} timed out in {usual.words}; "
+        note += f"{name} did not."
+        if not read:
+            note += " No log of theirs was read."
+        times = [report.line.time_ns for report in group.reports if report.line.time_ns is not None]
+        culprits = [replace(case.of_rank(rank), process_group=group.group) for rank in absent]
+        evidence = tuple(report.line.evidence for report in (usual, *(r for r in group.reports if r is not usual)))
+        victims = tuple(sorted(waiting - set(absent)))
+        time = min(times, default=None)
+        found.append(
+            Clue("missing_rank", Role.ROOT, distinct(culprits), evidence[:4], sure, note, victims, time_ns=time)
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class _Status:
+    enqueued: int
+    completed: int
+    line: Line
+
+
+def _statuses(case: Case) -> dict[str, dict[int, _Status]]:
+    """The last counters that every rank printed of every group."""
+    found: dict[str, dict[int, _Status]] = defaultdict(dict)
+    for hit in case.named("pg-status"):
+        group, group_rank = group_of_line(hit.line)
+        rank = rank_in(case, hit.line, group, group_rank)
+        if group and rank is not None:
+            found[group][rank] = _Status(int(hit.groups["enqueued"]), int(hit.groups["completed"]), hit.line)
+    return found
+
+
+def _lagging(case: Case) -> list[Clue]:
+    """All members print their counters, and some have enqueued less than the others."""
+    found = []
+    for group, by_rank in case.once(_statuses).items():
+        if len(by_rank) < 2 or not is_world(group) or case.logs.world_size != len(by_rank):
+            continue
+        most = max(status.enqueued for status in by_rank.values())
+        least = min(status.enqueued for status in by_rank.values())
+        behind = sorted(rank for rank, status in by_rank.items() if status.enqueued == least)
+        if least == most or 2 * len(behind) >= len(by_rank) + (len(by_rank) == 2):
+            continue
+        ahead = next(rank for rank, status in by_rank.items() if status.enqueued == most)
+        note = f"In process group {group} rank {behind[0]} enqueued {least} operations, rank {ahead} {most}."
+        evidence = tuple(by_rank[rank].line.evidence for rank in (*behind[:3], ahead))
+        culprits = distinct([replace(case.of_rank(rank), process_group=group) for rank in behind])
+        victims = tuple(sorted(set(by_rank) - set(behind)))
+        found.append(Clue("missing_rank", Role.ROOT, culprits, evidence, _LAGS, note, victims))
+    return found
+
+
+def _never_started(case: Case) -> list[Clue]:
+    """Members of a communicator that never logged Init START while those that did wait for them (NCCL 2.18+)."""
+    if case.logs.deduplicated:
+        return []
+    for communicator in case.communicators:
+        started = {m.group_rank for m in communicator.members if m.started or m.completed}
+        waits = [m for m in communicator.members if m.started and not m.completed and not m.ended]
+        absent = [number for number in range(communicator.size) if number not in started]
+        if not communicator.comm_id or not waits or not absent:
+            continue
+        ranks = [case.global_rank(communicator, number) for number in absent]
+        known = [rank for rank in ranks if rank is not None]
+        read = len(known) == len(ranks) and all(_read(case, rank) for rank in known)
+        if not read and 2 * len(absent) > communicator.size:
+            continue
+        return [_not_started(case, communicator, absent, read)]
+    return []
+
+
+def _not_started(case: Case, communicator: Communicator, absent: list[int], read: bool) -> Clue:
+    culprits, waiting = [], []
+    for number in range(communicator.size):
+        rank = case.global_rank(communicator, number)
+        if number in absent:
+            alone = Culprit(process_group=communicator.comm_id, peer=f"rank {number} of the communicator")
+            culprits.append(case.of_rank(rank) if rank is not None else alone)
+        elif rank is not None:
+            waiting.append(rank)
+    lines = [line for line in case.logs.lines if communicator.comm_id in line.text and "Init START" in line.text]
+    note = (
+        f"{communicator.size - len(absent)} of {communicator.size} members of communicator {communicator.comm_id} "
+        f"began "
+        f"its initialisation; {', '.join(map(str, absent[:8]))} did not."
+    )
+    sure = _LOGS_READ if read else _LOGS_MISSING
+    evidence = tuple(line.evidence for line in lines[:4])
+    return Clue("missing_rank", Role.ROOT, distinct(culprits), evidence, sure, note, tuple(waiting))
+
+
+def _behind_in_calls(case: Case) -> list[Clue]:
+    """Members whose last call on a communicator comes before that of the others (SUBSYS=COLL)."""
+    if case.logs.deduplicated:
+        return []
+    found = []
+    for communicator in case.communicators:
+        last = {m.group_rank: m.calls[-1] for m in communicator.members if m.calls and not m.ended}
+        if len(last) != communicator.size or communicator.size < 2:
+            continue
+        most = max(call.op_count for call in last.values())
+        behind = sorted(rank for rank, call in last.items() if call.op_count < most)
+        if not behind or 2 * len(behind) >= communicator.size + (communicator.size == 2):
+            continue
+        ahead = next(rank for rank, call in last.items() if call.op_count == most)
+        culprits = []
+        for number in behind:
+            rank = case.global_rank(communicator, number)
+            alone = Culprit(process_group=communicator.comm_id, peer=f"rank {number} of the communicator")
+            culprits.append(case.of_rank(rank) if rank is not None else alone)
+        note = (
+            f"The last call of rank {behind[0]} on communicator {communicator.comm_id or 'without id'} is number "
+            f"{last[behind[0]].op_count:#x}; that of the others is {most:#x} ({last[ahead].op})."
+        )
+        evidence = tuple(last[number].evidence for number in (*behind[:3], ahead))
+        hung = case.first_timeout() is not None
+        # Without a time-out the job may still be running: the log is a moment of it.
+        sure = NAMES_AN_EFFECT if hung else SUGGESTS
+        ranks = [case.global_rank(communicator, number) for number in last if number not in behind]
+        victims = tuple(sorted(rank for rank in ranks if rank is not None))
+        found.append(Clue("missing_rank", Role.ROOT, distinct(culprits), evidence, sure, note, victims))
+    return found

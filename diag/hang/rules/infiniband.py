@@ -1,0 +1,74 @@
+"""Completions with errors: a link has two ends, and the end that most failing links share is the suspect."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from diag.hang.case import Case
+from diag.hang.model import Clue, Culprit
+from diag.hang.rules.direct import clue_of
+from diag.hang.signatures.base import NAMES_AN_EFFECT, SUGGESTS, Hit
+
+_RETRIES_USED_UP = "12"
+_CLEAR = 0.85
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """One end that reports, and the other end. A host, or an address that nothing ties to one."""
+
+    here: str
+    there: str
+    hca: str
+    hit: Hit
+
+    @property
+    def ends(self) -> frozenset[str]:
+        return frozenset((self.here, self.there))
+
+
+def clues(case: Case) -> list[Clue]:
+    hits = case.named("completion-with-error")
+    if not hits:
+        return []
+    pairs = [_pair(case, hit) for hit in hits]
+    links = {pair.ends for pair in pairs if len(pair.ends) == 2}
+    counts = Counter(end for link in links for end in link if end)
+    ranked = counts.most_common()
+    status = _status(hits[0])
+    seen = f"status {status}{' (retries used up)' if status == _RETRIES_USED_UP else ''}"
+    flushed = case.named("completion-flushed")[:2]
+    if len(links) > 1 and len(ranked) > 1 and ranked[0][1] > ranked[1][1]:
+        end = ranked[0][0]
+        adapters = Counter(pair.hca for pair in pairs if pair.here == end and pair.hca)
+        peer = adapters.most_common(1)[0][0] if len(adapters) == 1 else ""
+        note = f"{end} is an end of {ranked[0][1]} of {len(links)} links with {seen}."
+        return [clue_of("ib_completion_error", hits, [_end(case, end, peer)], note, flushed, confidence=_CLEAR)]
+    culprits = []
+    for pair in pairs:
+        culprits.append(_end(case, pair.here, pair.there))
+        if pair.there != pair.here:
+            culprits.append(_end(case, pair.there, pair.here))
+    ends = " and ".join(sorted(end for end in counts)) or "both ends"
+    note = f"{seen.capitalize()} between {ends}: the link, not one of its hosts."
+    sure = NAMES_AN_EFFECT if len(links) == 1 else SUGGESTS
+    return [clue_of("ib_completion_error", hits, culprits, note, flushed, confidence=sure)]
+
+
+def _status(hit: Hit) -> str:
+    return next(hit.groups[name] for name in ("error", "named_status", "status") if name in hit.groups)
+
+
+def _pair(case: Case, hit: Hit) -> _Pair:
+    here = case.culprit(hit.line)
+    name = case.resolve(here.host) or here.host or (f"rank {here.rank}" if here.rank is not None else "")
+    peer = hit.groups["peer"]
+    return _Pair(name, case.resolve(peer) or peer.partition("<")[0], hit.groups.get("hca", ""), hit)
+
+
+def _end(case: Case, end: str, peer: str) -> Culprit:
+    if end.startswith("rank "):
+        found = case.of_rank(int(end.removeprefix("rank ")))
+        return Culprit(found.rank, found.host, found.gpu, peer=peer)
+    return case.of_host(end, peer=peer)

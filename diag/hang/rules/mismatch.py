@@ -1,0 +1,221 @@
+"""Ranks that disagree about a collective: who is outvoted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+
+from diag.hang.case import Case, distinct
+from diag.hang.model import Call, Clue, Communicator, Culprit, Evidence, Role
+from diag.hang.rules.direct import clue_of, note_of, ranks_in
+from diag.hang.rules.launcher import speaker_of
+from diag.hang.rules.network import far_end
+from diag.hang.signatures.base import NAMES_AN_EFFECT, NAMES_THE_CAUSE, SUGGESTS
+from diag.hang.timeouts import GroupTimeouts, Timeout, groups_of, timeouts_of
+
+_FEW = 3  # ranks, of which a vote can be taken
+_UNNAMED = 0.65  # the version of torch names no group
+_TIE = 0.6  # two ranks: something is wrong, and nothing tells which is
+# Ranks may have different numbers of elements in these.
+_UNEVEN = ("ALLTOALL", "GATHER", "SCATTER", "SEND", "RECV", "COALESCED", "UNKNOWN", "BATCH")
+_POINT_TO_POINT = ("Send", "Recv", "AlltoAll", "Gather", "Scatter")
+
+
+def clues(case: Case) -> list[Clue]:
+    return [
+        *_detail(case),
+        *_calls(case),
+        *_watchdogs(case),
+        *_transport(case),
+        *_gloo(case),
+        *_desync_report(case),
+    ]
+
+
+def _vote(calls: Mapping[int, Hashable]) -> tuple[list[int], bool]:
+    """The ranks that differ from most, and whether there is a most."""
+    counts = Counter(calls.values()).most_common()
+    if len(counts) < 2:
+        return [], False
+    if counts[0][1] == counts[1][1]:
+        return sorted(calls), False
+    return sorted(rank for rank, call in calls.items() if call != counts[0][0]), True
+
+
+def _detail(case: Case) -> list[Clue]:
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL: every message has its own rank and the first that differs."""
+    hits = case.named("detail-mismatch")
+    prints: dict[int, tuple[str, str, str, str]] = {}
+    for hit in hits:
+        for prefix, rank in (("", "rank"), ("other_", "other_rank")):
+            parts = (hit.groups.get(f"{prefix}{name}", "") for name in ("seq", "op", "shape", "dtype"))
+            seq, op, shape, dtype = (part.strip() for part in parts)
+            prints.setdefault(int(hit.groups[rank]), (seq, op, shape, dtype))
+    if not prints:
+        return []
+    fields = list(zip(*prints.values(), strict=True))
+    if len(set(fields[1])) > 1:
+        name, position = "mismatch_op", 1
+    elif len(set(fields[2])) > 1 or len(set(fields[3])) > 1:
+        name, position = "mismatch_shape", 2 if len(set(fields[2])) > 1 else 3
+    else:
+        name, position = "desync", 0
+    odd, clear = _vote({rank: fingerprint[position] for rank, fingerprint in prints.items()})
+    world = case.logs.world_size
+    if not clear and len(prints) == 2 and world is not None and world > 2:
+        # Of each message the second rank is the first that differs: the accused one, if the others agree.
+        accused = Counter(int(hit.groups["other_rank"]) for hit in hits).most_common()
+        clear = len(hits) > 1 and (len(accused) == 1 or accused[0][1] > accused[1][1])
+        odd = [accused[0][0]] if clear else odd
+    first = prints[odd[0]] if odd else next(iter(prints.values()))
+    words = {"mismatch_op": "runs {1}", "mismatch_shape": "passes [{2}] {3}", "desync": "is at number {0}"}[name]
+    others = [found for rank, found in prints.items() if rank not in odd] or list(prints.values())[1:]
+    note = f"Rank {odd[0]} {words.format(*first)} where others {_plural(words).format(*others[0])}." if odd else ""
+    sure = NAMES_THE_CAUSE if clear else _TIE
+    return [clue_of(name, hits, [case.of_rank(rank) for rank in odd], note, confidence=sure)]
+
+
+def _plural(words: str) -> str:
+    return words.replace("runs", "run").replace("passes", "pass").replace("is at", "are at")
+
+
+def _calls(case: Case) -> list[Clue]:
+    """NCCL's own lines (SUBSYS=COLL): the first call of a communicator that its members make differently."""
+    found = []
+    for communicator in case.communicators:
+        by_count: dict[int, dict[int, Call]] = {}
+        for member in communicator.members:
+            for call in member.calls:
+                if call.op not in _POINT_TO_POINT:
+                    by_count.setdefault(call.op_count, {})[member.group_rank] = call
+        for number in sorted(by_count):
+            clue = _differing(case, communicator, number, by_count[number])
+            if clue is not None:
+                found.append(clue)
+                break
+    return found
+
+
+def _differing(case: Case, communicator: Communicator, number: int, calls: dict[int, Call]) -> Clue | None:
+    if len({call.op for call in calls.values()}) > 1:
+        name, key = "mismatch_op", {rank: (call.op,) for rank, call in calls.items()}
+    elif len({call.root for call in calls.values()}) > 1:
+        name, key = "mismatch_op", {rank: (f"root {call.root}",) for rank, call in calls.items()}
+    elif len({(call.count, call.datatype) for call in calls.values()}) > 1:
+        name = "mismatch_shape"
+        key = {rank: (f"{call.count} elements of type {call.datatype}",) for rank, call in calls.items()}
+    else:
+        return None
+    odd, clear = _vote(key)
+    usual = Counter(key.values()).most_common(1)[0][0][0]
+    strange = key[odd[0]][0]
+    op = next(iter(calls.values())).op
+    what = f"{strange}, the others {usual}" if clear else f"{usual} against {strange}"
+    note = f"Call {number:#x} of communicator {communicator.comm_id or 'without id'}"
+    note += f" ({op}): {what}." if name == "mismatch_shape" else f": {what}."
+    agreeing = [rank for rank in calls if rank not in odd][:2]
+    evidence = tuple(calls[rank].evidence for rank in (*odd[:4], *agreeing))
+    sure = NAMES_THE_CAUSE if clear else _TIE
+    return Clue(name, Role.ROOT, _members(case, communicator, odd), evidence, sure, note)
+
+
+def _members(case: Case, communicator: Communicator, ranks: list[int]) -> tuple[Culprit, ...]:
+    culprits = []
+    for group_rank in ranks:
+        rank = case.global_rank(communicator, group_rank)
+        if rank is not None:
+            culprits.append(case.of_rank(rank))
+        else:
+            group = communicator.comm_id
+            culprits.append(Culprit(process_group=group, peer=f"rank {group_rank} of the communicator"))
+    return distinct(culprits)
+
+
+def _watchdogs(case: Case) -> list[Clue]:
+    """Watchdogs of one group that stopped at different calls. Numbers of different groups never compare."""
+    found = []
+    for group in groups_of(case, case.once(timeouts_of)):
+        if any(report.rank is None for report in group.reports):
+            continue
+        reports = {report.rank: report for report in group.reports if report.rank is not None}
+        if not group.group and not _one_group(case, reports):
+            continue
+        clue = _by_watchdog(case, group, reports)
+        if clue is not None:
+            found.append(clue if group.group else replace(clue, confidence=min(clue.confidence, _UNNAMED)))
+    return found
+
+
+def _one_group(case: Case, reports: Mapping[int, Timeout]) -> bool:
+    """Before torch 2.2 no group is named: that all ranks of the job, of which nobody says how many they are or else all
+    up to the last one, stopped at the same number means one group."""
+    world = case.logs.world_size or max(max(reports, default=0) + 1, _FEW)
+    return len(reports) == world and len({report.seq for report in reports.values()}) == 1
+
+
+def _by_watchdog(case: Case, group: GroupTimeouts, reports: dict[int, Timeout]) -> Clue | None:
+    by_seq = Counter(report.seq for report in reports.values())
+    if len(by_seq) > 1:
+        name, (odd, clear) = "desync", _vote({rank: report.seq for rank, report in reports.items()})
+    elif len({report.op for report in reports.values()}) > 1:
+        name, (odd, clear) = "mismatch_op", _vote({rank: report.op for rank, report in reports.items()})
+    else:
+        sizes = {rank: (report.numel_in, report.numel_out) for rank, report in reports.items()}
+        op = next(iter(reports.values())).op.replace("ALLGATHER", "").replace("REDUCE_SCATTER", "")
+        if len(set(sizes.values())) < 2 or any(word in op for word in _UNEVEN):
+            return None
+        name, (odd, clear) = "mismatch_shape", _vote(sizes)
+    usual = next((reports[rank] for rank in reports if rank not in odd), reports[odd[-1]])
+    note = f"In {group.words} rank {odd[0]} waits in {reports[odd[0]].words}, the others in {usual.words}."
+    if not clear:
+        note = f"In {group.words} the ranks wait in {reports[odd[0]].words} and in {usual.words}."
+    evidence = tuple(reports[rank].line.evidence for rank in odd[:4]) + ((usual.line.evidence,) if clear else ())
+    sure = (0.8 if name != "desync" else NAMES_AN_EFFECT) if clear else _TIE
+    culprits = [replace(case.of_rank(rank), process_group=group.group) for rank in odd]
+    times = [report.line.time_ns for report in reports.values() if report.line.time_ns is not None]
+    waiting = tuple(sorted(set(reports) - set(odd)))
+    return Clue(name, Role.ROOT, distinct(culprits), evidence, sure, note, waiting, min(times, default=None))
+
+
+def _transport(case: Case) -> list[Clue]:
+    """Receivers that got another size than they posted: each knows its two ends only."""
+    hits = case.named("collective-mismatch-size", "incorrect-receive", "socket-truncated")
+    if not hits:
+        return []
+    accused = [far_end(case, hit) for hit in hits]
+    accusers = [case.culprit(hit.line) for hit in hits]
+    counts = Counter(culprit for culprit in (*distinct(accused), *distinct(accusers))).most_common()
+    both = [culprit for culprit, count in counts if count > 1]
+    culprits = both if len(both) == 1 else [*accused, *accusers]
+    note = f"{note_of(hits[0])} Two ends disagree; this line does not tell which is wrong."
+    return [clue_of("mismatch_shape", hits, culprits, note, confidence=_TIE)]
+
+
+def _gloo(case: Case) -> list[Clue]:
+    """gloo ends the process that gets more than it asked for; its peers only lose it. Whoever passes less than the
+    others is that process, and whoever passes more is its neighbour: the first is named, with that doubt."""
+    hits = case.named("gloo-length")
+    if not hits:
+        return []
+    culprits = [speaker_of(case, hit.line) for hit in hits]
+    note = f"{note_of(hits[0])} It or the rank that sent it calls with another size than the others."
+    return [clue_of("mismatch_shape", hits, culprits, note, confidence=_TIE)]
+
+
+def _desync_report(case: Case) -> list[Clue]:
+    """torch's own report (TORCH_NCCL_DESYNC_DEBUG=1)."""
+    hits = case.named("finished-not-joined") or case.named("lagging-ranks")
+    if not hits:
+        return []
+    ranks = sorted({rank for hit in hits for rank in ranks_in(hit.groups["ranks"])})
+    joined: list[Evidence] = [hit.line.evidence for hit in case.named("joined-not-finished")[:2]]
+    clue = clue_of("desync", hits, [case.of_rank(rank) for rank in ranks], note_of(hits[0]))
+    waiting = [hit.groups["ranks"] for hit in case.named("joined-not-finished")]
+    victims = sorted({rank for text in waiting for rank in ranks_in(text)} - set(ranks))
+    sure = 0.8 if ranks else SUGGESTS
+    # Who waits in another collective is at another place; who waits in none has not come.
+    elsewhere = {report.rank for report in case.once(timeouts_of)} & set(ranks)
+    if ranks and not elsewhere:
+        clue = replace(clue, fault_class="missing_rank")
+    return [replace(clue, evidence=(*clue.evidence, *joined), victims=tuple(victims), confidence=sure)]

@@ -1,0 +1,188 @@
+"""Reads what the collectors and the launcher left in a run directory. Damaged files are as good as missing ones."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from diag.collectors.layout import RankLayout, RunLayout
+from diag.hang.live.progress import Beat, beat_of
+from diag.hang.model import Culprit
+
+_MOST_BYTES = 4 << 20  # of one JSON document
+_TAIL_BYTES = 2 << 20  # of collectives.jsonl: the last steps; a step of 4,096 calls takes 400 kB
+_LOG_BYTES = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A collective that a rank called, as its collector recorded it. ``ended``: its result was there."""
+
+    group: str
+    seq: int
+    op: str
+    bytes: int
+    dtype: str
+    ended: bool
+
+    @property
+    def what(self) -> tuple[str, int, str]:
+        return self.op, self.bytes, self.dtype
+
+    def __str__(self) -> str:
+        return f"{self.op} of {self.bytes:,} bytes"
+
+
+@dataclass(frozen=True)
+class Exit:
+    code: int  # -N: by signal N
+    first: bool
+    by_launcher: bool
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One rank. ``steps``: its calls by step, the last few steps; ``open_step``: the one that it did not finish."""
+
+    culprit: Culprit
+    folder: Path
+    beat: Beat | None = None
+    beat_ns: int = 0  # monotonic
+    failed_in: str = ""
+    answered: int = 0
+    groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    steps: Mapping[int, tuple[Call, ...]] = field(default_factory=dict)
+    open_step: int | None = None
+    exit: Exit | None = None
+    error: str = ""  # of the exception that ended it
+    log: str = ""  # the end of its standard error
+
+
+@dataclass(frozen=True)
+class Rundir:
+    """``asked``: (number, why) of the launcher's last request; None where it never asked."""
+
+    ranks: Mapping[int, Rank]
+    world_size: int | None
+    asked: tuple[int, str] | None = None
+
+
+def read_run(layout: RunLayout) -> Rundir:
+    about, asked = _document(layout.manifest), _document(layout.asked)
+    exits = _exits(layout.exits)
+    size, number = about.get("world_size"), asked.get("number")
+    ranks = {rank: _rank(rank, files, exits.get(rank)) for rank, files in layout.ranks().items()}
+    return Rundir(
+        ranks=ranks,
+        world_size=size if isinstance(size, int) and size > 0 else None,
+        asked=(number, str(asked.get("why"))) if isinstance(number, int) else None,
+    )
+
+
+def _rank(rank: int, files: RankLayout, ended: Exit | None) -> Rank:
+    identity, content = _document(files.identity), _document(files.heartbeat)
+    host, gpu = identity.get("host"), identity.get("device_index")
+    steps = _calls(files.collectives)
+    open_step = None
+    if content:
+        rows = [call for row in _list(content.get("calls")) if (call := _call(row)) is not None]
+        step, finished = content.get("step"), content.get("phase") == "between steps" or content.get("done")
+        if isinstance(step, int) and not finished and (rows or content.get("failed_in")):
+            open_step = step
+            if rows:
+                steps[step] = tuple(rows)
+    return Rank(
+        culprit=Culprit(rank, str(host).partition(".")[0] if host else "", gpu if isinstance(gpu, int) else None),
+        folder=files.folder,
+        beat=beat_of(content) if content else None,
+        beat_ns=_integer(content.get("monotonic_ns")),
+        failed_in=str(content.get("failed_in") or ""),
+        answered=_integer(content.get("answered")),
+        groups=_groups(content.get("groups")),
+        steps=steps,
+        open_step=open_step,
+        exit=ended,
+        error=_error(_document(files.error)),
+        log=_tail(files.log, _LOG_BYTES).decode(errors="replace"),
+    )
+
+
+def _calls(path: Path) -> dict[int, tuple[Call, ...]]:
+    """By step. The first line of the tail is half a line, and the last one may be."""
+    found: dict[int, list[Call]] = defaultdict(list)
+    for line in _tail(path, _TAIL_BYTES).splitlines():
+        try:
+            content = json.loads(line)
+            step, rows = int(content["step"]), list(content["rows"])
+        except (ValueError, TypeError, KeyError, RecursionError):
+            continue
+        found[step] += [call for row in rows if (call := _call(row)) is not None]
+    return {step: tuple(sorted(calls, key=lambda call: (call.group, call.seq))) for step, calls in found.items()}
+
+
+def _call(row: object) -> Call | None:
+    """Of a ``CollectiveRow``."""
+    try:
+        group, seq, op, size, dtype, _, end_ns = list(row)[:7]  # type: ignore[call-overload]
+        return Call(str(group), int(seq), str(op), int(size), str(dtype), end_ns is not None)
+    except (TypeError, ValueError):
+        return None
+
+
+def _exits(path: Path) -> dict[int, Exit]:
+    found = {}
+    for one in _list(_json(path)):
+        if isinstance(one, dict) and isinstance(one.get("rank"), int) and isinstance(one.get("exit_code"), int):
+            found[one["rank"]] = Exit(one["exit_code"], bool(one.get("first")), bool(one.get("by_launcher")))
+    return found
+
+
+def _error(content: Mapping[str, Any]) -> str:
+    """The message in torchrun's error file."""
+    message = content.get("message")
+    if isinstance(message, dict):
+        message = message.get("message")
+    return str(message or "")
+
+
+def _groups(content: object) -> dict[str, tuple[int, ...]]:
+    if not isinstance(content, dict):
+        return {}
+    return {
+        str(name): tuple(rank for rank in ranks if isinstance(rank, int))
+        for name, ranks in content.items()
+        if isinstance(ranks, list)
+    }
+
+
+def _integer(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _document(path: Path) -> dict[str, Any]:
+    found = _json(path)
+    return found if isinstance(found, dict) else {}
+
+
+def _json(path: Path) -> object:
+    try:
+        return json.loads(path.read_bytes()) if path.stat().st_size <= _MOST_BYTES else None
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _tail(path: Path, size: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - size))
+            return file.read(size)
+    except OSError:
+        return b""

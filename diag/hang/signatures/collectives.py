@@ -1,0 +1,237 @@
+"""Ranks that disagree about a collective."""
+
+from __future__ import annotations
+
+from diag.hang.model import Role
+from diag.hang.signatures.base import NAMES_AN_EFFECT, FaultClass, Signature
+
+_FINGERPRINT = (
+    r"CollectiveFingerPrint\((?:SequenceNumber=(?P<{0}seq>\d+), )?OpType=(?P<{0}op>\w+)"
+    r"(?:, TensorShape=\[(?P<{0}shape>[^\]]*)\])?(?:, TensorDtypes=(?P<{0}dtype>[^,)]*))?"
+)
+_WATCHDOG = (
+    r"\[Rank (?P<pg_rank>\d+)\] Watchdog caught collective operation timeout: (?:Work)?\w*\(SeqNum=(?P<seq>\d+), "
+    r"OpType="
+    r"(?P<op>\w+)(?:, TensorShape=\[[^\]]*\])?(?:, NumelIn=(?P<numel_in>\d+), NumelOut=(?P<numel_out>\d+))?, "
+    r"Timeout\(ms\)="
+    r"(?P<timeout>\d+)\) ran(?: for (?P<ran>\d+) milliseconds)?"
+)
+_STACKS = (
+    "Take the stacks of the call that differs: TORCH_FR_BUFFER_SIZE=2000 (alias TORCH_NCCL_TRACE_BUFFER_SIZE) "
+    "TORCH_NCCL_DUMP_ON_TIMEOUT=1, and give the dumps to `diag triage` as well."
+)
+
+CLASSES = (
+    FaultClass(
+        id="mismatch_shape",
+        title="ranks call a collective with different sizes",
+        priority=3,
+        next_steps=(
+            "Compare what {who} passes with the others: last incomplete batch, uneven shards, a parameter that only "
+            "some "
+            "have (drop_last=True, pad, or all_gather_object).",
+            "TORCH_DISTRIBUTED_DEBUG=DETAIL checks every collective before it runs.",
+            _STACKS,
+        ),
+        rule="Same call of the same group, different number of elements or data type: the minority by vote.",
+        signatures=(
+            Signature(
+                "collective-mismatch-size",
+                ("collective mismatch error",),
+                r"peer (?P<peer>[^\s<>]+<\d+>) collective mismatch error, local size (?P<local>\d+) remote size "
+                r"(?P<remote>\d+)",
+                "<= 2.19, InfiniBand",
+                "transport/net_ib.cc:1081 (v2.18.3)",
+                "{local} bytes here, {remote} at {peer}.",
+                confidence=NAMES_AN_EFFECT,
+            ),
+            Signature(
+                "incorrect-receive",
+                ("posted incorrect receive info",),
+                r"peer (?P<peer>[^\s<>]+<\d+>) posted incorrect receive info: size (?P<remote>-?\d+)",
+                "2.12+",
+                "net_ib/p2p.cc:292",
+                "{peer} posted a receive that does not fit.",
+                confidence=NAMES_AN_EFFECT,
+            ),
+            Signature(
+                "socket-truncated",
+                ("message truncated : receiving",),
+                r"peer (?P<peer>[^\s<>]+<\d+>) message truncated : receiving (?P<remote>\d+) bytes instead of "
+                r"(?P<local>\d+)",
+                "2.9+",
+                "transport/net_socket.cc:569",
+                "{peer} sends {remote} bytes where {local} are expected.",
+                confidence=NAMES_AN_EFFECT,
+            ),
+            Signature(
+                "gloo-length",
+                ("op.preamble.length <= op.nbytes",),
+                r"op\.preamble\.length <= op\.nbytes\. (?P<remote>\d+) vs (?P<local>\d+)",
+                "gloo, all",
+                "gloo/transport/tcp/pair.cc",
+                "It got {remote} bytes for a receive of {local}.",
+                confidence=NAMES_AN_EFFECT,
+            ),
+        ),
+    ),
+    FaultClass(
+        id="mismatch_op",
+        title="ranks call different collectives",
+        priority=3,
+        next_steps=(
+            "Find the branch that only {who} takes around that collective (if rank == 0, an early continue, an "
+            "exception "
+            "that is caught).",
+            "TORCH_DISTRIBUTED_DEBUG=DETAIL names both calls when it happens.",
+            _STACKS,
+        ),
+        rule="Same place in the same group, different operation: the minority by vote.",
+        signatures=(
+            Signature(
+                "detail-mismatch",
+                ("Detected mismatch between collectives on ranks",),
+                r"Detected mismatch between collectives on ranks\. Rank (?P<rank>\d+) is running collective: "
+                + _FINGERPRINT.format("")
+                + r".*?but Rank (?P<other_rank>\d+) is running collective: "
+                + _FINGERPRINT.format("other_"),
+                "torch 1.9+, TORCH_DISTRIBUTED_DEBUG=DETAIL",
+                "ProcessGroupWrapper.cpp",
+                "Rank {rank} runs {op}, rank {other_rank} runs {other_op}.",
+            ),
+        ),
+    ),
+    FaultClass(
+        id="desync",
+        title="ranks are at different collectives",
+        priority=3,
+        next_steps=(
+            "Find the collective that {who} left out or made too often: a loop of unequal length, a branch.",
+            _STACKS,
+        ),
+        rule="Watchdogs of one group stop at different sequence numbers, or torch's own desync report says so.",
+        signatures=(
+            Signature(
+                "lagging-ranks",
+                ("are the lagging ranks that caused this timeout",),
+                r"ranks \[(?P<ranks>[\d, ]+)\] are the lagging ranks that caused this timeout",
+                "torch 2.0+, TORCH_NCCL_DESYNC_DEBUG=1",
+                "TraceUtils.h",
+                "torch's report: ranks {ranks} never joined.",
+            ),
+            Signature(
+                "finished-not-joined",
+                ("but didn't join collective",),
+                r"\[(?P<ranks>[\d, ]+)\] finished collective #(?P<done>\d+), but didn't join collective #(?P<next>\d+)",
+                "torch 2.0+, TORCH_NCCL_DESYNC_DEBUG=1",
+                "TraceUtils.h",
+                "torch's report: rank {ranks} did not join collective {next}.",
+            ),
+            Signature(
+                "joined-not-finished",
+                ("joined but didn't finish collective",),
+                r"\[(?P<ranks>[\d, ]+)\] joined but didn't finish collective #(?P<seq>\d+)",
+                "torch 2.0+, TORCH_NCCL_DESYNC_DEBUG=1",
+                "TraceUtils.h",
+                "torch's report: rank {ranks} waits in collective {seq}.",
+                Role.CONFIRMATION,
+                NAMES_AN_EFFECT,
+            ),
+        ),
+    ),
+    FaultClass(
+        id="ddp_unused_parameters",
+        title="DDP waits for gradients that never come",
+        priority=3,
+        next_steps=(
+            "TORCH_DISTRIBUTED_DEBUG=INFO prints the names of the parameters without a gradient.",
+            "Make every output take part in the loss, or DistributedDataParallel(..., find_unused_parameters=True).",
+        ),
+        signatures=(
+            Signature(
+                "finished-reduction",
+                ("Expected to have finished reduction in the prior iteration",),
+                r"Expected to have finished reduction in the prior iteration",
+                "torch 1.1+",
+                "reducer.cpp",
+                "Parameters of the iteration before got no gradient.",
+            ),
+            Signature(
+                "no-grad-for-rank",
+                ("which did not receive grad for rank",),
+                r"Parameter(?:s| indices) which did not receive grad for rank (?P<rank>\d+): (?P<names>.+)",
+                "torch 1.9+",
+                "reducer.cpp",
+                "On rank {rank}: {names}.",
+                Role.CONFIRMATION,
+                NAMES_AN_EFFECT,
+            ),
+        ),
+    ),
+    FaultClass(
+        id="missing_rank",
+        title="a rank did not come to the collective",
+        priority=4,
+        next_steps=(
+            "Take the stack of {who}: `py-spy dump --pid PID` on {host}; before the next run "
+            "TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_BUFFER_SIZE=2000 and faulthandler.dump_traceback_later.",
+            "Look in its log for what it did last: data loader, evaluation, checkpoint, an exception that was caught.",
+        ),
+        rule="All others of a group of known size timed out in the same call and these ranks did not; or they never "
+        "started an initialisation that the others wait in; or they lag behind in the group's own count.",
+        signatures=(
+            Signature(
+                "watchdog",
+                ("Watchdog caught collective operation timeout",),
+                _WATCHDOG,
+                "torch 1.8+; element counts from 2.1",
+                "ProcessGroupNCCL.cpp",
+                "{op} number {seq} was not finished after {ran} ms.",
+                Role.CONFIRMATION,
+                NAMES_AN_EFFECT,
+            ),
+            Signature(
+                "blocking-wait",
+                ("timed out in blocking wait",),
+                r"Work (?:WorkNCCL)?\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+)(?:, NumelIn=(?P<numel_in>\d+), NumelOut="
+                r"(?P<numel_out>\d+))?.*timed out in blocking wait",
+                "torch <= 2.2",
+                "ProcessGroupNCCL.cpp",
+                "{op} number {seq} was not finished.",
+                Role.CONFIRMATION,
+                NAMES_AN_EFFECT,
+            ),
+            Signature(
+                "pg-status",
+                ("last enqueued work:", "last enqueued NCCL work:", "Last enqueued NCCL work:"),
+                r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: "
+                r"(?P<completed>-?\d+)",
+                "torch 2.2+",
+                "ProcessGroupNCCL.cpp",
+                "Enqueued {enqueued}, completed {completed}.",
+                Role.CONFIRMATION,
+                NAMES_AN_EFFECT,
+            ),
+            Signature(
+                "monitored-barrier",
+                ("failed to pass monitoredBarrier",),
+                r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms",
+                "torch 1.8+",
+                "ProcessGroupGloo.cpp",
+                "Rank 0 did not see ranks {ranks} at the barrier.",
+            ),
+            Signature(
+                "waiting-for-clients",
+                ("seconds waiting for clients",),
+                r"Timed out after (?P<seconds>\d+) seconds waiting for clients\. (?P<joined>\d+)/(?P<wanted>\d+) "
+                r"clients "
+                r"joined",
+                "torch 1.10+",
+                "TCPStore.cpp",
+                "Only {joined} of {wanted} processes came to the store.",
+                Role.CONFIRMATION,
+                NAMES_AN_EFFECT,
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,220 @@
+"""Ranks that are late or silent, and what can be said where nothing is wrong or nothing is known."""
+
+from __future__ import annotations
+
+from diag.hang.model import Role
+from diag.hang.signatures.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, Signature
+
+_LONGER = (
+    "Raise the group's timeout for that phase: init_process_group(timeout=timedelta(hours=2)), or "
+    "`torch.distributed.distributed_c10d._set_pg_timeout`."
+)
+
+CLASSES = (
+    FaultClass(
+        id="slow_rank_preprocess",
+        title="the others wait while a rank prepares data",
+        priority=4,
+        next_steps=(
+            "Prepare the data before the job, or on every rank; a barrier around rank 0's work is bound by the "
+            "timeout.",
+            _LONGER,
+        ),
+        rule="A tiny collective among the first ones timed out while a rank was still preparing data.",
+        signatures=(
+            Signature(
+                "preprocessing",
+                (
+                    "okeniz",
+                    "Map:",
+                    "Map (",
+                    "Filter:",
+                    "Filter (",
+                    "Generating ",
+                    "reprocess",
+                    "Downloading",
+                    "Loading dataset",
+                    "Packing",
+                ),
+                r"[Tt]okeniz|\b(?:Map|Filter)(?: \([^)]*\))?:|Generating \w+ split|[Pp]reprocess|"
+                r"Downloading\b|Loading dataset|Packing",
+                "datasets, transformers",
+                "progress bars and messages of data preparation",
+                "A rank prepares data.",
+                Role.CONFIRMATION,
+                SUGGESTS,
+            ),
+        ),
+    ),
+    FaultClass(
+        id="slow_rank_eval",
+        title="the others wait while a rank evaluates",
+        priority=4,
+        next_steps=(
+            "Evaluate on all ranks (a DistributedSampler for the evaluation set), or raise the timeout: {rank_words} "
+            "alone "
+            "takes longer than it.",
+            _LONGER,
+        ),
+        rule="A collective timed out while a rank was still evaluating for longer than the timeout.",
+        signatures=(
+            Signature(
+                "evaluating",
+                ("eval", "Eval", "EVAL", "alidati", "alidating", "Testing", "Generating predictions"),
+                r"\b[Ee]val(?:uat\w+)?\b|\bEVAL|\b[Vv]alid(?:ation|ating)\b|\bTesting\b|Generating predictions",
+                "any",
+                "progress bars and messages of evaluation",
+                "A rank evaluates.",
+                Role.CONFIRMATION,
+                SUGGESTS,
+            ),
+        ),
+    ),
+    FaultClass(
+        id="slow_rank_checkpoint",
+        title="the others wait while a rank saves a checkpoint",
+        priority=4,
+        next_steps=(
+            "Save sharded or asynchronously (torch.distributed.checkpoint.async_save) or to a faster file system; "
+            "look at "
+            "the load of the one that {rank_words} writes to.",
+            _LONGER,
+        ),
+        rule="A collective timed out while a rank was still saving.",
+        signatures=(
+            Signature(
+                "saving",
+                ("Saving", "saving", "riting checkpoint", "checkpoint:"),
+                r"\b[Ss]aving\b|\b[Ww]riting checkpoint|\bcheckpoint:.*%",
+                "any",
+                "messages of trainers",
+                "A rank saves.",
+                Role.CONFIRMATION,
+                SUGGESTS,
+            ),
+        ),
+    ),
+    FaultClass(
+        id="p2p_iommu_acs",
+        title="GPUs cannot reach each other over PCIe",
+        priority=5,
+        next_steps=(
+            "Test with NCCL_P2P_DISABLE=1; if that runs, set iommu=pt on the kernel's command line or disable ACS on "
+            "the "
+            "PCI bridges (`lspci -vvv | grep ACSCtl`), and run CUDA's p2pBandwidthLatencyTest.",
+        ),
+        rule="Initialisation is complete everywhere, the first collective never ends on any rank, the channels go by "
+        "P2P, and nobody prints an error.",
+        signatures=(
+            Signature(
+                "via-p2p",
+                ("via P2P/",),
+                r"via P2P/(?P<transport>IPC|CUMEM|direct pointer)",
+                "2.3+",
+                "transport/p2p.cc",
+                "A channel goes from GPU to GPU.",
+                Role.HARMLESS,
+            ),
+        ),
+    ),
+    FaultClass(
+        id="cascade_store_lost",
+        title="the store of the job is gone",
+        priority=6,
+        next_steps=(
+            "The store lives in rank 0's process (or the launcher's): look for the first error there, and for who "
+            "ended "
+            "it; what these lines say happened after it.",
+        ),
+        rule="Only if nothing else is found.",
+        signatures=(
+            Signature(
+                "store-get",
+                ("store->get(",),
+                r"store->get\('(?P<key>[^']*)'\) got error",
+                "torch 1.9+",
+                "ProcessGroupNCCL.cpp",
+                "The store did not answer.",
+                Role.CASCADE,
+                NAMES_AN_EFFECT,
+            ),
+            Signature(
+                "should-dump",
+                ('Failed to check the "should dump" flag',),
+                r'Failed to check the "should dump" flag on TCPStore',
+                "torch 2.3+",
+                "ProcessGroupNCCL.cpp",
+                "The store's server is gone.",
+                Role.CASCADE,
+                NAMES_AN_EFFECT,
+            ),
+            Signature(
+                "recv-value",
+                ("recvValue failed",),
+                r"recvValue failed on SocketImpl\((?:.*remote=(?P<remote>[^)]*))?",
+                "torch 2.1+",
+                "TCPStoreLibUvBackend.cpp, TCPStore.cpp",
+                "The connection to the store ended.",
+                Role.CASCADE,
+                NAMES_AN_EFFECT,
+            ),
+            Signature(
+                "client-timeout",
+                ("The client socket has timed out after",),
+                r"The client socket has timed out after \S+ while trying to connect to \((?P<host>[^,]+), "
+                r"(?P<port>\d+)\)",
+                "torch 1.9+",
+                "socket.cpp",
+                "Nobody answers at {host}, port {port}.",
+                Role.CASCADE,
+                NAMES_AN_EFFECT,
+            ),
+            Signature(
+                "store-wait",
+                ("wait timeout after",),
+                r"wait timeout after \d+ms, keys: (?P<keys>.+)",
+                "torch 2.1+",
+                "TCPStore.cpp",
+                "A key that somebody else writes did not come: {keys}.",
+                Role.CASCADE,
+                NAMES_AN_EFFECT,
+            ),
+        ),
+    ),
+    FaultClass(
+        id="healthy",
+        title="nothing is wrong in what was read",
+        priority=9,
+        next_steps=("If the job does stand still: give the logs of all ranks, and stacks (`py-spy dump --pid PID`).",),
+        rule="The initialisation is complete, or the run ended in order, and no line says otherwise.",
+        signatures=(
+            Signature(
+                "ended-well",
+                (
+                    "raining complete",
+                    "raining finished",
+                    "raining done",
+                    "raining is done",
+                    "inished training",
+                    "train_runtime",
+                    "`Trainer.fit` stopped",
+                    "Next: diag analyze",
+                ),
+                r"(?i:\btraining (?:is )?(?:completed?|finished|done)\b|\bfinished training\b)|'train_runtime':|"
+                r"`Trainer\.fit` stopped: `max_|^Recorded in .+\. Next: diag analyze",
+                "any",
+                "transformers, Megatron-LM, Lightning, torchtitan, diag run",
+                "The training says that it reached its end.",
+                Role.HARMLESS,
+                SUGGESTS,
+            ),
+        ),
+    ),
+    FaultClass(
+        id="undetermined",
+        title="the cause cannot be told from what was read",
+        priority=9,
+        next_steps=(),
+        rule="No rule holds. What is missing is said.",
+    ),
+)

@@ -1,0 +1,24 @@
+"""What could not be read or joined, collected while reading: said once a file and reason, with a count."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+
+class Gaps:
+    """Reasons in the order they came up, each once a path."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    def say(self, path: str, reason: str) -> None:
+        self._counts[path, reason] += 1
+
+    def about(self, path: str) -> bool:
+        return any(path == one for one, _ in self._counts)
+
+    def all(self) -> tuple[tuple[str, str], ...]:
+        return tuple(
+            (path, reason if count == 1 else f"{reason} ({count} times)")
+            for (path, reason), count in self._counts.items()
+        )

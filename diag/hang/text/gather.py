@@ -1,0 +1,259 @@
+"""Reads files block by block and keeps what means something; Python looks at lines with anchors only."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..gaps import EMPTY
+from .blocks import Block, Search, blocks_of
+from .facts import Facts, Hint, Who
+from .gaps import Gaps
+from .inputs import STDIN
+from .keep import Found, Keep
+from .messages import event_of
+from .names import Named, named
+from .parts import HEAD, LONG, last_progress, no_log, raw_of
+from .prefixes import Said, hosts_in_front, read_line
+from .stacks import MOST_FOREIGN, MOST_OWN, OPENERS, Open, Part, opened
+from .streams import pieces_of
+from .wanted import CALL, DEDUPLICATED, ENDS, FACTS, STRUCTURAL
+
+_NARROWEST = 60  # columns of a terminal
+_COLOURS = re.compile(rb"\x1b\[[\d;]*m")
+MOST_CALLS = 64_000  # COLL lines kept in all
+CALLS_EACH = 32
+
+# Host and pid, or the rank, or the pid that a line begins with: quick to find, for the shares of `Keep` only.
+_QUICK = re.compile(
+    rb"\[rank(\d+)\]|\[\d+,(\d+)\]<"
+    rb"|(?<![^\s:])([^\s:]{1,255}+:\d{1,10}):\d{1,10} [\[N]|pid=(\d+)|^ {0,3}(\d+): |^\[[a-z]+(\d+)\]:"
+)
+
+
+class Gatherer:
+    def __init__(self, anchors: Sequence[str], gaps: Gaps) -> None:
+        self.files: list[str] = []
+        self.names: list[Named] = []
+        self.years: list[int] = []
+        self._in_front: list[frozenset[str]] = []
+        self.keep = Keep()
+        self.facts = Facts()
+        self.calls: dict[tuple[int, bytes, bytes], deque[tuple[int, bytes]]] = {}  # (file, host:pid:tid, comm)
+        self._gaps = gaps
+        self._call_share, self._call_check = CALLS_EACH, MOST_CALLS // CALLS_EACH
+        asked = set(anchors)
+        self._search = Search([*STRUCTURAL, *anchors], bulk="" if CALL in asked else CALL)
+        words = self._search.wanted
+        self._is_call = [word == CALL for word in words]
+        self._is_fact = [word in FACTS for word in words]
+        self._keeps = [word in asked or word not in (CALL, *OPENERS, DEDUPLICATED) for word in words]
+        self._continues = [word in ENDS for word in words]
+        self._opener = [word if word in OPENERS else "" for word in words]
+        self._open: list[Open] = []
+        self._file = 0
+        self._year = 1970
+
+    def read(self, path: str) -> None:
+        """Takes in one file; nothing happens where it is no text."""
+        self._file, self._year = len(self.files), _year_of(path)
+        known, bar, cut = False, None, -1
+        for block in blocks_of(pieces_of(path, self._gaps)):
+            if not known:
+                if reason := no_log(block.data):
+                    if reason != "a trace":
+                        self._gaps.say(path, reason)
+                    return
+                known = True
+                self.files.append(path)
+                self.names.append(named(path))
+                self.years.append(self._year)
+                self._in_front.append(hosts_in_front(block.data[:HEAD]))
+            if block.cut and block.first != cut:
+                cut = block.first
+                self._gaps.say(path, f"line {cut} is longer than {len(block.data) >> 20} MiB and was read in pieces")
+            self._take(block)
+            bar = last_progress(block, self._file) or bar
+        if not known:
+            if not self._gaps.about(path):
+                self._gaps.say(path, EMPTY)
+            return
+        for one in self._open:
+            self._close(one)
+        self._open.clear()
+        if bar is not None:
+            self.keep.add("the last progress bar", self._file, (bar,))
+
+    def who(self, said: Said) -> Who:
+        """The process that a line names, with the rank that something beside NCCL gives."""
+        hint: Hint | None = None
+        if said.rank is not None:
+            hint = (said.rank_from, said.rank)
+        elif (rank := self.names[self._file].rank) is not None:
+            hint = ("file", rank)
+        return said.host, said.pid, hint
+
+    def said_by(self, file: int, raw: bytes) -> list[Said]:
+        return read_line(raw, self.years[file], self._in_front[file])
+
+    def _take(self, block: Block) -> None:
+        calls_only, hits = self._search.hits(block)
+        self._call_lines(block, calls_only)
+        at_line = 0
+        for line, at, words in hits:
+            while self._open and at_line < line:
+                self._feed(block, at_line)
+                at_line += 1
+            at_line = line + 1
+            raw = raw_of(block, line, at)
+            if len(raw) > LONG // 2 and int(block.starts[line + 1] - block.starts[line]) > LONG:
+                self._gaps.say(self.files[self._file], f"of lines longer than {LONG >> 10} KiB a part is kept")
+            calls = facts = keeps = False
+            opener = ""
+            for word in words:
+                calls |= self._is_call[word]
+                facts |= self._is_fact[word]
+                keeps |= self._keeps[word]
+                opener = self._opener[word] or opener
+            if calls:
+                self._call_lines(block, [line])
+            if any(self._continues[word] for word in words):
+                raw = self._whole(raw, block, line)
+            found = (self._file, block.first + line, raw)
+            inside = bool(self._open) and self._feed(block, line)
+            if opener and not inside:
+                inside = self._opens(opener, found)
+            if DEDUPLICATED.encode() in raw:
+                self.facts.deduplicated = True
+            if facts:
+                self._fact(block, line, raw)
+            if keeps:
+                match = _QUICK.search(raw, 0, 300)
+                who = match[match.lastindex or 0] if match else self._file
+                if match and match.lastindex == 1:
+                    self.facts.by_rank.add(("[rankN]", int(match[1])))
+                for word in words:
+                    if self._keeps[word]:
+                        self.keep.add(self._search.wanted[word], who, (found,))
+        while self._open and at_line < len(block):
+            self._feed(block, at_line)
+            at_line += 1
+
+    def _whole(self, raw: bytes, block: Block, line: int) -> bytes:
+        """A message with its end on the next line, which then has no prefix of its own."""
+        wanted = [ends for word, ends in ENDS.items() if word.encode() in raw]
+        if line + 1 >= len(block) or len(raw) < _NARROWEST or all(any(e in raw for e in ends) for ends in wanted):
+            return raw
+        after = self.said_by(self._file, block.line(line + 1)[:LONG])[0]
+        if after.any or not after.text.strip():
+            return raw
+        return _COLOURS.sub(b"", raw) + after.text.encode()
+
+    def _call_lines(self, block: Block, lines: Iterable[int]) -> None:
+        """Puts COLL lines to the last calls of their process and communicator. Nothing is parsed: of half of a log's
+        lines only the last few are looked at in the end."""
+        chosen = np.asarray(lines, np.int64)
+        begins, ends = block.starts[chosen].tolist(), block.starts[chosen + 1].tolist()
+        data, calls, file = block.data, self.calls, self._file
+        for line, begin, end in zip((chosen + block.first).tolist(), begins, ends, strict=True):
+            raw = data[begin : min(end, begin + LONG)]
+            after = raw.find(b" NCCL INFO ")
+            comm = raw.rfind(b" comm ") + 6
+            if after < 0 or comm < after:
+                continue
+            if raw[after - 1] == 93:  # "]" of the device
+                after = raw.rfind(b" ", 0, after)
+            key = (file, raw[raw.rfind(b" ", 0, after) + 1 : after], raw[comm : raw.find(b" ", comm)])
+            kept = calls.get(key)
+            if kept is None:
+                if len(calls) >= self._call_check:
+                    self._fewer_calls()
+                kept = calls[key] = deque(maxlen=self._call_share)
+            kept.append((line, raw))
+
+    def _fewer_calls(self) -> None:
+        self._call_check *= 2
+        self._call_share = max(1, self._call_share // 2)
+        for key, kept in self.calls.items():
+            self.calls[key] = deque(kept, maxlen=self._call_share)
+
+    def _fact(self, block: Block, line: int, raw: bytes) -> None:
+        for said in self.said_by(self._file, raw):
+            if said.source == "nccl" and "comm " in said.text and line + 1 < len(block) and not event_of(said.text):
+                said = self._unwrapped(said, block, line)
+            self.facts.hear(said, self.who(said), self._file, block.first + line)
+            if said.rank is not None and said.pid is None:
+                self.facts.by_rank.add((said.rank_from, said.rank))
+        if line and not any(said.any for said in self.said_by(self._file, raw)):
+            # The end of a message that a terminal wrapped: its beginning has the prefix.
+            before = block.line(line - 1)
+            if before.find(b" comm ") >= 0 and before.find(b"COMPLETE") < 0:
+                joined = before.rstrip(b"\r\n") + raw
+                for said in self.said_by(self._file, joined):
+                    self.facts.hear(said, self.who(said), self._file, block.first + line - 1)
+
+    def _unwrapped(self, said: Said, block: Block, line: int) -> Said:
+        after = self.said_by(self._file, block.line(line + 1))[0]
+        if not after.any:
+            said.text += after.text
+        return said
+
+    def _opens(self, word: str, found: Found) -> bool:
+        said = self.said_by(self._file, found[2])[0]
+        new = opened(said, word)
+        if new is None:
+            return False
+        new.lines.append(found)
+        if found[2].endswith(text := said.text.encode()):
+            new.prefix = found[2].removesuffix(text)
+        self._open.append(new)
+        if said.rank is not None:
+            self.facts.by_rank.add((said.rank_from, said.rank))
+        return True
+
+    def _feed(self, block: Block, line: int) -> bool:
+        """Whether a line belongs to an open block."""
+        raw = block.line(line)[:LONG].rstrip(b"\r\n")
+        for one in self._open:
+            if one.is_frame(raw) and len(one.lines) < MOST_OWN:
+                one.lines.append((self._file, block.first + line, raw))
+                return True
+        said = self.said_by(self._file, raw)[0]
+        for one in self._open:
+            if not one.takes(said):
+                continue
+            part = one.feed(said)
+            if part is not Part.NO:
+                one.lines.append((self._file, block.first + line, raw))
+            if part is not Part.MORE:
+                self._open.remove(one)
+                self._close(one)
+            if part is not Part.NO:
+                return True
+            break
+        for one in list(self._open):
+            one.foreign += 1
+            if one.foreign > MOST_FOREIGN:
+                self._open.remove(one)
+                self._close(one)
+        return False
+
+    def _close(self, one: Open) -> None:
+        while len(one.lines) > 1 and not one.lines[-1][2].strip():
+            one.lines.pop()
+        who = one.who if any(part not in (None, "") for part in one.who) else self._file
+        self.keep.add(f"block {one.kind}", who, tuple(one.lines), block=True)
+
+
+def _year_of(path: str) -> int:
+    """Of times that print none: the year in which the file was last written."""
+    try:
+        written = time.time() if path == STDIN else Path(path).stat().st_mtime
+    except OSError:
+        return 1970
+    return time.gmtime(max(written, 0)).tm_year

@@ -1,0 +1,319 @@
+"""What stands in front of a message: launchers, schedulers, PyTorch and NCCL, stacked in any order (hang.md 1.1, 1.2).
+
+Each prefix is stripped where the rest begins with it, until none is left. ``source`` is "nccl" only where NCCL's own
+prefix comes right behind prefixes that are known: a program that prints a line of a log somewhere in its own text is
+not NCCL. The numbers that prefixes bear are kept apart, with what said them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+from . import clocks
+
+_HOST = r"[^\s:'\"()=,/\[\]{}|]{1,255}+"  # NCCL itself writes - for / and %
+_CODE = r"(?:(?P<file>[\w./+-]+):(?P<line>\d+) )?"
+_NCCL = re.compile(
+    rf"\s*(?P<host>{_HOST}):(?P<pid>\d{{1,10}})(?P<tid>:\d{{1,10}})? "
+    rf"(?(tid)(?:\[(?P<dev>-?\d+)\] )?|\[(?P<only_dev>-?\d+)\] )"
+    rf"(?:\d+\.\d+ )?{_CODE}R?NCCL (?P<level>INFO|WARN|TRACE|CALL|ABORT|ERROR)(?: |$)"
+)
+_NCCL_2_2 = re.compile(
+    rf"\s*(?P<host>{_HOST}):(?P<pid>\d{{1,10}}):(?P<tid>\d{{1,10}}) "
+    rf"\[(?P<dev>-?\d+)\] {_CODE}(?P<level>INFO|WARN)(?: |$)"
+)
+# Whoever pasted the log took host and pid away.
+_NCCL_BARE = re.compile(rf"\s*(?:\[(?P<dev>\d{{1,3}})\] )?{_CODE}NCCL (?P<level>INFO|WARN)(?: |$)")
+_NCCL_VERSION = re.compile(r"\s*R?NCCL version \d")
+# NCCL's prefix glued behind a message of NCCL: the newline is lost where many processes write to one pipe.
+NCCL_GLUED = re.compile(
+    rf"(?<![\w.-])(?={_HOST}:\d{{1,10}}:\d{{1,10}} \[-?\d+\] (?:\d+\.\d+ )?{_CODE}NCCL (?:INFO|WARN|TRACE) )"
+)
+
+_RANK = re.compile(r"\[rank(\d+)\]: ?")
+_GLOG = re.compile(
+    r"\[([EWIFCD]) ?(?:(\d{1,2})(\d\d) (\d\d:\d\d:\d\d(?:\.\d+)?) )?"
+    r"(?:\d+ )?([\w./+-]+\.(?:cpp|hpp|cc|cu|h|py)):(\d+)\] ?"
+)
+_PYTHON_GLOG = re.compile(r"([EWIFCDV])(\d\d)(\d\d) (\d\d:\d\d:\d\d\.\d+) +(\d+) ([\w./-]+):(\d+)\] ")
+_MPI = re.compile(r"\[[\w.@-]*?(\d+),(\d+)\]<std(?:out|err|diag)>:?")
+_RAY = re.compile(r"\((?:[^()]{1,80}(?:\([^()]{0,40}\))?[^()]{0,20} )?pid=(\d+)(?:, ip=([^)\s]+))?\) ?")
+_REPEATED = re.compile(r" *\[repeated \d+x across cluster\].*$")
+_ROLE = re.compile(r"\[([A-Za-z][A-Za-z_-]*)(\d+)(?:\|\d+)?\]:")
+_SRUN = re.compile(r" {0,3}(\d{1,6}): ")  # padded to the width of the largest task
+_BENCH = re.compile(r"(?:[\w-]+\.)*([\w-]+) \[std(?:err|out)\] ")
+_POD = re.compile(r"\[pod/([^/\]\s]+)/[^\]\s]*\] ")
+_COMPOSE = re.compile(r"([\w.-]*\d) +\| ")
+_HOST_COLON = re.compile(r"([A-Za-z0-9][\w.-]{0,252}): ")
+_IN_FRONT = re.compile(rb"(?:\x1b\[[\d;]*m)?([A-Za-z][A-Za-z-]*[\w.-]*\d[\w.-]{0,200}):(?: |$)")
+_LINES_EACH = 4  # a name in front of fewer lines may be a message's first word
+_SURE_HOST = re.compile(
+    r"(?:\d{1,3}\.){3}\d{1,3}$|ip-\d+-|(?:[a-z][a-z0-9-]*-)?"
+    r"(?:(?:gpu|node|worker|host|master|compute|dgx|hgx|slurm)[A-Za-z0-9.-]*\d|(?:cn|nid)-?[a-z]?\d)[A-Za-z0-9.-]*$"
+)
+_KERNEL = re.compile(r"(?:([\w.-]+) )?kernel: ?(?:\[ *\d+\.\d+\] ?)?")
+_DMESG = re.compile(r"(?:<\d>)?\[ *\d+\.\d{6}\] ")
+_PASTED = re.compile(r"\[\d+\] ")
+_BAR = re.compile(
+    r"[^|]{0,200}?\d{1,3}%\|[^|]*\| *[^ \[\]]+/[^ \[\]]+ *\[[^\]]{1,200}\]\s*|[^\[]{0,200}?\d+it \[[^\]]{1,200}\]\s*"
+)
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
+_GROUP_RANK = re.compile(r"\[PG [^\]]*?\bRank (\d+)\]|\[Rank (\d+)\]")
+_LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
+_LEVELS = {"E": "ERROR", "W": "WARN", "I": "INFO", "F": "FATAL", "C": "CRITICAL", "D": "DEBUG", "V": "DEBUG"}
+_LAUNCHER = re.compile(
+    r"(?:srun|slurmstepd|mpirun|prterun|orterun|pdsh@[\w.-]+|torchrun): "
+    r"|(?:[A-Z]+:|\S+ - |)torch\.distributed\.(?:elastic|run|launcher)\b|(?:[A-Z]+:)?torchelastic"
+    r"|\[launch\.py:\d+|deepspeed\.launcher"
+)
+_LAUNCHER_CODE = re.compile(r"torch/distributed/(?:elastic|run|launch)")
+
+
+NOBODY: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class Said:
+    """What the prefixes of a line tell; ``text`` is what they stand in front of."""
+
+    text: str
+    host: str = ""
+    outer_host: str = ""  # as a launcher calls it, where NCCL's own name for it follows
+    pid: int | None = None
+    rank: int | None = None
+    rank_from: str = ""  # "[rankN]", "mpirun", "srun"
+    local_rank: int | None = None
+    group_rank: int | None = None
+    device: int | None = None
+    source: str = ""
+    level: str = ""
+    code: str = ""
+    time_ns: int | None = None
+    nccl_pid: bool = False  # NCCL itself printed host and pid
+    any: bool = False  # there was a prefix
+
+    def who(self) -> tuple[object, ...]:
+        """Equal on lines of one process, as far as its lines tell."""
+        return (self.rank, self.rank_from, self.local_rank, self.host, self.pid)
+
+
+def hosts_in_front(head: bytes) -> frozenset[str]:
+    """The names that a launcher (pdsh, deepspeed, kubectl --prefix) puts in front of the lines of a file, with a colon,
+    if nearly all of its lines begin with one of few."""
+    lines = [line for line in head.splitlines() if line.strip()]
+    names = Counter(match[1].decode() for line in lines if (match := _IN_FRONT.match(line)))
+    if sum(names.values()) < 0.95 * len(lines) or len(lines) < _LINES_EACH * len(names):
+        return NOBODY
+    return frozenset(names)
+
+
+def plain(text: str) -> str:
+    """Without colours and control characters, tabs apart."""
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    return text if text.isprintable() else _CONTROL.sub("", text)
+
+
+def read_line(raw: bytes, year: int = 1970, hosts: frozenset[str] = NOBODY) -> list[Said]:
+    """The messages of a line: one, or several where newlines between messages of NCCL were lost.
+
+    ``year``: of times that print none. ``hosts``: names that a launcher puts in front of the file's lines.
+    A carriage return begins the line anew, as on a terminal; what stood before it is a progress bar, whose prefixes
+    still tell who prints."""
+    text = raw.decode("utf-8", "replace").rstrip("\r\n")
+    before = ""
+    if "\r" in text:
+        before, _, text = text.rpartition("\r")
+    said = read_text(plain(text), year, hosts)
+    if before and not said.any:
+        first = read_text(plain(before.lstrip("\r").partition("\r")[0]), year, hosts)
+        if first.any and not first.nccl_pid:
+            first.text, first.group_rank = said.text, said.group_rank
+            said = first
+    elif before and said.rank is None and said.local_rank is None:
+        first = read_text(plain(before.lstrip("\r").partition("\r")[0][:200]), year, hosts)
+        said.rank, said.rank_from, said.local_rank = first.rank, first.rank_from, first.local_rank
+    if said.source != "nccl" or "NCCL " not in said.text:
+        return [said]
+    starts = [match.start() for match in NCCL_GLUED.finditer(said.text) if match.start()]
+    if not starts:
+        return [said]
+    found = [said]
+    whole = said.text
+    said.text = whole[: starts[0]].rstrip()
+    for start, end in zip(starts, [*starts[1:], len(whole)], strict=True):
+        found.append(read_text(whole[start:end].rstrip(), year, hosts))
+    return found
+
+
+def read_text(text: str, year: int = 1970, hosts: frozenset[str] = NOBODY) -> Said:
+    """Strips every prefix of a text that is free of control characters."""
+    said = Said(text)
+    if text.startswith('{"log":"'):
+        _docker(said)
+    for _ in range(12):
+        if not _strip_one(said, year, hosts):
+            break
+        said.any = True
+        if said.source == "nccl":
+            break
+    rest = said.text
+    if rest.endswith("cluster]") or "x across cluster]" in rest:
+        said.text = rest = _REPEATED.sub("", rest)
+    if "Rank " in rest and (match := _GROUP_RANK.search(rest, 0, 300)):
+        said.group_rank = int(match[1] or match[2])
+    if not said.source and (_LAUNCHER.match(rest) or _LAUNCHER_CODE.search(said.code)):
+        said.source = "launcher"
+    if not said.level and (match := _LEVEL.search(rest, 0, 80)):
+        said.level = match[1]
+    return said
+
+
+def _strip_one(said: Said, year: int, hosts: frozenset[str]) -> bool:
+    """Whether the text began with a prefix, which is gone now."""
+    text = said.text
+    if not text:
+        return False
+    if "NCCL " in text or "INFO " in text or "WARN " in text:
+        for pattern in (_NCCL, _NCCL_2_2, _NCCL_BARE):
+            if match := pattern.match(text):
+                _nccl(said, match)
+                return True
+        if _NCCL_VERSION.match(text):
+            said.source = "nccl"
+            return True
+    end = 0
+    first = text[0]
+    if first == "[":
+        end = _bracket(said, text, year, hosts)
+    elif first == "(":
+        if match := _RAY.match(text):
+            said.pid = int(match[1])
+            said.host = said.host or _host(match[2] or "")
+            end = match.end()
+    elif first.isdigit() or first == " ":
+        end = _digit(said, text)
+    if not end and first.isalnum():
+        end = _word(said, text, year, hosts)
+    if not end and first == "<" and (match := _DMESG.match(text)):
+        said.source, end = "kernel", match.end()
+    if not end and ("%|" in text or "it [" in text) and (match := _BAR.match(text)) and match.end() < len(text):
+        end = match.end()
+    said.text = text[end:]
+    return end > 0
+
+
+def _bracket(said: Said, text: str, year: int, hosts: frozenset[str]) -> int:
+    if match := _RANK.match(text):
+        said.rank, said.rank_from = int(match[1]), "[rankN]"
+    elif match := _GLOG.match(text):
+        level, month, day, clock, file, line = match.groups()
+        said.source, said.level, said.code = "torch", _LEVELS[level], f"{file}:{line}"
+        if clock and said.time_ns is None:
+            said.time_ns = clocks.month_day_ns(year, int(month), int(day), clock)
+    elif match := _MPI.match(text):
+        if said.rank_from != "[rankN]":
+            said.rank, said.rank_from = int(match[2]), "mpirun"
+    elif match := clocks.ISO.match(text):
+        _time(said, clocks.iso_ns(match))
+    elif match := clocks.CTIME.match(text):
+        _time(said, clocks.ctime_ns(match))
+    elif match := _ROLE.match(text):
+        if match[1] == "default":
+            said.local_rank = int(match[2])
+    elif match := _POD.match(text):
+        said.host = said.host or _host(match[1])
+    elif match := _DMESG.match(text):
+        said.source = "kernel"
+    elif match := clocks.OF_DAY.match(text):
+        pass
+    elif match := _PASTED.match(text):  # line numbers of a pasted log; "[3] joined but .." is a message
+        if match.end() < 7 and not _strip_one(Said(text[match.end() :]), year, hosts):
+            return 0
+    else:
+        return 0
+    return match.end()
+
+
+def _digit(said: Said, text: str) -> int:
+    if match := clocks.ISO.match(text):
+        _time(said, clocks.iso_ns(match))
+    elif match := clocks.OF_DAY.match(text):
+        pass
+    elif match := _SRUN.match(text):
+        if not said.rank_from:
+            said.rank, said.rank_from = int(match[1]), "srun"
+    else:
+        return 0
+    return match.end()
+
+
+def _word(said: Said, text: str, year: int, hosts: frozenset[str]) -> int:
+    if match := _PYTHON_GLOG.match(text):
+        level, month, day, clock, pid, file, line = match.groups()
+        said.level, said.code, said.pid = _LEVELS[level], f"{file}:{line}", said.pid or int(pid)
+        if said.time_ns is None:
+            said.time_ns = clocks.month_day_ns(year, int(month), int(day), clock)
+    elif match := clocks.CTIME.match(text):
+        _time(said, clocks.ctime_ns(match))
+    elif match := clocks.SYSLOG.match(text):
+        month, day, *clock, host = match.groups()
+        _time(said, clocks.month_day_ns(year, clocks.MONTHS[month], int(day), ":".join(clock)))
+        said.host = said.host or _host(host)
+    elif match := _KERNEL.match(text):
+        said.source, said.host = "kernel", said.host or _host(match[1] or "")
+    elif match := _BENCH.match(text):
+        said.host = said.host or _host(match[1])
+    elif (match := _HOST_COLON.match(text) or _COMPOSE.match(text)) and not match[1].isdigit():
+        if (
+            match[1] not in hosts
+            and not _SURE_HOST.match(match[1])
+            and not (any(map(str.isdigit, match[1])) and _strip_one(Said(text[match.end() :]), year, hosts))
+        ):
+            return 0
+        said.host = said.host or _host(match[1])
+    else:
+        return 0
+    return match.end()
+
+
+def _nccl(said: Said, match: re.Match[str]) -> None:
+    found = match.groupdict()
+    said.source, said.level = "nccl", found["level"]
+    if found.get("host"):
+        said.outer_host = said.host
+        said.host, said.pid, said.nccl_pid = _host(found["host"]), int(found["pid"]), True
+    device = int(found["dev"] or found.get("only_dev") or -1)
+    if device >= 0:
+        said.device = device
+    if found["file"]:
+        said.code = f"{found['file']}:{found['line']}"
+    said.text = said.text[match.end() :]
+
+
+def _time(said: Said, time_ns: int | None) -> None:
+    """The outermost wins: a scheduler writes it in front of every line, so those of a file compare."""
+    if said.time_ns is None:
+        said.time_ns = time_ns
+
+
+def _docker(said: Said) -> None:
+    """Docker's json-file: {"log":"text\\n","stream":"stderr","time":"2025-11-09T15:39:31.043Z"}."""
+    try:
+        line = json.loads(said.text)
+        text, time = str(line["log"]), str(line.get("time", ""))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return
+    said.text = plain(text.rstrip("\r\n").rpartition("\r")[2])
+    if match := clocks.ISO.match(time):
+        said.time_ns = clocks.iso_ns(match)
+
+
+def _host(name: str) -> str:
+    """As a name to show: nothing in it that a terminal would obey or that turns its direction."""
+    return name if name.isprintable() else "".join(filter(str.isprintable, name))

@@ -1,0 +1,123 @@
+"""The bytes of a file in pieces, whatever packed it; damage ends the stream and is said, what was read before counts.
+
+Memory does not depend on the input: at most a few megabytes are unpacked at a time. A file that unpacks to more than
+``BOMB_BYTES`` at more than ``BOMB_RATIO`` to one is given up: real logs pack at 10 to 60 to one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import BinaryIO
+
+from isal import isal_zlib
+
+from .gaps import Gaps
+from .inputs import STDIN
+
+PIECE = 4 << 20
+_PACKED_PIECE = 256 << 10
+# One zstd block can be 4 bytes and unpack to 128 KiB: of this much input at most 32 MiB come at a time.
+_ZSTD_PIECE = 1 << 10
+_ZSTD_WINDOW = 128 << 20  # zstd's own limit without --long
+BOMB_BYTES = 1 << 30
+BOMB_RATIO = 250
+
+_GZIP_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # the stub types it as an instance
+GZIP = b"\x1f\x8b"
+ZSTD = b"\x28\xb5\x2f\xfd"
+_OTHER_PACKERS = {b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip", b"\x04\x22\x4d\x18": "lz4"}
+
+
+def pieces_of(path: str, gaps: Gaps) -> Iterator[bytes]:
+    """The text of a file; nothing where it cannot be opened or is packed in another way."""
+    try:
+        with _opened(path) as file:
+            head = file.read(_PACKED_PIECE)
+            if head.startswith(GZIP):
+                yield from _counted(_gunzip(head, file, path, gaps), path, gaps)
+            elif head.startswith(ZSTD):
+                yield from _counted(_unzstd(head, file, path, gaps), path, gaps)
+            elif packer := next((name for magic, name in _OTHER_PACKERS.items() if head.startswith(magic)), ""):
+                gaps.say(path, f"packed with {packer}, which is not read: unpack it first")
+            else:
+                yield head
+                while piece := file.read(PIECE):
+                    yield piece
+    except OSError as error:
+        gaps.say(path, f"cannot be read: {error.strerror or error}")
+
+
+def _opened(path: str) -> AbstractContextManager[BinaryIO]:
+    """Standard input stays open."""
+    return nullcontext(sys.stdin.buffer) if path == STDIN else Path(path).open("rb")
+
+
+def _counted(source: Iterator[tuple[int, bytes]], path: str, gaps: Gaps) -> Iterator[bytes]:
+    """Ends where so little input gives so much that it can be no log."""
+    total = 0
+    for packed, piece in source:
+        yield piece
+        total += len(piece)
+        if total > BOMB_BYTES and total > BOMB_RATIO * packed:
+            gaps.say(path, f"unpacks to more than {BOMB_RATIO} times its size: read up to {total >> 20} MiB only")
+            return
+
+
+def _gunzip(head: bytes, file: BinaryIO, path: str, gaps: Gaps) -> Iterator[tuple[int, bytes]]:
+    """(packed bytes so far, a piece), of all members."""
+    packed, data = len(head), head
+    machine = isal_zlib.decompressobj(wbits=31)
+    try:
+        while data:
+            if piece := machine.decompress(data, PIECE):
+                yield packed, piece
+            data = machine.unused_data if machine.eof else machine.unconsumed_tail
+            if not data:
+                data = file.read(_PACKED_PIECE)
+                packed += len(data)
+            if machine.eof and (data := data.lstrip(b"\0")):  # tapes and preallocated files are padded
+                if not data.startswith(GZIP[: len(data)]):
+                    gaps.say(path, "has bytes behind the end of the gzip data, which are not read")
+                    return
+                machine = isal_zlib.decompressobj(wbits=31)
+        while not machine.eof and (piece := machine.decompress(b"", PIECE)):
+            yield packed, piece
+    except _GZIP_ERROR as error:
+        gaps.say(path, f"damaged gzip, read up to the damage: {error}")
+        return
+    if not machine.eof:
+        gaps.say(path, "cut off in the middle of the gzip data: what is there was read")
+
+
+def _unzstd(head: bytes, file: BinaryIO, path: str, gaps: Gaps) -> Iterator[tuple[int, bytes]]:
+    """(packed bytes so far, a piece), of all frames."""
+    try:
+        import zstandard
+    except ImportError:
+        gaps.say(path, "packed with zstd: pip install zstandard, or unpack it first")
+        return
+    packed, data = 0, head
+    unpack = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
+    machine, inside = unpack.decompressobj(), False
+    try:
+        while data:
+            while data:
+                if machine.eof:
+                    machine, inside = unpack.decompressobj(), False
+                now, data = data[:_ZSTD_PIECE], data[_ZSTD_PIECE:]
+                piece, inside = machine.decompress(now), True
+                packed += len(now)
+                if machine.eof and machine.unused_data:
+                    packed -= len(machine.unused_data)
+                    data = machine.unused_data + data
+                if piece:
+                    yield packed, piece
+            data = file.read(_PACKED_PIECE)
+    except zstandard.ZstdError as error:
+        gaps.say(path, f"damaged zstd, read up to the damage: {error}")
+        return
+    if inside and not machine.eof:
+        gaps.say(path, "cut off in the middle of the zstd data: what is there was read")

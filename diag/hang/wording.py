@@ -1,0 +1,61 @@
+"""A triage in words: who, and sentences with what is known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from diag.formatting import listing
+from diag.hang.model import Clue, Culprit
+from diag.hang.signatures.base import FaultClass
+
+_MOST = 8
+
+
+def who(culprits: Sequence[Culprit]) -> str:
+    """``rank 3 on gpu004 (GPU 1)``, ``ranks 0, 1 on gpu004``, ``host gpu004``; "" for nobody."""
+    if len(culprits) == 1:
+        return _one(culprits[0])
+    links = {frozenset((c.host or "", c.peer)) for c in culprits if c.peer and c.host}
+    if len(links) == 1 and len(culprits) == 2:
+        return "the link between " + " and ".join(sorted(next(iter(links))))
+    ranks = sorted({c.rank for c in culprits if c.rank is not None})
+    hosts = list(dict.fromkeys(c.host for c in culprits if c.host))
+    if ranks and len(ranks) == len(culprits):
+        where = f" on {', '.join(hosts[:_MOST])}" if hosts else ""
+        return listing(ranks).replace("\u00a0", " ") + where
+    if hosts:
+        more = f" and {len(hosts) - _MOST} more" if len(hosts) > _MOST else ""
+        return f"host{'s' if len(hosts) > 1 else ''} {', '.join(hosts[:_MOST])}{more}"
+    return ", ".join(dict.fromkeys(_one(c) for c in culprits if _one(c)))
+
+
+def _one(culprit: Culprit) -> str:
+    gpu = f" (GPU {culprit.gpu})" if culprit.gpu is not None else ""
+    if culprit.rank is not None:
+        return f"rank {culprit.rank}" + (f" on {culprit.host}" if culprit.host else "") + gpu
+    if culprit.host:
+        return f"host {culprit.host}{gpu}"
+    return culprit.peer
+
+
+def headline(fault_class: FaultClass, clue: Clue) -> str:
+    """The class, who, and what was seen, in one or two sentences."""
+    title = fault_class.title[0].upper() + fault_class.title[1:]
+    name = who([replace(c, peer=c.peer) for c in clue.culprits])
+    note = clue.note[:1].upper() + clue.note[1:].rstrip(".")
+    return f"{title}{f': {name}' if name else ''}." + (f" {note}." if note else "")
+
+
+def steps(fault_class: FaultClass, culprits: Sequence[Culprit]) -> tuple[str, ...]:
+    """What to do next, with the names filled in."""
+    ranks = sorted({c.rank for c in culprits if c.rank is not None})
+    hosts = list(dict.fromkeys(c.host for c in culprits if c.host))
+    known = {
+        "who": who(culprits) or "the rank that differs",
+        "where": who(culprits) or "the host that the lines name",
+        "host": ", ".join(hosts[:_MOST]) or "the host that the lines name",
+        "rank": ", ".join(map(str, ranks[:_MOST])) or "that failed",
+        "rank_words": listing(ranks).replace("\u00a0", " ") if ranks else "one rank",
+    }
+    return tuple(step.format_map(known) for step in fault_class.next_steps)

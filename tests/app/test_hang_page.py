@@ -1,0 +1,105 @@
+"""The page of the hang triage says what `diag triage` says, of a run's own logs and of a path beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from diag.app.figures.hang import places
+from diag.app.formatting import plain
+from diag.app.theme import DARK, LIGHT
+from diag.hang.api import investigate
+from diag.hang.groups import At, places_of
+from tests.app.shown import text
+from tests.hang.corpus import case
+
+ROOT = Path(__file__).parents[1] / "hang" / "captured"
+
+
+def _page() -> None:
+    import sys
+    from pathlib import Path
+
+    from diag.app.views import hang
+
+    hang.show(Path(sys.argv[1]), Path(sys.argv[2]))
+
+
+def shown(root: Path, run: Path, monkeypatch: pytest.MonkeyPatch, **params: str) -> AppTest:
+    monkeypatch.setattr("sys.argv", ["main.py", str(root), str(run)])
+    test = AppTest.from_function(_page, default_timeout=60)
+    for name, value in params.items():
+        test.query_params[name] = value
+    test.run()
+    assert not test.exception, [error.value for error in test.exception]
+    return test
+
+
+def written(folder: Path, fault_class: str, index: int = 0) -> Path:
+    """A case of the corpus as a folder."""
+    for name, data in case(0, fault_class, index).files.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+    return folder
+
+
+def test_the_page_says_what_the_triage_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = written(tmp_path / "logs", "duplicate_gpu")
+    found = investigate([str(logs)]).triage
+    said = text(shown(tmp_path, logs, monkeypatch))
+    assert plain(found.headline) in said
+    for one in found.ruled_out:
+        assert plain(one.because) in said
+    for sentence in found.coverage:
+        assert plain(sentence) in said
+    assert "What to do" in said
+
+
+def test_a_path_beside_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run").mkdir()
+    logs = written(tmp_path / "logs", "duplicate_gpu")
+    test = shown(tmp_path, tmp_path / "run", monkeypatch, logs="path", path="logs")
+    assert plain(investigate([str(logs)]).triage.headline) in text(test)
+
+
+def test_a_path_that_leads_out_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shown").mkdir()
+    written(tmp_path / "logs", "duplicate_gpu")
+    test = shown(tmp_path / "shown", tmp_path / "shown", monkeypatch, logs="path", path="../logs")
+    assert "not in" in test.error[0].value
+    assert not test.subheader
+
+
+def test_a_folder_without_logs_is_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = shown(tmp_path, tmp_path, monkeypatch)
+    assert test.error[0].value
+    assert not test.subheader
+
+
+def test_markup_in_a_log_is_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "node1:10:11 [0] include/alloc.h:48 NCCL WARN Cuda failure 'out of memory' <script>alert(1)</script>\n"
+    (tmp_path / "rank0.log").write_text(line)
+    test = shown(tmp_path, tmp_path, monkeypatch)
+    assert not [one for one in test.markdown if one.allow_html]
+    assert "<script>" not in text(test)
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK])
+def test_the_rank_that_is_behind_stands_out(tmp_path: Path, theme: object) -> None:
+    found = investigate([str(written(tmp_path, "missing_rank", 3))])
+    groups = places_of(found.logs, found.dumps)
+    assert groups
+    figure = places(groups, [c.rank for c in found.triage.culprits if c.rank is not None], theme)
+    assert figure.data[0].z.shape[0] == min(len(groups), 24)
+    for group in groups:
+        assert len(group.members) == group.size
+
+
+def test_groups_of_a_captured_hang(tmp_path: Path) -> None:
+    found = investigate([str(ROOT / "hang-loader-4-ranks")])
+    apart = [group for group in places_of(found.logs, found.dumps) if group.uneven]
+    assert apart
+    assert {place.at for place in apart[0].members} & {At.BEHIND, At.UNKNOWN}

@@ -1,0 +1,500 @@
+"""What is the cause of what: cascades are never roots, the earlier one wins, blame that is mutual is nobody's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from diag.hang.model import Clue, Culprit, Evidence, Role, Stack
+from diag.hang.reason import NoDumps, reason
+from diag.hang.signatures import CLASSES, NEVER_ROOTS, SIGNATURES, anchors, hits_in
+from tests.hang.reason.builders import Job, call
+
+
+def ranks(triage: object) -> list[int | None]:
+    return [culprit.rank for culprit in triage.culprits]  # type: ignore[attr-defined]
+
+
+def dump_clue(name: str, *culprits: int, confidence: float = 0.8) -> Clue:
+    evidence = (Evidence("fr_0", 0, "entry 7"),)
+    return Clue(
+        name, Role.ROOT, tuple(Culprit(rank) for rank in culprits), evidence, confidence, "Seen.", from_dumps=True
+    )
+
+
+def test_cascade_lines_alone_are_never_a_root() -> None:
+    job = Job()
+    job.say("Sending process 1001 closing signal SIGTERM", source="launcher")
+    job.exit(1, -6)
+    job.exit(2, -15)
+    job.warn(0, "Socket recv failed while polling for opId=0x7f")
+    triage = reason(job.logs())
+    assert (triage.fault_class, triage.culprits) == ("undetermined", ())
+    assert triage.next_steps
+
+
+def test_an_exception_after_the_watchdog_is_a_victims() -> None:
+    """The ranks that timed out raise as well; the one that did not come is the cause."""
+    job = Job()
+    for rank in (0, 1, 2):
+        job.timeout(rank, at=600)
+        job.traceback(rank, "RuntimeError: something after the abort", at=601)
+    job.info(3, "ncclCommInitRank comm 0x1 - Init COMPLETE")
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage)) == ("missing_rank", [3])
+    assert triage.victims == (0, 1, 2)
+
+
+def test_an_exception_long_after_the_time_outs_elsewhere_is_no_cause() -> None:
+    job = Job()
+    for rank in (0, 1, 2):
+        job.timeout(rank, at=600)
+    job.traceback(3, "ValueError: late", at=700)
+    assert reason(job.logs()).fault_class == "missing_rank"
+
+
+def test_an_exception_before_the_time_outs_is_the_cause() -> None:
+    job = Job()
+    for rank in (0, 1, 2):
+        job.timeout(rank, at=600)
+    job.traceback(3, "ValueError: early", at=10)
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage)) == ("rank_killed_exception", [3])
+    assert "ValueError: early" in triage.headline
+
+
+def test_of_two_exceptions_the_earlier_one_counts() -> None:
+    job = Job()
+    job.traceback(0, "KeyError: 'second'", at=50)
+    job.traceback(2, "ValueError: first", at=10)
+    assert ranks(reason(job.logs())) == [2]
+
+
+def test_without_clocks_the_launchers_first_failure_decides_between_exceptions() -> None:
+    job = Job()
+    job.traceback(0, "KeyError: 'second'")
+    job.traceback(2, "ValueError: first")
+    for text in (
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  time      : 2026-01-01_00:00:00",
+        "  host      : node1.cluster",
+        "  rank      : 2 (local_rank: 0)",
+        "  exitcode  : 1 (pid: 1002)",
+    ):
+        job.say(text, source="launcher")
+    assert ranks(reason(job.logs())) == [2]
+
+
+def test_two_exceptions_that_nothing_orders_are_both_named_less_surely() -> None:
+    one, two = Job(), Job()
+    one.traceback(2, "ValueError: first")
+    two.traceback(2, "ValueError: first")
+    two.traceback(0, "KeyError: 'second'")
+    assert ranks(reason(two.logs())) == [0, 2]
+    assert reason(two.logs()).confidence < reason(one.logs()).confidence
+
+
+def test_the_process_that_said_why_did_not_merely_crash() -> None:
+    job = Job()
+    job.warn(1, "Error while creating shared memory segment /dev/shm/nccl-x (size 9)", "misc/shmutils.cc:132")
+    job.exit(1, -11)
+    triage = reason(job.logs())
+    assert triage.fault_class == "shm_exhausted"
+    assert "rank_killed_sigsegv" in [one.fault_class for one in triage.ruled_out]
+
+
+def test_a_bus_error_beside_full_shared_memory_is_that() -> None:
+    job = Job()
+    job.warn(1, "Error: failed to extend /dev/shm/nccl-x to 9 bytes", "misc/shmutils.cc:88")
+    job.exit(0, -7)
+    assert reason(job.logs()).fault_class == "shm_exhausted"
+
+
+def test_a_rank_killed_after_its_own_time_out_waited_like_the_others() -> None:
+    job = Job()
+    for rank in (0, 1, 3):
+        job.timeout(rank)
+        job.exit(rank, -9)
+    job.info(2, "anything")
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage)) == ("missing_rank", [2])
+
+
+def test_a_bare_sigkill_is_less_sure_than_one_that_the_kernel_reports() -> None:
+    bare, reported = Job(), Job()
+    bare.exit(3, -9)
+    reported.exit(3, -9)
+    reported.say("Out of memory: Killed process 1003 (python)", host="node1", source="kernel")
+    assert reason(bare.logs()).confidence < reason(reported.logs()).confidence
+
+
+def test_the_kernels_victim_that_is_no_rank_is_not_taken_for_one() -> None:
+    job = Job()
+    job.say("Out of memory: Killed process 77777 (chrome)", host="node1", source="kernel")
+    triage = reason(job.logs())
+    assert ranks(triage) in ([], [None])
+    assert triage.confidence <= 0.5
+
+
+def test_the_end_of_a_chain_of_complaints_is_named() -> None:
+    """0 lost 1, 1 lost 2, 2 says nothing."""
+    job = Job(world=3, per_host=1)
+    for rank in range(3):
+        job.using(rank, f"eth0:10.0.0.{rank + 1}")
+    job.warn(0, "socketProgress: Connection closed by remote peer 10.0.0.2<4000>")
+    job.warn(1, "socketProgress: Connection closed by remote peer 10.0.0.3<4000>")
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage)) == ("net_connection_lost", [2])
+
+
+def test_mutual_blame_is_a_common_cause() -> None:
+    job = Job(world=2, per_host=1)
+    for rank in range(2):
+        job.using(rank, f"eth0:10.0.0.{rank + 1}")
+        job.warn(rank, f"socketProgress: Connection closed by remote peer 10.0.0.{2 - rank}<4000>")
+    triage = reason(job.logs())
+    assert triage.fault_class == "net_connection_lost"
+    assert {culprit.host for culprit in triage.culprits} == {"node0", "node1"}
+    assert all(culprit.peer for culprit in triage.culprits)
+    assert triage.confidence <= 0.5
+
+
+def test_a_link_between_two_hosts_is_neither_of_them() -> None:
+    job = Job(world=2, per_host=1)
+    for rank in range(2):
+        job.using(rank, f"eth0:10.0.0.{rank + 1}")
+        job.warn(
+            rank,
+            f"NET/IB : Got completion from peer 10.0.0.{2 - rank}<4> with error 12, opcode 0, len 0, vendor err 129",
+        )
+    triage = reason(job.logs())
+    assert triage.fault_class == "ib_completion_error"
+    assert {culprit.rank for culprit in triage.culprits} == {0, 1}
+    assert "the link between" in triage.headline
+
+
+def test_flushed_completions_are_never_a_cause() -> None:
+    job = Job()
+    job.warn(0, "NET/IB : Got completion from peer 10.0.0.2<4> with error 5, opcode 0, len 0, vendor err 249")
+    assert reason(job.logs()).fault_class == "undetermined"
+
+
+def test_connections_that_end_after_the_time_outs_are_what_follows() -> None:
+    job = Job()
+    job.using(2, "eth0:10.0.0.2")
+    for rank in (0, 1, 2):
+        job.timeout(rank, at=600)
+    job.warn(0, "socketProgress: Connection closed by remote peer 10.0.0.2<4000>", at=610)
+    job.info(3, "anything")
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage)) == ("missing_rank", [3])
+    assert "net_connection_lost" in [one.fault_class for one in triage.ruled_out]
+
+
+def test_absence_means_nothing_where_lines_were_left_out() -> None:
+    job = Job(deduplicated=True)
+    for rank in (0, 1, 2):
+        job.timeout(rank)
+    job.info(3, "anything")
+    triage = reason(job.logs())
+    assert triage.fault_class == "undetermined"
+    assert any("RAY_DEDUP_LOGS=0" in step for step in triage.next_steps)
+
+
+def test_absence_means_nothing_where_the_world_is_not_known() -> None:
+    job = Job(known_world=False)
+    for rank in (0, 1, 2):
+        job.timeout(rank)
+    job.info(3, "anything")
+    assert reason(job.logs()).fault_class == "undetermined"
+
+
+def test_an_absent_rank_without_a_log_is_less_sure() -> None:
+    read, unread = Job(), Job(unread={3})
+    for job in (read, unread):
+        for rank in (0, 1, 2):
+            job.timeout(rank)
+    read.info(3, "anything")
+    assert ranks(reason(read.logs())) == ranks(reason(unread.logs())) == [3]
+    assert reason(unread.logs()).confidence < reason(read.logs()).confidence
+    assert any("Give the logs of rank 3" in step for step in reason(unread.logs()).next_steps)
+
+
+def test_one_ranks_log_of_many_names_nobody() -> None:
+    job = Job(world=8, per_host=8, unread=set(range(1, 8)))
+    job.timeout(0)
+    triage = reason(job.logs())
+    assert (triage.fault_class, triage.culprits) == ("undetermined", ())
+    assert any("ranks 1, 2, 3, 4, 5, 6, 7" in step for step in triage.next_steps)
+
+
+def test_the_rank_within_a_group_is_not_the_global_one() -> None:
+    """Tensor-parallel group of ranks 2 and 3: its rank 0 is rank 2, and rank 3 did not come."""
+    job = Job()
+    job.communicate()
+    job.communicate([2, 3])
+    job.timeout(2, group="[PG ID 1 PG GUID 5(tp) Rank {}] ", group_rank=0)
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage)) == ("missing_rank", [3])
+    assert triage.culprits[0].process_group == "tp"
+
+
+def test_numbers_of_different_groups_do_not_compare() -> None:
+    job = Job()
+    job.timeout(0, seq=7, group="[PG ID 1 PG GUID 5(dp0) Rank {}] ")
+    job.timeout(1, seq=9, group="[PG ID 1 PG GUID 6(dp1) Rank {}] ")
+    assert reason(job.logs()).fault_class == "undetermined"
+
+
+def test_a_rank_that_waits_in_another_group_is_not_the_missing_one() -> None:
+    """Rank 1 did not come to the world's all-reduce because it waits for rank 3 in its own group."""
+    job = Job()
+    job.communicate()
+    job.communicate([1, 3])
+    for rank in (0, 2):
+        job.timeout(rank)
+    job.timeout(1, group="[PG ID 1 PG GUID 5(tp) Rank {}] ", group_rank=0)
+    job.info(3, "anything")
+    assert ranks(reason(job.logs())) == [3]
+
+
+def test_a_member_that_never_began_the_initialisation_is_the_suspect() -> None:
+    job = Job()
+    job.communicate(started=[0, 1, 3], completed=[])
+    job.info(2, "Bootstrap : Using eth0:10.0.0.2<0>")
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage), triage.victims) == ("missing_rank", [2], (0, 1, 3))
+
+
+def test_two_ranks_that_disagree_are_both_named() -> None:
+    job = Job(world=2)
+    job.communicate(calls={0: [call(7, count=100)], 1: [call(7, count=64)]})
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage)) == ("mismatch_shape", [0, 1])
+    assert triage.confidence <= 0.6
+
+
+@pytest.mark.parametrize(
+    ("odd", "name"),
+    [
+        ({"op": "BROADCAST"}, "mismatch_op"),
+        ({"numel": 7}, "mismatch_shape"),
+        ({"seq": 99}, "desync"),
+    ],
+)
+def test_the_minority_of_the_watchdogs_is_named(odd: dict[str, object], name: str) -> None:
+    job = Job()
+    for rank in range(4):
+        job.timeout(rank, **(odd if rank == 2 else {}))  # type: ignore[arg-type]
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage), triage.victims) == (name, [2], (0, 1, 3))
+
+
+def test_uneven_all_to_alls_are_no_mismatch() -> None:
+    job = Job()
+    for rank in range(4):
+        job.timeout(rank, op="ALLTOALL_BASE", numel=100 + rank)
+    assert reason(job.logs()).fault_class == "undetermined"
+
+
+def test_the_monitored_barrier_names_who_is_missing() -> None:
+    job = Job(world=6, per_host=6)
+    job.traceback(0, "RuntimeError: [Rank 0]: Ranks 4, 5 failed to pass monitoredBarrier in 2000 ms")
+    job.traceback(
+        1,
+        "RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors while waiting for send/recv "
+        "from rank 0. Please check rank 0 logs for faulty rank.",
+    )
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage), triage.victims) == ("missing_rank", [4, 5], (0, 1))
+
+
+def test_multicast_memory_is_not_gpu_memory() -> None:
+    job = Job()
+    job.warn(0, "Cuda failure 2 'out of memory'", "transport/nvls.cc:251")
+    assert reason(job.logs()).fault_class == "nvls_multicast"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Failed to open libibverbs.so[.1]",
+        "Could not find a path for pattern 4, falling back to simple order",
+        "P2P is disabled between connected GPUs 0 and 1.",
+    ],
+)
+def test_what_looks_alarming_stays_healthy(text: str) -> None:
+    job = Job()
+    job.communicate()
+    job.warn(0, text)
+    triage = reason(job.logs())
+    assert (triage.fault_class, triage.culprits) == ("healthy", ())
+
+
+def test_one_failed_read_of_the_store_before_an_orderly_end_is_healthy() -> None:
+    job = Job()
+    job.say("recvValue failed on SocketImpl(fd=3, addr=[a]:1, remote=[b]:2): Connection reset by peer", 1)
+    job.communicate(ended="destroyed")
+    assert reason(job.logs()).fault_class == "healthy"
+
+
+def test_an_unknown_warning_is_not_healthy() -> None:
+    job = Job()
+    job.communicate()
+    job.warn(1, "Something that no version is known to print")
+    triage = reason(job.logs())
+    assert triage.fault_class == "undetermined"
+    assert "Something that no version is known to print" in triage.evidence[0].text
+
+
+def test_stacks_tell_who_is_not_in_the_collective() -> None:
+    job = Job()
+    for rank in range(4):
+        job.say(f'Thread {1000 + rank} (idle): "MainThread"', rank, source="stack")
+        where = "all_reduce (torch/distributed/distributed_c10d.py:2500)"
+        job.say(f"    {'read (loader.py:7)' if rank == 1 else where}", rank, source="stack")
+        job.say("    main (train.py:3)", rank, source="stack")
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage), triage.victims) == ("missing_rank", [1], (0, 2, 3))
+    assert [(stack.rank, stack.what) for stack in triage.stacks] == [(1, "culprit"), (0, "a typical victim")]
+    assert triage.stacks[0].frames == ("read (loader.py:7)", "main (train.py:3)")
+
+
+def test_dumps_and_logs_that_agree_are_surer_than_each() -> None:
+    job = Job()
+    for rank in (0, 1, 3):
+        job.timeout(rank)
+    job.info(2, "anything")
+    alone = reason(job.logs())
+    both = reason(job.logs(), NoDumps(clues=(dump_clue("missing_rank", 2),), coverage=("4 dumps.",)))
+    assert ranks(both) == [2]
+    assert both.culprits[0].host == "node1"
+    assert both.confidence > alone.confidence
+    assert any(line.path == "fr_0" for line in both.evidence)
+
+
+def test_dumps_that_contradict_make_it_less_sure() -> None:
+    job = Job()
+    job.exit(3, -9)
+    contradicted = reason(job.logs(), NoDumps(clues=(dump_clue("missing_rank", 1),)))
+    assert contradicted.fault_class == "rank_killed_sigkill"
+    assert contradicted.confidence < reason(job.logs()).confidence
+    assert "missing_rank" in [one.fault_class for one in contradicted.ruled_out]
+
+
+def test_the_stacks_of_dumps_are_shown() -> None:
+    stack = Stack(2, "culprit", ("f (a.py:1)",), Evidence("fr_2", 0, ""))
+    found = reason(Job().logs(), NoDumps(clues=(dump_clue("mismatch_op", 2),), stacks=(stack,)))
+    assert (found.fault_class, found.stacks) == ("mismatch_op", (stack,))
+
+
+def test_a_clue_that_is_hardly_believed_is_a_suspicion() -> None:
+    found = reason(Job().logs(), NoDumps(clues=(dump_clue("missing_rank", 2, confidence=0.2),)))
+    assert (found.fault_class, found.culprits) == ("undetermined", ())
+    assert found.ruled_out[0].fault_class == "missing_rank"
+
+
+def test_gaps_of_both_readers_are_handed_on() -> None:
+    found = reason(Job(gaps=(("a.log", "cut"),)).logs(), NoDumps(gaps=(("b.pt", "is empty"),)))
+    assert found.gaps == (("a.log", "cut"), ("b.pt", "is empty"))
+
+
+def test_every_signature_is_found_by_its_anchors() -> None:
+    """Each signature's own pattern must need one of its anchors: the evidence is that it names what it anchors."""
+    wanted = anchors()
+    assert len(wanted) == len(set(wanted))
+    for fault_class, signature in SIGNATURES:
+        assert set(signature.anchors) <= set(wanted), (fault_class.id, signature.name)
+        assert signature.source
+        assert signature.versions
+    names = [signature.name for _, signature in SIGNATURES]
+    assert len(names) == len(set(names))
+
+
+def test_what_never_is_a_root_has_no_root_signature() -> None:
+    for fault_class in NEVER_ROOTS:
+        assert {signature.role for signature in fault_class.signatures} <= {Role.CASCADE, Role.HARMLESS}
+    assert all(name in CLASSES for found in CLASSES.values() for name in found.rules_out)
+
+
+def test_a_line_without_meaning_has_no_hits() -> None:
+    job = Job()
+    job.say("step 12 loss 2.31 time 0.4", 0)
+    assert hits_in(job.lines[0]) == []
+    assert hits_in(replace(job.lines[0], text="", raw="")) == []
+
+
+def test_a_rank_that_ends_without_a_word_is_the_cause() -> None:
+    job = Job()
+    for text in (
+        "Root Cause (first observed failure):",
+        "  host      : node0",
+        "  rank      : 1 (local_rank: 1)",
+        "  exitcode  : 3 (pid: 1001)",
+    ):
+        job.say(text, source="launcher")
+    job.say("step 7", 1)
+    job.traceback(0, "RuntimeError: [pair.cc:534] Connection closed by peer [10.0.0.2]:1234")
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage)) == ("rank_killed_exception", [1])
+    assert "exit code 3" in triage.headline
+
+
+def test_the_first_failure_that_a_launcher_saw_can_be_a_victims() -> None:
+    """Seven of sixteen: the rank that raised that it waited is what torchrun calls the root cause."""
+    job = Job(world=3, per_host=3)
+    job.say("Root Cause (first observed failure):", source="launcher")
+    job.say("  rank      : 0 (local_rank: 0)", source="launcher")
+    job.say("  exitcode  : 1 (pid: 1000)", source="launcher")
+    for rank in (0, 1):
+        job.traceback(rank, "RuntimeError: [buffer.cc:81] Timed out waiting 30000ms for recv operation to complete")
+    job.say("step 7", 2)
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage), triage.victims) == ("missing_rank", [2], (0, 1))
+
+
+def test_the_group_is_told_by_the_watchdogs_next_line() -> None:
+    """The message of the collective bears "[Rank 0]" alone: rank 0 of the group, which is rank 2."""
+    job = Job()
+    job.communicate()
+    job.communicate([2, 3])
+    job.timeout(2, group="", group_rank=0)
+    prefix = "[PG ID 1 PG GUID 5(tp) Rank 0]"
+    for seq in (99, 100):
+        job.say(
+            f"{prefix}  failure detected by watchdog at work sequence id: {seq} PG status: last enqueued work: {seq}, "
+            f"last completed work: {seq - 1}",
+            2,
+        )
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage)) == ("missing_rank", [3])
+    assert triage.culprits[0].process_group == "tp"
+
+
+def test_without_a_group_the_answer_is_less_sure() -> None:
+    job, named = Job(), Job()
+    for rank in (0, 1, 2):
+        job.timeout(rank, group="")
+        named.timeout(rank)
+    job.info(3, "anything")
+    named.info(3, "anything")
+    assert ranks(reason(job.logs())) == ranks(reason(named.logs())) == [3]
+    assert reason(job.logs()).confidence < reason(named.logs()).confidence
+    assert "does not name" in reason(job.logs()).headline
+
+
+def test_the_host_of_a_rank_without_a_communicator_is_what_its_lines_say() -> None:
+    job = Job()
+    job.communicate(started=[0, 1, 3], completed=[])
+    job.info(2, "Bootstrap : Using eth0:10.0.0.2<0>")
+    job.changed[2] = {"host": "", "pid": None, "gpu": None}
+    assert [(c.rank, c.host) for c in reason(job.logs()).culprits] == [(2, "node1")]
+
+
+def test_an_error_that_is_only_mentioned_is_no_exception() -> None:
+    job = Job()
+    job.communicate()
+    job.say("ValueError: skipped a bad sample", 2)
+    assert reason(job.logs()).culprits == ()

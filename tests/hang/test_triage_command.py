@@ -1,0 +1,164 @@
+"""``diag triage``: text for people, the JSON contract for programs, exit codes for scripts."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from diag.hang.model import Culprit, Evidence, RuledOut, Stack, Triage
+from diag.report.triage import print_triage, to_dict, visible
+from tests.command import diag
+
+OOM = """\
+node1:1003:2003 [1] NCCL INFO comm 0x55 rank 3 nranks 4 cudaDev 1 busId 4b000 commId 0xabc - Init COMPLETE
+node1:1003:2003 [1] include/alloc.h:99 NCCL WARN Cuda failure 2 'out of memory'
+"""
+EVIL = "\x1b]0;owned\x07\x1b[31mred\u202etxt\u2028new \x9b31m\r\n\t[bold]x[/bold]"
+
+FOUND = Triage(
+    "missing_rank",
+    0.85,
+    "A rank did not come to the collective: rank 3.",
+    (Culprit(3, "node1", 1, "default_pg"),),
+    (Evidence("logs/rank0.log", 12, f"[rank0]: {EVIL}"), Evidence("dumps/rank_3", 0, "entry 7")),
+    (RuledOut("mismatch_op", f"all the same {EVIL}"),),
+    ("Take the stack: `py-spy dump --pid 7`.", "One ` alone."),
+    (0, 1, 2),
+    (Stack(3, "culprit", ("read (loader.py:7)", *(f"f{n} (a.py:{n})" for n in range(20))), Evidence("s", 1, "")),),
+    ("4 logs read.",),
+    (("logs/rank2.log", "cut off"),),
+)
+
+
+def printed(triage: Triage, width: int = 110) -> str:
+    out = io.StringIO()
+    print_triage(triage, Console(file=out, width=width, highlight=False, color_system=None))
+    return out.getvalue()
+
+
+def test_the_report_says_it_all() -> None:
+    text = printed(FOUND)
+    assert text.startswith("A rank did not come to the collective: rank 3.\n")
+    assert "missing_rank; at fault: rank 3 on node1 (GPU 1)" in text
+    assert "confidence 85%" in text
+    assert "3 ranks waited for it: ranks 0, 1, 2." in text
+    for words in (
+        "logs/rank0.log:12  [rank0]:",
+        "dumps/rank_3  entry 7",
+        "Stack of rank 3 (culprit)",
+        "read (loader.py:7)",
+        "… and 13 more",
+        "mismatch_op: all the same",
+        "Take the stack: py-spy dump --pid 7.",
+        "One ` alone.",
+        "4 logs read.",
+        "! logs/rank2.log: cut off",
+    ):
+        assert words in text, words
+
+
+def test_nothing_of_a_log_reaches_the_terminal_raw() -> None:
+    text = printed(FOUND)
+    assert all(character == "\n" or character.isprintable() for character in text)
+    assert "\\x1b]0;owned\\x07\\x1b[31mred\\u202etxt\\u2028new \\x9b31m\\x0d\\x0a [bold]x[/bold]" in "".join(
+        line.strip("\n").removeprefix("  ") for line in text.splitlines(keepends=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("plain", "plain"), ("a\tb", "a b"), ("\x00", "\\x00"), ("\U000e0041", "\\U000e0041"), ("é", "é")],
+)
+def test_visible(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+def test_long_lines_are_cut() -> None:
+    long = Triage("undetermined", 0.3, "x.", (), (Evidence("p" * 300, 1, "y" * 10_000),), (), (), ())
+    lines = printed(long).splitlines()
+    assert max(map(len, lines)) <= 110
+    assert len(lines) < 10
+
+
+def test_the_document_has_the_contracts_keys() -> None:
+    content = json.loads(json.dumps(to_dict(FOUND)))
+    assert content["schema_version"] == 1
+    assert content["verdict"] == {"fault_class": "missing_rank", "confidence": 0.85, "headline": FOUND.headline}
+    assert content["culprits"] == [
+        {"rank": 3, "host": "node1", "gpu": 1, "process_group": "default_pg", "peer": None},
+    ]
+    assert content["evidence"][0] == {"path": "logs/rank0.log", "line": 12, "text": f"[rank0]: {EVIL}"}
+    assert content["ruled_out"][0]["fault_class"] == "mismatch_op"
+    assert content["victims"] == [0, 1, 2]
+    assert content["gaps"] == [{"path": "logs/rank2.log", "reason": "cut off"}]
+    assert content["stacks"][0]["frames"][0] == "read (loader.py:7)"
+    assert {"next_steps", "coverage"} <= set(content)
+
+
+def test_a_log_is_triaged(tmp_path: Path) -> None:
+    log = tmp_path / "rank3.log"
+    log.write_text(OOM)
+    ended = diag("triage", tmp_path, "--json")
+    assert ended.returncode == 0, ended.stderr
+    content = json.loads(ended.stdout)
+    assert content["verdict"]["fault_class"] == "cuda_oom"
+    assert content["culprits"][0] == {"rank": 3, "host": "node1", "gpu": 1, "process_group": None, "peer": None}
+    assert content["evidence"][0] == {"path": str(log), "line": 2, "text": OOM.splitlines()[1]}
+    text = diag("triage", log).stdout
+    assert "GPU memory is used up: rank 3 on node1 (GPU 1)" in text.replace("\n", " ")
+
+
+def test_standard_input_is_read() -> None:
+    command = [sys.executable, "-m", "diag", "triage", "-", "--json"]
+    ended = subprocess.run(command, input=OOM, capture_output=True, text=True, check=False, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["verdict"]["fault_class"] == "cuda_oom"
+
+
+def test_what_could_not_be_read_is_exit_code_4(tmp_path: Path) -> None:
+    (tmp_path / "rank3.log").write_text(OOM)
+    (tmp_path / "rank2.log.gz").write_bytes(b"\x1f\x8b\x08\x00 broken")
+    ended = diag("triage", tmp_path, "--json")
+    assert ended.returncode == 4, ended.stderr
+    content = json.loads(ended.stdout)
+    assert content["verdict"]["fault_class"] == "cuda_oom"
+    assert "rank2.log.gz" in content["gaps"][0]["path"]
+
+
+def test_a_healthy_or_undetermined_answer_is_exit_code_0(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("step 1 loss 2.0\nstep 2 loss 1.9\n")
+    ended = diag("triage", tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "undetermined" in ended.stdout
+
+
+def test_nothing_to_read_is_a_message(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "nowhere"):
+        ended = diag("triage", path, "--json")
+        assert ended.returncode == 1
+        error = json.loads(ended.stdout)["error"]
+        assert error["message"]
+        assert error["hint"]
+        assert error["exit_code"] == 1
+    ended = diag("triage", tmp_path)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "Traceback" not in ended.stderr
+
+
+def test_no_path_is_a_usage_error() -> None:
+    assert diag("triage").returncode == 2
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; import diag.cli.main; "
+        "print([m for m in ('torch', 'polars', 'numpy', 'diag.hang', 'diag.report.triage') if m in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100)
+    assert ended.stdout.strip() == "[]"

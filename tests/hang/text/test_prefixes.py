@@ -1,0 +1,185 @@
+"""What stands in front of a message is stripped, in any order, and what it tells is kept apart."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diag.hang.text.prefixes import Said, read_line
+
+# Prefix, and what it tells. Those with a text of their own end in one, for the message follows directly.
+TABLE: dict[str, tuple[str, dict[str, object]]] = {
+    "torch": ("[rank3]: ", {"rank": 3}),
+    "mpirun": ("[1,5]<stdout>:", {"rank": 5}),
+    "ray": ("(RayTrainWorker pid=619, ip=10.72.2.6) ", {}),
+    "pdsh": ("gpu004: ", {}),
+    "pdsh address": ("10.10.23.10: ", {}),
+    "srun": ("11: ", {"rank": 11}),
+    "tee": ("[default2]:", {"local_rank": 2}),
+    "role": ("[trainer3]:", {}),
+    "role and local rank": ("[trainer0|0]:", {}),
+    "launcher": ("rdma-test-gpu-worker-1: ", {}),
+    "milabench": ("dinov2-giant-nodes.cn-d004 [stderr] ", {}),
+    "Zulu time": ("2019-06-02T16:13:44.884Z: ", {"time_ns": 1559492024_884000000}),
+    "zone": ("2025-11-09 15:39:31.043 +08:00 ", {"time_ns": 1762673971_043000000}),
+    "ctime": ("Fri Aug 11 12:31:45 2023 ", {"time_ns": 1691757105_000000000}),
+    "Kubernetes": ("2025-11-09T07:39:31.043000000Z stderr F ", {"time_ns": 1762673971_043000000}),
+    "pod": ("[pod/job-7-worker-0/pytorch] ", {}),
+    "pasted": ("[80746] ", {}),
+    "colour": ("\x1b[36m\x1b[0m", {}),
+    "progress": ("Epoch 3:  10%|█▏ | 1/10 [00:01<00:02,  4.2it/s, loss=2.1]", {}),
+}
+TIMES = ("Zulu time", "zone", "ctime", "Kubernetes")
+RANKS = ("torch", "mpirun", "srun")
+MESSAGE = "gpu7:4711:4812 [6] NCCL INFO Using network IB"
+
+
+def one(text: str) -> Said:
+    (said,) = read_line(text.encode(), year=2025)
+    return said
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_each_prefix_is_stripped_and_understood(name: str) -> None:
+    prefix, tells = TABLE[name]
+    said = one(prefix + MESSAGE)
+    assert (said.text, said.source, said.host, said.pid, said.device) == ("Using network IB", "nccl", "gpu7", 4711, 6)
+    for key, value in tells.items():
+        assert getattr(said, key) == value
+    if name not in RANKS:
+        assert said.rank is None
+
+
+@given(st.lists(st.sampled_from(sorted(TABLE)), max_size=6, unique=True))
+def test_prefixes_stack_in_any_order(names: list[str]) -> None:
+    said = one("".join(TABLE[name][0] for name in names) + MESSAGE)
+    assert (said.text, said.source, said.host, said.pid, said.device) == ("Using network IB", "nccl", "gpu7", 4711, 6)
+    times = [TABLE[name][1]["time_ns"] for name in names if name in TIMES]
+    assert said.time_ns == (times[0] if times else None)  # the outermost
+    if "torch" in names:
+        assert said.rank == 3  # surer than a launcher's number
+    elif not set(names) & set(RANKS):
+        assert said.rank is None
+    assert said.local_rank == (2 if "tee" in names else None)
+
+
+@given(st.lists(st.sampled_from(sorted(set(TABLE) - {"progress"})), max_size=5, unique=True))
+def test_indented_text_behind_prefixes_keeps_its_indentation(names: list[str]) -> None:
+    said = one("".join(TABLE[name][0] for name in names) + '  File "/app/train.py", line 3, in <module>')
+    assert said.text.lstrip(" ") == 'File "/app/train.py", line 3, in <module>'
+    assert said.text.startswith(" ")
+    assert said.source == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "level", "code", "text"),
+    [
+        ("gpu7:1:2 [0] INFO NET : Using interface eth0", "INFO", "", "NET : Using interface eth0"),
+        ("gpu7:1:2 [0] misc/ibvwrap.cu:61 WARN Failed to open", "WARN", "misc/ibvwrap.cu:61", "Failed to open"),
+        ("gpu7:1:2 [0] NCCL INFO Using network IB", "INFO", "", "Using network IB"),
+        ("gpu7:1:2 [0] init.cc:42 NCCL WARN Duplicate GPU", "WARN", "init.cc:42", "Duplicate GPU"),
+        ("gpu7:1:2 [0] transport/net_ib.cc:42 NCCL WARN X", "WARN", "transport/net_ib.cc:42", "X"),
+        ("[2025-11-09 15:39:31] gpu7:1:2 [0] init.cc:42 NCCL WARN X", "WARN", "init.cc:42", "X"),
+        ("[2025-11-09 15:39:31.043] gpu7:1:2 [0] NCCL INFO X", "INFO", "", "X"),
+        ("gpu7:1:2 [0] 12.345678 init.cc:42 NCCL TRACE X", "TRACE", "init.cc:42", "X"),
+        ("gpu7:1:2 NCCL CALL ncclAllReduce(0x1)", "CALL", "", "ncclAllReduce(0x1)"),
+        ("[0] NCCL INFO X", "INFO", "", "X"),
+        ("transport/nvls.cc:251 NCCL WARN X", "WARN", "transport/nvls.cc:251", "X"),
+    ],
+)
+def test_nccl_prefix_of_every_version(line: str, level: str, code: str, text: str) -> None:
+    said = one(line)
+    assert (said.source, said.level, said.code, said.text) == ("nccl", level, code, text)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "the log says: gpu7:1:2 [0] NCCL WARN Cuda failure",
+        "print: gpu7:1:2 [0] NCCL WARN Cuda failure",
+        "'gpu7:1:2 [0] NCCL WARN Cuda failure'",
+        "RuntimeError: gpu7:1:2 [0] NCCL WARN Cuda failure",
+        '    raise ValueError("gpu7:1:2 [0] NCCL WARN Cuda failure")',
+        "step done transport/nvls.cc:251 NCCL WARN Cuda failure",
+    ],
+)
+def test_text_that_only_looks_like_nccl_is_not_of_nccl(line: str) -> None:
+    said = one(line)
+    assert said.source != "nccl"
+    assert (said.host, said.pid) == ("", None)
+    assert "NCCL WARN" in said.text
+
+
+def test_watchdog_lines_keep_the_rank_in_the_group_apart_from_the_global_rank() -> None:
+    said = one("[rank15]:[E321 02:07:08.408271257 ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective")
+    assert (said.rank, said.group_rank, said.source, said.level) == (15, 1, "torch", "ERROR")
+    assert said.code == "ProcessGroupNCCL.cpp:607"
+    assert said.time_ns == 1742522828_408271257  # 21 March of the given year
+    assert said.text.startswith("[Rank 1] Watchdog")
+    said = one("[rank4]:[E1109 02:07:08.4 ProcessGroupNCCL.cpp:9] [PG ID 0 PG GUID 0(default_pg) Rank 12] Timeout")
+    assert (said.rank, said.group_rank) == (4, 12)
+    assert one("[E ProcessGroupNCCL.cpp:475] [Rank 2] Watchdog").group_rank == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "source"),
+    [
+        ("E1109 15:39:31.043000 4711 torch/distributed/elastic/multiprocessing/api.py:869] failed", "launcher"),
+        ("ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9)", "launcher"),
+        ("srun: error: gpu004: task 3: Killed", "launcher"),
+        ("[12345.678901] NVRM: Xid (PCI:0000:03:00): 79", "kernel"),
+        ("Nov  9 15:39:31 gpu004 kernel: [12345.678901] NVRM: Xid (PCI:0000:03:00): 79", "kernel"),
+        ("2025-11-09T15:39:31+0800 gpu004 kernel: Out of memory: Killed process 4711 (python)", "kernel"),
+    ],
+)
+def test_launchers_and_the_kernel_are_told_by_their_prefixes(line: str, source: str) -> None:
+    assert one(line).source == source
+
+
+def test_messages_that_begin_like_prefixes_stay_whole() -> None:
+    for text in (
+        "[3] joined but didn't finish collective #2 (count from 1)",
+        "[Rank 0]: Ranks 4, 5 failed to pass monitoredBarrier in 30000 ms",
+        "[2] is setting up NCCL communicator",
+        "RuntimeError: expected 3",
+        "torch.cuda.OutOfMemoryError: CUDA out of memory",
+    ):
+        assert one(text).text == text
+
+
+def test_messages_glued_to_one_another_are_told_apart() -> None:
+    first, second = read_line(b"gpu7:1:2 [0] NCCL INFO Using network IB gpu8:3:4 [1] NCCL INFO Connected all rings")
+    assert (first.text, first.host, first.pid) == ("Using network IB", "gpu7", 1)
+    assert (second.text, second.host, second.pid, second.source) == ("Connected all rings", "gpu8", 3, "nccl")
+
+
+def test_a_carriage_return_begins_the_line_anew() -> None:
+    said = one(f"[1,5]<stderr>:  1%|  | 1/99 [00:01<?]\r  2%|  | 2/99 [00:01<?]\r{MESSAGE}\r")
+    assert (said.text, said.source, said.rank) == ("Using network IB", "nccl", 5)
+
+
+def test_control_characters_stay_out_of_hosts_and_texts() -> None:
+    said = one("gpu\x1b]0;title\x07\x1b[31m7\u202e:1:2 [0] NCCL INFO ok\x00\x1b[2J!")
+    assert (said.host, said.text) == ("gpu7", "ok!")
+
+
+def test_a_line_of_docker_is_unpacked() -> None:
+    said = one('{"log":"[rank1]: hello\\n","stream":"stderr","time":"2025-11-09T07:39:31.043Z"}')
+    assert (said.text, said.rank, said.time_ns) == ("hello", 1, 1762673971_043000000)
+
+
+def test_ray_names_process_and_address_and_repetitions_are_no_text() -> None:
+    said = one("(RayTrainWorker pid=619, ip=10.72.2.6) boom [repeated 3x across cluster] (Ray deduplicates logs)")
+    assert (said.text, said.host, said.pid) == ("boom", "10.72.2.6", 619)
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_read(text: str) -> None:
+    for said in read_line(text.encode("utf-8", "surrogatepass")):
+        assert said.host.isprintable()
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_read(raw: bytes) -> None:
+    assert read_line(raw)
