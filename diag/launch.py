@@ -147,13 +147,14 @@ def _torchrun(
         logs_specs=RunLogs(layout),
         log_line_prefix_template="[rank${rank}] ",
     )
-    monitor = None
+    monitor, ended_well = None, False
     if launch.hang_timeout_s:
         monitor = Monitor(layout, Limits.of(launch.hang_timeout_s, collective_timeout_s), launch.say)
         monitor.start()
     try:
         with before_others_end(monitor.others_die) if monitor is not None else nullcontext() as failed_first:
             elastic_launch(config, command[0])(*command[1:])
+        ended_well = True
     except ChildFailedError as error:
         hang = monitor.failed() if monitor is not None else None
         write_exits(layout, error, failed_first or (), by_launcher=hang is not None and hang.ended_by_diag)
@@ -165,7 +166,7 @@ def _torchrun(
         return Outcome(128 + signal.SIGINT, reason="interrupted", interrupted=True)
     finally:
         if monitor is not None:
-            monitor.stop()
+            monitor.stop(ended_well=ended_well)
     return Outcome(ExitCode.OK)
 
 

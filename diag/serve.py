@@ -21,6 +21,7 @@ SCRIPT = _PACKAGE / "app" / "main.py"
 SAMPLES = _PACKAGE / "sample_traces"
 
 _MOST_UPLOAD_MB = 200  # of each file, which is held in memory
+_SERVER = "diag.app.server"  # by name, as the script is by its path
 _STDERR = 2  # what the server prints is not our answer
 _START_S = 60.0  # a cold start on a slow disk takes about ten
 _STOP_S = 5.0
@@ -110,7 +111,7 @@ def _command(path: Path, host: str, port: int, open_browser: bool) -> list[str]:
         **{f"theme.{mode}.primaryColor": colour for mode, colour in _ACCENT.items()},
     }
     flags = [f"--{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in options.items()]
-    return [sys.executable, "-P", "-m", "streamlit", "run", str(SCRIPT), *flags, "--", str(path)]
+    return [sys.executable, "-P", "-m", _SERVER, "run", str(SCRIPT), *flags, "--", str(path)]
 
 
 def _wait_until_ready(server: subprocess.Popen[bytes], host: str, port: int) -> None:

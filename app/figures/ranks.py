@@ -10,12 +10,16 @@ from diag.app.formatting import number
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, ink_on
 
+_MOST_LABELLED = 30  # ranks
+
 
 def breakdown(view: RunView, theme: Theme, step: int | None = None) -> go.Figure:
     """Milliseconds by part for every rank: the mean of the steps that count, or one step (its index)."""
     if len(view.ranks) > MOST_RANK_BARS:
         return _field(view, theme, step)
     names = rank_names(view.ranks, view.culprits, theme.ink)
+    # Thinner bars have no room for numbers, and the browser measures each of them: a second for 64 ranks.
+    labelled = len(names) <= _MOST_LABELLED
     figure = go.Figure()
     for part, grid in view.parts.items():
         ms = view.per_rank(grid, step) / MS
@@ -25,7 +29,7 @@ def breakdown(view: RunView, theme: Theme, step: int | None = None) -> go.Figure
             orientation="h",
             name=part.value,
             marker={"color": theme.part[part], "line": {"color": theme.ground, "width": 1}},
-            text=["" if np.isnan(value) else number(value) for value in ms],
+            text=["" if np.isnan(value) else number(value) for value in ms] if labelled else None,
             textposition="inside",
             insidetextanchor="middle",
             insidetextfont={"color": ink_on(theme.part[part])},
@@ -33,7 +37,7 @@ def breakdown(view: RunView, theme: Theme, step: int | None = None) -> go.Figure
             hovertemplate=f"%{{y}}<br>{part.value} %{{x:,.2f}} ms<extra></extra>",
         )
     totals = np.nan_to_num(view.per_rank(view.dur_ns, step)) / MS
-    for name, total in zip(names, totals, strict=True):
+    for name, total in zip(names, totals, strict=True) if labelled else ():
         figure.add_annotation(
             x=total, y=name, text=f"{number(total)} ms", showarrow=False, xanchor="left", xshift=4, font={"size": 12}
         )

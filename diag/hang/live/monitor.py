@@ -76,10 +76,14 @@ class Monitor:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
-        """Returns when the thread has ended; of a hang that it is ending, when that is over."""
+    def stop(self, *, ended_well: bool = False) -> None:
+        """Returns when the thread has ended; of a hang that it is ending, when that is over. ``ended_well``: what was
+        gathered in a doubt that passed with the last steps is taken back."""
         self._stopped.set()
         self._thread.join()
+        if ended_well and self.hang is None and self._gathered is not None:
+            self._gathered = None
+            take_back(self._layout)
 
     def look(self) -> Judgement:
         """One round: reads, judges, gathers; ends the training and keeps ``hang`` when it is one."""
