@@ -2,12 +2,12 @@
 
     python tests/bench/dashboard.py [--ranks 64 1024] [--events 6000000] [--repeats 3] [--keep FOLDER]
 
-Makes runs of that many ranks (40 steps, 20 collectives each) and a long trace (`_tiled.py`), analyses them once as
-``diag analyze`` does, starts the dashboard, and opens each run in a fresh headless Chromium. Seconds are from the call
-of the address until the text is on the page, and until Streamlit has nothing left to do; a zoom is from letting go of
-the mouse until all figures are drawn again. "Blocked" is the longest task on the browser's main thread. Each first
-visit finds a server that has not opened the run yet. An empty Streamlit page, measured in the same way, is the peer:
-what no page can be faster than. The last line is JSON.
+Makes runs of that many ranks (40 steps of 20 collectives, beyond 256 ranks 10 steps of 2) and a long trace
+(`_tiled.py`), analyses them once as ``diag analyze`` does, starts the dashboard, and opens each run in a fresh headless
+Chromium. Seconds are from the call of the address until the text is on the page, and until Streamlit has nothing left to
+do; a zoom is from letting go of the mouse until all figures are drawn again. "Blocked" is the longest task on the
+browser's main thread. Each first visit finds a server that has not opened the run yet. An empty Streamlit page, measured
+in the same way, is the peer: what no page can be faster than. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from tests.bench._tiled import write_tiled  # noqa: E402
 from tests.browser.chromium import chromium, visit  # noqa: E402
 
 _STEPS, _CALLS = 40, 20
+_MOST_WHOLE, _MANY = 256, (10, 2)  # ranks; steps and collectives of runs with more
 _LONG_TASKS = """
 window.longest = 0;
 new PerformanceObserver(list => {
@@ -53,11 +54,11 @@ def visited(browser: Browser, address: str, text: str, settled: bool = True) -> 
         found.page.add_init_script(_LONG_TASKS)
         begin = time.perf_counter()
         found.page.goto(address, wait_until="commit")
-        found.page.get_by_text(text).first.wait_for(timeout=120_000)
+        found.page.get_by_text(text).first.wait_for(timeout=300_000)
         first = time.perf_counter() - begin
         if settled:
-            found.page.get_by_text("Looked for").first.wait_for(timeout=120_000)
-            found.page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for(timeout=120_000)
+            found.page.get_by_text("Looked for").first.wait_for(timeout=300_000)
+            found.page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for(timeout=300_000)
         whole = time.perf_counter() - begin
         found.page.wait_for_timeout(500)
         return {"first_s": first, "whole_s": whole, "blocked_s": _blocked(found.page)}
@@ -118,7 +119,8 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         for ranks in options.ranks:
             run = folder / f"{ranks}"
             if not run.exists():
-                write_run(run, ranks, _STEPS, {ranks // 2: 20}, calls=_CALLS)
+                steps, calls = _MANY if ranks > _MOST_WHOLE else (_STEPS, _CALLS)
+                write_run(run, ranks, steps, {ranks // 2: 20}, calls=calls)
             begin = time.perf_counter()
             result = open_run(run)
             save(result)
