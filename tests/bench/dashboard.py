@@ -4,10 +4,10 @@
 
 Makes runs of that many ranks (40 steps of 20 collectives, beyond 256 ranks 10 steps of 2) and a long trace
 (`_tiled.py`), analyses them once as ``diag analyze`` does, starts the dashboard, and opens each run in a fresh headless
-Chromium. Seconds are from the call of the address until the text is on the page, and until Streamlit has nothing left to
-do; a zoom is from letting go of the mouse until all figures are drawn again. "Blocked" is the longest task on the
-browser's main thread. Each first visit finds a server that has not opened the run yet. An empty Streamlit page, measured
-in the same way, is the peer: what no page can be faster than. The last line is JSON.
+Chromium. Seconds are from the call of the address until the text is on the page, and until Streamlit has nothing left
+to do; a zoom is from letting go of the mouse until all figures are drawn again. "Blocked" is the longest task on the
+browser's main thread. Each first visit finds a server that has not opened the run yet. An empty Streamlit page,
+measured in the same way, is the peer: what no page can be faster than. The last line is JSON.
 """
 
 from __future__ import annotations
