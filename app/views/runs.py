@@ -43,8 +43,7 @@ def _table(runs: tuple[Path, ...], choose: Callable[[str], None]) -> None:
 def row_of(state: RunState) -> dict[str, str]:
     """A row of the table."""
     ranks = f"{state.ranks} of {state.world_size}" if state.world_size else str(state.ranks or EMPTY)
-    answer = state.answer
-    told = f"{answer.severity.value}: {answer.headline}" if answer is not None else _NOT_ANALYSED
+    told = state.answer.headline if state.answer is not None else _NOT_ANALYSED
     return {
         "Run": state.path.name,
         "State": state.state.value + (f" ({state.exit_code})" if state.state == State.FAILED else ""),

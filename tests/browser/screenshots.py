@@ -76,4 +76,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "--readme":
         print(*take_for_readme(Path(sys.argv[2]), sample), sep="\n")
     else:
-        print(*take(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else sample), sep="\n")
+        # A folder of runs: one alone has no pages of comparison and of runs.
+        print(*take(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else sample.parent), sep="\n")
