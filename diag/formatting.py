@@ -36,9 +36,14 @@ def share(value: float) -> str:
     return "<1%" if 0 < value < 0.005 else f"{value:.0%}"
 
 
-def counted(count: int, noun: str) -> str:
-    """``1 rank``, ``2 ranks``."""
-    return f"{count:,}{NBSP}{noun}{'' if count == 1 else 's'}"
+def spaced(text: str) -> str:
+    """With ordinary spaces, for terminals and programs."""
+    return text.replace(NBSP, " ")
+
+
+def counted(count: int, noun: str, nouns: str = "") -> str:
+    """``1 rank``, ``2 ranks``. ``nouns``: the plural, where it is not formed by an s."""
+    return f"{count:,}{NBSP}{noun if count == 1 else nouns or f'{noun}s'}"
 
 
 def measured(value: float, unit: str) -> str:

@@ -39,9 +39,9 @@ def serve_dashboard(path: Path | None, *, port: int, open_browser: bool, host: s
         server = subprocess.Popen(_command(path, host, port, open_browser), stdin=subprocess.DEVNULL, stdout=_STDERR)
         try:
             _wait_until_ready(server, host, port)
-            print(f"Dashboard of {path}: http://{_written(host)}:{port} (Ctrl-C ends it)", flush=True)
             if not _is_this_machine(host):
                 print(f"Whoever reaches {host} can read the runs: there is no password.", file=sys.stderr, flush=True)
+            print(f"Dashboard of {path}: http://{_written(host)}:{port} (Ctrl-C ends it)", flush=True)
             code = server.wait()
         except KeyboardInterrupt:
             return

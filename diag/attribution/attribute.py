@@ -11,7 +11,7 @@ from diag.attribution import cpu, gpu, records
 from diag.attribution import intervals as iv
 from diag.attribution.blame import Meetings
 from diag.attribution.clock import Alignment, align
-from diag.attribution.critical_path import all_ready, held_up_at, nearly_last, walk
+from diag.attribution.critical_path import held_up_at, nearly_last, readiness, walk
 from diag.attribution.kept_steps import steps_of, windows_of
 from diag.attribution.layers import within
 from diag.attribution.match import Key, by_key, measure
@@ -52,8 +52,9 @@ def attribute(tables: Tables) -> Attribution:
     tied = frozenset(alignment.offset_ns) if _sure_enough(alignment, placed) else frozenset()
     matched = by_key({rank: _calls(own) for rank, own in placed.items() if rank in tied})
     timelines = {rank: Timeline(own) for rank, own in placed.items() if own}
-    ready = all_ready(matched, timelines)
-    meetings = Meetings(matched, timelines, ready)
+    came = readiness(matched, timelines)
+    ready = came.ready
+    meetings = Meetings(matched, timelines, came)
     by_step: dict[int, dict[int, RankStep]] = defaultdict(dict)
     for rank, own in placed.items():
         for step in own:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diag.attribution.critical_path import EPSILON_NS, Ready, of_calls
+from diag.attribution.critical_path import EPSILON_NS, Readiness
 from diag.attribution.intervals import CoveredOfMany
 from diag.attribution.match import Key
 from diag.attribution.timeline import Timeline, label_of, of_label
@@ -40,18 +40,18 @@ class Meetings:
     """Finds, for a collective, the previous one of the same group, and what each rank did in between."""
 
     def __init__(
-        self, matched: Mapping[Key, Mapping[int, CollectiveCall]], timelines: Mapping[int, Timeline], ready: Ready
+        self,
+        matched: Mapping[Key, Mapping[int, CollectiveCall]],
+        timelines: Mapping[int, Timeline],
+        readiness: Readiness,
     ) -> None:
-        self._ready = ready
+        self._ready, self._idle, self._in_step = readiness.ready, readiness.idle, readiness.in_step
         self._matched = matched
         self._timelines = timelines
         by_group: dict[str, list[Key]] = defaultdict(list)
         for key in matched:
             by_group[key[0]].append(key)
         self._previous: dict[Key, Key] = {}
-        self._idle = of_calls(matched, lambda rank, calls: timelines[rank].idle_from(calls))
-        still = of_calls(matched, lambda rank, calls: timelines[rank].stand_still_at(calls))
-        self._in_step = {key: all(members.values()) for key, members in still.items()}
         self._row = {rank: row for row, rank in enumerate(timelines)}
         self._standing = CoveredOfMany([timeline.standing for timeline in timelines.values()])
         for keys in by_group.values():

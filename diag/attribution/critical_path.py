@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from diag.attribution.match import Key
 from diag.attribution.timeline import Timeline, details_of, kinds_of
@@ -16,36 +15,39 @@ from diag.model import CollectiveCall, CriticalPath, Kind, RankStep
 # A wait shorter than this is the noise of two clocks readings and a thread's wake-up, not a reason to change ranks.
 EPSILON_NS = 50_000
 
-_T = TypeVar("_T", np.int64, np.bool_)
 Ready = Mapping[Key, Mapping[int, int]]  # of each collective and rank, when it was ready
 
 
-def all_ready(
-    matched: Mapping[Key, Mapping[int, CollectiveCall]], timelines: Mapping[int, Timeline]
-) -> dict[Key, dict[int, int]]:
-    """Of each collective and rank, when it had nothing left to do but wait for the collective's end.
+@dataclass(frozen=True)
+class Readiness:
+    """When the ranks came to their collectives, by collective and rank (diag.attribution.timeline.Arrivals).
+    ``in_step``: whether all ranks of a collective stood still when it ended.
 
     The last one to be ready is not always the last one to call. Where transfers follow each other without a gap they
     all begin at the end of the one before, on every rank, and a rank that was late shows by how little of them is left
     to wait for. What the last one to be ready still waits is what a faster network would save.
     """
-    return of_calls(matched, lambda rank, calls: timelines[rank].ready_for(calls))
+
+    ready: Ready
+    idle: Ready
+    in_step: Mapping[Key, bool]
 
 
-def of_calls(
-    matched: Mapping[Key, Mapping[int, CollectiveCall]],
-    found: Callable[[int, Sequence[CollectiveCall]], npt.NDArray[_T]],
-) -> dict[Key, dict[int, Any]]:
-    """What is ``found`` of a rank's calls, asked for all of them at once, by collective and rank."""
+def readiness(matched: Mapping[Key, Mapping[int, CollectiveCall]], timelines: Mapping[int, Timeline]) -> Readiness:
+    """Asked of each rank once, for all of its collectives."""
     calls: dict[int, list[tuple[Key, CollectiveCall]]] = defaultdict(list)
     for key, members in matched.items():
         for rank, call in members.items():
             calls[rank].append((key, call))
-    by_key: dict[Key, dict[int, Any]] = {key: {} for key in matched}
+    ready: dict[Key, dict[int, int]] = {key: {} for key in matched}
+    idle: dict[Key, dict[int, int]] = {key: {} for key in matched}
+    in_step = dict.fromkeys(matched, True)
     for rank, own in calls.items():
-        for (key, _), value in zip(own, found(rank, [call for _, call in own]).tolist(), strict=True):
-            by_key[key][rank] = value
-    return by_key
+        found = timelines[rank].arrivals([call for _, call in own])
+        for (key, _), *values in zip(own, *(column.tolist() for column in found), strict=True):
+            ready[key][rank], idle[key][rank], still = values
+            in_step[key] &= still
+    return Readiness(ready, idle, in_step)
 
 
 def held_up_at(path: CriticalPath, arrivals: Iterable[tuple[Key, int, int]]) -> list[Key]:

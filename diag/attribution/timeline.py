@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,20 @@ def details_of(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 LABELS = len(Kind) * _DETAILS
+
+
+class Arrivals(NamedTuple):
+    """Of some calls of a rank, in their order.
+
+    ``ready_ns``: when it had nothing left to do but wait for the call's end: when it called, or when what it computed
+    beside the transfer was done. When it called, too, if it was busy to the end. What is computed while the thread
+    waits is the collective's own work: gloo copies. ``idle_ns``: the same, or earlier, where the rank already stood
+    still for collectives before. ``still``: whether it has nothing to do but wait when the call ends.
+    """
+
+    ready_ns: Times
+    idle_ns: Times
+    still: Mask
 
 
 class Timeline:
@@ -80,31 +95,18 @@ class Timeline:
             return None
         return int(self._communication[at])
 
-    def stand_still_at(self, calls: Sequence[CollectiveCall]) -> Mask:
-        """Whether the rank has nothing to do but wait when each call ends."""
-        end, waited, since = _ends(calls)
-        until = np.array([call.waited_ns[1] if call.waited_ns is not None else 0 for call in calls], dtype=np.int64)
+    def arrivals(self, calls: Sequence[CollectiveCall]) -> Arrivals:
+        """When the rank came to each call: one pass over all of them."""
+        start, end = (np.array([getattr(c, key) for c in calls], dtype=np.int64) for key in ("start_ns", "end_ns"))
+        waited = np.array([call.waited_ns is not None for call in calls], dtype=np.bool_)
+        since, until = np.array([call.waited_ns or (0, 0) for call in calls], dtype=np.int64).reshape(-1, 2).T
+        busy_until = np.where(waited, since, end)
+        at, inside = self._segments_before(busy_until)
+        standing = inside & self._communicating[at]
+        idle = np.where(standing, self.start_ns[self._stretches[at]], np.where(waited, busy_until, start))
         at, inside = self._segments_before(end)
-        standing: Mask = np.where(waited, (since < end) & (end <= until), ~inside | self._communicating[at])
-        return standing
-
-    def ready_for(self, calls: Sequence[CollectiveCall]) -> Times:
-        """When the rank had nothing left to do but wait for each call's end: when it called, or when what it computed
-        beside the transfer was done. When it called, too, if it was busy to the end. What is computed while the thread
-        waits is the collective's own work: gloo copies."""
-        start = np.array([call.start_ns for call in calls], dtype=np.int64)
-        _, waited, since = _ends(calls)
-        return np.maximum(start, np.where(waited, since, self.idle_from(calls)))
-
-    def idle_from(self, calls: Sequence[CollectiveCall]) -> Times:
-        """The same, or earlier: where the rank already stood still for collectives before each one."""
-        start = np.array([call.start_ns for call in calls], dtype=np.int64)
-        end, waited, since = _ends(calls)
-        until = np.where(waited, since, end)
-        at, inside = self._segments_before(until)
-        busy = np.where(waited, until, start)
-        idle: Times = np.where(inside & self._communicating[at], self.start_ns[self._stretches[at]], busy)
-        return idle
+        still = np.where(waited, (since < end) & (end <= until), ~inside | self._communicating[at])
+        return Arrivals(np.maximum(start, np.where(waited, since, idle)), idle, still)
 
     def _segments_before(self, times: Times) -> tuple[Times, Mask]:
         """Indices of the segments that the moments just before lie in, and whether there is one."""
@@ -153,14 +155,6 @@ class Timeline:
             if call.end_ns > end_ns and best is not None:
                 break
         return best
-
-
-def _ends(calls: Sequence[CollectiveCall]) -> tuple[Times, Mask, Times]:
-    """Of each call its end, whether it is known when a thread stood still for it, and since when; 0 if it is not."""
-    end = np.array([call.end_ns for call in calls], dtype=np.int64)
-    waited = np.array([call.waited_ns is not None for call in calls], dtype=np.bool_)
-    since = np.array([call.waited_ns[0] if call.waited_ns is not None else 0 for call in calls], dtype=np.int64)
-    return end, waited, since
 
 
 def _by_end(call: CollectiveCall) -> tuple[int, int]:

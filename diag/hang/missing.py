@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diag.formatting import listing
+from diag.formatting import listing, spaced
 from diag.hang.case import Case
 
 NCCL_LOGS = "Next run: NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,COLL NCCL_DEBUG_FILE=/shared/nccl.%h.%p.log."
@@ -28,7 +28,7 @@ def what_to_collect(case: Case, dumps_read: bool, timed_out: bool) -> tuple[str,
     found = []
     absent = ranks_not_read(case)
     if absent:
-        found.append(f"Give the logs of {listing(absent)}: nothing of theirs was read.".replace("\u00a0", " "))
+        found.append(f"Give the logs of {spaced(listing(absent))}: nothing of theirs was read.")
     elif case.logs.world_size is None:
         found.append("Give the logs of all ranks: nothing that was read says how many there are.")
     if case.logs.deduplicated:

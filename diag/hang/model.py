@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+MOST_RANKS = 1 << 20  # ten times the largest training that is known; what tells of more is damaged
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:

@@ -21,9 +21,6 @@ _FAILED = (
     "watchdog",
     "blocking-wait",
     "watchdog-terminated",
-    "mpirun-exit",
-    "srun-exit",
-    "diag-ended",
 )
 
 

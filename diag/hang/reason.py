@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from diag.formatting import counted
+from diag.formatting import counted, spaced
 from diag.hang.calm import Calm, without_cause
 from diag.hang.case import Case
 from diag.hang.confidence import Confidence, confidence_of
@@ -147,7 +147,7 @@ def _also_ruled_out(case: Case, chosen: str, reports: Sequence[Timeout]) -> list
     if chosen not in ("mismatch_op", "mismatch_shape", "desync"):
         for group in groups_of(case, reports):
             if len(group.reports) > 2 and len({report.call for report in group.reports}) == 1:
-                count = counted(len(group.reports), "rank").replace("\u00a0", " ")
+                count = spaced(counted(len(group.reports), "rank"))
                 text = f"all {count} of {group.words} that report wait in the same call, {group.reports[0].words}"
                 found.append(RuledOut("mismatch_op", text))
                 break
@@ -175,10 +175,8 @@ def _coverage(case: Case, dumps: DumpFindings, sure: Confidence | None) -> tuple
     if logs.paths:
         world = f" of {logs.world_size}" if logs.world_size is not None else ""
         ranks = f", {len(case.by_rank)}{world} ranks" if case.by_rank or world else ""
-        files = counted(len(logs.paths), "log").replace("\u00a0", " ")
-        found.append(
-            f"{files} read: {counted(len(logs.processes), 'process')}{ranks}.".replace("processs", "processes")
-        )
+        processes = counted(len(logs.processes), "process", "processes")
+        found.append(f"{counted(len(logs.paths), 'log')} read: {processes}{ranks}.")
     absent = ranks_not_read(case)
     if absent and logs.paths:
         found.append(
@@ -191,4 +189,4 @@ def _coverage(case: Case, dumps: DumpFindings, sure: Confidence | None) -> tuple
     found += dumps.coverage
     if sure is not None:
         found.append(f"Confidence {sure.value:.2f}: {'; '.join(sure.because)}.")
-    return tuple(text.replace("\u00a0", " ") for text in found)
+    return tuple(spaced(text) for text in found)

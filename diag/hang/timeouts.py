@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from diag.hang.case import Case
-from diag.hang.model import Line
+from diag.hang.model import MOST_RANKS, Line
 
 # "[PG ID 0 PG GUID 0(default_pg) Rank 3]", before torch 2.5 "[PG 0 (default_pg) Rank 3]" and "[PG 0 Rank 3]". This rank
 # counts within the group.
@@ -16,7 +16,6 @@ _GROUP = re.compile(
     r"\[PG (?:ID \d+ PG GUID (?P<guid>[^\s(\]]+)|(?P<id>[^\s(\]]+)) ?(?:\((?P<desc>[^)]*)\))? ?Rank (?P<rank>\d{1,9})\]"
 )
 _AT_WORK = re.compile(r"(?:at work sequence id|watchdog at work|Timeout at NCCL work): (\d{1,20})")
-MOST_RANKS = 1 << 20
 _UNKNOWN = ""  # torch before 2.2 does not name the group
 
 

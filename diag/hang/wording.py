@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from diag.formatting import listing
+from diag.formatting import listing, spaced
 from diag.hang.model import Clue, Culprit
 from diag.hang.signatures.base import FaultClass
 
@@ -23,7 +23,7 @@ def who(culprits: Sequence[Culprit]) -> str:
     hosts = list(dict.fromkeys(c.host for c in culprits if c.host))
     if ranks and len(ranks) == len(culprits):
         where = f" on {', '.join(hosts[:_MOST])}" if hosts else ""
-        return listing(ranks).replace("\u00a0", " ") + where
+        return spaced(listing(ranks)) + where
     if hosts:
         more = f" and {len(hosts) - _MOST} more" if len(hosts) > _MOST else ""
         return f"host{'s' if len(hosts) > 1 else ''} {', '.join(hosts[:_MOST])}{more}"
@@ -56,6 +56,6 @@ def steps(fault_class: FaultClass, culprits: Sequence[Culprit]) -> tuple[str, ..
         "where": who(culprits) or "the host that the lines name",
         "host": ", ".join(hosts[:_MOST]) or "the host that the lines name",
         "rank": ", ".join(map(str, ranks[:_MOST])) or "that failed",
-        "rank_words": listing(ranks).replace("\u00a0", " ") if ranks else "one rank",
+        "rank_words": spaced(listing(ranks)) if ranks else "one rank",
     }
     return tuple(step.format_map(known) for step in fault_class.next_steps)

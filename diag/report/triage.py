@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from diag.collectors.layout import SCHEMA_VERSION
-from diag.formatting import counted, listing, visible
+from diag.formatting import counted, listing, spaced, visible
 from diag.hang.model import Culprit, Evidence, Stack, Triage
 from diag.hang.wording import who
 from diag.report.cells import report_console
@@ -73,7 +73,7 @@ def print_triage(triage: Triage, console: Console | None = None) -> None:
         facts.insert(1, f"at fault: {name}")
     if triage.victims:
         facts.append(f"{counted(len(triage.victims), 'rank')} waited for it: {listing(triage.victims)}")
-    console.print(Text(visible("; ".join(facts).replace("\u00a0", " ")) + "."))
+    console.print(Text(visible(spaced("; ".join(facts))) + "."))
     _section(console, "Evidence", [_line(console, evidence) for evidence in triage.evidence])
     for stack in triage.stacks:
         _section(console, f"Stack of rank {stack.rank} ({stack.what})", _frames(stack))

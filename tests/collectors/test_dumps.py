@@ -28,7 +28,8 @@ from diag.collectors.settings import CollectorSettings
 
 def stands_here():
     if sys.argv[2] == "locked":
-        ctypes.PyDLL(None).sleep(600)  # PyDLL keeps the interpreter's lock
+        while True:  # a signal ends C's sleep
+            ctypes.PyDLL(None).sleep(600)  # PyDLL keeps the interpreter's lock
     elif sys.argv[2] == "raises":
         raise ValueError("so it ends")
     elif sys.argv[2] == "ends after a request":

@@ -6,8 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from diag.hang.flight.record import Dump, Dumps, Group, Op, Signature, kind_of, needs_all
-
-_MOST_RANKS = 1 << 20
+from diag.hang.model import MOST_RANKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,7 @@ def _world(ranks: dict[int, Dump], dumps: Dumps, told: int | None) -> tuple[int,
                 signature = dumps.signatures[index]
                 if index < 0 or kind_of(signature.op) != "all_gather" or signature.input_numel < 1:
                     continue
-                if max(ranks) < (size := signature.output_numel // signature.input_numel) < _MOST_RANKS:
+                if max(ranks) < (size := signature.output_numel // signature.input_numel) < MOST_RANKS:
                     return size, "the sizes of an all-gather"
     return 1 + max((*ranks, *(lost.rank or 0 for lost in dumps.unreadable)), default=-1), "the dumps themselves"
 

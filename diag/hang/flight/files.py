@@ -18,10 +18,10 @@ import zstandard
 from diag.errors import DiagError
 from diag.hang.flight.machine import MAX_BYTES
 from diag.hang.flight.parse import Name
+from diag.hang.packing import GZIP, ZSTD
 
 _HEAD = 1 << 16
 _CHUNK = 1 << 20
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _ENDINGS = re.compile(r"(?:\.(?:gz|zst|json|pkl|pickle|bin|txt))+$", re.IGNORECASE)
 _NAMED_LIKE_DUMP = re.compile(r"nccl_trace|comm_lib_trace|flight_?rec|fr_trace|fr_dump|_dump_?\d+$", re.IGNORECASE)
 _WITH_HOST = re.compile(r"(?:nccl_trace|comm_lib_trace)_rank_(?P<host>.*[^_\d].*)_(?P<rank>\d{1,6})$")
@@ -73,8 +73,8 @@ def _files(given: Path) -> Iterator[Path]:
 def _kind(path: Path) -> str | None:
     with path.open("rb") as file:
         head = file.read(_HEAD)
-    if head.startswith((_GZIP, _ZSTD)):
-        head = _unpacked(path, _HEAD)
+    if head.startswith((GZIP, ZSTD)):
+        head = _unpacked(path, head, _HEAD)
     if not head:
         return "" if named_like_dump(path) else None
     if (head[0] == 0x80 and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")) or _OLD_PICKLE.match(head):
@@ -91,22 +91,19 @@ def named_like_dump(path: Path) -> bool:
 def content(path: Path) -> bytes:
     """All bytes, unpacked. Raises ``UnpackError`` or OSError."""
     with path.open("rb") as file:
-        head = file.read(4)
-    if head.startswith((_GZIP, _ZSTD)):
-        data = _unpacked(path, MAX_BYTES + 1)
-    else:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = file.read(MAX_BYTES + 1)
+    if data.startswith((GZIP, ZSTD)):
+        data = _unpacked(path, data, MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise UnpackError(f"more than {MAX_BYTES >> 20} MiB")
     return data
 
 
-def _unpacked(path: Path, most: int) -> bytes:
-    """The first ``most`` bytes; of a file that is cut off, those before the cut."""
+def _unpacked(path: Path, head: bytes, most: int) -> bytes:
+    """The first ``most`` bytes; of a file that is cut off, those before the cut. ``head``: how the file begins."""
     out = BytesIO()
     try:
-        with _stream(path) as stream:
+        with _stream(path, head) as stream:
             while out.tell() < most and (chunk := stream.read(min(_CHUNK, most - out.tell()))):
                 out.write(chunk)
     except (OSError, EOFError, ValueError, zlib.error, zstandard.ZstdError) as problem:
@@ -115,10 +112,8 @@ def _unpacked(path: Path, most: int) -> bytes:
     return out.getvalue()
 
 
-def _stream(path: Path) -> IO[bytes]:
-    with path.open("rb") as file:
-        head = file.read(4)
-    if head.startswith(_GZIP):
+def _stream(path: Path, head: bytes) -> IO[bytes]:
+    if head.startswith(GZIP):
         return cast(IO[bytes], gzip.open(path, "rb"))
     stream: IO[bytes] = zstandard.open(path, "rb")
     return stream

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from diag.hang.flight.entries import Joined, Signatures, join_entries
 from diag.hang.flight.record import Dump, Group
+from diag.hang.model import MOST_RANKS
 
 _KEYS = frozenset({"entries", "pg_config", "pg_status"})
 _RANKS = re.compile(r"\s*\[?[\s\d,]*\]?\s*")
-_MAX_RANKS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def _groups(config: object, joined: Joined) -> dict[str, Group]:
 
 def _ranks(value: object) -> tuple[int, ...]:
     """Of "[0, 1, 2]", or of a list."""
-    if isinstance(value, str) and len(value) < 8 * _MAX_RANKS and _RANKS.fullmatch(value):
+    if isinstance(value, str) and len(value) < 8 * MOST_RANKS and _RANKS.fullmatch(value):
         return tuple(int(number) for number in re.findall(r"\d{1,9}", value))
     if isinstance(value, list) and all(type(item) is int for item in value):
         return tuple(value)

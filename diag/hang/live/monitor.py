@@ -11,7 +11,7 @@ from pathlib import Path
 
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import CRASH, HANG
-from diag.formatting import counted, listing
+from diag.formatting import counted, listing, spaced
 from diag.hang.live.gather import gather, take_back
 from diag.hang.live.progress import Beat, beat_of
 from diag.hang.live.rules import Judgement, Limits, State, Watch, judged, observed
@@ -168,8 +168,8 @@ def busy_words(found: Judgement) -> str:
     ranks = [rank for rank, _ in found.busy]
     phases = " and ".join(dict.fromkeys(phase for _, phase in found.busy))
     return (
-        f"{_plain(listing(ranks))} {'is' if len(ranks) == 1 else 'are'} busy with {phases}, "
-        f"{_plain(counted(len(found.waiting), 'rank'))} waiting for {found.still_s:.0f} s: "
+        f"{spaced(listing(ranks))} {'is' if len(ranks) == 1 else 'are'} busy with {phases}, "
+        f"{spaced(counted(len(found.waiting), 'rank'))} waiting for {found.still_s:.0f} s: "
         f"no hang before {found.limit_s:.0f} s"
     )
 
@@ -178,12 +178,8 @@ def hang_words(found: Judgement) -> str:
     """``hang: nothing has moved for 31 s; ranks 0, 2, 3 wait in a collective, rank 1 is in data``."""
     parts = []
     if found.waiting:
-        parts.append(f"{_plain(listing(found.waiting))} wait{'s' if len(found.waiting) == 1 else ''} in a collective")
+        parts.append(f"{spaced(listing(found.waiting))} wait{'s' if len(found.waiting) == 1 else ''} in a collective")
     parts += [f"rank {rank} is in {phase}" for rank, phase in found.away[:4]]
     if len(found.away) > 4:
         parts.append(f"{len(found.away) - 4} more ranks elsewhere")
     return f"hang: no progress for {found.still_s:.0f} s; {', '.join(parts)}"
-
-
-def _plain(text: str) -> str:
-    return text.replace("\u00a0", " ")

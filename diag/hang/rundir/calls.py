@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from diag.formatting import listing
+from diag.formatting import listing, spaced
 from diag.hang.model import Clue, Evidence, Role
 from diag.hang.rundir.read import Call, Rank, Rundir
 
@@ -173,7 +173,7 @@ def _clue(run: Rundir, odd: _Odd) -> Clue:
 
 
 def _note(odd: _Odd) -> str:
-    who = listing(odd.aborted or odd.ranks).replace("\u00a0", " ")
+    who = spaced(listing(odd.aborted or odd.ranks))
     who = who[0].upper() + who[1:]
     if odd.did is None:
         where = f", where the others call {odd.should}" if odd.should is not None else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from diag.collectors.records import CHECKPOINT, EVALUATION, HANG
-from diag.formatting import listing
+from diag.formatting import listing, spaced
 from diag.hang.model import Clue, Evidence, Role
 from diag.hang.rundir.read import Rank, Rundir
 
@@ -87,7 +87,7 @@ def _phase(one: Rank) -> str:
 
 def _note(ranks: Mapping[int, Rank], rank: int, victims: tuple[int, ...], silent: bool) -> str:
     one = ranks[rank]
-    waiting = listing(victims).replace("\u00a0", " ")
+    waiting = spaced(listing(victims))
     wait = "waits" if len(victims) == 1 else "wait"
     if silent:
         return (

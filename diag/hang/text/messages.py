@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..model import Call, Evidence
+from ..model import MOST_RANKS, Call, Evidence
 
-MOST_RANKS = 1 << 20  # ten times the largest training that is known; what prints more is damaged
 _FIELD = re.compile(
     r"\b(comm|rank|n[rR]anks|cudaDev|busId|commId|parent|color|splitCount|childCount) "
     r"(\(nil\)|0x[0-9a-fA-F]+|-?[0-9a-fA-F:.]+)"

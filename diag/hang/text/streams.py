@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 from isal import isal_zlib
 
+from ..packing import GZIP, ZSTD
 from .gaps import Gaps
 from .inputs import STDIN
 
@@ -26,8 +27,6 @@ BOMB_BYTES = 1 << 30
 BOMB_RATIO = 250
 
 _GZIP_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # the stub types it as an instance
-GZIP = b"\x1f\x8b"
-ZSTD = b"\x28\xb5\x2f\xfd"
 _OTHER_PACKERS = {b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip", b"\x04\x22\x4d\x18": "lz4"}
 
 
@@ -94,11 +93,8 @@ def _gunzip(head: bytes, file: BinaryIO, path: str, gaps: Gaps) -> Iterator[tupl
 
 def _unzstd(head: bytes, file: BinaryIO, path: str, gaps: Gaps) -> Iterator[tuple[int, bytes]]:
     """(packed bytes so far, a piece), of all frames."""
-    try:
-        import zstandard
-    except ImportError:
-        gaps.say(path, "packed with zstd: pip install zstandard, or unpack it first")
-        return
+    import zstandard  # rarely needed
+
     packed, data = 0, head
     unpack = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
     machine, inside = unpack.decompressobj(), False
