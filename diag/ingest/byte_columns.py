@@ -18,15 +18,15 @@ Mask = npt.NDArray[np.bool_]
 
 PAD = 64
 _WORD = 8
-_ZEROS = np.uint64(0x3030303030303030)  # the text "00000000"
+ZEROS = np.uint64(0x3030303030303030)  # the text "00000000"
 _BLOCK_WORDS = 8  # of which fingerprints are made at once
 _BLOCK_BYTES = _WORD * _BLOCK_WORDS
 # As many as stay in a core's own cache.
 _BLOCKS_AT_ONCE, _ELEMENTS_AT_ONCE = 4096, 8192
 # Keeps the first, or the last, k bytes in memory of a little-endian word; the last k bytes of a block of words.
 _KEEP_FIRST = np.array([(1 << (8 * k)) - 1 for k in range(9)], dtype=np.uint64)
-_KEEP_LAST = np.array([((1 << (8 * k)) - 1) << (64 - 8 * k) for k in range(9)], dtype=np.uint64)
-_KEEP_LAST_OF_BLOCK = _KEEP_LAST[
+KEEP_LAST = np.array([((1 << (8 * k)) - 1) << (64 - 8 * k) for k in range(9)], dtype=np.uint64)
+_KEEP_LAST_OF_BLOCK = KEEP_LAST[
     np.clip(np.arange(_BLOCK_BYTES + 1)[:, None] - _WORD * np.arange(_BLOCK_WORDS)[::-1], 0, _WORD)
 ]
 _BASE = np.uint64(secrets.randbits(64) | 1)
@@ -106,13 +106,14 @@ class Text:
         longest = int(length[valid].max()) if valid.any() else 0
         for word in range(-(-longest // _WORD)):  # from the last eight digits to the first
             digits = self.windows(end - _WORD * (word + 1), 1)[:, 0]
-            keep = _KEEP_LAST.take(np.clip(length - _WORD * word, 0, _WORD))
+            keep = KEEP_LAST.take(np.clip(length - _WORD * word, 0, _WORD))
             digits &= keep
-            digits |= _ZEROS & ~keep
+            digits |= ZEROS & ~keep
             if word and (digits == digits[0]).all():  # the first digits of times, mostly
                 digits = digits[:1]
-            valid &= _all_digits(digits)
-            value += _eight_digits(digits).astype(np.int64) * 10 ** (_WORD * word)
+            part, digits_only = digits_value(digits)
+            valid &= digits_only
+            value += part * 10 ** (_WORD * word)
         return value, valid
 
     def microseconds(self, begin: Positions, end: Positions) -> tuple[Positions, Mask]:
@@ -160,6 +161,16 @@ def starts_with(windows: Words, expected: bytes) -> Mask:
             found = found & _KEEP_FIRST[len(part)]
         same &= found == np.uint64(int.from_bytes(part, "little"))
     return same
+
+
+def word_at(windows: Words, byte: int, words: int = 1) -> Words:
+    """The words that begin at this byte of each window, which may be any: a view, shape (windows, words)."""
+    return np.ndarray((len(windows), words), "<u8", windows, byte, (windows.strides[0], _WORD))
+
+
+def digits_value(words: Words) -> tuple[Positions, Mask]:
+    """The numbers that eight digits each make, the first digit in the lowest byte, and which are digits indeed."""
+    return _eight_digits(words).astype(np.int64), _all_digits(words)
 
 
 def _sums(blocks: Words) -> Words:

@@ -23,10 +23,10 @@ from .kineto_arguments import ABSENT, Key, integers
 from .kineto_events import MEMORY_EVENT, add_events
 from .kineto_heads import Heads
 from .kineto_layout import Layout, layout
+from .kineto_times import TIMES, read_times
 from .stored_events import ARGS_ROW, COUNTERS, STORED
 
 _PHASE, _DURATION = b'    "ph": "', b'    "ph": "X", '
-_TIMES, _BETWEEN_TIMES, _ARGS = b'    "ts": ', b', "dur": ', b'    "args": {\n'
 _SAMPLE_END = f'"{MEMORY_EVENT}",'.encode()
 _MOST_ODD = 0.2  # of the events may look different before the chunk goes to the general decoder
 _CORRELATION: Key = (b'"correlation": ', 3)
@@ -64,7 +64,7 @@ class KinetoText:
         duration = starts_with(beginning, _DURATION)
         ignored = (phase != ord("X")) & starts_with(beginning, _PHASE)
         durations = events.only(duration)
-        ts_ns, dur_ns, timed = _read_times(durations)
+        ts_ns, dur_ns, timed = read_times(durations)
         odd = ~(duration | ignored)
         if not timed.all():
             odd[np.flatnonzero(duration)[~timed]] = True
@@ -119,44 +119,14 @@ class KinetoText:
             return
         # The thread has a line of its own, so that the times are on the third.
         _, thread_end = events.line(1)
-        begin = thread_end + 1 + len(_TIMES)
+        begin = thread_end + 1 + len(TIMES)
         ts_ns, timed = text.microseconds(begin, text.number_end(begin))
-        timed &= text.equal(thread_end + 1, _TIMES)
+        timed &= text.equal(thread_end + 1, TIMES)
         columns = dict(zip(_COUNTER_KEYS, integers(events, list(_COUNTER_KEYS.values())), strict=True))
         for values in columns.values():
             timed &= values != ABSENT
         columns["ts_ns"] = ts_ns
         self.table.add_counters(_with_nulls({key: columns[key][timed] for key in COUNTERS}, COUNTERS))
-
-
-def _read_times(events: Layout) -> tuple[Positions, Positions, Mask]:
-    """ts_ns, dur_ns, and whether the event is printed like most: times on the second line, then its arguments."""
-    text, (begin, end), (args, _) = events.text, events.times, events.arguments
-    begin = begin + len(_TIMES)
-    # The times end with a comma where arguments follow.
-    end = end - 1
-    whole = (text.at.take(end) == ord(",")) & text.equal(args - len(_ARGS), _ARGS)
-    dur_begin, found = _durations(text, begin, end)
-    whole &= found
-    dur_begin = np.where(whole, dur_begin, end)
-    ts_ns, ts_valid = text.microseconds(begin, dur_begin - len(_BETWEEN_TIMES))
-    dur_ns, dur_valid = text.microseconds(dur_begin, end)
-    whole &= ts_valid & dur_valid & text.equal(begin - len(_TIMES), _TIMES)
-    return ts_ns, dur_ns, whole
-
-
-def _durations(text: Text, begin: Positions, end: Positions) -> tuple[Positions, Mask]:
-    """Where the second number of each ``[begin, end)`` begins, and whether it is there: as far behind the first as in
-    the first of them, mostly, else behind the last space."""
-    if not len(begin):
-        return begin, np.ones(0, dtype=np.bool_)
-    at = np.clip(begin + (int(text.last_space(end[:1])[0]) + 1 - int(begin[0])), begin, end)
-    found = text.equal(at - len(_BETWEEN_TIMES), _BETWEEN_TIMES)
-    if not found.all():
-        others = np.flatnonzero(~found)
-        at[others] = text.last_space(end[others]) + 1
-        found[others] = text.equal(at[others] - len(_BETWEEN_TIMES), _BETWEEN_TIMES)
-    return at, found & (at > begin + len(_BETWEEN_TIMES))
 
 
 def _with_nulls(columns: dict[str, npt.NDArray[np.generic]], schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:

@@ -19,6 +19,7 @@ from diag.ingest.event_table import EventTable
 from diag.ingest.kineto_arguments import ABSENT, Key, integers
 from diag.ingest.kineto_heads import Heads
 from diag.ingest.kineto_layout import layout
+from diag.ingest.kineto_times import read_times
 
 CORRELATION: Key = (b'"correlation": ', 3)
 TOTAL: Key = (b'"Total Allocated": ', 7)
@@ -56,6 +57,55 @@ def test_words_in_another_order_have_other_fingerprints() -> None:
     chance = random.Random(0)
     texts = {b"".join(chance.sample(words, len(words))) for _ in range(2000)}
     assert len(set(Text.fingerprints(*placed(sorted(texts))).tolist())) == len(texts)
+
+
+# -- times -------------------------------------------------------------------------------------------------------------
+
+
+digits = st.integers(0, 10**12) | st.integers(10**15, 10**16 - 1) | st.integers(0, 10**18)
+moment = st.tuples(digits, st.sampled_from(["", ".000", ".181", ".5", ".", "e3", "\x00"])).map(
+    lambda m: f"{m[0]}{m[1]}"
+)
+alike = st.integers(1_669_783_687_464_181, 1_669_783_999_999_999).map(str)
+lines_of_times = st.one_of(
+    st.lists(st.tuples(moment, moment, st.sampled_from([', "dur": ', ',"dur": ', ', "dur":  '])), min_size=1),
+    st.lists(st.tuples(alike, digits.map(str), st.just(', "dur": ')), min_size=1),
+    st.lists(
+        st.tuples(alike.map("{}.250".format), digits.map("{}.125".format), st.just(', "dur": ')),
+        min_size=1,
+        max_size=60,
+    ),
+)
+
+
+def nanoseconds_by_hand(text: str) -> int | None:
+    found = re.fullmatch(r"(\d{1,18})(?:\.(\d{3}))?", text)
+    return int(found[1]) * 1000 + int(found[2] or 0) if found and int(found[1]) < (1 << 62) // 1000 else None
+
+
+@settings(deadline=None)
+@given(lines_of_times)
+def test_times_of_any_width(lines: list[tuple[str, str, str]]) -> None:
+    body = ",\n".join(
+        f'  {{\n    "ph": "X", "name": "a",\n    "ts": {ts}{between}{dur},\n    "args": {{\n      "b": 1\n    }}\n  }}'
+        for ts, dur, between in lines
+    )
+    events = layout(Text(body.encode()))
+    assert events is not None
+    ts_ns, dur_ns, whole = read_times(events)
+    for row, (ts, dur, between) in enumerate(lines):
+        expected = (nanoseconds_by_hand(ts), nanoseconds_by_hand(dur))
+        if whole[row]:
+            assert between == ', "dur": '
+            assert (ts_ns[row], dur_ns[row]) == expected
+        else:
+            assert between != ', "dur": ' or None in expected
+
+
+def test_a_chunk_without_durations_has_no_times() -> None:
+    events = layout(Text(event('      "b": 1').encode()))
+    assert events is not None
+    assert [len(found) for found in read_times(events.only(np.zeros(1, dtype=np.bool_)))] == [0, 0, 0]
 
 
 # -- integers among arguments ------------------------------------------------------------------------------------------
