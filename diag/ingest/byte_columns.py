@@ -17,17 +17,17 @@ Positions = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 PAD = 64
-_WORD = 8
-ZEROS = np.uint64(0x3030303030303030)  # the text "00000000"
+WORD = 8
+_ZEROS = np.uint64(0x3030303030303030)  # the text "00000000"
 _BLOCK_WORDS = 8  # of which fingerprints are made at once
-_BLOCK_BYTES = _WORD * _BLOCK_WORDS
+_BLOCK_BYTES = WORD * _BLOCK_WORDS
 # As many as stay in a core's own cache.
 _BLOCKS_AT_ONCE, _ELEMENTS_AT_ONCE = 4096, 8192
 # Keeps the first, or the last, k bytes in memory of a little-endian word; the last k bytes of a block of words.
 _KEEP_FIRST = np.array([(1 << (8 * k)) - 1 for k in range(9)], dtype=np.uint64)
-KEEP_LAST = np.array([((1 << (8 * k)) - 1) << (64 - 8 * k) for k in range(9)], dtype=np.uint64)
-_KEEP_LAST_OF_BLOCK = KEEP_LAST[
-    np.clip(np.arange(_BLOCK_BYTES + 1)[:, None] - _WORD * np.arange(_BLOCK_WORDS)[::-1], 0, _WORD)
+_KEEP_LAST = np.array([((1 << (8 * k)) - 1) << (64 - 8 * k) for k in range(9)], dtype=np.uint64)
+_KEEP_LAST_OF_BLOCK = _KEEP_LAST[
+    np.clip(np.arange(_BLOCK_BYTES + 1)[:, None] - WORD * np.arange(_BLOCK_WORDS)[::-1], 0, WORD)
 ]
 _BASE = np.uint64(secrets.randbits(64) | 1)
 _KEYS = np.array([secrets.randbits(64) | 1 for _ in range(_BLOCK_WORDS)], dtype=np.uint64)
@@ -49,7 +49,7 @@ class Text:
 
     def windows(self, begin: Positions, words: int) -> Words:
         """The ``8 * words`` bytes from each position on, as little-endian words: shape (positions, words)."""
-        size = _WORD * words
+        size = WORD * words
         # Overlapping elements, one at every byte: numpy copies those that are asked for.
         every = np.ndarray(shape=(len(self.raw) - size + 1,), dtype=f"V{size}", buffer=self.raw, strides=(1,))
         found = np.empty(len(begin), dtype=every.dtype)
@@ -58,14 +58,14 @@ class Text:
             # Copying waits for memory element by element, 35 ns each; reading their first and last bytes waits for many
             # at once, and brings them into the core's cache: 9 ns for all of it.
             self.at.take(rows)
-            if size > _WORD:
+            if size > WORD:
                 self.at.take(rows + (size - 1))
             found[first : first + _ELEMENTS_AT_ONCE] = every[rows]
         return found.view("<u8").reshape(-1, words)
 
     def equal(self, begin: Positions, expected: bytes) -> Mask:
         """Whether the expected bytes stand at each position."""
-        return starts_with(self.windows(begin, -(-len(expected) // _WORD)), expected)
+        return starts_with(self.windows(begin, -(-len(expected) // WORD)), expected)
 
     def slices(self, begin: Positions, end: Positions) -> list[bytes]:
         """The text of each ``[begin, end)``: for a few."""
@@ -88,15 +88,14 @@ class Text:
 
     def number_end(self, begin: Positions) -> Positions:
         """Where the decimal digits and points that begin at each position end, at most 24 further on."""
-        number = self._bytes(begin)
-        goes_on = ((number - np.uint8(ord("0"))) <= 9) | (number == ord("."))
-        length = goes_on.argmin(axis=1)
-        end: Positions = begin + np.where(goes_on[:, 0] & (length == 0), _LONGEST_NUMBER, length)
+        inside = goes_on(self._bytes(begin))
+        length = inside.argmin(axis=1)
+        end: Positions = begin + np.where(inside[:, 0] & (length == 0), _LONGEST_NUMBER, length)
         return end
 
     def _bytes(self, begin: Positions) -> npt.NDArray[np.uint8]:
         """As many bytes from each position on as the longest number has: shape (positions, _LONGEST_NUMBER)."""
-        return self.windows(begin, _LONGEST_NUMBER // _WORD).view(np.uint8)
+        return self.windows(begin, _LONGEST_NUMBER // WORD).view(np.uint8)
 
     def integers(self, begin: Positions, end: Positions) -> tuple[Positions, Mask]:
         """(values, valid) of the decimal digits in ``[begin, end)``: at most 18, nothing else among them."""
@@ -104,16 +103,9 @@ class Text:
         valid: Mask = (length > 0) & (length <= 18)
         value = np.zeros(len(end), dtype=np.int64)
         longest = int(length[valid].max()) if valid.any() else 0
-        for word in range(-(-longest // _WORD)):  # from the last eight digits to the first
-            digits = self.windows(end - _WORD * (word + 1), 1)[:, 0]
-            keep = KEEP_LAST.take(np.clip(length - _WORD * word, 0, _WORD))
-            digits &= keep
-            digits |= ZEROS & ~keep
-            if word and (digits == digits[0]).all():  # the first digits of times, mostly
-                digits = digits[:1]
-            part, digits_only = digits_value(digits)
-            valid &= digits_only
-            value += part * 10 ** (_WORD * word)
+        for word in range(-(-longest // WORD)):  # from the last eight digits to the first
+            text = self.windows(end - WORD * (word + 1), 1)[:, 0]
+            value += 10 ** (WORD * word) * digits(text, np.clip(length - WORD * word, 0, WORD), valid)
         return value, valid
 
     def microseconds(self, begin: Positions, end: Positions) -> tuple[Positions, Mask]:
@@ -155,9 +147,9 @@ class Text:
 def starts_with(windows: Words, expected: bytes) -> Mask:
     """Whether each window of words begins with the expected bytes."""
     same: Mask = np.ones(len(windows), dtype=np.bool_)
-    for word, found in enumerate(windows.T[: -(-len(expected) // _WORD)]):
-        part = expected[word * _WORD : (word + 1) * _WORD]
-        if len(part) < _WORD:
+    for word, found in enumerate(windows.T[: -(-len(expected) // WORD)]):
+        part = expected[word * WORD : (word + 1) * WORD]
+        if len(part) < WORD:
             found = found & _KEEP_FIRST[len(part)]
         same &= found == np.uint64(int.from_bytes(part, "little"))
     return same
@@ -165,12 +157,34 @@ def starts_with(windows: Words, expected: bytes) -> Mask:
 
 def word_at(windows: Words, byte: int, words: int = 1) -> Words:
     """The words that begin at this byte of each window, which may be any: a view, shape (windows, words)."""
-    return np.ndarray((len(windows), words), "<u8", windows, byte, (windows.strides[0], _WORD))
+    return np.ndarray((len(windows), words), "<u8", windows, byte, (windows.strides[0], WORD))
 
 
-def digits_value(words: Words) -> tuple[Positions, Mask]:
-    """The numbers that eight digits each make, the first digit in the lowest byte, and which are digits indeed."""
-    return _eight_digits(words).astype(np.int64), _all_digits(words)
+def number_at(windows: Words, end: int, length: int, valid: Mask) -> Positions:
+    """The number whose digits, ``length`` of them and 16 at most, end before this byte of each window. Those with
+    anything else there are no longer ``valid``."""
+    value = digits(word_at(windows, end - WORD)[:, 0], min(length, WORD), valid)
+    if length > WORD:
+        value = value + 10**WORD * digits(word_at(windows, end - 2 * WORD)[:, 0], length - WORD, valid)
+    return value
+
+
+def digits(words: Words, length: int | Positions, valid: Mask) -> Positions:
+    """The number that the last ``length`` bytes of each word make. Those with anything but digits there are no longer
+    ``valid``."""
+    if not isinstance(length, int) or length < WORD:
+        keep = _KEEP_LAST[length]
+        words = (words & keep) | (_ZEROS & ~keep)
+    if len(words) and (words == words[0]).all():  # the first digits of a trace's times, mostly
+        words = words[:1]
+    valid &= _all_digits(words)
+    return np.broadcast_to(_eight_digits(words).astype(np.int64), len(valid))
+
+
+def goes_on(byte: npt.NDArray[np.uint8]) -> Mask:
+    """Whether a number goes on with these: digits and points."""
+    found: Mask = ((byte - np.uint8(ord("0"))) <= 9) | (byte == ord("."))
+    return found
 
 
 def _sums(blocks: Words) -> Words:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .byte_columns import Positions, Text
+from .byte_columns import Positions, Text, goes_on
 from .kineto_layout import Layout
 
 ABSENT = -(1 << 62)  # stands for null
@@ -126,7 +126,7 @@ def _integers(text: Text, begin: Positions, width: int) -> tuple[Positions, Posi
     end = digits + width
     value, valid = text.integers(digits, end)
     after = text.at.take(end)
-    others = np.flatnonzero(~valid | ((after - np.uint8(ord("0"))) <= 9) | (after == ord(".")))
+    others = np.flatnonzero(~valid | goes_on(after))
     if len(others):
         end[others] = text.number_end(digits[others])
         value[others], valid[others] = text.integers(digits[others], end[others])

@@ -11,12 +11,11 @@ import re
 
 import numpy as np
 
-from .byte_columns import KEEP_LAST, ZEROS, Mask, Positions, Text, Words, digits_value, starts_with, word_at
+from .byte_columns import WORD, Mask, Positions, Text, digits, number_at, starts_with, word_at
 from .kineto_layout import Layout
 
 TIMES = b'    "ts": '
 _BETWEEN, _ARGS = b', "dur": ', b'    "args": {\n'
-_WORD = 8
 _DECIMALS = 4  # a point and three digits
 _FIRST = re.compile(rb'    "ts": (\d{8,16})(\.\d{3})?, "dur": \d')
 
@@ -42,33 +41,20 @@ def _like_the_first(text: Text, begin: Positions, end: Positions) -> tuple[Posit
     if first is None:
         return none, none.copy(), none.astype(np.bool_)
     point, decimal, at = first.end(1) - int(begin[0]), first[2] is not None, first.end() - 1 - int(begin[0])
-    lines = text.windows(begin, -(-(at + _WORD) // _WORD))  # up to the eighth digit of the duration
+    lines = text.windows(begin, -(-(at + WORD) // WORD))  # up to the eighth digit of the duration
     whole = starts_with(lines, TIMES) & starts_with(word_at(lines, at - len(_BETWEEN), 2), _BETWEEN)
-    before = _digits(word_at(lines, point - 2 * _WORD)[:, 0], point - len(TIMES) - _WORD, whole)
-    ts_ns = 1000 * (before * 10**_WORD + _digits(word_at(lines, point - _WORD)[:, 0], _WORD, whole))
+    ts_ns = 1000 * number_at(lines, point, point - len(TIMES), whole)
     length = end - begin - at - (_DECIMALS if decimal else 0)
-    whole &= (length > 0) & (length <= _WORD)
-    missing = _WORD - np.clip(length, 0, _WORD)
-    dur_ns = 1000 * _digits(word_at(lines, at)[:, 0] << (8 * missing).astype(np.uint64), _WORD - missing, whole)
+    whole &= (length > 0) & (length <= WORD)
+    missing = WORD - np.clip(length, 0, WORD)
+    dur_ns = 1000 * digits(word_at(lines, at)[:, 0] << (8 * missing).astype(np.uint64), WORD - missing, whole)
     if decimal:
         whole &= lines.view(np.uint8)[:, point] == ord(".")
-        ts_ns += _digits(word_at(lines, point + _DECIMALS - _WORD)[:, 0], _DECIMALS - 1, whole)
-        last = text.windows(end - _WORD, 1)
+        ts_ns += number_at(lines, point + _DECIMALS, _DECIMALS - 1, whole)
+        last = text.windows(end - WORD, 1)
         whole &= last.view(np.uint8)[:, -_DECIMALS] == ord(".")
-        dur_ns += _digits(last[:, 0], _DECIMALS - 1, whole)
+        dur_ns += digits(last[:, 0], _DECIMALS - 1, whole)
     return ts_ns, dur_ns, whole
-
-
-def _digits(words: Words, length: int | Positions, valid: Mask) -> Positions:
-    """The value of the last ``length`` digits of each word. Those with anything else there are no longer valid."""
-    if not isinstance(length, int) or length < _WORD:
-        keep = KEEP_LAST[length]
-        words = (words & keep) | (ZEROS & ~keep)
-    if len(words) and (words == words[0]).all():  # the first digits of a trace's times, mostly
-        words = words[:1]
-    value, digits = digits_value(words)
-    valid &= digits
-    return np.broadcast_to(value, len(valid))
 
 
 def _searched(text: Text, begin: Positions, end: Positions, ends_well: Mask) -> tuple[Positions, Positions, Mask]:
