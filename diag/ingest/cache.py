@@ -256,10 +256,10 @@ def _limit_gb() -> float:
 
 
 def _by_category(parts: Sequence[pl.DataFrame], categories: int) -> list[pl.DataFrame]:
-    """The rows of the parts, a table for each category."""
-    empty = pl.DataFrame(schema=STORED)
-    found = pl.concat([empty, *parts]).partition_by("cat", as_dict=True)
-    return [found.get((code,), empty) for code in range(categories)]
+    """The rows of the parts, a table for each category. A pass for each takes a third of the time of grouping: there
+    are few."""
+    together = pl.concat([pl.DataFrame(schema=STORED), *parts])
+    return [together.filter(pl.col("cat") == code) for code in range(categories)]
 
 
 def _scan(folder: Path, category: int) -> pl.LazyFrame:

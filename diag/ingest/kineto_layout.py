@@ -66,7 +66,7 @@ def layout(text: Text) -> Layout | None:
     """The lines of each event; None where the text is not printed like Kineto's, or where an event is not one."""
     newlines = text.newlines()
     size = newlines[1:] - newlines[:-1]
-    short = np.flatnonzero((size == 4) | (size == 5))  # lines of three or four bytes
+    short = np.flatnonzero((size ^ 4) <= 1)  # 4 and 5: lines of three or four bytes
     # Which of these lines are "  {", and which "  }," or "  }": byte by byte, which copies none of them.
     begin, long = newlines.take(short) + 1, size.take(short) == 5
     indented = (text.at.take(begin) == ord(" ")) & (text.at.take(begin + 1) == ord(" "))
