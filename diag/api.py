@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from diag.attribution.attribute import attribute
 from diag.collectors.layout import RunLayout
@@ -36,8 +37,7 @@ if TYPE_CHECKING:  # what is imported where it is first needed: all of it takes 
     from diag.zoom.ranks import AllRanks
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Struct, frozen=True, dict=True):
     """An analysed run."""
 
     tables: Tables

@@ -6,8 +6,9 @@ known is None, with the reason beside it. Divide a sum by ``rank_steps`` for the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class KernelKind(StrEnum):
@@ -34,8 +35,7 @@ class Bound(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True)
-class CollectiveStat:
+class CollectiveStat(Struct, frozen=True):
     """Collectives of one group, operation, element type and size.
 
     ``bytes_low`` to ``bytes_high`` is the size class, ``bytes_mean`` the mean of the full tensor, 0: not known.
@@ -75,8 +75,7 @@ class CollectiveStat:
     last_counts: tuple[tuple[int, int], ...] = ()  # ranks that arrived last, and in how many of the matched ones
 
 
-@dataclass(frozen=True)
-class CollectiveTable:
+class CollectiveTable(Struct, frozen=True):
     """``rest_exposed_ns`` and ``rest_hidden_ns`` is communication in the partition that lies in no row's calls."""
 
     rows: tuple[CollectiveStat, ...]
@@ -85,8 +84,7 @@ class CollectiveTable:
     rest_hidden_ns: int
 
 
-@dataclass(frozen=True)
-class DevicePeak:
+class DevicePeak(Struct, frozen=True):
     """Dense BF16/FP16 peak in TFLOP/s and memory bandwidth in GB/s (None: not in our table)."""
 
     name: str
@@ -99,8 +97,7 @@ class DevicePeak:
         return self.tflop_s * 1000 / self.gb_s if self.gb_s else None
 
 
-@dataclass(frozen=True)
-class KernelStat:
+class KernelStat(Struct, frozen=True):
     """All kernels of one name and kind; on a CPU, all calls of one operator without the operators inside them.
 
     ``share`` is of the device's busy time before union. ``exposed_ns``: not hidden by work of higher priority (compute
@@ -128,8 +125,7 @@ class KernelStat:
     gb_s: float | None
 
 
-@dataclass(frozen=True)
-class KernelTable:
+class KernelTable(Struct, frozen=True):
     """``unit`` is "kernel" or, where nothing ran on a device, "operator"; rows by falling time."""
 
     rows: tuple[KernelStat, ...]
@@ -139,8 +135,7 @@ class KernelTable:
     peak: DevicePeak | None
 
 
-@dataclass(frozen=True)
-class ModuleStat:
+class ModuleStat(Struct, frozen=True):
     """One module of the model, all its calls together; an FSDP unit's forward and backward are a call each.
 
     ``forward_ns`` and ``backward_ns`` is device time of what was launched inside it and its submodules (on a CPU:
@@ -159,8 +154,7 @@ class ModuleStat:
     share: float
 
 
-@dataclass(frozen=True)
-class ModuleTable:
+class ModuleTable(Struct, frozen=True):
     """Modules as one kind of range shows them. ``self_ns`` of the rows and ``unattributed_ns`` add up to ``busy_ns``;
     ``unattributed_backward_ns`` is the part of it that the backward launched."""
 
@@ -172,8 +166,7 @@ class ModuleTable:
     unattributed_backward_ns: int
 
 
-@dataclass(frozen=True)
-class Measure:
+class Measure(Struct, frozen=True):
     """A number from 0 to 1, or None and the ``reason``; ``basis`` says what it rests on."""
 
     value: float | None
@@ -181,8 +174,7 @@ class Measure:
     basis: str = ""
 
 
-@dataclass(frozen=True)
-class Efficiency:
+class Efficiency(Struct, frozen=True):
     """Model and hardware FLOPs utilisation (science.md 4.4), the part of the compute time that recomputes, and the part
     by which kernels beside communication take longer than the same kernels alone: hidden communication is not free."""
 
@@ -193,8 +185,7 @@ class Efficiency:
     contention_share: Measure = Measure(None, "no trace of a device covers a counted step")
 
 
-@dataclass(frozen=True)
-class PathStat:
+class PathStat(Struct, frozen=True):
     """Time of the critical path that one rank spent on one thing in one module: what everybody waited for.
 
     ``category``: the kind of time and, behind a slash, its finer cause ("compute/backward", "comm", "idle/launch").
@@ -210,8 +201,7 @@ class PathStat:
     share: float
 
 
-@dataclass(frozen=True)
-class PathTable:
+class PathTable(Struct, frozen=True):
     """The counted steps with a trace or, where there is none, all counted steps: ``total_ns`` of the rows add up to the
     table's, which is the sum of the steps' ``dur_ns``, exactly. ``in_modules_ns``: the part in a module."""
 
@@ -222,8 +212,7 @@ class PathTable:
     in_modules_ns: int
 
 
-@dataclass(frozen=True)
-class MemoryPeak:
+class MemoryPeak(Struct, frozen=True):
     """The most that one rank's allocator held in any step, in bytes; None where the run does not say."""
 
     rank: int
@@ -232,8 +221,7 @@ class MemoryPeak:
     capacity: int | None
 
 
-@dataclass(frozen=True)
-class Breakdowns:
+class Breakdowns(Struct, frozen=True):
     """Everything over the steps that the verdict counts. A table without rows: nothing of that kind was recorded."""
 
     steps: tuple[int, ...]

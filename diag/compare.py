@@ -7,10 +7,10 @@ step, so the differences of the kinds add up to the difference of the steps.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diag.collectors.records import Manifest
 from diag.findings.subject import drawn_steps
@@ -26,8 +26,7 @@ _LEAST_STEPS = 5  # below it the spread of the steps says little
 _MODEL = ("parameters", "layers", "dim", "seq_len")
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """Nanoseconds a step of one kind of time, on the critical path: means before and after, and ``after - before`` as
     (low, likely, high), the 95 % interval from both runs' own steps. ``sure``: the interval leaves out zero."""
 
@@ -41,8 +40,7 @@ class Difference:
         return self.ns[0] > 0 or self.ns[2] < 0
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """Of two runs, the second against the first. ``not_comparable``: why their steps are not the same work; then the
     rest is shown at the reader's own risk. ``notes``: what else differs. ``parts``: of all kinds that any of the two
     has, in the order of ``Kind``; they add up to the step up to the rounding of each."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from diag.attribution.others import median_of_others
 from diag.model import Attribution, Kind, Parts, StepAccount
@@ -30,8 +30,7 @@ _WORTH_TELLING = 0.01  # of the path
 _MOSTLY = 0.6  # of a kind's time on one rank, where there are several
 
 
-@dataclass(frozen=True)
-class RankDifference:
+class RankDifference(Struct, frozen=True):
     """What a rank does more of (positive) or less than the median of the others, mean nanoseconds a step by kind.
 
     Waiting for other ranks is left out: it is the mirror image of what they do more of. COMM is transfers alone, and

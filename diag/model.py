@@ -5,12 +5,12 @@ Run ──ingest──▶ Tables ──attribution──▶ Attribution ──fi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 
 class Kind(IntEnum):
@@ -40,8 +40,7 @@ class Detail(IntEnum):
     UNKNOWN = 11  # of blame only: a rank was late, and nothing that it recorded says why
 
 
-@dataclass(frozen=True)
-class Segments:
+class Segments(Struct, frozen=True):
     """A step of one rank cut into consecutive pieces. Arrays of equal length n; piece i covers
     ``[start_ns[i], end_ns[i])``, ``start_ns[i + 1] == end_ns[i]``, and the first and last edges are the step's own."""
 
@@ -79,8 +78,7 @@ class CollectiveCall(msgspec.Struct, frozen=True):
     waited_ns: tuple[int, int] | None = None  # when a thread of the training stood still for it; None: not recorded
 
 
-@dataclass(frozen=True)
-class RankStep:
+class RankStep(Struct, frozen=True):
     """One step of one rank, partitioned."""
 
     rank: int
@@ -99,16 +97,14 @@ class RankStep:
         return self.end_ns - self.begin_ns
 
 
-@dataclass(frozen=True)
-class Gap:
+class Gap(Struct, frozen=True):
     """Something that could not be read, and why: a stated result, never silence."""
 
     path: str
     reason: str
 
 
-@dataclass(frozen=True)
-class Coverage:
+class Coverage(Struct, frozen=True):
     """What the verdict rests on. ``clock_uncertainty_ns``: half width of the clock offsets; None: not aligned.
     ``clock_drift_ppm``: how much faster one clock ran than another, before that was taken out; 0: offsets suffice."""
 
@@ -142,8 +138,7 @@ class Severity(StrEnum):
     CRITICAL = "critical"
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(Struct, frozen=True):
     """What one rank's step consists of, in nanoseconds. The first six add up to ``dur_ns`` exactly.
 
     ``optimizer_ns`` is a part of compute or idle. ``exposed_wait_ns + exposed_transfer_ns == exposed_comm_ns``: waiting
@@ -165,8 +160,7 @@ class Parts:
     exposed_transfer_ns: int | None
 
 
-@dataclass(frozen=True)
-class PathPiece:
+class PathPiece(Struct, frozen=True):
     """A stretch of the critical path: what the rank that everybody waited for was doing."""
 
     rank: int
@@ -181,8 +175,7 @@ class PathPiece:
         return self.end_ns - self.start_ns
 
 
-@dataclass(frozen=True, eq=False)
-class CriticalPath:
+class CriticalPath(Struct, frozen=True, eq=False):
     """Consecutive stretches of time, first one first. Arrays of equal length; ``collective`` indexes ``keys``, -1 where
     the stretch is no transfer."""
 
@@ -214,8 +207,7 @@ class CriticalPath:
         ]
 
 
-@dataclass(frozen=True)
-class Blame:
+class Blame(Struct, frozen=True):
     """How long others waited for a rank because it spent more time on one thing than they did."""
 
     rank: int
@@ -224,8 +216,7 @@ class Blame:
     ns: int
 
 
-@dataclass(frozen=True)
-class StepAccount:
+class StepAccount(Struct, frozen=True):
     """One step across all ranks: its critical path, whose pieces add up to ``dur_ns``, and who was late and why.
 
     ``dur_ns`` runs from the first step begin on the path to the last rank's step end.
@@ -256,8 +247,7 @@ class StepAccount:
         return sum(self.path.total(kind) for kind in kinds)
 
 
-@dataclass(frozen=True)
-class Attribution:
+class Attribution(Struct, frozen=True):
     """Every step of the run accounted for, and what the account rests on."""
 
     steps: tuple[StepAccount, ...]
@@ -282,8 +272,7 @@ class Attribution:
         return sum(step.explained_ns for step in counted) / waited if waited else None
 
 
-@dataclass(frozen=True)
-class MatchedCollective:
+class MatchedCollective(Struct, frozen=True):
     """One collective across the ranks, on the common clock. Nanoseconds and bytes; science.md 2.5.
 
     ``wait_ns[i]`` is how long rank ``ranks[i]`` waited for the last to arrive; ``transfer_ns`` runs from that arrival
@@ -305,8 +294,7 @@ class MatchedCollective:
     sizes: tuple[int, ...] = ()  # of the full tensor in bytes as each of ``ranks`` saw it, 0 where it does not say
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """A number that anybody can look up again: where, which rows, how much, in which unit."""
 
     table: str
@@ -315,8 +303,7 @@ class Evidence:
     unit: str
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One diagnosis. ``share`` is the part of the step that it costs, 0 to 1; ``ranks`` are those at fault, not the
     victims; ``bottleneck`` is the class that it speaks for, None for what costs no time by itself (memory)."""
 
@@ -341,8 +328,7 @@ class Risk(StrEnum):
     CORRECTNESS = "correctness"
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(Struct, frozen=True):
     """A change with its predicted gain (low, likely, high; nanoseconds a step) and its cost in bytes of device memory.
 
     ``finding``: the id of what it is for. ``memory_delta_bytes``: None where it cannot be told. ``command``: what tries
@@ -365,8 +351,7 @@ class Advice:
     evidence: tuple[Evidence, ...] = ()
 
 
-@dataclass(frozen=True)
-class Recommendation:
+class Recommendation(Struct, frozen=True):
     """``advice``: at most three changes, the largest gain first. ``not_advised``: what else was tried, and why not.
     ``replay_error``: how far the replay of the unchanged steps is off, 0.02 is 2 %; None where nothing was replayed."""
 
@@ -375,8 +360,7 @@ class Recommendation:
     replay_error: float | None = None
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """The answer. ``culprit_ranks`` is empty where no rank is at fault."""
 
     bottleneck: Bottleneck

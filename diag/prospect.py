@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from diag.model import Risk
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(Struct, frozen=True):
     """A setting of one knob. ``memory_delta_bytes``: what it takes more of a device when it is the only change; None
     where that cannot be told. ``finding``: the id of what it is for."""
 
@@ -21,16 +21,14 @@ class Change:
     memory_delta_bytes: int | None
 
 
-@dataclass(frozen=True)
-class Code:
+class Code(Struct, frozen=True):
     """How one change is written, by the name of the API; the run's own first."""
 
     change: str
     by_api: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class Prospect:
+class Prospect(Struct, frozen=True):
     """What changes made together would gain: nanoseconds a step (low, likely, high), as a measurement would find it.
 
     ``refused``: why nothing is predicted, and then the gain is all 0. ``memory_veto``: why the changes do not fit into
@@ -61,8 +59,7 @@ class Prospect:
         return self.gain_ns[1] / self.step_ns if self.step_ns else 0.0
 
 
-@dataclass(frozen=True)
-class CostPoint:
+class CostPoint(Struct, frozen=True):
     """The median transfer of one size; ``error``: of the median, relative. ``bus_gb_s``: None where the operation has
     no bus bandwidth."""
 
@@ -72,8 +69,7 @@ class CostPoint:
     bus_gb_s: float | None
 
 
-@dataclass(frozen=True)
-class CostCurve:
+class CostCurve(Struct, frozen=True):
     """What the replay takes a collective of one group and operation to cost: through the measured ``points``.
 
     ``line``: sizes within what was measured, each with the transfer (fast, likely, slow) in nanoseconds; ``bus_gb_s``

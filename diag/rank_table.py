@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diag.model import Attribution, Parts
 
@@ -22,8 +21,7 @@ _PARTS = (
 )
 
 
-@dataclass(frozen=True)
-class RankTable:
+class RankTable(Struct, frozen=True):
     """``rows``: (rank, one cell a column). ``left_out``: ranks beyond the MOST_RANKS that are shown."""
 
     columns: tuple[str, ...]

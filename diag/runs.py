@@ -6,12 +6,12 @@ import os
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import read_fields
@@ -35,8 +35,7 @@ class State(StrEnum):
     RECORDED = "recorded"  # traces of another tool, which say nothing about the process
 
 
-@dataclass(frozen=True)
-class RunState:
+class RunState(Struct, frozen=True):
     """``last_step`` and ``step_ns`` (the median of the last 20) are the first rank's; None where it recorded none.
     ``answer``: what the last analysis left, None where there is none that is newer than the records."""
 

@@ -8,7 +8,7 @@ backward work, each before a reduce-scatter, and the optimizer with a small all-
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -29,6 +29,7 @@ from diag.collectors.records import (
     StepRecord,
 )
 from diag.ingest.run import RankTables, Tables
+from tests.copies import replace
 
 MS = 1_000_000
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from diag.api import Result, analyze, compare_runs
 from diag.model import Kind
+from tests.copies import replace
 from tests.simulate import MS, Plan, simulate
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from diag.collectors.records import (
 )
 from diag.model import Bottleneck, Severity
 from tests.attribution.kineto_builder import AUTOGRAD, BASE_NS, KinetoBuilder, nccl_args
+from tests.copies import replace
 
 MS, US, GB = 1_000_000, 1_000, 1 << 30
 BOOT_NS = 7_000_000_000  # the monotonic clock at the traces' zero

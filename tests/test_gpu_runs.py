@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.records import CollectiveLine, Manifest, MemoryRecord, PhaseRow, RankRecord, StepRecord
 from diag.model import Bottleneck, Severity
 from tests.attribution.kineto_builder import BASE_NS, KinetoBuilder, nccl_args
+from tests.copies import replace
 
 MS = 1_000_000
 COMPUTE, TRANSFER, DATA = 80 * MS, 3 * MS, MS

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -13,9 +13,11 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, assume, event, given, settings
 from hypothesis import strategies as st
+from msgspec import to_builtins
 
 from diag.api import Result, open_run
 from tests.attribution.kineto_builder import BASE_NS, KinetoBuilder, nccl_args
+from tests.copies import replace
 
 MS, US = 1_000_000, 1_000
 YEAR = 365 * 86_400 * 1000 * MS
@@ -170,7 +172,7 @@ def numbers(result: Result, rank_of: Sequence[int] = ()) -> dict[str, Any]:
             step.step: {
                 "dur_ns": step.dur_ns,
                 "note": step.note,
-                "parts": {rank(parts.rank): {**asdict(parts), "rank": None} for parts in step.parts},
+                "parts": {rank(parts.rank): {**to_builtins(parts), "rank": None} for parts in step.parts},
                 "path": [
                     (rank(p.rank), p.dur_ns, p.kind.name, p.detail.name, p.collective) for p in step.path.pieces()
                 ],

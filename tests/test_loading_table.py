@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from diag.api import analyze
 from diag.collectors.records import DATA, H2D, PhaseRow
+from tests.copies import replace
 from tests.simulate import MS, Plan, simulate
 
 

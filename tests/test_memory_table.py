@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from diag.api import analyze, open_run
 from diag.attribution.memory_table import estimate_of
 from diag.collectors.records import Manifest, MemoryRecord
 from diag.ingest.run import Tables
+from tests.copies import replace
 from tests.simulate import Plan, simulate
 
 GB = 1_000_000_000

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from diag.api import Result, analyze
 from diag.collectors.records import BACKWARD, FORWARD, MemoryRecord
 from diag.findings.shares import Cost
 from diag.model import Bottleneck, Finding
+from tests.copies import replace
 from tests.simulate import MS, Plan, simulate
 
 GB, MB = 1 << 30, 1_000_000

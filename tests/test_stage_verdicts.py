@@ -4,7 +4,6 @@ sure it all is."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from diag.ingest.run import Tables
 from diag.model import Bottleneck, Detail, Severity
 from diag.report.json import to_dict
 from diag.verdict import classes_of, classify, judge
+from tests.copies import replace
 from tests.simulate import MS, Plan, simulate, without_collectives
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from diag.api import Result, analyze
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD
 from diag.model import Bottleneck, Kind, Severity
+from tests.copies import replace
 from tests.simulate import MS, Plan, simulate, without_rank
 
 

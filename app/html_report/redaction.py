@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Protocol, TypeVar
+
+from msgspec import Struct, structs
 
 from diag.app.html_report.page import Command, Page, RunName
 from diag.app.run_view import RunView
@@ -39,7 +41,7 @@ def redacted_page(page: Page, names: Pseudonyms) -> Page:
 
 
 def _redacted(value: T, names: Pseudonyms) -> T:
-    """Of dataclasses and tuples all the way down; numbers and functions stay."""
+    """Of records and tuples all the way down; numbers and functions stay."""
     found: Any = value
     if isinstance(value, RunName):
         found = RunName(names.run_name(value))
@@ -49,11 +51,13 @@ def _redacted(value: T, names: Pseudonyms) -> T:
         found = names.text(value)
     elif isinstance(value, tuple):
         found = tuple(_redacted(item, names) for item in value)
+    elif isinstance(value, Struct):
+        found = structs.replace(value, **_fields(value, value.__struct_fields__, names))
     elif is_dataclass(value) and not isinstance(value, type):
-        found = replace(value, **dict(_fields(value, names)))
+        found = replace(value, **_fields(value, [field.name for field in fields(value)], names))
     result: T = found
     return result
 
 
-def _fields(value: Any, names: Pseudonyms) -> Iterator[tuple[str, Any]]:
-    return ((field.name, _redacted(getattr(value, field.name), names)) for field in fields(value))
+def _fields(value: Any, chosen: Iterable[str], names: Pseudonyms) -> dict[str, Any]:
+    return {field: _redacted(getattr(value, field), names) for field in chosen}

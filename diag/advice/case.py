@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from diag.advice.sizes import Sizes
 from diag.collectors.records import Manifest
@@ -30,8 +31,7 @@ class Api(StrEnum):
 Setting = str | int
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A change that might help. ``settings``: of the bundled trainer's options, by name; empty where it has no such
     option. ``memory_delta_bytes``: of a device; None where what is known does not tell. ``also``: what the prediction
     takes for granted beside the replay."""
@@ -48,8 +48,7 @@ class Candidate:
     also: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """The run that is to become faster."""
 
     attribution: Attribution

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from diag.ingest.run import Tables
 from diag.replay.program import GATHERS, GRADIENTS, Program, Role
@@ -13,8 +14,7 @@ from diag.replay.program import GATHERS, GRADIENTS, Program, Role
 GATHERED_AT_ONCE = 3
 
 
-@dataclass(frozen=True)
-class Sizes:
+class Sizes(Struct, frozen=True):
     """Bytes of full tensors in one micro-batch of one step, as the collectives show them.
 
     ``units``: each sharding unit's parameters, in order of forward. ``regathered``: of those that backward gathers

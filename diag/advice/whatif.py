@@ -7,7 +7,9 @@ anew for the run as those before it leave it: two blocks in one unit make the un
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from diag.advice.case import Candidate, Case, Setting
 from diag.advice.knobs import REGISTRY
@@ -31,8 +33,7 @@ _PACE = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class WhatIf:
+class WhatIf(Struct, frozen=True, eq=False):
     """The changes of one run, and what they gain. ``refused``: why nothing can be predicted."""
 
     changes: tuple[Change, ...]

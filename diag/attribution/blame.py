@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from diag.attribution.critical_path import EPSILON_NS, Readiness
 from diag.attribution.intervals import CoveredOfMany
@@ -25,8 +25,7 @@ _UNKNOWN = label_of(Kind.IDLE, Detail.UNKNOWN)
 _COMM_LABELS = [label_of(Kind.COMM, detail) for detail in range(label_of(1, 0) - label_of(0, 0))]
 
 
-@dataclass(frozen=True)
-class Lateness:
+class Lateness(Struct, frozen=True):
     """Who was late in a step. ``explained_ns``: the part of ``waited_ns`` whose reason is known; ``once_ns``: of it,
     counting ranks that were late at one meeting once."""
 

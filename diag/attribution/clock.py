@@ -10,9 +10,9 @@ out first. Ranks that share a host's monotonic clock need none of this, unless t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from diag.attribution import drift
 from diag.attribution.bounds import Bounds, closure, fold, meetings, rank_bounds, reference
@@ -24,8 +24,7 @@ from diag.model import CollectiveCall
 CONTRADICTION_NS = 20_000_000
 
 
-@dataclass(frozen=True)
-class Alignment:
+class Alignment(Struct, frozen=True):
     """``offset_ns[rank]`` is to be added to the rank's times, and so is ``rate[rank]`` times what its clock has gone
     since ``since_ns[rank]``. Ranks that no collective ties to the first are absent. ``uncertainty_ns``: the widest half
     width; 0 on one shared clock; None where fewer than two ranks could be tied."""

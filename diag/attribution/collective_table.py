@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from diag.breakdown import CollectiveStat, CollectiveTable
 from diag.model import Attribution, CollectiveCall, Kind, MatchedCollective, RankStep
@@ -23,8 +23,7 @@ _Key = tuple[str, int, str]
 _Row = tuple[str, str, str, int, int]  # group, op, dtype, bytes from, to
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """One rank's part in a collective, and what of its time was exposed and hidden, no nanosecond counted twice."""
 
     rank: int
@@ -33,8 +32,7 @@ class _Part:
     hidden_ns: int
 
 
-@dataclass(frozen=True)
-class _Met:
+class _Met(Struct, frozen=True):
     """One collective: its parts on all ranks; ``match`` only where the whole group was seen on one clock."""
 
     parts: tuple[_Part, ...]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from diag.attribution.match import Key
 from diag.attribution.timeline import Timeline, details_of, kinds_of
@@ -18,8 +18,7 @@ EPSILON_NS = 50_000
 Ready = Mapping[Key, Mapping[int, int]]  # of each collective and rank, when it was ready
 
 
-@dataclass(frozen=True)
-class Readiness:
+class Readiness(Struct, frozen=True):
     """When the ranks came to their collectives, by collective and rank (diag.attribution.timeline.Arrivals).
     ``in_step``: whether all ranks of a collective stood still when it ended.
 

@@ -8,10 +8,10 @@ straight line with the most room between these bounds. It is taken only where no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diag.attribution.bounds import Bounds, Known, Met, closure, fold, rank_bounds, reference
 
@@ -26,8 +26,7 @@ _FAR = 1e18
 Real = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Clocks:
+class Clocks(Struct, frozen=True):
     """``rate`` times what has passed on a rank's clock since ``since_ns`` is to be added to its times. By place."""
 
     rate: Real

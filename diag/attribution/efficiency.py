@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 
 import polars as pl
+from msgspec import Struct
 
 from diag.breakdown import DevicePeak, Efficiency, Measure
 from diag.collectors.records import WINDOW_NONE, Manifest, StepRecord
@@ -21,8 +21,7 @@ LEAST_COVERED = 0.8  # of the time in matrix products, convolutions and attentio
 _ON_CPU = "the run is on a CPU"
 
 
-@dataclass(frozen=True)
-class Totals:
+class Totals(Struct, frozen=True):
     """What one trace says: nanoseconds of its counted steps, of products, convolutions and attention, the part of
     those with known FLOPs, these FLOPs; nanoseconds of all computation and of what of it is recomputed."""
 

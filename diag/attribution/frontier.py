@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diag.collectors.records import PHASES, CollectiveRow, PhaseRow, StepRecord
 from diag.ingest.run import RankTables
@@ -36,8 +36,7 @@ _USUAL = 20  # steps around one that say what is usual: clocks gain microseconds
 Times = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
-class Frontier:
+class Frontier(Struct, frozen=True, eq=False):
     """``dur_ns[step]``: from the last rank's begin to the last rank's end; the increments of all stages and
     ``communication_ns`` add up to it.
 

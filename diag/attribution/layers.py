@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diag.model import CollectiveCall, Detail, Kind, RankStep, Segments
 
@@ -16,8 +16,7 @@ from .intervals import Intervals
 Window = tuple[int, int, int]  # step, begin_ns, end_ns
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(Struct, frozen=True):
     """Time with one label. Earlier layers hide later ones."""
 
     kind: Kind

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from diag.collectors.records import H2D, Manifest
 from diag.ingest.run import RankTables, Tables
@@ -15,8 +15,7 @@ from diag.model import Attribution, Kind
 _WAITED = 0.02  # of a step: from here on it is one that waited for data
 
 
-@dataclass(frozen=True)
-class RankLoading:
+class RankLoading(Struct, frozen=True):
     """One rank's input in the steps that count; nanoseconds, means of a step.
 
     ``waited_steps``: the part of them with a wait of 2 % of the step or more. ``excess_ns``: its mean wait beyond the
@@ -38,8 +37,7 @@ class RankLoading:
     exposed_copy_ns: int
 
 
-@dataclass(frozen=True)
-class LoadingTable:
+class LoadingTable(Struct, frozen=True):
     """``workers`` and ``prefetch_factor``: of each rank's loader, None where the run does not say; ``queue``: batches
     that it can hold ready. ``waits_recorded``: False where no data wait could have been seen."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from diag.breakdown import MemoryPeak
 from diag.collectors.records import Manifest, MemoryRecord, StepRecord
@@ -17,8 +17,7 @@ from diag.states import ADAM_FP32, ModelStates, Sharding, model_states, sharding
 _LEAST_STEPS = 8  # for a slope: with fewer, one large batch makes one
 
 
-@dataclass(frozen=True)
-class RankMemory:
+class RankMemory(Struct, frozen=True):
     """One rank's memory in bytes. On a device the allocator's, on a CPU the process's resident set (``allocated``).
 
     ``growth_per_step``: the median slope between the steps that count (Theil-Sen), None where they are too few.
@@ -41,8 +40,7 @@ class RankMemory:
         return self.reserved if self.reserved is not None else self.allocated
 
 
-@dataclass(frozen=True)
-class StatesEstimate:
+class StatesEstimate(Struct, frozen=True):
     """What the model's states take on each rank by formula, or the ``reason`` why that is not known. ``basis`` says
     from what: parameters, strategy, types."""
 
@@ -51,8 +49,7 @@ class StatesEstimate:
     basis: str = ""
 
 
-@dataclass(frozen=True)
-class MemoryTable:
+class MemoryTable(Struct, frozen=True):
     """A row for each rank that recorded memory; ``on_device``: the rows are an allocator's. ``of_steps``: recorded in
     each step; else the peaks are those of the allocator's samples in traces, which the two peaks need not share."""
 

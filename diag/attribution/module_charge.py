@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from msgspec import Struct
 
 from diag.ingest.run import RankTables
 from diag.ingest.trace import Trace
@@ -30,8 +30,7 @@ SCHEMA: dict[str, type[pl.DataType]] = {
 _MOST_DRIFT = 1e-3
 
 
-@dataclass(frozen=True, eq=False)
-class Stretches:
+class Stretches(Struct, frozen=True, eq=False):
     """Pieces of time on the common clock: ``label`` is of diag.attribution.timeline, ``step`` and ``rank`` are those
     that the time is charged to. Arrays of equal length, in any order."""
 
@@ -54,7 +53,7 @@ class Stretches:
         return found.group_by("step", "rank", "label", maintain_order=True).agg(pl.col("ns").sum())
 
     def _where(self, chosen: npt.NDArray[np.bool_]) -> Stretches:
-        return Stretches(*(getattr(self, field.name)[chosen] for field in fields(self)))
+        return Stretches(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
 
 
 def on_paths(accounts: Iterable[StepAccount]) -> Stretches:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from diag.ingest.run import Tables
 from diag.model import Attribution, Detail, Kind, RankStep
@@ -24,8 +24,7 @@ MOST_OTHERS = 4
 _OWN = [label_of(kind, detail) for kind in (Kind.COMPUTE, Kind.IDLE) for detail in Detail if detail != Detail.GC]
 
 
-@dataclass(frozen=True)
-class ModuleExcess:
+class ModuleExcess(Struct, frozen=True):
     """``ns``: how much longer than the median of the ``others`` the late ranks are in the module, a step."""
 
     module: str

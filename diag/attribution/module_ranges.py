@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import polars as pl
+from msgspec import Struct
 
 from diag.ingest import kineto_names as names
 from diag.ingest.trace import Trace
@@ -28,8 +27,7 @@ _NOT_A_PERSONS = (
 _COLUMNS = ("ts_ns", "dur_ns", "thread", "name")
 
 
-@dataclass(frozen=True, eq=False)
-class ModuleRanges:
+class ModuleRanges(Struct, frozen=True, eq=False):
     """Calls of modules as one source shows them: ts_ns, dur_ns, thread and name, sorted like Trace.select does."""
 
     source: str

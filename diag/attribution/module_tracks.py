@@ -10,11 +10,11 @@ backward lies in no such range is in no module.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from msgspec import Struct
 
 from diag.ingest import kineto_names as names
 from diag.ingest import range_names
@@ -52,8 +52,7 @@ _OF_A_PHASE = "|".join(
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Track:
+class Track(Struct, frozen=True, eq=False):
     """Disjoint stretches of time in order, each with the number of its module."""
 
     start_ns: Times
@@ -61,8 +60,7 @@ class Track:
     module: Times
 
 
-@dataclass(frozen=True, eq=False)
-class ModuleTracks:
+class ModuleTracks(Struct, frozen=True, eq=False):
     """``names`` by number. ``device``: by label (diag.attribution.timeline), what the launches say of such time;
     ``host`` says where time with any other label belongs."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diag.model import Attribution, CollectiveCall, Detail, Kind, RankStep
 
@@ -19,8 +19,7 @@ _DETAILS = tuple(Detail)
 _PASSES = (Detail.FORWARD, Detail.BACKWARD, Detail.OPTIMIZER)
 
 
-@dataclass(frozen=True)
-class PhasedCall:
+class PhasedCall(Struct, frozen=True):
     """One rank's part in one collective.
 
     ``phase``: the pass that needs a gather's result, or that made what is reduced; ``micro``: the micro-batch, from 0;

@@ -9,11 +9,10 @@ hand-written backward may well use one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from msgspec import Struct
 
 from diag.ingest import kineto_names as names
 from diag.ingest import range_names
@@ -36,8 +35,7 @@ _LEAST_DIFFERENT = 2
 Mask = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, eq=False)
-class Recomputed:
+class Recomputed(Struct, frozen=True, eq=False):
     """For each piece of work, whether it repeats a forward. ``basis``: what says so, "" where nothing does."""
 
     mask: Mask

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from diag.attribution.intervals import Intervals
 from diag.model import CollectiveCall, Kind, RankStep, Segments

@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from diag.ingest import kineto_names as names
 
@@ -20,8 +21,7 @@ Shape = tuple[int, ...]
 Outputs = dict[tuple[Shape, Shape], Shape | None]  # input and weight of a convolution: its result; None: not one only
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """FLOPs, bytes, and the size of an element in bytes."""
 
     flops: float
@@ -29,8 +29,7 @@ class Cost:
     element: int
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(Struct, frozen=True):
     """An operator's name with the shapes of its tensor arguments, () for what is none, and the element size."""
 
     name: str

@@ -6,11 +6,11 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 
 from diag.ingest import comm_names
 from diag.ingest import kineto_names as names
@@ -25,8 +25,7 @@ from .trace_callers import ARGS, Row, with_callers
 CALLS_A_STEP = 1_000_000
 
 
-@dataclass(frozen=True)
-class _Told:
+class _Told(Struct, frozen=True):
     """What a call says of itself, beside its time and its number: the same of many calls."""
 
     op: str

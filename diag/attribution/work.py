@@ -6,11 +6,11 @@ Where nothing ran on a device the pieces are operators, each with the time that 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from msgspec import Struct
 
 from diag.breakdown import KernelKind
 from diag.ingest import comm_names
@@ -30,8 +30,7 @@ _ON_HOST = ("name", "ts_ns", "dur_ns", "thread")
 UNKNOWN_THREAD = -1
 
 
-@dataclass(frozen=True, eq=False)
-class Work:
+class Work(Struct, frozen=True, eq=False):
     """Pieces of work that started in the counted steps of one trace.
 
     ``frame``: name, kind (a KernelKind), class (compute, comm or copy), phase (a Detail), dur_ns (an operator's own

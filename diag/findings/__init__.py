@@ -7,7 +7,8 @@ was looked for and not found, and what could not be looked for, are results as w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from diag.findings import (
     checkpoint_stall,
@@ -78,8 +79,7 @@ LIMITS: dict[str, Callable[[Subject], str]] = {
 }
 
 
-@dataclass(frozen=True)
-class Examination:
+class Examination(Struct, frozen=True):
     """``findings``: most expensive first. ``not_found`` and ``not_looked`` (with the reason) complete the picture.
     ``stages``: the account from the durations of stages, None where there is none; ``doubts``: what contradicts the
     findings."""

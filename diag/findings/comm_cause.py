@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from diag.attribution.phased import GATHERS, REDUCTIONS, PhasedCall, phased_calls
 from diag.findings.contended_host import queued
@@ -26,8 +26,7 @@ _IN_EVERY_STEP = 0.35  # of the same, for a tail that nine steps in ten have
 _TELLING = 1 << 16  # bytes: the time of smaller collectives is all latency, so they have no bandwidth
 
 
-@dataclass(frozen=True)
-class _Network:
+class _Network(Struct, frozen=True):
     """What even a poor network of a backend does better than; milliseconds, GB/s (bus bandwidth), bytes."""
 
     latency_ms: float
@@ -39,8 +38,7 @@ class _Network:
 _POOR = {"gloo": _Network(5.0, 0.05, 500_000), "nccl": _Network(2.0, 0.5, 16_000_000)}
 
 
-@dataclass(frozen=True)
-class Cause:
+class Cause(Struct, frozen=True):
     id: str
     why: str
     action: str

@@ -7,7 +7,8 @@ of all micro-batches but the last, those of the last one. What is left stays wit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from diag.attribution.phased import REDUCTIONS, PhasedCall
 from diag.findings.comm_cause import cause_of, phased_of, shards_optimizer_only
@@ -18,8 +19,7 @@ from diag.model import Detail, Evidence, Finding
 TELLING = 1 << 10  # bytes: a loss or a norm is no part of the model
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """``part``: of the exposed communication, 0 to 1."""
 
     id: str
@@ -29,8 +29,7 @@ class Claim:
     evidence: tuple[Evidence, ...]
 
 
-@dataclass(frozen=True)
-class Calls:
+class Calls(Struct, frozen=True):
     """The collectives of the steps that count, and what nothing hid of all of them together."""
 
     rows: tuple[PhasedCall, ...]

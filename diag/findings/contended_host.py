@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diag.findings.culprits import Series
 from diag.findings.shares import Cost
@@ -14,8 +13,7 @@ from diag.model import Evidence, Finding
 _EXPLAINS = 0.5  # of the lateness: less, and waiting for a core is not why
 
 
-@dataclass(frozen=True)
-class Contended:
+class Contended(Struct, frozen=True):
     """``ranks``: the late ones, () where it is now this one, now that one; ``explained``: the part of their lateness in
     which they were ready to run and had no core. ``queued_ns``: that time by rank, the mean of the steps."""
 

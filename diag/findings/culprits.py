@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import comb
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 Series = npt.NDArray[np.float64]  # one value a step
 
@@ -21,8 +21,7 @@ MAX_CHANCE_STEADY = 0.01
 LEAST_FOR_STEADY = 3  # steps
 
 
-@dataclass(frozen=True)
-class Culprits:
+class Culprits(Struct, frozen=True):
     """``ranks``: those at fault, worst first; () where the delay moves from rank to rank or is too small to tell.
     ``share``: what all late ranks cost together, of the time of all steps. ``steps``: (steps in which one of the
     suspects was the latest, steps affected). ``chance``: how likely that is if every rank is as likely to be late, by

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from diag.findings.subject import Subject, ranks_text
 from diag.ingest.run import Tables
@@ -11,8 +11,7 @@ from diag.model import Evidence, Finding, Severity
 NEAR_FULL = 0.90  # science.md 2.8
 
 
-@dataclass(frozen=True)
-class Peak:
+class Peak(Struct, frozen=True):
     """The most that one rank's allocator held, in bytes, and how often it had to try again."""
 
     rank: int

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from diag.ingest.run import Tables
 
 MS = 1_000_000
 
 
-@dataclass(frozen=True)
-class Noise:
+class Noise(Struct, frozen=True):
     """Nanoseconds below which a difference says nothing. ``late``: of a rank against the others, a step;
     ``tail``: between the ranks' ends of one collective."""
 
@@ -19,8 +19,7 @@ class Noise:
     tail_ns: int
 
 
-@dataclass(frozen=True)
-class Crowd:
+class Crowd(Struct, frozen=True):
     """A host with more CPU ranks than cores."""
 
     host: str

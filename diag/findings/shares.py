@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
+from msgspec import Struct
 
 from diag.findings.culprits import Culprits, Series, find_culprits
 from diag.findings.noise import Noise
@@ -72,8 +72,7 @@ def costs_of(step: StepAccount, on_device: bool) -> dict[Cost, int]:
     return {cost: ns for cost, ns in costs.items() if ns}
 
 
-@dataclass(frozen=True)
-class Shares:
+class Shares(Struct, frozen=True):
     """Arrays over the steps that count, nanoseconds. ``blame[cost][rank]``: how long the others waited for the rank
     because it spent more on this than they did; ``tail[rank]``: communication on the path that only this rank had,
     beyond what is noise."""

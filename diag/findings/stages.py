@@ -7,9 +7,9 @@ ranks cannot be tied together the verdict rests on it; where they can, it is the
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from diag.attribution.frontier import REST, Frontier, frontier
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, H2D, OPTIMIZER
@@ -37,8 +37,7 @@ _LATE_AS = {
 _ON_HOST = frozenset({DATA, CHECKPOINT})  # what a host does itself, also where it only launches the rest
 
 
-@dataclass(frozen=True)
-class Stages:
+class Stages(Struct, frozen=True):
     """``alone``: nothing else tells the ranks apart, so the verdict rests on this."""
 
     frontier: Frontier
@@ -74,8 +73,7 @@ def disagreement(stages: Stages | None, shares: Shares) -> str:
     return ""
 
 
-@dataclass(frozen=True)
-class _Claim:
+class _Claim(Struct, frozen=True):
     """The class with the largest removable share, and the ranks late in it."""
 
     name: Bottleneck

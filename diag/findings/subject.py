@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from diag.findings.culprits import Series
 from diag.findings.shares import CLASS_OF, Cost, Shares
@@ -24,15 +24,14 @@ STAGES_ALONE = 0.6  # the most that the durations of stages say for sure
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """The run under examination."""
 
     attribution: Attribution
     tables: Tables
     shares: Shares
     stages_alone: bool = False  # the shares come from the durations of stages: no collective ties the ranks together
-    _made: dict[Callable[[Subject], Any], Any] = field(default_factory=dict, repr=False, compare=False)
+    _made: dict[Callable[[Subject], Any], Any] = field(default_factory=dict)
 
     def once(self, make: Callable[[Subject], T]) -> T:
         """A measure that several diagnoses share, made when it is first asked for."""

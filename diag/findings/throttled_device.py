@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from diag.collectors.records import DeviceRecord
 from diag.findings.shares import Cost
@@ -18,8 +17,7 @@ _OFTEN = 0.3  # of a rank's samples
 _SLOWER = 0.9  # of the other ranks' median clock
 
 
-@dataclass(frozen=True)
-class Throttled:
+class Throttled(Struct, frozen=True):
     """``often``: part of the samples with a reason; clocks in MHz, medians, None where NVML does not say."""
 
     rank: int

@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from typing import Any
 import msgspec
 import polars as pl
 from isal import isal_zlib
+from msgspec import Struct, field
 
 from diag.collectors.files import replace_file
 
@@ -58,8 +58,7 @@ class _Stamp(msgspec.Struct):
     key: str
 
 
-@dataclass(frozen=True)
-class Cache:
+class Cache(Struct, frozen=True):
     """A folder of entries. ``folder`` None: nothing is kept."""
 
     folder: Path | None
@@ -157,8 +156,7 @@ class Cache:
                     shutil.rmtree(entry, ignore_errors=True)
 
 
-@dataclass(frozen=True)
-class Shelf:
+class Shelf(Struct, frozen=True):
     """Files of an entry that an analysis adds later."""
 
     folder: Path
@@ -178,8 +176,7 @@ class UnwritableError(Exception):
     """The cache cannot be written, mostly because the disk is full. Not an OSError: the trace is not at fault."""
 
 
-@dataclass
-class Writer:
+class Writer(Struct):
     """Writes one entry beside its place. UnwritableError where that fails."""
 
     folder: Path

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 import polars as pl
+from msgspec import Struct, field
 
 from . import comm_names
 from . import kineto_names as names
@@ -29,8 +29,7 @@ _RANGE = re.compile(names.RANGE_PATTERN)
 _WITH_LAUNCH = frozenset((*names.DEVICE_CATEGORIES, *names.LAUNCH_CATEGORIES))
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(Struct, frozen=True):
     """What an event's category, name and thread come to. ``kept`` is False for events about the profiler itself."""
 
     kept: bool
@@ -42,8 +41,7 @@ class Head:
     tells_stream: bool = False  # an operator on the host that may name a stream of the device
 
 
-@dataclass
-class EventTable:
+class EventTable(Struct):
     """Grows by `add`. ``write`` takes a finished part away (into a file) and is None for a table in memory."""
 
     write: Callable[[pl.DataFrame], None] | None = None

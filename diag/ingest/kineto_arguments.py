@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from .byte_columns import Positions, Text, goes_on
 from .kineto_layout import Layout
@@ -53,8 +53,7 @@ def integers(events: Layout, keys: Sequence[Key]) -> npt.NDArray[np.int64]:
     return found
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """What stands before a number in an example, and how wide the number is there: with its quote and sign, and
     without."""
 

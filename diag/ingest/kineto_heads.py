@@ -7,12 +7,12 @@ fingerprint from then on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from operator import attrgetter
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from . import kineto_json
 from .byte_columns import Positions, Text, Words
@@ -34,8 +34,7 @@ _HEAD = np.dtype(
 _fields = attrgetter(*_HEAD.names or ())
 
 
-@dataclass
-class Heads:
+class Heads(Struct):
     """Those of one file."""
 
     table: EventTable

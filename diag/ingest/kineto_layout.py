@@ -6,16 +6,15 @@ the second, arguments behind; and a line of a brace alone before and behind it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+from msgspec import Struct
 
 from .byte_columns import Mask, Positions, Text
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """The lines of each event. Line ``i`` of the text lies between ``newlines[i]`` and ``newlines[i + 1]``. All other
     arrays have the length of the events."""
 

@@ -10,7 +10,6 @@ is none of ours (`KinetoText.decode` returns False): the decoder of any JSON tak
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -41,16 +40,13 @@ _COUNTER_KEYS: dict[str, Key] = {
 }
 
 
-@dataclass
 class KinetoText:
     """Decodes chunks into a table. Remembers what the first lines of events say."""
 
-    table: EventTable
-    name: str
-    _heads: Heads = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._heads = Heads(self.table)
+    def __init__(self, table: EventTable, name: str) -> None:
+        self.table = table
+        self.name = name
+        self._heads = Heads(table)
 
     def decode(self, pieces: Sequence[bytes]) -> bool:
         """Whether the chunk was Kineto's own printing; if so, it is in the table now."""

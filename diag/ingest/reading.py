@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
+from msgspec import Struct, field
 
 from diag.errors import DiagError
 from diag.model import Gap
@@ -33,8 +33,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt, see malloc.h
 _BYTES_A_PROCESS = 600 << 20  # of memory, at least
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """How to read. ``ranks``: rank by path, where neither the header nor the name says it (or says it wrong);
     ``progress`` is told (files done, files in all, the file)."""
 

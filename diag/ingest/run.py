@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import (
@@ -27,8 +29,7 @@ from diag.ingest.trace import Trace
 from diag.model import Gap
 
 
-@dataclass(frozen=True)
-class RankTables:
+class RankTables(Struct, frozen=True):
     """All that is known of one rank. ``rows`` pairs each collective with its step."""
 
     rank: int
@@ -58,8 +59,7 @@ class RankTables:
         return not self.steps and not self.traces
 
 
-@dataclass(frozen=True)
-class Tables:
+class Tables(Struct, frozen=True):
     """A run as it lies on the disk, read once. ``world_size`` is None where nothing says it."""
 
     root: Path

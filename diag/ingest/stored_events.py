@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from msgspec import Struct
 
 # Arguments of the few events whose arguments are read: communication, and operators whose shapes tell their work.
 ARGUMENTS: dict[str, type[pl.DataType]] = {
@@ -55,8 +55,7 @@ _ASKED: dict[str, None] = {}
 _FEW_NAMES, _MOST_ASKED = 10_000, 100
 
 
-@dataclass(frozen=True, eq=False)
-class Events:
+class Events(Struct, frozen=True, eq=False, dict=True):
     """Duration events as they are stored: codes instead of text, times without the trace's base. ``frames``: for each
     category, the columns of STORED and ROW in the order of the file; ``arguments`` has the columns of ARGUMENTS,
     ``counters`` those of COUNTERS."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from msgspec import Struct
 
 from . import kineto_names as names
 from .stored_events import ARGS_ROW, ROW, STORED, Events, by_time
@@ -34,8 +34,7 @@ class Derived(Protocol):
     def save(self, name: str, data: bytes) -> None: ...
 
 
-@dataclass(frozen=True, eq=False)
-class Contents:
+class Contents(Struct, frozen=True, eq=False):
     """What a file holds, whatever its name is: the header's fields as they stand there, and the events."""
 
     distributed: object
@@ -51,8 +50,7 @@ class Contents:
     derived: Derived | None = None  # None: the file is read anew each time
 
 
-@dataclass(frozen=True, eq=False)
-class Trace:
+class Trace(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """What one file says. ``begin_ns`` and ``end_ns`` are the first start and the last end of its events."""
 
     path: str  # a file, an address, or an archive and its member

@@ -6,11 +6,11 @@ What is kept keeps its text. Only a chunk of the file is in memory at a time, wh
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
 from diag.errors import DiagError
 
@@ -24,8 +24,7 @@ _NEVER = -(1 << 62)
 _Texts = list[msgspec.Raw]
 
 
-@dataclass
-class Trimming:
+class Trimming(Struct):
     """Of the trace ``name``, the window ``[begin_ns, end_ns)`` on the file's own clock (without its base time).
     ``events`` counts what was kept of it, without metadata; it is complete when `text` is exhausted."""
 

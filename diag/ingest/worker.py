@@ -9,18 +9,17 @@ from __future__ import annotations
 import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 import msgspec
+from msgspec import Struct, field
 
 from .outcome import Found
 
 _DECODE = msgspec.json.Decoder(list[Found]).decode
 
 
-@dataclass
-class Workers:
+class Workers(Struct):
     """Up to ``count`` processes that write to one cache folder. A process that dies costs the file it was reading."""
 
     count: int

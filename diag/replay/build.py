@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from diag.attribution.match import SYNCHRONISING, Key
 from diag.attribution.timeline import Timeline, details_of, kinds_of

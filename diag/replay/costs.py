@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from math import exp, log
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from diag.attribution.bandwidth import bus_factor
 from diag.replay.program import Collective, Program
@@ -48,8 +48,7 @@ class Point(NamedTuple):
     error: float
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(Struct, frozen=True):
     """Points by ascending size, at least one. ``borrowed``: of other operations, through the bytes on the wire."""
 
     points: tuple[Point, ...]
@@ -111,8 +110,7 @@ class Curve:
         return min(1.0, max(0.0, log(b.ns / a.ns) / log(b.bytes / a.bytes)))
 
 
-@dataclass(frozen=True)
-class Costs:
+class Costs(Struct, frozen=True):
     """Curves by group and operation."""
 
     curves: dict[tuple[str, str], Curve]

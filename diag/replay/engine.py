@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from diag.attribution.match import Key
 from diag.model import Kind
@@ -20,8 +20,7 @@ class StuckError(ValueError):
     """A rank waits for a collective that somebody never enters: the program is no possible run."""
 
 
-@dataclass(frozen=True, eq=False)
-class Replayed:
+class Replayed(Struct, frozen=True, eq=False):
     """``dur_ns``: of each step, in the order of the program's steps; ``end_ns``: of each rank, likewise.
     ``total_ns``: over all ranks, by kind; waiting for collectives is COMM."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diag.ingest.run import Tables
 from diag.model import Attribution
@@ -21,8 +21,7 @@ STEP_ERROR = 0.05
 GAIN_ERROR = 0.1
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(Struct, frozen=True):
     """``gain_ns_per_step``: (low, likely, high); all 0 where ``refused`` says why there is none. ``step_ns``: the mean
     step as measured. ``assumptions``: what the change took for granted, a sentence each."""
 
@@ -42,8 +41,7 @@ class Prediction:
         return round(low - beyond), likely, round(high + beyond)
 
 
-@dataclass(frozen=True, eq=False)
-class Baseline:
+class Baseline(Struct, frozen=True, eq=False):
     """A run ready for predictions: replayed unmodified, its collectives' costs fitted."""
 
     program: Program

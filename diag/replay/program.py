@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diag.attribution.match import Key
 from diag.model import Detail, Kind
@@ -24,8 +26,7 @@ GATHERS = frozenset({Role.GATHER_FORWARD, Role.GATHER_BACKWARD})
 GRADIENTS = frozenset({Role.SCATTER, Role.REDUCE})
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """The main line is busy (or idle for a reason of its own) for ``ns``."""
 
     ns: int
@@ -33,23 +34,20 @@ class Work:
     detail: Detail
 
 
-@dataclass(frozen=True, slots=True)
-class Issue:
+class Issue(Struct, frozen=True):
     """The collective is entered, ``delay_ns`` after the main line got here (another thread may do it)."""
 
     key: Key
     delay_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """The main line stops until the collective is done on this rank."""
 
     key: Key
 
 
-@dataclass(frozen=True, slots=True)
-class StepEnd:
+class StepEnd(Struct, frozen=True):
     step: int
 
 
@@ -57,8 +55,7 @@ Op = Work | Issue | Wait | StepEnd
 Line = tuple[Op, ...]
 
 
-@dataclass(frozen=True)
-class Collective:
+class Collective(Struct, frozen=True):
     """One collective. It is done on a rank ``tail_ns[rank]`` after the first rank, and there ``transfer_ns`` after the
     last rank entered it. Where the wire is still busy with an earlier one of the group, all but ``latency_ns`` of the
     transfer comes after that.
@@ -84,8 +81,7 @@ class Collective:
         return frozenset(self.tail_ns)
 
 
-@dataclass(frozen=True)
-class Stretch:
+class Stretch(Struct, frozen=True):
     """Consecutive steps of all ranks: replayed together, because ranks drift across the borders of steps.
 
     ``begin_ns`` and ``end_ns`` (per rank; the latter for each step) are what was measured.
@@ -98,8 +94,7 @@ class Stretch:
     collectives: Mapping[Key, Collective]
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(Struct, frozen=True):
     """A run as it can be replayed. ``gloo``: the host itself moves the bytes, and waits unless told otherwise."""
 
     stretches: tuple[Stretch, ...]
@@ -113,15 +108,13 @@ class Program:
         return [collective for stretch in self.stretches for collective in stretch.collectives.values()]
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """Why something is not replayed or predicted: a stated result."""
 
     reason: str
 
 
-@dataclass(frozen=True)
-class Mutated:
+class Mutated(Struct, frozen=True):
     """A changed program, and what was taken for granted in changing it."""
 
     program: Program

@@ -8,8 +8,10 @@ reduces their gradients in reverse. Sizes settle who was left out (science.md 3.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from itertools import groupby
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diag.ingest.kineto_names import dtype_bytes
 from diag.model import Detail
@@ -18,8 +20,7 @@ from diag.replay.program import Collective, Role
 _SMALL = 64  # bytes: norms, losses and flags, which are no gradients
 
 
-@dataclass(frozen=True)
-class Placed:
+class Placed(Struct, frozen=True):
     """A collective, its step and micro-batch known, and the phase in which the ranks entered it."""
 
     collective: Collective

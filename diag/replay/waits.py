@@ -5,9 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from diag.attribution.match import Key
 from diag.attribution.timeline import Timeline, kinds_of
@@ -18,8 +19,7 @@ _SAME_TIME_NS = 50_000  # the end of a kernel and the start of the one that wait
 _QUEUED_NS = 20_000
 
 
-@dataclass(frozen=True)
-class Stop:
+class Stop(Struct, frozen=True):
     """The rank entered the collective at ``entered_ns``, and its main line waited for it from ``start_ns``. It was done
     on this rank at ``done_ns``, perhaps before the wait began."""
 

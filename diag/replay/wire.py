@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from diag.attribution.match import Key
 from diag.model import CollectiveCall
 from diag.replay.program import Collective
 
 
-@dataclass(frozen=True)
-class Meeting:
+class Meeting(Struct, frozen=True):
     """One collective across the ranks: when each entered it and when it was done there. ``call``: anybody's part."""
 
     key: Key

@@ -6,8 +6,9 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
+
+from msgspec import to_builtins
 
 from diag.api import Result, describe_run
 from diag.attribution.frontier import STAGES
@@ -60,13 +61,13 @@ def to_dict(result: Result) -> dict[str, Any]:
         "findings": [_finding(finding) for finding in result.examination.findings],
         "not_found": list(result.examination.not_found),
         "stage_frontier": _stages(result),
-        "advice": [asdict(advice) for advice in result.advice],
+        "advice": [to_builtins(advice) for advice in result.advice],
         "not_advised": list(result.recommendation.not_advised),
         "replay_error": result.recommendation.replay_error,
         "coverage": {
             "ranks_used": list(coverage.ranks_used),
             "ranks_missing": list(coverage.ranks_missing),
-            "skipped": [asdict(gap) for gap in coverage.skipped],
+            "skipped": [to_builtins(gap) for gap in coverage.skipped],
             "clock_uncertainty_ns": coverage.clock_uncertainty_ns,
             "clock_drift_ppm": round(coverage.clock_drift_ppm, 3),
             "not_looked": list(coverage.not_looked),
@@ -78,7 +79,7 @@ def to_dict(result: Result) -> dict[str, Any]:
 
 def breakdowns_to_dict(found: Breakdowns) -> dict[str, Any]:
     """The tables in plain containers, their largest rows only; ``rows_left_out`` says how many are missing."""
-    content = asdict(found)
+    content: dict[str, Any] = to_builtins(found)
     content["collectives"] = _shortened(content["collectives"], _MOST_COLLECTIVES)
     content["kernels"] = _shortened(content["kernels"], _MOST_ROWS)
     content["modules"] = [_shortened(table, _MOST_ROWS) for table in content["modules"]]
@@ -98,7 +99,7 @@ def _step(result: Result, step: StepAccount) -> dict[str, Any]:
         "bottleneck": result.bottleneck_of(step),
         "usable": step.usable,
         "note": step.note,
-        "ranks": [asdict(parts) for parts in step.parts],
+        "ranks": [to_builtins(parts) for parts in step.parts],
         "culprits": [{"rank": b.rank, "kind": b.kind.name.lower(), "ns": b.ns} for b in step.blames],
     }
 
@@ -136,6 +137,6 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "confidence": finding.confidence,
         "ranks": list(finding.ranks),
         "bottleneck": finding.bottleneck,
-        "evidence": [asdict(evidence) for evidence in finding.evidence],
+        "evidence": [to_builtins(evidence) for evidence in finding.evidence],
         "action": finding.action,
     }

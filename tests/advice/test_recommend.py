@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from diag.collectors.records import FORWARD, MemoryRecord
 from diag.ingest.run import Tables
 from diag.model import Risk
 from tests.command import diag
+from tests.copies import replace
 from tests.simulate import MS, Plan, simulate
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"

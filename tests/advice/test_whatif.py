@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from diag.api import Result, analyze, open_run
 from diag.ingest.run import Tables
 from diag.replay.predict import Baseline, gain
 from tests.advice.test_recommend import GB, with_device
+from tests.copies import replace
 from tests.simulate import MS, Plan, simulate, without_rank
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"

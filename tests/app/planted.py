@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from diag.api import Result
 from diag.model import Advice, Evidence, Finding, Gap, Recommendation, Risk
+from tests.copies import replace
 
 
 def plant(result: Result, text: str) -> Result:

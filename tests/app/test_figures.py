@@ -1,6 +1,5 @@
 """What is drawn is what was analysed."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from diag.app.theme import DARK, LIGHT
 from diag.collectors.records import MemoryRecord
 from diag.model import Bottleneck, Parts
 from tests.app.runs import MS, TOKENS, write_run
+from tests.copies import replace
 
 ON_DEVICE = MemoryRecord(rss=1, allocated=30 * 10**9, reserved=60 * 10**9, capacity=80 * 10**9)
 

@@ -7,7 +7,6 @@ import hashlib
 import html
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from diag.model import Advice, Recommendation, Risk
 from diag.report.redact import Pseudonyms
 from tests.app.planted import plant
 from tests.app.runs import MS, write_run
+from tests.copies import replace
 
 COMMAND = "diag report run -o report.html"
 

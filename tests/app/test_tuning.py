@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from diag.app.formatting import plain
 from diag.tune.history import FILE_NAME, History, Interval, Outcome, Round, Run, load, save
 from tests.app.runs import write_run
 from tests.app.test_pages import page
+from tests.copies import replace
 
 MS = 1_000_000
 KEPT = Round(

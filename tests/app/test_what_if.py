@@ -84,12 +84,11 @@ def test_the_samples(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _on_a_full_device() -> None:
-    from dataclasses import replace
-
     from diag.api import analyze
     from diag.app.run_view import view_of
     from diag.app.views import what_if
     from tests.advice.test_recommend import GB, with_device
+    from tests.copies import replace
     from tests.simulate import MS, Plan, simulate
 
     tables = simulate(Plan(units=6, transfer_ns=15 * MS, regather=True, unit_bytes=4 * GB))

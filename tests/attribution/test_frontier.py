@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from diag.attribution.frontier import REST, STAGES, Frontier, frontier
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, OPTIMIZER, PhaseRow, StepRecord
 from diag.ingest.run import RankTables
+from tests.copies import replace
 from tests.simulate import MS, Plan, simulate, without_collectives
 
 COUNTED = range(2, 20)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from tests.bench.grid.gpu.job import Fault, Job, Planted
 from tests.bench.grid.gpu.kineto import write_traces
 from tests.bench.grid.gpu.simulate import simulate
 from tests.bench.grid.report import wrong
+from tests.copies import replace
 
 ANSWERED = (
     "tuning/H0-ddp/0", "tuning/H0-fsdp2/0", "tuning/H0-fsdp2-no-reshard/0", "tuning/H0-hsdp/0",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from tests.bench.grid.gpu.kineto import text, write_traces
 from tests.bench.grid.gpu.loop import WARM_STEPS
 from tests.bench.grid.gpu.rows import add
 from tests.bench.grid.gpu.simulate import simulate, without_communication
+from tests.copies import replace
 
 EVEN = Job(jitter=0.0, world=4, steps=3)
 RECIPES = pytest.mark.parametrize("job", [

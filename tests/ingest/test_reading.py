@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from diag.ingest.worker import Workers
 from diag.model import Gap
 from tests.attribution.kineto_builder import KinetoBuilder, nccl_args
 from tests.command import diag
+from tests.copies import replace
 
 MS = 1_000_000
 STEPS = 4

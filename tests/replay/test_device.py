@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from diag.replay.engine import replay, replay_error
 from diag.replay.mutations.network import more_bandwidth
 from diag.replay.predict import Baseline, baseline
 from diag.replay.program import Collective, Mutated, Program, with_collectives
+from tests.copies import replace
 from tests.test_invariance import Plan, write
 
 MS = 1_000_000

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from diag.replay.costs import Level
@@ -15,6 +13,7 @@ from diag.replay.mutations.work import more_workers, without_straggler
 from diag.replay.mutations.wrapping import merge_units, split_root
 from diag.replay.predict import gain
 from diag.replay.program import Mutated, Role
+from tests.copies import replace
 from tests.replay.fsdp import MS, Fsdp, simulate
 from tests.replay.test_replay import base_of
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from diag.replay.mutations.work import more_workers, without_straggler
 from diag.replay.mutations.wrapping import merge_units, split_root
 from diag.replay.predict import Baseline, Prediction, baseline, gain, predict
 from diag.replay.program import Mutated, Refusal
+from tests.copies import replace
 from tests.simulate import MS, Plan, simulate
 
 SAMPLES = sorted(path for path in (Path(__file__).parents[2] / "sample_traces").iterdir() if path.is_dir())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +29,7 @@ from diag.replay.program import (
     with_lines,
 )
 from tests import simulate as plain
+from tests.copies import replace
 from tests.replay.fsdp import MS, Fsdp, simulate
 
 SAMPLES = sorted(p.parent for p in (Path(__file__).parents[2] / "sample_traces").glob("*/manifest.json"))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from diag.api import Result, open_run
 from diag.report.redact import Pseudonyms
+from tests.copies import replace
 from tests.simulate import Plan, simulate, write_run
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from diag.tune.history import FILE_NAME, History, Outcome, load
 from diag.tune.loop import tune
 from diag.tune.measure import gain, loss_difference, measured
 from tests.command import diag
+from tests.copies import replace
 from tests.simulate import MS, Plan, simulate, write_run
 
 WAIT = 55 * MS  # for data, a step, with one loader process

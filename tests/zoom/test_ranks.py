@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from diag.zoom.events import event_lanes
 from diag.zoom.lane import Category
 from tests.app.runs import MS, write_run
 from tests.attribution.kineto_builder import BASE_NS, KinetoBuilder
+from tests.copies import replace
 from tests.zoom.traces import LATE_US, STEPS, US, gpu_trace, write_gpu_traces
 
 

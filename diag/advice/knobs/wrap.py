@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from diag.advice.case import Api, Candidate, Case
 from diag.advice.knobs.prefetch import next_unit

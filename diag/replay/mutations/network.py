@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from diag.attribution.bandwidth import bus_factor
 from diag.attribution.match import Key

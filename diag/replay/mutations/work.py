@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
 from statistics import fmean, median
+
+from msgspec.structs import replace
 
 from diag.model import Kind
 from diag.replay.costs import Costs, Level

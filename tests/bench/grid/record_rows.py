@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD
@@ -11,6 +11,7 @@ from diag.ingest.run import Tables
 from tests.bench.grid.gpu.rows import Half
 from tests.bench.grid.truth import COMMUNICATION, COMPUTE, Cost, Ranks, Truth, truth_of
 from tests.bench.grid.truth import DATA as DATA_CLASS
+from tests.copies import replace
 from tests.simulate import MS, Plan, simulate, without_rank
 
 _WARM = 2  # steps that diag leaves out of records

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,6 +17,7 @@ from tests.bench.grid.gpu.job import Job
 from tests.bench.grid.gpu.kineto import write_traces
 from tests.bench.grid.gpu.rows import HALVES
 from tests.bench.grid.gpu.simulate import simulate
+from tests.copies import replace
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from tests.bench.grid.gpu.job import BETWEEN, Fault, Job, Planted, Recipe
@@ -16,6 +15,7 @@ from tests.bench.grid.gpu.simulate import (
     without_stragglers,
 )
 from tests.bench.grid.truth import COMMUNICATION, COMPUTE, DATA, Cost, Ranks
+from tests.copies import replace
 
 Change = Callable[[Job], Job]
 

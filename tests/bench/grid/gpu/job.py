@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from tests.bench.grid.gpu.engine import MS, US
+from tests.copies import replace
 
 
 class Recipe(StrEnum):

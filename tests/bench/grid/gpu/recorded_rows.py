@@ -7,7 +7,6 @@ to cost what is asked for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
 
 from tests.bench.grid.gpu.costs import REFERENCE_MFU, Change
@@ -17,6 +16,7 @@ from tests.bench.grid.gpu.plant import planted
 from tests.bench.grid.gpu.rows import Half, Make, Row, add, base_job
 from tests.bench.grid.gpu.simulate import without_communication
 from tests.bench.grid.truth import WARN
+from tests.copies import replace
 
 _P = Planted
 _TIMES_SLOWER = 3000  # thousandths: reduce-scatters at a quarter of what the gathers show

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
 from tests.bench.grid.gpu.costs import Change, share_of
@@ -11,6 +11,7 @@ from tests.bench.grid.gpu.engine import MS, US
 from tests.bench.grid.gpu.job import Fault, Job, Planted, Recipe
 from tests.bench.grid.gpu.plant import planted
 from tests.bench.grid.gpu.simulate import without_communication
+from tests.copies import replace
 
 TUNING, HELDOUT = "tuning", "heldout"
 _HEALTHY_COMMUNICATION = 0.06  # the most that a healthy job leaves exposed

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
 from tests.bench.grid.gpu.engine import Rank, run
 from tests.bench.grid.gpu.job import Job, Planted
 from tests.bench.grid.gpu.loop import WARM_STEPS
 from tests.bench.grid.gpu.recipes import programs
+from tests.copies import replace
 
 # What diag leaves out of a trace: its first step.
 _UNUSED_STEPS = 1
