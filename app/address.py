@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import streamlit as st
+
+from diag.app.formatting import plain
 
 DECIMALS = 3  # of numbers in the address
 
@@ -54,6 +57,32 @@ def choose_number(
     st.session_state[last] = chosen, within
     st.query_params[param] = f"{chosen:.{DECIMALS}f}"
     return chosen
+
+
+def choose_path(label: str, root: Path, *, param: str, placeholder: str, refusal: str) -> Path | None:
+    """The path inside ``root`` that is typed, or in the address; None where there is none yet, and where it leads out
+    of ``root``, which is said below the title ``refusal``."""
+    if param not in st.session_state and param in st.query_params:
+        st.session_state[param] = st.query_params[param]
+    typed = st.text_input(label, key=param, placeholder=placeholder)
+    if not typed:
+        st.query_params.pop(param, None)
+        return None
+    st.query_params[param] = typed
+    found = inside(root, typed)
+    if found is None:
+        st.error(plain(f"{typed}: not in {root}"), title=refusal)
+    return found
+
+
+def inside(root: Path, typed: str) -> Path | None:
+    """The path that was typed, from the folder if it is relative; None where it leads out of it, by a link as well."""
+    folder = root.resolve()
+    try:
+        found = (folder / typed).resolve()
+    except (OSError, ValueError):
+        return None
+    return found if found.is_relative_to(folder) else None
 
 
 def _number(text: str | None) -> float | None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
-from diag.api import list_runs, state_of
+from diag.api import RunState, list_runs, state_of
 from diag.app.address import choose
-from diag.app.formatting import plain, prose
+from diag.app.formatting import plain
 from diag.app.opening import is_open, opened, seconds_to_open
 from diag.app.run_view import RunView
 from diag.app.theme import favicon
@@ -29,6 +29,7 @@ from diag.app.views import (
     what_if,
 )
 from diag.app.views import runs as list_of_runs
+from diag.app.views.common import show_error
 from diag.errors import DiagError
 from diag.tune.history import FILE_NAME, load
 
@@ -44,6 +45,7 @@ _VIEWS: tuple[tuple[str, str, Callable[[RunView], None]], ...] = (
 _OVERVIEW, _HANG, _RUNS, _TUNING = "overview", "hang", "runs", "tuning"
 _RUN = "run"  # in the address
 _NO_BASELINE = "none"
+_REFUSED = "This cannot be shown"
 
 
 def main() -> None:
@@ -53,11 +55,12 @@ def main() -> None:
     views = list(_VIEWS)
     if len(runs) > 1:
         views.append(("Compare", "compare", lambda view: compare.show(view, root)))
-    run = runs[0]  # until one is chosen, below: on all pages the same
+    # Of the run that is chosen below, as it is before the page is drawn; asked for by the pages of a run alone.
+    state: RunState
     baseline: Path | None = None
 
     def page(draw: Callable[[RunView], None], *, answer_first: bool = False) -> Callable[[], None]:
-        return lambda: _with_run(run, draw, answer_first)
+        return lambda: _with_run(state, draw, answer_first)
 
     pages = {path: st.Page(page(draw), title=title, url_path=path) for title, path, draw in views}
     pages[_OVERVIEW] = st.Page(
@@ -66,7 +69,7 @@ def main() -> None:
         url_path=_OVERVIEW,
         default=True,
     )
-    pages[_HANG] = st.Page(lambda: hang.show(root, run), title="Hang triage", url_path=_HANG)
+    pages[_HANG] = st.Page(lambda: hang.show(root, state.path), title="Hang triage", url_path=_HANG)
     if len(runs) > 1:
         pages[_RUNS] = st.Page(
             lambda: list_of_runs.show(root, runs, lambda name: _open(name, pages[_OVERVIEW])),
@@ -76,13 +79,14 @@ def main() -> None:
     if root.is_dir() and (root / FILE_NAME).is_file():
         pages[_TUNING] = st.Page(lambda: _tuning(root), title="Tuning", url_path=_TUNING)
     shown = st.navigation([pages[_OVERVIEW], *(own for path, own in pages.items() if path != _OVERVIEW)])
-    if shown.url_path not in (_RUNS, _TUNING):
-        run = _chosen_run(root, runs)
-        baseline = _chosen_baseline(run, runs)
+    of_one_run = shown.url_path not in (_RUNS, _TUNING)
+    if of_one_run:
+        state = state_of(_chosen_run(root, runs))
+        baseline = _chosen_baseline(state.path, runs)
     shown.run()
-    if shown.url_path not in (_RUNS, _TUNING):
+    if of_one_run:
         with st.sidebar:
-            live.watch(run, seconds_to_open(run))
+            live.watch(state, seconds_to_open(state.path))
 
 
 def _open(name: str, page: StreamlitPage) -> None:
@@ -90,24 +94,21 @@ def _open(name: str, page: StreamlitPage) -> None:
     st.switch_page(page, query_params={_RUN: name})
 
 
-def _with_run(run: Path, draw: Callable[[RunView], None], answer_first: bool) -> None:
+def _with_run(state: RunState, draw: Callable[[RunView], None], answer_first: bool) -> None:
     """Draws the chosen run; a mistake that the user can mend is a message, everything else stays a traceback.
     ``answer_first``: while it is analysed, what the last analysis said."""
     before = st.empty()
-    answer = state_of(run).answer if answer_first and not is_open(run) else None
-    if answer is not None:
+    if answer_first and state.answer is not None and not is_open(state.path, state.changed_ns):
         with before.container():
-            overview.show_kept(run.resolve().name, answer)
+            overview.show_kept(state.path.resolve().name, state.answer)
     try:
-        view = opened(run)
+        view = opened(state.path, state.changed_ns)
     except DiagError as error:
         before.empty()
-        if state_of(run).live:
+        if state.live:
             st.info("The training has recorded no whole step yet; this page shows the first one when it is there.")
             return
-        st.error(plain(f"{error.path}: {error.message}" if error.path else error.message), title="This cannot be shown")
-        if error.hint:
-            st.info(prose(error.hint), icon=":material/lightbulb:")
+        show_error(error, _REFUSED)
         return
     before.empty()
     draw(view)
@@ -127,7 +128,7 @@ def _tuning(root: Path) -> None:
     try:
         history = load(root)
     except DiagError as error:
-        st.error(plain(error.message), title="This cannot be shown")
+        show_error(error, _REFUSED)
         return
     if history is not None:
         tuning.show(root, history)

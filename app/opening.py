@@ -21,15 +21,16 @@ class _Last:
 _LAST: dict[str, _Last] = {}  # opening of each path, by whomever
 
 
-def opened(path: Path) -> RunView:
-    """The analysed run; read again when one of its records has changed. DiagError where there is nothing to analyse."""
-    return _opened(str(path), newest_change(path))
+def opened(path: Path, changed_ns: int | None = None) -> RunView:
+    """The analysed run; read again when one of its records has changed. DiagError where there is nothing to analyse.
+    ``changed_ns``: when one of them last did, for a caller who has looked already."""
+    return _opened(str(path), newest_change(path) if changed_ns is None else changed_ns)
 
 
-def is_open(path: Path) -> bool:
+def is_open(path: Path, changed_ns: int) -> bool:
     """Whether `opened` answers at once, as far as is known."""
     last = _LAST.get(str(path))
-    return last is not None and last.changed_ns == newest_change(path)
+    return last is not None and last.changed_ns == changed_ns
 
 
 def seconds_to_open(path: Path) -> float:

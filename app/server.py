@@ -5,17 +5,17 @@
 
 from __future__ import annotations
 
+import pkgutil
 from importlib import import_module
 
 from streamlit.web import cli
 
-_PAGES = ("collectives", "compare", "hang", "kernels", "live", "loading", "memory", "overview", "runs", "timeline",
-          "tuning", "what_if")  # fmt: skip
+from diag.app import views
 
 
 def main() -> None:
-    for page in _PAGES:
-        import_module(f"diag.app.views.{page}")
+    for page in pkgutil.iter_modules(views.__path__, prefix=f"{views.__name__}."):
+        import_module(page.name)
     cli.main(prog_name="streamlit")
 
 

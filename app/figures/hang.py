@@ -15,7 +15,7 @@ from diag.hang.groups import At, GroupPlaces, Place
 
 MOST_GROUPS = 24
 _MOST_NAMED = 24  # columns in which the last call is written
-_ROW, _LEAST = 34, 150  # pixels
+_ROW, _LEAST, _LEGEND = 34, 150, 32  # pixels
 _GAP = 2
 _STATES = tuple(At)
 
@@ -69,6 +69,16 @@ def places(groups: Sequence[GroupPlaces], culprits: Sequence[int], theme: Theme)
             ygap=_GAP,
         )
     )
+    seen = {place.at for group in shown for place in group.members}
+    for one in (at for at in _STATES if at in seen):
+        figure.add_scatter(
+            x=[None],
+            y=[None],
+            mode="markers",
+            name=one.value,
+            marker={"symbol": "square", "size": 11, "color": shades[one], "line": {"width": 1, "color": theme.faint}},
+            hoverinfo="skip",
+        )
     for column in columns:
         if column in [(0, rank) for rank in culprits]:
             i = at[column]
@@ -78,7 +88,9 @@ def places(groups: Sequence[GroupPlaces], culprits: Sequence[int], theme: Theme)
     return finish(
         figure,
         theme,
-        max(_LEAST, 90 + _ROW * len(shown)),
+        max(_LEAST, 90 + _ROW * len(shown)) + _LEGEND,
+        legend={"orientation": "h", "x": 0, "xanchor": "left", "yref": "container", "y": 0, "yanchor": "bottom"},
+        margin={"l": 8, "r": 16, "t": 8, "b": _LEGEND},
         xaxis={"type": "category", "title": None, "showgrid": False, "side": "top", "nticks": 32, "tickangle": 0},
         yaxis={"autorange": "reversed", "type": "category", "title": None, "showgrid": False},
     )

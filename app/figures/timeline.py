@@ -32,7 +32,7 @@ _MOST_CELLS = 400_000  # of a heat map: 1.6 MB on their way to the browser
 _MOST_PIXELS = 1200
 _MOST_LABELS = 32
 _ROW_PX, _HEADING_ROWS = 19, 1.1
-_LEGEND_PX = 36  # two lines
+_LEGEND_PX = 56  # three lines: one's entries are as wide as its longest
 _CHAR_PX, _PLOT_PX, _LEAST_CHARS = 7.5, 800, 9  # of a bar's text, about
 
 
@@ -169,7 +169,7 @@ def _rank_pixels(
         zmin=0,
         zmax=1,
         ygap=1 if len(labels) <= MOST_RANK_BARS else 0,
-        colorbar={**colour_bar("share"), "tickformat": ".0%"},
+        colorbar={**colour_bar("share"), "tickformat": ".0%", "tickvals": [0, 1]},
         hovertemplate=f"%{{y}}<br>{words(category)} %{{z:.0%}}<br>of {duration(pixel_ns(edges))} at %{{x:,.3f}} ms"
         "<extra></extra>",
     )

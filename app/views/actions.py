@@ -68,8 +68,9 @@ def _action(number: int, advice: Advice) -> None:
             st.code(advice.command, language="bash", wrap_lines=True)
         if advice.code:
             _code(advice)
-        for assumed in advice.assumptions:
-            st.caption(f"Taken for granted: {prose(assumed)}")
+        if advice.assumptions:
+            with st.expander("Taken for granted"):
+                st.markdown("\n".join(f"- {prose(assumed)}" for assumed in advice.assumptions))
 
 
 def _code(advice: Advice) -> None:

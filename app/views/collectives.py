@@ -12,7 +12,7 @@ from diag.app.figures.collectives import operation
 from diag.app.formatting import counted, duration, plain, share, size
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import EMPTY, draw, head, nothing
+from diag.app.views.common import EMPTY, draw, head, known_columns, nothing
 from diag.breakdown import CollectiveStat, CollectiveTable
 
 _MOST_BARS = 12
@@ -89,7 +89,8 @@ def _waits(table: CollectiveTable, theme: Theme) -> None:
 def _rows(view: RunView, table: CollectiveTable, theme: Theme) -> None:
     st.subheader("Every kind of collective", anchor="table")
     names = [str(at) for at in range(len(table.rows))]
-    rows = [_cells(row, table.rank_steps) for row in table.rows]
+    groups = len({row.group for row in table.rows})
+    rows = [_cells(row, table.rank_steps, groups) for row in table.rows]
     st.dataframe(
         rows,
         key=_TABLE,
@@ -101,18 +102,18 @@ def _rows(view: RunView, table: CollectiveTable, theme: Theme) -> None:
         column_config=_columns(),
         alt="Waits, transfers and bandwidths of each kind of collective",
     )
+    said = "Those that most time is exposed of come first."
     rest = table.rest_exposed_ns / max(1, table.rank_steps)
     if rest >= 1000:
-        st.caption(
-            plain(f"Exposed beside these calls, in a step before or in a wait: {duration(rest)} of a rank and step.")
-        )
+        said += f" Exposed beside these calls, in a step before or in a wait: {duration(rest)} of a rank and step."
+    st.caption(plain(said))
     chosen = choose(
         "Collective",
         names,
         param=_CHOICE,
         default="0",
         within=view.run["path"],
-        format_func=lambda name: _name(table.rows[int(name)]),
+        format_func=lambda name: _name(table.rows[int(name)], groups),
         help="Also by a click on a row above.",
     )
     _ranks(table.rows[int(chosen)], theme)
@@ -140,14 +141,14 @@ def _ranks(row: CollectiveStat, theme: Theme) -> None:
     draw(figures.last(row, theme), "last", "How often each rank arrived last in the chosen collective")
 
 
-def _name(row: CollectiveStat) -> str:
+def _name(row: CollectiveStat, groups: int) -> str:
     of = size(row.bytes_mean) if row.bytes_mean else "of unknown size"
-    group = row.group.split("@")[0][:12]
+    group = row.group.split("@")[0][:12] if groups > 1 else ""
     facts = (f"{operation(row.op)} {of}", row.dtype, f"group {group}" if group else "")
     return ", ".join(fact for fact in facts if fact)
 
 
-def _cells(row: CollectiveStat, rank_steps: int) -> dict[str, Any]:
+def _cells(row: CollectiveStat, rank_steps: int, groups: int) -> dict[str, Any]:
     bounds = [
         "transfer ≤" if row.transfer_mean_ns is None else "",
         "bandwidth ≥" if row.bandwidth_is_bound else "",
@@ -155,11 +156,13 @@ def _cells(row: CollectiveStat, rank_steps: int) -> dict[str, Any]:
     steps = max(1, rank_steps)
     return {
         "Operation": operation(row.op),
-        "Group": row.group.split("@")[0] or None,
+        "Group": row.group.split("@")[0] or None if groups > 1 else None,
         "Ranks": row.group_size,
         "Size, kB": round(row.bytes_mean / 1e3, 3) if row.bytes_low else None,
         "Type": row.dtype or None,
         "Calls": row.count,
+        "Exposed, ms": row.exposed_ns / steps / 1e6,
+        "Hidden, ms": row.hidden_ns / steps / 1e6,
         "Takes, ms": row.duration_mean_ns / 1e6,
         "Waits, ms": _ms(row.wait_mean_ns),
         "At most, ms": _ms(row.wait_max_ns),
@@ -168,15 +171,12 @@ def _cells(row: CollectiveStat, rank_steps: int) -> dict[str, Any]:
         "Bus, GB/s": row.busbw_gb_s,
         "Of best": row.efficiency,
         "Bounds": ", ".join(bound for bound in bounds if bound) or None,
-        "Exposed, ms": row.exposed_ns / steps / 1e6,
-        "Hidden, ms": row.hidden_ns / steps / 1e6,
     }
 
 
 def _order(rows: list[dict[str, Any]]) -> list[str]:
     """Bounds are said beside the operation; what no row has is left out."""
-    known = [name for name in rows[0] if any(row[name] is not None for row in rows)]
-    return sorted(known, key=lambda name: (name != "Operation", name != "Bounds"))
+    return sorted(known_columns(rows), key=lambda name: (name != "Operation", name != "Bounds"))
 
 
 def _ms(ns: int | None) -> float | None:

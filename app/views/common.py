@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -10,6 +11,7 @@ import streamlit as st
 from diag.app.facts import Metric
 from diag.app.formatting import counted, listing, plain, prose
 from diag.app.run_view import RunView
+from diag.errors import DiagError
 
 CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False}
 EMPTY = "-"  # a cell of which nothing is known
@@ -23,15 +25,16 @@ def head(title: str, view: RunView, what: str) -> None:
     st.caption(plain(f"{what} · {run} · {listing(view.ranks)} · {steps} counted"))
 
 
-def show_metrics(*found: Metric) -> None:
-    """Beside each other, each with its explanation."""
-    for column, metric in zip(st.columns(len(found)), found, strict=True):
+def show_metrics(*found: Metric, places: int | None = None) -> None:
+    """Beside each other, each with its explanation. ``places``: where there is room for more of them."""
+    for column, metric in zip(st.columns(places or len(found)), found, strict=False):
         column.metric(
             metric.label,
             metric.value,
             metric.against or None,
             delta_color="normal" if metric.more_is == "good" else "inverse",
             border=True,
+            height="stretch",
             help=metric.help,
         )
 
@@ -40,9 +43,21 @@ def draw(figure: go.Figure, key: str, alt: str) -> None:
     st.plotly_chart(figure, key=key, config=CONFIG, alt=alt)
 
 
+def known_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of the columns in which anything is known; the others would be columns of dashes."""
+    return [name for name in rows[0] if any(row[name] is not None for row in rows)] if rows else []
+
+
 def nothing(sentence: str, hint: str = "") -> None:
     """Said where a page would be empty: what is not there, and what records it (commands between backticks)."""
     st.info(f"{prose(sentence)} {prose(hint)}".strip(), icon=":material/info:")
+
+
+def show_error(error: DiagError, title: str) -> None:
+    """A mistake that the user can mend: what is wrong, in which file, and what to do next."""
+    st.error(plain(f"{error.path}: {error.message}" if error.path else error.message), title=title)
+    if error.hint:
+        st.info(prose(error.hint), icon=":material/lightbulb:")
 
 
 def bullets(items: tuple[str, ...]) -> str:

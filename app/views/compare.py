@@ -8,20 +8,20 @@ from typing import Any
 import streamlit as st
 
 from diag.api import compare_runs, list_runs
-from diag.app.address import choose
+from diag.app.address import choose, choose_path
 from diag.app.figures import compare as figures
-from diag.app.formatting import counted, duration, plain, prose, share
+from diag.app.formatting import counted, duration, plain, share
 from diag.app.opening import opened
 from diag.app.parts import PART_OF
 from diag.app.run_view import RunView
 from diag.app.theme import theme_of
-from diag.app.views.common import bullets, draw, head
+from diag.app.views.common import bullets, draw, head, show_error
 from diag.details import Comparison
 from diag.errors import DiagError
 from diag.model import Bottleneck
 
 _TYPED = "another path …"
-_PATH = "path"
+_REFUSED = "This cannot be compared"
 
 
 def show(view: RunView, root: Path) -> None:
@@ -32,11 +32,7 @@ def show(view: RunView, root: Path) -> None:
     try:
         against = opened(other)
     except DiagError as error:
-        st.error(
-            plain(f"{error.path}: {error.message}" if error.path else error.message), title="This cannot be compared"
-        )
-        if error.hint:
-            st.info(prose(error.hint), icon=":material/lightbulb:")
+        show_error(error, _REFUSED)
         return
     found = compare_runs(against.result, view.result)
     _differences(found, against, view)
@@ -53,28 +49,10 @@ def _other(view: RunView, root: Path) -> Path | None:
         )
     if picked != _TYPED:
         return runs[picked]
-    if _PATH not in st.session_state and _PATH in st.query_params:
-        st.session_state[_PATH] = st.query_params[_PATH]
     with right:
-        typed = st.text_input("Path of a run", key=_PATH, placeholder="inside the folder that is shown")
-    if not typed:
-        st.query_params.pop(_PATH, None)
-        return None
-    st.query_params[_PATH] = typed
-    found = inside(root, typed)
-    if found is None:
-        st.error(plain(f"{typed}: not in {root}"), title="This cannot be compared")
-    return found
-
-
-def inside(root: Path, typed: str) -> Path | None:
-    """The path that was typed, from the folder if it is relative; None where it leads out of it, by a link as well."""
-    folder = root.resolve()
-    try:
-        found = (folder / typed).resolve()
-    except (OSError, ValueError):
-        return None
-    return found if found.is_relative_to(folder) else None
+        return choose_path(
+            "Path of a run", root, param="path", placeholder="inside the folder that is shown", refusal=_REFUSED
+        )
 
 
 def _differences(found: Comparison, against: RunView, view: RunView) -> None:
@@ -116,18 +94,20 @@ def _differences(found: Comparison, against: RunView, view: RunView) -> None:
 
 def _numbers(found: Comparison, before: str) -> None:
     columns = st.columns(3)
-    columns[0].metric(plain(f"Step of {before}"), duration(found.before_ns), border=True)
+    columns[0].metric(plain(f"Step of {before}"), duration(found.before_ns), border=True, height="stretch")
     columns[1].metric(
         "This run's step",
         duration(found.after_ns),
         delta=f"{found.ns[1] / found.before_ns:.1%}" if found.before_ns else None,
         delta_color="inverse" if found.sure else "off",
         border=True,
+        height="stretch",
     )
     columns[2].metric(
         "Difference",
         _signed(found.ns[1]),
         border=True,
+        height="stretch",
         help=f"Between {_signed(found.ns[0])} and {_signed(found.ns[2])}"
         + ("." if found.sure else ": it may be none at all."),
     )

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
-from diag.app.address import choose
+from diag.app.address import choose, choose_path
 from diag.app.figures import hang as figures
 from diag.app.formatting import counted, listing, plain, prose, share, visible
 from diag.app.theme import theme_of
-from diag.app.views.common import bullets, draw
-from diag.app.views.compare import inside
+from diag.app.views.common import bullets, draw, show_error
 from diag.errors import DiagError
-from diag.hang.api import Investigation, investigate
-from diag.hang.groups import At, places_of
+from diag.hang.api import Investigation, by_reason, investigate
+from diag.hang.groups import places_of
 from diag.hang.model import Evidence, Stack
 
 _RUN, _PATH, _UPLOAD = "run", "path", "upload"
 _LABELS = {_RUN: "this run's own", _PATH: "a path beside the runs", _UPLOAD: "uploaded"}
+_REFUSED = "Nothing to triage"
 _MOST_EVIDENCE_CHARS = 400
 _MOST_FRAMES = 30
 _PATH_PARTS = 3  # ranks/00003/log.txt
+_FRAME = re.compile(r"(?P<name>.+?) \((?P<file>.+)", re.DOTALL)  # of a Stack
 _COLOUR: dict[str, Any] = {"healthy": "green", "undetermined": "orange"}
 _ICON = {"healthy": ":material/check_circle:", "undetermined": ":material/help:"}
 
@@ -36,11 +39,12 @@ def show(root: Path, run: Path) -> None:
     st.caption(
         "Logs (NCCL, PyTorch, launchers, the kernel), stacks and Flight Recorder dumps: who is at fault, and why."
     )
-    left, right = st.columns([2, 4], vertical_alignment="bottom")
+    left, right = st.columns([2, 4])
     with left:
         source = choose("Logs", list(_LABELS), param="logs", default=_RUN, format_func=_LABELS.__getitem__)
     with right:
-        found = _found(source, root, run)
+        read = _chosen(source, root, run)
+    found = _found(read) if read is not None else None
     if found is not None:
         _answer(found)
         _places(found)
@@ -52,38 +56,38 @@ def show(root: Path, run: Path) -> None:
 # -- where the logs are ------------------------------------------------------------------------------------------------
 
 
-def _found(source: str, root: Path, run: Path) -> Investigation | None:
+def _chosen(source: str, root: Path, run: Path) -> Callable[[], Investigation] | None:
+    """What reads the chosen logs; None where none are chosen yet."""
+    if source == _UPLOAD:
+        return _of_upload()
+    path = run if source == _RUN else _typed(root)
+    return partial(_of_path, str(path), _newest(path)) if path is not None else None
+
+
+def _found(read: Callable[[], Investigation]) -> Investigation | None:
     try:
-        if source == _UPLOAD:
-            return _of_upload()
-        path = run if source == _RUN else _typed(root)
-        return _of_path(str(path), _newest(path)) if path is not None else None
+        return read()
     except DiagError as error:
-        st.error(plain(f"{error.path}: {error.message}" if error.path else error.message), title="Nothing to triage")
-        if error.hint:
-            st.info(prose(error.hint), icon=":material/lightbulb:")
+        show_error(error, _REFUSED)
         return None
 
 
 def _typed(root: Path) -> Path | None:
-    if "logs-path" not in st.session_state and _PATH in st.query_params:
-        st.session_state["logs-path"] = st.query_params[_PATH]
-    typed = st.text_input(
-        "Path of logs", key="logs-path", placeholder="a file or folder inside the folder that is shown"
-    )
-    if not typed:
-        st.query_params.pop(_PATH, None)
-        return None
-    st.query_params[_PATH] = typed
-    path = inside(root, typed)
-    if path is None:
-        st.error(plain(f"{typed}: not in {root}"), title="Nothing to triage")
-    return path
+    placeholder = "a file or folder inside the folder that is shown"
+    return choose_path("Path of logs", root, param=_PATH, placeholder=placeholder, refusal=_REFUSED)
 
 
 def _newest(path: Path) -> int:
+    """When anything below it was written last: also logs and heartbeats, which `newest_change` leaves out."""
     files = [path, *path.rglob("*")] if path.is_dir() else [path]
-    return max((file.stat().st_mtime_ns for file in files if file.exists()), default=0)
+    return max(map(_changed_ns, files))
+
+
+def _changed_ns(file: Path) -> int:
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:  # removed while we looked: a heartbeat is replaced every second
+        return 0
 
 
 @st.cache_resource(show_spinner="Reading logs and dumps…", show_time=True, max_entries=8)
@@ -91,7 +95,7 @@ def _of_path(path: str, changed_ns: int) -> Investigation:  # noqa: ARG001 - par
     return investigate([path])
 
 
-def _of_upload() -> Investigation | None:
+def _of_upload() -> Callable[[], Investigation] | None:
     files = st.file_uploader(
         "Logs and dumps",
         accept_multiple_files=True,
@@ -102,7 +106,7 @@ def _of_upload() -> Investigation | None:
         return None
     contents = tuple((file.name, file.getvalue()) for file in files)
     digest = hashlib.sha256(b"".join(hashlib.sha256(data).digest() for _, data in contents)).hexdigest()
-    return _of_contents(digest, contents)
+    return partial(_of_contents, digest, contents)
 
 
 @st.cache_resource(show_spinner="Reading logs and dumps…", show_time=True, max_entries=4)
@@ -142,8 +146,10 @@ def _answer(found: Investigation) -> None:
 
 
 def _places(found: Investigation) -> None:
-    st.subheader("Who is where", anchor="places")
     groups = places_of(found.logs, found.dumps)
+    if not groups and found.triage.fault_class == "healthy":
+        return
+    st.subheader("Who is where", anchor="places")
     if not groups:
         st.info(
             "The logs tell of no communicator: NCCL prints them with NCCL_DEBUG=INFO, and the calls on them with "
@@ -152,14 +158,9 @@ def _places(found: Investigation) -> None:
         )
         return
     culprits = [culprit.rank for culprit in found.triage.culprits if culprit.rank is not None]
-    states = [at for at in At if any(place.at == at for group in groups for place in group.members)]
     left_out = len(groups) - figures.MOST_GROUPS
     more = f" {counted(left_out, 'group')} more, not drawn." if left_out > 0 else ""
-    st.markdown(
-        plain(
-            f"Groups by ranks, with each rank's last call. What there is: {'; '.join(at.value for at in states)}.{more}"
-        )
-    )
+    st.markdown(plain(f"Groups by ranks, with each rank's last call.{more}"))
     theme = theme_of(st.context.theme.type)
     draw(figures.places(groups, culprits, theme), "places", "Where every rank is in every group")
 
@@ -172,9 +173,9 @@ def _evidence(evidence: Sequence[Evidence]) -> None:
     for one in evidence:
         text = visible(one.text.strip())
         text = text if len(text) <= _MOST_EVIDENCE_CHARS else f"{text[:_MOST_EVIDENCE_CHARS]}…"
-        file = visible("/".join(Path(one.path).parts[-_PATH_PARTS:]))
+        file = visible(_short(one.path))
         place = f"{file}:{one.line}" if one.line else file
-        rows.append({"Where": plain(place), "Line": plain(text)})
+        rows.append({"Where": plain(place), "What it says": plain(text)})
     st.table(rows, border="horizontal", hide_index=True)
 
 
@@ -184,12 +185,23 @@ def _stacks(stacks: Sequence[Stack]) -> None:
     st.subheader("Stacks", anchor="stacks")
     for column, stack in zip(st.columns(min(2, len(stacks))), stacks[:2], strict=False):
         with column:
-            st.markdown(plain(f"Rank {stack.rank}: {stack.what}"))
+            st.markdown(f"**Rank {stack.rank}**, {plain(visible(stack.what))}")
             st.code(
-                "\n".join(visible(frame) for frame in stack.frames[:_MOST_FRAMES]) or "no frames",
+                "\n".join(visible(_frame(frame)) for frame in stack.frames[:_MOST_FRAMES]) or "no frames",
                 language=None,
                 wrap_lines=True,
             )
+
+
+def _short(path: str) -> str:
+    """Its last parts: what comes before is the same for all."""
+    return "/".join(Path(path).parts[-_PATH_PARTS:])
+
+
+def _frame(frame: str) -> str:
+    """``read (site-packages/data/loader.py:7)``, the file shortened."""
+    match = _FRAME.fullmatch(frame)
+    return f"{match['name']} ({_short(match['file'])}" if match is not None else frame
 
 
 def _reasons(found: Investigation) -> None:
@@ -198,5 +210,10 @@ def _reasons(found: Investigation) -> None:
         st.subheader("Ruled out", anchor="ruled-out")
         st.markdown(bullets(tuple(visible(f"{one.fault_class}: {one.because}") for one in triage.ruled_out)))
     st.subheader("What was read", anchor="coverage")
-    gaps = [visible(f"{Path(path).name}: {why}" if path else why) for path, why in triage.gaps]
+    gaps = [visible(_gap(paths, why)) for why, paths in by_reason(triage.gaps).items()]
     st.markdown(bullets((*(visible(one) for one in triage.coverage), *gaps)) or "Nothing.")
+
+
+def _gap(paths: Sequence[str], reason: str) -> str:
+    more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
+    return f"{_short(paths[0])}{more}: {reason}" if paths[0] else reason

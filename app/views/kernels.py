@@ -8,10 +8,10 @@ import streamlit as st
 
 from diag.app.address import choose
 from diag.app.figures import kernels as figures
-from diag.app.formatting import UNKNOWN, counted, duration, plain, share
+from diag.app.formatting import counted, duration, plain, share
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import EMPTY, draw, head, nothing
+from diag.app.views.common import EMPTY, draw, head, known_columns, nothing
 from diag.breakdown import Bound, Efficiency, KernelStat, KernelTable, Measure, ModuleStat, ModuleTable, PathTable
 
 _MOST_ROWS = 200
@@ -34,7 +34,7 @@ def show(view: RunView) -> None:
         _kernels(found.kernels, theme)
         _modules(view, found.modules, theme)
     _path(found.path, theme)
-    for note in found.notes:
+    for note in found.notes if found.modules else ():  # else it was said where they are missing
         if "module" in note:
             st.caption(plain(f"{note[:1].upper()}{note[1:]}."))
 
@@ -47,18 +47,12 @@ def _efficiency(found: Efficiency) -> None:
         ("Recomputed", found.recompute_share, "Of the compute time: forward that the backward repeats."),
         ("Contention", found.contention_share, "By how much kernels beside communication take longer than alone."),
     )
-    columns = st.columns(len(measures))
-    for column, (name, measure, what) in zip(columns, measures, strict=True):
-        basis = measure.basis or f"Not known: {measure.reason}."
-        column.metric(name, _measure(measure), border=True, help=plain(f"{what} {basis}"))
+    known = [(name, m.value, f"{what} {m.basis}") for name, m, what in measures if m.value is not None]
+    columns = st.columns(len(measures)) if known else []
+    for column, (name, value, what) in zip(columns, known, strict=False):
+        column.metric(name, f"{value:.1%}" if value >= 0.01 else f"{value:.2%}", border=True, help=plain(what))
     for reason, names in _unknown(measures).items():
         st.caption(plain(f"{' and '.join(names)} not known: {reason}."))
-
-
-def _measure(measure: Measure) -> str:
-    if measure.value is None:
-        return UNKNOWN
-    return f"{measure.value:.1%}" if measure.value >= 0.01 else f"{measure.value:.2%}"
 
 
 def _unknown(measures: tuple[tuple[str, Measure, str], ...]) -> dict[str, list[str]]:
@@ -85,13 +79,14 @@ def _kernels(table: KernelTable, theme: Theme) -> None:
         )
     )
     draw(figures.kernels(table, theme), "kernels", f"Milliseconds a step of the {shown} {table.unit}s that take most")
+    rows = [_kernel(row, table.rank_steps) for row in table.rows[:_MOST_ROWS]]
     st.dataframe(
-        [_kernel(row, table.rank_steps) for row in table.rows[:_MOST_ROWS]],
+        rows,
         key="kernel-table",
         hide_index=True,
         placeholder=EMPTY,
         # An operator is no other operator's, and nothing runs beside it.
-        column_order=[name for name in _KERNEL if on_device or name not in ("Operator", "Exposed")],
+        column_order=[name for name in known_columns(rows) if on_device or name not in ("Operator", "Exposed")],
         column_config=_kernel_columns(),
         alt=f"Every {table.unit} with its kind, time and what limits it",
     )
@@ -108,12 +103,6 @@ def _kernels(table: KernelTable, theme: Theme) -> None:
         said.append("Inferred: from the class of kernel, not measured; traces with record_shapes=True tell it.")
     if said:
         st.caption(plain(" ".join(said)))
-
-
-_KERNEL = (
-    "Name", "Operator", "Kind", "Calls", "Time, ms", "Share", "Exposed", "Mean, µs", "Longest, µs", "Bound by",
-    "Bound is", "TFLOP/s", "GB/s",
-)  # fmt: skip
 
 
 def _kernel(row: KernelStat, rank_steps: int) -> dict[str, Any]:
@@ -170,11 +159,13 @@ def _modules(view: RunView, tables: tuple[ModuleTable, ...], theme: Theme) -> No
         nothing("No module ran in the counted steps.")
         return
     draw(figures.modules(table, theme), "modules", "Milliseconds a step in each module, forward and backward")
+    rows = [_module(row, table.rank_steps) for row in table.rows[:_MOST_ROWS]]
     st.dataframe(
-        [_module(row, table.rank_steps) for row in table.rows[:_MOST_ROWS]],
+        rows,
         key="module-table",
         hide_index=True,
         placeholder=EMPTY,
+        column_order=known_columns(rows),
         column_config=_module_columns(),
         alt="Time of each module",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Literal
@@ -25,13 +26,14 @@ _SHARE = 0.25  # of the time at most is spent on analysing a run that is still t
 _FOLLOW, _STAY = "follow", "stay"
 
 
-def watch(run: Path, took_s: float) -> None:
-    """Drawn into the sidebar. ``took_s``: how long the analysis of this run takes, which is not done more often than
+def watch(shown: RunState, took_s: float) -> None:
+    """Drawn into the sidebar. ``shown``: the run as it was before the page was drawn, so that what is written while it
+    is analysed counts as new. ``took_s``: how long the analysis of this run takes, which is not done more often than
     makes sense."""
-    state = state_of(run)
-    following = state.live and _follows(run)
-    every = max(_EVERY_S, took_s / _SHARE) if following else None
-    st.fragment(_watched, run_every=every)(run, state.changed_ns, state.live, following)
+    following = shown.live and _follows(shown.path)
+    every_s = max(_EVERY_S, took_s / _SHARE) if following else None
+    again_s = time.monotonic() + every_s if every_s is not None else math.inf
+    st.fragment(_watched, run_every=every_s)(shown, again_s)
 
 
 def _follows(run: Path) -> bool:
@@ -42,13 +44,14 @@ def _follows(run: Path) -> bool:
     return chosen == _FOLLOW
 
 
-def _watched(run: Path, shown_ns: int, live: bool, following: bool) -> None:
-    state = state_of(run)
+def _watched(shown: RunState, again_s: float) -> None:
+    """``again_s``: from when on the page may be drawn again, monotonic. This runs with the page, too."""
+    state = state_of(shown.path)
     st.badge(state.state.value, icon=_ICON[state.state], color=_COLOUR.get(state.state, "gray"))
     told = facts(state)
     if told:
         st.caption(plain(told))
-    if following and (state.changed_ns != shown_ns or state.live != live):
+    if time.monotonic() >= again_s and (state.changed_ns != shown.changed_ns or state.live != shown.live):
         st.rerun()
 
 

@@ -13,7 +13,7 @@ from diag.app.formatting import UNKNOWN, counted, duration, plain, share
 from diag.app.parts import Part
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import EMPTY, draw, head, nothing, show_metrics
+from diag.app.views.common import EMPTY, draw, head, known_columns, nothing, show_metrics
 from diag.details import LoadingTable
 from diag.model import Bottleneck, Severity
 
@@ -33,7 +33,7 @@ def show(view: RunView) -> None:
     else:
         _waits(view, table, culprits, theme)
     _copies(view, table, theme)
-    _rows(table)
+    _rows(view, table)
 
 
 def _findings(view: RunView) -> tuple[int, ...]:
@@ -112,8 +112,9 @@ def _copies(view: RunView, table: LoadingTable, theme: Theme) -> None:
         draw(figures.copies(table, theme), "copies", "Milliseconds a step of copies to the device on each rank")
 
 
-def _rows(table: LoadingTable) -> None:
+def _rows(view: RunView, table: LoadingTable) -> None:
     st.subheader("Every rank", anchor="table")
+    on_device = view.result.tables.on_device
     number = st.column_config.NumberColumn
     rows: list[dict[str, Any]] = [
         {
@@ -126,8 +127,8 @@ def _rows(table: LoadingTable) -> None:
             "Steps that wait": row.waited_steps,
             "Beyond others, ms": None if row.excess_ns is None else row.excess_ns / 1e6,
             "Others wait, ms": row.others_waited_ns / 1e6,
-            "Host copies, ms": None if row.host_copy_ns is None else row.host_copy_ns / 1e6,
-            "Exposed copies, ms": row.exposed_copy_ns / 1e6,
+            "Host copies, ms": None if row.host_copy_ns is None or not on_device else row.host_copy_ns / 1e6,
+            "Exposed copies, ms": row.exposed_copy_ns / 1e6 if on_device else None,
         }
         for row in table.rows
     ]
@@ -136,6 +137,7 @@ def _rows(table: LoadingTable) -> None:
         key="loader-table",
         hide_index=True,
         placeholder=EMPTY,
+        column_order=known_columns(rows),
         column_config={
             "Waits, ms": number(format="%.3f", help="Mean of the counted steps."),
             "Median, ms": number(format="%.3f"),

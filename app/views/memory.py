@@ -48,7 +48,7 @@ def _numbers(table: MemoryTable) -> None:
     capacity = min((row.capacity for row in rows if row.capacity), default=None)
     retries = [row.retries for row in rows if row.retries is not None]
     loose = max((row.fragmentation for row in rows if row.fragmentation is not None), default=None)
-    show_metrics(
+    found = [
         Metric(
             "Largest peak" if capacity is None else f"Largest peak, of {size(capacity)}",
             size(fullest.peak),
@@ -60,17 +60,24 @@ def _numbers(table: MemoryTable) -> None:
             _growth_text(max((row.growth_per_step for row in rows if row.growth_per_step is not None), default=None)),
             help="Median slope over the counted steps, of the rank where it is steepest.",
         ),
+    ]
+    if table.on_device:
+        found += _of_allocator(loose, retries)
+    show_metrics(*found, places=4)
+
+
+def _of_allocator(loose: float | None, retries: list[int]) -> tuple[Metric, ...]:
+    return (
         Metric(
             "Reserved, never used",
             UNKNOWN if loose is None else share(loose),
             help="Fragmentation: of what the allocator reserves at its peak, the part that was never allocated at "
-            "once. Unknown on a CPU.",
+            "once.",
         ),
         Metric(
             "Allocations tried again",
             f"{sum(retries):,}" if retries else UNKNOWN,
-            help="Of all ranks, since the first recorded step; each frees the allocator's whole cache. Unknown on a "
-            "CPU.",
+            help="Of all ranks, since the first recorded step; each frees the allocator's whole cache.",
         ),
     )
 

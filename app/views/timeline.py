@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import plotly.graph_objects as go
 import streamlit as st
@@ -17,6 +16,7 @@ from diag.app.figures.time_axis import Window, title, words
 from diag.app.formatting import counted, duration, listing, plain, share
 from diag.app.run_view import RunView
 from diag.app.theme import theme_of
+from diag.app.views.common import CONFIG
 from diag.app.views.timeline_window import ALL, Look, choose_look, go_to, zoom
 from diag.details import AllRanks, Bars, Category, Lane, Pixels, by_name, read_lanes
 
@@ -27,9 +27,10 @@ _NAME_CHARS = 100
 
 def show(view: RunView) -> None:
     timeline = view.result.timeline
-    st.title(plain(view.result.tables.root.resolve().name))
+    st.title("Timeline")
+    run = view.result.tables.root.resolve().name
     parts = [counted(len(timeline.ranks), "rank"), counted(len(timeline.steps), "step"), duration(timeline.end_ns)]
-    st.caption(" · ".join(plain(part) for part in ("Timeline", *parts)))
+    st.caption(" · ".join(plain(part) for part in ("What every rank did when", run, *parts)))
     look = choose_look(view)
     st.caption(
         plain(f"{_ms(look.window.begin_ns)} to {_ms(look.window.end_ns)} ms: {duration(look.window.dur_ns)}. ")
@@ -56,8 +57,8 @@ def _all_ranks(view: RunView, timeline: AllRanks, window: Window) -> None:
     drawn: Category | tuple[Bars, ...] | None = figures.bars_of_all(timeline, window)
     if drawn is None:
         drawn = _category(view, timeline)
-        told = ": the faint stripe is the rank that the others wait for." if drawn == Category.WAITING else "."
-        st.markdown(f"Part of the time that each rank spends on {words(drawn)}{told}")
+        told = " The faint stripe is the rank that the others wait for." if drawn == Category.WAITING else ""
+        st.markdown(f"Part of the time that each rank spends on **{plain(words(drawn))}**.{told}")
     figure = figures.overview(timeline, window, drawn, theme, view.culprits)
     _draw(figure, "ranks", window, "What every rank does over time")
 
@@ -184,14 +185,12 @@ def open_command(path: Path, rank: int, step: int) -> str:
 
 # -- drawing -----------------------------------------------------------------------------------------------------------
 
-_CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False}
-
 
 def _draw(figure: go.Figure, name: str, window: Window, alt: str) -> None:
     # A key of its own for each window: the box that was drawn belongs to the last one.
     key = f"{name} {window.begin_ns} {window.end_ns}"
     st.plotly_chart(
-        figure, key=key, on_select=lambda: zoom(key), selection_mode="box", config=_CONFIG,
+        figure, key=key, on_select=lambda: zoom(key), selection_mode="box", config=CONFIG,
         alt=f"{alt}, from {_ms(window.begin_ns)} to {_ms(window.end_ns)} milliseconds",
     )  # fmt: skip
 

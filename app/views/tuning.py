@@ -12,6 +12,7 @@ from diag.app.formatting import UNKNOWN, counted, duration, plain, share, size
 from diag.app.theme import theme_of
 from diag.app.views.common import draw
 from diag.tune.history import History, Interval, Outcome, Round
+from diag.wording import sentence
 
 _COLOUR: dict[Outcome, Literal["green", "gray", "red"]] = {
     Outcome.KEPT: "green",
@@ -44,21 +45,23 @@ def _result(history: History) -> None:
     first = history.rounds[0].baseline_ns if history.rounds else None
     now = history.step_ns_now if history.step_ns_now is not None else first
     columns = st.columns(3)
-    columns[0].metric("Step time before", duration(first) if first else UNKNOWN, border=True)
+    columns[0].metric("Step time before", duration(first) if first else UNKNOWN, border=True, height="stretch")
     columns[1].metric(
         "Step time now",
         duration(now) if now else UNKNOWN,
         delta=f"{now / first - 1:.0%}" if kept and first and now else None,
         delta_color="inverse",
         border=True,
+        height="stretch",
         help="Measured in the last round that was kept, against the runs of that round.",
     )
-    columns[2].metric("Changes kept", f"{len(kept)} of {len(history.rounds)}", border=True)
+    columns[2].metric("Changes kept", f"{len(kept)} of {len(history.rounds)}", border=True, height="stretch")
     if history.command:
+        st.markdown("To train with what was kept:" if kept else "To train as it was:")
         st.code(history.command, language="bash", wrap_lines=True)
     st.markdown(plain(f"Stopped: {history.stopped}." if history.stopped else "Still running, or ended before its end."))
     for change in history.remaining:
-        st.markdown(f"- Advised, and not for an option to try: {plain(change)}")
+        st.markdown(f"- Advised as well, but no option of `diag run` does it: {plain(change)}")
 
 
 def _round(done: Round) -> None:
@@ -66,7 +69,7 @@ def _round(done: Round) -> None:
         with st.container(horizontal=True, gap="small"):
             st.badge(done.outcome.value, icon=_ICON[done.outcome], color=_COLOUR[done.outcome])
             st.badge(f"round {done.number}", color="gray")
-        st.markdown(f"**{plain(done.change)}**")
+        st.markdown(f"**{plain(sentence(done.change))}**")
         lines = [f"Before it: {done.verdict}", f"Predicted: {_gain(done.predicted_gain_ns, done.baseline_ns)}"]
         if done.predicted_memory_delta_bytes:
             lines[-1] += f"; {_memory(done.predicted_memory_delta_bytes)}"

@@ -14,6 +14,7 @@ from diag.details import Change, Prospect
 from diag.model import Risk
 
 AS_IT_IS = "as-it-is"
+_ALONE = 3  # so many lists at most have a row each
 _RISK = {
     Risk.MEMORY: "the fit into memory",
     Risk.NUMERICS: "the numbers that the training computes",
@@ -70,11 +71,11 @@ def _choose(view: RunView, changes: tuple[Change, ...]) -> list[Change]:
     for change in changes:
         by_knob.setdefault(change.knob, []).append(change)
     chosen: list[Change] = []
-    columns = st.columns(2)
+    columns = st.columns(2 if len(by_knob) > _ALONE else 1)  # the texts are long
     for at, (knob, own) in enumerate(by_knob.items()):
         texts = {change.id: change.change for change in own}
         default = next((change.id for change in own if change.id in advised), AS_IT_IS)
-        with columns[at % 2]:
+        with columns[at % len(columns)]:
             picked = choose(
                 knob.capitalize(),
                 [AS_IT_IS, *texts],
@@ -91,11 +92,14 @@ def _numbers(view: RunView, prospect: Prospect) -> None:
     low, likely, high = prospect.new_step_ns
     gains = not prospect.refused and bool(prospect.changes)
     columns = st.columns(4)
-    columns[0].metric("Step time now", duration(prospect.step_ns), border=True, help="Mean of the replayed steps.")
+    columns[0].metric(
+        "Step time now", duration(prospect.step_ns), border=True, height="stretch", help="Mean of the replayed steps."
+    )
     columns[1].metric(
         "Predicted",
         duration(likely) if gains else UNKNOWN if prospect.refused else duration(prospect.step_ns),
         border=True,
+        height="stretch",
         delta=f"{duration(low)} to {duration(high)}" if gains else None,
         delta_color="off",
         delta_arrow="off",
@@ -108,6 +112,7 @@ def _numbers(view: RunView, prospect: Prospect) -> None:
         delta_color="off",
         delta_arrow="off",
         border=True,
+        height="stretch",
         help=f"Between {duration(prospect.gain_ns[0])} and {duration(prospect.gain_ns[2])} a step. "
         f"The replay of the unchanged steps misses them by {prospect.replay_error:.1%}."
         if gains
@@ -122,6 +127,7 @@ def _numbers(view: RunView, prospect: Prospect) -> None:
         delta_color="off",
         delta_arrow="off",
         border=True,
+        height="stretch",
         help="Each rank's, more than now." if on_device else "Of a device; this run is on a CPU, so nothing is vetoed.",
     )
     if prospect.memory_veto:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from diag.errors import DiagError
+from diag.hang.gaps import by_reason as by_reason
 from diag.hang.gaps import is_incomplete
 from diag.hang.model import Logs, Triage
 
@@ -43,7 +44,8 @@ def investigate(paths: Iterable[str], progress: Callable[[int, int, str], None] 
     """
     from diag.hang.flight import clues_of, read_dumps
     from diag.hang.reason import reason
-    from diag.hang.rundir import clues_of_runs
+    from diag.hang.rundir import clues_of as clues_of_run
+    from diag.hang.rundir import ended_well, read_runs
     from diag.hang.signatures import anchors
     from diag.hang.text import read_logs
 
@@ -53,7 +55,10 @@ def investigate(paths: Iterable[str], progress: Callable[[int, int, str], None] 
     logs = read_logs(given, anchors(), progress)
     dumps = read_dumps([path for path in given if path != STDIN])
     found = clues_of(dumps, logs.world_size)
-    if not logs.paths and not dumps.paths:
+    runs = read_runs(given)
+    # Of a log beside the run it is not known which job it is of.
+    well = ended_well(runs[0]) if len(runs) == len(given) == 1 else None
+    if not logs.paths and not dumps.paths and well is None:
         raise DiagError(
             "neither a log nor a Flight Recorder dump is there",
             hint="give text logs of the ranks (NCCL_DEBUG=INFO), torchrun's output, or dumps; folders are searched",
@@ -62,5 +67,5 @@ def investigate(paths: Iterable[str], progress: Callable[[int, int, str], None] 
     # What is a dump is no text, which is no news of it.
     known = set(dumps.paths)
     logs = replace(logs, gaps=tuple(gap for gap in logs.gaps if gap[0] not in known))
-    runs = clues_of_runs([path for path in given if path != STDIN])
-    return Investigation(reason(logs, found, runs), logs, dumps)
+    from_runs = [clue for run in runs for clue in clues_of_run(run)]
+    return Investigation(reason(logs, found, from_runs, well), logs, dumps)

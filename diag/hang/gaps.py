@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 # How a reader begins what it says of a file that it read to the end. Everything else that names a file is a loss.
 EMPTY = "is empty"
 SHARES = "of each process the first and the last lines are kept"
@@ -13,3 +15,11 @@ _READ_WHOLLY = (EMPTY, SHARES, NO_RANK)
 def is_incomplete(reason: str) -> bool:
     """Whether a gap that names a file says that some of the file could not be read."""
     return not reason.startswith(_READ_WHOLLY)
+
+
+def by_reason(gaps: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The files ("" for a gap of no file) of each reason, as they come."""
+    found: dict[str, list[str]] = {}
+    for path, reason in gaps:
+        found.setdefault(reason, []).append(path)
+    return found

@@ -27,6 +27,7 @@ from diag.hang.rules import (
     slow,
     stacks,
 )
+from diag.hang.rundir import EndedWell
 from diag.hang.signatures import CLASSES
 from diag.hang.timeouts import Timeout, groups_of, timeouts_of
 from diag.hang.wording import headline, steps
@@ -58,9 +59,11 @@ class NoDumps:
     gaps: tuple[tuple[str, str], ...] = ()
 
 
-def reason(logs: Logs, dumps: DumpFindings | None = None, from_runs: Sequence[Clue] = ()) -> Triage:
+def reason(
+    logs: Logs, dumps: DumpFindings | None = None, from_runs: Sequence[Clue] = (), well: EndedWell | None = None
+) -> Triage:
     """The answer; "undetermined" with what is missing where no rule names a cause. ``from_runs``: what the records of
-    run directories say."""
+    run directories say; ``well``: of a run that is known to have ended well."""
     dumps = dumps or NoDumps()
     case = Case(logs)
     reports = case.once(timeouts_of)
@@ -72,6 +75,8 @@ def reason(logs: Logs, dumps: DumpFindings | None = None, from_runs: Sequence[Cl
         sure = confidence_of(chosen.cause, chosen.others)
         if sure.value >= (_SURE_ENOUGH_OF_DUMPS if chosen.cause.from_dumps else _SURE_ENOUGH):
             return _with_cause(case, chosen, chosen.cause, sure, reports, dumps)
+    if well is not None and not reports:
+        return _nothing_wrong(case, well, chosen, dumps)
     return _without(case, without_cause(case, reports), chosen, reports, dumps)
 
 
@@ -108,13 +113,11 @@ def _with_cause(
 
 def _without(case: Case, calm: Calm, chosen: Chosen, reports: Sequence[Timeout], dumps: DumpFindings) -> Triage:
     """No rule, or none that is sure enough: those are said as suspicions."""
-    suspects = [clue for clue in (chosen.cause, *chosen.others) if clue is not None]
+    suspects = _suspects(chosen)
     calm = replace(calm, fault_class="undetermined") if suspects and calm.fault_class == "healthy" else calm
     evidence: list[Evidence] = [line.evidence for line in calm.lines]
-    doubts = []
     for clue in suspects:
         evidence += clue.evidence[:2]
-        doubts.append(RuledOut(clue.fault_class, f"not sure enough ({clue.confidence:.0%}): {clue.note}"))
     collect = what_to_collect(case, bool(dumps.coverage), bool(reports)) if calm.fault_class != "healthy" else ()
     ranks = {c.rank for c in calm.culprits if c.rank is not None}
     return Triage(
@@ -123,12 +126,38 @@ def _without(case: Case, calm: Calm, chosen: Chosen, reports: Sequence[Timeout],
         headline=calm.headline,
         culprits=calm.culprits,
         evidence=tuple(dict.fromkeys(evidence))[:_MOST_EVIDENCE],
-        ruled_out=(*doubts, *_also_ruled_out(case, calm.fault_class, reports)),
+        ruled_out=(*_doubts(suspects), *_also_ruled_out(case, calm.fault_class, reports)),
         next_steps=(*steps(CLASSES[calm.fault_class], calm.culprits), *collect),
         victims=_victims(case, suspects, ranks, reports) if calm.fault_class != "healthy" else (),
         stacks=(*dumps.stacks, *stacks.shown(case, set())),
         coverage=_coverage(case, dumps, None),
         gaps=(*case.logs.gaps, *dumps.gaps),
+    )
+
+
+def _nothing_wrong(case: Case, well: EndedWell, chosen: Chosen, dumps: DumpFindings) -> Triage:
+    """What its logs warn of did not hold it up."""
+    return Triage(
+        fault_class="healthy",
+        confidence=well.confidence,
+        headline=well.headline,
+        culprits=(),
+        evidence=well.evidence,
+        ruled_out=_doubts(_suspects(chosen)),
+        next_steps=(),
+        victims=(),
+        coverage=_coverage(case, dumps, None),
+        gaps=(*case.logs.gaps, *dumps.gaps),
+    )
+
+
+def _suspects(chosen: Chosen) -> list[Clue]:
+    return [clue for clue in (chosen.cause, *chosen.others) if clue is not None]
+
+
+def _doubts(suspects: Sequence[Clue]) -> tuple[RuledOut, ...]:
+    return tuple(
+        RuledOut(clue.fault_class, f"not sure enough ({clue.confidence:.0%}): {clue.note}") for clue in suspects
     )
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.formatting import counted, listing, spaced, visible
+from diag.hang.gaps import by_reason
 from diag.hang.model import Culprit, Evidence, Stack, Triage
 from diag.hang.wording import who
 from diag.report.cells import report_console
@@ -90,12 +91,9 @@ def print_triage(triage: Triage, console: Console | None = None) -> None:
 
 def _gaps(gaps: Sequence[tuple[str, str]]) -> list[str]:
     """A line for each reason: with the file, or the first and how many more."""
-    by_reason: dict[str, list[str]] = {}
-    for path, reason in gaps:
-        by_reason.setdefault(reason, []).append(path)
     return [
         f"{paths[0]}{f' and {len(paths) - 1} more' if len(paths) > 1 else ''}: {reason}" if paths[0] else reason
-        for reason, paths in by_reason.items()
+        for reason, paths in by_reason(gaps).items()
     ]
 
 

@@ -10,7 +10,6 @@ from diag.api import compare_runs, open_run
 from diag.app.figures import compare as figures
 from diag.app.formatting import plain
 from diag.app.theme import LIGHT
-from diag.app.views.compare import inside
 from diag.model import Kind
 from tests.app.runs import write_run
 from tests.app.shown import metrics, shown, text
@@ -66,13 +65,8 @@ def test_not_comparable_because(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     assert plain("one ran on 3 ranks, the other on 2") in text(test)
 
 
-def test_no_path_leads_out_of_the_folder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_out_of_the_folder_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(tmp_path / "secret")
-    (folder / "link").symlink_to(tmp_path / "secret")
-    assert inside(folder, "fast") == (folder / "fast").resolve()
-    assert inside(folder, str(folder / "fast")) == (folder / "fast").resolve()
-    for typed in ("../secret", str(tmp_path / "secret"), "link", "/etc", "fast/../../secret", "a\0b"):
-        assert inside(folder, typed) is None
     test = shown("compare", folder / "fast", monkeypatch, folder, **{"with": "another path …", "path": "../secret"})
     assert plain("../secret: not in") in text(test)
     assert not test.metric

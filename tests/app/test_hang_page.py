@@ -14,6 +14,7 @@ from diag.hang.api import investigate
 from diag.hang.groups import At, places_of
 from tests.app.shown import text
 from tests.hang.corpus import case
+from tests.hang.rundir.test_well import manifest, run_of
 
 ROOT = Path(__file__).parents[1] / "hang" / "captured"
 
@@ -55,6 +56,20 @@ def test_the_page_says_what_the_triage_says(tmp_path: Path, monkeypatch: pytest.
         assert plain(one.because) in said
     for sentence in found.coverage:
         assert plain(sentence) in said
+    assert "What to do" in said
+
+
+def test_a_run_that_ended_well_has_nothing_to_triage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = run_of(tmp_path)
+    said = text(shown(tmp_path, layout.root, monkeypatch))
+    assert "The run ended well" in said
+    assert ":green-badge[" in said
+    for asked_for in ("What to do", "Who is where", "undetermined"):
+        assert asked_for not in said
+    manifest(layout, exit_code=None)
+    said = text(shown(tmp_path, layout.root, monkeypatch))
+    assert "ended well" not in said
+    assert "undetermined" in said
     assert "What to do" in said
 
 

@@ -83,8 +83,12 @@ def test_a_run_on_a_cpu_has_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     test = shown("kernels", run, monkeypatch)
     assert test.title[0].value == "Operators and modules"
     assert test.dataframe[0].value["Name"].tolist()[0] == found.kernels.rows[0].name
-    assert metrics(test)["MFU"] == "unknown"
+    assert "MFU" not in metrics(test)  # a sentence instead of a box with "unknown"
+    assert "MFU and HFU not known" in text(test)
     assert plain(found.efficiency.mfu.reason) in text(test)
+    assert all(row.bound == Bound.UNKNOWN for row in found.kernels.rows)
+    assert "Bound by" not in test.dataframe[0].proto.column_order  # would be a column of dashes
+    assert "TFLOP/s" in test.dataframe[0].proto.column_order
 
 
 def test_without_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,15 @@
 
 import json
 import os
+import time
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from diag.api import open_run, state_of
+from diag.api import Result, open_run, state_of
 from diag.app.facts import metrics
 from diag.app.formatting import plain
 from diag.app.run_view import view_of
@@ -47,6 +50,31 @@ def test_new_steps_are_on_the_page_when_it_is_drawn_again(tmp_path: Path, monkey
     assert not test.exception
     assert "10 of 12" in said(test).replace("\u00a0", " ")
     assert plain("step 11") in said(test)
+
+
+@pytest.mark.parametrize(("waited", "shown"), [(False, "6 of 8"), (True, "10 of 12")])
+def test_steps_that_come_during_the_analysis_are_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waited: bool, shown: str
+) -> None:
+    """Not at once, or a run that trains faster than it is analysed would be analysed all the time."""
+    run = unended(write_run(tmp_path / "run", slow_data_ms={1: 40}))
+    whole = {rank: files.steps.read_text() for rank, files in RunLayout(run).ranks().items()}
+    cut(run, 8)
+
+    def slow(path: Path) -> Result:
+        found = open_run(path)
+        for rank, files in RunLayout(run).ranks().items():
+            if files.steps.read_text() != whole[rank]:
+                changed = files.steps.stat().st_mtime_ns
+                files.steps.write_text(whole[rank])
+                os.utime(files.steps, ns=(changed + 10**6, changed + 10**6))
+        return found
+
+    hours = count(0, 3600)
+    clock = (lambda: next(hours)) if waited else time.monotonic
+    monkeypatch.setattr("diag.app.opening.open_run", slow)
+    monkeypatch.setattr("diag.app.views.live.time", SimpleNamespace(monotonic=clock, time=time.time))
+    assert shown in said(page(run, monkeypatch)).replace("\u00a0", " ")
 
 
 def test_a_run_without_a_step_yet_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Pictures of every page of the dashboard, light and dark: ``python -m tests.browser.screenshots FOLDER [RUN]``.
 
-For people to look at; nothing is compared. The two in the README are the tops of two of them:
+For people to look at; nothing is compared. Without RUN (or a folder of runs) the pages are those of a folder in which
+each has something to show, with some states of them besides. The two in the README are the tops of two of them:
 ``python -m tests.browser.screenshots --readme app/screenshots``.
 """
 
@@ -8,6 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,16 +18,28 @@ from playwright.sync_api import Page
 
 from diag.serve import SAMPLES
 from tests.app.served import dashboard
-from tests.browser.chromium import Scheme, chromium, visit
+from tests.browser import pictured
+from tests.browser.chromium import PATIENCE_MS, Scheme, chromium, visit
 
 _SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 _TALLEST = 6000  # pixels
+# Pages in another state than the one they open in: name of the picture, and address.
+_STATES = {
+    "overview-healthy": "?run=ddp-healthy",
+    "overview-baseline": "?run=fsdp2-straggler-rank0&baseline=fsdp2-root-only",
+    "timeline-step": f"timeline?run={pictured.RUN}&step=10",
+    "compare-other": "compare?run=fsdp2-slow-link-rank1&with=fsdp2-not-overlapped",
+    "hang-hung": f"hang?run={pictured.RUN}&logs=path&path={pictured.HUNG}",
+    "hang-refused": f"hang?run={pictured.RUN}&logs=path&path=../elsewhere",
+    "what-if-nothing": "what-if?run=ddp-healthy",
+}
 # Of the README: page, scheme, height. The path is shown on the page, so it is a relative one.
 _README: tuple[tuple[str, Scheme, int], ...] = (("overview", "light", 1000), ("timeline", "dark", 1230))
 
 
-def take(folder: Path, run: Path) -> list[Path]:
-    """Writes ``PAGE-SCHEME.png`` for each page; the paths, in the order of the navigation."""
+def take(folder: Path, run: Path, query: str = "", states: Mapping[str, str] | None = None) -> list[Path]:
+    """Writes ``PAGE-SCHEME.png`` for each page; the paths, in the order of the navigation. ``query``: of all their
+    addresses; ``states``: names and addresses of further pictures."""
     folder.mkdir(parents=True, exist_ok=True)
     taken = []
     with dashboard(run) as (_, port), chromium() as browser:
@@ -32,11 +47,12 @@ def take(folder: Path, run: Path) -> list[Path]:
         for scheme in _SCHEMES:
             with visit(browser, scheme) as found:
                 found.open(address, until="Confidence")
-                for path in _pages(found.page):
+                pages = {path or "overview": f"{path}{query}" for path in _pages(found.page)}
+                for name, path in {**pages, **(states or {})}.items():
                     found.page.goto(f"{address}/{path}")
-                    found.page.get_by_test_id("stHeading").first.wait_for(timeout=60_000)
+                    found.page.get_by_test_id("stHeading").first.wait_for(timeout=PATIENCE_MS)
                     found.settle()
-                    file = folder / f"{path or 'overview'}-{scheme}.png"
+                    file = folder / f"{name}-{scheme}.png"
                     _whole(found.page, file)
                     taken.append(file)
     return taken
@@ -75,6 +91,9 @@ if __name__ == "__main__":
     sample = Path(os.path.relpath(SAMPLES)) / "fsdp2-straggler-rank0"
     if sys.argv[1] == "--readme":
         print(*take_for_readme(Path(sys.argv[2]), sample), sep="\n")
+    elif len(sys.argv) > 2:
+        print(*take(Path(sys.argv[1]), Path(sys.argv[2])), sep="\n")
     else:
-        # A folder of runs: one alone has no pages of comparison and of runs.
-        print(*take(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else sample.parent), sep="\n")
+        with tempfile.TemporaryDirectory(prefix="diag-pictures-") as kept:
+            runs = pictured.write(Path(kept) / "small-model")
+            print(*take(Path(sys.argv[1]), runs, f"?run={pictured.RUN}", _STATES), sep="\n")

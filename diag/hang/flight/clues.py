@@ -119,7 +119,8 @@ def _waiter(board: Board, waits: Waits, rank: int) -> tuple[Evidence, ...]:
 def _roots_note(waits: Waits) -> str:
     parts = []
     if waits.absent:
-        parts.append(f"{listed(waits.absent)} did not call what others wait in, waiting for nothing in a collective")
+        itself = "was in no collective itself" if len(waits.absent) == 1 else "were in no collective themselves"
+        parts.append(f"{listed(waits.absent)} did not call what others wait in, and {itself}")
     if waits.stopped:
         parts.append(
             f"{listed(waits.stopped)} did not finish collectives that peers in them finished: the device, or the "

@@ -9,8 +9,9 @@ from diag.collectors.layout import RunLayout
 from diag.hang.model import Clue
 from diag.hang.rundir import calls, ends, standstill
 from diag.hang.rundir.read import Rundir, read_run
+from diag.hang.rundir.well import EndedWell, ended_well
 
-__all__ = ["Rundir", "clues_of", "clues_of_runs", "read_run"]
+__all__ = ["EndedWell", "Rundir", "clues_of", "ended_well", "read_runs"]
 
 
 def clues_of(run: Rundir) -> tuple[Clue, ...]:
@@ -19,11 +20,7 @@ def clues_of(run: Rundir) -> tuple[Clue, ...]:
     return (*mismatches, *ends.clues(run, explained=bool(mismatches)), *standstill.clues(run))
 
 
-def clues_of_runs(paths: Iterable[str]) -> tuple[Clue, ...]:
-    """Of every given path that is a run directory of this project."""
-    return tuple(
-        clue
-        for path in paths
-        if path != "-" and (layout := RunLayout(Path(path))).manifest.is_file() and layout.ranks()
-        for clue in clues_of(read_run(layout))
-    )
+def read_runs(paths: Iterable[str]) -> tuple[Rundir, ...]:
+    """Those of the given paths that are run directories of this project."""
+    layouts = (RunLayout(Path(path)) for path in paths if path != "-")
+    return tuple(read_run(layout) for layout in layouts if layout.manifest.is_file() and layout.ranks())

@@ -64,22 +64,27 @@ class Rank:
 
 @dataclass(frozen=True)
 class Rundir:
-    """``asked``: (number, why) of the launcher's last request; None where it never asked."""
+    """``asked``: (number, why) of the launcher's last request; None where it never asked. ``exit_code``: None while it
+    trains, and where the launcher was killed."""
 
+    manifest: Path
     ranks: Mapping[int, Rank]
     world_size: int | None
     asked: tuple[int, str] | None = None
+    exit_code: int | None = None
 
 
 def read_run(layout: RunLayout) -> Rundir:
     about, asked = _document(layout.manifest), _document(layout.asked)
     exits = _exits(layout.exits)
-    size, number = about.get("world_size"), asked.get("number")
+    size, number, code = about.get("world_size"), asked.get("number"), about.get("exit_code")
     ranks = {rank: _rank(rank, files, exits.get(rank)) for rank, files in layout.ranks().items()}
     return Rundir(
+        manifest=layout.manifest,
         ranks=ranks,
         world_size=size if isinstance(size, int) and size > 0 else None,
         asked=(number, str(asked.get("why"))) if isinstance(number, int) else None,
+        exit_code=code if isinstance(code, int) and not isinstance(code, bool) else None,
     )
 
 

@@ -26,12 +26,16 @@ from diag.collectors.records import (
     RankRecord,
 )
 from diag.hang.model import Clue
-from diag.hang.rundir import clues_of_runs
+from diag.hang.rundir import clues_of, read_runs
 
 # A step of FSDP2 on two units: (operation, bytes).
 STEP = (("all_gather", 400), ("all_gather", 900), ("reduce_scatter", 900), ("reduce_scatter", 400), ("all_reduce", 4))
 DONE = 3  # whole steps before the one that goes wrong
 Calls = Sequence[tuple[str, int]]
+
+
+def clues_of_runs(paths: Sequence[str]) -> list[Clue]:
+    return [clue for run in read_runs(paths) for clue in clues_of(run)]
 
 
 @dataclass
@@ -98,7 +102,7 @@ def clues(folder: Path, told: Mapping[int, Told], why: str | None = HANG, before
             failed_in=one.failed_in,
         )
         files.heartbeat.write_bytes(encode(beat))
-    return list(clues_of_runs([str(layout.root)]))
+    return clues_of_runs([str(layout.root)])
 
 
 def answer(found: list[Clue]) -> tuple[str, list[int | None], tuple[int, ...]]:
@@ -241,4 +245,4 @@ def test_damaged_files_of_the_run(tmp_path: Path) -> None:
     for content in (b"", b"{", b'[{"rank": "x"}, 3]', b'{"a": 1}'):
         layout.exits.write_bytes(content)
         layout.asked.write_bytes(content)
-        assert clues_of_runs([str(layout.root), "-", str(tmp_path / "none")]) == ()
+        assert clues_of_runs([str(layout.root), "-", str(tmp_path / "none")]) == []

@@ -1,0 +1,115 @@
+"""A run that ended well is said to have ended well, by the command and as JSON; any other is judged as it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from diag.collectors.files import encode
+from diag.collectors.layout import RunLayout
+from diag.collectors.manifest import update_manifest
+from diag.collectors.records import FAILED, Heartbeat, RankExit, RankRecord
+from diag.hang.api import triage
+from tests.command import diag
+
+NCCL_WARNS = "node1:10:11 [0] misc/socket.cc:99 NCCL WARN something that no signature knows\n"
+OUT_OF_MEMORY = "node1:10:11 [0] include/alloc.h:99 NCCL WARN Cuda failure 2 'out of memory'\n"
+
+
+def run_of(folder: Path, ranks: int = 2, steps: int = 16) -> RunLayout:
+    """A run whose ranks all came to the end of the training, as the collectors and the launcher leave it."""
+    layout = RunLayout(folder / "run")
+    update_manifest(layout, world_size=ranks, exit_code=0)
+    for rank in range(ranks):
+        files = layout.rank(rank)
+        files.folder.mkdir(parents=True)
+        files.identity.write_bytes(encode(RankRecord(rank, rank, ranks, "node1", 100 + rank, "", 0, 0, "cpu")))
+        files.stdout.write_text("step 1 loss 2.0\n")
+        files.heartbeat.write_bytes(encode(Heartbeat(1, 1, steps - 1, "done", done=True, steps=steps)))
+    return layout
+
+
+def beat(layout: RunLayout, rank: int, **changes: object) -> None:
+    file = layout.rank(rank).heartbeat
+    file.write_text(json.dumps({**json.loads(file.read_bytes()), **changes}))
+
+
+def manifest(layout: RunLayout, **changes: object) -> None:
+    layout.manifest.write_text(json.dumps({**json.loads(layout.manifest.read_bytes()), **changes}))
+
+
+@pytest.mark.parametrize(("ranks", "who"), [(1, "the only rank"), (2, "all 2 ranks")])
+def test_a_run_that_ended_well(tmp_path: Path, ranks: int, who: str) -> None:
+    found = triage([str(run_of(tmp_path, ranks).root)])
+    assert found.fault_class == "healthy"
+    assert found.headline == (
+        f"The run ended well: {who} came to the end of the training, after step 15, with exit code 0. "
+        "There is nothing to triage."
+    )
+    assert (found.culprits, found.victims, found.next_steps) == ((), (), ())
+    assert [Path(one.path).name for one in found.evidence] == ["manifest.json", *["heartbeat.json"] * ranks]
+
+
+def test_the_command_says_the_same(tmp_path: Path) -> None:
+    run = run_of(tmp_path).root
+    found = triage([str(run)])
+    ended = diag("triage", run, "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["verdict"] == {
+        "fault_class": "healthy", "confidence": found.confidence, "headline": found.headline,
+    }  # fmt: skip
+    text = " ".join(diag("triage", run).stdout.split())
+    assert found.headline in text
+    assert "Next" not in text
+
+
+def test_it_needs_no_log(tmp_path: Path) -> None:
+    layout = run_of(tmp_path)
+    for rank in range(2):
+        layout.rank(rank).stdout.unlink()
+    assert triage([str(layout.root)]).fault_class == "healthy"
+
+
+def test_a_warning_did_not_hold_it_up(tmp_path: Path) -> None:
+    layout = run_of(tmp_path)
+    layout.rank(0).log.write_text(NCCL_WARNS)
+    assert triage([str(layout.root)]).fault_class == "healthy"
+
+
+def test_a_cause_that_a_log_names_is_told(tmp_path: Path) -> None:
+    layout = run_of(tmp_path)
+    layout.rank(0).log.write_text(OUT_OF_MEMORY)
+    assert triage([str(layout.root)]).fault_class == "cuda_oom"
+
+
+UNKNOWN: dict[str, Callable[[RunLayout], object]] = {
+    "still training": lambda run: manifest(run, exit_code=None),
+    "failed": lambda run: manifest(run, exit_code=1),
+    "no exit code at all": lambda run: run.manifest.write_text(json.dumps({"world_size": 2})),
+    "another node is not done": lambda run: beat(run, 1, done=False, phase="forward"),
+    "a rank raised": lambda run: beat(run, 1, phase=f"{FAILED}ValueError", failed_in="forward"),
+    "a rank left no heartbeat": lambda run: run.rank(1).heartbeat.unlink(),
+    "a rank is missing": lambda run: manifest(run, world_size=3),
+    "world size unknown": lambda run: manifest(run, world_size=None),
+    "a record of an exit": lambda run: run.exits.write_text(json.dumps([asdict(RankExit(1, -15))])),
+    "a damaged heartbeat": lambda run: run.rank(1).heartbeat.write_bytes(b"{"),
+}
+
+
+@pytest.mark.parametrize("spoil", UNKNOWN.values(), ids=UNKNOWN)
+def test_where_it_is_not_known_nothing_is_claimed(tmp_path: Path, spoil: Callable[[RunLayout], object]) -> None:
+    layout = run_of(tmp_path)
+    spoil(layout)
+    found = triage([str(layout.root)])
+    assert found.fault_class == "undetermined"
+    assert "ended well" not in found.headline
+
+
+def test_a_log_beside_the_run_may_be_of_another_job(tmp_path: Path) -> None:
+    (tmp_path / "other.log").write_text("step 1 loss 2.0\n")
+    found = triage([str(run_of(tmp_path).root), str(tmp_path / "other.log")])
+    assert found.fault_class == "undetermined"
