@@ -132,7 +132,7 @@ def _models(before: Manifest, after: Manifest) -> list[str]:
 
 
 def _text(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return "(the default)" if value is None else f"{value:,}" if type(value) is int else str(value)
 
 
 def _tokens(tables: Tables) -> int:
@@ -170,5 +170,5 @@ def _settings(before: Manifest | None, after: Manifest | None) -> list[str]:
     for name in sorted({*before.trainer, *after.trainer} - skipped):
         own, theirs = before.trainer.get(name), after.trainer.get(name)
         if own != theirs:
-            found.append(f"{name.replace('_', ' ')} {own} and {theirs}")
+            found.append(f"{name.replace('_', ' ')} {_text(own)} and {_text(theirs)}")
     return found
