@@ -12,6 +12,7 @@ import typer
 from diag.cli.analyze import analyze
 from diag.cli.dashboard import dashboard
 from diag.cli.open import open_trace
+from diag.cli.plan import plan
 from diag.cli.report import report
 from diag.cli.run import run
 from diag.cli.triage import triage
@@ -49,6 +50,7 @@ app.command()(run)
 app.command()(analyze)
 app.command()(report)
 app.command()(triage)
+app.command()(plan)
 app.command()(dashboard)
 app.command("open")(open_trace)
 app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(tune)

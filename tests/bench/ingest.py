@@ -27,10 +27,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 try:
-    from tests.bench._measure import Cost, measured, median_of, python, repeated
+    from tests.bench._measure import Cost, measured, median_of, python
     from tests.bench._tiled import write_ranks, write_tiled
 except ModuleNotFoundError:  # run as a script: its own folder is on the path, the checkout is not
-    from _measure import Cost, measured, median_of, python, repeated
+    from _measure import Cost, measured, median_of, python
     from _tiled import write_ranks, write_tiled
 
 HERE = Path(__file__).resolve().parent
@@ -75,25 +75,26 @@ def compile_own() -> None:
             compileall.compile_dir(folder, quiet=1)
 
 
-def measure(one: Input, tools: list[str], repeats: int) -> dict[str, Cost]:
-    """Of each tool that this input is for; the long ones (HTA) once."""
-    found: dict[str, Cost] = {}
-    if "diag cold" in tools:
-        cold, warm = [], []
-        for _ in range(repeats):
-            with tempfile.TemporaryDirectory() as cache:
-                cold.append(analyze(one.path, cache))
-                if "diag warm" in tools:
-                    warm.append(analyze(one.path, cache))
-        for tool, costs in (("diag cold", cold), ("diag warm", warm)):
-            if costs:
-                found[tool] = next((cost for cost in costs if cost.failed), None) or median_of(costs)
+def measure(one: Input, tools: list[str], repeats: int) -> dict[str, list[Cost]]:
+    """Of each tool that this input is for, in turns: the machine may be another one a minute later."""
+    found: dict[str, list[Cost]] = {tool: [] for tool in TOOLS if tool in tools and tool in one.tools}
+    if "diag cold" not in found:  # which leaves what the warm one reads
+        found.pop("diag warm", None)
     files = sorted(one.path.iterdir()) if one.path.is_dir() else [one.path]
-    if "floor" in tools and "floor" in one.tools:
-        found["floor"] = repeated(repeats, python(HERE / "_floor.py", *files))
-    if "hta" in tools and "hta" in one.tools:
-        found["hta"] = measured(python(HERE / "_hta.py", one.path))
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory() as cache:
+            for tool, costs in found.items():
+                if tool.startswith("diag"):  # cold, then warm
+                    costs.append(analyze(one.path, cache))
+        if "floor" in found:
+            found["floor"].append(measured(python(HERE / "_floor.py", *files)))
+        if "hta" in found:
+            found["hta"].append(measured(python(HERE / "_hta.py", one.path)))
     return found
+
+
+def medians(rounds: dict[str, list[Cost]]) -> dict[str, Cost]:
+    return {tool: next((c for c in costs if c.failed), None) or median_of(costs) for tool, costs in rounds.items()}
 
 
 def analyze(path: Path, cache: str) -> Cost:
@@ -103,7 +104,8 @@ def analyze(path: Path, cache: str) -> Cost:
 # -- what is printed ---------------------------------------------------------------------------------------------------
 
 
-def report(one: Input, costs: dict[str, Cost]) -> None:
+def report(one: Input, rounds: dict[str, list[Cost]]) -> None:
+    costs = medians(rounds)
     print(f"\n{one.name}: {one.events:,} events, {one.mb:,.0f} MB on disk or unpacked")
     print(f"  {'':<10}{'wall s':>9}{'CPU s':>9}{'RSS MB':>9}{'tree MB':>9}{'at most':>9}{'CPU us/event':>14}")
     for tool, cost in costs.items():
@@ -115,7 +117,10 @@ def report(one: Input, costs: dict[str, Cost]) -> None:
             f"{cost.tree_most_mb:>9.0f}{cost.cpu_s / one.events * 1e6:>14.2f}"
         )
     for title, ratio in ratios(costs).items():
-        print(f"  {title:<22}" + "  ".join(f"{key} {value:.2f}" for key, value in ratio.items()))
+        above, below = ([cost.cpu_s for cost in rounds[tool]] for tool in title.split(" / "))
+        each = sorted(a / b for a, b in zip(above, below, strict=True))
+        spread = f"  (cpu {each[0]:.2f} to {each[-1]:.2f} in {len(each)} rounds)" if len(each) > 1 else ""
+        print(f"  {title:<22}" + "  ".join(f"{key} {value:.2f}" for key, value in ratio.items()) + spread)
 
 
 def ratios(costs: dict[str, Cost]) -> dict[str, dict[str, float]]:
@@ -157,7 +162,7 @@ def options_of() -> argparse.Namespace:
     parser.add_argument("--events", type=int, nargs="*", default=[1_000_000, 5_000_000])
     parser.add_argument("--ranks", type=int, default=64, help="0: no folder of ranks")
     parser.add_argument("--rank-copies", type=int, default=1, help="how often each rank's trace is repeated")
-    parser.add_argument("--repeats", type=int, default=1, help="medians of so many runs; HTA runs once")
+    parser.add_argument("--repeats", type=int, default=1, help="medians of so many rounds of all tools")
     parser.add_argument("--skip", nargs="*", default=[], choices=TOOLS)
     parser.add_argument("--keep", type=Path, help="where the traces are made and left; without: a temporary folder")
     parser.add_argument("--source", type=Path, help="the trace to repeat")
@@ -188,9 +193,9 @@ def main() -> None:
             inputs = maker.submit(make_inputs, folder, options).result()
         print(f"made in {time.perf_counter() - begin:.0f} s; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
         for one in inputs:
-            costs = measure(one, tools, options.repeats)
-            results.append((one, costs))
-            report(one, costs)
+            rounds = measure(one, tools, options.repeats)
+            results.append((one, medians(rounds)))
+            report(one, rounds)
     more = growth(results)
     if more:
         print("\nCPU time an event in the largest file against the smallest (1: linear), and their RSS:")

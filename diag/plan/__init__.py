@@ -1,0 +1,1 @@
+"""What a training will need before it is booked: memory, communication, devices. Formulas, nothing measured."""

@@ -1,0 +1,99 @@
+"""The devices that a training is to run on: memory, arithmetic, links."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from diag.attribution.peaks import peak_of
+from diag.errors import DiagError
+
+
+class Gpu(Struct, frozen=True):
+    """A device by the name that people order it by. ``within_gb_s``: what collectives reach between the GPUs of a host,
+    each way and for each of them (bus bandwidth)."""
+
+    name: str
+    memory_gb: float
+    driver_name: str
+    within_gb_s: float
+
+
+# Capacities are the vendors'. Bandwidths are three quarters of one direction of the links (NVLink 2 to 5, Infinity
+# Fabric, PCIe 3 to 5), which is what nccl-tests and rccl-tests print for large all-reduces: a default, to be replaced
+# by what diag analyze measures (--within).
+GPUS = {
+    gpu.name: gpu
+    for gpu in (
+        Gpu("V100-32", 32, "Tesla V100-SXM2-32GB", 112),
+        Gpu("A100-40", 40, "NVIDIA A100-SXM4-40GB", 225),
+        Gpu("A100-80", 80, "NVIDIA A100-SXM4-80GB", 225),
+        Gpu("H100", 80, "NVIDIA H100 80GB HBM3", 337),
+        Gpu("H100-PCIe", 80, "NVIDIA H100 PCIe", 48),
+        Gpu("H200", 141, "NVIDIA H200", 337),
+        Gpu("B200", 192, "NVIDIA B200", 675),
+        Gpu("L4", 24, "NVIDIA L4", 24),
+        Gpu("L40S", 48, "NVIDIA L40S", 24),
+        Gpu("A10G", 24, "NVIDIA A10G", 12),
+        Gpu("RTX4090", 24, "NVIDIA GeForce RTX 4090", 12),
+        Gpu("MI250X", 64, "AMD Instinct MI250X", 75),
+        Gpu("MI300X", 192, "AMD Instinct MI300X", 336),
+    )
+}
+ACROSS_GB_S = 40.0  # a 400 Gbit/s adapter for each GPU reaches about that
+
+
+class Cluster(Struct, frozen=True):
+    """``memory``: bytes of a GPU. Bandwidths in bytes a second for each GPU; ``tflop_s``: dense bf16."""
+
+    gpus: int
+    per_host: int
+    memory: int
+    tflop_s: float | None
+    within: float
+    across: float
+    gpu: str = ""
+
+    @property
+    def hosts(self) -> int:
+        return -(-self.gpus // self.per_host)
+
+    def bandwidth(self, ranks: int) -> float:
+        """Of a collective among so many neighbouring ranks: that of the slowest link on its way."""
+        return self.within if ranks <= self.per_host else min(self.within, self.across)
+
+
+def cluster_of(
+    gpus: int,
+    gpu: str | None,
+    *,
+    per_host: int = 8,
+    memory_gb: float | None = None,
+    within_gb_s: float | None = None,
+    across_gb_s: float | None = None,
+) -> Cluster:
+    """From a GPU's name and numbers, which go before what is known of it. DiagError for a name that is not known, or
+    numbers that are none."""
+    found = _gpu(gpu) if gpu else None
+    memory = memory_gb if memory_gb is not None else found.memory_gb if found else 80.0
+    within = within_gb_s if within_gb_s is not None else found.within_gb_s if found else GPUS["A100-80"].within_gb_s
+    across = across_gb_s if across_gb_s is not None else ACROSS_GB_S
+    given = {"--gpus": gpus, "--per-host": per_host, "--memory": memory, "--within": within, "--across": across}
+    for name, value in given.items():
+        if not 0 < value < float("inf"):
+            raise DiagError(f"{name} {value:g}: give a number above 0")
+    peak = peak_of(found.driver_name) if found else None
+    return Cluster(
+        gpus, min(per_host, gpus), round(memory * 1e9), peak.tflop_s if peak else None, within * 1e9, across * 1e9,
+        found.name if found else "",
+    )  # fmt: skip
+
+
+def _gpu(name: str) -> Gpu:
+    found = next((gpu for gpu in GPUS.values() if _plain(gpu.name) == _plain(name)), None)
+    if found is None:
+        raise DiagError(f"--gpu: no device called {name!r}", hint=f"one of {', '.join(GPUS)}; or give --memory alone")
+    return found
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace(" ", "")

@@ -1,0 +1,242 @@
+"""The size of a decoder: parameters by component, from its numbers, a preset's name or a Hugging Face config.json."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from diag.errors import DiagError
+
+_MOST_BYTES = 1 << 20  # of a config.json
+_SUFFIX = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+
+
+class Shape(Struct, frozen=True):
+    """A decoder-only transformer. ``experts`` MLPs stand side by side in each block, of which a token passes
+    ``experts_used``; ``biases``: of linear layers and norms; ``qkv_biases``: of the three projections only."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    ffn: int
+    vocab: int
+    gated: bool = True  # three matrices in the MLP (SwiGLU, GeGLU), or two
+    tied: bool = False  # the output projection is the table of the tokens
+    biases: bool = False
+    qkv_biases: bool = False
+    qk_norms: bool = False  # norms of each head's queries and keys
+    positions: int = 0  # learned ones
+    experts: int = 1
+    experts_used: int = 1
+
+    @property
+    def attention(self) -> int:
+        """Parameters of one block's attention."""
+        queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size
+        found = self.hidden * (queries + 2 * keys) + queries * self.hidden
+        if self.biases or self.qkv_biases:
+            found += queries + 2 * keys
+        if self.qk_norms:
+            found += 2 * self.head_size
+        return found + (self.hidden if self.biases else 0)
+
+    @property
+    def expert(self) -> int:
+        """Parameters of one MLP."""
+        found = (3 if self.gated else 2) * self.hidden * self.ffn
+        return found + (self.ffn * (2 if self.gated else 1) + self.hidden if self.biases else 0)
+
+    @property
+    def mlp(self) -> int:
+        """Parameters of one block's MLPs, with what chooses among them."""
+        return self.experts * self.expert + (self.experts * self.hidden if self.experts > 1 else 0)
+
+    @property
+    def norm(self) -> int:
+        return self.hidden * (2 if self.biases else 1)
+
+    @property
+    def block(self) -> int:
+        """Parameters of one block: attention, MLP and the two norms."""
+        return self.attention + self.mlp + 2 * self.norm
+
+    @property
+    def table(self) -> int:
+        """Parameters of the tokens' table and of learned positions."""
+        return (self.vocab + self.positions) * self.hidden
+
+    @property
+    def head(self) -> int:
+        """Parameters of the output projection: none where the table serves for it."""
+        return 0 if self.tied else self.vocab * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        return self.table + self.layers * self.block + self.norm + self.head
+
+    @property
+    def multiplied(self) -> int:
+        """The weights that a token is multiplied with: those of linear layers, of the experts it passes, and of the
+        output projection."""
+        queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size
+        attention = self.hidden * (2 * queries + 2 * keys)
+        mlp = self.experts_used * (3 if self.gated else 2) * self.hidden * self.ffn
+        return self.layers * (attention + mlp) + self.vocab * self.hidden
+
+    def flops_per_token(self, seq_len: int) -> int:
+        """Forward and backward: 6 a weight and 12 x layers x width of attention x length; causality is not discounted
+        and recomputation not counted (torchtitan, PaLM)."""
+        return 6 * self.multiplied + 12 * self.layers * self.heads * self.head_size * seq_len
+
+
+def _llama(name: str, layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, **other: Any) -> Shape:
+    return Shape(name, layers, hidden, heads, kv_heads, hidden // heads, ffn, vocab, **other)
+
+
+def _gpt2(name: str, layers: int, hidden: int, heads: int) -> Shape:
+    return _llama(
+        name, layers, hidden, heads, heads, 4 * hidden, 50_257, gated=False, tied=True, biases=True, positions=1024
+    )
+
+
+PRESETS: dict[str, Shape] = {
+    shape.name: shape
+    for shape in (
+        _gpt2("gpt2", 12, 768, 12),
+        _gpt2("gpt2-medium", 24, 1024, 16),
+        _gpt2("gpt2-large", 36, 1280, 20),
+        _gpt2("gpt2-xl", 48, 1600, 25),
+        _llama("llama-2-7b", 32, 4096, 32, 32, 11_008, 32_000),
+        _llama("llama-2-13b", 40, 5120, 40, 40, 13_824, 32_000),
+        _llama("llama-2-70b", 80, 8192, 64, 8, 28_672, 32_000),
+        _llama("llama-3-8b", 32, 4096, 32, 8, 14_336, 128_256),
+        _llama("llama-3-70b", 80, 8192, 64, 8, 28_672, 128_256),
+        _llama("llama-3-405b", 126, 16_384, 128, 8, 53_248, 128_256),
+        _llama("mistral-7b", 32, 4096, 32, 8, 14_336, 32_000),
+        _llama("mixtral-8x7b", 32, 4096, 32, 8, 14_336, 32_000, experts=8, experts_used=2),
+        _llama("qwen2.5-7b", 28, 3584, 28, 4, 18_944, 152_064, qkv_biases=True),
+        _llama("qwen2.5-32b", 64, 5120, 40, 8, 27_648, 152_064, qkv_biases=True),
+        _llama("qwen2.5-72b", 80, 8192, 64, 8, 29_568, 152_064, qkv_biases=True),
+    )
+}
+
+
+class Size(Struct, frozen=True):
+    """A model of which only the number of parameters is known, or its whole ``shape``."""
+
+    name: str
+    parameters: int
+    shape: Shape | None = None
+
+
+def size_of(model: str) -> Size:
+    """A model by a preset's name, by its number of parameters ("7B", "350M", "1.5e9") or by the path of a Hugging Face
+    config.json. DiagError where it is none of them, or the file describes none that is known here."""
+    preset = PRESETS.get(model.lower())
+    if preset is not None:
+        return Size(preset.name, preset.parameters, preset)
+    number = parameters_of(model)
+    if number is not None:
+        return Size(model, number)
+    path = Path(model)
+    if path.is_dir() and (path / "config.json").is_file():
+        path /= "config.json"
+    if path.is_file():
+        shape = read_config(path)
+        return Size(shape.name, shape.parameters, shape)
+    raise DiagError(
+        f"no such model: {model}",
+        hint=f"give a number of parameters (7B), a Hugging Face config.json, or one of {', '.join(PRESETS)}",
+    )
+
+
+def parameters_of(text: str) -> int | None:
+    """ "7B", "350m", "1.5e9" as a number; None for anything else."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d{1,2})?)([kmbt]?)", text.strip().lower().replace("_", ""))
+    return round(float(found[1]) * _SUFFIX.get(found[2], 1)) or None if found else None
+
+
+# -- Hugging Face ------------------------------------------------------------------------------------------------------
+
+_GATED = {"llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "smollm3", "phi3"}
+# Of types that say in their code, not in config.json, that projections of queries, keys and values have biases.
+_QKV_BIASES = {"qwen2"}
+# Other names for the same numbers.
+_NAMES = {
+    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "hidden": ("hidden_size", "n_embd", "d_model"),
+    "heads": ("num_attention_heads", "n_head", "n_heads"),
+    "kv_heads": ("num_key_value_heads",),
+    "head_size": ("head_dim",),
+    "ffn": ("intermediate_size", "n_inner", "ffn_dim"),
+    "vocab": ("vocab_size",),
+    "experts": ("num_local_experts", "num_experts"),
+    "experts_used": ("num_experts_per_tok",),
+}
+_KNOWN = ("gpt2", "gpt_neox", *sorted(_GATED))
+
+
+def read_config(path: Path) -> Shape:
+    """The shape that a Hugging Face config.json describes. DiagError where it is no such file or of a type that is not
+    known here: a wrong count would be worse than none."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise DiagError("too large for a model's config.json", path=str(path))
+        config = msgspec.json.decode(path.read_bytes())
+    except OSError as error:
+        raise DiagError(f"cannot be read: {error.strerror or error}", path=str(path)) from error
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise DiagError(f"not JSON: {error}", path=str(path), hint="give a model's config.json") from error
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    if kind not in _KNOWN:
+        raise DiagError(
+            f"a model of type {kind!r}, whose parameters are not counted here" if kind else "it names no model_type",
+            path=str(path),
+            hint=f"give its number of parameters instead (7B); known types: {', '.join(_KNOWN)}",
+        )
+    numbers = {name: _integer(config, keys, path) for name, keys in _NAMES.items()}
+    layers, hidden, heads = (_needed(numbers, name, path) for name in ("layers", "hidden", "heads"))
+    gated = kind in _GATED
+    return Shape(
+        name=path.parent.name or kind,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=numbers["kv_heads"] or heads,
+        head_size=numbers["head_size"] or hidden // heads,
+        ffn=_needed(numbers, "ffn", path) if gated else numbers["ffn"] or 4 * hidden,
+        vocab=_needed(numbers, "vocab", path),
+        gated=gated,
+        tied=bool(config.get("tie_word_embeddings", kind in ("gpt2", "gemma"))),
+        biases=not gated,
+        qk_norms=kind == "qwen3",
+        qkv_biases=kind in _QKV_BIASES or bool(config.get("attention_bias", False)),
+        positions=int(config.get("n_positions", 1024)) if kind == "gpt2" else 0,
+        experts=numbers["experts"] or 1,
+        experts_used=numbers["experts_used"] or 1,
+    )
+
+
+def _integer(config: dict[str, Any], keys: tuple[str, ...], path: Path) -> int | None:
+    for key in keys:
+        value = config.get(key)
+        if value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 10**9:
+            raise DiagError(f"{key} is {value!r}, not a number of them", path=str(path))
+        return value
+    return None
+
+
+def _needed(numbers: dict[str, int | None], name: str, path: Path) -> int:
+    value = numbers[name]
+    if value is None:
+        raise DiagError(f"it does not say {_NAMES[name][0]}", path=str(path))
+    return value
