@@ -7,8 +7,8 @@ each has something to show, with some states of them besides. The two in the REA
 
 from __future__ import annotations
 
+import argparse
 import os
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -87,13 +87,22 @@ def take_for_readme(folder: Path, run: Path) -> list[Path]:
     return taken
 
 
-if __name__ == "__main__":
-    sample = Path(os.path.relpath(SAMPLES)) / "fsdp2-straggler-rank0"
-    if sys.argv[1] == "--readme":
-        print(*take_for_readme(Path(sys.argv[2]), sample), sep="\n")
-    elif len(sys.argv) > 2:
-        print(*take(Path(sys.argv[1]), Path(sys.argv[2])), sep="\n")
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where the pictures go")
+    parser.add_argument("run", type=Path, nargs="?", help="a run or a folder of runs; without: one in every state")
+    parser.add_argument("--readme", action="store_true", help="only the pages that the README shows")
+    options = parser.parse_args()
+    if options.readme:
+        taken = take_for_readme(options.folder, Path(os.path.relpath(SAMPLES)) / "fsdp2-straggler-rank0")
+    elif options.run is not None:
+        taken = take(options.folder, options.run)
     else:
         with tempfile.TemporaryDirectory(prefix="diag-pictures-") as kept:
             runs = pictured.write(Path(kept) / "small-model")
-            print(*take(Path(sys.argv[1]), runs, f"?run={pictured.RUN}", _STATES), sep="\n")
+            taken = take(options.folder, runs, f"?run={pictured.RUN}", _STATES)
+    print(*taken, sep="\n")
+
+
+if __name__ == "__main__":
+    main()
