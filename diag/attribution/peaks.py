@@ -8,9 +8,12 @@ torch's own device_info.py is no source: its H100 row is the sparse figure and i
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from diag.breakdown import DevicePeak
-from diag.ingest.run import Tables
+
+if TYPE_CHECKING:
+    from diag.ingest.run import Tables
 
 # (pattern of the name, TFLOP/s, GB/s), special before general; names as the drivers write them.
 _PEAKS: tuple[tuple[str, float, float], ...] = (

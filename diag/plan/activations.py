@@ -39,12 +39,10 @@ def activations(
 ) -> Activations:
     """For ``tokens`` (micro-batch x length) on a rank, ``width`` bytes an element. ``scores_of_length``: the length,
     where attention keeps its scores."""
-    whole = _of_block(shape, width) * tokens
-    if scores_of_length is not None:
-        whole += (2 * width + 1) * shape.heads * tokens * scores_of_length
     attention = _of_attention(shape, width) * tokens
     if scores_of_length is not None:
         attention += (2 * width + 1) * shape.heads * tokens * scores_of_length
+    whole = attention + _of_the_rest(shape, width) * tokens
     entry = shape.hidden * width * tokens
     kept, working = {
         Checkpointing.NONE: (whole, 0),
@@ -60,8 +58,7 @@ def _of_attention(shape: Shape, width: int) -> int:
     return width * (2 * queries + 2 * keys) + 4 * shape.heads
 
 
-def _of_block(shape: Shape, width: int) -> int:
-    """Bytes of a token in one block."""
-    norms = 2 * 2 * shape.hidden  # input and output of each
+def _of_the_rest(shape: Shape, width: int) -> int:
+    """Bytes of a token: input and output of both norms, and the MLP's hidden layer."""
     hidden = shape.experts_used * shape.ffn * (3 if shape.gated else 2)
-    return width * (norms + hidden) + _of_attention(shape, width)
+    return width * (2 * 2 * shape.hidden + hidden)

@@ -9,10 +9,9 @@ from msgspec import Struct
 from diag.plan.activations import Activations, Checkpointing, activations
 from diag.plan.cluster import Cluster
 from diag.plan.communication import Traffic, traffic
-from diag.plan.memory import STRATEGIES, Need, Strategy, fewest, need
+from diag.plan.memory import HYBRID, STRATEGIES, ZERO_3, Need, Strategy, fewest, need
 from diag.plan.recipe import Recipe
 from diag.plan.shape import Size
-from diag.states import Sharding
 
 # Of a GPU's memory: the rest is for the allocator's gaps, NCCL's buffers and the context.
 USABLE = 0.9
@@ -86,13 +85,12 @@ def plan(
 
 def _estimate(size: Size, recipe: Recipe, cluster: Cluster, wrap: str, beside: int) -> int | None:
     """The fewest GPUs with which ZeRO-3 fits: any number on one host, whole hosts beyond."""
-    sharded = next(s for s in STRATEGIES if s.sharding == Sharding.PARAMETERS and not s.keeps and not s.within_host)
     room = cluster.memory * USABLE
-    least = need(size, recipe, sharded, _MOST_GPUS, cluster.per_host, wrap).total + beside
+    least = need(size, recipe, ZERO_3, _MOST_GPUS, cluster.per_host, wrap).total + beside
     if least > room:
         return None
     gpus = 1
-    while need(size, recipe, sharded, gpus, cluster.per_host, wrap).total + beside > room:
+    while need(size, recipe, ZERO_3, gpus, cluster.per_host, wrap).total + beside > room:
         gpus += 1 if gpus < cluster.per_host else cluster.per_host
     return gpus
 
@@ -109,15 +107,16 @@ def _choice(
         )
         return None, (more, "activation checkpointing, a smaller micro-batch or offload need less memory on each")
     if one_is_enough:
-        reasons = ["everything fits on one GPU"]
+        simplest = fitting[0].need.strategy
         if cluster.gpus == 1:
-            return fitting[0].need.strategy, ("everything fits on one GPU: do not distribute",)
-        reasons.append("several only make it faster, and DDP is the simplest way to use them")
-        return fitting[0].need.strategy, tuple(reasons)
+            return simplest, ("everything fits on one GPU: do not distribute",)
+        return simplest, (
+            "everything fits on one GPU",
+            "several only make it faster, and DDP is the simplest way to use them",
+        )
     # The first of those that send as little: they are ordered from simple to involved.
     best = min(fitting, key=lambda row: round(row.traffic.seconds, 6))
     reasons = ["it sends least of those that fit" if len(fitting) > 1 else "nothing else fits"]
-    hybrid = next((row for row in rows if row.need.strategy.within_host), None)
-    if hybrid is not None and best is not hybrid and cluster.hosts > 1 and not hybrid.fits:
+    if cluster.hosts > 1 and HYBRID not in [row.need.strategy for row in fitting]:
         reasons.append("the states do not fit on the GPUs of one host, so hybrid sharding is out")
     return best.need.strategy, tuple(reasons)

@@ -27,7 +27,7 @@ class Recipe(Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        return self.parameters + self.gradients + self.master + self.moments
+        return self.each.total
 
     @property
     def each(self) -> BytesPerParameter:
@@ -46,26 +46,31 @@ RECIPES = {
         Recipe("mixed-sgd", "as mixed, SGD with momentum", 2, 2, 4, 4, 2, 2),
     )
 }
-DEFAULT = "mixed"
 
 
 class Published(Struct, frozen=True):
-    """A way of counting that published tables use: bytes per parameter of weights, gradients and optimizer."""
+    """A way of counting that published tables use."""
 
     where: str
-    weights: int
-    gradients: int
-    optimizer: int
+    each: BytesPerParameter
     says: str
-
-    @property
-    def total(self) -> int:
-        return self.weights + self.gradients + self.optimizer
 
 
 PUBLISHED = (
-    Published("the ZeRO paper's figure 1 (arXiv 1910.02054)", 2, 2, 12, "the 12: fp32 copy 4, Adam's moments 8"),
-    Published("Megatron-LM", 2, 4, 12, "gradients in fp32"),
-    Published("Hugging Face's model memory anatomy", 6, 4, 8, "the fp32 copy is among the weights, the 8 are moments"),
-    Published("tables with 8 bytes for optimizer and copy", 2, 2, 8, "moments alone: the fp32 copy is not counted"),
+    Published(
+        "the ZeRO paper's figure 1 (arXiv 1910.02054)",
+        BytesPerParameter(2, 2, 12),
+        "the 12: fp32 copy 4, Adam's moments 8",
+    ),
+    Published("Megatron-LM", BytesPerParameter(2, 4, 12), "gradients in fp32"),
+    Published(
+        "Hugging Face's model memory anatomy",
+        BytesPerParameter(6, 4, 8),
+        "the fp32 copy is among the weights, the 8 are moments",
+    ),
+    Published(
+        "tables with 8 bytes for optimizer and copy",
+        BytesPerParameter(2, 2, 8),
+        "moments alone: the fp32 copy is not counted",
+    ),
 )

@@ -39,10 +39,9 @@ class Shape(Struct, frozen=True):
     @property
     def attention(self) -> int:
         """Parameters of one block's attention."""
-        queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size
-        found = self.hidden * (queries + 2 * keys) + queries * self.hidden
+        found = self._attention_weights
         if self.biases or self.qkv_biases:
-            found += queries + 2 * keys
+            found += self.head_size * (self.heads + 2 * self.kv_heads)
         if self.qk_norms:
             found += 2 * self.head_size
         return found + (self.hidden if self.biases else 0)
@@ -50,8 +49,7 @@ class Shape(Struct, frozen=True):
     @property
     def expert(self) -> int:
         """Parameters of one MLP."""
-        found = (3 if self.gated else 2) * self.hidden * self.ffn
-        return found + (self.ffn * (2 if self.gated else 1) + self.hidden if self.biases else 0)
+        return self._expert_weights + (self.ffn * (2 if self.gated else 1) + self.hidden if self.biases else 0)
 
     @property
     def mlp(self) -> int:
@@ -85,10 +83,16 @@ class Shape(Struct, frozen=True):
     def multiplied(self) -> int:
         """The weights that a token is multiplied with: those of linear layers, of the experts it passes, and of the
         output projection."""
-        queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size
-        attention = self.hidden * (2 * queries + 2 * keys)
-        mlp = self.experts_used * (3 if self.gated else 2) * self.hidden * self.ffn
-        return self.layers * (attention + mlp) + self.vocab * self.hidden
+        block = self._attention_weights + self.experts_used * self._expert_weights
+        return self.layers * block + self.vocab * self.hidden
+
+    @property
+    def _attention_weights(self) -> int:
+        return 2 * self.hidden * self.head_size * (self.heads + self.kv_heads)
+
+    @property
+    def _expert_weights(self) -> int:
+        return (3 if self.gated else 2) * self.hidden * self.ffn
 
     def flops_per_token(self, seq_len: int) -> int:
         """Forward and backward: 6 a weight and 12 x layers x width of attention x length; causality is not discounted

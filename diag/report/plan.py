@@ -108,15 +108,11 @@ def print_plan(plan: Plan, topology: Topology | None, console: Console | None = 
         )
     elif not plan.outside:
         _line(console, "Of this model only the number of parameters is known, so activations are not counted.")
-    same = [one for one in PUBLISHED if (one.weights, one.gradients, one.optimizer) != _counted(plan)]
     _line(console, "Tables that count otherwise, not to be mixed with this one:")
-    for one in same:
-        counted_so = f"{one.weights} + {one.gradients} + {one.optimizer} = {one.total} bytes"
-        _line(console, f"  {counted_so}: {one.where}; {one.says}.")
-
-
-def _counted(plan: Plan) -> tuple[int, int, int]:
-    return plan.recipe.parameters, plan.recipe.gradients, plan.recipe.master + plan.recipe.moments
+    for one in PUBLISHED:
+        if one.each != recipe.each:
+            so = f"{one.each.parameters} + {one.each.gradients} + {one.each.optimizer} = {one.each.total} bytes"
+            _line(console, f"  {so}: {one.where}; {one.says}.")
 
 
 def _gb(count: int) -> str:

@@ -158,8 +158,8 @@ def test_the_estimate_is_the_fewest(gpus: int) -> None:
 
 
 def test_recipes_of_published_tables_are_told_apart() -> None:
-    assert {one.total for one in PUBLISHED} == {16, 18, 12}
-    assert next(one for one in PUBLISHED if one.optimizer == 8 and one.weights == 2).total == 12
+    assert {one.each.total for one in PUBLISHED} == {16, 18, 12}
+    assert next(one.each for one in PUBLISHED if one.each.optimizer == 8 and one.each.parameters == 2).total == 12
 
 
 # -- clusters, topologies ----------------------------------------------------------------------------------------------
