@@ -2,11 +2,9 @@
 
 The functions of ``torch.distributed`` are replaced by timed ones while the collector runs, and ``Work.wait`` is timed
 too. A row says when this rank called the collective, when its result was there, and how long a thread of the training
-stood still for it. Not seen here: what C++ calls by itself. DDP's reducer is one such caller; ``watch_ddp`` registers a
-communication hook that does what the reducer would do, in Python. DTensor's functional collectives (the norm of
-``clip_grad_norm_``) are the other; they are in the profiler windows.
-
-Point-to-point operations are left alone: ``P2POp`` checks that it is given the very functions that we would replace.
+stood still for it. Sends and receives are in ``point_to_point``, the functional collectives of DTensor in
+``functional``. Not seen here: what C++ calls by itself. DDP's reducer does; ``watch_ddp`` registers a communication
+hook that does what the reducer would do, in Python.
 """
 
 from __future__ import annotations
@@ -16,24 +14,21 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from .calls import Call, Function, argument, describe, time_wait
 from .device_clock import DeviceClock, Mark
+from .functional import Functional
+from .patches import Patches
+from .point_to_point import PointToPoint
 from .records import CollectiveRow
 
-_Function = Callable[..., Any]
-
-
-def _argument(position: int, name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    def pick(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return args[position] if len(args) > position else kwargs.get(name)
-
-    return pick
+# ``group_desc`` of groups whose calls are no part of a step: background threads talk on them.
+APART = "diag.apart"
 
 
 def _nothing(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
@@ -43,56 +38,21 @@ def _nothing(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
 # Function: (operation, where the full tensor or list of tensors is, position of ``group``).
 # The full tensor is what nccl-tests call the size: output of an all-gather, input of a reduce-scatter.
 _FUNCTIONS: dict[str, tuple[str, Callable[[tuple[Any, ...], dict[str, Any]], Any], int]] = {
-    "all_reduce": ("all_reduce", _argument(0, "tensor"), 2),
-    "all_gather_single": ("all_gather", _argument(0, "output_tensor"), 2),
-    "all_gather_into_tensor": ("all_gather", _argument(0, "output_tensor"), 2),
-    "all_gather": ("all_gather", _argument(0, "tensor_list"), 2),
-    "reduce_scatter_single": ("reduce_scatter", _argument(1, "input"), 3),
-    "reduce_scatter_tensor": ("reduce_scatter", _argument(1, "input"), 3),
-    "reduce_scatter": ("reduce_scatter", _argument(1, "input_list"), 3),
-    "broadcast": ("broadcast", _argument(0, "tensor"), 2),
-    "reduce": ("reduce", _argument(0, "tensor"), 3),
-    "all_to_all_single": ("all_to_all", _argument(1, "input"), 4),
-    "all_to_all": ("all_to_all", _argument(1, "input_tensor_list"), 2),
-    "gather": ("gather", _argument(1, "gather_list"), 3),
-    "scatter": ("scatter", _argument(1, "scatter_list"), 3),
+    "all_reduce": ("all_reduce", argument(0, "tensor"), 2),
+    "all_gather_single": ("all_gather", argument(0, "output_tensor"), 2),
+    "all_gather_into_tensor": ("all_gather", argument(0, "output_tensor"), 2),
+    "all_gather": ("all_gather", argument(0, "tensor_list"), 2),
+    "reduce_scatter_single": ("reduce_scatter", argument(1, "input"), 3),
+    "reduce_scatter_tensor": ("reduce_scatter", argument(1, "input"), 3),
+    "reduce_scatter": ("reduce_scatter", argument(1, "input_list"), 3),
+    "broadcast": ("broadcast", argument(0, "tensor"), 2),
+    "reduce": ("reduce", argument(0, "tensor"), 3),
+    "all_to_all_single": ("all_to_all", argument(1, "input"), 4),
+    "all_to_all": ("all_to_all", argument(1, "input_tensor_list"), 2),
+    "gather": ("gather", argument(1, "gather_list"), 3),
+    "scatter": ("scatter", argument(1, "scatter_list"), 3),
     "barrier": ("barrier", _nothing, 0),
 }
-
-
-@dataclass(slots=True, weakref_slot=True)
-class _Call:
-    """A collective under way. ``start_ns`` and the rest are filled in as they become known."""
-
-    step: int
-    group: str
-    seq: int
-    op: str
-    bytes: int
-    dtype: str
-    start_ns: int
-    device: bool  # runs on the device, so the host cannot know when it ends
-    end_ns: int | None = None
-    wait_start_ns: int | None = None
-    wait_end_ns: int | None = None
-    marks: tuple[Mark, Mark] | None = None
-
-    def row(self) -> CollectiveRow:
-        return CollectiveRow(
-            self.group,
-            self.seq,
-            self.op,
-            self.bytes,
-            self.dtype,
-            self.start_ns,
-            self.end_ns,
-            self.wait_start_ns,
-            self.wait_end_ns,
-        )
-
-    @property
-    def settled(self) -> bool:
-        return self.device or self.end_ns is not None
 
 
 class CollectiveTimer:
@@ -106,18 +66,20 @@ class CollectiveTimer:
         self.step = -1
         self._limit = max_calls_per_step
         self._device_clock = device_clock
-        self._calls: list[_Call] = []
+        self._calls: list[Call] = []
         self._dropped = 0
         self._sequence: dict[str, int] = {}
         self._group_ranks: dict[str, list[int]] = {}
         self._new_groups: dict[str, list[int]] = {}
-        self._by_work: weakref.WeakKeyDictionary[Any, _Call] = weakref.WeakKeyDictionary()
+        self._by_work: weakref.WeakKeyDictionary[Any, Call] = weakref.WeakKeyDictionary()
         self._inside = threading.local()
-        self._originals: list[tuple[Any, str, Any]] = []
+        self._patches = Patches()
+        self._point_to_point = PointToPoint(self)
+        self._functional = Functional(self)
         self.last_started: dict[str, int] = {}
         self.last_finished: dict[str, int] = {}
         self.last_op = ""
-        self._ddp_buckets: list[_Call] = []
+        self._ddp_buckets: list[Call] = []
 
     # -- installing ------------------------------------------------------------------------------------------------
 
@@ -126,62 +88,74 @@ class CollectiveTimer:
             original = getattr(c10d, name, None)
             if original is None:
                 continue
-            timed = self._timed(original, op, payload, _argument(group_position, "group"))
+            timed = self._timed(original, op, payload, argument(group_position, "group"))
             for module in (c10d, dist):
                 if getattr(module, name, None) is original:
-                    self._replace(module, name, timed)
-        self._replace(dist.Work, "wait", self._timed_wait(dist.Work.wait))
+                    self._patches.replace(module, name, timed)
+        self._patches.replace(dist.Work, "wait", self._timed_wait(dist.Work.wait))
+        self._point_to_point.install(self._patches)
+        self._functional.install(self._patches)
 
     def uninstall(self) -> None:
-        while self._originals:
-            owner, name, original = self._originals.pop()
-            setattr(owner, name, original)
-
-    def _replace(self, owner: Any, name: str, value: Any) -> None:
-        self._originals.append((owner, name, getattr(owner, name)))
-        setattr(owner, name, value)
+        self._patches.undo()
 
     # -- recording -------------------------------------------------------------------------------------------------
 
-    def _timed(self, original: _Function, op: str, payload: _Function, group_of: _Function) -> _Function:
+    @property
+    def inside(self) -> bool:
+        """Whether this thread is inside a timed call: one public function built on another."""
+        return getattr(self._inside, "now", False)
+
+    def enter(self) -> None:
+        self._inside.now = True
+
+    def leave(self) -> None:
+        self._inside.now = False
+
+    def _timed(self, original: Function, op: str, payload: Function, group_of: Function) -> Function:
         @functools.wraps(original)
         def timed(*args: Any, **kwargs: Any) -> Any:
-            if getattr(self._inside, "now", False):  # one public function built on another
+            if torch.compiler.is_compiling() or self.inside:
                 return original(*args, **kwargs)
             call = self._begin(op, payload(args, kwargs), group_of(args, kwargs))
-            self._inside.now = True
+            self.enter()
             try:
                 work = original(*args, **kwargs)
             finally:
-                self._inside.now = False
+                self.leave()
             if call is not None:
                 self._launched(call, work)
             return work
 
         return timed
 
-    def _begin(self, op: str, payload: Any, group: Any) -> _Call | None:
-        """None for arguments that we do not understand: the library shall judge them."""
+    def _begin(self, op: str, payload: Any, group: Any) -> Call | None:
+        """None for what is not of the training's steps, and for arguments that we do not understand: the library shall
+        judge them."""
+        if getattr(group, "group_desc", "") == APART:
+            return None
         try:
-            name = self._group_name(group)
-            size, dtype, on_device = _describe(payload)
+            return self.begin(op, self.group_name(group), *describe(payload), marked=True)
         except (TypeError, ValueError, AttributeError, RuntimeError):
             return None
-        seq = self._sequence.get(name, 0)
-        self._sequence[name] = seq + 1
-        call = _Call(self.step, name, seq, op, size, dtype, 0, on_device)
+
+    def begin(self, op: str, group: str, size: int, dtype: str, on_device: bool, marked: bool = False) -> Call:
+        """A call that starts now, counted among those of its group. ``marked``: on a device with marks around it."""
+        seq = self._sequence.get(group, 0)
+        self._sequence[group] = seq + 1
+        call = Call(self.step, group, seq, op, size, dtype, 0, on_device)
         if len(self._calls) < self._limit:
             self._calls.append(call)
         else:
             self._dropped += 1
-        self.last_started[name] = seq
+        self.last_started[group] = seq
         self.last_op = op
-        if on_device and self._device_clock is not None:
+        if marked and on_device and self._device_clock is not None:
             call.marks = (self._device_clock.mark(), self._device_clock.mark(later=True))
         call.start_ns = time.monotonic_ns()
         return call
 
-    def _launched(self, call: _Call, work: Any) -> None:
+    def _launched(self, call: Call, work: Any) -> None:
         now = time.monotonic_ns()
         if work is None:  # synchronous: the caller stood still for all of it, unless the device does the work
             if call.marks is not None:
@@ -189,66 +163,70 @@ class CollectiveTimer:
             if not call.device:
                 call.end_ns = call.wait_end_ns = now
                 call.wait_start_ns = call.start_ns
-                self._finished(call)
+                self.finished(call)
             return
         call.marks = None  # its end is wherever somebody waits for it; only the profiler knows
         if call.device:
             return
-        if type(work) is dist.Work:
-            self._by_work[work] = call
-        else:  # a subclass has its own wait, which the one of the class above never sees
-            work.wait = functools.partial(self._wait_for, call, work.wait)
+        time_wait(work, call, self._by_work, self._wait_for)
         work.get_future().add_done_callback(functools.partial(self._on_done, call))
 
-    def _timed_wait(self, original: _Function) -> _Function:
+    def _timed_wait(self, original: Function) -> Function:
         @functools.wraps(original)
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            if getattr(self._inside, "now", False):  # of a synchronous call, which is timed as a whole
+            if self.inside:  # of a synchronous call, which is timed as a whole
                 return original(work, *args, **kwargs)
             call = self._by_work.get(work)
             if call is None:
-                return original(work, *args, **kwargs)
+                return self._point_to_point.waited(work, original, *args, **kwargs)
             return self._wait_for(call, functools.partial(original, work), *args, **kwargs)
 
         return wait
 
-    def _wait_for(self, call: _Call, wait: _Function, *args: Any, **kwargs: Any) -> Any:
+    def _wait_for(self, call: Call, wait: Function, *args: Any, **kwargs: Any) -> Any:
         start = time.monotonic_ns()
         result = wait(*args, **kwargs)
         if call.wait_start_ns is None:
             call.wait_start_ns, call.wait_end_ns = start, time.monotonic_ns()
         return result
 
-    def _on_done(self, call: _Call, _future: Any) -> None:
+    def _on_done(self, call: Call, _future: Any) -> None:
         call.end_ns = time.monotonic_ns()
-        self._finished(call)
+        self.finished(call)
 
-    def _finished(self, call: _Call) -> None:
+    def finished(self, call: Call) -> None:
         if call.seq > self.last_finished.get(call.group, -1):
             self.last_finished[call.group] = call.seq
 
-    def _group_name(self, group: Any) -> str:
+    def group_name(self, group: Any) -> str:
         group = group if group is not None else dist.group.WORLD
         if group is None:
             return "default"
         name = str(getattr(group, "group_name", "") or "default")
         if name not in self._group_ranks:
-            self._group_ranks[name] = self._new_groups[name] = list(dist.get_process_group_ranks(group))
+            self.add_group(name, list(dist.get_process_group_ranks(group)))
         return name
+
+    def add_group(self, name: str, ranks: list[int]) -> None:
+        self._group_ranks[name] = self._new_groups[name] = ranks
+
+    def ranks_of(self, name: str) -> list[int]:
+        return self._group_ranks[name]
 
     # -- DDP -------------------------------------------------------------------------------------------------------
 
-    def watch_ddp(self, module: Any) -> None:
-        """Lets DDP's reducer call the collective through Python, so that it is timed like the others."""
+    def watch_ddp(self, module: Any, hook: tuple[Any, Function] | None = None) -> None:
+        """Lets DDP's reducer call the collective through Python, so that it is timed like the others. ``hook``: what it
+        shall call, with its state, if not what DDP does by itself."""
+        state, reduce = hook if hook is not None else (module.process_group, reduce_bucket)
 
-        def timed_bucket(group, bucket):  # type: ignore[no-untyped-def]  # see reduce_bucket
+        def timed_bucket(state, bucket):  # type: ignore[no-untyped-def]  # see reduce_bucket
             before = len(self._calls)
-            done = reduce_bucket(group, bucket)  # type: ignore[no-untyped-call]
-            if len(self._calls) > before:
-                self._ddp_buckets.append(self._calls[-1])
+            done = reduce(state, bucket)  # type: ignore[no-untyped-call]
+            self._ddp_buckets.extend(self._calls[before:])
             return done
 
-        module.register_comm_hook(module.process_group, timed_bucket)
+        module.register_comm_hook(state, timed_bucket)
 
     def end_backward(self, end_ns: int) -> None:
         """The reducer waits for all buckets once the last is launched: from there to the end of backward it waited."""
@@ -263,10 +241,10 @@ class CollectiveTimer:
 
     # -- handing out -----------------------------------------------------------------------------------------------
 
-    def take(self, step: int, everything: bool = False) -> Iterator[tuple[int, list[_Call]]]:
+    def take(self, step: int, everything: bool = False) -> Iterator[tuple[int, list[Call]]]:
         """Yields (step, calls) of what has ended, oldest step first; what is still under way stays for two more steps.
         ``everything``: the run is over, or fails; nothing stays."""
-        ready: dict[int, list[_Call]] = {}
+        ready: dict[int, list[Call]] = {}
         waiting = []
         for call in self._calls:
             if everything or call.settled or call.step < step - 1:
@@ -304,12 +282,3 @@ def reduce_bucket(group, bucket):  # type: ignore[no-untyped-def]
     gradients = bucket.buffer().div_(group.size())
     work = dist.all_reduce(gradients, group=group, async_op=True)
     return work.get_future().then(lambda future: future.value()[0])
-
-
-def _describe(payload: Any) -> tuple[int, str, bool]:
-    """Bytes, dtype and whether the device runs it, of a tensor or a list of tensors."""
-    tensors = [payload] if isinstance(payload, torch.Tensor) else list(payload or ())
-    if not tensors:
-        return 0, "", torch.cuda.is_available() and dist.is_initialized() and dist.get_backend() == "nccl"
-    size = sum(t.numel() * t.element_size() for t in tensors)
-    return size, str(tensors[0].dtype).removeprefix("torch."), tensors[0].device.type != "cpu"

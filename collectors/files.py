@@ -10,6 +10,8 @@ import contextlib
 import json
 import os
 import sys
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -115,12 +117,35 @@ class LineFile:
 
 def replace_file(path: Path, data: bytes) -> None:
     """Writes a file so that readers see the old content or the new, never a part. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with _beside(path, data) as temporary:
+        temporary.replace(path)
+
+
+def create_file(path: Path, data: bytes) -> bool:
+    """Writes a file that nobody has made yet, so that readers see none or all of it; False where there is one, which
+    stays as it is. Of several processes, also on hosts that share a file system, one succeeds. Raises OSError."""
+    with _beside(path, data) as temporary:
+        try:
+            path.hardlink_to(temporary)
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without hard links: a reader may come upon a part
+            try:
+                with path.open("xb") as file:
+                    file.write(data)
+            except FileExistsError:
+                return False
+    return True
+
+
+@contextlib.contextmanager
+def _beside(path: Path, data: bytes) -> Iterator[Path]:
+    """A file with ``data`` next to ``path``, under a name of its own; gone afterwards."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(data)
-        temporary.replace(path)
-    except OSError:
+        yield temporary
+    finally:
         with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+            temporary.unlink(missing_ok=True)

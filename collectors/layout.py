@@ -7,6 +7,7 @@ Everything a run leaves behind lies under one folder, written by the training pr
     <run>/ranks/00017/steps.jsonl          one line a step
     <run>/ranks/00017/device_steps.jsonl   one line a step, on the device's clock (CUDA only)
     <run>/ranks/00017/collectives.jsonl    one line a step, one row a collective
+    <run>/ranks/00017/checkpoints.jsonl    one line a checkpoint: what it cost
     <run>/ranks/00017/device.jsonl         NVML samples, or the reason why there are none
     <run>/ranks/00017/trace-step000100.json.gz   a torch.profiler window, named after its first step
     <run>/ranks/00017/stdout.txt, log.txt  what the process printed on standard output and on standard error
@@ -19,6 +20,7 @@ Everything a run leaves behind lies under one folder, written by the training pr
     <run>/exits.json                       how the processes ended, where not all ended well
     <run>/nvidia-smi-<host>.txt            the driver's view of the GPUs during a hang
     <run>/hang.json                        the triage of a run that hung or crashed
+    <run>/checkpoints/                     where the bundled trainer saves: see ``trainer.checkpoint``
     <run>/verdict.json                     the analyser's last answer
 """
 
@@ -55,6 +57,10 @@ class RankLayout:
     @property
     def collectives(self) -> Path:
         return self.folder / "collectives.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints.jsonl"
 
     @property
     def device(self) -> Path:

@@ -8,7 +8,7 @@ import uuid
 from dataclasses import asdict, fields
 from typing import Any
 
-from .files import encode, replace_file
+from .files import create_file, encode, replace_file
 from .layout import RunLayout
 from .records import Manifest
 
@@ -22,18 +22,31 @@ def read_fields(layout: RunLayout) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
+def make_manifest(layout: RunLayout, **values: Any) -> bool:
+    """Makes manifest.json with these fields; False, and nothing is touched, where there is one. Raises OSError."""
+    return create_file(layout.manifest, encode(_new() | _known(values)))
+
+
 def update_manifest(layout: RunLayout, **changes: Any) -> None:
     """Merges fields into manifest.json, dictionaries key by key, and replaces the file. Raises OSError.
 
     Unknown names are a mistake of the caller: TypeError.
     """
-    unknown = set(changes) - {f.name for f in fields(Manifest)}
-    if unknown:
-        raise TypeError(f"not in the manifest: {', '.join(sorted(unknown))}")
-    content = asdict(Manifest(run_id=uuid.uuid4().hex[:12], created_unix_ns=time.time_ns())) | read_fields(layout)
-    for name, value in changes.items():
+    content = _new() | read_fields(layout)
+    for name, value in _known(changes).items():
         if isinstance(value, dict) and isinstance(content.get(name), dict):
             content[name] = {**content[name], **value}
         else:
             content[name] = value
     replace_file(layout.manifest, encode(content))
+
+
+def _new() -> dict[str, Any]:
+    return asdict(Manifest(run_id=uuid.uuid4().hex[:12], created_unix_ns=time.time_ns()))
+
+
+def _known(values: dict[str, Any]) -> dict[str, Any]:
+    unknown = set(values) - {f.name for f in fields(Manifest)}
+    if unknown:
+        raise TypeError(f"not in the manifest: {', '.join(sorted(unknown))}")
+    return values

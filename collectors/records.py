@@ -34,6 +34,11 @@ CRASH = "crash"  # a process has failed, the others still live
 STEP_RANGE = "diag.step#"
 PHASE_RANGE = "diag."
 
+# CollectiveRow of point-to-point traffic: group "p2p 2>3" is what rank 2 sends to rank 3, and has these operations.
+P2P_PREFIX = "p2p "
+SEND = "send"
+RECV = "recv"
+
 # StepRecord.window
 WINDOW_NONE = ""
 WINDOW_WARMUP = "warmup"  # the profiler is running but not recording
@@ -50,13 +55,17 @@ class PhaseRow(NamedTuple):
 
 
 class CollectiveRow(NamedTuple):
-    """One collective of one rank.
+    """One collective of one rank, or one send or receive.
 
     ``start_ns`` is when this rank called it, ``end_ns`` when its result was there (None where the backend does not
     tell, as NCCL's host side). ``wait_start_ns`` to ``wait_end_ns`` is the time in which a thread of the training stood
     still for it: the whole call where it is synchronous, the call of ``Work.wait`` where it is not, None where nobody
     waited. ``bytes`` is the full tensor: the output of an all-gather, the input of a reduce-scatter.
     ``seq`` counts the calls on this group in this process from 0: equal calls have equal numbers on all its ranks.
+
+    A send ends when it is handed over, or when the wait for it does where somebody stood still for it. A receive, and
+    a functional collective, end when the wait for them does, which is later than they were done where nobody had to
+    stand still.
     """
 
     group: str
@@ -93,6 +102,21 @@ class MemoryRecord:
 
 
 @dataclass(slots=True)
+class HeldRecord:
+    """Bytes that model and optimizer hold on one rank between the optimizer's step and the clearing of gradients.
+
+    ``gathered``: whole parameters of sharding units that are gathered just then; the others are this rank's own parts.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    gathered: int = 0
+    buffers: int = 0
+    batch: int = 0
+
+
+@dataclass(slots=True)
 class StepRecord:
     """A line of steps.jsonl."""
 
@@ -107,6 +131,7 @@ class StepRecord:
     gc: list[tuple[int, int]] = field(default_factory=list)  # pauses of Python's garbage collector: start_ns, end_ns
     memory: MemoryRecord | None = None
     queued_ns: int | None = None  # the training's thread was ready to run and had no core; None: not told by the system
+    held: HeldRecord | None = None  # in the last step of a run only
 
 
 @dataclass(slots=True)
@@ -122,6 +147,25 @@ class DeviceStepRecord:
     dur_ns: int
     phases: list[PhaseRow]
     collectives: list[tuple[str, int, int, int]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class CheckpointRecord:
+    """A line of checkpoints.jsonl: one checkpoint, as this rank saw it.
+
+    ``blocking_ns``: the training stood still, in the phase "checkpoint" of that step; ``waited_ns`` of that for the
+    checkpoint before. ``background_ns``: from then until all ranks' shards and the manifest were on the disk; 0 of one
+    that was not written in the background.
+    """
+
+    step: int
+    asynchronous: bool = False
+    start_ns: int = 0
+    blocking_ns: int = 0
+    waited_ns: int = 0
+    background_ns: int = 0
+    bytes: int = 0  # that this rank wrote
+    failed: str = ""  # why there is none
 
 
 @dataclass(slots=True)
@@ -162,6 +206,7 @@ class Manifest:
     collector: dict[str, Any] = field(default_factory=dict)  # settings, and what could not be collected
     rendezvous: str = ""  # equal on all nodes of one job: its id and endpoint
     injected: list[str] = field(default_factory=list)  # planted faults; the analyser never reads this
+    resumed_from: str = ""  # the checkpoint that the run went on from
     exit_code: int | None = None  # None: still running, or the launcher itself was killed
     hang: dict[str, Any] = field(default_factory=dict)  # of a run that was ended as hung: since when, and its verdict
     schema_version: int = SCHEMA_VERSION

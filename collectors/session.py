@@ -46,6 +46,7 @@ from .records import (
     PHASE_RANGE,
     STEP_RANGE,
     WINDOW_ACTIVE,
+    CheckpointRecord,
     CollectiveLine,
     Heartbeat,
     PhaseRow,
@@ -70,13 +71,14 @@ class Collector(AbstractContextManager["Collector"]):
         self._rank = rank
         self._complaints = Complaints(rank)
         budget = Budget(settings.byte_budget)
-        self._steps_file, self._device_steps_file, self._collectives_file, self._device_file = (
+        self._steps_file, self._device_steps_file, self._collectives_file, self._device_file, self._saved_file = (
             LineFile(path, budget, self._complaints)
             for path in (
                 self._layout.steps,
                 self._layout.device_steps,
                 self._layout.collectives,
                 self._layout.device,
+                self._layout.checkpoints,
             )
         )
         on_device = self._device.type == "cuda"
@@ -159,7 +161,13 @@ class Collector(AbstractContextManager["Collector"]):
         if kind is None:
             with contextlib.suppress(OSError):
                 self._layout.flight_recorder_asked(self._rank).unlink(missing_ok=True)
-        for file in (self._steps_file, self._device_steps_file, self._collectives_file, self._device_file):
+        for file in (
+            self._steps_file,
+            self._device_steps_file,
+            self._collectives_file,
+            self._device_file,
+            self._saved_file,
+        ):
             file.close()
 
     def describe(self, **fields: Any) -> None:
@@ -175,12 +183,17 @@ class Collector(AbstractContextManager["Collector"]):
         except OSError as error:
             self._complaints.add("manifest.json could not be written", error)
 
-    def watch_ddp(self, module: Any) -> None:
-        """Times the gradient buckets of a DistributedDataParallel module; see ``CollectiveTimer.watch_ddp``."""
+    def watch_ddp(self, module: Any, hook: tuple[Any, Any] | None = None) -> None:
+        """Times the gradient buckets of a DistributedDataParallel module; see ``CollectiveTimer.watch_ddp``.
+
+        ``hook``: a communication hook of the training's own, with its state, which is registered whatever happens.
+        """
         if not self._settings.collectives or not dist.is_initialized():
+            if hook is not None:
+                module.register_comm_hook(*hook)
             return
         try:
-            self._timer.watch_ddp(module)
+            self._timer.watch_ddp(module, hook)
         except Exception as error:  # a module with a hook of its own, or whatever else this DDP refuses
             self._complaints.add("DDP's gradient buckets are not timed", error)
 
@@ -193,6 +206,10 @@ class Collector(AbstractContextManager["Collector"]):
     def phase(self, name: str) -> _PhaseContext:
         """A part of the step; see ``records.PHASES``."""
         return _PhaseContext(self, name)
+
+    def checkpoint(self, record: CheckpointRecord) -> None:
+        """What a checkpoint cost, when it has ended; called by the training's thread."""
+        self._saved_file.write(record)
 
     def _guarded(self, action: Callable[[], object]) -> None:
         """Runs a part of the recording. Whatever it raises is a bug of ours and switches the collector off."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diag.collectors.layout import RunLayout
-from diag.collectors.manifest import read_fields, update_manifest
+from diag.collectors.manifest import make_manifest, read_fields, update_manifest
 from diag.collectors.settings import RUN_DIR_VARIABLE, SETTINGS_VARIABLE, CollectorSettings
 from diag.collectors.trainer.options import OPTIONS_ENV, TrainerOptions
 from diag.errors import DiagError, ExitCode
@@ -62,20 +62,37 @@ class Outcome:
     interrupted: bool = False
 
 
-def open_run_directory(out: Path | None, name: str, launch: Launch) -> RunLayout:
+def open_run_directory(out: Path | None, launch: Launch, options: TrainerOptions, argv: Sequence[str]) -> RunLayout:
     """A fresh run directory, or on shared storage the one that another node of this job has just made. Any other run is
-    refused: records are never mixed or lost."""
-    root = out if out is not None else Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+    refused: records are never mixed or lost. The manifest comes into being first and whole, so that of nodes that start
+    in the same moment one makes it and the others find it."""
+    root = out if out is not None else Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{options.strategy}"
     layout = RunLayout(root)
     if layout.is_run() and not _is_of_this_job(layout, launch):
-        raise DiagError(
-            "this folder already holds a run", path=root, hint="give another folder with --out, or remove this one"
-        )
+        raise _taken(root)
     try:
+        made = make_manifest(
+            layout,
+            argv=list(argv),
+            world_size=launch.nproc * launch.nnodes,
+            nnodes=launch.nnodes,
+            rendezvous=launch.rendezvous,
+            strategy=options.strategy,
+            injected=list(options.inject),
+            resumed_from=options.resume or "",
+        )
+        if not made and not _is_of_this_job(layout, launch):
+            raise _taken(root)
         layout.ranks_folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DiagError(f"cannot make the run directory: {error.strerror}", path=root) from error
     return layout
+
+
+def _taken(root: Path) -> DiagError:
+    return DiagError(
+        "this folder already holds a run", path=root, hint="give another folder with --out, or remove this one"
+    )
 
 
 def _is_of_this_job(layout: RunLayout, launch: Launch) -> bool:
@@ -86,20 +103,8 @@ def _is_of_this_job(layout: RunLayout, launch: Launch) -> bool:
     )
 
 
-def run_trainer(
-    layout: RunLayout, launch: Launch, options: TrainerOptions, settings: CollectorSettings, argv: Sequence[str]
-) -> Outcome:
+def run_trainer(layout: RunLayout, launch: Launch, options: TrainerOptions, settings: CollectorSettings) -> Outcome:
     """Trains with the bundled trainer; returns when all ranks have ended."""
-    if not _is_of_this_job(layout, launch):
-        update_manifest(
-            layout,
-            argv=list(argv),
-            world_size=launch.nproc * launch.nnodes,
-            nnodes=launch.nnodes,
-            rendezvous=launch.rendezvous,
-            strategy=options.strategy,
-            injected=list(options.inject),
-        )
     environment = {
         RUN_DIR_VARIABLE: str(layout.root.resolve()),
         SETTINGS_VARIABLE: settings.to_json(),

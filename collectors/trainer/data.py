@@ -6,6 +6,7 @@ tokenise it, so a slow dataset is slow where a user's would be, and everyone kno
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sysconfig
 from bisect import bisect_right
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from .checkpoint.cursor import carried_over
 from .options import OptionError
 
 SEPARATOR = 256  # the token after each document; 0 to 255 are its bytes
@@ -56,6 +58,21 @@ def documents(data: str | None) -> list[Document]:
     if not found:
         raise OptionError(f"{source}: no text found. Give a non-empty text file, or a folder that holds one")
     return found
+
+
+def described(found: list[Document], data: str | None) -> dict[str, Any]:
+    """What the text is, for a checkpoint: a later run must cut the same documents into the same samples. Names and
+    sizes are compared, not contents."""
+    root = os.path.commonpath([str(Path(document.path).parent) for document in found])
+    digest = hashlib.sha256()
+    for document in found:
+        digest.update(f"{os.path.relpath(document.path, root)}\0{document.size}\0".encode())
+    return {
+        "source": data or "the Python standard library's sources",
+        "documents": len(found),
+        "bytes": sum(document.size for document in found),
+        "fingerprint": digest.hexdigest(),
+    }
 
 
 def _walk(root: Path, suffix: str = "") -> list[Document]:
@@ -158,12 +175,20 @@ class ShardedSampler(Sampler[BatchRequest]):
         return {**self._layout(), "consumed": self.consumed}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on after the consumed batches; takes effect at the next ``iter``."""
+        """Go on after the consumed samples; takes effect at the next ``iter``.
+
+        With other ranks or batches too, where one of their rounds begins at that sample. The last, incomplete round of
+        an epoch is then another, so that from the next epoch on the samples are.
+        """
         layout = self._layout()
-        changed = [f"{name} {state.get(name)} to {now}" for name, now in layout.items() if state.get(name) != now]
+        changed = [
+            f"{name} {state.get(name)} to {layout[name]}"
+            for name in ("samples", "seed")
+            if state.get(name) != layout[name]
+        ]
         if changed:
             raise OptionError(f"cannot resume the data: {', '.join(changed)} changed. Resume with the same values")
-        self.consumed = state["consumed"]
+        self.consumed = carried_over(state, layout)
 
 
 class Batches:

@@ -5,29 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-ALL_RANKS = "all"
-
-INTEGER = "integer"
-NUMBER = "number"
-RANK = "rank"  # one rank
-RANKS = "rank or all"
-CHOICE = "choice"
+from .keys import ALL_RANKS, CHOICE, INTEGER, NUMBER, RANK, RANKS, Key, values_of
 
 
 class FaultError(ValueError):
     """A fault that does not exist, or a key or value it does not take. The message lists what exists."""
-
-
-@dataclass(frozen=True)
-class Key:
-    """One key of a fault. ``default`` of None: the key must be given. ``least`` bounds numbers from below."""
-
-    name: str
-    kind: str
-    default: str | None
-    help: str
-    choices: tuple[str, ...] = ()
-    least: float = 0
 
 
 @dataclass(frozen=True)
@@ -40,9 +22,7 @@ class FaultKind:
 
     def usage(self) -> str:
         """``straggler:rank=0,ms=200,phase=forward,rotate=no``: the fault with its defaults, or with what to fill in."""
-        return f"{self.name}:" + ",".join(
-            f"{key.name}={key.kind.upper() if key.default is None else key.default}" for key in self.keys
-        )
+        return f"{self.name}:" + ",".join(map(str, self.keys))
 
 
 _ON_ALL = Key("rank", RANKS, ALL_RANKS, "the rank it strikes, or all")
@@ -134,49 +114,5 @@ def parse_fault(spec: str, world_size: int | None = None) -> Fault:
     if name not in FAULTS:
         raise FaultError(f"unknown fault {name!r}: use {', '.join(FAULTS)}")
     kind = FAULTS[name]
-    known = {key.name: key for key in kind.keys}
-    given: dict[str, str] = {}
-    for part in filter(None, (p.strip() for p in rest.split(","))):
-        key, equals, value = (p.strip() for p in part.partition("="))
-        if key not in known:
-            raise FaultError(f"{name} takes no {key!r}: write {kind.usage()}")
-        if not equals or not value:
-            raise FaultError(f"{name}: {key} has no value: write {kind.usage()}")
-        if key in given:
-            raise FaultError(f"{name}: {key} is given twice")
-        given[key] = value
-    values = []
-    for key_spec in kind.keys:
-        text = given.get(key_spec.name, key_spec.default)
-        if text is None:
-            raise FaultError(f"{name} needs {key_spec.name}= ({key_spec.help}): write {kind.usage()}")
-        _check(name, key_spec, text, world_size)
-        values.append((key_spec.name, text))
-    return Fault(name, tuple(values))
-
-
-def _check(fault: str, key: Key, text: str, world_size: int | None) -> None:
-    where = f"{fault}: {key.name}={text}"
-    if key.kind == CHOICE:
-        if text not in key.choices:
-            raise FaultError(f"{where} is unknown: use {' or '.join(key.choices)}")
-        return
-    if key.kind == RANKS and text == ALL_RANKS:
-        return
-    if key.kind == NUMBER:
-        try:
-            number = float(text)
-        except ValueError:
-            raise FaultError(f"{where} is not a number") from None
-        if not key.least <= number < float("inf"):
-            raise FaultError(f"{where} must be finite and {key.least:g} or more")
-        return
-    try:
-        integer = int(text)
-    except ValueError:
-        wanted = "a rank, or all" if key.kind == RANKS else "a whole number"
-        raise FaultError(f"{where} is not {wanted}") from None
-    if integer < key.least:
-        raise FaultError(f"{where} must be {key.least:g} or more")
-    if key.kind in (RANK, RANKS) and world_size is not None and integer >= world_size:
-        raise FaultError(f"{where}: there are {world_size} ranks, 0 to {world_size - 1}")
+    parts = filter(None, (part.strip() for part in rest.split(",")))
+    return Fault(name, values_of(name, kind.keys, parts, kind.usage(), FaultError, world_size))

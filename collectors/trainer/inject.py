@@ -10,7 +10,7 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -101,8 +101,8 @@ class Injector:
         faults = tuple(f for f in self.faults if f.name == "slow-loader" or _hangs_in(f, "loader"))
         return FaultyDataset(dataset, faults, micro_batches) if faults else dataset
 
-    def attach(self, blocks: nn.ModuleList) -> None:
-        """Plant what happens inside forward and backward, most of it in the block in the middle.
+    def attach(self, blocks: Sequence[nn.Module]) -> None:
+        """Plant what happens inside forward and backward of this rank's blocks, most of it in the one in the middle.
 
         The heap for the garbage collector is filled here and not earlier: the loader's processes must not inherit it.
         """
@@ -142,12 +142,15 @@ class Injector:
         due = [f for f in self._of("checkpoint-stall") if (self.step + 1) % f.integer("every") == 0]
         return sum(fault.number("ms") for fault in due) / 1e3
 
-    def route(self, model: DistributedDataParallel) -> None:
+    def route(self, model: DistributedDataParallel, hook: tuple[Any, Any] | None) -> None:
         """Let DDP's reductions pass the wire. Its reducer calls the backend directly unless it has a hook.
 
-        Only for runs without collectors: they register such a hook themselves, and DDP takes one.
+        ``hook``: the training's own, with its state, which calls torch.distributed anyhow. Only for runs without
+        collectors: they register a hook themselves, and DDP takes one.
         """
-        if self.wire is not None or self.calls is not None:
+        if hook is not None:
+            model.register_comm_hook(*hook)
+        elif self.wire is not None or self.calls is not None:
             model.register_comm_hook(model.process_group, reduce_bucket)
 
     def _straggle(self, fault: Fault) -> Any:

@@ -4,29 +4,39 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ..identity import prepare_environment
 from ..layout import RunLayout
-from ..records import BACKWARD, CHECKPOINT, DATA, FORWARD, H2D, OPTIMIZER, StepRecord
+from ..records import CHECKPOINT, DATA, H2D, OPTIMIZER, CheckpointRecord, StepRecord
 from ..settings import collecting, run_dir_from
-from .data import Batches, ByteCorpus, ShardedSampler, build_loader, documents
+from .backend import backend_of, device_of
+from .checkpoint import rng
+from .checkpoint.folder import Checkpoint, find
+from .checkpoint.resume import refuse_data
+from .data import Batches, ByteCorpus, ShardedSampler, build_loader, described, documents
 from .faults import parse_faults
+from .held import held
 from .inject import Injector
-from .model import build
 from .options import TrainerOptions, flops_per_token, parameter_count
 from .progress import Progress
-from .strategies import Strategy, create
+from .refusals import validate, validate_backend
+from .strategies import create
+from .strategies.base import Strategy
+from .warmup import schedule_of
+
+if TYPE_CHECKING:
+    from .checkpoint.saver import Saver
 
 
 class CollectorLike(Protocol):
@@ -35,9 +45,10 @@ class CollectorLike(Protocol):
     def __enter__(self) -> Any: ...
     def __exit__(self, *error: Any) -> Any: ...
     def describe(self, **fields: Any) -> None: ...
-    def watch_ddp(self, module: Any, /) -> None: ...
+    def watch_ddp(self, module: Any, hook: tuple[Any, Any] | None = None, /) -> None: ...
     def step(self, step: int) -> AbstractContextManager[StepRecord]: ...
     def phase(self, name: str, /) -> AbstractContextManager[None]: ...
+    def checkpoint(self, record: CheckpointRecord, /) -> None: ...
 
 
 class NullCollector:
@@ -52,7 +63,7 @@ class NullCollector:
     def describe(self, **_fields: Any) -> None:
         return None
 
-    def watch_ddp(self, _module: Any) -> None:
+    def watch_ddp(self, _module: Any, _hook: tuple[Any, Any] | None = None) -> None:
         return None
 
     def step(self, step: int) -> AbstractContextManager[StepRecord]:
@@ -60,6 +71,9 @@ class NullCollector:
 
     def phase(self, _name: str) -> AbstractContextManager[None]:
         return nullcontext()
+
+    def checkpoint(self, _record: CheckpointRecord) -> None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -84,18 +98,14 @@ class Place:
         )
 
     def device(self) -> torch.device:
-        """This rank's own GPU, or the CPU where the host has fewer GPUs than ranks."""
-        if torch.cuda.is_available() and torch.cuda.device_count() >= self.local_world_size:
-            return torch.device("cuda", self.local_rank)
-        return torch.device("cpu")
+        return device_of(self.local_rank, self.local_world_size)
 
 
 def connect(place: Place, device: torch.device, timeout_s: float) -> str:
     """Initialise the process group. The backend: nccl on GPUs, else gloo."""
-    backend = "gloo"
+    backend = backend_of(device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        backend = "nccl"
     elif "OMP_NUM_THREADS" not in os.environ:
         # torchrun sets it for several ranks; a process for itself would otherwise take every core of a shared host.
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // place.local_world_size))
@@ -116,8 +126,9 @@ def train(options: TrainerOptions) -> None:
     OptionError where the options cannot work here.
     """
     place = Place.from_env()
-    options.validate(place.world_size)
     device = place.device()
+    validate(options, place.world_size)
+    validate_backend(options, backend_of(device))
     corpus = ByteCorpus(documents(options.data), options.shape().seq_len)
     if (run_dir := run_dir_from()) is not None and collecting():
         prepare_environment(RunLayout(run_dir).rank(place.rank))
@@ -128,9 +139,14 @@ def train(options: TrainerOptions) -> None:
 
 def run(options: TrainerOptions, corpus: ByteCorpus, place: Place, device: torch.device, backend: str) -> None:
     """One run in a process group that is there already."""
-    shape = options.shape()
-    sampler = ShardedSampler(len(corpus), shape.batch_size, place.rank, place.world_size, options.seed)
-    torch.manual_seed(options.seed)
+    shape, axes = options.shape(), options.axes(place.world_size)
+    sampler = ShardedSampler(len(corpus), shape.batch_size, axes.data_rank(place.rank), axes.data, options.seed)
+    data = described(corpus.documents, options.data)
+    resumed = find(Path(options.resume)) if options.resume is not None else None
+    if resumed is not None:
+        refuse_data(resumed, data)
+        sampler.load_state_dict(resumed.manifest.cursor)
+    rng.seed(options.seed)
     injector = Injector(parse_faults(options.inject, place.world_size), place.rank, place.world_size, device)
     injector.install()
     batches = Batches(
@@ -146,17 +162,16 @@ def run(options: TrainerOptions, corpus: ByteCorpus, place: Place, device: torch
     with _collector(device) as collector:
         injector.install_calls()
         strategy = create(options, device)
-        decoder = build(shape, options.seed)
-        model = strategy.wrap(decoder)
-        injector.attach(decoder.blocks)
-        if isinstance(model, DistributedDataParallel):
-            if isinstance(collector, NullCollector):
-                injector.route(model)
-            collector.watch_ddp(model)
+        injector.attach(strategy.build())
+        for module in strategy.model.modules():
+            if isinstance(module, DistributedDataParallel):
+                if isinstance(collector, NullCollector):
+                    injector.route(module, strategy.ddp_hook())
+                collector.watch_ddp(module, strategy.ddp_hook())
         collector.describe(
-            strategy=options.strategy,
+            strategy=strategy.name,
             backend=backend,
-            mesh={"dp": place.world_size},
+            mesh=axes.sizes(),
             model={
                 **asdict(shape),
                 "preset": options.preset,
@@ -165,8 +180,9 @@ def run(options: TrainerOptions, corpus: ByteCorpus, place: Place, device: torch
             },
             trainer={**asdict(options), "setup": strategy.describe()},
         )
-        Trainer(options, strategy, model, batches, injector, collector, device).run()
+        Trainer(options, strategy, batches, injector, collector, device, data, resumed).run()
         injector.uninstall_calls()
+        strategy.close()
     batches.close()
     injector.uninstall()
 
@@ -180,62 +196,89 @@ def _collector(device: torch.device) -> CollectorLike:
 
 
 class Trainer:
-    """A model, its optimizer and its data, one step at a time."""
+    """A strategy with its model, the optimizer and the data, one step at a time."""
 
     def __init__(
         self,
         options: TrainerOptions,
         strategy: Strategy,
-        model: nn.Module,
         batches: Batches,
         injector: Injector,
         collector: CollectorLike,
         device: torch.device,
+        data: dict[str, Any] | None = None,
+        resumed: Checkpoint | None = None,
     ) -> None:
-        self.options, self.strategy, self.model = options, strategy, model
+        self.options, self.strategy = options, strategy
         self.batches, self.injector, self.collector, self.device = batches, injector, collector, device
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate)
+        self.optimizer = strategy.optimizer()
+        self._batch: Tensor | None = None
+        self.schedule = schedule_of(self.optimizer, options.warmup_steps)
         self.progress = Progress(dist.get_rank())
+        self.first_step, self.saver = self._begin(data or {}, resumed)
+
+    def _begin(self, data: dict[str, Any], resumed: Checkpoint | None) -> tuple[int, Saver | None]:
+        """The first step, after a checkpoint if there is one, and who saves. See ``checkpoint.begin``."""
+        options, collector = self.options, self.collector
+        if resumed is None and not options.checkpoint_every:
+            return 0, None
+        # Here, because they import all of FSDP, which takes longer than a short run of DDP.
+        from .checkpoint.begin import begin
+        from .checkpoint.contents import Contents
+
+        contents = Contents(options, self.strategy, self.optimizer, self.schedule, self.batches.sampler, data)
+        return begin(contents, resumed, collector.describe, collector.checkpoint)
 
     def run(self) -> None:
-        for step in range(self.options.steps):
+        data_ranks = self.strategy.axes.data
+        for step in range(self.first_step, self.options.steps):
             begin_ns = time.monotonic_ns()
             with self.collector.step(step) as record:
                 loss = self.step(step, record)
-            self.progress.add(step, loss, time.monotonic_ns() - begin_ns, record.tokens * dist.get_world_size())
+            tokens = record.tokens * self.strategy.axes.model * data_ranks
+            self.progress.add(step, loss, time.monotonic_ns() - begin_ns, tokens)
+            if self.saver is not None:
+                self.saver.poll()
+        if self.saver is not None:
+            with self.collector.phase(CHECKPOINT):
+                self.saver.finish()
         self.progress.finish()
 
     def step(self, step: int, record: StepRecord) -> Tensor:
         """One optimizer step over its micro-batches. The loss, averaged over them and over the ranks, on the device."""
-        collector, micro_batches = self.collector, self.options.micro_batches
-        record.micro_batches = micro_batches
+        collector, strategy = self.collector, self.strategy
+        record.micro_batches = self.options.micro_batches
         self.injector.begin_step(step)
-        total = torch.zeros((), device=self.device)
-        for micro in range(micro_batches):
-            with collector.phase(DATA):
-                batch = next(self.batches)
-            with collector.phase(H2D):
-                batch = batch.to(self.device, non_blocking=True)
-            record.tokens += batch[:, 1:].numel()
-            with self.strategy.micro_step(self.model, is_last=micro == micro_batches - 1):
-                with collector.phase(FORWARD), self.strategy.forward_context():
-                    logits = self.model(batch[:, :-1])
-                    loss = (
-                        functional.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten()) / micro_batches
-                    )
-                with collector.phase(BACKWARD):
-                    loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
+        total = strategy.accumulate(self._micro_batches(record), collector.phase)
         with collector.phase(OPTIMIZER):
             if self.options.max_grad_norm:
-                self.strategy.clip(self.model, self.options.max_grad_norm)
+                strategy.clip(self.options.max_grad_norm)
             self.optimizer.step()
+            if step == self.options.steps - 1:
+                record.held = held(strategy.model, self.optimizer, self._batch)
+            if self.schedule is not None:
+                self.schedule.step()
             self.optimizer.zero_grad()
             dist.all_reduce(total)
-            total /= dist.get_world_size()
-        if stall_s := self.injector.checkpoint_stall_s():
+            total /= strategy.ranks_with_loss
+        stall_s = self.injector.checkpoint_stall_s()
+        saver = self.saver if self.saver is not None and self.saver.due(step + 1) else None
+        if stall_s or saver is not None:
             with collector.phase(CHECKPOINT):
                 time.sleep(stall_s)
+                if saver is not None:
+                    saver.save(step + 1)
         if self.device.type == "cpu":  # on an accelerator reading it would wait for the step
             record.loss = total.item()
         return total
+
+    def _micro_batches(self, record: StepRecord) -> Iterator[Tensor]:
+        """The micro-batches of a step on the device. Ranks that work on one batch share its tokens."""
+        for _ in range(self.options.micro_batches):
+            with self.collector.phase(DATA):
+                batch = next(self.batches)
+            with self.collector.phase(H2D):
+                batch = batch.to(self.device, non_blocking=True)
+            self._batch = batch
+            record.tokens += batch[:, 1:].numel() // self.strategy.axes.model
+            yield batch

@@ -6,16 +6,35 @@ Modules are registered in the order in which forward uses them, so that walking 
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from .options import ModelShape
 
 INIT_STD = 0.02
+NO_RECOMPUTATION = "none"
+
+_PRODUCTS = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+}
+
+
+def _keep_products() -> Any:
+    """Contexts for selective recomputation: what is expensive to compute again and small to keep is kept."""
+
+    def policy(_context: Any, op: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+        return CheckpointPolicy.MUST_SAVE if op in _PRODUCTS else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)  # type: ignore[no-untyped-call]
 
 
 def rotary_table(head_dim: int, seq_len: int, theta: float, device: torch.device) -> Tensor:
@@ -68,7 +87,8 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer. With ``recompute`` its activations are computed again in backward.
+    """One layer. ``recompute``: "none", or which of its activations are computed again in backward: "full" for all,
+    "selective" for all but the results of matrix multiplications and attention.
 
     The recomputation is inside forward, so a sharding hook on the block stays outside of it, as
     ``fully_shard(checkpoint_wrapper(block))`` would have it, and the block keeps its name.
@@ -76,17 +96,18 @@ class Block(nn.Module):
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
-        self.recompute = False
+        self.recompute = NO_RECOMPUTATION
         self.attention_norm = nn.RMSNorm(shape.dim, eps=1e-5)
         self.attention = Attention(shape)
         self.feed_forward_norm = nn.RMSNorm(shape.dim, eps=1e-5)
         self.feed_forward = FeedForward(shape)
 
     def forward(self, x: Tensor, table: Tensor) -> Tensor:
-        if self.recompute and torch.is_grad_enabled():
-            recomputed: Tensor = checkpoint(self.layer, x, table, use_reentrant=False)
-            return recomputed
-        return self.layer(x, table)
+        if self.recompute == NO_RECOMPUTATION or not torch.is_grad_enabled():
+            return self.layer(x, table)
+        contexts: dict[str, Any] = {"context_fn": _keep_products} if self.recompute == "selective" else {}
+        recomputed: Tensor = checkpoint(self.layer, x, table, use_reentrant=False, **contexts)
+        return recomputed
 
     def layer(self, x: Tensor, table: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x), table)
@@ -95,17 +116,24 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Token ids (batch, seq) to logits (batch, seq, vocab)."""
+    """Token ids (batch, seq) to logits (batch, seq, vocab), or a stage of that.
 
-    def __init__(self, shape: ModelShape) -> None:
+    ``layers``: the blocks of this stage. Only the first stage has the embedding, only the last the norm and the output
+    projection; what lies between takes and gives (batch, seq, dim). Names are those of the whole model.
+    """
+
+    def __init__(self, shape: ModelShape, layers: range | None = None) -> None:
         super().__init__()
+        layers = range(shape.layers) if layers is None else layers
         self.shape = shape
-        self.embedding = nn.Embedding(shape.vocab, shape.dim)
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
-        self.norm = nn.RMSNorm(shape.dim, eps=1e-5)
+        self.embedding = nn.Embedding(shape.vocab, shape.dim) if layers.start == 0 else None
+        # A dictionary, so that a stage's blocks keep their numbers.
+        self.blocks = nn.ModuleDict({str(number): Block(shape) for number in layers})
+        is_last = layers.stop == shape.layers
+        self.norm = nn.RMSNorm(shape.dim, eps=1e-5) if is_last else None
         # A tied model has no second parameter: one object under two names would come apart when it leaves the meta
         # device.
-        self.head = None if shape.tied else nn.Linear(shape.dim, shape.vocab, bias=False)
+        self.head = nn.Linear(shape.dim, shape.vocab, bias=False) if is_last and not shape.tied else None
         self._table: Tensor | None = None
 
     def table(self, device: torch.device) -> Tensor:
@@ -116,20 +144,28 @@ class Decoder(nn.Module):
             self._table = rotary_table(shape.dim // shape.heads, shape.seq_len, shape.rope_theta, device)
         return self._table
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens)
-        table = self.table(tokens.device)
-        for block in self.blocks:
+    def forward(self, x: Tensor) -> Tensor:
+        table = self.table(x.device)
+        if self.embedding is not None:
+            x = self.embedding(x)
+        for block in self.blocks.values():
             x = block(x, table)
+        if self.norm is None:
+            return x
         x = self.norm(x)
-        logits: Tensor = functional.linear(x, self.embedding.weight) if self.head is None else self.head(x)
-        return logits
+        if self.head is None:
+            assert self.embedding is not None
+            return functional.linear(x, self.embedding.weight)
+        logits: Tensor = self.head(x)
+        # Gathered from the ranks of a tensor-parallel axis it is a view, which FSDP2's hooks warn of.
+        return logits.clone() if isinstance(self.head.weight, DTensor) and logits._is_view() else logits
 
 
-def build(shape: ModelShape, seed: int) -> Decoder:
-    """The model on the CPU with the weights of this seed, or on the meta device where the shape is deferred."""
+def build(shape: ModelShape, seed: int, layers: range | None = None) -> Decoder:
+    """The model, or a stage of it, on the CPU with the weights of this seed, or on the meta device where the shape is
+    deferred."""
     with torch.device("meta" if shape.deferred else "cpu"):
-        model = Decoder(shape)
+        model = Decoder(shape, layers)
     if not shape.deferred:
         reset_parameters(model, seed)
     return model

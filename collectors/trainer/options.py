@@ -7,13 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from .faults import FaultError, parse_faults
+from .axes import Axes
+from .knobs import FSDP2, Knobs, knobs_of
 
 OPTIONS_ENV = "DIAG_TRAINER_OPTIONS"
-
-DDP = "ddp"
-FSDP2 = "fsdp2"
-STRATEGIES = (DDP, FSDP2)
 
 # 256 bytes and the document separator, rounded up to a multiple of 8 so that the tables split evenly over the ranks.
 BYTE_VOCAB = 264
@@ -94,24 +91,38 @@ class TrainerOptions:
 
     preset: str = "tiny"
     strategy: str = FSDP2
+    settings: tuple[str, ...] = ()  # of the strategy's own, KEY=VALUE; see knobs.KNOBS
+    tensor_parallel: int = 1  # ranks that share each matrix
+    pipeline_parallel: int = 1  # ranks that the layers are dealt to
+    pipeline_schedule: str = "1f1b"  # "gpipe", "1f1b" or "interleaved"
+    stages_per_rank: int = 1  # parts of the pipeline on each rank; more than 1 with "interleaved"
     wrap: str = "block"  # a unit of sharding: "block", "root" (the whole model), "linear", or a number of blocks
     prefetch: int = 0  # units gathered ahead; 0 leaves it to PyTorch
     reshard_after_forward: str = "yes"  # "yes", "no", or the number of ranks to reshard to
     micro_batches: int = 1
     grad_sync: str = "last"  # reduce gradients in the "last" micro-batch of a step, or in "every" one
     precision: str = "fp32"
+    reduce_dtype: str = "fp32"  # of gradients on their way, with precision "bf16"
     activation_checkpointing: bool = False
+    checkpoint_policy: str = "full"  # of each block recompute all ("full"), or what is not a matmul ("selective")
+    compile: bool = False  # torch.compile, block by block
     num_workers: int = 1  # loader processes of each rank; 0 loads in the training process
     prefetch_factor: int = 2  # batches each loader process keeps ready
     pin_memory: bool = True  # has an effect on accelerators only
-    steps: int = 20
+    steps: int = 20  # those before a checkpoint that the run resumes included
     batch_size: int | None = None
     seq_len: int | None = None
     data: str | None = None  # a text file or a folder of them; None: the Python standard library's own sources
     seed: int = 0
     learning_rate: float = 3e-4
+    warmup_steps: int = 0  # over which the learning rate rises; 0: it is constant
     max_grad_norm: float = 1.0  # 0: do not clip
     timeout_s: float = 300.0  # how long a collective may take before the process group gives up
+    checkpoint_every: int = 0  # steps; 0: never
+    checkpoint_dir: str | None = None  # None: in the run directory
+    keep_checkpoints: int = 3  # the newest ones
+    checkpoint_async: bool = True  # write in the background
+    resume: str | None = None  # a checkpoint, a folder of them, or the directory of a run that has some
     inject: tuple[str, ...] = ()
 
     def shape(self) -> ModelShape:
@@ -128,97 +139,22 @@ class TrainerOptions:
             return 1
         return int(self.wrap) if self.wrap.isdecimal() else None
 
-    def validate(self, world_size: int | None = None) -> None:
-        """Raise OptionError on the first choice that cannot work; ``world_size`` of None skips what depends on it."""
-        _one_of("--preset", self.preset, tuple(PRESETS))
-        _one_of("--strategy", self.strategy, STRATEGIES)
-        _one_of("--grad-sync", self.grad_sync, ("last", "every"))
-        _one_of("--precision", self.precision, ("fp32", "bf16"))
-        for flag, value, least in (
-            ("--prefetch", self.prefetch, 0),
-            ("--micro-batches", self.micro_batches, 1),
-            ("--num-workers", self.num_workers, 0),
-            ("--prefetch-factor", self.prefetch_factor, 1),
-            ("--steps", self.steps, 1),
-            ("--batch-size", self.batch_size, 1),
-            ("--seq-len", self.seq_len, 1),
-            ("--seed", self.seed, 0),
-            ("--learning-rate", self.learning_rate, 0),
-            ("--max-grad-norm", self.max_grad_norm, 0),
-        ):
-            if value is not None and value < least:
-                raise OptionError(f"{flag} {value} is too small: give {least} or more")
-        if self.timeout_s <= 0:
-            raise OptionError(f"--timeout {self.timeout_s:g} leaves a collective no time: give seconds above 0")
-        if self.strategy == DDP:
-            self._validate_ddp()
-        else:
-            self._validate_fsdp2(world_size)
-        try:
-            parse_faults(self.inject, world_size)
-        except FaultError as error:
-            raise OptionError(str(error)) from error
+    def knobs(self) -> Knobs:
+        """The strategy's own settings. KnobError where there is no such setting or value."""
+        return knobs_of(self.strategy, self.settings)
 
-    def _validate_ddp(self) -> None:
-        given = [
-            f"{flag} {value}"
-            for flag, value, default in (
-                ("--wrap", self.wrap, "block"),
-                ("--prefetch", self.prefetch, 0),
-                ("--reshard-after-forward", self.reshard_after_forward, "yes"),
-            )
-            if value != default
-        ]
-        if given:
-            raise OptionError(
-                f"--strategy ddp cannot use {', '.join(given)}: every rank keeps the whole model, so nothing is "
-                "sharded or gathered. Drop it, or use --strategy fsdp2"
-            )
+    def axes(self, world_size: int) -> Axes:
+        """How the ranks are cut. ValueError where they do not divide."""
+        return Axes.of(
+            world_size,
+            stages=self.pipeline_parallel,
+            replicas=int(self.knobs().get("replicas", "1")),
+            parts=self.tensor_parallel,
+        )
 
-    def _validate_fsdp2(self, world_size: int | None) -> None:
-        layers = PRESETS[self.preset].layers
-        blocks = self.blocks_per_unit()
-        if self.wrap not in ("root", "linear") and blocks is None:
-            raise OptionError(f"--wrap {self.wrap} is unknown: use block, root, linear, or a number of blocks")
-        if blocks is not None and not 1 <= blocks <= layers:
-            raise OptionError(
-                f"--wrap {self.wrap}: {self.preset} has {layers} blocks, so give 1 to {layers}, "
-                "or root for the whole model as one unit"
-            )
-        if self.wrap == "root":
-            if self.prefetch:
-                raise OptionError(
-                    f"--wrap root makes the whole model one unit, so --prefetch {self.prefetch} has nothing to gather "
-                    "ahead. Use --wrap block"
-                )
-            if self.reshard_after_forward != "yes":
-                raise OptionError(
-                    f"--reshard-after-forward {self.reshard_after_forward} has no effect with --wrap root: its only "
-                    "unit stays gathered from forward to backward. Use --wrap block"
-                )
-        if self.wrap == "linear" and self.activation_checkpointing:
-            raise OptionError(
-                "--activation-checkpointing recomputes whole blocks, and with --wrap linear the units lie inside "
-                "them and would be gathered a third time. Use --wrap block"
-            )
-        if self.reshard_after_forward not in ("yes", "no"):
-            self._validate_reshard_size(world_size)
-
-    def _validate_reshard_size(self, world_size: int | None) -> None:
-        given = self.reshard_after_forward
-        if not given.isdecimal():
-            raise OptionError(f"--reshard-after-forward {given} is unknown: use yes, no, or a number of ranks")
-        size = int(given)
-        if size <= 1:
-            raise OptionError(f"--reshard-after-forward {given} keeps everything gathered: say no for that")
-        if world_size is None:
-            return
-        if size == world_size:
-            raise OptionError(f"--reshard-after-forward {given} is all {world_size} ranks: say yes for that")
-        if world_size % size:
-            divisors = [d for d in range(2, world_size) if world_size % d == 0]
-            choice = f"use yes, no or one of {', '.join(map(str, divisors))}" if divisors else "use yes or no"
-            raise OptionError(f"--reshard-after-forward {given} does not divide {world_size} ranks: {choice}")
+    def stages(self) -> int:
+        """Parts that the layers are cut into."""
+        return self.pipeline_parallel * self.stages_per_rank
 
     def to_json(self) -> str:
         """One line for the environment variable DIAG_TRAINER_OPTIONS."""
@@ -237,10 +173,6 @@ class TrainerOptions:
         if unknown := sorted(set(values) - known):
             known_names = ", ".join(sorted(known))
             raise OptionError(f"{OPTIONS_ENV} has unknown names {', '.join(unknown)}; known: {known_names}")
-        values["inject"] = tuple(values.get("inject", ()))
+        for name in ("inject", "settings"):
+            values[name] = tuple(values.get(name, ()))
         return cls(**values)
-
-
-def _one_of(flag: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise OptionError(f"{flag} {value} is unknown: use {', '.join(choices[:-1])} or {choices[-1]}")

@@ -1,5 +1,8 @@
 """A wire in front of torch.distributed's collectives, on which faults act: delays, omissions, cut tensors, hangs.
 
+Delays act on everything that passes the network: collectives, those that DTensors call, and what stages of a pipeline
+receive. The rest acts on gradient reductions, which are collectives.
+
 ``Wire.install`` replaces the functions of ``torch.distributed`` and ``torch.distributed.distributed_c10d``. Collectors
 that replace them afterwards time a slow wire; what is installed after the collectors is what the training itself does,
 and a call that it leaves out they do not see.
@@ -16,9 +19,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 import torch.distributed.distributed_c10d as c10d
 from torch import Tensor
 from torch.futures import Future
+
+from ..calls import storage_of
+from ..patches import Patches
 
 # Older and newer names; those that a torch lacks are skipped. The newer `*_into_tensor` and `*_tensor` call the
 # `*_single` ones, which is why only the outermost call counts.
@@ -27,6 +34,12 @@ COLLECTIVES = (
     "reduce_scatter_tensor", "reduce_scatter_single", "all_to_all", "all_to_all_single", "barrier",
 )  # fmt: skip
 _REDUCTIONS = frozenset({"all_reduce", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single"})
+
+# What DTensors call; of older and newer versions, as above.
+FUNCTIONAL = (
+    "all_reduce", "all_gather_tensor", "all_gather_single", "reduce_scatter_tensor", "reduce_scatter_single",
+    "all_to_all_single",
+)  # fmt: skip
 
 # Reductions of fewer elements are the loss and the norm, not gradients.
 _GRADIENT_ELEMENTS = 16
@@ -120,6 +133,25 @@ class SlowWork(dist.Work):
         return self._slow
 
 
+class SlowReceive(dist.Work):
+    """A receive on a slow link. A send is done when the host has taken it, whatever the link."""
+
+    def __init__(self, inner: dist.Work, link: Link, size: int) -> None:
+        super().__init__()
+        self._inner, self._link, self._size = inner, link, size
+        self._deadline_ns: int | None = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        finished = self._inner.wait() if timeout is None else self._inner.wait(timeout)
+        if self._deadline_ns is None:
+            self._deadline_ns = self._link.deadline_ns(time.monotonic_ns(), self._size)
+        sleep_until(self._deadline_ns)
+        return bool(finished)
+
+    def is_completed(self) -> bool:
+        return self._deadline_ns is not None and time.monotonic_ns() >= self._deadline_ns
+
+
 class OmittedWork(dist.Work):
     """A collective that never took place and claims to be done."""
 
@@ -156,7 +188,8 @@ class Wire:
         self._halve = False
         self._before: Action | None = None
         self._inside = threading.local()
-        self._originals: list[tuple[Any, str, Any]] = []
+        self._patches = Patches()
+        self._sent: dict[int, int] = {}  # by the storage of a functional collective's result: bytes
 
     def arm_omission(self) -> None:
         self._omit = True
@@ -175,13 +208,49 @@ class Wire:
             replacement = self._wrap(name, original)
             for module in (dist, c10d):
                 if getattr(module, name, None) is original:
-                    self._originals.append((module, name, original))
-                    setattr(module, name, replacement)
+                    self._patches.replace(module, name, replacement)
+
+        if self.link is None:
+            return
+        self._patches.replace(dist.ProcessGroup, "recv", self._slow_receive(self.link, dist.ProcessGroup.recv))
+        self._patches.replace(functional, "wait_tensor", self._slow_wait(self.link, functional.wait_tensor))
+        for name in FUNCTIONAL:
+            if (original := getattr(functional, name, None)) is not None:
+                self._patches.replace(functional, name, self._sized(original))
+
+    def _slow_receive(self, link: Link, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def receive(group: Any, *args: Any, **kwargs: Any) -> Any:
+            work = original(group, *args, **kwargs)
+            return SlowReceive(work, link, full_bytes((*args, *kwargs.values())))
+
+        return receive
+
+    def _sized(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A functional collective that remembers what it sends until somebody waits for its result."""
+
+        @wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            outcome = original(*args, **kwargs)
+            if not torch.compiler.is_compiling() and isinstance(outcome, Tensor):
+                self._sent[storage_of(outcome)] = full_bytes((*args, outcome))
+            return outcome
+
+        return call
+
+    def _slow_wait(self, link: Link, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def wait(tensor: Any) -> Any:
+            outcome = original(tensor)
+            if not torch.compiler.is_compiling():
+                size = self._sent.pop(storage_of(tensor), None)
+                sleep_until(link.deadline_ns(time.monotonic_ns(), size or full_bytes((tensor,))))
+            return outcome
+
+        return wait
 
     def uninstall(self) -> None:
-        while self._originals:
-            module, name, original = self._originals.pop()
-            setattr(module, name, original)
+        self._patches.undo()
 
     def _wrap(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)

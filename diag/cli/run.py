@@ -13,14 +13,40 @@ from diag.errors import DiagError, ExitCode
 _TRAINING = "Training"
 _SHARDING = "Sharding"
 _LOADER = "Data loader"
+_SAVE = "Checkpoints"
 _LAUNCH = "Launch"
 _COLLECT = "Collectors"
 
 
 def run(
     strategy: Annotated[
-        str, typer.Option(help="How the model is distributed: ddp or fsdp2.", rich_help_panel=_TRAINING)
+        str,
+        typer.Option(help="Data parallelism: ddp, zero1, fsdp1, fsdp2 or deepspeed.", rich_help_panel=_TRAINING),
     ] = "fsdp2",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting of the strategy's own; repeatable. `--set list` shows them all.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
+    tp: Annotated[
+        int, typer.Option(help="Tensor parallelism: ranks that share each matrix.", min=1, rich_help_panel=_TRAINING)
+    ] = 1,
+    pp: Annotated[
+        int,
+        typer.Option(
+            help="Pipeline parallelism: ranks that the blocks are dealt to.", min=1, rich_help_panel=_TRAINING
+        ),
+    ] = 1,
+    pipeline_schedule: Annotated[
+        str, typer.Option(help="Of --pp: gpipe, 1f1b or interleaved.", rich_help_panel=_TRAINING)
+    ] = "1f1b",
+    stages_per_rank: Annotated[
+        int, typer.Option(help="Of the interleaved schedule.", min=1, rich_help_panel=_TRAINING)
+    ] = 1,
     preset: Annotated[
         str, typer.Option(help="Model size: tiny, small, 124m, 1b or 8b.", rich_help_panel=_TRAINING)
     ] = "tiny",
@@ -40,10 +66,26 @@ def run(
         typer.Option(help="Reduce gradients on the last micro-batch or on every one.", rich_help_panel=_TRAINING),
     ] = "last",
     precision: Annotated[str, typer.Option(help="fp32 or bf16.", rich_help_panel=_TRAINING)] = "fp32",
+    reduce_dtype: Annotated[
+        str, typer.Option(help="Of gradients on their way, with bf16: fp32 or bf16.", rich_help_panel=_TRAINING)
+    ] = "fp32",
     activation_checkpointing: Annotated[
         bool,
         typer.Option("--activation-checkpointing", help="Recompute each block in backward.", rich_help_panel=_TRAINING),
     ] = False,
+    checkpoint_policy: Annotated[
+        str,
+        typer.Option(
+            help="Recompute all of a block (full), or all but products of matrices and attention (selective).",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = "full",
+    compile_blocks: Annotated[
+        bool, typer.Option("--compile", help="torch.compile, block by block.", rich_help_panel=_TRAINING)
+    ] = False,
+    warmup_steps: Annotated[
+        int, typer.Option(help="Steps over which the learning rate rises.", min=0, rich_help_panel=_TRAINING)
+    ] = 0,
     seed: Annotated[int, typer.Option(help="Seed of weights and data order.", rich_help_panel=_TRAINING)] = 0,
     data: Annotated[
         Path | None,
@@ -66,6 +108,31 @@ def run(
     pin_memory: Annotated[
         bool, typer.Option("--pin-memory", help="Page-locked batches.", rich_help_panel=_LOADER)
     ] = False,
+    checkpoint_every: Annotated[
+        int, typer.Option(help="Save after every so many steps; 0: never.", min=0, rich_help_panel=_SAVE)
+    ] = 0,
+    checkpoint_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where to save, on storage that all nodes share; else RUN/checkpoints.", rich_help_panel=_SAVE
+        ),
+    ] = None,
+    keep: Annotated[int, typer.Option(help="Newest checkpoints that are kept.", min=1, rich_help_panel=_SAVE)] = 3,
+    checkpoint_async: Annotated[
+        bool,
+        typer.Option(
+            "--checkpoint-async/--checkpoint-sync",
+            help="Write in the background, or stop the training until all is written.",
+            rich_help_panel=_SAVE,
+        ),
+    ] = True,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            help="Go on from a checkpoint, or the last complete one of a folder or of an earlier run.",
+            rich_help_panel=_SAVE,
+        ),
+    ] = None,
     nproc: Annotated[int, typer.Option(help="Ranks on this node.", min=1, rich_help_panel=_LAUNCH)] = 2,
     nnodes: Annotated[int, typer.Option(help="Nodes.", min=1, rich_help_panel=_LAUNCH)] = 1,
     node_rank: Annotated[
@@ -110,6 +177,14 @@ def run(
     trace_stacks: Annotated[
         bool, typer.Option("--trace-stacks", help="Python stacks: costs a few percent.", rich_help_panel=_COLLECT)
     ] = False,
+    trace_memory: Annotated[
+        bool,
+        typer.Option(
+            "--trace-memory",
+            help="Every allocation of the window: what diag plan --measured needs on a CPU.",
+            rich_help_panel=_COLLECT,
+        ),
+    ] = False,
     collect: Annotated[
         bool, typer.Option(help="--no-collect trains without any collector.", rich_help_panel=_COLLECT)
     ] = True,
@@ -123,9 +198,19 @@ def run(
     which rank is at fault, as `diag triage` does.
     """
     from diag.collectors.settings import COLLECT_VARIABLE, CollectorSettings
+    from diag.collectors.trainer.checkpoint.folder import find
     from diag.collectors.trainer.faults import FAULTS, FaultError
+    from diag.collectors.trainer.knobs import ABOUT, KNOBS
     from diag.collectors.trainer.options import OptionError, TrainerOptions
+    from diag.collectors.trainer.refusals import validate, validate_backend
 
+    if settings and "list" in settings:
+        for name, keys in KNOBS.items():
+            typer.echo(f"{name}: {ABOUT[name]}")
+            for key in keys:
+                choices = f" ({', '.join(key.choices)})" if key.choices else ""
+                typer.echo(f"    {key}: {key.help}{choices}")
+        raise typer.Exit
     if inject and "list" in inject:
         for kind in FAULTS.values():
             typer.echo(f"{kind.usage()}\n    {kind.help}")
@@ -133,15 +218,25 @@ def run(
                 typer.echo(f"    {key.name}: {key.help}")
         raise typer.Exit
     try:
+        # Found here once, so that all ranks go on from the same.
+        resumed = find(resume.resolve()) if resume is not None else None
         options = TrainerOptions(
             preset=preset,
             strategy=strategy,
+            settings=tuple(settings or ()),
+            tensor_parallel=tp,
+            pipeline_parallel=pp,
+            pipeline_schedule=pipeline_schedule,
+            stages_per_rank=stages_per_rank,
             wrap=wrap,
             prefetch=prefetch,
             reshard_after_forward=reshard_after_forward,
             micro_batches=micro_batches,
             grad_sync=grad_sync,
             precision=precision,
+            reduce_dtype=reduce_dtype,
+            checkpoint_policy=checkpoint_policy,
+            compile=compile_blocks,
             activation_checkpointing=activation_checkpointing,
             num_workers=num_workers,
             prefetch_factor=prefetch_factor,
@@ -151,10 +246,19 @@ def run(
             seq_len=seq_len,
             data=str(data.resolve()) if data else None,
             seed=seed,
+            warmup_steps=warmup_steps,
+            checkpoint_every=checkpoint_every,
+            checkpoint_dir=str(checkpoint_dir.resolve()) if checkpoint_dir else None,
+            keep_checkpoints=keep,
+            checkpoint_async=checkpoint_async,
+            resume=str(resumed.folder) if resumed is not None else None,
             timeout_s=timeout,
             inject=tuple(inject or ()),
         )
-        options.validate(world_size=nproc * nnodes)
+        validate(options, world_size=nproc * nnodes)
+        from diag.collectors.trainer.backend import backend_of, device_of  # torch: not before the rest is in order
+
+        validate_backend(options, backend_of(device_of(0, nproc)))
     except (OptionError, FaultError) as error:
         raise DiagError(str(error), exit_code=ExitCode.USAGE) from error
     if nnodes > 1 and not (rdzv_endpoint and rdzv_id and out):
@@ -163,12 +267,14 @@ def run(
             hint="give the same on every node; --out on shared storage collects all ranks in one run",
             exit_code=ExitCode.USAGE,
         )
-    settings = CollectorSettings(
+    to_do = steps - (resumed.manifest.steps if resumed is not None else 0)
+    recorded = CollectorSettings(
         trace=trace,
-        trace_skip=trace_skip if trace_skip is not None else _skip(steps, trace_active),
+        trace_skip=trace_skip if trace_skip is not None else _skip(to_do, trace_active),
         trace_active=trace_active,
         trace_every=trace_every,
         trace_stacks=trace_stacks,
+        trace_memory=trace_memory,
         byte_budget=byte_budget_mb * 1_000_000,
     )
 
@@ -186,8 +292,8 @@ def run(
         hang_timeout_s=(timeout if hang_timeout is None else hang_timeout) if collect else 0,
         say=lambda text: typer.echo(f"diag: {text}", err=True),
     )
-    layout = open_run_directory(out, strategy, launch)
-    outcome = run_trainer(layout, launch, options, settings, sys.argv[1:])
+    layout = open_run_directory(out, launch, options, sys.argv[1:])
+    outcome = run_trainer(layout, launch, options, recorded)
     if outcome.exit_code:
         who = f"rank {outcome.failed_rank}: " if outcome.failed_rank is not None else ""
         typer.echo(f"diag: the training ended early: {who}{outcome.reason}", err=True)

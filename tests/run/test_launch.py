@@ -7,12 +7,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from diag.collectors.layout import RunLayout
+from diag.collectors.trainer.options import TrainerOptions
+from diag.errors import DiagError
+from diag.launch import Launch, open_run_directory
 from tests.command import analyze_json, diag
 from tests.ports import free_port
 
@@ -37,6 +42,36 @@ def test_two_nodes_share_one_run_directory(tmp_path: Path) -> None:
     assert len(result["steps"]) == 8
     # The job is over: a third launcher with the same words would mix two runs.
     assert diag("run", *shared).returncode == 1
+
+
+def open_at_once(out: Path, launches: list[Launch]) -> list[DiagError | None]:
+    """What each of several launchers that come in the same moment is refused with."""
+    together = threading.Barrier(len(launches))
+
+    def open_one(launch: Launch) -> DiagError | None:
+        together.wait()
+        try:
+            open_run_directory(out, launch, TrainerOptions(), ["run"])
+        except DiagError as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(len(launches)) as pool:
+        return list(pool.map(open_one, launches))
+
+
+def test_nodes_that_start_in_the_same_moment_share_the_folder(tmp_path: Path) -> None:
+    launches = [Launch(nproc=1, nnodes=8, rdzv_id="job-7", rdzv_endpoint="node-0:29500")] * 8
+    for attempt in range(20):
+        assert open_at_once(tmp_path / str(attempt), launches) == [None] * 8
+
+
+def test_of_two_jobs_that_start_in_the_same_moment_one_gets_the_folder(tmp_path: Path) -> None:
+    launches = [Launch(nproc=1), Launch(nproc=1), Launch(nproc=1, nnodes=2, rdzv_id="7", rdzv_endpoint="n:1")]
+    for attempt in range(20):
+        refusals = [error for error in open_at_once(tmp_path / str(attempt), launches) if error is not None]
+        assert ["already holds a run" in str(error) for error in refusals] == [True, True]
+        assert {path.name for path in (tmp_path / str(attempt)).iterdir()} == {"manifest.json", "ranks"}
 
 
 @pytest.mark.multiproc

@@ -17,6 +17,7 @@ from diag.collectors.trainer.data import ByteCorpus, documents
 from diag.collectors.trainer.leave import leave
 from diag.collectors.trainer.loop import Place, connect, run
 from diag.collectors.trainer.options import TrainerOptions
+from diag.collectors.trainer.refusals import validate
 
 
 def main() -> None:
@@ -24,7 +25,7 @@ def main() -> None:
     backend = connect(place, device, timeout_s=60)
     for number, values in enumerate(json.loads(sys.argv[1])):
         options = TrainerOptions.from_json(json.dumps(values))
-        options.validate(place.world_size)
+        validate(options, place.world_size)
         if place.rank == 0:
             print(f"run {number}", flush=True)
         run(options, ByteCorpus(documents(options.data), options.shape().seq_len), place, device, backend)

@@ -95,7 +95,43 @@ def test_resuming_goes_on_after_what_training_took_not_after_what_was_fetched(fo
         assert torch.equal(got, wanted)
 
 
-def test_resuming_with_other_values_is_refused() -> None:
+@pytest.mark.parametrize(("samples", "seed", "what"), [(51, 0, "samples 50 to 51"), (50, 1, "seed 0 to 1")])
+def test_resuming_other_data_is_refused(samples: int, seed: int, what: str) -> None:
     state = ShardedSampler(samples=50, batch_size=3, rank=0, world_size=2, seed=0).state_dict()
-    with pytest.raises(OptionError, match="world_size 2 to 4"):
-        ShardedSampler(samples=50, batch_size=3, rank=0, world_size=4, seed=0).load_state_dict(state)
+    with pytest.raises(OptionError, match=what):
+        ShardedSampler(samples, batch_size=3, rank=0, world_size=2, seed=seed).load_state_dict(state)
+
+
+def rounds(batch_size: int, ranks: int, state: dict[str, int] | None, count: int) -> list[set[int]]:
+    """The samples of the next rounds of all ranks, of a text of 100."""
+    samplers = [ShardedSampler(100, batch_size, rank, ranks, seed=3) for rank in range(ranks)]
+    for sampler in samplers:
+        if state is not None:
+            sampler.load_state_dict(state)
+    drawn = [list(itertools.islice(sampler, count)) for sampler in samplers]
+    return [{sample for own in drawn for sample in own[number].samples} for number in range(count)]
+
+
+@pytest.mark.parametrize(("batch_size", "ranks"), [(6, 1), (2, 3), (3, 2), (1, 6)])
+@pytest.mark.parametrize("consumed", [0, 5, 16, 21])
+def test_other_ranks_and_batches_go_on_at_the_same_sample(batch_size: int, ranks: int, consumed: int) -> None:
+    """In the second epoch too, as long as the round of all ranks is as large."""
+    saved = ShardedSampler(100, batch_size=3, rank=1, world_size=2, seed=3)
+    saved.consumed = consumed
+    assert rounds(batch_size, ranks, saved.state_dict(), 4) == rounds(3, 2, saved.state_dict(), 4)
+
+
+def test_a_smaller_round_takes_what_the_larger_one_would_have_taken() -> None:
+    saved = ShardedSampler(100, batch_size=3, rank=1, world_size=2, seed=3)
+    saved.consumed = 18  # 16 rounds of 6 are an epoch
+    halves, wholes = rounds(3, 1, saved.state_dict(), 8), rounds(3, 2, saved.state_dict(), 4)
+    assert [one | other for one, other in zip(halves[::2], halves[1::2], strict=True)] == wholes
+
+
+def test_a_round_that_begins_elsewhere_is_refused() -> None:
+    state = ShardedSampler(samples=100, batch_size=3, rank=0, world_size=2, seed=0).state_dict()
+    other = ShardedSampler(samples=100, batch_size=4, rank=0, world_size=2, seed=0)
+    other.load_state_dict({**state, "consumed": 4})
+    assert other.consumed == 3
+    with pytest.raises(OptionError, match="stopped after 30 sequences of an epoch, and this run takes 8 at a time"):
+        other.load_state_dict({**state, "consumed": 5})

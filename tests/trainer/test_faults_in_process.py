@@ -159,7 +159,7 @@ def test_a_healthy_rank_keeps_its_dataset(inject: Callable[..., Injector]) -> No
 def test_a_straggler_is_slow_in_its_phase_and_in_its_turn(inject: Callable[..., Injector], phase: str) -> None:
     injector = inject(f"straggler:rank=1,ms=150,phase={phase},rotate=yes", rank=0, world_size=2)
     model = build(PRESETS["tiny"], seed=0)
-    injector.attach(model.blocks)
+    injector.attach(list(model.blocks.values()))
     tokens = torch.zeros(1, 4, dtype=torch.long)
     for step in (0, 1):  # rank 1 begins, rank 0 is next
         injector.begin_step(step)

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from diag.collectors.trainer.model import Decoder, build, materialize
 from diag.collectors.trainer.options import PRESETS, flops_per_token, matmul_parameter_count, parameter_count
+from diag.collectors.trainer.strategies.pipeline import cut_layers
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -58,14 +63,46 @@ def test_no_token_sees_a_later_one() -> None:
     assert not torch.allclose(before[0, 9:], after[0, 9:], atol=1e-6)
 
 
-def test_recomputed_activations_give_the_same_gradients() -> None:
+@pytest.mark.parametrize("recompute", ["full", "selective"])
+def test_recomputed_activations_give_the_same_gradients(recompute: str) -> None:
     tokens = torch.arange(16).reshape(1, 16)
-    gradients = []
-    for recompute in (False, True):
+    gradients, products = [], []
+    for how in ("none", recompute):
         model = build(PRESETS["tiny"], seed=0)
-        for block in model.blocks:
-            block.recompute = recompute  # type: ignore[assignment]
-        model(tokens).square().mean().backward()
+        for block in model.blocks.values():
+            block.recompute = how  # type: ignore[assignment]
+        loss = model(tokens).square().mean()
+        with Products() as counted:
+            loss.backward()
         gradients.append([p.grad for p in model.parameters()])
+        products.append(counted.number)
     for plain, again in zip(*gradients, strict=True):
         torch.testing.assert_close(again, plain)
+    plain, again = products
+    # The last product of a block is not needed again: the recomputation stops before it.
+    assert again - plain == (0 if recompute == "selective" else 6 * PRESETS["tiny"].layers)
+
+
+class Products(TorchDispatchMode):
+    """Counts the matrix multiplications, attention's left out."""
+
+    number = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.number += func is torch.ops.aten.mm.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("layers", "stages"), [(2, 2), (8, 3), (32, 8)])
+def test_the_stages_of_a_pipeline_make_up_the_model(layers: int, stages: int) -> None:
+    shape = replace(PRESETS["tiny"], layers=layers)
+    whole, x = build(shape, seed=3), torch.arange(24).reshape(2, 12)
+    expected, names = whole(x), []
+    cut = cut_layers(layers, stages)
+    assert max(map(len, cut)) - min(map(len, cut)) <= 1
+    for part in cut:
+        stage = build(shape, 3, part)
+        names += [name for name, _ in stage.named_parameters()]
+        x = stage(x)
+    torch.testing.assert_close(x, expected)
+    assert names == [name for name, _ in whole.named_parameters()]

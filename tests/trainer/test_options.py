@@ -5,8 +5,11 @@ import sys
 
 import pytest
 
+from diag.collectors.trainer.axes import Axes
 from diag.collectors.trainer.faults import FAULTS, FaultError, parse_fault, parse_faults
+from diag.collectors.trainer.knobs import KNOBS, STRATEGIES, knobs_of, usage
 from diag.collectors.trainer.options import OptionError, TrainerOptions
+from diag.collectors.trainer.refusals import validate, validate_backend
 
 
 def test_options_survive_the_environment_variable() -> None:
@@ -36,17 +39,72 @@ def test_a_broken_environment_variable_is_a_message(text: str) -> None:
         (TrainerOptions(reshard_after_forward="1"), "say no"),
         (TrainerOptions(reshard_after_forward="half"), "unknown"),
         (TrainerOptions(steps=0), "--steps 0 is too small"),
+        (TrainerOptions(checkpoint_every=-1), "--checkpoint-every -1 is too small"),
+        (TrainerOptions(keep_checkpoints=0), "--keep 0 is too small"),
+        (TrainerOptions(warmup_steps=-1), "--warmup-steps -1 is too small"),
+        (TrainerOptions(resume="nowhere"), "--resume nowhere: no such folder"),
         (TrainerOptions(timeout_s=0), "--timeout"),
         (TrainerOptions(inject=("die:rank=4,step=1",)), "there are 4 ranks, 0 to 3"),
+        (TrainerOptions(settings=("limit_all_gathers=no",)), "setting of --strategy fsdp1, not of fsdp2, which takes"),
+        (TrainerOptions(settings=("stage=3",)), "setting of --strategy deepspeed"),
+        (TrainerOptions(settings=("fsdp=yes",)), "fsdp2 takes no 'fsdp': write --set replicas=1, offload=no"),
+        (TrainerOptions(strategy="ddp", settings=("bucket_mb=0",)), "must be finite and 0.001 or more"),
+        (TrainerOptions(strategy="ddp", settings=("comm_hook=int8",)), "use none or fp16 or bf16 or powersgd"),
+        (TrainerOptions(strategy="ddp", settings=("comm_hook=bf16",)), "needs NCCL"),
+        (TrainerOptions(strategy="ddp", settings=("static_graph=yes", "find_unused_parameters=yes")), "one of the two"),
+        (TrainerOptions(strategy="ddp", settings=("static_graph=yes",), micro_batches=2), "only the last does"),
+        (TrainerOptions(settings=("separate_reduce_scatter_group=yes",)), "gloo has none"),
+        (TrainerOptions(strategy="fsdp1", wrap="2"), "a unit of FSDP1 is one module"),
+        (TrainerOptions(strategy="fsdp1", prefetch=1), "fsdp1 cannot use --prefetch 1.*forward_prefetch=yes"),
+        (TrainerOptions(strategy="fsdp1", reshard_after_forward="no"), "sharding=shard_grad_op"),
+        (TrainerOptions(strategy="fsdp1", settings=("sharding=hybrid_shard",)), "needs --set replicas=N"),
+        (TrainerOptions(strategy="fsdp1", settings=("replicas=2",)), "for --set sharding=hybrid_shard"),
+        (TrainerOptions(strategy="fsdp1", settings=("use_orig_params=no",), compile=True), "flat parameters"),
+        (TrainerOptions(settings=("replicas=3",)), "replicas 3 = 3 does not divide 4 ranks"),
+        (TrainerOptions(settings=("replicas=4",)), "one rank to each replica.*--strategy ddp"),
+        (TrainerOptions(settings=("replicas=2",), reshard_after_forward="2"), "is all 2 ranks"),
+        (TrainerOptions(strategy="deepspeed", settings=("stage=4",)), "stages 1, 2 and 3"),
+        (TrainerOptions(strategy="deepspeed", settings=("offload_param=cpu",)), "needs --set stage=3"),
+        (TrainerOptions(strategy="deepspeed", settings=("zero_init=yes",)), "needs --set stage=3"),
+        (TrainerOptions(strategy="deepspeed", settings=("offload_optimizer=nvme",)), "needs --set nvme_path"),
+        (TrainerOptions(strategy="deepspeed", wrap="root"), "deepspeed cannot use --wrap root.*prefetch_bucket_size"),
+        (TrainerOptions(strategy="deepspeed", grad_sync="every", micro_batches=2), "ZeRO 2 and 3 reduce in every"),
+        (TrainerOptions(strategy="deepspeed", tensor_parallel=2), "AutoTP.*not at all with ZeRO 3"),
+        (TrainerOptions(strategy="deepspeed", pipeline_parallel=2), "PipelineModule works with ZeRO 1 alone"),
+        (TrainerOptions(strategy="deepspeed", compile=True), "its own engine"),
+        (TrainerOptions(strategy="zero1", wrap="linear"), "only optimizer states are sharded"),
+        (TrainerOptions(precision="fp32", reduce_dtype="bf16"), "goes with --precision bf16"),
+        (TrainerOptions(strategy="ddp", precision="bf16", reduce_dtype="bf16"), "comm_hook=bf16"),
+        (TrainerOptions(checkpoint_policy="selective"), "add --activation-checkpointing"),
+        (TrainerOptions(strategy="ddp", tensor_parallel=2), "ddp cannot use --tp"),
+        (TrainerOptions(preset="124m", tensor_parallel=2), "one table for embedding and output"),
+        (TrainerOptions(preset="small", tensor_parallel=2), "does not divide the 5 heads"),
+        (TrainerOptions(tensor_parallel=2, seq_len=63), "does not divide sequences of 63 tokens"),
+        (TrainerOptions(tensor_parallel=2, pipeline_parallel=2, settings=("replicas=2",)), "= 8 does not divide 4"),
+        (TrainerOptions(strategy="fsdp1", pipeline_parallel=2), "fsdp1 cannot use --pp"),
+        (TrainerOptions(preset="1b", pipeline_parallel=2), "on the first and on the last stage"),
+        (TrainerOptions(pipeline_parallel=4), "4 stages are more than the 2 blocks"),
+        (TrainerOptions(preset="small", pipeline_parallel=2, pipeline_schedule="interleaved"), "go together"),
+        (TrainerOptions(preset="small", pipeline_parallel=2, stages_per_rank=2), "go together"),
+        (TrainerOptions(preset="small", pipeline_parallel=2, stages_per_rank=2, pipeline_schedule="interleaved",
+                        micro_batches=5), "a multiple of its 2 rounds"),
+        (TrainerOptions(pipeline_parallel=2, grad_sync="every"), "reduces gradients once"),
+        (TrainerOptions(pipeline_parallel=2, wrap="2"), "with --pp a unit is"),
+        (TrainerOptions(stages_per_rank=2), "needs a pipeline"),
+        (TrainerOptions(strategy="ddp", pipeline_parallel=2, settings=("static_graph=yes",)), "without DDP's forward"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_with_the_reason(options: TrainerOptions, message: str) -> None:
+    def refuse() -> None:
+        validate(options, world_size=4)
+        validate_backend(options, "gloo")
+
     with pytest.raises(OptionError, match=message):
-        options.validate(world_size=4)
+        refuse()
 
 
 def test_the_rank_is_left_unchecked_while_nobody_knows_how_many_there_are() -> None:
-    TrainerOptions(reshard_after_forward="3", inject=("straggler:rank=9",)).validate()
+    validate(TrainerOptions(reshard_after_forward="3", inject=("straggler:rank=9",), tensor_parallel=2))
 
 
 def test_faults_are_filled_in_and_written_back() -> None:
@@ -89,6 +147,25 @@ def test_a_wrong_fault_says_what_exists(spec: str, message: str) -> None:
 
 def test_the_command_line_can_read_options_without_torch() -> None:
     code = (
-        "import sys, diag.collectors.trainer.options, diag.collectors.trainer.faults; sys.exit('torch' in sys.modules)"
+        "import sys, diag.collectors.trainer.refusals, diag.collectors.trainer.faults; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_strategys_usage_is_its_own_defaults(strategy: str) -> None:
+    given = tuple(usage(strategy).split(", "))
+    assert knobs_of(strategy, given) == knobs_of(strategy, ())
+    assert len(given) == len(KNOBS[strategy])
+
+
+def test_axes_number_the_ranks_innermost_last() -> None:
+    axes = Axes.of(16, stages=2, replicas=2, parts=2)
+    assert axes.sizes() == {"pp": 2, "dp_replicate": 2, "dp_shard": 2, "tp": 2}
+    assert (axes.data, axes.model) == (4, 4)
+    ranks = range(16)
+    assert [axes.stage(rank) for rank in ranks] == [0] * 8 + [1] * 8
+    assert [axes.data_rank(rank) for rank in ranks] == [0, 0, 1, 1, 2, 2, 3, 3] * 2
+    assert [axes.shard(rank) for rank in ranks] == [0, 1, 2, 3] * 4
+    assert Axes.of(4).sizes() == {"dp": 4}
+    assert Axes.of(4, parts=4).sizes() == {"dp": 1, "tp": 4}

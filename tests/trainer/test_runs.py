@@ -13,20 +13,11 @@ from pathlib import Path
 import pytest
 
 from diag.collectors.trainer.options import OPTIONS_ENV, TrainerOptions
+from tests.trainer.launching import launch
 
 pytestmark = pytest.mark.multiproc
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 SMALL = {"steps": 3, "num_workers": 0, "batch_size": 2, "seq_len": 32}
-
-
-def launch(target: list[str], options: TrainerOptions | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "DIAG_COLLECT": "off", "OMP_NUM_THREADS": "1"}
-    if options is not None:
-        environment[OPTIONS_ENV] = options.to_json()
-    return subprocess.run(
-        [*TORCHRUN, *target], env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
 
 
 PLAIN: dict[str, object] = {"strategy": "ddp"}

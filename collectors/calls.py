@@ -1,0 +1,89 @@
+"""One collective, or one send or receive, of this process while it is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial, update_wrapper
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+
+from .device_clock import Mark
+from .records import CollectiveRow
+
+Function = Callable[..., Any]
+
+
+@dataclass(slots=True, weakref_slot=True)
+class Call:
+    """``start_ns`` and the rest are filled in as they become known."""
+
+    step: int
+    group: str
+    seq: int
+    op: str
+    bytes: int
+    dtype: str
+    start_ns: int
+    device: bool  # runs on the device, so the host cannot know when it ends
+    end_ns: int | None = None
+    wait_start_ns: int | None = None
+    wait_end_ns: int | None = None
+    marks: tuple[Mark, Mark] | None = None
+    ends_when_waited: bool = False  # its backend tells nobody when it is done: the end of the wait is the first sign
+
+    def row(self) -> CollectiveRow:
+        return CollectiveRow(
+            self.group,
+            self.seq,
+            self.op,
+            self.bytes,
+            self.dtype,
+            self.start_ns,
+            self.end_ns,
+            self.wait_start_ns,
+            self.wait_end_ns,
+        )
+
+    @property
+    def settled(self) -> bool:
+        return self.device or (self.wait_end_ns if self.ends_when_waited else self.end_ns) is not None
+
+
+def describe(payload: Any) -> tuple[int, str, bool]:
+    """Bytes, dtype and whether the device runs it, of a tensor or a list of tensors."""
+    tensors = [payload] if isinstance(payload, torch.Tensor) else list(payload or ())
+    if not tensors:
+        return 0, "", torch.cuda.is_available() and dist.is_initialized() and dist.get_backend() == "nccl"
+    size = sum(t.numel() * t.element_size() for t in tensors)
+    return size, str(tensors[0].dtype).removeprefix("torch."), tensors[0].device.type != "cpu"
+
+
+def time_wait(work: Any, call: Call, plain: WeakKeyDictionary[Any, Call], wait_for: Function) -> None:
+    """Lets the wait for ``work`` be timed: of a plain one the class's own, which is replaced and looks into ``plain``;
+    of a subclass, which has another that the class's never sees, by ``wait_for(call, its wait)``."""
+    if type(work) is dist.Work:
+        plain[work] = call
+    else:  # under its own name, which DeepSpeed asks for
+        work.wait = update_wrapper(partial(wait_for, call, work.wait), work.wait)
+
+
+def storage_of(tensor: Any) -> int:
+    """The address of the storage, which views share, also of a result that has still to be waited for; 0 where there is
+    none."""
+    try:
+        return int(getattr(tensor, "elem", tensor).untyped_storage()._cdata)
+    except (AttributeError, RuntimeError, NotImplementedError):  # what is no tensor, or one without memory
+        return 0
+
+
+def argument(position: int, name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+    """Picks one argument of a call, by position or by name."""
+
+    def pick(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return args[position] if len(args) > position else kwargs.get(name)
+
+    return pick

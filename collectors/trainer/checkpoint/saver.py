@@ -1,0 +1,185 @@
+"""``Saver``: saves every so many steps, in the background where it can, and never stops a training that cannot save."""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
+
+from ...collectives import APART
+from ...records import CheckpointRecord
+from ..options import OptionError
+from . import engine, folder, manifest
+from .contents import Contents, said, say
+from .writer import CheckpointWriter
+
+# The ranks wait for each other's writing on it, and one disk may be much slower than the others. A rank that died is
+# noticed by whoever started it.
+_PATIENCE = timedelta(hours=1)
+
+
+def checkpoint_group() -> dist.ProcessGroup:
+    """A group of all ranks that only checkpoints use. Saving in the background on the training's own would mix its
+    messages with the training's: with FSDP2 on gloo that deadlocked in 2 of 2 runs."""
+    group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=_PATIENCE, group_desc=APART)
+    return group
+
+
+@dataclass
+class _UnderWay:
+    """A checkpoint whose shards are being written."""
+
+    record: CheckpointRecord
+    writer: CheckpointWriter
+    done: Future[Any]
+    ended: bool = False
+
+    def note_end(self, _: object = None) -> None:
+        """Called by the thread that wrote, and by whoever waits for it: the first one counts."""
+        if not self.ended:
+            self.ended = True
+            self.record.background_ns = time.monotonic_ns() - self.record.start_ns - self.record.blocking_ns
+
+
+class Saver:
+    """Saves into ``root``. ``tell`` takes the record of each checkpoint when it has ended, well or not.
+
+    Every rank calls the same methods after the same steps. OptionError where nothing can be written at all.
+    """
+
+    def __init__(
+        self,
+        contents: Contents,
+        root: Path,
+        group: dist.ProcessGroup,
+        tell: Callable[[CheckpointRecord], None],
+    ) -> None:
+        options = contents.options
+        self.contents, self.root, self.group, self.tell = contents, root, group, tell
+        self.every, self.keep = options.checkpoint_every, options.keep_checkpoints
+        self.in_background = options.checkpoint_async and contents.kind == manifest.DCP
+        self.run = self._prepare()
+        self._under_way: _UnderWay | None = None
+        self._last = "none"
+
+    def _prepare(self) -> str:
+        """A name for this run's drafts, equal on all ranks."""
+        said_by_first: list[Any] = [None, None]
+        if dist.get_rank() == 0:
+            try:
+                self.root.mkdir(parents=True, exist_ok=True)
+                folder.clear_drafts(self.root)
+                folder.write_synced(self.root / ".probe", b"")
+                (self.root / ".probe").unlink()
+                said_by_first = [uuid.uuid4().hex[:8], None]
+            except OSError as error:
+                said_by_first = [None, error.strerror or str(error)]
+        dist.broadcast_object_list(said_by_first, src=0, group=self.group)
+        name, why = said_by_first
+        if why is not None:
+            raise OptionError(f"checkpoints cannot be written to {self.root}: {why}. Give another --checkpoint-dir")
+        return str(name)
+
+    def due(self, steps: int) -> bool:
+        """Whether a checkpoint follows the step of this number, counted from 1."""
+        return steps % self.every == 0
+
+    def save(self, steps: int) -> None:
+        """Starts a checkpoint after so many steps; returns when the training may change what is saved."""
+        record = CheckpointRecord(steps - 1, asynchronous=self.in_background, start_ns=time.monotonic_ns())
+        self._settle()  # one at a time: a second copy of the state might not fit
+        record.waited_ns = time.monotonic_ns() - record.start_ns
+        if self.contents.kind == manifest.DEEPSPEED:
+            self._save_engine(steps, record)
+        else:
+            self._save(steps, record)
+
+    def poll(self) -> None:
+        """Records a checkpoint that has ended in the background."""
+        if self._under_way is not None and self._under_way.done.done():
+            self._settle()
+
+    def finish(self) -> None:
+        """Waits for what is under way."""
+        self._settle()
+
+    # -- torch.distributed.checkpoint ------------------------------------------------------------------------------
+
+    def _save(self, steps: int, record: CheckpointRecord) -> None:
+        contents = self.contents
+        tensors = contents.state().tensors()
+        writer = CheckpointWriter(
+            folder.draft_of(self.root, steps, self.run),
+            dist.get_rank(),
+            contents.of_this_rank(),
+            contents.manifest(steps, asynchronous=self.in_background),
+            self.keep,
+        )
+        if not self.in_background:
+            done: Future[Any] = Future()
+            try:
+                done.set_result(save(tensors, storage_writer=writer, process_group=self.group))
+            except CheckpointException as error:
+                done.set_exception(error)
+            record.blocking_ns = time.monotonic_ns() - record.start_ns
+            self._under_way = _UnderWay(record, writer, done)
+            self._settle()
+            return
+        started: Any = async_save(tensors, storage_writer=writer, process_group=self.group)
+        done = started.upload_completion if hasattr(started, "upload_completion") else started
+        record.blocking_ns = time.monotonic_ns() - record.start_ns
+        self._under_way = _UnderWay(record, writer, done)
+        done.add_done_callback(self._under_way.note_end)
+
+    def _settle(self) -> None:
+        """Waits for the checkpoint under way, says what became of it, and clears up after one that failed."""
+        if self._under_way is None:
+            return
+        ending, self._under_way = self._under_way, None
+        error = ending.done.exception()
+        if self.in_background:
+            ending.note_end()
+        ending.record.bytes = ending.writer.bytes
+        if error is None:
+            self._ended(ending.record, ending.writer.manifest.steps)
+            return
+        why = said(error) if isinstance(error, CheckpointException) else f"{type(error).__name__}: {error}"
+        self._failed(ending.record, ending.writer.manifest.steps, ending.writer.draft, why)
+
+    # -- DeepSpeed -------------------------------------------------------------------------------------------------
+
+    def _save_engine(self, steps: int, record: CheckpointRecord) -> None:
+        contents, draft = self.contents, folder.draft_of(self.root, steps, self.run)
+        found = contents.manifest(steps, asynchronous=False)
+        size, why = engine.save(contents.strategy, draft, contents.of_this_rank(), found, self.keep, self.group)
+        record.bytes, record.blocking_ns = size, time.monotonic_ns() - record.start_ns
+        if why:
+            self._failed(record, steps, draft, why)
+        else:
+            self._ended(record, steps)
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def _ended(self, record: CheckpointRecord, steps: int) -> None:
+        self._last = folder.name_of(steps)
+        self.tell(record)
+
+    def _failed(self, record: CheckpointRecord, steps: int, draft: Path, why: str) -> None:
+        record.failed = why
+        say(
+            f"WARNING: the checkpoint after {steps} steps could not be saved: {why}. Training goes on; the last "
+            f"complete one of this run: {self._last}"
+        )
+        if dist.get_rank() == 0:
+            shutil.rmtree(draft, ignore_errors=True)
+        self.tell(record)
