@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,11 +13,15 @@ _MODEL, _CLUSTER = "Model and recipe", "Cluster"
 
 
 def plan(
-    model: Annotated[
-        str,
-        typer.Argument(metavar="MODEL", help="A number of parameters (7B), a preset (llama-3-8b), or a config.json."),
-    ],
-    gpus: Annotated[int, typer.Option(help="How many.", min=1, rich_help_panel=_CLUSTER)] = 8,
+    asked: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MODEL | CONFIG...",
+            help="A number of parameters (7B), a preset (llama-3-8b), or a model's config.json; or configurations of "
+            "DeepSpeed, Accelerate, Hugging Face's Trainer or torchtitan, to be checked.",
+        ),
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(help="How many; else 8.", min=1, rich_help_panel=_CLUSTER)] = None,
     gpu: Annotated[str | None, typer.Option(help="Their type: H100, A100-80, ...", rich_help_panel=_CLUSTER)] = None,
     per_host: Annotated[int, typer.Option(help="GPUs of a host.", min=1, rich_help_panel=_CLUSTER)] = 8,
     memory: Annotated[float | None, typer.Option(metavar="GB", help="Of a GPU.", rich_help_panel=_CLUSTER)] = None,
@@ -29,7 +34,20 @@ def plan(
     ] = None,
     topology: Annotated[
         str | None,
-        typer.Option(metavar="dp=8,tp=4,...", help="Check that these axes make up the GPUs.", rich_help_panel=_CLUSTER),
+        typer.Option(metavar="dp=8,tp=4,...", help="Axes that make up the GPUs.", rich_help_panel=_CLUSTER),
+    ] = None,
+    peak: Annotated[
+        float | None, typer.Option(metavar="TFLOP/s", help="Of a GPU, dense.", rich_help_panel=_CLUSTER)
+    ] = None,
+    mfu: Annotated[
+        float | None,
+        typer.Option(help="Part of the peak that computation alone reaches; else 0.4.", rich_help_panel=_CLUSTER),
+    ] = None,
+    latency_within: Annotated[
+        float | None, typer.Option(metavar="us", help="Of a hop within a host.", rich_help_panel=_CLUSTER)
+    ] = None,
+    latency_across: Annotated[
+        float | None, typer.Option(metavar="us", help="Of a hop between hosts.", rich_help_panel=_CLUSTER)
     ] = None,
     recipe: Annotated[
         str, typer.Option(help="Types and optimizer: see --recipe list.", rich_help_panel=_MODEL)
@@ -40,6 +58,12 @@ def plan(
     batch_size: Annotated[int, typer.Option(help="Sequences of a micro-batch.", min=1, rich_help_panel=_MODEL)] = 1,
     seq_len: Annotated[int, typer.Option(help="Their length in tokens.", min=1, rich_help_panel=_MODEL)] = 4096,
     micro_batches: Annotated[int, typer.Option(help="Of a step.", min=1, rich_help_panel=_MODEL)] = 1,
+    schedule: Annotated[
+        str, typer.Option(help="Of pipeline stages: gpipe, 1f1b or interleaved.", rich_help_panel=_MODEL)
+    ] = "1f1b",
+    virtual_stages: Annotated[
+        int, typer.Option(help="Parts of the model on each rank, for interleaved.", min=1, rich_help_panel=_MODEL)
+    ] = 2,
     checkpointing: Annotated[
         str, typer.Option(help="Of activations: none, selective or full.", rich_help_panel=_MODEL)
     ] = "none",
@@ -52,15 +76,42 @@ def plan(
             rich_help_panel=_MODEL,
         ),
     ] = None,
+    measured: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Put the peaks that a run recorded beside the estimate for it. Needs no MODEL.",
+            rich_help_panel=_MODEL,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False,
 ) -> None:
-    """Say what fits, what it sends, and which strategy to use, by formulas that the report names."""
+    """Say what fits, what it sends, and which strategy to use, by formulas that the report names.
+
+    Of configurations: say what is wrong in them; exit code 3 where something is.
+    """
+    from diag.cli.plan_lint import is_configuration, lint_command
+
+    if measured is not None:
+        if asked:
+            raise DiagError("--measured takes the model from the run", hint=f"leave out {' '.join(asked)}")
+        _measured(measured, as_json)
+        return
+    if not asked:
+        raise DiagError("no MODEL", hint="give a number of parameters (7B), a preset, a config.json; or --measured RUN")
+    model, *others = asked
+    if others or is_configuration(model):
+        raise typer.Exit(int(lint_command([Path(path) for path in asked], gpus, per_host, as_json)))
+    gpus = 8 if gpus is None else gpus
+
     from diag.plan.activations import Checkpointing
     from diag.plan.cluster import cluster_of
+    from diag.plan.pipeline import Schedule
     from diag.plan.plan import Batch
     from diag.plan.plan import plan as planned
     from diag.plan.recipe import RECIPES
     from diag.plan.shape import size_of
+    from diag.plan.speed import speed_of
     from diag.plan.topology import check_world, topology_of
     from diag.report.plan import print_plan, to_json
 
@@ -74,15 +125,48 @@ def plan(
         raise DiagError(f"--checkpointing: there is no {checkpointing!r}", hint=f"one of {', '.join(Checkpointing)}")
     if wrap not in ("block", "root", "linear") and not (wrap.isdecimal() and int(wrap)):
         raise DiagError(f"--wrap: there is no unit {wrap!r}", hint="block, root, linear, or a number of blocks")
+    if schedule not in list(Schedule):
+        raise DiagError(f"--schedule: there is no {schedule!r}", hint=f"one of {', '.join(Schedule)}")
     axes = topology_of(topology) if topology is not None else None
     if axes is not None:
         check_world(axes, gpus)
-    cluster = cluster_of(gpus, gpu, per_host=per_host, memory_gb=memory, within_gb_s=within, across_gb_s=across)
-    width = RECIPES[recipe].computed
-    batch = Batch(batch_size, seq_len, Checkpointing(checkpointing), micro_batches, width)
-    beside = round(outside * 1e9) if outside is not None else None
-    found = planned(size_of(model), RECIPES[recipe], cluster, batch, wrap=wrap, outside=beside)
+    cluster = cluster_of(
+        gpus, gpu, per_host=per_host, memory_gb=memory, within_gb_s=within, across_gb_s=across, peak_tflop_s=peak
+    )
+    found = planned(
+        size_of(model),
+        RECIPES[recipe],
+        cluster,
+        Batch(
+            sequences=batch_size,
+            length=seq_len,
+            checkpointing=Checkpointing(checkpointing),
+            micro_batches=micro_batches,
+            width=RECIPES[recipe].computed,
+            schedule=Schedule(schedule),
+            chunks=virtual_stages if schedule == Schedule.INTERLEAVED else 1,
+        ),
+        wrap=wrap,
+        outside=round(outside * 1e9) if outside is not None else None,
+        topology=axes,
+        # The peaks that are known are of 16-bit arithmetic.
+        speed=speed_of(cluster, mfu, latency_within, latency_across)
+        if RECIPES[recipe].computed == 2 or peak is not None
+        else None,
+    )
     if as_json:
         typer.echo(to_json(found, axes))
     else:
         print_plan(found, axes)
+
+
+def _measured(run: Path, as_json: bool) -> None:
+    from diag.ingest.run import open_paths
+    from diag.plan.measured import measured
+    from diag.report.plan_measured import print_measured, to_json
+
+    found = measured(open_paths([run]))
+    if as_json:
+        typer.echo(to_json(found, str(run)))
+    else:
+        print_measured(found, str(run))

@@ -43,7 +43,8 @@ ACROSS_GB_S = 40.0  # a 400 Gbit/s adapter for each GPU reaches about that
 
 
 class Cluster(Struct, frozen=True):
-    """``memory``: bytes of a GPU. Bandwidths in bytes a second for each GPU; ``tflop_s``: dense bf16."""
+    """``memory``: bytes of a GPU. Bandwidths in bytes a second for each GPU; ``tflop_s``: dense bf16;
+    ``memory_gb_s``: of a GPU's own memory."""
 
     gpus: int
     per_host: int
@@ -52,6 +53,7 @@ class Cluster(Struct, frozen=True):
     within: float
     across: float
     gpu: str = ""
+    memory_gb_s: float | None = None
 
     @property
     def hosts(self) -> int:
@@ -70,6 +72,7 @@ def cluster_of(
     memory_gb: float | None = None,
     within_gb_s: float | None = None,
     across_gb_s: float | None = None,
+    peak_tflop_s: float | None = None,
 ) -> Cluster:
     """From a GPU's name and numbers, which go before what is known of it. DiagError for a name that is not known, or
     numbers that are none."""
@@ -77,14 +80,15 @@ def cluster_of(
     memory = memory_gb if memory_gb is not None else found.memory_gb if found else 80.0
     within = within_gb_s if within_gb_s is not None else found.within_gb_s if found else GPUS["A100-80"].within_gb_s
     across = across_gb_s if across_gb_s is not None else ACROSS_GB_S
-    given = {"--gpus": gpus, "--per-host": per_host, "--memory": memory, "--within": within, "--across": across}
-    for name, value in given.items():
-        if not 0 < value < float("inf"):
-            raise DiagError(f"{name} {value:g}: give a number above 0")
     peak = peak_of(found.driver_name) if found else None
+    tflop_s = peak_tflop_s if peak_tflop_s is not None else peak.tflop_s if peak else None
+    given = {"--gpus": gpus, "--per-host": per_host, "--memory": memory, "--within": within, "--across": across}
+    for name, value in (given | {"--peak": tflop_s}).items():
+        if value is not None and not 0 < value < float("inf"):
+            raise DiagError(f"{name} {value:g}: give a number above 0")
     return Cluster(
-        gpus, min(per_host, gpus), round(memory * 1e9), peak.tflop_s if peak else None, within * 1e9, across * 1e9,
-        found.name if found else "",
+        gpus, min(per_host, gpus), round(memory * 1e9), tflop_s, within * 1e9, across * 1e9,
+        found.name if found else "", peak.gb_s if peak else None,
     )  # fmt: skip
 
 

@@ -26,17 +26,28 @@ class Traffic(Struct, frozen=True):
         return self.shards + self.replicas
 
 
-def traffic(parameters: int, recipe: Recipe, need: Need, cluster: Cluster, micro_batches: int = 1) -> Traffic:
-    """Gradients are reduced in the last of the ``micro_batches``, sharded parameters gathered in each."""
+def traffic(
+    parameters: int,
+    recipe: Recipe,
+    need: Need,
+    cluster: Cluster,
+    micro_batches: int = 1,
+    *,
+    ranks: int | None = None,
+    apart: int = 1,
+) -> Traffic:
+    """Gradients are reduced in the last of the ``micro_batches``, sharded parameters gathered in each. ``ranks``: data
+    parallel ones, all without other axes, which lie ``apart`` in the numbering of ranks."""
     gathered, reduced = parameters * recipe.computed, parameters * recipe.reduced
-    replicas = cluster.gpus // need.shards
+    ranks = ranks or cluster.gpus
+    replicas = ranks // need.shards
     if need.strategy.sharding == Sharding.PARAMETERS:
         within = (_gathers(need.strategy) * gathered * micro_batches + reduced) * _ring(need.shards)
         across = 2 * reduced / need.shards * _ring(replicas)
     else:  # an all-reduce is a reduce-scatter and an all-gather; what ZeRO gathers are the new parameters
         second = reduced if need.strategy.sharding == Sharding.NONE else gathered
         within, across = (reduced + second) * _ring(need.shards), 0.0
-    seconds = within / cluster.bandwidth(need.shards) + across / cluster.bandwidth(cluster.gpus)
+    seconds = within / cluster.bandwidth(need.shards * apart) + across / cluster.bandwidth(ranks * apart)
     return Traffic(round(within), round(across), seconds)
 
 

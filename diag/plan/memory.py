@@ -13,8 +13,8 @@ from diag.plan.recipe import Recipe
 from diag.plan.shape import Size
 from diag.states import ModelStates, Sharding, model_states
 
-_DDP_BUCKET_BYTES = 25 << 20  # DistributedDataParallel's bucket_cap_mb
-_ZERO_BUCKET = 500_000_000  # elements: DeepSpeed's reduce_bucket_size
+BUCKET_BYTES = 25 << 20  # DistributedDataParallel's bucket_cap_mb
+ZERO_BUCKET = 500_000_000  # elements: DeepSpeed's reduce_bucket_size
 _GATHERED_AT_ONCE = 3
 
 
@@ -63,27 +63,37 @@ def unit_of(size: Size, wrap: str) -> int:
     shape = size.shape
     if shape is None:
         return -(-size.parameters // 50) * (int(wrap) if wrap.isdecimal() else 1)
-    rest = shape.table + shape.head + shape.norm  # with the blocks in units of their own, the root's
+    # With the blocks in units of their own, the root's.
+    rest = shape.table + shape.head + shape.norm if size.rest is None else size.rest
     if wrap == "linear":
-        return max(shape.hidden * shape.ffn, shape.vocab * shape.hidden)
+        return max(shape.hidden * shape.ffn, shape.vocab * shape.hidden if rest else 0)
     blocks = int(wrap) if wrap.isdecimal() else 1
     return max(min(blocks, shape.layers) * shape.block, rest)
 
 
-def need(size: Size, recipe: Recipe, strategy: Strategy, ranks: int, per_host: int, wrap: str = "block") -> Need:
-    """What a rank of ``ranks`` holds, ``per_host`` of which share a host. Optimizer and units as the recipe says."""
-    shards = min(ranks, per_host) if strategy.within_host else ranks
+def need(
+    size: Size,
+    recipe: Recipe,
+    strategy: Strategy,
+    ranks: int,
+    per_host: int,
+    wrap: str = "block",
+    replica: int | None = None,
+) -> Need:
+    """What a rank of ``ranks`` holds, ``per_host`` of which share a host. Optimizer and units as the recipe says.
+    ``replica``: the ranks that hybrid sharding cuts one copy over, where that is given."""
+    shards = (replica or min(ranks, per_host)) if strategy.within_host else ranks
     states = model_states(size.parameters, strategy.sharding, shards, recipe.each)
     unit = unit_of(size, wrap)
     gathered = buffers = 0
     if ranks > 1 and strategy.sharding == Sharding.NONE:
-        buffers = min(_DDP_BUCKET_BYTES, size.parameters * recipe.gradients)
+        buffers = min(BUCKET_BYTES, size.parameters * recipe.gradients)
     elif strategy.sharding == Sharding.PARAMETERS:
         whole = size.parameters * recipe.computed
         gathered = whole if strategy.keeps else min(_GATHERED_AT_ONCE * unit * recipe.computed, whole)
         buffers = unit * (recipe.computed + recipe.reduced)
     elif ranks > 1:
-        buffers = min(_ZERO_BUCKET, size.parameters) * recipe.reduced
+        buffers = min(ZERO_BUCKET, size.parameters) * recipe.reduced
     return Need(strategy, shards, states, gathered, buffers)
 
 

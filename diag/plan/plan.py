@@ -4,83 +4,103 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct
-
-from diag.plan.activations import Activations, Checkpointing, activations
+from diag.plan.account import Peak
+from diag.plan.activations import Checkpointing
+from diag.plan.choice import choice
 from diag.plan.cluster import Cluster
-from diag.plan.communication import Traffic, traffic
-from diag.plan.memory import HYBRID, STRATEGIES, ZERO_3, Need, Strategy, fewest, need
+from diag.plan.memory import STRATEGIES, ZERO_3, Strategy, fewest, need
 from diag.plan.recipe import Recipe
+from diag.plan.result import USABLE as USABLE
+from diag.plan.result import Batch as Batch
+from diag.plan.result import Plan as Plan
+from diag.plan.result import Row as Row
+from diag.plan.rows import StageTable, strategy_row
 from diag.plan.shape import Size
+from diag.plan.share import Share, check_chunks, shares
+from diag.plan.speed import Speed
+from diag.plan.step_memory import Step, modelled, step_peak
+from diag.plan.topology import Topology
+from diag.states import Sharding
 
-# Of a GPU's memory: the rest is for the allocator's gaps, NCCL's buffers and the context.
-USABLE = 0.9
 _MOST_GPUS = 1 << 16
-
-
-class Batch(Struct, frozen=True):
-    """What a rank computes at once. ``width``: bytes of an activation."""
-
-    sequences: int = 1
-    length: int = 4096
-    checkpointing: Checkpointing = Checkpointing.NONE
-    micro_batches: int = 1
-    width: int = 2
-
-    @property
-    def tokens(self) -> int:
-        return self.sequences * self.length
-
-
-class Row(Struct, frozen=True):
-    """A strategy on this cluster. ``peak``: bytes of states, of what is alive for a while, and of ``outside``: the
-    activations, or what was given for all that lies outside the states."""
-
-    need: Need
-    outside: int
-    traffic: Traffic
-    fits: bool
-
-    @property
-    def peak(self) -> int:
-        return self.need.total + self.outside
-
-
-class Plan(Struct, frozen=True):
-    """``bound``: the fewest GPUs whose memory holds the states, shared evenly, and ``outside``. ``estimate``:
-    the fewest with which ZeRO-3 leaves a tenth of each free, None where no number does. ``chosen``: what to use, and
-    for which ``reasons``; None where nothing fits, with the reasons for that."""
-
-    size: Size
-    recipe: Recipe
-    cluster: Cluster
-    batch: Batch
-    activations: Activations | None
-    outside: int
-    rows: tuple[Row, ...]
-    bound: int | None
-    estimate: int | None
-    chosen: Strategy | None
-    reasons: tuple[str, ...]
+_CUTS = (1, 2, 4, 8, 16)  # sizes of the tensor and the pipeline axis that are tried
 
 
 def plan(
-    size: Size, recipe: Recipe, cluster: Cluster, batch: Batch, *, wrap: str = "block", outside: int | None = None
+    size: Size,
+    recipe: Recipe,
+    cluster: Cluster,
+    batch: Batch,
+    *,
+    wrap: str = "block",
+    outside: int | None = None,
+    topology: Topology | None = None,
+    speed: Speed | None = None,
 ) -> Plan:
     """``outside``: bytes of the peak outside the model's states, where it is known; else the activations by formula,
-    where the model's shape is known; else nothing is counted for them."""
-    kept = activations(size.shape, batch.tokens, batch.width, batch.checkpointing) if size.shape else None
-    beside = outside if outside is not None else kept.total if kept else 0
+    where the model's shape is known; else nothing is counted for them. ``topology``: all GPUs are data-parallel without
+    one. ``speed``: without it nothing is said about time."""
+    axes = topology or Topology({"dp": cluster.gpus})
+    parts = shares(size, axes)
+    check_chunks(parts, batch.chunks)
+    tables = [StageTable(part, recipe, cluster, batch, axes, wrap, outside) for part in parts]
     room = round(cluster.memory * USABLE)
-    rows = []
-    for strategy in STRATEGIES:
-        wanted = need(size, recipe, strategy, cluster.gpus, cluster.per_host, wrap)
-        sent = traffic(size.parameters, recipe, wanted, cluster, batch.micro_batches)
-        rows.append(Row(wanted, beside, sent, wanted.total + beside <= room))
-    estimate = _estimate(size, recipe, cluster, wrap, beside)
-    chosen, reasons = _choice(rows, cluster, size.parameters * recipe.total + beside <= room, estimate)
-    bound = fewest(size, recipe, cluster.memory, beside)
-    return Plan(size, recipe, cluster, batch, kept, beside, tuple(rows), bound, estimate, chosen, reasons)
+    rows = tuple(strategy_row(strategy, tables, room, speed, size) for strategy in STRATEGIES)
+    beside = max(row.outside for row in rows)
+    estimate = _estimate(size, recipe, cluster, wrap, beside) if axes.plain else None
+    whole = StageTable(Share(size, 0), recipe, cluster, batch, Topology({}), wrap, outside)
+    alone = size.parameters * recipe.total + whole.beside <= room
+    chosen, reasons = choice(rows, cluster, axes, alone=alone, estimate=estimate)
+    if chosen is None and axes.plain and size.shape is not None:
+        reasons += _other_axes(size, recipe, cluster, batch, wrap, outside)
+    bound = fewest(size, recipe, cluster.memory, beside) if axes.plain else None
+    fullest = max(tables, key=lambda table: table.beside)
+    return Plan(
+        size, recipe, cluster, batch, fullest.kept, beside, rows, bound, estimate, chosen, reasons, axes, speed,
+        _likely(size, recipe, batch, wrap, rows, chosen) if axes.plain and outside is None else None,
+    )  # fmt: skip
+
+
+def _likely(
+    size: Size, recipe: Recipe, batch: Batch, wrap: str, rows: Sequence[Row], chosen: Strategy | None
+) -> Peak | None:
+    """The peak of the chosen strategy with everything alive only as long as it is; None where a step of it is not
+    modelled so closely."""
+    walked = chosen is not None and chosen.sharding in (Sharding.NONE, Sharding.PARAMETERS)
+    if chosen is None or not walked or size.shape is None or batch.checkpointing == Checkpointing.SELECTIVE:
+        return None
+    if not modelled(size.shape):
+        return None
+    shards = next(row.need.shards for row in rows if row.need.strategy == chosen)
+    step = Step(
+        size.shape, recipe, chosen.sharding, shards, batch.sequences, batch.length, batch.micro_batches, wrap,
+        kept=1.0 if chosen.keeps else 0.0, recompute=batch.checkpointing == Checkpointing.FULL,
+    )  # fmt: skip
+    return step_peak(step)
+
+
+def _other_axes(
+    size: Size, recipe: Recipe, cluster: Cluster, batch: Batch, wrap: str, outside: int | None
+) -> tuple[str, ...]:
+    """Where data parallelism alone does not fit: the least cutting of the model that does, tensor parallelism within a
+    host first."""
+    shape = size.shape
+    assert shape is not None
+    room = round(cluster.memory * USABLE)
+    for tensor, stages in sorted(((t, p) for t in _CUTS for p in _CUTS), key=lambda pair: (pair[0] * pair[1], pair[1])):
+        ranks, left = divmod(cluster.gpus, tensor * stages)
+        fits = (
+            tensor <= cluster.per_host and stages <= shape.layers and not (shape.heads % tensor or shape.ffn % tensor)
+        )
+        if tensor * stages == 1 or left or not ranks or not fits:
+            continue
+        axes = Topology({"pp": stages, "dp": ranks, "tp": tensor})
+        tables = [StageTable(part, recipe, cluster, batch, axes, wrap, outside) for part in shares(size, axes)]
+        row = next((r for r in (strategy_row(s, tables, room, None, size) for s in STRATEGIES) if r.fits), None)
+        if row is not None:
+            named = ",".join(f"{axis}={count}" for axis, count in axes.axes.items() if count > 1)
+            return (f"these {cluster.gpus} GPUs hold it with --topology {named} and {row.need.strategy.name}",)
+    return ()
 
 
 def _estimate(size: Size, recipe: Recipe, cluster: Cluster, wrap: str, beside: int) -> int | None:
@@ -93,30 +113,3 @@ def _estimate(size: Size, recipe: Recipe, cluster: Cluster, wrap: str, beside: i
     while need(size, recipe, ZERO_3, gpus, cluster.per_host, wrap).total + beside > room:
         gpus += 1 if gpus < cluster.per_host else cluster.per_host
     return gpus
-
-
-def _choice(
-    rows: Sequence[Row], cluster: Cluster, one_is_enough: bool, estimate: int | None
-) -> tuple[Strategy | None, tuple[str, ...]]:
-    fitting = [row for row in rows if row.fits]
-    if not fitting:
-        more = (
-            f"{estimate} GPUs hold it with ZeRO-3"
-            if estimate is not None
-            else "no number of GPUs holds it: the gathered units and what lies outside the states do not fit on one"
-        )
-        return None, (more, "activation checkpointing, a smaller micro-batch or offload need less memory on each")
-    if one_is_enough:
-        simplest = fitting[0].need.strategy
-        if cluster.gpus == 1:
-            return simplest, ("everything fits on one GPU: do not distribute",)
-        return simplest, (
-            "everything fits on one GPU",
-            "several only make it faster, and DDP is the simplest way to use them",
-        )
-    # The first of those that send as little: they are ordered from simple to involved.
-    best = min(fitting, key=lambda row: round(row.traffic.seconds, 6))
-    reasons = ["it sends least of those that fit" if len(fitting) > 1 else "nothing else fits"]
-    if cluster.hosts > 1 and HYBRID not in [row.need.strategy for row in fitting]:
-        reasons.append("the states do not fit on the GPUs of one host, so hybrid sharding is out")
-    return best.need.strategy, tuple(reasons)

@@ -133,11 +133,13 @@ PRESETS: dict[str, Shape] = {
 
 
 class Size(Struct, frozen=True):
-    """A model of which only the number of parameters is known, or its whole ``shape``."""
+    """A model of which only the number of parameters is known, or its whole ``shape``. ``rest``: parameters outside of
+    blocks, where it is a part of a model; None: table, norm and head."""
 
     name: str
     parameters: int
     shape: Shape | None = None
+    rest: int | None = None
 
 
 def size_of(model: str) -> Size:

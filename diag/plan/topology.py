@@ -38,6 +38,11 @@ class Topology(Struct, frozen=True):
         """Ranks with batches of their own."""
         return self.size("dp") * self.size("dp_replicate") * self.size("dp_shard")
 
+    @property
+    def plain(self) -> bool:
+        """Whether there is nothing but data parallelism: each rank works on the whole model and whole sequences."""
+        return all(self.size(axis) == 1 for axis in ("tp", "pp", "cp"))
+
     def __str__(self) -> str:
         sizes = " x ".join(f"{axis}={size}" for axis, size in self.axes.items())
         return f"{sizes} = {self.world_size} ranks"

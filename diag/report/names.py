@@ -11,7 +11,8 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from diag.collectors.trainer.faults import FAULTS
-from diag.collectors.trainer.options import PRESETS, STRATEGIES
+from diag.collectors.trainer.knobs import STRATEGIES
+from diag.collectors.trainer.options import PRESETS
 from diag.ingest.run import Tables
 
 OPTION = re.compile(r"-{1,2}[A-Za-z][\w-]*")

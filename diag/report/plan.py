@@ -15,6 +15,7 @@ from diag.plan.plan import USABLE, Plan, Row
 from diag.plan.recipe import PUBLISHED
 from diag.plan.topology import Topology
 from diag.report.cells import print_columns, report_console
+from diag.report.plan_times import print_likely, print_times
 
 
 def to_json(plan: Plan, topology: Topology | None) -> str:
@@ -34,6 +35,8 @@ def to_json(plan: Plan, topology: Topology | None) -> str:
             "strategies": [_row(row) for row in plan.rows],
             "recommended": plan.chosen.name if plan.chosen else None,
             "reasons": list(plan.reasons),
+            "assumed": to_builtins(plan.speed) if plan.speed else None,
+            "likely_peak": to_builtins(plan.likely) if plan.likely else None,
         },
     }
     return json.dumps(document, indent=1)
@@ -41,7 +44,7 @@ def to_json(plan: Plan, topology: Topology | None) -> str:
 
 def _activations(plan: Plan) -> dict[str, int] | None:
     found = plan.activations
-    return {**to_builtins(found), "total": found.total} if found is not None else None
+    return {**to_builtins(found), "total": found.total, "peak": found.peak} if found is not None else None
 
 
 def _row(row: Row) -> dict[str, Any]:
@@ -55,6 +58,10 @@ def _row(row: Row) -> dict[str, Any]:
         "peak": row.peak,
         "fits": row.fits,
         "traffic": {**to_builtins(row.traffic), "total": row.traffic.total},
+        "outside": row.outside,
+        "stage": row.stage,
+        "axes": [{**to_builtins(axis), "seconds": axis.seconds} for axis in row.axes],
+        "expected": to_builtins(row.expected) if row.expected else None,
     }
 
 
@@ -87,11 +94,12 @@ def print_plan(plan: Plan, topology: Topology | None, console: Console | None = 
         "outside": [_gb(row.outside) for row in plan.rows],
         "peak GB": [_gb(row.peak) for row in plan.rows],
         "fits": ["yes" if row.fits else "no" for row in plan.rows],
-        "sent GB": [_gb(row.traffic.total) for row in plan.rows],
-        "s a step": [number(row.traffic.seconds) for row in plan.rows],
+        "sent GB": [_gb(row.sent) for row in plan.rows],
+        "s a step": [number(row.seconds) for row in plan.rows],
     }
     print_columns(console, columns, left=("strategy",), more=0)
     console.print()
+    print_times(plan, console)
     _line(console, f"GB of each GPU at its peak, {share(USABLE)} of which may be used; 1 GB is 10^9 bytes.")
     _line(console, "Sent: by each GPU in a step, and the time the links need for it if nothing hides it.")
     if plan.bound is not None:
@@ -102,10 +110,12 @@ def print_plan(plan: Plan, topology: Topology | None, console: Console | None = 
         kept = plan.activations
         _line(
             console,
-            f"Activations by formula: {size(kept.total)} for {counted(plan.batch.tokens, 'token')} a micro-batch "
-            f"(blocks {size(kept.blocks)}, recomputed at once {size(kept.working)}, logits {size(kept.logits)}), "
+            f"Activations by formula: {size(kept.peak)} for {counted(plan.batch.tokens, 'token')} a micro-batch "
+            f"(blocks {size(kept.blocks)}, recomputed at once {size(kept.working)}, logits {size(kept.logits)}, "
+            f"their gradients {size(kept.loss)}), "
             f"checkpointing {plan.batch.checkpointing}.",
         )
+        print_likely(plan, console)
     elif not plan.outside:
         _line(console, "Of this model only the number of parameters is known, so activations are not counted.")
     _line(console, "Tables that count otherwise, not to be mixed with this one:")

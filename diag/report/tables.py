@@ -18,6 +18,7 @@ from diag.breakdown import (
     Measure,
     ModuleTable,
 )
+from diag.ingest.comm_names import P2P_OPS
 from diag.kernel_names import short_name
 
 from .cells import UNKNOWN, ms, percent, print_columns, report_console, short, size
@@ -67,7 +68,7 @@ def _print_collectives(console: Console, found: CollectiveTable) -> None:
     console.print("Collectives: mean milliseconds of a call; exposed and hidden, of a rank and step", style="italic")
     columns = {
         "operation": [_NAMES.get(row.op, row.op.replace("_", "-")) for row in rows],
-        "group": [_group(row) for row in rows],
+        "group": [_group(row, len({row.axis for row in found.rows}) > 1) for row in rows],
         "size": [_size(row) for row in rows],
         "calls": [f"{row.count:,}" for row in rows],
         "takes": [ms(row.duration_mean_ns) for row in rows],
@@ -90,8 +91,11 @@ def _print_collectives(console: Console, found: CollectiveTable) -> None:
         console.print("[dim]* matched by the order of calls: the trace has no sequence numbers.[/]")
 
 
-def _group(row: CollectiveStat) -> str:
-    name = row.group.split("@")[0][:8] or "?"
+def _group(row: CollectiveStat, several: bool) -> str:
+    """``several``: axes of a mesh, so that each needs its name."""
+    if row.op in P2P_OPS and len(row.members) == 2:
+        return f"{row.members[0]} to {row.members[1]}{'*' if row.inferred else ''}"
+    name = (several and row.axis) or row.group.split("@")[0][:8] or "?"
     size = f"x{row.group_size}" if row.group_size else ""
     return f"{name}{size}{'*' if row.inferred else ''}"
 

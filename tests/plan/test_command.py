@@ -74,3 +74,56 @@ def test_a_config_json(tmp_path: Path) -> None:
     config = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50_257}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert "124,439,808 parameters" in diag("plan", tmp_path, "--gpus", "1").stdout
+
+
+def test_axes_in_the_tables() -> None:
+    given = ("llama-3-70b", "--gpus", "128", "--gpu", "H100", "--micro-batches", "16")
+    ended = diag("plan", *given, "--topology", "dp=2,tp=8,pp=8")
+    assert ended.returncode == 0, ended.stderr
+    assert "tp=8: " in ended.stdout
+    assert "within a host." in ended.stdout
+    assert "pp=8, 1f1b: with equal stages 30% of the step is bubble" in ended.stdout
+    assert "(--mfu, --peak)" in " ".join(ended.stdout.split())
+    assert max(map(len, ended.stdout.splitlines())) <= 110
+    found = json.loads(diag("plan", *given, "--topology", "dp=2,tp=8,pp=8", "--json").stdout)["plan"]
+    assert found["assumed"]["mfu"] == 0.4
+    for row in found["strategies"]:
+        assert row["peak"] == row["states"]["total"] + row["gathered"] + row["buffers"] + row["outside"]
+        assert {axis["axis"] for axis in row["axes"]} == {"tp", "pp"}
+        time = row["expected"]
+        assert time["step_ns"] == time["compute_ns"] + time["exposed_ns"] + time["bubble_ns"]
+    interleaved = diag(
+        "plan", *given, "--topology", "dp=2,tp=8,pp=8", "--schedule", "interleaved", "--virtual-stages", "5", "--json"
+    )
+    better = json.loads(interleaved.stdout)["plan"]["strategies"][0]["expected"]
+    assert better["bubble_ns"] < found["strategies"][0]["expected"]["bubble_ns"]
+
+
+def test_time_needs_a_peak() -> None:
+    assert "cannot be told: name the GPUs" in diag("plan", "7B").stdout
+    assert "peak is of 16-bit arithmetic" in diag("plan", "7B", "--gpu", "H100", "--recipe", "fp32").stdout
+    known = json.loads(diag("plan", "7B", "--peak", "100", "--mfu", "0.3", "--json").stdout)["plan"]
+    assert known["strategies"][0]["expected"]["mfu"] < 0.3
+    assert known["assumed"]["memory_bandwidth"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--schedule", "dualpipe"), "there is no 'dualpipe'"),
+        (("--mfu", "1.5"), "--mfu 1.5: give a number above 0 and up to 1"),
+        (("--peak", "0"), "--peak 0: give a number above 0"),
+        (("--topology", "dp=2,pp=4", "--schedule", "interleaved", "--micro-batches", "6"), "6 micro-batches do not"),
+        (
+            ("--topology", "pp=8", "--schedule", "interleaved", "--micro-batches", "8", "--virtual-stages", "5"),
+            "--virtual-stages 5: a stage of pp=8 has 4 layers",
+        ),
+        (("--topology", "dp=1,tp=8,cp=1"), None),
+        (("--topology", "tp=3,dp=1"), "there are 8 GPUs"),
+    ],
+)
+def test_mistakes_of_axes_are_messages(arguments: tuple[str, ...], message: str | None) -> None:
+    ended = diag("plan", "llama-3-8b", "--gpus", "8", "--gpu", "H100", *arguments)
+    assert ended.returncode == (ExitCode.OK if message is None else ExitCode.ERROR)
+    assert (message or "") in ended.stderr
+    assert "Traceback" not in ended.stderr

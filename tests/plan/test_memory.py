@@ -105,6 +105,10 @@ def test_checkpointing_keeps_the_entry_of_each_block() -> None:
     assert full.blocks == shape.layers * tokens * shape.hidden * 2
     assert full.working == none.blocks // shape.layers
     assert full.total < selective.total < none.total
+    # What autograd keeps of a block whose checkpoint policy keeps products and attention: its input and their results.
+    kv, heads = shape.kv_heads * shape.head_size, shape.heads * shape.head_size
+    of_a_token = 2 * (3 * shape.hidden + 2 * heads + 2 * kv + 2 * shape.ffn) + 4 * shape.heads
+    assert selective.blocks == shape.layers * tokens * of_a_token
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------

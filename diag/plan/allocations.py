@@ -1,0 +1,109 @@
+"""The peak of one profiler window's allocations on the host, read from the allocations themselves.
+
+The profiler's own running total is too high where gloo's threads free what a training thread allocated: the profiler
+sees frees of threads that it records only, and gloo's are not. Measured with fully_shard on two ranks: the copy that a
+reduce-scatter works on (``c10d::_reduce_scatter_base_``) stays in the total for good in some calls and not in others,
+whichever thread drops it last.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from diag.ingest.kineto_events import MEMORY_EVENT
+from diag.ingest.sources import opened
+from diag.ingest.text_stream import damaged, inflating
+
+_HOST = 0  # the profiler's number of the CPU
+_COLLECTIVE = "c10d::"
+
+
+class Allocations(Struct, frozen=True):
+    """``peak``: bytes above what was held when the window began. ``unseen``: bytes whose freeing nobody recorded."""
+
+    peak: int
+    unseen: int
+
+
+class Change(Struct, frozen=True):
+    """Bytes taken at an address, or given back (negative)."""
+
+    at_us: float
+    address: int
+    bytes: int
+
+
+class _Args(Struct):
+    bytes: int = msgspec.field(default=0, name="Bytes")
+    address: int = msgspec.field(default=0, name="Addr")
+    device: int = msgspec.field(default=-1, name="Device Type")
+
+
+class _Event(Struct):
+    name: str = ""
+    ph: str = ""
+    ts: float = 0.0
+    dur: float = 0.0
+    args: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _Document(Struct):
+    events: list[_Event] = msgspec.field(name="traceEvents")
+
+
+def host_allocations(path: str) -> Allocations | None:
+    """Of a trace that torch exported with ``profile_memory``; None where no allocation is in it. DiagError for a file
+    that is no such trace."""
+    with opened(path) as file, inflating(file) as content:
+        text = content.read()
+    try:
+        events = msgspec.json.decode(text, type=_Document).events
+    except msgspec.DecodeError as error:
+        raise damaged(path, str(error)) from error
+    decode = msgspec.json.Decoder(_Args).decode
+    changes, calls = [], []
+    for event in events:
+        if event.name == MEMORY_EVENT:
+            own = decode(event.args)
+            if own.device == _HOST:
+                changes.append(Change(event.ts, own.address, own.bytes))
+        elif event.ph == "X" and event.name.startswith(_COLLECTIVE):
+            calls.append((event.ts, event.ts + event.dur))
+    changes.sort(key=lambda change: change.at_us)
+    return peak_of(changes, sorted(calls)) if changes else None
+
+
+def peak_of(changes: Sequence[Change], calls: Iterable[tuple[float, float]]) -> Allocations:
+    """``changes`` in order of time; ``calls``: when collectives were being called, disjoint and in order.
+
+    A block whose address is taken again while it is alive was freed unseen, and so was one that was taken in a
+    collective's call and never freed: since the training waits for its collectives, it is gone when the next block is
+    taken.
+    """
+    begins, ends = zip(*calls, strict=True) if (calls := list(calls)) else ((), ())
+    alive: dict[int, int] = {}  # address: the change that took it
+    lost: dict[int, int] = {}  # the change that took it: the one by which it was gone
+
+    def in_collective(number: int) -> bool:
+        place = bisect_right(begins, changes[number].at_us) - 1
+        return place >= 0 and changes[number].at_us <= ends[place]
+
+    for number, change in enumerate(changes):
+        before = alive.pop(change.address, None)
+        if change.bytes > 0:
+            if before is not None:
+                lost[before] = before + 1 if in_collective(before) else number
+            alive[change.address] = number
+    lost |= {number: number + 1 for number in alive.values() if in_collective(number)}
+    gone: dict[int, int] = {}
+    for taken, at in lost.items():
+        gone[at] = gone.get(at, 0) + changes[taken].bytes
+    level = most = 0
+    for number, change in enumerate(changes):
+        level += change.bytes - gone.get(number, 0)
+        most = max(most, level)
+    return Allocations(most, sum(changes[number].bytes for number in lost))

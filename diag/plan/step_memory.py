@@ -1,0 +1,211 @@
+"""A step of training walked through, operation by operation: what is alive when, and how much at most.
+
+The table of strategies (diag.plan.memory) adds up the most of everything; here each thing lives as long as it does.
+Read from torch 2.13's own source: DistributedDataParallel's buckets (gradient_as_bucket_view), fully_shard's
+all-gathers and reduce-scatters (_fsdp_collectives.py, _fsdp_param_group.py) and the unit it keeps for the next one to
+free, torch's loss, gloo's copies, and AdamW's temporaries. Nothing is fitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from msgspec import Struct
+
+from diag.plan.account import Account, Part, Peak
+from diag.plan.decoder_ops import Kernels, Op, block_ops, final_norm
+from diag.plan.gathering import Gathering, Sharded, Whole
+from diag.plan.recipe import RECIPES, Recipe
+from diag.plan.shape import Shape
+from diag.states import Sharding, model_states
+
+
+class Step(Struct, frozen=True):
+    """What a rank does. ``shards``: ranks that share one copy of the states. ``wrap``: as in ``unit_of``; ``kept``:
+    parts of a unit's parameters that stay from forward to backward (1: all, 0: none, 1/k: resharded to k ranks).
+    ``ahead``: units gathered ahead on demand, 0 leaves it to PyTorch. ``gloo``: collectives run on the host."""
+
+    shape: Shape
+    recipe: Recipe
+    sharding: Sharding
+    shards: int
+    sequences: int
+    length: int
+    micro_batches: int = 1
+    wrap: str = "block"
+    kept: float = 0.0
+    ahead: int = 0
+    recompute: bool = False
+    gloo: bool = False
+    kernels: Kernels = Kernels()
+    reduce_each: bool = False  # gradients are reduced in every micro-batch
+
+    @property
+    def tokens(self) -> int:
+        return self.sequences * self.length
+
+    @property
+    def width(self) -> int:
+        return self.recipe.computed
+
+
+def step_peak(step: Step) -> Peak:
+    """The peak of a step in which the optimizer's states are there already."""
+    account = Account()
+    walk(step, account)
+    return account.peak
+
+
+def walk(step: Step, account: Account) -> None:
+    """One step; what ``account`` has alive afterwards is what stays between steps."""
+    states = model_states(step.shape.parameters, step.sharding, step.shards, step.recipe.each)
+    account.take(Part.PARAMETERS, states.parameters)
+    account.take(Part.OPTIMIZER, states.optimizer)
+    ops = operations(step)
+    units: Gathering
+    if step.sharding == Sharding.PARAMETERS:
+        sizes = unit_sizes(ops, step.wrap)
+        units = Sharded(account, step.recipe, step.shards, sizes, kept=step.kept, ahead=step.ahead, gloo=step.gloo)
+    else:
+        units = Whole(account, step.recipe, states.gradients)
+    micro_batches = min(step.micro_batches, 2)  # from the second on they are alike
+    left = 0
+    for number in range(micro_batches):
+        account.moment = "forward"
+        _forward(step, ops, units, account)
+        # The training's own variable keeps the logits until the next ones are there.
+        account.give(Part.LOGITS, left)
+        last = number == micro_batches - 1
+        left = _loss(step, account)
+        _backward(step, ops, units, account, last or step.reduce_each)
+    account.give(Part.LOGITS, left)
+    account.moment = "optimizer"
+    _optimizer(step, ops, account, units)
+
+
+def operations(step: Step) -> list[Op]:
+    """The whole model's, in order of forward; the table's and the head's belong to no block."""
+    shape, width = step.shape, step.width
+    found = [Op("table", -1, shape.table)]
+    for block in range(shape.layers):
+        found += block_ops(shape, block, width, step.kernels)
+    hidden = shape.hidden * width
+    found.append(final_norm(shape, -1, width, step.kernels))
+    # A tied head's gradient is one of the table's.
+    found.append(Op("head", -1, shape.head, kept=hidden, makes=hidden, spends=shape.vocab * width))
+    return found
+
+
+def modelled(shape: Shape) -> bool:
+    """Whether these operations are all that the model has: not with experts, nor norms of queries and keys."""
+    step = Step(shape, RECIPES["fp32"], Sharding.NONE, 1, 1, 1)
+    return sum(op.weight for op in operations(step)) == shape.parameters
+
+
+def unit_of_op(op: Op, wrap: str, place: int) -> int:
+    """The sharding unit of an operation: 0 is the root's, others count in order of forward."""
+    if op.block < 0 or wrap == "root":
+        return 0
+    if wrap == "linear":
+        return place if op.weight and "norm" not in op.name else 0
+    return 1 + op.block // (int(wrap) if wrap.isdecimal() else 1)
+
+
+def unit_sizes(ops: Sequence[Op], wrap: str) -> dict[int, int]:
+    """Parameters of each unit."""
+    sizes: dict[int, int] = {0: 0}
+    for place, op in enumerate(ops):
+        if op.weight:
+            unit = unit_of_op(op, wrap, place)
+            sizes[unit] = sizes.get(unit, 0) + op.weight
+    return sizes
+
+
+def _runs(step: Step, ops: Sequence[Op]) -> list[tuple[int, list[Op]]]:
+    """Neighbouring operations of one unit. An operation without parameters of its own runs in its block's unit, or
+    outside of any where each matrix is one."""
+    placed = [(unit_of_op(op, step.wrap, place), op) for place, op in enumerate(ops)]
+    return [(unit, [op for _, op in run]) for unit, run in groupby(placed, key=lambda pair: pair[0])]
+
+
+def _forward(step: Step, ops: Sequence[Op], units: Gathering, account: Account) -> None:
+    units.begin_forward()
+    for unit, run in _runs(step, ops):
+        units.enter(unit)
+        for op in run:
+            kept = op.kept
+            if step.recompute and op.block >= 0:
+                # Of a recomputed block its input stays; the rest is there while the block runs, and less matters.
+                kept = step.shape.hidden * step.width if op.name == "attention norm" else 0
+            account.take(Part.ACTIVATIONS, kept * step.tokens)
+            if op.name == "head":
+                account.take(Part.LOGITS, step.shape.vocab * step.width * step.tokens)
+        units.leave(unit)
+    units.end_forward()
+
+
+def _loss(step: Step, account: Account) -> int:
+    """Cross-entropy forward and backward. The bytes of logits that the training's variable keeps.
+
+    The softmax's logarithm is kept in fp32; backward makes the gradient of that, then of the logits (in fp32 first).
+    """
+    logits = step.shape.vocab * step.tokens
+    account.moment = "the loss's backward"
+    if step.width < 4:
+        account.take(Part.LOGITS, 4 * logits)  # the copy in fp32, until the softmax is there
+    account.take(Part.LOGITS, 4 * logits)
+    if step.width < 4:
+        account.give(Part.LOGITS, 4 * logits)
+    account.take(Part.PASSING, 4 * logits)
+    account.take(Part.PASSING, 4 * logits)
+    account.give(Part.PASSING, 4 * logits)
+    account.give(Part.LOGITS, 4 * logits)
+    if step.width < 4:
+        account.take(Part.PASSING, step.width * logits)
+        account.give(Part.PASSING, 4 * logits)
+    return step.width * logits
+
+
+def _backward(step: Step, ops: Sequence[Op], units: Gathering, account: Account, reduce: bool) -> None:
+    tokens = step.tokens
+    units.begin_backward()
+    for unit, run in reversed(_runs(step, ops)):
+        units.enter_backward(unit)
+        for op in reversed(run):
+            account.moment = f"backward of block {op.block}" if op.block >= 0 else f"backward of the {op.name}"
+            again = step.recompute and op.block >= 0
+            if again and op.name == "down":
+                _recompute(step, ops, op.block, account)
+            account.take(Part.PASSING, op.makes * tokens)
+            units.gradient(unit, _gradient(step, op), reduce)
+            account.passing(Part.PASSING, op.beside * tokens)
+            account.give(Part.PASSING, op.spends * tokens)
+            account.give(Part.ACTIVATIONS, op.kept * tokens)
+        account.moment = f"the reduction after block {run[0].block}" if run[0].block >= 0 else "the last reduction"
+        units.leave_backward(unit, reduce)
+    account.give(Part.PASSING, step.shape.hidden * step.width * tokens)
+    units.end_backward(reduce)
+
+
+def _gradient(step: Step, op: Op) -> int:
+    """Parameters whose gradient the operation makes; of a tied head, the table's once more."""
+    return step.shape.vocab * step.shape.hidden if op.name == "head" else op.weight
+
+
+def _recompute(step: Step, ops: Sequence[Op], block: int, account: Account) -> None:
+    """All that the block would have kept, at once; its input is there already."""
+    whole = sum(op.kept for op in ops if op.block == block)
+    account.take(Part.ACTIVATIONS, (whole - step.shape.hidden * step.width) * step.tokens)
+
+
+def _optimizer(step: Step, ops: Sequence[Op], account: Account, units: Gathering) -> None:
+    """AdamW in torch 2.13: by ``foreach`` the square roots of all second moments at once; without, two temporaries of
+    one parameter (the root, and the root over its correction)."""
+    if step.kernels.foreach:
+        local = step.shape.parameters // (step.shards if step.sharding != Sharding.NONE else 1)
+        account.passing(Part.PASSING, 4 * local)
+    else:
+        largest = max(_gradient(step, op) for op in ops)
+        account.passing(Part.PASSING, 2 * 4 * largest // (step.shards if step.sharding == Sharding.PARAMETERS else 1))
+    units.clear()

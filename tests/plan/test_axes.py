@@ -1,0 +1,196 @@
+"""Tables under tensor, pipeline and context parallelism, against the papers' formulas and numbers made by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from diag.bubble import bubble
+from diag.errors import DiagError
+from diag.plan.activations import Checkpointing, activations
+from diag.plan.axes import axis_traffic, bandwidth_of, stride
+from diag.plan.cluster import cluster_of
+from diag.plan.pipeline import Schedule, in_flight, turns
+from diag.plan.plan import Batch, Plan, plan
+from diag.plan.recipe import RECIPES
+from diag.plan.shape import PRESETS, size_of
+from diag.plan.share import cut, shares
+from diag.plan.topology import topology_of
+
+MIXED = RECIPES["mixed"]
+LLAMA = size_of("llama-3-8b")
+SHAPE = PRESETS["llama-3-8b"]
+
+
+def planned(topology: str | None, gpus: int = 64, model: str = "llama-3-8b", **batch: object) -> Plan:
+    axes = topology_of(topology) if topology else None
+    return plan(size_of(model), MIXED, cluster_of(gpus, "H100"), Batch(**batch), topology=axes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", ["dp=64", "dp=64,tp=1,pp=1,cp=1", "tp=1,dp=64"])
+def test_data_parallelism_alone_is_what_it_was(given: str) -> None:
+    alone, told = planned(None), planned(given)
+    assert told.rows == alone.rows
+    assert (told.bound, told.estimate, told.chosen, told.reasons) == (
+        alone.bound, alone.estimate, alone.chosen, alone.reasons,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("tensor", [2, 4, 8])
+def test_matrices_are_cut_and_norms_are_not(tensor: int) -> None:
+    own = cut(SHAPE, tensor)
+    norms = (2 * SHAPE.layers + 1) * SHAPE.norm
+    assert tensor * (own.parameters - norms) + norms == SHAPE.parameters
+
+
+def test_keys_of_fewer_heads_than_ranks_are_repeated() -> None:
+    own = cut(SHAPE, 16)
+    assert (own.heads, own.kv_heads) == (2, 1)
+    with pytest.raises(DiagError, match="tp=5 does not divide the 32 of the query heads"):
+        cut(SHAPE, 5)
+
+
+@pytest.mark.parametrize("stages", [2, 3, 5, 32])
+def test_stages_are_the_whole_model(stages: int) -> None:
+    parts = shares(LLAMA, topology_of(f"pp={stages}"))
+    assert sum(part.size.parameters for part in parts) == LLAMA.parameters
+    layers = [part.size.shape.layers for part in parts if part.size.shape]
+    assert sum(layers) == SHAPE.layers
+    assert max(layers) - min(layers) <= 1
+    with pytest.raises(DiagError, match="pp=33 is more than the 32 layers"):
+        shares(LLAMA, topology_of("pp=33"))
+
+
+def test_the_last_stage_of_a_tied_model_has_a_table_of_its_own() -> None:
+    size = size_of("gpt2")
+    assert size.shape is not None
+    parts = shares(size, topology_of("pp=2"))
+    assert sum(part.size.parameters for part in parts) == size.parameters + size.shape.vocab * size.shape.hidden
+
+
+def test_a_number_of_parameters_is_cut_evenly() -> None:
+    assert [part.size.parameters for part in shares(size_of("70B"), topology_of("tp=4,pp=2"))] == [8_750_000_000] * 2
+
+
+# -- activations -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tensor", [2, 8])
+def test_with_sequence_parallelism_all_of_a_block_is_cut(tensor: int) -> None:
+    """Korthikanti et al., 2205.05198, equation 4: everything over t."""
+    whole = activations(SHAPE, 4096, 2, Checkpointing.NONE)
+    own = activations(cut(SHAPE, tensor), 4096, 2, Checkpointing.NONE, tensor=tensor)
+    assert (own.blocks * tensor, own.logits * tensor) == (whole.blocks, whole.logits)
+
+
+def test_context_parallelism_cuts_the_sequence() -> None:
+    one, two = (planned(f"dp={64 // cp},cp={cp}").activations for cp in (1, 2))
+    assert one is not None
+    assert two is not None
+    assert two.blocks * 2 == one.blocks
+
+
+def test_the_first_of_1f1b_s_stages_holds_what_an_uncut_model_would() -> None:
+    """2205.05198, section 4.2.3: p micro-batches of L / p layers, whatever p is."""
+    whole = activations(SHAPE, 4096, 2, Checkpointing.NONE)
+    first = activations(
+        shares(LLAMA, topology_of("pp=4"))[0].size.shape or SHAPE, 4096, 2, Checkpointing.NONE,
+        in_flight=in_flight(Schedule.ONE_F_ONE_B, 0, 4, 8), last=False,
+    )  # fmt: skip
+    assert first.blocks == whole.blocks
+    assert first.logits == 0
+
+
+@pytest.mark.parametrize(("stages", "chunks"), [(4, 2), (8, 4)])
+def test_micro_batches_in_flight(stages: int, chunks: int) -> None:
+    """Interleaved: 1 + (p - 1) / (p v) of an uncut model's on the first stage (2205.05198, section 4.2.3)."""
+    micro_batches = 2 * stages
+    most = in_flight(Schedule.INTERLEAVED, 0, stages, micro_batches, chunks)
+    assert most == pytest.approx(stages * (1 + (stages - 1) / (stages * chunks)))
+    assert [in_flight(Schedule.ONE_F_ONE_B, s, stages, micro_batches) for s in range(stages)] == list(
+        range(stages, 0, -1)
+    )
+    assert in_flight(Schedule.GPIPE, 0, stages, micro_batches) == micro_batches
+    assert in_flight(Schedule.ONE_F_ONE_B, 0, stages, 2) == 2
+
+
+@pytest.mark.parametrize("schedule", list(Schedule))
+def test_every_micro_batch_passes_every_chunk_once(schedule: Schedule) -> None:
+    for stage in range(4):
+        order = turns(schedule, stage, 4, 8, 2)
+        assert len(set(order)) == len(order) == 2 * 8 * (2 if schedule == Schedule.INTERLEAVED else 1)
+        for place, turn in enumerate(order):
+            if not turn.forward:
+                assert turn._replace(forward=True) in order[:place]
+
+
+def test_interleaving_needs_a_multiple_of_the_stages() -> None:
+    with pytest.raises(DiagError, match="6 micro-batches do not divide by 4 stages"):
+        turns(Schedule.INTERLEAVED, 0, 4, 6, 2)
+
+
+def test_the_bubble() -> None:
+    """2104.04473: (p - 1) / m of the ideal time; of the whole step then (p - 1) / (m + p - 1)."""
+    assert bubble(8, 16) == 7 / 23
+    assert bubble(8, 16, chunks=2) == 7 / 39
+    assert bubble(1, 16) == 0
+
+
+# -- links -------------------------------------------------------------------------------------------------------------
+
+
+def test_neighbours_of_the_last_axis_are_neighbours_on_a_host() -> None:
+    axes, cluster = topology_of("dp=4,tp=4,pp=2,cp=2"), cluster_of(64, "H100")
+    assert [stride(axes, axis) for axis in ("tp", "cp", "dp", "pp")] == [1, 4, 8, 32]
+    assert bandwidth_of(axes, "tp", cluster) == bandwidth_of(axes, "cp", cluster) == cluster.within
+    assert bandwidth_of(axes, "dp", cluster) == bandwidth_of(axes, "pp", cluster) == cluster.across
+
+
+def test_what_each_axis_sends() -> None:
+    """A block of llama-3-8b, 4,096 tokens in 16 bits: an activation of 33,554,432 bytes."""
+    activation = 4096 * 4096 * 2
+    cluster = cluster_of(8, "H100")
+    axes = topology_of("tp=4")
+    (tensor,) = axis_traffic(cut(SHAPE, 4), axes, cluster, 4096, 2, 1)
+    assert tensor.bytes == SHAPE.layers * 10 * activation * 3 // 4
+    (context,) = axis_traffic(SHAPE, topology_of("cp=2"), cluster, 4096, 2, 3)
+    assert context.bytes == 3 * SHAPE.layers * 3 * (2 * 1024 * 2 * 2048)
+    (stages,) = axis_traffic(SHAPE, topology_of("pp=2"), cluster, 4096, 2, 3)
+    assert stages.bytes == 3 * 2 * activation
+    assert axis_traffic(SHAPE, topology_of("dp=8"), cluster, 4096, 2, 1) == []
+
+
+def test_the_states_are_shared_by_dp_and_cp_and_the_rest_is_cut() -> None:
+    found = planned("dp=4,tp=8,pp=2", micro_batches=4)
+    sharded = next(row for row in found.rows if row.need.strategy.name == "ZeRO-3")
+    part = shares(LLAMA, topology_of("tp=8,pp=2"))[sharded.stage]
+    assert sharded.need.shards == 4
+    assert sharded.need.states.total == pytest.approx(16 * part.size.parameters / 4, abs=4)
+    assert planned("dp=2,cp=4,tp=8").rows[3].need.shards == 8
+    assert sharded.peak == sharded.need.total + sharded.outside
+
+
+def test_hybrid_sharding_by_its_own_axes() -> None:
+    found = planned("dp_replicate=16,dp_shard=4")
+    row = next(row for row in found.rows if row.need.strategy.name == "hybrid")
+    assert row.need.shards == 4
+    copy = 2 * LLAMA.parameters
+    assert row.traffic.shards == pytest.approx(3 * copy * 3 / 4)
+    assert row.traffic.replicas == pytest.approx(2 * copy / 4 * 15 / 16)
+
+
+def test_where_data_parallelism_alone_does_not_fit_other_axes_are_named() -> None:
+    """65,536 tokens' logits alone take 118 GB where nobody cuts them, however many ranks share the states."""
+    found = planned(None, 8, length=65_536, checkpointing=Checkpointing.FULL)
+    assert found.chosen is None
+    assert found.reasons[0].startswith("no number of GPUs holds it")
+    named = found.reasons[-1]
+    assert named.startswith("these 8 GPUs hold it with --topology ")
+    topology = named.split("--topology ")[1].split(" ")[0]
+    assert planned(topology, 8, length=65_536, checkpointing=Checkpointing.FULL).chosen is not None
+
+
+def test_axes_that_memory_does_not_need_are_told() -> None:
+    said = "everything fits on one GPU: tensor, pipeline and context parallelism are not needed for memory"
+    assert said in planned("dp=4,tp=2", 8, "gpt2-large", length=1024).reasons
+    # One GPU would not hold the activations that these eight share.
+    assert said not in planned("dp=1,tp=4,cp=2", 8, "gpt2-large", length=65_536).reasons

@@ -1,0 +1,77 @@
+"""What the planner says autograd keeps, against what autograd keeps: distinct storages, to the byte."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from diag.collectors.trainer.model import build
+from diag.collectors.trainer.options import PRESETS, ModelShape
+from diag.plan.decoder_ops import Kernels, block_ops, final_norm, kept_of_block
+from diag.plan.of_run import ON_CPU, shape_of_run
+from diag.plan.shape import Shape
+
+
+def planned(shape: ModelShape) -> Shape:
+    numbers = {name: getattr(shape, name) for name in ("layers", "dim", "heads", "kv_heads", "ffn_dim", "vocab")}
+    return shape_of_run({"preset": "test", "tied": shape.tied}, numbers)
+
+
+def kept_by_autograd(shape: ModelShape) -> int:
+    """Bytes of the storages that forward keeps, without parameters, the rotations and the tokens themselves."""
+    model = build(shape, seed=0)
+    tokens = torch.zeros((shape.batch_size, shape.seq_len), dtype=torch.long)
+    table = model.table(tokens.device)
+    known = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    known |= {table.untyped_storage().data_ptr(), tokens.untyped_storage().data_ptr()}
+    found: dict[int, int] = {}
+    alive = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in known:
+            found[storage.data_ptr()] = storage.nbytes()
+        alive.append(tensor)  # or another could take its place
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        logits = model(tokens)
+    assert logits.requires_grad
+    return sum(found.values())
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param(replace(PRESETS["small"], batch_size=1, layers=2), id="flash attention"),
+        pytest.param(PRESETS["tiny"], id="shared keys"),
+        pytest.param(replace(PRESETS["tiny"], seq_len=96, batch_size=2, kv_heads=4, layers=1), id="one block"),
+    ],
+)
+def test_forward_keeps_what_the_formula_says(shape: ModelShape) -> None:
+    own = planned(shape)
+    each = shape.layers * kept_of_block(own, 4, ON_CPU)
+    head = final_norm(own, -1, 4, ON_CPU).kept + 4 * own.hidden
+    tokens = shape.batch_size * shape.seq_len
+    assert kept_by_autograd(shape) == (each + head) * tokens
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("kernels", [Kernels(), Kernels(fused_norms=False)])
+def test_backward_leaves_the_gradient_of_the_input(gated: bool, kernels: Kernels) -> None:
+    """It enters with one gradient of the block's width and leaves with one; nothing is spent that is not there."""
+    shape = Shape("s", 1, 64, 4, 2, 16, 192, 100, gated=gated)
+    alive = 64 * 4
+    for op in reversed(list(block_ops(shape, 0, 4, kernels))):
+        alive += op.makes
+        assert alive >= op.spends
+        alive -= op.spends
+    assert alive == 64 * 4
+
+
+def test_weights_of_a_block_are_its_parameters() -> None:
+    for shape in (Shape("s", 1, 64, 4, 2, 16, 192, 100), Shape("g", 1, 64, 4, 4, 16, 256, 100, gated=False)):
+        assert sum(op.weight for op in block_ops(shape, 0, 4, Kernels())) == shape.block
