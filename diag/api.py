@@ -19,7 +19,7 @@ from diag.runs import RunState as RunState
 from diag.runs import State as State
 from diag.runs import newest_change as newest_change
 from diag.runs import state_of as state_of
-from diag.verdict import classes_of, judge, step_bottleneck
+from diag.verdict import classes_of, faults_first, judge, step_bottleneck
 
 _RANKS_KEPT = 2  # whose events stay in memory; a rank of a million events takes 50 MB
 
@@ -57,7 +57,7 @@ class Result(Struct, frozen=True, dict=True):
 
     def share_of(self, bottleneck: Bottleneck) -> float:
         """Part of the critical path that a change in this class could remove, 0 to 1: what the verdict compares."""
-        shares = self.examination.shares
+        shares = faults_first(self.examination.shares)
         return sum(shares.share(cost) for cost, of in CLASS_OF.items() if of == bottleneck)
 
     @cached_property

@@ -73,6 +73,8 @@ class CollectiveStat(Struct, frozen=True):
     hidden_ns: int
     inferred: bool  # matched by the order of calls, not by the library's sequence number
     last_counts: tuple[tuple[int, int], ...] = ()  # ranks that arrived last, and in how many of the matched ones
+    axis: str = ""  # of the device mesh that the group lies along (diag.axes), "" where nothing says it
+    members: tuple[int, ...] = ()  # global ranks of the group, where the list is known
 
 
 class CollectiveTable(Struct, frozen=True):

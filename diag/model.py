@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 
+from diag.axes import Axes
+
 
 class Kind(IntEnum):
     """What a rank does at one moment of a step. The kinds partition the step: their durations sum to it exactly."""
@@ -38,6 +40,7 @@ class Detail(IntEnum):
     P2P = 9  # pipeline bubble
     OTHER = 10
     UNKNOWN = 11  # of blame only: a rank was late, and nothing that it recorded says why
+    OFFLOAD = 12  # of copies: parameters, gradients or optimizer states that are kept on the host, not inputs
 
 
 class Segments(Struct, frozen=True):
@@ -259,6 +262,7 @@ class Attribution(Struct, frozen=True):
     untied: tuple[int, ...] = ()  # ranks that no collective ties to the common clock of the others
     rank_steps: tuple[RankStep, ...] = ()  # what the accounts rest on, on the common clock where there is one
     clock_drift: float = 0.0  # the largest difference between the rates of two clocks that was taken out; 1e-6 is 1 ppm
+    axes: Axes = field(default_factory=Axes)  # of the device mesh
 
     @property
     def usable(self) -> tuple[StepAccount, ...]:

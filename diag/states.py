@@ -78,8 +78,12 @@ _NAMES = {
     "zero3": Sharding.PARAMETERS,
     "fsdp": Sharding.PARAMETERS,
     "fsdp1": Sharding.PARAMETERS,
+    "fsdp1noshard": Sharding.NONE,
     "fsdp2": Sharding.PARAMETERS,
     "hsdp": Sharding.PARAMETERS,
+    "deepspeedzero1": Sharding.OPTIMIZER,
+    "deepspeedzero2": Sharding.GRADIENTS,
+    "deepspeedzero3": Sharding.PARAMETERS,
 }
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
-from diag.findings import Examination, low_mfu
+from diag.findings import Examination, low_mfu, pipeline_bubble
 from diag.findings.culprits import Series
 from diag.findings.shares import CLASS_OF, Cost, Shares, costs_of
 from diag.findings.stages import Stages
@@ -32,6 +33,9 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
     shares = examination.shares
     if not len(shares.dur_ns) or shares.dur_ns.sum() <= 0:
         return _undetermined("no complete step was recorded", "let the training run for some steps more")
+    shares, findings = faults_first(shares), examination.findings
+    if Cost.BUBBLE not in shares.cost_ns:
+        findings = tuple(finding for finding in findings if finding.id != pipeline_bubble.ID)
     by_class = _by_class(shares)
     removable = {name: float(series.sum() / shares.dur_ns.sum()) for name, series in by_class.items()}
     drawn = {name: resampled(series, shares.dur_ns) for name, series in by_class.items()}
@@ -44,9 +48,11 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
         return _undetermined(
             "the device's work was not recorded", "record a profiler window (diag run --trace), then ask again"
         )
-    cause = _cause(examination.findings, bottleneck)
+    cause = _cause(findings, bottleneck)
+    if cause is not None and cause.id == pipeline_bubble.ID:  # what is out of order comes first here, too
+        cause = _cause([finding for finding in findings if finding.id != pipeline_bubble.ID], bottleneck) or cause
     level = severity(share)
-    if level == Severity.HEALTHY and (slow := _low_use(examination.findings)) is not None:
+    if level == Severity.HEALTHY and (slow := _low_use(findings)) is not None:
         cause, share, level = slow, slow.share, slow.severity
     confidence = min(
         _margin(drawn, bottleneck),
@@ -59,7 +65,7 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
         _DOUBTED if examination.doubts else 1.0,
     )
     culprits = cause.ranks if cause is not None and level != Severity.HEALTHY else ()
-    headline = _headline(bottleneck, level, share, cause, examination.findings, shares, stages)
+    headline = _headline(bottleneck, level, share, cause, findings, shares, stages)
     if stages is not None:
         headline += _BASIS
     return Verdict(
@@ -72,6 +78,16 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
         culprit_hosts=_hosts(tables, culprits),
         headline=headline,
     )
+
+
+def faults_first(shares: Shares) -> Shares:
+    """Without the bubble of a pipeline where anything else is worth a warning: the bubble is in the schedule that was
+    chosen, the rest is out of order."""
+    if Cost.BUBBLE not in shares.cost_ns:
+        return shares
+    rest = replace(shares, cost_ns={cost: ns for cost, ns in shares.cost_ns.items() if cost != Cost.BUBBLE})
+    worst = max(float(series.sum()) for series in _by_class(rest).values())
+    return rest if worst >= WARN * float(shares.dur_ns.sum()) else shares
 
 
 def classify(removable: Mapping[Bottleneck, float]) -> tuple[Bottleneck, float]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from diag.axes import axis_words
+from diag.breakdown import CollectiveStat
 from diag.formatting import counted, duration, listing, measured, share, size
 from diag.model import Advice, Bottleneck, Coverage, Evidence, Finding, Risk, Severity, Verdict
 
@@ -15,6 +17,7 @@ RISK = {
     Risk.CORRECTNESS: "may change what is trained",
 }
 
+_MESSAGES = ("send", "recv", "send_recv")
 NOTHING_FOUND = "Nothing costs a twentieth of the step or more."
 EVERYTHING_FOUND = "Everything looked for was found."
 EVERYTHING_LOOKED_FOR = "Everything could be looked for."
@@ -77,6 +80,14 @@ def finding_facts(finding: Finding) -> list[str]:
     if finding.ranks:
         facts.append(listing(finding.ranks))
     return [*facts, f"confidence {share(finding.confidence)}", finding.id]
+
+
+def group_name(row: CollectiveStat, several: bool) -> str:
+    """Of a row of the collectives: its axis of the mesh, where there are ``several``; else the library's name for it,
+    which can be a hash, or hold all of its ranks."""
+    if row.op in _MESSAGES and len(row.members) == 2:
+        return f"{row.members[0]} to {row.members[1]}"
+    return axis_words(row.axis) if several and row.axis else row.group.split("@")[0]
 
 
 EVIDENCE_COLUMNS = ("Table", "Rows", "Value")

@@ -14,6 +14,7 @@ from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import EMPTY, draw, head, known_columns, nothing
 from diag.breakdown import CollectiveStat, CollectiveTable
+from diag.wording import group_name
 
 _MOST_BARS = 12
 _CHOICE = "collective"
@@ -90,7 +91,8 @@ def _rows(view: RunView, table: CollectiveTable, theme: Theme) -> None:
     st.subheader("Every kind of collective", anchor="table")
     names = [str(at) for at in range(len(table.rows))]
     groups = len({row.group for row in table.rows})
-    rows = [_cells(row, table.rank_steps, groups) for row in table.rows]
+    several = len({row.axis for row in table.rows}) > 1
+    rows = [_cells(row, table.rank_steps, groups, several) for row in table.rows]
     st.dataframe(
         rows,
         key=_TABLE,
@@ -113,7 +115,7 @@ def _rows(view: RunView, table: CollectiveTable, theme: Theme) -> None:
         param=_CHOICE,
         default="0",
         within=view.run["path"],
-        format_func=lambda name: _name(table.rows[int(name)], groups),
+        format_func=lambda name: _name(table.rows[int(name)], groups, several),
         help="Also by a click on a row above.",
     )
     _ranks(table.rows[int(chosen)], theme)
@@ -141,14 +143,14 @@ def _ranks(row: CollectiveStat, theme: Theme) -> None:
     draw(figures.last(row, theme), "last", "How often each rank arrived last in the chosen collective")
 
 
-def _name(row: CollectiveStat, groups: int) -> str:
+def _name(row: CollectiveStat, groups: int, several: bool) -> str:
     of = size(row.bytes_mean) if row.bytes_mean else "of unknown size"
-    group = row.group.split("@")[0][:12] if groups > 1 else ""
+    group = group_name(row, several)[:24] if groups > 1 else ""
     facts = (f"{operation(row.op)} {of}", row.dtype, f"group {group}" if group else "")
     return ", ".join(fact for fact in facts if fact)
 
 
-def _cells(row: CollectiveStat, rank_steps: int, groups: int) -> dict[str, Any]:
+def _cells(row: CollectiveStat, rank_steps: int, groups: int, several: bool) -> dict[str, Any]:
     bounds = [
         "transfer ≤" if row.transfer_mean_ns is None else "",
         "bandwidth ≥" if row.bandwidth_is_bound else "",
@@ -156,7 +158,7 @@ def _cells(row: CollectiveStat, rank_steps: int, groups: int) -> dict[str, Any]:
     steps = max(1, rank_steps)
     return {
         "Operation": operation(row.op),
-        "Group": row.group.split("@")[0] or None if groups > 1 else None,
+        "Group": group_name(row, several) or None if groups > 1 else None,
         "Ranks": row.group_size,
         "Size, kB": round(row.bytes_mean / 1e3, 3) if row.bytes_low else None,
         "Type": row.dtype or None,

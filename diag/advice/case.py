@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import fields
 from enum import StrEnum
 
 from msgspec import Struct, field
 
 from diag.advice.sizes import Sizes
 from diag.collectors.records import Manifest
+from diag.collectors.trainer.options import OptionError, TrainerOptions
+from diag.collectors.trainer.refusals import validate
 from diag.findings import Examination
 from diag.ingest.run import Tables
 from diag.model import Attribution, Bottleneck, Finding, Risk
@@ -63,12 +67,26 @@ class Case(Struct, frozen=True):
 
     @property
     def strategy(self) -> str:
-        return (self.manifest.strategy or "") if self.manifest is not None else ""
+        """Whose interface the run uses: "deepspeed", whatever its stage."""
+        return (self.manifest.strategy or "").partition("-")[0] if self.manifest is not None else ""
 
     @property
     def bundled(self) -> bool:
         """Whether the bundled trainer ran, so that a change is an option of ``diag run``."""
         return self.manifest is not None and bool(self.manifest.trainer)
+
+    def takes(self, settings: Mapping[str, Setting]) -> bool:
+        """Whether the bundled trainer can train this run with these options: not every strategy has every one."""
+        if self.manifest is None:
+            return False
+        known = {field.name for field in fields(TrainerOptions)}
+        trained = {name: value for name, value in self.manifest.trainer.items() if name in known and name != "resume"}
+        try:
+            options = TrainerOptions.from_json(json.dumps({**trained, **settings}))
+            validate(options, self.manifest.world_size)
+        except (OptionError, TypeError, ValueError):
+            return False
+        return True
 
     def option(self, name: str, otherwise: Setting) -> Setting:
         """An option that the bundled trainer ran with."""

@@ -63,6 +63,7 @@ def _told(case: Case, base: Baseline, candidate: Candidate) -> Advice | str:
     share = likely / predicted.step_ns if predicted.step_ns else 0.0
     if share < LEAST_SHARE:
         return f"would change the step by {-share:+.1%}"
+    settings = dict(candidate.settings) if case.takes(candidate.settings) else {}
     code = {api.value: text for api, text in code_for(case, candidate.code).items()}
     return Advice(
         id=candidate.id,
@@ -72,10 +73,10 @@ def _told(case: Case, base: Baseline, candidate: Candidate) -> Advice | str:
         predicted_gain_ns=(low, likely, high),
         memory_delta_bytes=candidate.memory_delta_bytes,
         risk=candidate.risk,
-        command=command_for(case, candidate.settings),
+        command=command_for(case, settings),
         gain_share=round(share, 4),
         code=code,
-        settings=dict(candidate.settings),
+        settings=settings,
         assumptions=(*predicted.assumptions, *candidate.also),
         evidence=(
             Evidence("replay", "unmodified steps against measured ones, error", round(base.error, 4), "share"),
@@ -119,7 +120,7 @@ def _cost(advice: Advice) -> tuple[int, int]:
 def code_for(case: Case, code: Mapping[Api, str]) -> dict[Api, str]:
     """What is told of the run's own API first; of DDP and of sharded training nothing that is the other's."""
     own = case.strategy
-    if own == Api.DDP:
+    if own in (Api.DDP, "zero1"):
         return {api: text for api, text in code.items() if api in (Api.DDP, Api.PYTORCH, Api.HF_TRAINER)}
     rest = {api: text for api, text in code.items() if api != Api.DDP}
     return dict(sorted(rest.items(), key=lambda item: item[0] != own))

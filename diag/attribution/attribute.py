@@ -15,11 +15,13 @@ from diag.attribution.critical_path import held_up_at, nearly_last, readiness, w
 from diag.attribution.kept_steps import steps_of, windows_of
 from diag.attribution.layers import within
 from diag.attribution.match import Key, by_key, measure
+from diag.attribution.peers import StagePeers
 from diag.attribution.segments import intervals_of, on_clock, shift, shift_call
 from diag.attribution.timeline import Timeline
 from diag.attribution.trace_ranges import compiling
 from diag.attribution.trace_steps import host_windows
 from diag.collectors.records import WINDOW_AFTER, WINDOW_WARMUP, Manifest
+from diag.ingest.axes import axes_of
 from diag.ingest.run import RankTables, Tables
 from diag.ingest.trace import Trace
 from diag.model import (
@@ -54,7 +56,8 @@ def attribute(tables: Tables) -> Attribution:
     timelines = {rank: Timeline(own) for rank, own in placed.items() if own}
     came = readiness(matched, timelines)
     ready = came.ready
-    meetings = Meetings(matched, timelines, came)
+    axes = axes_of(tables)
+    meetings = Meetings(matched, timelines, came, StagePeers(axes.stages(), timelines, placed, matched, ready))
     by_step: dict[int, dict[int, RankStep]] = defaultdict(dict)
     for rank, own in placed.items():
         for step in own:
@@ -99,6 +102,7 @@ def attribute(tables: Tables) -> Attribution:
         comm_known=any(step.comm_known for own in placed.values() for step in own),
         collectives=collectives,
         rank_steps=tuple(step for _, own in sorted(placed.items()) for step in own),
+        axes=axes,
     )
 
 
@@ -230,7 +234,10 @@ def waiting(matched: Mapping[Key, Mapping[int, CollectiveCall]]) -> dict[int, iv
     for members in matched.values():
         arrival = max(call.start_ns for call in members.values())
         for rank, call in members.items():
-            spans[rank].append((call.start_ns, min(arrival, call.end_ns)))
+            since = call.start_ns
+            if records.is_transfer(call):  # it may be open while the rank waits for something else
+                since = max(since, call.waited_ns[0]) if call.waited_ns is not None else call.end_ns
+            spans[rank].append((since, min(arrival, call.end_ns)))
     return {rank: iv.make(pairs) for rank, pairs in spans.items()}
 
 

@@ -2,6 +2,7 @@
 
 A wait is never a cause. At each collective on the path the ranks' activity since they were last in step is compared:
 only what a rank did beyond the median of the others is charged to it, and at most as long as the others really waited.
+Which others: those that do the same work (diag.attribution.peers).
 They were in step at the end of a collective for which all of them stood still. One that computation hides on some rank
 ties nobody together: a pause before it shows only later, where nothing is left to hide the waiting. Time in between of
 which nothing was recorded (it lies outside of the steps) is charged as such: late for no known reason.
@@ -17,8 +18,10 @@ from msgspec import Struct
 
 from diag.attribution.critical_path import EPSILON_NS, Readiness
 from diag.attribution.intervals import CoveredOfMany
-from diag.attribution.match import Key
+from diag.attribution.match import Key, is_handed_over, is_pair
+from diag.attribution.peers import StagePeers
 from diag.attribution.timeline import Timeline, label_of, of_label
+from diag.collectors.records import SEND
 from diag.model import Blame, CollectiveCall, Detail, Kind
 
 _UNKNOWN = label_of(Kind.IDLE, Detail.UNKNOWN)
@@ -43,7 +46,9 @@ class Meetings:
         matched: Mapping[Key, Mapping[int, CollectiveCall]],
         timelines: Mapping[int, Timeline],
         readiness: Readiness,
+        peers: StagePeers,
     ) -> None:
+        self._peers = peers
         self._ready, self._idle, self._in_step = readiness.ready, readiness.idle, readiness.in_step
         self._matched = matched
         self._timelines = timelines
@@ -67,6 +72,8 @@ class Meetings:
             members = self._matched[key]
             ready = self._ready[key]
             late = self._late(key, ready, told)
+            if is_handed_over(members.values()):  # then the sender did not wait for its receiver
+                late = {rank: ns for rank, ns in late.items() if members[rank].op == SEND}
             if not late:
                 continue
             told.update({rank: max(ready[rank], told.get(rank, ready[rank])) for rank in late})
@@ -80,7 +87,7 @@ class Meetings:
                 activity[rank] = self._timelines[rank].activity(since[rank], time)
                 blank[rank] = time - since[rank] - int(activity[rank].sum())
             for rank, late_ns in late.items():
-                others = np.median(np.stack([activity[r] for r in members if r != rank]), axis=0).astype(np.int64)
+                others = self._peers.others(rank, key, members, activity)
                 excess = np.maximum(activity[rank] - others, 0)
                 excess[_COMM_LABELS] = 0  # its own waits are not its fault
                 total = int(excess.sum())
@@ -122,7 +129,10 @@ class Meetings:
 
     def _last_met_ns(self, key: Key, rank: int, arrival: int) -> int:
         """When the rank last left a meeting before ``arrival`` that all stood still for: its end, or its start if it
-        was still under way; where its records begin, if there was none."""
+        was still under way; where its records begin, if there was none. A sender never waits for its receiver, so that
+        the two do not meet: what counts is the step."""
+        if is_pair(self._matched[key].values()):
+            return min(self._peers.step_begin(rank, arrival), arrival)
         previous = self._previous.get(key)
         while previous is not None and not (rank in self._matched[previous] and self._in_step[previous]):
             previous = self._previous.get(previous)

@@ -8,13 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
+from diag.axes import PIPELINE, Axes
 from diag.breakdown import CollectiveStat, CollectiveTable
+from diag.collectors.records import RECV, SEND
+from diag.ingest.comm_names import P2P_OPS
 from diag.model import Attribution, CollectiveCall, Kind, MatchedCollective, RankStep
 
 from . import intervals as iv
 from .attribute import MAX_UNCERTAINTY
 from .bandwidth import best_bandwidth, bus_factor
-from .match import SYNCHRONISING
+from .match import SEND_RECV, SYNCHRONISING, is_pair
+from .records import open_span
 from .segments import intervals_of
 
 _MOST_SIZES = 8  # of one group, operation and type; more are put into classes of powers of two
@@ -44,8 +48,27 @@ class _Met(Struct, frozen=True):
         return self.parts[0].call
 
     @property
+    def op(self) -> str:
+        return SEND_RECV if self._pair else self.call.op
+
+    @property
     def bound_ns(self) -> int:
-        return min(part.call.end_ns - part.call.start_ns for part in self.parts)
+        """The transfer took at most this long. A send ends when it is handed over, so that only its receive says."""
+        parts = [part for part in self.parts if part.call.op == RECV] if self._pair else self.parts
+        return min(part.call.end_ns - part.call.start_ns for part in parts)
+
+    @property
+    def seen_whole(self) -> bool:
+        """Whether the transfer was measured from its begin: of a message that was under way when the receiver came,
+        only the rest was."""
+        if self.match is None or self.match.transfer_ns <= 0:
+            return False
+        last = next(part.call for part in self.parts if part.rank == self.match.last_arriver)
+        return not self._pair or last.op == SEND
+
+    @property
+    def _pair(self) -> bool:
+        return is_pair(part.call for part in self.parts)
 
 
 def collective_table(
@@ -65,7 +88,9 @@ def collective_table(
     uncertainty = attribution.clock_uncertainty_ns or 0
     rows = _by_row(collectives)
     best = _best_of_groups(collectives, uncertainty, gloo)
-    stats = [_stat(row, members, uncertainty, gloo, best.get(row[0])) for row, members in rows.items()]
+    stats = [
+        _stat(row, members, uncertainty, gloo, best.get(row[0]), attribution.axes) for row, members in rows.items()
+    ]
     return CollectiveTable(
         rows=tuple(sorted(stats, key=lambda s: (-s.exposed_ns, -s.duration_mean_ns * s.count, s.group, s.op))),
         rank_steps=len(counted),
@@ -82,10 +107,10 @@ def _parts(rank: int, own: Sequence[RankStep], steps: frozenset[int]) -> list[tu
     time."""
     # A step from the records lists calls that only end in it, too: those are the step's before.
     listed = [(s.step, call) for s in own for call in s.collectives if call.start_ns >= s.begin_ns]
-    listed.sort(key=lambda item: (item[1].start_ns, item[1].end_ns))
+    listed.sort(key=lambda item: open_span(item[1]))
     if not listed:
         return []
-    spans = np.array([(call.start_ns, call.end_ns) for _, call in listed], dtype=np.int64)
+    spans = np.array([open_span(call) for _, call in listed], dtype=np.int64)
     reach = np.concatenate(([spans[0, 0]], np.maximum.accumulate(spans[:, 1])[:-1]))
     start = np.maximum(spans[:, 0], reach)
     end = np.maximum(spans[:, 1], start)
@@ -106,7 +131,8 @@ def _met(parts: Sequence[_Part], match: MatchedCollective | None, world_size: in
     size = len(call.group_ranks) or call.group_size or None
     if size is None and world_size == len(parts) > 1:
         size = world_size
-    whole = match is not None and match.complete and len(match.ranks) == size and call.op in SYNCHRONISING
+    meets = call.op in SYNCHRONISING or is_pair(part.call for part in parts)
+    whole = match is not None and match.complete and len(match.ranks) == size and meets
     return _Met(tuple(parts), match if whole else None, size)
 
 
@@ -114,7 +140,7 @@ def _by_row(collectives: Iterable[_Met]) -> dict[_Row, list[_Met]]:
     """Collectives of equal group, operation and type by their exact size, or by classes where sizes are many."""
     alike: dict[tuple[str, str, str], list[_Met]] = defaultdict(list)
     for met in collectives:
-        alike[met.call.group, met.call.op, met.call.dtype].append(met)
+        alike[met.call.group, met.op, met.call.dtype].append(met)
     rows: dict[_Row, list[_Met]] = defaultdict(list)
     for (group, op, dtype), members in alike.items():
         exact = len({met.call.bytes for met in members}) <= _MOST_SIZES
@@ -131,7 +157,7 @@ def _by_row(collectives: Iterable[_Met]) -> dict[_Row, list[_Met]]:
 def _transfers(members: Iterable[_Met], uncertainty_ns: int) -> list[tuple[_Met, int]]:
     """Collectives with a transfer that the clocks can resolve, on the whole: with clocks off by more than a quarter of
     the mean transfer there is none."""
-    found = [(met, met.match.transfer_ns) for met in members if met.match is not None and met.match.transfer_ns > 0]
+    found = [(met, met.match.transfer_ns) for met in members if met.match is not None and met.seen_whole]
     mean = sum(ns for _, ns in found) / len(found) if found else 0.0
     return found if uncertainty_ns <= MAX_UNCERTAINTY * mean else []
 
@@ -145,14 +171,17 @@ def _best_of_groups(collectives: Sequence[_Met], uncertainty_ns: int, gloo: bool
     """Of each group, the best bus bandwidth at saturating sizes."""
     seen: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
     for met, transfer in _transfers(collectives, uncertainty_ns):
-        factor = bus_factor(met.call.op, met.group_size, gloo)
+        factor = bus_factor(met.op, met.group_size, gloo)
         if factor and met.call.bytes:
             seen[met.call.group].append((met.call.bytes, transfer, factor * met.call.bytes / transfer))
     return {group: best_bandwidth(*zip(*rows, strict=True)) for group, rows in seen.items()}
 
 
-def _stat(row: _Row, members: Sequence[_Met], uncertainty_ns: int, gloo: bool, best: float | None) -> CollectiveStat:
+def _stat(
+    row: _Row, members: Sequence[_Met], uncertainty_ns: int, gloo: bool, best: float | None, axes: Axes
+) -> CollectiveStat:
     group, op, dtype, low, high = row
+    ranks = next((met.call.group_ranks for met in members if met.call.group_ranks), ())
     matches = [met.match for met in members if met.match is not None]
     waits = _resolved([wait for match in matches for wait in match.wait_ns], uncertainty_ns)
     tails = _resolved([max(match.tail_ns) for match in matches], uncertainty_ns)
@@ -192,6 +221,8 @@ def _stat(row: _Row, members: Sequence[_Met], uncertainty_ns: int, gloo: bool, b
         hidden_ns=sum(part.hidden_ns for part in parts),
         inferred=any(part.call.inferred for part in parts),
         last_counts=tuple(last),
+        axis=(PIPELINE if op in P2P_OPS and axes.stages() else axes.of(ranks)) or "",
+        members=ranks,
     )
 
 

@@ -27,10 +27,12 @@ from . import intervals as iv
 from . import trace_ranges as ranges
 from .intervals import EMPTY, Intervals
 from .layers import Layer, Window, covers, disjoint, traced_steps
+from .records import is_transfer
 from .trace_collectives import from_gloo, in_windows
 from .trace_steps import host_windows
 
 GC_PHASE = "gc"  # a recorded pause of Python's garbage collector, among the phases
+_SENT = pl.col("name").cast(pl.String).str.contains(comm_names.P2P_RANGE_PATTERN)
 _BUSY = (Kind.COMPUTE, Kind.IDLE)
 
 
@@ -53,7 +55,9 @@ def partition(
     collectors, shifted to the trace's clock; each is united with what the trace itself says.
     """
     wire = trace.select(names.ANNOTATION, name=comm_names.WIRE_PATTERN, arguments=True)
-    recorded = iv.make([(call.start_ns, call.end_ns) for call in comm])
+    if any(is_transfer(call) for call in comm):  # sends and receives were recorded, with who stood still for them
+        wire = wire.filter(~_SENT)
+    recorded = iv.make([span for call in comm if (span := _span(call)) is not None])
     talking = iv.union(ranges.as_intervals(wire), recorded, waits)
     told = _Phases(trace, phases)
     p2p = _point_to_point(wire, comm)
@@ -91,13 +95,19 @@ class _Phases:
 
 def _point_to_point(wire: pl.DataFrame, comm: Sequence[CollectiveCall]) -> Intervals:
     """When only sends and receives were open: what a pipeline waits for its neighbours."""
-    sent = pl.col("name").cast(pl.String).str.contains(comm_names.P2P_RANGE_PATTERN)
     recorded = {
-        flag: iv.make([(call.start_ns, call.end_ns) for call in comm if (call.op in comm_names.P2P_OPS) == flag])
+        flag: iv.make(
+            [span for call in comm if (call.op in comm_names.P2P_OPS) == flag and (span := _span(call)) is not None]
+        )
         for flag in (True, False)
     }
-    p2p, other = ranges.as_intervals(wire.filter(sent)), ranges.as_intervals(wire.filter(~sent))
+    p2p, other = ranges.as_intervals(wire.filter(_SENT)), ranges.as_intervals(wire.filter(~_SENT))
     return iv.subtract(iv.union(p2p, recorded[True]), iv.union(other, recorded[False]))
+
+
+def _span(call: CollectiveCall) -> tuple[int, int] | None:
+    """When the call was on the wire, as far as that is known."""
+    return call.waited_ns if is_transfer(call) else (call.start_ns, call.end_ns)
 
 
 def _layers(trace: Trace, talking: Intervals, p2p: Intervals, phases: _Phases) -> list[Layer]:

@@ -26,7 +26,7 @@ from diag.ingest.run import RankTables
 
 from . import intervals as iv
 from .others import median_of_others
-from .records import blocked
+from .records import blocked, is_p2p
 
 REST = "rest"  # between the phases, and waiting that no transfer explains
 STAGES = (*PHASES, REST)
@@ -69,8 +69,11 @@ class Frontier(Struct, frozen=True, eq=False):
         return float(self.increment(stage).sum()) / total if total else 0.0
 
 
-def frontier(ranks: Mapping[int, RankTables], steps: Collection[int], on_device: bool) -> Frontier | None:
-    """The frontiers of the steps that every recorded rank has; None with fewer than two ranks, or no such step."""
+def frontier(
+    ranks: Mapping[int, RankTables], steps: Collection[int], on_device: bool, stages: Mapping[int, int] | None = None
+) -> Frontier | None:
+    """The frontiers of the steps that every recorded rank has; None with fewer than two ranks, or no such step.
+    ``stages``: of a pipeline, by rank: a rank is late against the others of its stage."""
     records = {rank: {s.step: s for s in tables.steps} for rank, tables in sorted(ranks.items()) if tables.steps}
     numbers = sorted(set(steps).intersection(*records.values())) if len(records) > 1 else []
     if not numbers:
@@ -86,14 +89,15 @@ def frontier(ranks: Mapping[int, RankTables], steps: Collection[int], on_device:
     late = np.zeros((len(STAGES), count, len(names)), dtype=np.int64)
     dur, communication = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     ahead = _head_starts(records)
+    alike = _alike(names, stages or {})
     for i, number in enumerate(numbers):
         members = [records[rank][number] for rank in names]
-        stages, edges = _edges(members, clocks)
+        passed, edges = _edges(members, clocks)
         begun = ahead[number]
         edges += begun[:, None]
         front = np.maximum.accumulate(np.concatenate(([begun.max()], edges.max(axis=0))))
-        behind = _behind(np.concatenate((begun[:, None], edges), axis=1))
-        for k, stage in enumerate(stages):
+        behind = _behind(np.concatenate((begun[:, None], edges), axis=1), alike)
+        for k, stage in enumerate(passed):
             increment[stage, i] += front[k + 1] - front[k]
             leader[stage, i] = names[int(edges[:, k].argmax())]
             late[stage, i] += np.maximum(behind[:, k + 1] - behind[:, k], 0)
@@ -168,9 +172,18 @@ def _sums(record: StepRecord, phases: Sequence[PhaseRow], clock: _Rank) -> Times
     return sums
 
 
-def _behind(edges: Times) -> Times:
-    """By how much each rank has spent more than the median of the others, at each edge; 0 where it has not."""
-    found: Times = np.maximum(edges - median_of_others(edges), 0)
+def _alike(ranks: Sequence[int], stages: Mapping[int, int]) -> list[npt.NDArray[np.intp]]:
+    """The places of the ranks that do the same work: those of one stage of a pipeline."""
+    own = np.array([stages.get(rank, -1) for rank in ranks])
+    return [np.flatnonzero(own == stage) for stage in np.unique(own)]
+
+
+def _behind(edges: Times, alike: Sequence[npt.NDArray[np.intp]] | None = None) -> Times:
+    """By how much each rank has spent more than the median of the others that do the same work, at each edge; 0 where
+    it has not."""
+    found = np.zeros_like(edges)
+    for places in alike if alike is not None else (np.arange(len(edges)),):
+        found[places] = np.maximum(edges[places] - median_of_others(edges[places]), 0)
     return found
 
 
@@ -180,6 +193,8 @@ def _transfers(rows: Mapping[int, Sequence[CollectiveRow]]) -> dict[int, list[tu
     members: dict[tuple[str, int, str], dict[int, CollectiveRow]] = defaultdict(dict)
     for rank, own in rows.items():
         for row in own:
+            if is_p2p(row):  # a receiver may wait for its sender the whole time
+                continue
             members[row.group, row.seq, row.op][rank] = row
     found: dict[int, list[tuple[int, int]]] = {rank: [] for rank in rows}
     for met in members.values():

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
-from diag.ingest import comm_names
+from diag.ingest import comm_names, range_names
 from diag.ingest import kineto_names as names
 from diag.ingest.stored_events import ARGS_ROW
 from diag.ingest.trace import Trace
@@ -32,6 +33,7 @@ from .trace_collectives import from_kernels
 from .trace_steps import host_windows, step_ranges
 
 COMPUTE, COMM, COPY = "compute", "comm", "copy"  # the classes of device_work
+_MORE_THAN_A_NUMBER_NS = 20_000  # half a megabyte by PCIe; a loss or a norm takes two or three microseconds
 _CLASSES = pl.Enum([COMPUTE, COMM, COPY])
 
 
@@ -151,9 +153,24 @@ def _phases(trace: Trace, work: pl.DataFrame) -> pl.Series:
     return pl.Series("phase", found, dtype=pl.Int8)
 
 
+def _offloads(trace: Trace, work: pl.DataFrame) -> npt.NDArray[np.bool_]:
+    """Which of the work, if it is a copy from or to the host, is of states that are kept there.
+
+    Those launched inside FSDP's own ranges; and, as DeepSpeed has no ranges in a Kineto trace, those launched in the
+    backward or the optimizer that are too long for a number that the host asks for: no input is copied there.
+    """
+    launch = work["launch_ns"].to_numpy()
+    known = work["launch_known_ns"].to_numpy() != NEVER
+    named = covers(ranges.as_intervals(ranges.named(trace, range_names.OFFLOAD_PATTERN)), launch)
+    late = np.isin(work["phase"].to_numpy(), (Detail.BACKWARD, Detail.OPTIMIZER))
+    found: npt.NDArray[np.bool_] = known & (named | (late & (work["dur_ns"].to_numpy() >= _MORE_THAN_A_NUMBER_NS)))
+    return found
+
+
 def _layers(trace: Trace, work: pl.DataFrame, comm: pl.DataFrame, threads: set[ranges.Thread]) -> list[Layer]:
     spans, phase = ranges.spans(work), work["phase"].to_numpy()
     computes, copies = (work["class"] == COMPUTE).to_numpy(), (work["class"] == COPY).to_numpy()
+    offloading = copies & _offloads(trace, work)
     talking, p2p = ranges.spans(comm), point_to_point(trace, comm)
     data = ranges.data_wait(trace, threads)
     checkpoint = ranges.checkpoint(trace)
@@ -165,7 +182,8 @@ def _layers(trace: Trace, work: pl.DataFrame, comm: pl.DataFrame, threads: set[r
         ),
         Layer(Kind.COMM, Detail.NONE, iv.normal(talking[~p2p])),
         Layer(Kind.COMM, Detail.P2P, iv.normal(talking[p2p])),
-        Layer(Kind.COPY, Detail.NONE, iv.normal(spans[copies])),
+        Layer(Kind.COPY, Detail.NONE, iv.normal(spans[copies & ~offloading])),
+        Layer(Kind.COPY, Detail.OFFLOAD, iv.normal(spans[offloading])),
         Layer(Kind.DATA, Detail.NONE, data),
         Layer(Kind.CHECKPOINT, Detail.NONE, checkpoint),
         Layer(Kind.IDLE, Detail.GC, collecting),

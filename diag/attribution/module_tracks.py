@@ -133,11 +133,13 @@ def _device_tracks(trace: Trace, calls: pl.DataFrame, code: Times) -> dict[int, 
         label_of(Kind.COMPUTE, detail): track(computes & (work["phase"] == int(detail)))
         for detail in (Detail.FORWARD, Detail.BACKWARD, Detail.OPTIMIZER, Detail.NONE)
     }
+    copying = track(work["class"] == COPY)
     talking, queued = track(work["class"] == COMM), _queued(trace, start, end, module)
     return tracks | {
         label_of(Kind.COMM, Detail.NONE): talking,
         label_of(Kind.COMM, Detail.P2P): talking,
-        label_of(Kind.COPY, Detail.NONE): track(work["class"] == COPY),
+        label_of(Kind.COPY, Detail.NONE): copying,
+        label_of(Kind.COPY, Detail.OFFLOAD): copying,
         label_of(Kind.IDLE, Detail.DEPENDENCY): queued,
         label_of(Kind.IDLE, Detail.NONE): queued,
     }

@@ -8,9 +8,11 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from diag.axes import is_data
 from diag.model import Attribution, CollectiveCall, Detail, Kind, RankStep
 
 from .intervals import Covered, Intervals
+from .records import is_transfer, open_span
 from .segments import intervals_of
 
 GATHERS = frozenset({"all_gather"})
@@ -43,34 +45,41 @@ class PhasedCall(Struct, frozen=True):
     end_ns: int
     after_ns: int
     transfer_ns: int
+    of_data: bool = True  # its group is of data parallelism, or nothing says what it is for
 
 
 def phased_calls(attribution: Attribution, steps: Collection[int]) -> list[PhasedCall]:
     """The collectives that start in these steps, by rank and start."""
     arrival = {met.key: met.arrival_ns for met in attribution.collectives}
     counted = frozenset(steps)
-    return [call for step in attribution.rank_steps if step.step in counted for call in _calls_of(step, arrival)]
+    axes = attribution.axes
+    groups = {call.group_ranks for step in attribution.rank_steps for call in step.collectives}
+    of_data = {ranks: is_data(axes.of(ranks)) for ranks in groups}
+    return [
+        call for step in attribution.rank_steps if step.step in counted for call in _calls_of(step, arrival, of_data)
+    ]
 
 
-def _calls_of(step: RankStep, arrival: dict[tuple[str, int, str], int]) -> Iterator[PhasedCall]:
+def _calls_of(
+    step: RankStep, arrival: dict[tuple[str, int, str], int], of_data: dict[tuple[int, ...], bool]
+) -> Iterator[PhasedCall]:
     calls = [call for call in step.collectives if step.begin_ns <= call.start_ns < step.end_ns]
-    calls.sort(key=lambda call: (call.start_ns, call.end_ns))
+    calls.sort(key=open_span)
     if not calls:
         return
     passes = _Passes(step)
-    start = np.array([max(call.start_ns, arrival.get(call.key, call.start_ns)) for call in calls], dtype=np.int64)
-    end = np.array([call.end_ns for call in calls], dtype=np.int64)
+    start, end = np.array([_transfer_span(call, arrival) for call in calls], dtype=np.int64).T
     reach = np.concatenate((start[:1], np.maximum.accumulate(end)[:-1]))
     begin = np.maximum(start, reach)  # where calls overlap, the first one has the time
     exposed = Covered(intervals_of(step.segments, Kind.COMM)).between(begin, end)
     where = passes.of(calls)
-    members: dict[tuple[str, Detail, int], list[int]] = {}
+    members: dict[tuple[str, Detail, int, bool], list[int]] = {}
     for i, (phase, micro) in enumerate(where):
-        members.setdefault((calls[i].op, phase, micro), []).append(i)
+        members.setdefault((calls[i].op, phase, micro, of_data[calls[i].group_ranks]), []).append(i)
     until = np.full(len(calls), step.end_ns, dtype=np.int64)
     after = {phase: Covered(passes.computing(phase)).between(end, until) for phase, _ in set(where)}
     computed = Covered(intervals_of(step.segments, Kind.COMPUTE))
-    for (op, phase, micro), own in members.items():
+    for (op, phase, micro, data), own in members.items():
         ends = np.array([calls[own[0]].start_ns, *(calls[i].end_ns for i in own[:-1])], dtype=np.int64)
         starts = np.array([calls[i].start_ns for i in own], dtype=np.int64)
         room = computed.between(ends, starts)
@@ -78,8 +87,15 @@ def _calls_of(step: RankStep, arrival: dict[tuple[str, int, str], int]) -> Itera
             moved = max(0, int(end[i] - start[i]))
             yield PhasedCall(
                 step.rank, step.step, op, calls[i].bytes, phase, micro, place, len(own), int(exposed[i]),
-                int(room[place]), calls[i].start_ns, calls[i].end_ns, int(after[phase][i]), moved,
+                int(room[place]), calls[i].start_ns, calls[i].end_ns, int(after[phase][i]), moved, data,
             )  # fmt: skip
+
+
+def _transfer_span(call: CollectiveCall, arrival: dict[tuple[str, int, str], int]) -> tuple[int, int]:
+    """From the last rank's arrival."""
+    start, end = open_span(call)
+    met = arrival.get(call.key, start)
+    return max(start, min(met, end) if is_transfer(call) else met), end
 
 
 class _Passes:

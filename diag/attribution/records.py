@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from diag.attribution import intervals as iv
 from diag.attribution.layers import Layer, cut, disjoint, within
+from diag.attribution.match import BLOCKED_NS
 from diag.collectors.records import (
     BACKWARD,
     CHECKPOINT,
@@ -18,11 +19,15 @@ from diag.collectors.records import (
     FORWARD,
     H2D,
     OPTIMIZER,
+    P2P_PREFIX,
     PHASES,
+    SEND,
     CollectiveRow,
     StepRecord,
 )
 from diag.model import CollectiveCall, Detail, Kind, RankStep
+
+_TRANSFER = "p2p"  # in the key of recorded sends and receives
 
 
 def partition(
@@ -35,8 +40,8 @@ def partition(
     """One ``RankStep`` a record, on the rank's own monotonic clock. ``rows`` are all collectives of the rank."""
     calls = calls_of(rows, groups)
     waits = iv.EMPTY if on_device else blocked(rows)
-    layers = _layers(records, waits)
-    on_wire = iv.union(iv.make((call.start_ns, call.end_ns) for call in calls), waits)
+    layers = _layers(records, waits, iv.EMPTY if on_device else blocked([row for row in rows if is_p2p(row)]))
+    on_wire = iv.union(iv.make((call.start_ns, call.end_ns) for call in calls if not is_transfer(call)), waits)
     found = []
     for record in records:
         segments = cut(layers, record.begin_ns, record.end_ns)
@@ -60,12 +65,15 @@ def partition(
 
 
 def calls_of(rows: Sequence[CollectiveRow], groups: Mapping[str, Sequence[int]]) -> list[CollectiveCall]:
-    """The collectives whose end is known, in order of start."""
+    """The collectives, sends and receives whose end is known, in order of start."""
     calls = []
     for row in rows:
         if row.end_ns is None:
             continue
         ranks = tuple(groups.get(row.group, ()))
+        if is_p2p(row):
+            calls.append(_transfer(row, ranks))
+            continue
         # Two groups of one name (a mesh axis is named alike on all its groups) differ in their first member.
         group = f"{row.group}@{ranks[0]}" if ranks else row.group
         calls.append(
@@ -85,6 +93,43 @@ def calls_of(rows: Sequence[CollectiveRow], groups: Mapping[str, Sequence[int]])
     return sorted(calls, key=lambda call: call.start_ns)
 
 
+def is_p2p(row: CollectiveRow) -> bool:
+    """Whether it is a send or a receive."""
+    return row.group.startswith(P2P_PREFIX)
+
+
+def is_transfer(call: CollectiveCall) -> bool:
+    """Whether it is a recorded send or receive. When its bytes were on the wire is not known but for the time in which
+    somebody stood still for them: an early receive is open for long, and nothing tells when its data came."""
+    return call.key[2] == _TRANSFER
+
+
+def open_span(call: CollectiveCall) -> tuple[int, int]:
+    """When a call could be what the rank stood still for."""
+    if is_transfer(call):
+        return call.waited_ns or (call.start_ns, call.start_ns)
+    return call.start_ns, call.end_ns
+
+
+def _transfer(row: CollectiveRow, ranks: tuple[int, ...]) -> CollectiveCall:
+    """A send and its receive have one key. A send that was only handed over was not waited for."""
+    waited = _waited(row)
+    if row.op == SEND and waited is not None and waited[1] - waited[0] < BLOCKED_NS:
+        waited = None
+    return CollectiveCall(
+        (row.group, row.seq, _TRANSFER),
+        row.op,
+        row.group,
+        ranks,
+        row.bytes,
+        row.start_ns,
+        row.end_ns or row.start_ns,
+        dtype=row.dtype,
+        group_size=len(ranks),
+        waited_ns=waited,
+    )
+
+
 def blocked(rows: Sequence[CollectiveRow]) -> iv.Intervals:
     """When a thread of the training stood still for a collective."""
     return iv.make(waited for row in rows if (waited := _waited(row)) is not None)
@@ -96,8 +141,8 @@ def _waited(row: CollectiveRow) -> tuple[int, int] | None:
     return row.wait_start_ns, row.wait_end_ns
 
 
-def _layers(records: Sequence[StepRecord], waits: iv.Intervals) -> list[Layer]:
-    """What the host did, most telling first; disjoint."""
+def _layers(records: Sequence[StepRecord], waits: iv.Intervals, p2p: iv.Intervals) -> list[Layer]:
+    """What the host did, most telling first; disjoint. ``p2p``: the part of the waits that was for a peer's message."""
     rows = [row for record in records for row in record.phases]
     spans = {name: iv.make((row.start_ns, row.end_ns) for row in rows if row.phase == name) for name in PHASES}
     return disjoint(
@@ -105,6 +150,7 @@ def _layers(records: Sequence[StepRecord], waits: iv.Intervals) -> list[Layer]:
             Layer(Kind.DATA, Detail.NONE, spans[DATA]),
             Layer(Kind.CHECKPOINT, Detail.NONE, spans[CHECKPOINT]),
             Layer(Kind.COPY, Detail.NONE, spans[H2D]),
+            Layer(Kind.COMM, Detail.P2P, p2p),
             Layer(Kind.COMM, Detail.NONE, waits),
             Layer(Kind.IDLE, Detail.GC, iv.make(pause for record in records for pause in record.gc)),
             Layer(Kind.COMPUTE, Detail.FORWARD, spans[FORWARD]),

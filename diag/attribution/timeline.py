@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diag.attribution.intervals import Intervals, Times
+from diag.collectors.records import SEND
 from diag.model import CollectiveCall, Detail, Kind, RankStep
 
 _DETAILS = len(Detail)
@@ -106,7 +107,10 @@ class Timeline:
         idle = np.where(standing, self.start_ns[self._stretches[at]], np.where(waited, busy_until, start))
         at, inside = self._segments_before(end)
         still = np.where(waited, (since < end) & (end <= until), ~inside | self._communicating[at])
-        return Arrivals(np.maximum(start, np.where(waited, since, idle)), idle, still)
+        # A sender is ready when it sends: it may stand still for that later, but the receiver need not wait until then.
+        sent = np.array([call.op == SEND for call in calls], dtype=np.bool_)
+        ready = np.where(sent, start, np.maximum(start, np.where(waited, since, idle)))
+        return Arrivals(ready, np.where(sent, start, idle), still & ~sent)
 
     def _segments_before(self, times: Times) -> tuple[Times, Mask]:
         """Indices of the segments that the moments just before lie in, and whether there is one."""

@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
+from diag.attribution.pipeline import pipeline_of
 from diag.findings import (
     checkpoint_stall,
     contended_host,
     ddp_buckets,
     exposed_communication,
     exposed_copy,
+    exposed_offload,
     garbage_collection,
     host_bound,
     low_bus_bandwidth,
@@ -23,6 +25,7 @@ from diag.findings import (
     memory_pressure,
     mismatched_collectives,
     missing_prefetch,
+    pipeline_bubble,
     recompute_with_memory_free,
     reduce_scatter_stall,
     regather_in_backward,
@@ -30,10 +33,11 @@ from diag.findings import (
     straggler,
     sync_every_micro_step,
     throttled_device,
+    unbalanced_stages,
     zero_buckets,
 )
 from diag.findings.noise import noise_of
-from diag.findings.shares import Shares, shares_of
+from diag.findings.shares import Shares, shares_of, with_pipeline
 from diag.findings.stages import Stages, disagreement, stages_of
 from diag.findings.subject import Subject
 from diag.ingest.run import Tables
@@ -43,6 +47,7 @@ from diag.model import Attribution, Finding
 REGISTRY: dict[str, Callable[[Subject], Sequence[Finding]]] = {
     "slow data loading": slow_data.find,
     "exposed host-to-device copies": exposed_copy.find,
+    "exposed offload copies": exposed_offload.find,
     "exposed communication": exposed_communication.find,
     "collectives below their group's best": low_bus_bandwidth.find,
     "gathers that nothing prefetches": missing_prefetch.find,
@@ -52,6 +57,8 @@ REGISTRY: dict[str, Callable[[Subject], Sequence[Finding]]] = {
     "buckets that are reduced late": ddp_buckets.find,
     "ZeRO's reductions that the backward does not hide": zero_buckets.find,
     "a slow rank": straggler.find,
+    "pipeline bubbles": pipeline_bubble.find,
+    "unequal pipeline stages": unbalanced_stages.find,
     "a throttled device": throttled_device.find,
     "ranks that wait for a CPU core": contended_host.find,
     "garbage collection pauses": garbage_collection.find,
@@ -72,6 +79,8 @@ LIMITS: dict[str, Callable[[Subject], str]] = {
     "a backward that waits for reductions": reduce_scatter_stall.cannot_look,
     "buckets that are reduced late": ddp_buckets.cannot_look,
     "ZeRO's reductions that the backward does not hide": zero_buckets.cannot_look,
+    "pipeline bubbles": pipeline_bubble.cannot_look,
+    "unequal pipeline stages": unbalanced_stages.cannot_look,
     "a throttled device": throttled_device.cannot_look,
     "ranks that wait for a CPU core": contended_host.cannot_look,
     "recomputation with memory to spare": recompute_with_memory_free.cannot_look,
@@ -98,6 +107,7 @@ def examine(attribution: Attribution, tables: Tables) -> Examination:
     shares, stages = shares_of(attribution, tables.on_device, noise), stages_of(attribution, tables, noise)
     doubt = disagreement(stages, shares)
     alone = stages is not None and stages.alone
+    shares = with_pipeline(shares, pipeline_of(attribution, shares.numbers))
     subject = Subject(attribution, tables, stages.shares if stages is not None and alone else shares, alone)
     found: list[Finding] = []
     not_found, not_looked = [], []

@@ -10,17 +10,22 @@ import numpy as np
 from msgspec import Struct
 
 from diag.attribution.phased import GATHERS, REDUCTIONS, PhasedCall, phased_calls
+from diag.axes import PIPELINE, TENSOR, is_data
+from diag.findings.comm_axes import exposed_along
 from diag.findings.contended_host import queued
 from diag.findings.culprits import Culprits, find_culprits
 from diag.findings.noise import crowd_of
 from diag.findings.subject import Subject, ranks_text
+from diag.ingest.comm_names import P2P_OPS
 from diag.model import Detail, Evidence, MatchedCollective
+from diag.states import Sharding, sharding_of
 
 _OF_SHARDED_PARAMETERS = frozenset({"all_gather", "reduce_scatter"})
 _HIDDEN_LITTLE = 0.05  # part of the communication that computation hides
 _LATENCY_BOUND = 0.5  # part of the transfers that a collective of no size would take as well
 _MANY = 64  # collectives a step
 _MOSTLY = 0.8  # part of the transfers
+_HALF = 0.5
 _CROWDED = 4.0  # times what a rank waits for a core: a shorter tail of gloo's says nothing about a link
 _IN_EVERY_STEP = 0.35  # of the same, for a tail that nine steps in ten have
 _TELLING = 1 << 16  # bytes: the time of smaller collectives is all latency, so they have no bandwidth
@@ -94,6 +99,10 @@ def cause_of(subject: Subject) -> Cause:
     slow = _slow_network(subject, collectives)
     if slow is not None:
         return slow
+    of_one_axis = _of_one_axis(subject)
+    if of_one_axis is not None:
+        return of_one_axis
+    collectives = [c for c in collectives if is_data(subject.attribution.axes.of(c.ranks)) and c.op not in P2P_OPS]
     steps = max(1, len({c.step for c in collectives}))
     sharding = [c for c in collectives if c.op in _OF_SHARDED_PARAMETERS and c.bytes >= _TELLING]
     counts = Counter((c.op, c.ranks) for c in sharding)
@@ -149,6 +158,29 @@ def cause_of(subject: Subject) -> Cause:
         f"computation hides only {hidden:.0%} of it",
         "Gather earlier (prefetch), send less (bf16), or compute more between collectives (larger micro-batches).",
         (Evidence("steps", "communication hidden behind computation", round(hidden, 4), "share"),),
+    )
+
+
+def _of_one_axis(subject: Subject) -> Cause | None:
+    """Most of it is of one kind of parallelism that no diagnosis of data parallelism has advice for."""
+    along = subject.once(exposed_along)
+    axis = max((TENSOR, PIPELINE), key=lambda name: along.get(name, 0.0))
+    part = along.get(axis, 0.0)
+    if part < _HALF:
+        return None
+    if axis == PIPELINE:
+        return Cause(
+            "pipeline-communication",
+            f"{part:.0%} of it is messages between pipeline stages",
+            "Put neighbouring stages where the network between them is fastest, send activations in bf16, and give "
+            "each rank one stage (an interleaved schedule sends more).",
+        )
+    return Cause(
+        "tensor-parallel-communication",
+        f"{part:.0%} of it is tensor parallelism, which every layer waits for",
+        "Keep tensor-parallel groups within a host (the innermost axis of the mesh), make them smaller, or let matrix "
+        "products run beside their collectives (asynchronous tensor parallelism: torch.compile with "
+        "torch._inductor.config._micro_pipeline_tp).",
     )
 
 
@@ -219,7 +251,7 @@ def is_replicated(subject: Subject) -> bool:
     """Whether every rank holds the whole model (DDP), by the manifest, else by what is communicated."""
     manifest = subject.tables.manifest
     if manifest is not None and manifest.strategy:
-        return manifest.strategy == "ddp"
+        return sharding_of(manifest.strategy) == Sharding.NONE
     ops = {c.op for c in subject.attribution.collectives if c.bytes >= _TELLING}
     return "all_reduce" in ops and not ops & _OF_SHARDED_PARAMETERS
 
@@ -229,7 +261,7 @@ def shards_optimizer_only(subject: Subject) -> bool:
     reduced in the backward, and what is gathered is gathered after it."""
     if is_replicated(subject):
         return False
-    calls = [call for call in subject.once(phased_of) if call.bytes >= _TELLING]
+    calls = [call for call in subject.once(phased_of) if call.bytes >= _TELLING and call.of_data]
     passes = {call.phase for call in calls if call.op in GATHERS}
     reduces = any(call.op in REDUCTIONS and call.phase == Detail.BACKWARD for call in calls)
     return reduces and bool(passes) and not passes & {Detail.FORWARD, Detail.BACKWARD}

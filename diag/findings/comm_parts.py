@@ -51,7 +51,7 @@ def calls_of(subject: Subject) -> Calls:
 
 def is_reduction(call: PhasedCall) -> bool:
     """Of gradients."""
-    return call.op in REDUCTIONS and call.phase == Detail.BACKWARD and call.bytes >= TELLING
+    return call.of_data and call.op in REDUCTIONS and call.phase == Detail.BACKWARD and call.bytes >= TELLING
 
 
 def last_reductions(subject: Subject, op: str | None = None) -> list[PhasedCall]:

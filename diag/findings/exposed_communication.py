@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from diag.findings.comm_axes import evidence_by_axis
 from diag.findings.comm_cause import bandwidth, cause_of, slow_link_of
 from diag.findings.comm_parts import claims_of
 from diag.findings.shares import Cost
@@ -25,7 +26,7 @@ def find(subject: Subject) -> list[Finding]:
             id=cause.id,
             title=f"Communication that nothing hides takes {exposed / 1e6:.0f} ms a step{also}: {cause.why}",
             action=cause.action,
-            evidence=(*cause.evidence, *bandwidth(subject)),
+            evidence=(*cause.evidence, *evidence_by_axis(subject), *bandwidth(subject)),
             ranks=subject.once(slow_link_of).ranks,
             part=rest,
         )

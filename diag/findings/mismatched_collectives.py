@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from diag.axes import group_words
 from diag.findings.subject import Subject, ranks_text
 from diag.model import Evidence, Finding, MatchedCollective, Severity
 
@@ -21,10 +22,15 @@ def find(subject: Subject) -> list[Finding]:
         return []
     ranks = tuple(sorted({rank for found in odd.values() for rank in found}))
     (group, number, op), first = next(iter(odd.items()))
+    members = next((c.ranks for c in subject.attribution.collectives if c.key == (group, number, op)), ())
+    axis = subject.attribution.axes.of(members) if subject.attribution.axes.several else None
+    title = f"In {len(odd)} collectives {ranks_text(ranks)} passed another size than the other ranks"
+    if axis is not None:
+        title += f" of the {group_words(axis, members)}"
     return [
         Finding(
             id="mismatched-collectives",
-            title=f"In {len(odd)} collectives {ranks_text(ranks)} passed another size than the other ranks",
+            title=title,
             severity=Severity.CRITICAL,
             share=0.0,
             cost_ns_per_step=0,

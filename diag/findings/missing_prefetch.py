@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from diag.attribution.phased import GATHERS
+from diag.attribution.phased import GATHERS, PhasedCall
 from diag.findings import comm_parts
-from diag.findings.comm_parts import Claim, calls_of
+from diag.findings.comm_parts import Calls, Claim, calls_of
 from diag.findings.subject import Subject
 from diag.model import Detail, Evidence, Finding
 
@@ -19,7 +19,7 @@ def find(subject: Subject) -> list[Finding]:
 def claim(subject: Subject) -> Claim | None:
     """What of each gather the computation since the one before it could have hidden. The first has none before it."""
     calls = subject.once(calls_of)
-    gathers = [c for c in calls.rows if c.op in GATHERS and c.phase == Detail.FORWARD and c.bytes >= comm_parts.TELLING]
+    gathers = [c for c in _forward(calls) if c.bytes >= comm_parts.TELLING]
     hideable = sum(min(call.exposed_ns, call.room_ns) for call in gathers if call.place)
     if not hideable:
         return None
@@ -38,9 +38,14 @@ def claim(subject: Subject) -> Claim | None:
     )
 
 
+def _forward(calls: Calls) -> list[PhasedCall]:
+    """The gathers of parameters in the forward."""
+    return [c for c in calls.rows if c.op in GATHERS and c.phase == Detail.FORWARD and c.of_data]
+
+
 def _exposed_ms(subject: Subject) -> float:
     calls = subject.once(calls_of)
-    own = [call for call in calls.rows if call.op in GATHERS and call.phase == Detail.FORWARD]
+    own = _forward(calls)
     return calls.ms_per_step(sum(call.exposed_ns for call in own))
 
 

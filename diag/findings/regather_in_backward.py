@@ -88,4 +88,5 @@ def queued_behind(subject: Subject) -> Queued:
 
 def _gathers(rows: Sequence[PhasedCall]) -> list[PhasedCall]:
     """Those of the backward, in order."""
-    return [c for c in rows if c.op in GATHERS and c.phase == Detail.BACKWARD and c.bytes >= comm_parts.TELLING]
+    own = [c for c in rows if c.op in GATHERS and c.phase == Detail.BACKWARD and c.of_data]
+    return [c for c in own if c.bytes >= comm_parts.TELLING]

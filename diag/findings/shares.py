@@ -8,7 +8,9 @@ from enum import StrEnum
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
+from diag.attribution.pipeline import Pipeline
 from diag.findings.culprits import Culprits, Series, find_culprits
 from diag.findings.noise import Noise
 from diag.model import Attribution, Bottleneck, Detail, Kind, StepAccount
@@ -19,21 +21,27 @@ class Cost(StrEnum):
 
     DATA = "data wait"
     COPY = "exposed copies"
+    OFFLOAD = "exposed offload copies"  # of states that are kept on the host
     COMM = "exposed communication"
     STRAGGLER = "waiting for slower ranks"  # compute that one rank did and the others waited for
     GC = "garbage collection"
     CHECKPOINT = "checkpoints"
     HOST = "waiting for the host"  # a device that waits for its host to launch work
+    BUBBLE = "pipeline bubble"  # of all ranks' time, not of the path: there somebody always works
+    IMBALANCE = "unequal pipeline stages"
 
 
 CLASS_OF = {
     Cost.DATA: Bottleneck.DATA,
     Cost.COPY: Bottleneck.DATA,
+    Cost.OFFLOAD: Bottleneck.COMMUNICATION,
     Cost.COMM: Bottleneck.COMMUNICATION,
     Cost.STRAGGLER: Bottleneck.COMPUTE,
     Cost.GC: Bottleneck.COMPUTE,
     Cost.CHECKPOINT: Bottleneck.COMPUTE,
     Cost.HOST: Bottleneck.COMPUTE,
+    Cost.BUBBLE: Bottleneck.COMPUTE,
+    Cost.IMBALANCE: Bottleneck.COMPUTE,
 }
 
 _BLAMED_AS = {
@@ -43,6 +51,7 @@ _BLAMED_AS = {
     Kind.COMPUTE: Cost.STRAGGLER,
     Kind.IDLE: Cost.STRAGGLER,
 }
+_BY_DETAIL = {Detail.GC: Cost.GC, Detail.OFFLOAD: Cost.OFFLOAD}
 UNEXPLAINED = 0.2  # of the waiting (science.md 2.6: 0.8 explained): from here on the cause is left open
 _HOST_DETAILS = (Detail.LAUNCH, Detail.SYNC, Detail.ALLOCATOR)
 
@@ -53,6 +62,8 @@ def costs_of(step: StepAccount, on_device: bool) -> dict[Cost, int]:
     for kind, cost in ((Kind.DATA, Cost.DATA), (Kind.COPY, Cost.COPY), (Kind.COMM, Cost.COMM),
                        (Kind.CHECKPOINT, Cost.CHECKPOINT)):  # fmt: skip
         costs[cost] = step.path.total(kind)
+    costs[Cost.OFFLOAD] = step.path.total(Kind.COPY, Detail.OFFLOAD)
+    costs[Cost.COPY] -= costs[Cost.OFFLOAD]
     costs[Cost.GC] = step.path.total(Kind.IDLE, Detail.GC)
     if on_device:
         costs[Cost.HOST] = sum(step.path.total(Kind.IDLE, detail) for detail in _HOST_DETAILS)
@@ -108,6 +119,14 @@ class Shares(Struct, frozen=True):
         return self.cost_ns.get(cost, np.zeros_like(self.dur_ns))
 
 
+def with_pipeline(shares: Shares, found: Pipeline | None) -> Shares:
+    """With what its pipeline costs a run that has one."""
+    if found is None:
+        return shares
+    unequal = np.minimum(np.full_like(found.dur_ns, found.imbalance_ns), found.dur_ns)
+    return replace(shares, cost_ns={**shares.cost_ns, Cost.BUBBLE: found.bubble_ns, Cost.IMBALANCE: unequal})
+
+
 def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares:
     """The usable steps; all of them where none is."""
     steps = attribution.usable or attribution.steps
@@ -125,7 +144,7 @@ def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares
         for cost, ns in costs_of(step, on_device).items():
             cost_ns[cost][i] = ns
         for blame in step.blames:
-            cost = Cost.GC if blame.detail == Detail.GC else _BLAMED_AS[blame.kind]
+            cost = _BY_DETAIL.get(blame.detail) or _BLAMED_AS[blame.kind]
             blame_ns[cost][blame.rank][i] += blame.ns
             detail_ns[blame.rank, blame.kind, blame.detail][i] += blame.ns
         path = step.path

@@ -48,7 +48,7 @@ class Stages(Struct, frozen=True):
 def stages_of(attribution: Attribution, tables: Tables, noise: Noise) -> Stages | None:
     """None with fewer than two ranks that recorded their steps."""
     counted = {step.step for step in attribution.usable or attribution.steps}
-    found = frontier(tables.ranks, counted, tables.on_device)
+    found = frontier(tables.ranks, counted, tables.on_device, attribution.axes.stages())
     if found is None:
         return None
     met = {collective.step for collective in attribution.collectives} & counted
@@ -96,7 +96,14 @@ def _one_alone(claim: _Claim | None, silent: Stages | None, shares: Shares, by_s
 
 def _told_by_stages(shares: Shares) -> tuple[Cost, ...]:
     """Costs that stages show, too. A pause of every rank's collector is no difference, time between steps no stage."""
-    hidden = {Cost.GC, Cost.HOST, *([Cost.STRAGGLER] if shares.unexplained > UNEXPLAINED else [])}
+    hidden = {
+        Cost.GC,
+        Cost.HOST,
+        Cost.OFFLOAD,
+        Cost.BUBBLE,
+        Cost.IMBALANCE,
+        *([Cost.STRAGGLER] if shares.unexplained > UNEXPLAINED else []),
+    }
     return tuple(cost for cost in Cost if cost not in hidden)
 
 

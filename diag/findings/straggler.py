@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from diag.findings import slow_modules
 from diag.findings.contended_host import contended
 from diag.findings.culprits import Culprits
@@ -9,6 +11,7 @@ from diag.findings.shares import UNEXPLAINED, Cost
 from diag.findings.subject import MENTION, Subject, mean_ns, ranks_text
 from diag.findings.throttled_device import throttled_ranks
 from diag.findings.token_balance import longest_batch_last
+from diag.ingest.comm_names import P2P_OPS
 from diag.model import Detail, Evidence, Finding, Kind
 
 _WHERE = {Detail.FORWARD: "forward", Detail.BACKWARD: "backward", Detail.OPTIMIZER: "the optimizer"}
@@ -38,12 +41,13 @@ def _always_the_same(subject: Subject, culprits: Culprits, cost: str) -> Finding
     evidence = [Evidence("steps", f"{ranks_text(ranks)} last, of {affected} affected steps", float(leads), "steps")]
     if inside is not None:
         evidence.append(Evidence("segments", f"extra time in {place}, inside operators", round(inside, 3), "share"))
+    evidence += _waiting(subject, ranks)
     evidence += slow_modules.evidence_of(subject, ranks)
     evidence += subject.per_rank("compute_ns" if subject.stages_alone else "exposed_comm_ns")
     return subject.costing(
         Cost.STRAGGLER,
         id="compute-straggler",
-        title=f"{ranks_text(ranks).capitalize()} {be} slower than the others in {place}: {cost}",
+        title=f"{ranks_text(ranks).capitalize()} {be} slower than {_than(subject, ranks)} in {place}: {cost}",
         action=_action(subject, ranks, inside),
         evidence=evidence,
         ranks=ranks,
@@ -98,6 +102,32 @@ def _for_no_known_reason(subject: Subject, culprits: Culprits, cost: str, unknow
         ],
         ranks=culprits.ranks,
     )
+
+
+def _waiting(subject: Subject, ranks: tuple[int, ...]) -> list[Evidence]:
+    """Of a mesh of several axes: the groups that waited for these ranks, the mean of a member and step."""
+    axes = subject.attribution.axes
+    if not axes.several:
+        return []
+    usable = set(subject.shares.numbers)
+    waited: Counter[tuple[int, ...]] = Counter()
+    for met in subject.attribution.collectives:
+        if met.step in usable and met.last_arriver in ranks and met.op not in P2P_OPS:
+            waited[met.ranks] += sum(met.wait_ns) // (len(met.ranks) - 1)
+    return [
+        Evidence("collectives", f"{axes.words(group)}, waiting for it", round(ns / len(usable) / 1e6, 3), "ms a step")
+        for group, ns in waited.most_common(3)
+        if axes.of(group) is not None
+    ]
+
+
+def _than(subject: Subject, ranks: tuple[int, ...]) -> str:
+    """Whom it was compared with (diag.attribution.peers)."""
+    stages = subject.attribution.axes.stages()
+    mates = [rank for rank, stage in stages.items() if rank not in ranks and stage == stages.get(ranks[0])]
+    if not stages:
+        return "the others"
+    return "the others of its stage" if mates else "it usually is"
 
 
 def _place(subject: Subject, ranks: tuple[int, ...]) -> tuple[str, float | None]:

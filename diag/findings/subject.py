@@ -21,6 +21,8 @@ CRITICAL = 0.20
 LEAST_FOR_BLOCKS = 20  # steps, for blocks of them and an interval (science.md 2.7)
 STAGES_ALONE = 0.6  # the most that the durations of stages say for sure
 
+_TABLES = {Cost.BUBBLE: "segments", Cost.IMBALANCE: "segments"}
+
 T = TypeVar("T")
 
 
@@ -54,7 +56,10 @@ class Subject(Struct, frozen=True):
             return "it runs on the device, and no profiler window was recorded"
         if question == "exposed communication" and self.stages_alone and Cost.COMM not in shares.cost_ns:
             return "no collective was recorded, and the time in them is a part of forward and backward here"
-        if question in {"exposed host-to-device copies", "a device that waits for its host"} and not shares.on_device:
+        if (
+            question in {"exposed host-to-device copies", "exposed offload copies", "a device that waits for its host"}
+            and not shares.on_device
+        ):
             return "the run is on a CPU"
         if question == "a device that waits for its host" and not any(t.traces for t in self.tables.ranks.values()):
             return "no profiler window was recorded"
@@ -100,7 +105,7 @@ class Subject(Struct, frozen=True):
         """A finding that costs time: what it costs is the first of its evidence. ``part``: of the cost, so that several
         findings share it and no nanosecond is told twice."""
         share, series = part * self.shares.share(cost), part * self.shares.cost(cost)
-        table = "stage frontiers" if self.stages_alone else "critical path"
+        table = "stage frontiers" if self.stages_alone else _TABLES.get(cost, "critical path")
         whole = Evidence(table, f"{cost.value}, part of all steps", round(share, 4), "share")
         return Finding(
             id=id,

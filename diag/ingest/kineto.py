@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import polars as pl
 
@@ -100,6 +100,7 @@ def as_trace(contents: Contents, path: str, rank: int | None = None) -> Trace:
         device_names=_device_names(contents.devices),
         base_ns=contents.base_ns,
         groups=_groups(info.get("pg_config")),
+        descriptions=_descriptions(info.get("pg_config")),
         threads=contents.threads,
         begin_ns=contents.begin_ns + contents.base_ns,
         end_ns=contents.end_ns + contents.base_ns,
@@ -144,25 +145,34 @@ def _device_names(properties: object) -> tuple[str, ...]:
 
 
 def _groups(config: object) -> dict[str, tuple[int, ...]]:
+    """The ranks of the process groups, by name."""
+    found = {}
+    for item in _configured(config):
+        ranks = parse_ranks(item.get("ranks"))
+        # An empty list stands for the default group in some versions.
+        found[str(item["pg_name"])] = ranks or tuple(range(min(_index(item.get("pg_size")) or 0, MAX_RANKS))) * (
+            item.get("pg_desc") == "default_pg"
+        )
+    return found
+
+
+def _descriptions(config: object) -> dict[str, str]:
+    """What the process groups are for, by name, where they say it."""
+    return {str(item["pg_name"]): str(item["pg_desc"]) for item in _configured(config) if item.get("pg_desc")}
+
+
+def _configured(config: object) -> list[dict[str, Any]]:
     """Process groups from pg_config, which is a list of objects, or an object by name, or text holding either."""
     if isinstance(config, str):
         try:
             config = json.loads(config)
         except (ValueError, RecursionError):
-            return {}
+            return []
     if isinstance(config, dict):
         config = [
             {"pg_name": name, **(value if isinstance(value, dict) else {"ranks": value})}
             for name, value in config.items()
         ]
     if not isinstance(config, list):
-        return {}
-    found = {}
-    for item in config:
-        if isinstance(item, dict) and item.get("pg_name") is not None:
-            ranks = parse_ranks(item.get("ranks"))
-            # An empty list stands for the default group in some versions.
-            found[str(item["pg_name"])] = ranks or tuple(range(min(_index(item.get("pg_size")) or 0, MAX_RANKS))) * (
-                item.get("pg_desc") == "default_pg"
-            )
-    return found
+        return []
+    return [item for item in config if isinstance(item, dict) and item.get("pg_name") is not None]

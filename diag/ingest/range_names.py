@@ -44,6 +44,12 @@ BACKWARD_PATTERN: Final = _any(
     r"FullyShardedDataParallel\.(?:_pre_backward|_post_backward)",  # fsdp/_runtime_utils.py
     r"FSDP::(?:pre_backward|post_backward|root_post_backward|backward_prefetch)",  # fsdp/_fully_shard
 )
+# Where FSDP fetches parameters that it keeps on the host and brings gradients there. Its copies of inputs are in
+# FSDP::inputs_to_device and FullyShardedDataParallel._to_kwargs, both inside a root's pre-forward.
+OFFLOAD_PATTERN: Final = _any(
+    r"FSDP::(?:all_gather|post_backward_reduce)",  # fsdp/_fully_shard/_fsdp_param_group.py
+    r"FullyShardedDataParallel\._(?:pre_forward|pre_backward|post_backward)",  # fsdp/_runtime_utils.py
+)
 # Without zero_grad: most loops call it after the step, and what idles between the two is no work of the optimizer.
 OPTIMIZER_PATTERN: Final = _any(
     # torch/optim/optimizer.py. With a closure, ``step`` encloses a forward and a backward; so does Lightning's hook.

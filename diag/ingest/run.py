@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import (
+    CheckpointRecord,
     CollectiveLine,
     CollectiveRow,
     DeviceRecord,
@@ -38,6 +39,7 @@ class RankTables(Struct, frozen=True):
     rows: tuple[CollectiveRow, ...] = ()
     groups: dict[str, list[int]] = field(default_factory=dict)
     device: tuple[DeviceRecord, ...] = ()
+    checkpoints: tuple[CheckpointRecord, ...] = ()
     heartbeat: Heartbeat | None = None
     traces: tuple[Trace, ...] = ()
 
@@ -146,8 +148,9 @@ def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: li
     steps, step_gaps = read_lines(files.steps, StepRecord)
     lines, line_gaps = read_lines(files.collectives, CollectiveLine)
     samples, sample_gaps = read_lines(files.device, DeviceRecord)
+    saved, saved_gaps = read_lines(files.checkpoints, CheckpointRecord)
     gaps.extend(g for g in (gap, heartbeat_gap) if g is not None)
-    gaps.extend((*step_gaps, *line_gaps, *sample_gaps))
+    gaps.extend((*step_gaps, *line_gaps, *sample_gaps, *saved_gaps))
     gaps.extend(Gap(str(files.folder), reason) for reason in (heartbeat.errors if heartbeat is not None else []))
     dropped = sum(line.dropped for line in lines)
     if dropped:
@@ -162,6 +165,7 @@ def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: li
         rows=tuple(row for line in lines for row in line.rows),
         groups=groups,
         device=tuple(samples),
+        checkpoints=tuple(saved),
         heartbeat=heartbeat,
         traces=traces,
     )

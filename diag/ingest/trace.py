@@ -68,6 +68,7 @@ class Trace(Struct, frozen=True, eq=False, dict=True, weakref=True):
     untimed_events: int = 0  # left out: no start that could be read
     gaps: tuple[str, ...] = ()  # what of the file was not kept, and why
     derived: Derived | None = None
+    descriptions: dict[str, str] = {}  # process group name: what it is for, as its maker says
 
     @property
     def has_gpu(self) -> bool:

@@ -10,6 +10,8 @@ from msgspec.structs import replace
 
 from diag.attribution.match import SYNCHRONISING, Key
 from diag.attribution.timeline import Timeline, details_of, kinds_of
+from diag.axes import axis_words, is_data
+from diag.ingest.comm_names import P2P_OPS
 from diag.ingest.run import Tables, rank_ranges
 from diag.model import Attribution, Detail, Kind, RankStep
 from diag.replay.line import operations
@@ -42,6 +44,12 @@ def build(attribution: Attribution, tables: Tables) -> Program | Refusal:
 def _refusal(attribution: Attribution, tables: Tables) -> str:
     if not attribution.comm_known:
         return "the communication runs on the device, and no profiler window was recorded"
+    others = [axis for axis, size in attribution.axes.mesh.items() if size > 1 and not is_data(axis)]
+    if others:
+        words = " and ".join(axis_words(axis) for axis in others)
+        return f"the run is {words}, and the replay knows data parallelism only"
+    if any(call.op in P2P_OPS for step in attribution.rank_steps for call in step.collectives):
+        return "ranks send to each other, and the replay knows collectives of whole groups only"
     if tables.missing:
         return f"not recorded: {rank_ranges(tables.missing)}, so who waited for it is not known"
     if len(attribution.ranks) > 1 and (not attribution.aligned or attribution.untied):

@@ -31,7 +31,6 @@ from diag.collectors.settings import CollectorSettings
 from diag.collectors.trainer.data import Batches, ByteCorpus, ShardedSampler, build_loader, documents
 from diag.collectors.trainer.inject import Injector
 from diag.collectors.trainer.loop import NullCollector, Trainer
-from diag.collectors.trainer.model import build
 from diag.collectors.trainer.options import TrainerOptions
 from diag.collectors.trainer.strategies import create
 
@@ -42,11 +41,11 @@ MODES = ("with", "without", "without again")
 def trainer_of(options: TrainerOptions, batches: Batches, watched: Collector | None) -> Trainer:
     """A trainer with a model of its own. DDP's hook stays on its module, so the bare modes need a bare module."""
     strategy = create(options, torch.device("cpu"))
-    model = strategy.wrap(build(options.shape(), options.seed))
-    if watched is not None and isinstance(model, DistributedDataParallel):
-        watched.watch_ddp(model)
+    strategy.build()
+    if watched is not None and isinstance(strategy.model, DistributedDataParallel):
+        watched.watch_ddp(strategy.model)
     injector = Injector((), dist.get_rank(), RANKS, torch.device("cpu"))
-    return Trainer(options, strategy, model, batches, injector, watched or NullCollector(), torch.device("cpu"))
+    return Trainer(options, strategy, batches, injector, watched or NullCollector(), torch.device("cpu"))
 
 
 def steps_of(trainer: Trainer, first: int, count: int) -> tuple[float, float]:

@@ -110,7 +110,7 @@ def _class(own: Calls, expected: Calls, place: int) -> str:
     rest, following = own[place:], expected[place + 1 :]
     if rest and _continues(rest, following):
         return "desync"
-    if place < len(expected) and own[place].op == expected[place].op:
+    if place < len(expected) and own[place].what[0] == expected[place].what[0]:
         return "mismatch_shape"
     return "mismatch_op"
 

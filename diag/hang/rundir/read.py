@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from diag.collectors.layout import RankLayout, RunLayout
+from diag.collectors.records import P2P_PREFIX
 from diag.hang.live.progress import Beat, beat_of
 from diag.hang.model import Culprit
 
@@ -31,7 +32,8 @@ class Call:
 
     @property
     def what(self) -> tuple[str, int, str]:
-        return self.op, self.bytes, self.dtype
+        """What has to be the same on all ranks of the group. A send and its receive are the same."""
+        return "" if self.group.startswith(P2P_PREFIX) else self.op, self.bytes, self.dtype
 
     def __str__(self) -> str:
         return f"{self.op} of {self.bytes:,} bytes"

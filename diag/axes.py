@@ -1,0 +1,115 @@
+"""Which axis of the device mesh a group of ranks lies along, and what people call it. Pure.
+
+A mesh is an ordered dictionary of axis to size, outermost first, with the ranks row by row: ``{"pp": 2, "dp": 2,
+"tp": 2}`` has ranks 0 and 1 in one tensor-parallel group and ranks 0 and 4 in one pipeline, as ``init_device_mesh``
+numbers them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from msgspec import Struct, field
+
+PIPELINE = "pp"
+TENSOR = "tp"
+WORLD = "world"  # all ranks of a mesh of several axes
+
+Mesh = Mapping[str, int]
+
+# As torchtitan's parallel_dims.py and torch's own examples name the axes of a DeviceMesh.
+_WORDS = {
+    "dp": "data-parallel",
+    "dp_replicate": "replicating",  # HSDP: gradients are reduced among replicas of the shards
+    "dp_shard": "sharding",
+    "fsdp": "sharding",
+    "cp": "context-parallel",
+    "ep": "expert-parallel",
+    TENSOR: "tensor-parallel",
+    PIPELINE: "pipeline-parallel",
+    WORLD: "whole-job",
+}
+_DATA = ("dp", "fsdp", "hsdp", "ddp")  # and what they begin: dp_replicate, dp_shard, dp_shard_cp
+
+
+def coordinates(rank: int, mesh: Mesh) -> dict[str, int]:
+    """Where a rank is along each axis."""
+    found = {}
+    for axis, size in reversed(list(mesh.items())):
+        rank, found[axis] = divmod(rank, size)
+    return {axis: found[axis] for axis in mesh}
+
+
+def axis_of(ranks: Sequence[int], mesh: Mesh, world: int | None) -> str | None:
+    """The axis that these ranks fill: ``tp``; several that were flattened into one: ``dp`` for all axes of data
+    parallelism, else ``dp_shard x tp``; ``world`` for all ranks of a mesh of several axes. None where they fill no
+    axis, or the mesh does not fit the world."""
+    chosen = set(ranks)
+    if len(chosen) < 2 or not mesh or prod(mesh.values()) != world or not chosen <= set(range(world)):
+        return None
+    places = [coordinates(rank, mesh) for rank in chosen]
+    filled = [axis for axis in mesh if len({place[axis] for place in places}) > 1]
+    if len(chosen) != prod(mesh[axis] for axis in filled):
+        return None
+    if len(filled) == 1:
+        return filled[0]
+    data = [axis for axis, size in mesh.items() if axis.startswith(_DATA) and size > 1]
+    if filled == data:
+        return "dp"
+    return WORLD if len(chosen) == world else " x ".join(filled)
+
+
+def is_data(axis: str | None) -> bool:
+    """Whether gradients or parameters of data parallelism move along it; so they may along one that nothing names."""
+    return axis is None or axis == WORLD or all(part.startswith(_DATA) for part in axis.split(" x "))
+
+
+def axis_words(axis: str) -> str:
+    """``tensor-parallel``."""
+    return " and ".join(_WORDS.get(part, part) for part in axis.split(" x "))
+
+
+def group_words(axis: str | None, ranks: Sequence[int]) -> str:
+    """``tensor-parallel group (ranks 0 and 1)``."""
+    named = f"{axis_words(axis)} group" if axis else "group"
+    return f"{named} ({rank_words(ranks)})" if ranks else named
+
+
+def rank_words(ranks: Sequence[int]) -> str:
+    """``rank 3``, ``ranks 0 and 1``, ``ranks 0, 1, 2 and 61 more``."""
+    if len(ranks) < 2:
+        return f"rank {ranks[0]}" if ranks else "no rank"
+    if len(ranks) > 4:
+        return f"ranks {', '.join(map(str, ranks[:3]))} and {len(ranks) - 3} more"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+class Axes(Struct, frozen=True):
+    """The axes of one run: of its mesh, else as its process groups were described. ``named``: ranks to axis."""
+
+    mesh: dict[str, int] = field(default_factory=dict)
+    world: int | None = None
+    named: dict[tuple[int, ...], str] = field(default_factory=dict)
+
+    def of(self, ranks: Sequence[int]) -> str | None:
+        return axis_of(ranks, self.mesh, self.world) or self.named.get(tuple(sorted(ranks)))
+
+    @property
+    def several(self) -> bool:
+        """Whether groups need the name of their axis to be told apart."""
+        return sum(size > 1 for size in self.mesh.values()) > 1 or len(set(self.named.values())) > 1
+
+    def words(self, ranks: Sequence[int]) -> str:
+        return group_words(self.of(ranks), ranks)
+
+    def stages(self) -> dict[int, int]:
+        """The pipeline stage of each rank; empty without a pipeline."""
+        if self.mesh.get(PIPELINE, 1) > 1 and self.world == prod(self.mesh.values()):
+            return {rank: coordinates(rank, self.mesh)[PIPELINE] for rank in range(self.world)}
+        return {
+            rank: stage
+            for ranks, axis in sorted(self.named.items())
+            if axis == PIPELINE
+            for stage, rank in enumerate(ranks)
+        }

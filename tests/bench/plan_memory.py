@@ -1,0 +1,126 @@
+"""Estimated against measured peaks of real trainings on this machine's CPU: writes tests/bench/PLAN_MEMORY.md.
+
+    python tests/bench/plan_memory.py [--only NAME] [--keep FOLDER]
+
+Each case trains a few steps with ``diag run --trace-memory`` and asks ``diag plan --measured`` for the error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+STEPS = ["--steps", "6", "--trace-skip", "3", "--trace-active", "1", "--num-workers", "0"]
+SMALL = ["--preset", "small", "--batch-size", "4"]
+TINY = ["--preset", "tiny", "--batch-size", "32"]
+FSDP2, DDP = ["--strategy", "fsdp2"], ["--strategy", "ddp"]
+
+CASES: dict[str, list[str]] = {
+    "DDP": [*SMALL, *DDP],
+    "DDP, recomputed": [*SMALL, *DDP, "--activation-checkpointing"],
+    "DDP, 2 micro-batches": [*SMALL, *DDP, "--micro-batches", "2"],
+    "DDP, little data": ["--preset", "small", "--batch-size", "1", "--seq-len", "64", *DDP],
+    "fully_shard by block": [*SMALL, *FSDP2],
+    "fully_shard by block, kept": [*SMALL, *FSDP2, "--reshard-after-forward", "no"],
+    "fully_shard by block, 4 ranks": [*SMALL, "--batch-size", "2", *FSDP2, "--nproc", "4"],
+    "fully_shard by block, 4 ranks, to 2": [
+        *SMALL, "--batch-size", "2", *FSDP2, "--nproc", "4", "--reshard-after-forward", "2",
+    ],
+    "fully_shard by block, recomputed": [*SMALL, *FSDP2, "--activation-checkpointing"],
+    "fully_shard by block, prefetch 1": [*SMALL, *FSDP2, "--prefetch", "1"],
+    "fully_shard by block, 2 micro-batches": [*SMALL, *FSDP2, "--micro-batches", "2"],
+    "fully_shard by block, little data": ["--preset", "small", "--batch-size", "1", "--seq-len", "64", *FSDP2],
+    "fully_shard by 2 blocks": [*SMALL, *FSDP2, "--wrap", "2"],
+    "fully_shard as one": [*SMALL, *FSDP2, "--wrap", "root"],
+    "fully_shard as one, little data": [
+        "--preset", "small", "--batch-size", "1", "--seq-len", "64", *FSDP2, "--wrap", "root",
+    ],
+    "fully_shard by matrix": [*SMALL, *FSDP2, "--wrap", "linear"],
+    "tiny, DDP": [*TINY, *DDP],
+    "tiny, fully_shard by block": [*TINY, *FSDP2],
+    "tiny, fully_shard by block, 4 ranks": [*TINY, *FSDP2, "--nproc", "4"],
+}  # fmt: skip
+
+
+def measured(arguments: list[str], run: Path) -> dict[str, Any]:
+    """What ``diag plan --measured --json`` says of one training; one that is there already is not run again."""
+    command = [sys.executable, "-m", "diag"]
+    if not run.exists():
+        trained = [*command, "run", "--trace-memory", *STEPS, *arguments, "--out", str(run)]
+        ended = subprocess.run(trained, capture_output=True, text=True, check=False)
+        if ended.returncode:
+            raise SystemExit(f"{' '.join(trained)}\n{ended.stderr}")
+    said = subprocess.run(
+        [*command, "plan", "--measured", str(run), "--json"], capture_output=True, text=True, check=True
+    )
+    found: dict[str, Any] = json.loads(said.stdout)["measured"]
+    return found
+
+
+def row(name: str, found: dict[str, Any]) -> str:
+    peak, *_, rest = found["compared"]
+    cells = [name, f"{peak['estimate'] / 1e6:.1f}", f"{peak['measured'] / 1e6:.1f}", f"{peak['error']:+.2%}"]
+    cells += [f"{rest['estimate'] / 1e6:.1f}", f"{rest['measured'] / 1e6:.1f}", f"{rest['error']:+.2%}"]
+    return f"| {' | '.join([*cells, found['estimate']['moment']])} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--keep", type=Path)
+    given = parser.parse_args()
+    folder = given.keep or Path(tempfile.mkdtemp())
+    rows, errors = [], []
+    for number, (name, arguments) in enumerate(CASES.items()):
+        if given.only in name:
+            found = measured(arguments, folder / f"{number:02d}")
+            rows.append(row(name, found))
+            errors.append(abs(found["compared"][0]["error"]))
+            print(rows[-1], flush=True)
+    if given.only:
+        return
+    head = [
+        "training",
+        "estimate",
+        "measured",
+        "error",
+        "beside states: estimate",
+        "measured",
+        "error",
+        "estimated peak in",
+    ]
+    table = [f"| {' | '.join(head)} |", "|" + "---|" * len(head), *rows]
+    summary = f"Largest error {max(errors):.2%}, mean {sum(errors) / len(errors):.2%}, in {len(errors)} trainings."
+    text = Path(__file__).with_name("PLAN_MEMORY.md")
+    text.write_text("\n".join([_HEAD, "", summary, "", *table, "", _TAIL, ""]))
+
+
+_HEAD = """# Estimated and measured peaks
+
+`python tests/bench/plan_memory.py`: peaks of real trainings on a CPU (torch 2.13, gloo, fp32, AdamW) in MB, the fullest
+rank's, against the estimate of `diag plan --measured RUN`, which reads nothing but the run's options. `small` has 10.3
+million parameters, `tiny` 0.13; 2 ranks, 1,024 tokens a micro-batch unless it says otherwise. The second estimate
+leaves out what stays all through the step (parameters, moments, DDP's buckets), where the formulas are exact."""
+_TAIL = """What is left, by the allocations themselves:
+
+- Prefetch: gathers that were asked for early are asynchronous, and gloo's flat copy of one lives until gloo's thread is
+  done with it; on one rank that fell into the next operation, on the other not.
+- One unit and little data: autograd holds the table's gradient (0.3 MB) while the last reduction runs.
+- Everywhere some kilobytes: the batch, the rotations, losses, AdamW's counters of steps.
+
+Two things were wrong at first, neither in the formulas. The profiler does not see gloo's threads free the copy that a
+reduce-scatter works on, in some calls and not in others, so its running total of fully_shard's windows was up to 15 %
+too high; the allocations' addresses tell (diag/plan/allocations.py). And attention with shared keys was thought to keep
+its scores on a CPU; torch 2.13 has flash attention for that, too (tests/plan/test_saved_tensors.py).
+
+Not covered: computation in 16 bits, tensor and pipeline parallelism, DeepSpeed, ZeroRedundancyOptimizer. On GPUs the
+same walk is used with fused norms, AdamW by foreach and NCCL in gloo's place; that is not measured here."""
+
+
+if __name__ == "__main__":
+    main()

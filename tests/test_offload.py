@@ -1,0 +1,93 @@
+"""Copies of states that are kept on the host are told from copies of inputs, by where the host launched them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diag.api import Result, open_run
+from diag.model import Bottleneck, Detail, Kind
+from tests.attribution.kineto_builder import KinetoBuilder
+
+MS = 1_000_000
+STEPS = 6
+COMPUTE = 60 * MS
+INPUT, NUMBER = 4 * MS, 3_000  # the batch; a loss that the host asks for
+
+
+def analysed(folder: Path, fetch: int, bring: int, optimize: int, ranges: tuple[str, str]) -> Result:
+    """One GPU rank. A step: inputs come, parameters are fetched, compute, gradients are brought to the host, and the
+    optimizer there sends parameters back. Nothing runs beside a copy."""
+    built, now = KinetoBuilder(rank=0, world_size=1), 10 * MS
+    for step in range(STEPS):
+        begin = now
+        built.range("diag.data", now, now + MS)
+        now += MS
+        built.copy(now + 2_000, now + 2_000 + INPUT, launch=now + 1_000)
+        now += 2_000 + INPUT
+        built.range("diag.forward", now, now + fetch + COMPUTE // 2 + NUMBER + 30_000)
+        if fetch:
+            built.range(ranges[0], now, now + 10_000)
+            built.copy(now + 10_000, now + 10_000 + fetch, launch=now + 5_000)
+        now += 10_000 + fetch
+        built.op("aten::mm", now, now + 5_000)
+        built.kernel(now + 1_000, now + COMPUTE // 2, launch=now)
+        now += COMPUTE // 2
+        built.copy(now + 1_000, now + 1_000 + NUMBER, "DtoH", launch=now)
+        now += 1_000 + NUMBER + 20_000
+        built.range("diag.backward", now, now + COMPUTE // 2 + bring + 20_000)
+        built.kernel(now + 1_000, now + COMPUTE // 2, launch=now)
+        now += COMPUTE // 2
+        if bring:
+            built.range(ranges[1], now, now + 4_000)
+            built.copy(now + 5_000, now + 5_000 + bring, "DtoH", launch=now + 1_000)
+        now += bring + 20_000
+        built.range("diag.optimizer", now, now + optimize + MS)
+        if optimize:
+            built.copy(now + 5_000, now + 5_000 + optimize, launch=now + 1_000)
+        now += optimize + MS
+        built.step(step, begin, now)
+    built.write(folder, "rank0.json")
+    return open_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "optimize"),
+    [
+        pytest.param(("FSDP::all_gather (layers.0)", "FSDP::post_backward_reduce (layers.0)"), 0, id="fsdp2"),
+        pytest.param(
+            ("FullyShardedDataParallel._pre_forward", "FullyShardedDataParallel._post_backward_hook"), 0, id="fsdp1"
+        ),
+    ],
+)
+def test_fsdp_keeps_its_states_on_the_host(tmp_path: Path, ranges: tuple[str, str], optimize: int) -> None:
+    result = analysed(tmp_path, 10 * MS, 12 * MS, optimize, ranges)
+    for step in result.attribution.rank_steps[1:]:
+        assert step.segments.total(Kind.COPY, Detail.OFFLOAD) == 22 * MS
+        assert step.segments.total(Kind.COPY, Detail.NONE) == INPUT + NUMBER
+    assert result.verdict.cause == "exposed-offload", result.verdict.headline
+    assert result.verdict.bottleneck == Bottleneck.COMMUNICATION
+
+
+def test_deepspeed_has_no_ranges_but_copies_in_its_backward_and_optimizer(tmp_path: Path) -> None:
+    result = analysed(tmp_path, 0, 12 * MS, 10 * MS, ("", "aten::mm"))
+    for step in result.attribution.rank_steps[1:]:
+        assert step.segments.total(Kind.COPY, Detail.OFFLOAD) == 22 * MS
+    assert result.verdict.cause == "exposed-offload", result.verdict.headline
+
+
+def test_inputs_and_numbers_are_no_offload(tmp_path: Path) -> None:
+    result = analysed(tmp_path, 0, 0, 0, ("", ""))
+    for step in result.attribution.rank_steps[1:]:
+        assert step.segments.total(Kind.COPY, Detail.OFFLOAD) == 0
+        assert step.segments.total(Kind.COPY) == INPUT + NUMBER
+    assert "exposed offload copies" in result.examination.not_found
+
+
+def test_inputs_that_fsdp_moves_are_inputs(tmp_path: Path) -> None:
+    result = analysed(tmp_path, 22 * MS, 0, 0, ("FSDP::inputs_to_device", ""))
+    for step in result.attribution.rank_steps[1:]:
+        assert step.segments.total(Kind.COPY, Detail.OFFLOAD) == 0
+    assert result.verdict.cause == "exposed-copy", result.verdict.headline
+    assert result.verdict.bottleneck == Bottleneck.DATA
