@@ -44,6 +44,9 @@ _KINDS = (
         Key("phase", CHOICE, "forward", "where it is slow", ("forward", "backward")),
         Key("rotate", CHOICE, "no", "move to the next rank after every step", ("no", "yes")),
     )),
+    FaultKind("slow-device", "every block takes longer, as on a slower device, and leaves the cores free", (
+        Key("ms", NUMBER, "20", "added to a block's forward, milliseconds; twice that to its backward"), _ON_ALL,
+    )),
     FaultKind("tiny-kernels", "each forward launches many tiny operations", (
         Key("count", INTEGER, "2000", "operations of a forward", least=1), _ON_ALL,
     )),

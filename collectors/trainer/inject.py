@@ -110,6 +110,9 @@ class Injector:
         for fault in self.faults:
             if fault.name == "straggler":
                 middle.register_forward_hook(self._straggle(fault))
+            elif fault.name == "slow-device":
+                for block in blocks:
+                    block.register_forward_hook(_slow_down(fault.number("ms") / 1e3))
             elif fault.name == "gc-pause":
                 self._heap.extend([None] for _ in range(fault.integer("objects")))
                 middle.register_forward_hook(self._collect_garbage(fault))
@@ -195,6 +198,17 @@ def _rotates(fault: Fault) -> bool:
 
 def _hangs_in(fault: Fault, where: str) -> bool:
     return fault.name == "hang" and fault.text("where") == where
+
+
+def _slow_down(seconds: float) -> Any:
+    """A forward hook that sleeps, and again for twice as long when the gradient of the output arrives."""
+
+    def forward(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
+        time.sleep(seconds)
+        if output.requires_grad:
+            output.register_hook(lambda _: time.sleep(2 * seconds))  # type: ignore[no-untyped-call]
+
+    return forward
 
 
 def _read_back(_module: nn.Module, _inputs: Any, output: Tensor) -> None:

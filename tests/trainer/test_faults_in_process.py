@@ -172,6 +172,19 @@ def test_a_straggler_is_slow_in_its_phase_and_in_its_turn(inject: Callable[..., 
             assert spent[phase] >= 0.15
 
 
+def test_on_a_slow_device_every_block_takes_longer_and_twice_that_in_backward(inject: Callable[..., Injector]) -> None:
+    injector = inject("slow-device:ms=40")
+    model = build(PRESETS["tiny"], seed=0)
+    assert len(model.blocks) == 2
+    injector.attach(list(model.blocks.values()))
+    start = time.monotonic()
+    loss = model(torch.zeros(1, 4, dtype=torch.long)).sum()
+    between = time.monotonic()
+    loss.backward()
+    assert between - start >= 0.08
+    assert time.monotonic() - between >= 0.16
+
+
 def test_a_checkpoint_stalls_after_every_nth_step(inject: Callable[..., Injector]) -> None:
     injector = inject("checkpoint-stall:ms=500,every=3")
     stalls = []

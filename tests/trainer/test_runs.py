@@ -34,6 +34,7 @@ SAME: list[dict[str, object]] = [
     {"prefetch": 100},
     {"activation_checkpointing": True, "prefetch": 1},
     {"inject": ["slow-wire:ms=1", "straggler:ms=1", "item-sync", "tiny-kernels:count=12", "gc-pause:objects=9"]},
+    {"inject": ["slow-device:ms=1"], "prefetch": 1},
     {"strategy": "ddp", "inject": ["slow-wire:ms=1,rank=1", "slow-loader:ms=1", "checkpoint-stall:ms=1,every=1"]},
 ]
 ACCUMULATED: list[dict[str, object]] = [
