@@ -99,7 +99,6 @@ def calls_in(path: Path) -> list[list[list[int]]]:
     return [entry["input_sizes"] for entry in pickle.loads(path.read_bytes())["entries"]]
 
 
-@pytest.mark.multiproc
 def test_a_request_is_answered_while_the_training_hangs(layout: RunLayout, train: Train) -> None:
     train("hangs")
     replace_file(layout.asked, encode(Asked(1, HANG, time.time_ns())))
@@ -116,7 +115,6 @@ def test_a_request_is_answered_while_the_training_hangs(layout: RunLayout, train
     wait_for(lambda: beat(layout)["calls"] == [])
 
 
-@pytest.mark.multiproc
 @pytest.mark.parametrize("mode", ["hangs", "locked"])
 def test_stacks_come_also_while_the_interpreter_is_locked(layout: RunLayout, train: Train, mode: str) -> None:
     process = train(mode)
@@ -128,7 +126,6 @@ def test_stacks_come_also_while_the_interpreter_is_locked(layout: RunLayout, tra
     assert process.poll() is None
 
 
-@pytest.mark.multiproc
 def test_a_training_s_own_handler_is_left_to_it(layout: RunLayout, train: Train) -> None:
     process = train("own handler")
     assert json.loads(layout.rank(0).identity.read_text())["stack_signal"] is None
@@ -137,20 +134,17 @@ def test_a_training_s_own_handler_is_left_to_it(layout: RunLayout, train: Train)
     assert process.stdout.readline() == "mine\n"
 
 
-@pytest.mark.multiproc
 def test_a_training_that_raises_leaves_its_dump_and_where(layout: RunLayout, train: Train) -> None:
     assert train("raises").wait(PATIENCE_S) == 1
     assert (beat(layout)["phase"], beat(layout)["failed_in"]) == ("failed: ValueError", "checkpoint")
     assert calls_in(layout.rank(0).flight_recorder_asked(0)) == [[[3]], [[3]], [[5]]]
 
 
-@pytest.mark.multiproc
 def test_a_crash_in_c_leaves_stacks(layout: RunLayout, train: Train) -> None:
     assert train("crashes").wait(PATIENCE_S) == -signal.SIGSEGV
     assert "in stands_here" in layout.rank(0).stacks.read_text()
 
 
-@pytest.mark.multiproc
 def test_a_training_that_ends_well_leaves_nothing_of_all_this(layout: RunLayout, train: Train) -> None:
     assert train("ends").wait(PATIENCE_S) == 0
     assert not layout.rank(0).stacks.exists()
@@ -158,7 +152,6 @@ def test_a_training_that_ends_well_leaves_nothing_of_all_this(layout: RunLayout,
     assert beat(layout)["calls"] == []
 
 
-@pytest.mark.multiproc
 def test_answers_to_a_doubt_that_passed_are_gone_at_a_good_end(layout: RunLayout, train: Train) -> None:
     process = train("ends after a request")
     replace_file(layout.asked, encode(Asked(1, HANG, time.time_ns())))

@@ -58,7 +58,6 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return RunLayout(folder), request.param
 
 
-@pytest.mark.multiproc
 def test_every_step_of_every_rank_is_recorded(run: tuple[RunLayout, bool]) -> None:
     layout, _ = run
     assert list(layout.ranks()) == [0, 1]
@@ -83,7 +82,6 @@ def test_every_step_of_every_rank_is_recorded(run: tuple[RunLayout, bool]) -> No
         assert json.loads(files.device.read_text().splitlines()[0])["unavailable"]
 
 
-@pytest.mark.multiproc
 def test_collectives_agree_across_ranks(run: tuple[RunLayout, bool]) -> None:
     layout, ddp = run
     seen = []
@@ -105,7 +103,6 @@ def test_collectives_agree_across_ranks(run: tuple[RunLayout, bool]) -> None:
         assert sum(b for _, b, _ in seen[0]) == gradients * STEPS
 
 
-@pytest.mark.multiproc
 def test_the_window_is_a_trace_with_our_ranges(run: tuple[RunLayout, bool]) -> None:
     layout, _ = run
     for rank, files in layout.ranks().items():

@@ -80,7 +80,6 @@ def pipeline(rank: int, folder: Path, schedule: str) -> None:
                 plan.step(batch) if rank == 0 else plan.step(target=batch)
 
 
-@pytest.mark.multiproc
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_what_stages_send_is_recorded_on_both(tmp_path: Path, schedule: str) -> None:
     ranks = run_ranks(pipeline, tmp_path, schedule).ranks()
@@ -106,7 +105,6 @@ def test_what_stages_send_is_recorded_on_both(tmp_path: Path, schedule: str) -> 
         assert groups_of(ranks[sender])[name] == [sender, 1 - sender]
 
 
-@pytest.mark.multiproc
 def test_messages_are_those_of_the_profiler(tmp_path: Path) -> None:
     ranks = run_ranks(pipeline, tmp_path, "gpipe").ranks()
     for files in ranks.values():
@@ -160,7 +158,6 @@ def by_hand(rank: int, folder: Path) -> None:
     work.wait()
 
 
-@pytest.mark.multiproc
 def test_every_way_to_send(tmp_path: Path) -> None:
     ranks = run_ranks(by_hand, tmp_path).ranks()
     first, second = (rows_of(ranks[rank]) for rank in (0, 1))
@@ -198,7 +195,6 @@ def tensor_parallel(rank: int, folder: Path) -> None:
                 optimizer.zero_grad()
 
 
-@pytest.mark.multiproc
 def test_functional_collectives_are_those_of_the_profiler(tmp_path: Path) -> None:
     ranks = run_ranks(tensor_parallel, tmp_path).ranks()
     seen = []
@@ -241,7 +237,6 @@ def functional(rank: int, folder: Path) -> None:
     assert dict(vars(functions)) == before, "the functions are put back"
 
 
-@pytest.mark.multiproc
 def test_which_wait_is_for_what(tmp_path: Path) -> None:
     for files in run_ranks(functional, tmp_path).ranks().values():
         one, two, named, gather = (row for _, row in rows_of(files))

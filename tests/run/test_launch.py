@@ -12,8 +12,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
-
 from diag.collectors.layout import RunLayout
 from diag.collectors.trainer.options import TrainerOptions
 from diag.errors import DiagError
@@ -27,7 +25,6 @@ def start(*arguments: str | Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.multiproc
 def test_two_nodes_share_one_run_directory(tmp_path: Path) -> None:
     run = tmp_path / "run"
     shared = ["--nnodes", "2", "--nproc", "1", "--steps", "8", "--rdzv-id", "job-7"]
@@ -74,7 +71,6 @@ def test_of_two_jobs_that_start_in_the_same_moment_one_gets_the_folder(tmp_path:
         assert {path.name for path in (tmp_path / str(attempt)).iterdir()} == {"manifest.json", "ranks"}
 
 
-@pytest.mark.multiproc
 def test_sigterm_ends_the_ranks_and_is_passed_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
     launcher = start("--steps", "100000", "--no-trace", "--out", run)
@@ -92,7 +88,6 @@ def test_sigterm_ends_the_ranks_and_is_passed_on(tmp_path: Path) -> None:
     assert len(analyze_json(run)["steps"]) >= 5
 
 
-@pytest.mark.multiproc
 def test_each_stream_of_each_rank_is_kept(tmp_path: Path) -> None:
     run = tmp_path / "run"
     ended = diag("run", "--steps", "4", "--inject", "die:rank=1,step=2,how=exception", "--out", run)

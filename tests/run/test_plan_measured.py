@@ -22,7 +22,6 @@ def compared(run: Path) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in found["compared"]}
 
 
-@pytest.mark.multiproc
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -43,6 +42,5 @@ def train_a_step(rank: int, port: int) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.multiproc
 def test_a_deferred_model_is_initialised_shard_by_shard() -> None:
     mp.spawn(train_a_step, args=(free_port(),), nprocs=2)

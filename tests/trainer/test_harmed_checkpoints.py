@@ -13,8 +13,6 @@ from diag.collectors.trainer.options import TrainerOptions
 from tests.trainer.harmed_run import FULL, MOMENTS
 from tests.trainer.launching import launch
 
-pytestmark = pytest.mark.multiproc
-
 HERE = Path(__file__).parent
 RUN = {
     "strategy": "fsdp2", "steps": 8, "num_workers": 0, "batch_size": 2, "seq_len": 32, "checkpoint_every": 2,

@@ -16,8 +16,6 @@ from diag.collectors.trainer.checkpoint.manifest import CheckpointManifest
 from tests.trainer.launching import launch
 from tests.trainer.ways import COMMON, INTERLEAVED, ON_FOUR, ON_TWO, Options
 
-pytestmark = pytest.mark.multiproc
-
 SCRIPT = str(Path(__file__).with_name("several_runs.py"))
 STEPS, SAVED = 4, 2
 MIDDLE, END = f"step-{SAVED:08d}", f"step-{STEPS:08d}"

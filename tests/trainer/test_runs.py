@@ -15,8 +15,6 @@ import pytest
 from diag.collectors.trainer.options import OPTIONS_ENV, TrainerOptions
 from tests.trainer.launching import launch
 
-pytestmark = pytest.mark.multiproc
-
 SMALL = {"steps": 3, "num_workers": 0, "batch_size": 2, "seq_len": 32}
 
 

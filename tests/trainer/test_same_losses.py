@@ -11,8 +11,6 @@ import pytest
 from tests.trainer.launching import launch
 from tests.trainer.ways import BY_RANKS, COMMON, INTERLEAVED, ON_TWO, Options
 
-pytestmark = pytest.mark.multiproc
-
 SCRIPT = str(Path(__file__).with_name("several_runs.py"))
 STEPS = 3
 TOLERANCE = 2e-4  # of losses near 5.6 in fp32; sums in another order

@@ -57,7 +57,6 @@ os._exit(0)
 """
 
 
-@pytest.mark.multiproc
 def test_gloo_dumps_of_this_torch(tmp_path: Path) -> None:
     """Rank 1 sleeps; rank 0 times out in the all_reduce that it never called."""
     (tmp_path / "dumps").mkdir()
