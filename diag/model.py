@@ -40,7 +40,7 @@ class Detail(IntEnum):
     P2P = 9  # pipeline bubble
     OTHER = 10
     UNKNOWN = 11  # of blame only: a rank was late, and nothing that it recorded says why
-    OFFLOAD = 12  # of copies: parameters, gradients or optimizer states that are kept on the host, not inputs
+    OFFLOAD = 12  # parameters, gradients or optimizer states that are kept on the host: copying them, or waiting for it
 
 
 class Segments(Struct, frozen=True):

@@ -1,4 +1,5 @@
-"""Copies of states that are kept on the host are told from copies of inputs, by where the host launched them."""
+"""Copies of states that are kept on the host are told from copies of inputs, by where the host launched them; and
+waiting for a host that fetches or updates them from waiting for one that launches late."""
 
 from __future__ import annotations
 
@@ -91,3 +92,63 @@ def test_inputs_that_fsdp_moves_are_inputs(tmp_path: Path) -> None:
         assert step.segments.total(Kind.COPY, Detail.OFFLOAD) == 0
     assert result.verdict.cause == "exposed-copy", result.verdict.headline
     assert result.verdict.bottleneck == Bottleneck.DATA
+
+
+@pytest.mark.parametrize(
+    ("stream", "first", "offloaded"),
+    [
+        pytest.param(20, False, True, id="parameters beside the forward"),
+        pytest.param(7, False, False, id="a mask on the forward's own stream"),
+        pytest.param(20, True, False, id="inputs on DDP's side stream"),
+    ],
+)
+def test_deepspeed_fetches_parameters_beside_its_forward(
+    tmp_path: Path, stream: int, first: bool, offloaded: bool
+) -> None:
+    """The host reads for 20 ms before each copy of 10 ms."""
+    built, now = KinetoBuilder(rank=0, world_size=1), 10 * MS
+    for step in range(STEPS):
+        begin = now
+        built.range("diag.forward", now, now + COMPUTE + 29 * MS)
+        if not first:
+            built.kernel(now + 1_000, now + COMPUTE // 2, launch=now)
+            now += COMPUTE // 2
+        built.copy(now + 20 * MS, now + 30 * MS, launch=now + 20 * MS - 4_000, stream=stream)
+        now += 30 * MS
+        rest = COMPUTE if first else COMPUTE // 2
+        built.kernel(now, now + rest, launch=now - 1_000)
+        now += rest
+        built.step(step, begin, now)
+    built.write(tmp_path, "rank0.json")
+    result = open_run(tmp_path)
+    for step in result.attribution.rank_steps[1:]:
+        assert step.segments.total(Kind.COPY, Detail.OFFLOAD) == offloaded * 10 * MS
+        assert step.segments.total(Kind.IDLE, Detail.OFFLOAD) == offloaded * 20 * MS
+    assert (result.verdict.cause == "exposed-offload") == offloaded, result.verdict.headline
+
+
+@pytest.mark.parametrize("bring", [12 * MS, 0])
+def test_a_host_that_updates_its_states_is_waited_for(tmp_path: Path, bring: int) -> None:
+    """Only where gradients went there before: else the host is just slow in launching the optimizer."""
+    built, now = KinetoBuilder(rank=0, world_size=1), 10 * MS
+    for step in range(STEPS):
+        begin = now
+        built.range("diag.forward", now, now + COMPUTE // 2)
+        built.kernel(now + 2_000, now + COMPUTE // 2, launch=now + 1_000)
+        now += COMPUTE // 2
+        built.range("diag.backward", now, now + COMPUTE // 2 + bring)
+        built.kernel(now, now + COMPUTE // 2, launch=now - 1_000)
+        now += COMPUTE // 2
+        if bring:
+            built.copy(now, now + bring, "DtoH", launch=now - 1_000, stream=24)
+        now += bring
+        built.range("Optimizer.step#AdamW.step", now, now + 30 * MS)
+        built.op("aten::lerp_", now + MS, now + 20 * MS)
+        now += 30 * MS
+        built.step(step, begin, now)
+    built.write(tmp_path, "rank0.json")
+    result = open_run(tmp_path)
+    waited = 30 * MS if bring else 0
+    for step in result.attribution.rank_steps[1:-1]:
+        assert step.segments.total(Kind.IDLE, Detail.OFFLOAD) == waited
+    assert (result.verdict.cause == "exposed-offload") == bool(bring), result.verdict.headline

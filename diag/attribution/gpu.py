@@ -14,16 +14,16 @@ from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-from diag.ingest import comm_names, range_names
+from diag.ingest import comm_names
 from diag.ingest import kineto_names as names
 from diag.ingest.stored_events import ARGS_ROW
 from diag.ingest.trace import Trace
 from diag.model import Detail, Kind, RankStep
 
 from . import intervals as iv
+from . import trace_offload
 from . import trace_ranges as ranges
 from .gpu_idle import NEVER, gap_layers
 from .intervals import Intervals
@@ -33,7 +33,6 @@ from .trace_collectives import from_kernels
 from .trace_steps import host_windows, step_ranges
 
 COMPUTE, COMM, COPY = "compute", "comm", "copy"  # the classes of device_work
-_MORE_THAN_A_NUMBER_NS = 20_000  # half a megabyte by PCIe; a loss or a norm takes two or three microseconds
 _CLASSES = pl.Enum([COMPUTE, COMM, COPY])
 
 
@@ -153,28 +152,15 @@ def _phases(trace: Trace, work: pl.DataFrame) -> pl.Series:
     return pl.Series("phase", found, dtype=pl.Int8)
 
 
-def _offloads(trace: Trace, work: pl.DataFrame) -> npt.NDArray[np.bool_]:
-    """Which of the work, if it is a copy from or to the host, is of states that are kept there.
-
-    Those launched inside FSDP's own ranges; and, as DeepSpeed has no ranges in a Kineto trace, those launched in the
-    backward or the optimizer that are too long for a number that the host asks for: no input is copied there.
-    """
-    launch = work["launch_ns"].to_numpy()
-    known = work["launch_known_ns"].to_numpy() != NEVER
-    named = covers(ranges.as_intervals(ranges.named(trace, range_names.OFFLOAD_PATTERN)), launch)
-    late = np.isin(work["phase"].to_numpy(), (Detail.BACKWARD, Detail.OPTIMIZER))
-    found: npt.NDArray[np.bool_] = known & (named | (late & (work["dur_ns"].to_numpy() >= _MORE_THAN_A_NUMBER_NS)))
-    return found
-
-
 def _layers(trace: Trace, work: pl.DataFrame, comm: pl.DataFrame, threads: set[ranges.Thread]) -> list[Layer]:
     spans, phase = ranges.spans(work), work["phase"].to_numpy()
     computes, copies = (work["class"] == COMPUTE).to_numpy(), (work["class"] == COPY).to_numpy()
-    offloading = copies & _offloads(trace, work)
+    offloading = copies & trace_offload.copies(trace, work, computes)
     talking, p2p = ranges.spans(comm), point_to_point(trace, comm)
     data = ranges.data_wait(trace, threads)
     checkpoint = ranges.checkpoint(trace)
     collecting = ranges.garbage_collection(trace)
+    fetching = trace_offload.waits(trace, work, offloading)
     return [
         *(
             Layer(Kind.COMPUTE, detail, iv.normal(spans[computes & (phase == detail)]))
@@ -187,7 +173,8 @@ def _layers(trace: Trace, work: pl.DataFrame, comm: pl.DataFrame, threads: set[r
         Layer(Kind.DATA, Detail.NONE, data),
         Layer(Kind.CHECKPOINT, Detail.NONE, checkpoint),
         Layer(Kind.IDLE, Detail.GC, collecting),
-        *gap_layers(trace, work, iv.union(data, checkpoint, collecting), threads),
+        Layer(Kind.IDLE, Detail.OFFLOAD, fetching),
+        *gap_layers(trace, work, iv.union(data, checkpoint, collecting, fetching), threads),
     ]
 
 

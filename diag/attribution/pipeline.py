@@ -22,7 +22,15 @@ from .match import Key, by_key, is_pair
 from .segments import intervals_of
 
 # On a CPU what is not inside operators is the rank's own work, too; on a device what its host holds up.
-_OWN_IDLE = (Detail.FORWARD, Detail.BACKWARD, Detail.OPTIMIZER, Detail.LAUNCH, Detail.SYNC, Detail.ALLOCATOR)
+_OWN_IDLE = (
+    Detail.FORWARD,
+    Detail.BACKWARD,
+    Detail.OPTIMIZER,
+    Detail.LAUNCH,
+    Detail.SYNC,
+    Detail.ALLOCATOR,
+    Detail.OFFLOAD,
+)
 
 Times = npt.NDArray[np.float64]
 

@@ -21,7 +21,7 @@ class Cost(StrEnum):
 
     DATA = "data wait"
     COPY = "exposed copies"
-    OFFLOAD = "exposed offload copies"  # of states that are kept on the host
+    OFFLOAD = "exposed offload copies"  # of states that are kept on the host, and waiting for the host to have them
     COMM = "exposed communication"
     STRAGGLER = "waiting for slower ranks"  # compute that one rank did and the others waited for
     GC = "garbage collection"
@@ -53,6 +53,7 @@ _BLAMED_AS = {
 }
 _BY_DETAIL = {Detail.GC: Cost.GC, Detail.OFFLOAD: Cost.OFFLOAD}
 UNEXPLAINED = 0.2  # of the waiting (science.md 2.6: 0.8 explained): from here on the cause is left open
+_NO_STRAGGLING = (Detail.GC, Detail.OFFLOAD, Detail.UNKNOWN)  # costs of their own, and what is added as unexplained
 _HOST_DETAILS = (Detail.LAUNCH, Detail.SYNC, Detail.ALLOCATOR)
 
 
@@ -64,16 +65,18 @@ def costs_of(step: StepAccount, on_device: bool) -> dict[Cost, int]:
         costs[cost] = step.path.total(kind)
     costs[Cost.OFFLOAD] = step.path.total(Kind.COPY, Detail.OFFLOAD)
     costs[Cost.COPY] -= costs[Cost.OFFLOAD]
+    awaited = step.path.total(Kind.IDLE, Detail.OFFLOAD)
+    costs[Cost.OFFLOAD] += awaited
     costs[Cost.GC] = step.path.total(Kind.IDLE, Detail.GC)
     if on_device:
         costs[Cost.HOST] = sum(step.path.total(Kind.IDLE, detail) for detail in _HOST_DETAILS)
     for blame in step.blames:
-        if _BLAMED_AS.get(blame.kind) == Cost.STRAGGLER and blame.detail not in (Detail.GC, Detail.UNKNOWN):
+        if _BLAMED_AS.get(blame.kind) == Cost.STRAGGLER and blame.detail not in _NO_STRAGGLING:
             costs[Cost.STRAGGLER] += blame.ns
     costs[Cost.STRAGGLER] = round(costs[Cost.STRAGGLER] * step.together)
     # Ranks can be late at several meetings that overlap, and be late because their hosts are: together they cost at
     # most what of the path is neither communication nor data.
-    left = step.on_path(Kind.COMPUTE, Kind.IDLE) - costs[Cost.GC]
+    left = step.on_path(Kind.COMPUTE, Kind.IDLE) - costs[Cost.GC] - awaited
     costs[Cost.STRAGGLER] = min(costs[Cost.STRAGGLER], left)
     # A host that is slower than the others' makes its rank late: on the path its launches are those same nanoseconds.
     late = sum(blame.ns for blame in step.blames if blame.kind == Kind.IDLE and blame.detail in _HOST_DETAILS)

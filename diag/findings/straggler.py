@@ -134,7 +134,7 @@ def _place(subject: Subject, ranks: tuple[int, ...]) -> tuple[str, float | None]
     """The phase with most of the extra time, and the part of it inside operators, where a trace tells."""
     by_detail: dict[Detail, float] = {}
     for (rank, kind, detail), series in subject.shares.blame_detail_ns.items():
-        if rank in ranks and kind in (Kind.COMPUTE, Kind.IDLE) and detail != Detail.GC:
+        if rank in ranks and kind in (Kind.COMPUTE, Kind.IDLE) and detail not in (Detail.GC, Detail.OFFLOAD):
             by_detail[detail] = by_detail.get(detail, 0.0) + float(series.sum())
     if not by_detail:
         return "its own work", None

@@ -43,6 +43,7 @@ PEER_COPY_PATTERN: Final = r"(?i)PtoP|PeerToPeer|^Memcpy!"
 # Within one device as far as the profiler knows; ordinary work (see diag.attribution.gpu), unless a collective made it
 # (diag.attribution.trace_callers.engine_copies). D2D: Intel.
 LOCAL_COPY_PATTERN: Final = r"(?i)DtoD|DeviceToDevice|\bD2D\b"
+TO_DEVICE_PATTERN: Final = r"(?i)HtoD|HostToDevice|\bH2D\b"  # D2H the other way: Intel
 
 # Titles that torch's process groups give their work: ProcessGroup{NCCL,XCCL,UCC,MPI,Gloo}.cpp. On the host, gloo and
 # MPI (and UCC on CPUs) last as long as the operation; the others only as long as handing it to the device.

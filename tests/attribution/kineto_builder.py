@@ -80,11 +80,17 @@ class KinetoBuilder:
         return self._device("kernel", name, start, end, launch, "cudaLaunchKernel", stream, tid, args)
 
     def copy(
-        self, start: int, end: int, direction: str = "HtoD", launch: int | None = None, until: int | None = None
+        self,
+        start: int,
+        end: int,
+        direction: str = "HtoD",
+        launch: int | None = None,
+        until: int | None = None,
+        stream: int = 7,
     ) -> KinetoBuilder:
         """A copy; the call that made it lasts ``until``, 1 ns by default."""
         name = f"Memcpy {direction} (x -> y)"
-        return self._device("gpu_memcpy", name, start, end, launch, "cudaMemcpyAsync", 7, MAIN, {}, until)
+        return self._device("gpu_memcpy", name, start, end, launch, "cudaMemcpyAsync", stream, MAIN, {}, until)
 
     def gloo(self, op: str, start: int, end: int, dims: str = "[[1000]]") -> KinetoBuilder:
         return self.range(f"gloo:{op}", start, end, WIRE, {"Input Dims": json.loads(dims), "Input type": ["float"]})

@@ -1,8 +1,10 @@
-"""Every strategy of the bundled trainer with a planted slow loader, straggler and slow wire, on CPU ranks.
+"""Every strategy of the bundled trainer with a planted slow loader, straggler and slow wire: on CPU ranks, and as
+simulated GPU traces what no CPU can run.
 
-    python -m tests.bench.strategies [--repeats 3] [--markdown FILE]
+    python -m tests.bench.strategies [--repeats 3] [--markdown FILE] [--synthetic]
 
-Prints a line for each verdict and, with --markdown, writes the table of what was run on what.
+Prints a line for each verdict and, with --markdown, writes the tables of what was run on what. With --synthetic only
+the simulated ones, and of FILE only their section.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ if not __package__:
 import torch
 
 from diag.api import open_run
+from tests.bench.grid import gpu_ways
 from tests.run.strategy_cases import FAULTS, MORE, OPTIONS, STEPS, WAYS, is_right, planted, record
 
 _PAGE = """# What was run on what
@@ -28,20 +31,55 @@ and its rank where the fault has one: the slow loader is on rank 1, the straggle
 Losses are equal to one rank's to 2e-4: tests/trainer/test_same_losses.py, which also runs the settings that are not in
 this table.
 
-Cannot run on CPU: DDP's bf16 hook (PyTorch refuses gloo), a separate reduce-scatter group (NCCL's queues), pinned
-memory and copies of offloaded states as such (synthetic traces: tests/attribution). Not run at all: NVMe offload, which
-needs DeepSpeed's compiled I/O. Nothing here was run on GPUs.
+Nothing here was run on GPUs. What cannot run on a CPU at all has a section of its own, at the end; pinned memory and
+copies of offloaded states as such are in synthetic traces (tests/test_offload.py), too.
 
 | way | ranks | options | slow loader | straggler | slow wire |
 |---|---|---|---|---|---|
 """
+
+_HEADING = "## Cannot run on a CPU: covered by synthetic traces"
+_SYNTHETIC = (
+    _HEADING
+    + """
+
+DDP's bf16 hook needs NCCL (PyTorch refuses gloo), a separate reduce-scatter group is about NCCL's queues, and offload
+to NVMe needs DeepSpeed's compiled I/O. **These traces are synthetic: no run was recorded.** tests/bench/grid/gpu
+simulates four ranks with schedules read from the sources of torch 2.13 and DeepSpeed 0.19, and writes what PyTorch's
+profiler and our collectors would have left; what a fault costs is measured by simulating the same job without it. Not
+simulated: what two communicators that share a wire cost each other, and kernels that share a device; FSDP2's copy into
+the buffer of a reduction runs beside the computation here, and in line with it in torch. A real run may differ in ways
+that nobody thought of. A verdict is right if class, cause and rank are.
+
+With NVMe all parameters are taken to be on the disk, where DeepSpeed has those beyond `max_in_cpu`, and batches to be
+so large that the optimizer takes little of a step. With one small batch, the last row, there is no fault but offload,
+and the verdict must say so.
+
+{options}
+
+| way | planted | costs of the step | verdict (share of the step) | |
+|---|---|---|---|---|
+"""
+)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--synthetic", action="store_true")
     asked = parser.parse_args()
+    if asked.synthetic and asked.markdown is not None:
+        recorded = asked.markdown.read_text().partition(_HEADING)[0]
+    else:
+        recorded = "" if asked.synthetic else _recorded(asked.repeats)
+    synthetic = _synthetic()
+    if asked.markdown is not None:
+        asked.markdown.write_text(recorded + synthetic)
+
+
+def _recorded(repeats: int) -> str:
+    """The page of what CPU ranks ran."""
     rows, right, total = [], 0, 0
     with tempfile.TemporaryDirectory() as folder:
         for ranks, first in WAYS.items():
@@ -50,9 +88,9 @@ def main() -> None:
                 (Path(folder, f"{ranks}-{place}-{fault}-{repeat}"), way, fault)
                 for place, way in enumerate(ways)
                 for fault in FAULTS
-                for repeat in range(asked.repeats)
+                for repeat in range(repeats)
             ]
-            record(ranks, runs, 900 * asked.repeats)
+            record(ranks, runs, 900 * repeats)
             found: dict[tuple[str, str], list[bool]] = {}
             for path, way, fault in runs:
                 result = open_run(path)
@@ -68,9 +106,29 @@ def main() -> None:
             right += sum(sum(goods) for goods in found.values())
             total += len(runs)
     print(f"{right} of {total} right")
-    if asked.markdown is not None:
-        page = _PAGE.format(torch=torch.__version__, repeats=asked.repeats, steps=STEPS)
-        asked.markdown.write_text(page + "\n".join(rows) + f"\n\nRight: {right} of {total}.\n")
+    page = _PAGE.format(torch=torch.__version__, repeats=repeats, steps=STEPS)
+    return page + "\n".join(rows) + f"\n\nRight: {right} of {total}.\n\n"
+
+
+def _synthetic() -> str:
+    """The section of what was simulated."""
+    faults = (gpu_ways.HEALTHY, *gpu_ways.FAULTS)
+    cases = [(way, fault, gpu_ways.planted(way, fault)) for way in gpu_ways.WAYS for fault in faults]
+    cases.append(("deepspeed 3, NVMe, one small batch", gpu_ways.HEALTHY, gpu_ways.EXPOSED))
+    rows, right = [], 0
+    for way, fault, job in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            found = gpu_ways.judged(job, Path(folder))
+        said, answer = found.said, "right" if found.first_right else "WRONG"
+        right += found.first_right
+        print(f"{answer}  {way}, {fault}: {said.headline}", flush=True)
+        words = [said.bottleneck, *([said.cause] if said.bottleneck != "healthy" else [])]
+        words += [f"rank {rank}" for rank in said.culprits]
+        costs = f"{found.truth.share:.0%}" if job.faults else "-"
+        rows.append(f"| {way} | {fault} | {costs} | {', '.join(words)} ({said.share:.0%}) | {answer} |")
+    print(f"{right} of {len(rows)} right")
+    options = "\n".join(f"- {way}: `{words}`" for way, words in gpu_ways.OPTIONS.items())
+    return _SYNTHETIC.format(options=options) + "\n".join(rows) + f"\n\nRight: {right} of {len(rows)}.\n"
 
 
 def _options(way: str) -> str:

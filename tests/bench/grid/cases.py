@@ -149,7 +149,7 @@ def _of_traces(case: str, row: Row, job: Job, share: float, rng: Random, keep: P
     damaged = row.id.startswith("Q2")
     abstain = missing == culprit or (damaged and job.world == 2) or _always_late(job)
     truth = truth_of(costs_of(job), share_of(job, row.rid, found.step_ns), abstain=abstain)
-    return Scored(case, share, row.graded, truth, said, _described(job), replayed)
+    return Scored(case, share, row.graded, truth, said, described(job), replayed)
 
 
 def _of_records(case: str, row: RecordRow, share: float, rng: Random, keep: Path | None, replays: bool) -> Scored:
@@ -196,7 +196,7 @@ def answer(result: Result) -> Said:
     )
 
 
-def _described(job: Job) -> str:
+def described(job: Job) -> str:
     faults = ", ".join(
         f"{f.kind} {f.amount}{' on ' + str(f.ranks) if f.ranks else ''}{' in turn' if f.rotate else ''}"
         f"{f' every {f.every}' if f.every > 1 else ''}"

@@ -12,6 +12,7 @@ from tests.bench.grid.gpu.simulate import (
     without_copies,
     without_data,
     without_host,
+    without_offload,
     without_stragglers,
 )
 from tests.bench.grid.truth import COMMUNICATION, COMPUTE, DATA, Cost, Ranks
@@ -45,6 +46,8 @@ def costs_of(job: Job) -> list[Cost]:
         Cost(DATA, share(without_data), _data_causes(planted(Planted.DATA)), _culprits(planted(Planted.DATA))),
         *_communication(job, share, planted(Planted.TAIL)),
     ]
+    if job.host is not None:
+        found.append(Cost(COMMUNICATION, share(without_offload), frozenset({"exposed-offload"})))
     if faults := planted(Planted.COPY):
         found.append(Cost(DATA, share(without_copies), frozenset({"exposed-copy"}), _culprits(faults)))
     if faults := planted(Planted.FORWARD, Planted.BACKWARD):
@@ -96,9 +99,9 @@ def _communication(job: Job, share: Callable[[Change], float], tails: list[Fault
             COMMUNICATION, share(partial(_rid, kinds=(Planted.TAIL,))), causes, (*_culprits(tails), *([()] * blind))
         )
         return [link, Cost(COMMUNICATION, max(0.0, whole - link.share), _UNHIDDEN)]
-    if job.gb_s < _SOCKETS_GB_S:
+    if job.gb_s / (1 + job.amount(Planted.NETWORK, 0, 0) / 1000) < _SOCKETS_GB_S:
         return [Cost(COMMUNICATION, whole, frozenset({"slow-network"}))]
-    if job.wrap != "block" and job.recipe != Recipe.DDP:
+    if job.wrap != "block" and job.recipe in (Recipe.FSDP2, Recipe.HSDP):
         name = "root-only-unit" if job.wrap == "root" else "latency-bound-collectives"
         return [Cost(COMMUNICATION, whole, frozenset({name}))]
     parts = [Cost(COMMUNICATION, share(rid), frozenset({name})) for name, rid in _parts(job).items()]

@@ -12,6 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import sha1
 from random import Random
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ MAIN, AUTOGRAD = 100, 101  # threads of a rank's process
 _API_NS = 4 * US  # of an operator's time on the host, the call of the CUDA runtime at its end
 
 COMPUTE_STREAM, COPY_IN_STREAM, GATHER_STREAM, REDUCE_STREAM, GRADIENT_STREAM = 7, 19, 20, 24, 28
+POOL_STREAM = 32  # the first of the pool that callbacks of futures run on, one after the other
 
 
 class Call(NamedTuple):
@@ -51,10 +53,12 @@ Program = Generator[Call, int, None]
 
 @dataclass(frozen=True)
 class Group:
-    """A process group: one communicator, so its collectives run one after the other."""
+    """A process group: one communicator, so its collectives run one after the other. ``description``: what whoever made
+    it calls it."""
 
     name: str
     ranks: tuple[int, ...]
+    description: str = "mesh"
 
 
 @dataclass
@@ -109,6 +113,10 @@ class Rank:
         if self.recording:
             self.events.append(Event("cuda_runtime", name, self.thread, begin, self.now))
 
+    def away(self, until: int) -> None:
+        """The host waits for something that the profiler does not see, such as a disk."""
+        self.now = max(self.now, until)
+
     def synchronise(self, until: int, name: str = "cudaStreamSynchronize") -> None:
         self.call(name, 5 * US, until)
         self._queued.clear()
@@ -122,7 +130,7 @@ class Rank:
         return self._on_device("kernel", "cudaLaunchKernel", name, ns, stream, after, launch_ns, op)
 
     def copy(self, name: str, ns: int, stream: int = COMPUTE_STREAM, *, blocking: bool = False) -> int:
-        """A copy of the batch or of a result; ``blocking``: the host waits for it, as for pageable memory."""
+        """A copy from or to the host; ``blocking``: the host waits for it, as for pageable memory."""
         end = self._on_device("gpu_memcpy", "cudaMemcpyAsync", name, ns, stream, 0, 0, "", wait=blocking)
         if blocking:
             self.now = max(self.now, end + 2 * US)
@@ -223,6 +231,13 @@ def ring_ns(op: str, size: int, ranks: int, alpha_ns: int, gb_s: float) -> int:
         return 2 * US
     factor = (2 if op == "all_reduce" else 1) * (ranks - 1) / ranks
     return round(alpha_ns + factor * size / gb_s)
+
+
+def apart(group: Group) -> Group:
+    """The same ranks with a communicator of their own, as FSDP2's set_separate_reduce_scatter_group makes it:
+    ``new_group(use_local_synchronization=True)``, so that its name is a hash of its ranks."""
+    name = sha1("_".join(map(str, (*group.ranks, 1))).encode(), usedforsecurity=False).hexdigest()
+    return Group(name, group.ranks, "fsdp_reduce_scatter")
 
 
 def groups_of(world: int, per_node: int) -> tuple[Group, Sequence[Group], Sequence[Group]]:

@@ -13,6 +13,10 @@ class Recipe(StrEnum):
     DDP = "ddp"
     FSDP2 = "fsdp2"
     HSDP = "hsdp"
+    DEEPSPEED = "deepspeed"  # ZeRO-3 with its states on NVMe
+
+
+REPLICATED_OR_SHARDED = (Recipe.DDP, Recipe.FSDP2, Recipe.HSDP)
 
 
 class Planted(StrEnum):
@@ -67,6 +71,15 @@ class Recorded:
 
 
 @dataclass(frozen=True)
+class Host:
+    """Where a rank's parameters and optimizer states are kept. ``adam_ns``: of the processor for one parameter."""
+
+    nvme_gb_s: float = 12.0
+    pcie_gb_s: float = 50.0
+    adam_ns: float = 0.5
+
+
+@dataclass(frozen=True)
 class Job:
     """Durations in nanoseconds, of one rank. ``wrap``: what is one unit of sharding. ``prefetch``: "implicit" as
     PyTorch does it; "late": a unit is gathered only when the device is done with the one before; "late-backward": so in
@@ -102,6 +115,9 @@ class Job:
     micro_batches: int = 1
     reduce_every: bool = True
     reduce_width: int = 2
+    compressed: bool = False  # DDP: gradients are fp32, and the bf16 hook casts them for the reduction
+    own_reduce_group: bool = False  # FSDP2: reduce-scatters have a communicator of their own
+    host: Host | None = None  # DeepSpeed: what is offloaded to
     free_ops: frozenset[str] = frozenset()  # collectives that take no time, to measure what they cost
     recorded: Recorded | None = None  # None: traces are all there is
     faults: tuple[Fault, ...] = ()

@@ -9,7 +9,7 @@ from pathlib import Path
 from isal import igzip
 
 from tests.attribution.kineto_builder import BASE_NS
-from tests.bench.grid.gpu.engine import Event, Rank, groups_of
+from tests.bench.grid.gpu.engine import Event, Rank, apart, groups_of
 from tests.bench.grid.gpu.job import Job, Recipe
 
 _ON_DEVICE = ("kernel", "gpu_memcpy")
@@ -74,9 +74,12 @@ def _groups(job: Job, rank: int) -> list[dict[str, object]]:
     found = [everyone]
     if job.recipe == Recipe.HSDP:
         found += [group for group in (*inside, *across) if rank in group.ranks]
+    if job.own_reduce_group:
+        found.append(apart(everyone))
     return [
         {
-            "pg_name": g.name, "pg_desc": "default_pg", "backend_config": "cuda:nccl", "pg_size": len(g.ranks),
+            "pg_name": g.name, "pg_desc": "default_pg" if g.description == "mesh" else g.description,
+            "backend_config": "cuda:nccl", "pg_size": len(g.ranks),
             "ranks": list(g.ranks),
         }
         for g in found

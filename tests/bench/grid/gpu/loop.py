@@ -14,6 +14,7 @@ from tests.bench.grid.gpu.engine import (
     Call,
     Group,
     Rank,
+    apart,
     groups_of,
     ring_ns,
 )
@@ -46,8 +47,9 @@ _ADAM = (
 )
 COPY_OUT = "void at::native::(anonymous namespace)::split_with_sizes_copy_out_contiguous_no_cast_kernel(char**)"
 CHUNK_CAT = "void at::native::(anonymous namespace)::chunk_cat_cuda_kernel<c10::BFloat16, float>(float)"
+CAST = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda, 4, float>(int, float)"
 SMALL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int, float)"
-_NORM = "void at::native::reduce_kernel<512, 1, at::native::NormTwoOps<float> >(float)"
+NORM = "void at::native::reduce_kernel<512, 1, at::native::NormTwoOps<float> >(float)"
 
 
 @dataclass(frozen=True)
@@ -60,15 +62,24 @@ class Unit:
 
 
 class Loop:
-    """The training script of one rank. ``recipe``: its forward and backward."""
+    """The training script of one rank. ``recipe``: its forward and backward; ``optimize``: its optimizer, where it is
+    not PyTorch's on the device."""
 
-    def __init__(self, job: Job, rank: Rank, recipe: Callable[[Loop], Steps]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        rank: Rank,
+        recipe: Callable[[Loop], Steps],
+        optimize: Callable[[Loop], Steps] | None = None,
+    ) -> None:
         self.job, self.r, self.recipe, self.step, self.data_end = job, rank, recipe, 0, 0
+        self.optimize = optimize or Loop._optimize
         self.reduces = True  # in this micro-batch
         everyone, inside, across = groups_of(job.world, job.per_node if job.recipe == Recipe.HSDP else job.world)
         self.everyone = everyone
         node = rank.rank // job.per_node
         self.shards = inside[node] if job.recipe == Recipe.HSDP else everyone
+        self.reductions = apart(self.shards) if job.own_reduce_group else self.shards
         self.replicas = across[rank.rank % job.per_node] if job.recipe == Recipe.HSDP else None
         if job.wrap == "linear":
             parts = (("qkv", 0.25), ("proj", 0.1), ("up", 0.35), ("down", 0.3))
@@ -117,7 +128,7 @@ class Loop:
             self.reduces = job.reduce_every or micro + 1 == job.micro_batches
             yield from self.recipe(self)
         self._allocate()
-        yield from self._optimize()
+        yield from self.optimize(self)
         if job.read_loss:
             r.copy("Memcpy DtoH (Device -> Pageable)", 2 * US)
             r.synchronise(r.free[COMPUTE_STREAM])
@@ -129,7 +140,7 @@ class Loop:
     def _optimize(self) -> Steps:
         job, r = self.job, self.r
         if job.clip:
-            r.launch(_NORM, 20 * US, op="aten::linalg_vector_norm")
+            r.launch(NORM, 20 * US, op="aten::linalg_vector_norm")
             yield from self.meet("all_reduce", 1, self.everyone, GRADIENT_STREAM, dtype="Float")
             r.free[COMPUTE_STREAM] = max(r.free[COMPUTE_STREAM], r.free[GRADIENT_STREAM])
             r.launch(SMALL, 15 * US, op="aten::_foreach_mul_")
@@ -184,7 +195,7 @@ class Loop:
         kernel = {
             "all_gather": "AllGather",
             "reduce_scatter": "ReduceScatter_Sum_bf16",
-            "all_reduce": "AllReduce_Sum_f32",
+            "all_reduce": "AllReduce_Sum_f32" if dtype == "Float" else "AllReduce_Sum_bf16",
         }
         names = {"all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base", "all_reduce": "allreduce"}
         shard = max(1, elements // len(group.ranks))
@@ -196,7 +207,7 @@ class Loop:
         args = (
             f'"Collective name": "{names[op]}", "In msg nelems": {sent}, "Out msg nelems": {got}, '
             f'"Group size": {len(group.ranks)}, "dtype": "{dtype}", "In split size": "[]", "Out split size": "[]", '
-            f'"Process Group Name": "{group.name}", "Process Group Description": "mesh", '
+            f'"Process Group Name": "{group.name}", "Process Group Description": "{group.description}", '
             f'"Process Group Ranks": "{_shown(group.ranks)}"'
         )
         return (

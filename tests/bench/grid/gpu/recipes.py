@@ -3,11 +3,13 @@
 FSDP2 as torch 2.13 schedules it (science.md 3.1): a unit's all-gather waits, in forward, for the copy-out of the unit
 before the last one; in backward it is asked for as soon as the unit after it has been copied out. Gradients are reduced
 when a unit's backward is done, and the computation waits for the reduction before that one. All-gathers and
-reduce-scatters share a communicator.
+reduce-scatters share a communicator, unless set_separate_reduce_scatter_group gives the latter one of their own: then
+neither waits for the other, as far as the network sustains both, which is not simulated.
 """
 
 from __future__ import annotations
 
+from tests.bench.grid.gpu.deepspeed import Engine
 from tests.bench.grid.gpu.engine import (
     AUTOGRAD,
     COMPUTE_STREAM,
@@ -15,17 +17,24 @@ from tests.bench.grid.gpu.engine import (
     GATHER_STREAM,
     GRADIENT_STREAM,
     MAIN,
+    POOL_STREAM,
     REDUCE_STREAM,
     US,
     Program,
     Rank,
 )
 from tests.bench.grid.gpu.job import BETWEEN, Job, Planted, Recipe
-from tests.bench.grid.gpu.loop import CHUNK_CAT, COPY_OUT, SMALL, Ends, Loop, Steps
+from tests.bench.grid.gpu.loop import CAST, CHUNK_CAT, COPY_OUT, SMALL, Ends, Loop, Steps
+
+_POOL = 32  # streams
+_CAST, _HALVED = 400, 600  # elements a nanosecond that a device's memory lets through, of 6 bytes and of 4
 
 
 def programs(job: Job, ranks: dict[int, Rank]) -> dict[int, Program]:
     """By rank, all that it does."""
+    if job.host is not None:
+        engines = {rank: Engine(own, job.host) for rank, own in ranks.items()}
+        return {rank: Loop(job, own, engines[rank].passes, engines[rank].update).run() for rank, own in ranks.items()}
     recipe = ddp if job.recipe == Recipe.DDP else fsdp2
     return {rank: Loop(job, own, recipe).run() for rank, own in ranks.items()}
 
@@ -45,15 +54,29 @@ def ddp(loop: Loop) -> Steps:
     with r.span("autograd::engine::evaluate_function: NllLossBackward0", "cpu_op"), loop.own("backward"):
         loop.kernels(2 * job.head_ns, True)
         slower = loop.planted(Planted.BACKWARD) // job.blocks
-        waiting = job.root_params
+        waiting, reduced = job.root_params, 0
         for i in range(job.blocks):
             loop.kernels(2 * job.block_ns, True, slower)
             waiting += job.block_params
             if loop.reduces and ((i + 1) % job.bucket_blocks == 0 or i + 1 == job.blocks):
-                yield from loop.meet("all_reduce", waiting, loop.everyone, GRADIENT_STREAM)
-                waiting = 0
-        r.free[COMPUTE_STREAM] = max(r.free[COMPUTE_STREAM], r.free[GRADIENT_STREAM])
+                if job.compressed:
+                    done = yield from _compressed(loop, waiting, POOL_STREAM + i % _POOL)
+                else:
+                    done = yield from loop.meet("all_reduce", waiting, loop.everyone, GRADIENT_STREAM)
+                reduced, waiting = max(reduced, done), 0
+        r.free[COMPUTE_STREAM] = max(r.free[COMPUTE_STREAM], reduced)
     r.thread = MAIN
+
+
+def _compressed(loop: Loop, elements: int, stream: int) -> Ends:
+    """One bucket of fp32 gradients as bf16_compress_hook reduces it (ddp_comm_hooks/default_hooks.py): cast and divided
+    where the backward runs, all-reduced, and cast back on a stream of the pool, since a future's callback never runs on
+    the one it was waited for on (ATen/core/ivalue_inl.h, invokeCallback). When it is cast back."""
+    r = loop.r
+    r.launch(CAST, 5 * US + elements // _CAST, op="aten::to")
+    r.launch(SMALL, 5 * US + elements // _HALVED, op="aten::div_")
+    reduced = yield from loop.meet("all_reduce", elements, loop.everyone, GRADIENT_STREAM)
+    return r.launch(CAST, 5 * US + elements // _CAST, stream, reduced, op="aten::copy_")
 
 
 class _Sharded:
@@ -86,7 +109,9 @@ class _Sharded:
                 CHUNK_CAT, 5 * US + params // 400, REDUCE_STREAM, r.free[COMPUTE_STREAM], op="fsdp::chunk_cat"
             )
             free = BETWEEN in loop.job.free_ops and name not in ("", loop.units[0].name)
-            self.reduced = yield from loop.meet("reduce_scatter", params, loop.shards, REDUCE_STREAM, ready, free=free)
+            self.reduced = yield from loop.meet(
+                "reduce_scatter", params, loop.reductions, REDUCE_STREAM, ready, free=free
+            )
             if loop.replicas is not None:
                 shard = params // len(loop.shards.ranks)
                 self.reduced = yield from loop.meet("all_reduce", shard, loop.replicas, GRADIENT_STREAM, self.reduced)

@@ -8,7 +8,7 @@ from random import Random
 
 from tests.bench.grid.gpu.costs import Change, share_of
 from tests.bench.grid.gpu.engine import MS, US
-from tests.bench.grid.gpu.job import Fault, Job, Planted, Recipe
+from tests.bench.grid.gpu.job import REPLICATED_OR_SHARDED, Fault, Job, Planted, Recipe
 from tests.bench.grid.gpu.plant import planted
 from tests.bench.grid.gpu.simulate import without_communication
 from tests.copies import replace
@@ -36,7 +36,7 @@ HALVES = {
 }
 
 
-def base_job(half: Half, rng: Random, recipes: tuple[Recipe, ...] = tuple(Recipe), world: int = 0) -> Job:
+def base_job(half: Half, rng: Random, recipes: tuple[Recipe, ...] = REPLICATED_OR_SHARDED, world: int = 0) -> Job:
     """A healthy job of the half: communication fits behind computation."""
     recipe = rng.choice(recipes)
     world = world or rng.choice([w for w in half.worlds if recipe != Recipe.HSDP or (w % 2 == 0 and w > 2)])
@@ -86,7 +86,7 @@ class Row:
     make: Make
     rid: Change
     graded: bool = True
-    recipes: tuple[Recipe, ...] = tuple(Recipe)
+    recipes: tuple[Recipe, ...] = REPLICATED_OR_SHARDED
 
 
 def _rid(*kinds: Planted) -> Change:
@@ -108,7 +108,7 @@ def add(job: Job, kind: Planted, share: float, ranks: tuple[int, ...] = (), **ho
 
 
 def fault(
-    id: str, kind: Planted, *, one: bool = False, recipes: tuple[Recipe, ...] = tuple(Recipe), **how: int | bool
+    id: str, kind: Planted, *, one: bool = False, recipes: tuple[Recipe, ...] = REPLICATED_OR_SHARDED, **how: int | bool
 ) -> Row:
     """A row with one fault, on all ranks or on one."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 
 from tests.bench.grid.gpu.engine import Rank, run
-from tests.bench.grid.gpu.job import Job, Planted
+from tests.bench.grid.gpu.job import Host, Job, Planted
 from tests.bench.grid.gpu.loop import WARM_STEPS
 from tests.bench.grid.gpu.recipes import programs
 from tests.copies import replace
@@ -59,6 +59,11 @@ def without_communication(job: Job) -> Job:
 
 def without_copies(job: Job) -> Job:
     return replace(job.without(Planted.COPY), copy_ns=0)
+
+
+def without_offload(job: Job) -> Job:
+    """States that are kept on the host come and go, and are updated there, in no time."""
+    return replace(job, host=job.host and Host(nvme_gb_s=float("inf"), pcie_gb_s=float("inf"), adam_ns=0))
 
 
 def without_host(job: Job) -> Job:
