@@ -10,6 +10,7 @@ from diag.collectors.trainer.faults import FAULTS, FaultError, parse_fault, pars
 from diag.collectors.trainer.knobs import KNOBS, STRATEGIES, knobs_of, usage
 from diag.collectors.trainer.options import OptionError, TrainerOptions
 from diag.collectors.trainer.refusals import validate, validate_backend
+from diag.collectors.trainer.strategies.deepspeed import refuse_without_async_io
 
 
 def test_options_survive_the_environment_variable() -> None:
@@ -169,3 +170,11 @@ def test_axes_number_the_ranks_innermost_last() -> None:
     assert [axes.shard(rank) for rank in ranks] == [0, 1, 2, 3] * 4
     assert Axes.of(4).sizes() == {"dp": 4}
     assert Axes.of(4, parts=4).sizes() == {"dp": 1, "tp": 4}
+
+
+def test_nvme_is_refused_where_deepspeed_cannot_build_its_input_and_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    builders = pytest.importorskip("deepspeed.ops.op_builder")
+    monkeypatch.setattr(builders.AsyncIOBuilder, "is_compatible", lambda *_args, **_kwargs: False)
+    with pytest.raises(OptionError, match="libaio-dev"):
+        refuse_without_async_io()

@@ -73,6 +73,9 @@ class DeepSpeedStrategy(Strategy):
         }
 
     def build(self) -> list[nn.Module]:
+        if "nvme" in (self.knobs.text("offload_optimizer"), self.knobs.text("offload_param")):
+            _deepspeed(self.device)
+            refuse_without_async_io()
         if not self.knobs.on("zero_init"):
             return super().build()
         deepspeed = _deepspeed(self.device)
@@ -136,6 +139,17 @@ def _deepspeed(device: torch.device) -> Any:
     if not deepspeed.comm.is_initialized():
         deepspeed.init_distributed(dist_backend=dist.get_backend(), dist_init_required=False, verbose=False)
     return deepspeed
+
+
+def refuse_without_async_io() -> None:
+    """OptionError where DeepSpeed's asynchronous I/O is neither built nor can be."""
+    from deepspeed.ops.op_builder import AsyncIOBuilder
+
+    if not AsyncIOBuilder().is_compatible(verbose=False):
+        raise OptionError(
+            "offloading to nvme needs DeepSpeed's async_io, which cannot be built here: install libaio's headers "
+            "(Debian, Ubuntu: libaio-dev) and a C++ compiler, or use --set offload_optimizer=cpu"
+        )
 
 
 def _fill(deepspeed: Any, model: Decoder, seed: int) -> None:
