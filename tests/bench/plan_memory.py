@@ -19,31 +19,73 @@ STEPS = ["--steps", "6", "--trace-skip", "3", "--trace-active", "1", "--num-work
 SMALL = ["--preset", "small", "--batch-size", "4"]
 TINY = ["--preset", "tiny", "--batch-size", "32"]
 FSDP2, DDP = ["--strategy", "fsdp2"], ["--strategy", "ddp"]
+ZERO1, FSDP1 = ["--strategy", "zero1"], ["--strategy", "fsdp1"]
+LITTLE = ["--preset", "small", "--batch-size", "1", "--seq-len", "64"]
+HALF = ["--preset", "small", "--batch-size", "2", "--nproc", "4"]
+
+
+def _set(*settings: str) -> list[str]:
+    return [part for setting in settings for part in ("--set", setting)]
+
 
 CASES: dict[str, list[str]] = {
     "DDP": [*SMALL, *DDP],
     "DDP, recomputed": [*SMALL, *DDP, "--activation-checkpointing"],
     "DDP, 2 micro-batches": [*SMALL, *DDP, "--micro-batches", "2"],
-    "DDP, little data": ["--preset", "small", "--batch-size", "1", "--seq-len", "64", *DDP],
+    "DDP, little data": [*LITTLE, *DDP],
     "fully_shard by block": [*SMALL, *FSDP2],
     "fully_shard by block, kept": [*SMALL, *FSDP2, "--reshard-after-forward", "no"],
-    "fully_shard by block, 4 ranks": [*SMALL, "--batch-size", "2", *FSDP2, "--nproc", "4"],
-    "fully_shard by block, 4 ranks, to 2": [
-        *SMALL, "--batch-size", "2", *FSDP2, "--nproc", "4", "--reshard-after-forward", "2",
-    ],
+    "fully_shard by block, 4 ranks": [*HALF, *FSDP2],
+    "fully_shard by block, 4 ranks, to 2": [*HALF, *FSDP2, "--reshard-after-forward", "2"],
     "fully_shard by block, recomputed": [*SMALL, *FSDP2, "--activation-checkpointing"],
     "fully_shard by block, prefetch 1": [*SMALL, *FSDP2, "--prefetch", "1"],
     "fully_shard by block, 2 micro-batches": [*SMALL, *FSDP2, "--micro-batches", "2"],
-    "fully_shard by block, little data": ["--preset", "small", "--batch-size", "1", "--seq-len", "64", *FSDP2],
+    "fully_shard by block, little data": [*LITTLE, *FSDP2],
     "fully_shard by 2 blocks": [*SMALL, *FSDP2, "--wrap", "2"],
     "fully_shard as one": [*SMALL, *FSDP2, "--wrap", "root"],
-    "fully_shard as one, little data": [
-        "--preset", "small", "--batch-size", "1", "--seq-len", "64", *FSDP2, "--wrap", "root",
-    ],
+    "fully_shard as one, little data": [*LITTLE, *FSDP2, "--wrap", "root"],
     "fully_shard by matrix": [*SMALL, *FSDP2, "--wrap", "linear"],
     "tiny, DDP": [*TINY, *DDP],
     "tiny, fully_shard by block": [*TINY, *FSDP2],
     "tiny, fully_shard by block, 4 ranks": [*TINY, *FSDP2, "--nproc", "4"],
+    "DDP, gradients beside buckets": [*SMALL, *DDP, *_set("gradient_as_bucket_view=no")],
+    "DDP, gradients beside buckets, 2 micro-batches": [
+        *SMALL, *DDP, *_set("gradient_as_bucket_view=no"), "--micro-batches", "2",
+    ],
+    "DDP, static graph": [*SMALL, *DDP, *_set("static_graph=yes")],
+    "ZeroRedundancyOptimizer": [*SMALL, *ZERO1],
+    "ZeroRedundancyOptimizer, little data": [*LITTLE, *ZERO1],
+    "tiny, ZeroRedundancyOptimizer, 4 ranks": [*TINY, *ZERO1, "--nproc", "4"],
+    "HSDP, 2 x 2 ranks": [*HALF, *FSDP2, *_set("replicas=2")],
+    "HSDP, 2 x 2 ranks, little data": [*LITTLE, *FSDP2, "--nproc", "4", *_set("replicas=2")],
+    "FSDP1 FULL_SHARD": [*SMALL, *FSDP1],
+    "FSDP1 FULL_SHARD, little data": [*LITTLE, *FSDP1],
+    "FSDP1 FULL_SHARD, recomputed": [*SMALL, *FSDP1, "--activation-checkpointing"],
+    "FSDP1 FULL_SHARD, 2 micro-batches": [*SMALL, *FSDP1, "--micro-batches", "2"],
+    "FSDP1 FULL_SHARD, little data, each of 2 micro-batches reduced": [
+        *LITTLE, *FSDP1, "--micro-batches", "2", "--grad-sync", "every",
+    ],
+    "FSDP1 FULL_SHARD, little data, prefetch in forward, late in backward": [
+        *LITTLE, *FSDP1, *_set("forward_prefetch=yes", "backward_prefetch=post", "limit_all_gathers=no"),
+    ],
+    "FSDP1 FULL_SHARD, little data, flat parameters, no prefetch, 3 ranks": [
+        *LITTLE, *FSDP1, "--nproc", "3", *_set("use_orig_params=no", "backward_prefetch=none"),
+    ],
+    "FSDP1 FULL_SHARD as one": [*SMALL, *FSDP1, "--wrap", "root"],
+    "FSDP1 FULL_SHARD as one, little data": [*LITTLE, *FSDP1, "--wrap", "root"],
+    "FSDP1 FULL_SHARD by matrix": [*SMALL, *FSDP1, "--wrap", "linear"],
+    "FSDP1 FULL_SHARD by matrix, little data, prefetch in forward": [
+        *LITTLE, *FSDP1, "--wrap", "linear", *_set("forward_prefetch=yes"),
+    ],
+    "FSDP1 SHARD_GRAD_OP": [*SMALL, *FSDP1, *_set("sharding=shard_grad_op")],
+    "FSDP1 SHARD_GRAD_OP, little data": [*LITTLE, *FSDP1, *_set("sharding=shard_grad_op")],
+    "FSDP1 SHARD_GRAD_OP, little data, 2 micro-batches": [
+        *LITTLE, *FSDP1, *_set("sharding=shard_grad_op"), "--micro-batches", "2",
+    ],
+    "FSDP1 NO_SHARD": [*SMALL, *FSDP1, *_set("sharding=no_shard")],
+    "FSDP1 NO_SHARD, little data": [*LITTLE, *FSDP1, *_set("sharding=no_shard")],
+    "FSDP1 NO_SHARD, 2 micro-batches": [*SMALL, *FSDP1, *_set("sharding=no_shard"), "--micro-batches", "2"],
+    "FSDP1 HYBRID_SHARD, 2 x 2 ranks": [*HALF, *FSDP1, *_set("sharding=hybrid_shard", "replicas=2")],
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from diag.collectors.trainer.model import build
 from diag.collectors.trainer.options import PRESETS, TrainerOptions
 from diag.errors import DiagError
 from diag.ingest.run import Tables
+from diag.plan.flat_units import FlatUnits
 from diag.plan.measured import measured
 from diag.plan.of_run import step_of_run
 from diag.plan.step_memory import Step, step_peak
@@ -35,6 +36,12 @@ def manifest(strategy: str = "fsdp2", **options: object) -> Manifest:
         "r", 0, world_size=2, strategy=strategy, mesh={"dp": 2}, model=asdict(own.shape()) | {"preset": "small"},
         trainer=asdict(own),
     )  # fmt: skip
+
+
+def set_up(strategy: str, **setup: str) -> Manifest:
+    """With what the strategy says of itself."""
+    plain = manifest(strategy)
+    return replace(plain, trainer={**plain.trainer, "setup": setup})
 
 
 def on_a_device(allocated: int, held_by_rank: HeldRecord | None = None) -> Tables:
@@ -73,6 +80,23 @@ def test_what_a_manifest_says_was_trained() -> None:
     assert (ddp.sharding, ddp.shards) == (Sharding.NONE, 1)
 
 
+def test_what_strategies_say_of_themselves() -> None:
+    def step(strategy: str, **setup: str) -> Step:
+        found = step_of_run(set_up(strategy, **setup), on_device=False)
+        assert isinstance(found, Step)
+        return found
+
+    assert not step("ddp", gradient_as_bucket_view="no").bucket_views
+    zero = step("zero1")
+    assert (zero.sharding, zero.shards, zero.in_buckets) == (Sharding.OPTIMIZER, 2, True)
+    assert step("fsdp1").flat == FlatUnits()
+    kept = step("fsdp1", sharding="shard_grad_op", backward_prefetch="post", forward_prefetch="yes")
+    assert kept.flat == FlatUnits(keeps=True, backward_prefetch="post", forward_prefetch=True)
+    flat = step("fsdp1-no_shard", sharding="no_shard", use_orig_params="no")
+    assert (flat.flat, flat.shards, flat.in_buckets) == (FlatUnits(padded=False), 1, False)
+    assert step("fsdp2").flat is None
+
+
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
@@ -81,6 +105,8 @@ def test_what_a_manifest_says_was_trained() -> None:
         (replace(manifest(), trainer={}), "no run of the bundled trainer"),
         (replace(manifest(), strategy="zero3"), "a step of zero3 is not modelled"),
         (replace(manifest(), mesh={"dp": 1, "tp": 2}), "other than data parallelism"),
+        (set_up("ddp", comm_hook="fp16"), "communication hooks"),
+        (set_up("ddp", find_unused_parameters="yes"), "unused parameters"),
     ],
 )
 def test_what_is_not_modelled_is_said(given: Manifest | None, reason: str) -> None:
