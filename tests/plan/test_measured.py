@@ -180,6 +180,19 @@ def test_what_model_and_optimizer_hold() -> None:
     assert found == HeldRecord(size, size, 2 * size + steps, batch=2 * 9 * 8)
 
 
+def test_what_deepspeed_keeps_beside_model_and_optimizer() -> None:
+    model = torch.nn.Linear(4, 4, bias=False)
+    partition = torch.zeros(8)
+
+    class Engine(torch.optim.SGD):
+        def flat(self) -> list[object]:
+            """A flat partition with a view of it, what the model has anyway, and an empty bucket beside a full one."""
+            own = {"fp32": [partition], "views": (partition[:4],), "fp16": list(model.parameters()), "stage": 1}
+            return [own, [None, torch.zeros(100)]]
+
+    assert held(model, Engine(model.parameters())) == HeldRecord(64, 0, 32 + 400)
+
+
 def test_views_of_one_bucket_count_as_the_bucket() -> None:
     model = torch.nn.Linear(4, 4, bias=True)
     bucket = torch.zeros(100)
