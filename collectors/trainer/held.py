@@ -54,9 +54,11 @@ def _gathered(model: nn.Module) -> Iterator[Tensor]:
 
 
 def _states(optimizer: Any) -> Iterator[Tensor]:
-    """Also of an optimizer inside (ZeroRedundancyOptimizer keeps its own part in ``optim``)."""
+    """Also of an optimizer inside (ZeroRedundancyOptimizer keeps its own part in ``optim``), and of what DeepSpeed has
+    beside both."""
     for one in (optimizer, getattr(optimizer, "optim", None)):
         yield from _tensors(getattr(one, "state", None))
+    yield from _tensors(getattr(optimizer, "flat", list)())
 
 
 def _tensors(value: object) -> Iterator[Tensor]:

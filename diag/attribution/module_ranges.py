@@ -9,10 +9,10 @@ from diag.ingest import kineto_names as names
 from diag.ingest.trace import Trace
 
 from . import trace_ranges as ranges
+from .module_names import own_classes, own_paths
 
 PYTHON_FUNCTION = "python_function"
 _PYTHON_MODULE = r"^nn\.Module: "
-ROOT = "(root)"  # of FSDP2's ranges, which name no module for it
 
 # FSDP2's hooks are short ranges before and after a unit's forward and backward (science.md 3.1).
 _FSDP = (
@@ -63,13 +63,14 @@ def _fsdp_backwards(trace: Trace) -> pl.DataFrame:
 
 def _fsdp_hooks(trace: Trace) -> pl.DataFrame:
     parts = pl.col("name").cast(pl.String).str.extract_groups(_FSDP)
-    return ranges.named(trace, _FSDP).select(
+    found = ranges.named(trace, _FSDP).select(
         "ts_ns",
         "dur_ns",
         "thread",
         parts.struct.field("1").alias("hook"),
-        parts.struct.field("2").fill_null("").replace("", ROOT).alias("name"),
+        parts.struct.field("2").fill_null("").alias("name"),
     )
+    return found.with_columns(own_paths(found["name"]))
 
 
 def _from_to(hooks: pl.DataFrame, begins: pl.DataFrame, ends: tuple[str, ...]) -> pl.DataFrame:
@@ -93,12 +94,13 @@ def _from_to(hooks: pl.DataFrame, begins: pl.DataFrame, ends: tuple[str, ...]) -
 def _python_modules(trace: Trace) -> pl.DataFrame:
     name = pl.col("name").cast(pl.String)
     found = trace.select(PYTHON_FUNCTION, name=_PYTHON_MODULE)
-    return found.with_columns(name.str.replace(_PYTHON_MODULE, "")).select(_COLUMNS)
+    return own_classes(found.with_columns(name.str.replace(_PYTHON_MODULE, "")).select(_COLUMNS))
 
 
 def _annotations(trace: Trace) -> pl.DataFrame:
     found = trace.select(names.ANNOTATION).with_columns(pl.col("name").cast(pl.String))
-    return found.filter(~pl.col("name").str.contains(_NOT_A_PERSONS)).select(_COLUMNS)
+    own = found.filter(~pl.col("name").str.contains(_NOT_A_PERSONS)).select(_COLUMNS)
+    return own.with_columns(own_paths(own["name"]))
 
 
 def _sorted(calls: pl.DataFrame) -> pl.DataFrame:

@@ -25,7 +25,8 @@ from . import nesting
 from . import trace_ranges as ranges
 from .gpu import COMM, COMPUTE, COPY, device_work
 from .gpu_idle import NEVER
-from .module_ranges import ROOT, module_ranges
+from .module_names import own_paths
+from .module_ranges import module_ranges
 from .timeline import label_of
 
 Times = npt.NDArray[np.int64]
@@ -94,8 +95,9 @@ def _calls(trace: Trace) -> pl.DataFrame:
 
 def _hooks(trace: Trace) -> pl.DataFrame:
     parts = pl.col("name").cast(pl.String).str.extract_groups(_FSDP_HOOK)
-    unit = pl.coalesce(parts.struct.field("1"), parts.struct.field("2")).fill_null("").replace("", ROOT)
-    return ranges.named(trace, _FSDP_HOOK).with_columns(unit.alias("name")).select(_COLUMNS)
+    unit = pl.coalesce(parts.struct.field("1"), parts.struct.field("2")).fill_null("")
+    found = ranges.named(trace, _FSDP_HOOK).with_columns(unit.alias("name")).select(_COLUMNS)
+    return found.with_columns(own_paths(found["name"]))
 
 
 def _host_track(trace: Trace, calls: pl.DataFrame, code: Times) -> Track:

@@ -76,3 +76,19 @@ FSDP2_BACKWARD_BEGIN: Final = r"^FSDP::pre_backward"
 COMPILING_PATTERN: Final = r" \(dynamo_timed\)$"
 # torch/_inductor/output_code.py: the compiled code runs. Its own C++ kernels leave no event of their own.
 COMPILED_CODE_PREFIX: Final = "## Call CompiledFxGraph"
+
+# What wrappers add to the names of a model's own modules, each read in its wrapper's source. As parts of a path: FSDP1
+# (fsdp/_common_utils.py), checkpoint_wrapper (algorithms/_checkpoint/checkpoint_wrapper.py), torch.compile
+# (_dynamo/eval_frame.py, OptimizedModule), Lightning (fabric/wrappers.py, _FabricModule).
+WRAPPER_PARTS: Final = frozenset({"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod", "_forward_module"})
+# DistributedDataParallel and DeepSpeedEngine hold the model under this name.
+WRAPPER_ROOT: Final = "module"
+# As classes, which the profiler's "nn.Module: Class_3" shows. What checkpoint_wrapper makes is a CheckpointWrapper.
+WRAPPER_CLASSES: Final = frozenset(
+    {
+        "DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "DeepSpeedEngine", "OptimizedModule",
+        "CheckpointWrapper", "OffloadWrapper", "_FabricModule",
+    }
+)  # fmt: skip
+# fully_shard makes of a module's class one of this prefix (fsdp/_fully_shard/_fully_shard.py).
+FSDP_CLASS_PREFIX: Final = "FSDP"

@@ -49,20 +49,29 @@ class Gathering:
 
 class Whole(Gathering):
     """DDP: gradients live in buckets for good. Autograd makes each anew, and the reducer's hook copies it into its
-    bucket and frees it; between reductions (no_sync) they stay where autograd put them."""
+    bucket and frees it. Between reductions (no_sync), and where gradients are no ``views`` of the buckets, they stay
+    where autograd put them."""
 
-    def __init__(self, account: Account, recipe: Recipe, buckets: int) -> None:
-        self._account, self._each = account, recipe.gradients
+    def __init__(self, account: Account, recipe: Recipe, buckets: int, *, views: bool = True) -> None:
+        self._account, self._each, self._all, self._views = account, recipe.gradients, buckets, views
         self._outside = 0
         account.take(Part.GRADIENTS, buckets)
 
     def gradient(self, _unit: int, parameters: int, reduce: bool, /) -> None:
         size = parameters * self._each
-        if not reduce:
-            self._account.take(Part.BUFFERS, size)
-            self._outside += size
+        if reduce and self._views:
+            self._account.passing(Part.PASSING, size)
+            self._drop(size)
             return
-        self._account.passing(Part.PASSING, size)
+        grown = min(size, self._all - self._outside)
+        self._account.take(Part.BUFFERS, grown)
+        self._account.passing(Part.BUFFERS, size - grown)  # added to another micro-batch's
+        self._outside += grown
+
+    def clear(self) -> None:
+        self._drop(self._outside)
+
+    def _drop(self, size: int) -> None:
         done = min(size, self._outside)
         self._account.give(Part.BUFFERS, done)
         self._outside -= done

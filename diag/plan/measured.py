@@ -17,8 +17,8 @@ from diag.ingest.run import RankTables, Tables
 from diag.plan.account import Part, Peak
 from diag.plan.allocations import host_allocations
 from diag.plan.of_run import step_of_run
-from diag.plan.step_memory import Step, step_peak
-from diag.states import ModelStates, Sharding, model_states
+from diag.plan.step_memory import Step, states_of, step_peak
+from diag.states import ModelStates
 
 _WARM_UP = 2  # steps in which optimizer states, buckets and the allocator's blocks come to be
 
@@ -87,7 +87,7 @@ def _rows(step: Step, estimate: Peak, ranks: Sequence[RankPeak]) -> list[Compare
     rows = [Compared("peak", estimate.bytes, fullest.peak, fullest.rank)]
     held = fullest.held
     if held is not None:
-        states = model_states(step.shape.parameters, step.sharding, step.shards, step.recipe.each)
+        states = states_of(step)
         rows += [
             Compared("parameters", states.parameters, held.parameters, fullest.rank),
             Compared("gradients", states.gradients, held.gradients, fullest.rank),
@@ -102,13 +102,13 @@ def _rows(step: Step, estimate: Peak, ranks: Sequence[RankPeak]) -> list[Compare
 
 
 def _rest(estimate: Peak, states: ModelStates, step: Step) -> int:
-    buckets = states.gradients if step.sharding != Sharding.PARAMETERS else 0
+    buckets = states.gradients if step.in_buckets else 0
     return estimate.bytes - estimate.parts[Part.PARAMETERS] - estimate.parts[Part.OPTIMIZER] - buckets
 
 
 def _above(peak: int, held: HeldRecord, step: Step) -> int:
-    """What lies above the states that stay all through the step: sharded gradients come and go."""
-    stays = held.gradients if step.sharding != Sharding.PARAMETERS else 0
+    """What lies above the states that stay all through the step: gradients outside of buckets come and go."""
+    stays = held.gradients if step.in_buckets else 0
     return peak - held.parameters - held.optimizer - stays
 
 

@@ -6,12 +6,14 @@ from typing import Any
 
 from diag.collectors.records import Manifest
 from diag.plan.decoder_ops import Kernels
+from diag.plan.flat_units import FlatUnits
 from diag.plan.recipe import RECIPES
 from diag.plan.shape import Shape
-from diag.plan.step_memory import Step
+from diag.plan.step_memory import LINEAR_AND_HEAD, Step
 from diag.states import Sharding, sharding_of, shards_of
 
-_WALKED = ("ddp", "fsdp2", "hsdp")  # strategies whose step is walked through
+# Strategies whose step is walked through, as the manifest names them.
+_WALKED = ("ddp", "zero1", "fsdp2", "hsdp", "fsdp1", "fsdp1-no_shard")
 _NUMBERS = ("layers", "dim", "heads", "kv_heads", "ffn_dim", "vocab", "seq_len", "batch_size")
 
 
@@ -29,6 +31,9 @@ def step_of_run(manifest: Manifest | None, on_device: bool) -> Step | str:
     ranks = manifest.world_size
     if strategy not in _WALKED or sharding is None or not ranks:
         return f"a step of {manifest.strategy or 'an unknown strategy'} is not modelled: {', '.join(_WALKED)} are"
+    setup = trainer["setup"] if isinstance(trainer.get("setup"), dict) else {}
+    if setup.get("comm_hook", "none") != "none" or setup.get("find_unused_parameters", "no") != "no":
+        return "what DDP's communication hooks and its search for unused parameters allocate is not modelled"
     if any(manifest.mesh.get(axis, 1) > 1 for axis in ("tp", "pp", "cp")):
         return "the run cut the model over an axis other than data parallelism"
     if trainer.get("checkpoint_policy", "full") != "full" or trainer.get("compile"):
@@ -46,13 +51,16 @@ def step_of_run(manifest: Manifest | None, on_device: bool) -> Step | str:
         sequences=numbers["batch_size"] or 1,
         length=numbers["seq_len"] or 1,
         micro_batches=_number(trainer, "micro_batches") or 1,
-        wrap=str(trainer.get("wrap", "block")),
+        wrap=_wrap(strategy, str(trainer.get("wrap", "block"))),
         kept=_kept(str(trainer.get("reshard_after_forward", "yes"))),
         ahead=_number(trainer, "prefetch") or 0,
         recompute=bool(trainer.get("activation_checkpointing", False)),
         gloo=not on_device,
         kernels=Kernels() if on_device else ON_CPU,
         reduce_each=trainer.get("grad_sync") == "every",
+        bucket_views=setup.get("gradient_as_bucket_view", "yes") == "yes",
+        keeps_logits=False,
+        flat=_flat(setup) if strategy.startswith("fsdp1") else None,
     )
 
 
@@ -80,6 +88,19 @@ def shape_of_run(model: dict[str, Any], numbers: dict[str, int]) -> Shape:
 def _number(fields: dict[str, Any], name: str) -> int | None:
     value = fields.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _wrap(strategy: str, wrap: str) -> str:
+    return LINEAR_AND_HEAD if wrap == "linear" and strategy.startswith("fsdp1") else wrap
+
+
+def _flat(setup: dict[str, Any]) -> FlatUnits:
+    return FlatUnits(
+        keeps=setup.get("sharding") == "shard_grad_op",
+        backward_prefetch=str(setup.get("backward_prefetch", "pre")),
+        forward_prefetch=setup.get("forward_prefetch") == "yes",
+        padded=setup.get("use_orig_params", "yes") == "yes",
+    )
 
 
 def _kept(reshard: str) -> float:

@@ -3,28 +3,34 @@
 The table of strategies (diag.plan.memory) adds up the most of everything; here each thing lives as long as it does.
 Read from torch 2.13's own source: DistributedDataParallel's buckets (gradient_as_bucket_view), fully_shard's
 all-gathers and reduce-scatters (_fsdp_collectives.py, _fsdp_param_group.py) and the unit it keeps for the next one to
-free, torch's loss, gloo's copies, and AdamW's temporaries. Nothing is fitted.
+free, FSDP1's flat parameters, ZeroRedundancyOptimizer's partition, torch's loss, gloo's copies, and AdamW's
+temporaries. Nothing is fitted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from msgspec import Struct
 
 from diag.plan.account import Account, Part, Peak
 from diag.plan.decoder_ops import Kernels, Op, block_ops, final_norm
+from diag.plan.flat_units import Flat, FlatUnits
 from diag.plan.gathering import Gathering, Sharded, Whole
 from diag.plan.recipe import RECIPES, Recipe
 from diag.plan.shape import Shape
-from diag.states import Sharding, model_states
+from diag.states import ModelStates, Sharding, model_states
+
+LINEAR_AND_HEAD = "linear and head"  # FSDP1's units of one matrix; fully_shard's, "linear", are those in blocks
 
 
 class Step(Struct, frozen=True):
-    """What a rank does. ``shards``: ranks that share one copy of the states. ``wrap``: as in ``unit_of``; ``kept``:
-    parts of a unit's parameters that stay from forward to backward (1: all, 0: none, 1/k: resharded to k ranks).
-    ``ahead``: units gathered ahead on demand, 0 leaves it to PyTorch. ``gloo``: collectives run on the host."""
+    """What a rank does. ``shards``: ranks that share one copy of the states. ``wrap``: as in ``unit_of``, or
+    ``LINEAR_AND_HEAD``; ``kept``: parts of a unit's parameters that stay from forward to backward (1: all, 0: none,
+    1/k: resharded to k ranks). ``ahead``: units gathered ahead on demand, 0 leaves it to PyTorch. ``gloo``: collectives
+    run on the host. ``flat``: the units are FSDP1's."""
 
     shape: Shape
     recipe: Recipe
@@ -40,6 +46,14 @@ class Step(Struct, frozen=True):
     gloo: bool = False
     kernels: Kernels = Kernels()
     reduce_each: bool = False  # gradients are reduced in every micro-batch
+    bucket_views: bool = True  # DDP: gradients are views of its buckets, not copies beside them
+    keeps_logits: bool = True  # the training's own variable keeps them until the next ones are there
+    flat: FlatUnits | None = None
+
+    @property
+    def in_buckets(self) -> bool:
+        """Whether gradients have a place that stays allocated between steps."""
+        return self.flat is None and self.sharding != Sharding.PARAMETERS
 
     @property
     def tokens(self) -> int:
@@ -59,22 +73,24 @@ def step_peak(step: Step) -> Peak:
 
 def walk(step: Step, account: Account) -> None:
     """One step; what ``account`` has alive afterwards is what stays between steps."""
-    states = model_states(step.shape.parameters, step.sharding, step.shards, step.recipe.each)
+    states = states_of(step)
     account.take(Part.PARAMETERS, states.parameters)
     account.take(Part.OPTIMIZER, states.optimizer)
     ops = operations(step)
     units: Gathering
-    if step.sharding == Sharding.PARAMETERS:
+    if step.flat is not None:
+        sizes = unit_sizes(ops, step.wrap)
+        units = Flat(account, step.recipe, step.shards, sizes, step.flat, gloo=step.gloo)
+    elif step.sharding == Sharding.PARAMETERS:
         sizes = unit_sizes(ops, step.wrap)
         units = Sharded(account, step.recipe, step.shards, sizes, kept=step.kept, ahead=step.ahead, gloo=step.gloo)
     else:
-        units = Whole(account, step.recipe, states.gradients)
+        units = Whole(account, step.recipe, states.gradients, views=step.bucket_views)
     micro_batches = min(step.micro_batches, 2)  # from the second on they are alike
     left = 0
     for number in range(micro_batches):
         account.moment = "forward"
         _forward(step, ops, units, account)
-        # The training's own variable keeps the logits until the next ones are there.
         account.give(Part.LOGITS, left)
         last = number == micro_batches - 1
         left = _loss(step, account)
@@ -82,6 +98,18 @@ def walk(step: Step, account: Account) -> None:
     account.give(Part.LOGITS, left)
     account.moment = "optimizer"
     _optimizer(step, ops, account, units)
+
+
+def states_of(step: Step) -> ModelStates:
+    """Bytes of the states on the fullest rank. ZeroRedundancyOptimizer deals out whole parameters, the largest first,
+    each to the rank with the least."""
+    states = model_states(step.shape.parameters, step.sharding, step.shards, step.recipe.each)
+    if step.sharding != Sharding.OPTIMIZER:
+        return states
+    dealt = [0] * step.shards
+    for size in sorted((op.weight for op in operations(step)), reverse=True):
+        dealt[dealt.index(min(dealt))] += size
+    return replace(states, optimizer=max(dealt) * step.recipe.each.optimizer)
 
 
 def operations(step: Step) -> list[Op]:
@@ -105,9 +133,11 @@ def modelled(shape: Shape) -> bool:
 
 def unit_of_op(op: Op, wrap: str, place: int) -> int:
     """The sharding unit of an operation: 0 is the root's, others count in order of forward."""
+    if wrap == LINEAR_AND_HEAD and op.name == "head" and op.weight:
+        return place
     if op.block < 0 or wrap == "root":
         return 0
-    if wrap == "linear":
+    if wrap in ("linear", LINEAR_AND_HEAD):
         return place if op.weight and "norm" not in op.name else 0
     return 1 + op.block // (int(wrap) if wrap.isdecimal() else 1)
 
@@ -146,7 +176,7 @@ def _forward(step: Step, ops: Sequence[Op], units: Gathering, account: Account) 
 
 
 def _loss(step: Step, account: Account) -> int:
-    """Cross-entropy forward and backward. The bytes of logits that the training's variable keeps.
+    """Cross-entropy forward and backward. The bytes of logits that the training's variable keeps, or 0.
 
     The softmax's logarithm is kept in fp32; backward makes the gradient of that, then of the logits (in fp32 first).
     """
@@ -157,6 +187,8 @@ def _loss(step: Step, account: Account) -> int:
     account.take(Part.LOGITS, 4 * logits)
     if step.width < 4:
         account.give(Part.LOGITS, 4 * logits)
+    kept = step.width * logits if step.keeps_logits else 0
+    account.give(Part.LOGITS, step.width * logits - kept)
     account.take(Part.PASSING, 4 * logits)
     account.take(Part.PASSING, 4 * logits)
     account.give(Part.PASSING, 4 * logits)
@@ -164,7 +196,7 @@ def _loss(step: Step, account: Account) -> int:
     if step.width < 4:
         account.take(Part.PASSING, step.width * logits)
         account.give(Part.PASSING, 4 * logits)
-    return step.width * logits
+    return kept
 
 
 def _backward(step: Step, ops: Sequence[Op], units: Gathering, account: Account, reduce: bool) -> None:
@@ -206,6 +238,14 @@ def _optimizer(step: Step, ops: Sequence[Op], account: Account, units: Gathering
         local = step.shape.parameters // (step.shards if step.sharding != Sharding.NONE else 1)
         account.passing(Part.PASSING, 4 * local)
     else:
-        largest = max(_gradient(step, op) for op in ops)
-        account.passing(Part.PASSING, 2 * 4 * largest // (step.shards if step.sharding == Sharding.PARAMETERS else 1))
+        account.passing(Part.PASSING, 2 * 4 * _largest(step, ops))
     units.clear()
+
+
+def _largest(step: Step, ops: Sequence[Op]) -> int:
+    """Elements of the largest parameter that the optimizer updates on a rank: of FSDP1 the part of one that lies in the
+    rank's shard of a unit, or that shard itself."""
+    if step.flat is None:
+        return max(_gradient(step, op) for op in ops) // (step.shards if step.sharding == Sharding.PARAMETERS else 1)
+    shard = max(unit_sizes(ops, step.wrap).values()) // step.shards
+    return min(shard, max(op.weight for op in ops)) if step.flat.padded else shard

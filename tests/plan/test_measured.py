@@ -17,6 +17,7 @@ from diag.collectors.trainer.model import build
 from diag.collectors.trainer.options import PRESETS, TrainerOptions
 from diag.errors import DiagError
 from diag.ingest.run import Tables
+from diag.plan.flat_units import FlatUnits
 from diag.plan.measured import measured
 from diag.plan.of_run import step_of_run
 from diag.plan.step_memory import Step, step_peak
@@ -35,6 +36,12 @@ def manifest(strategy: str = "fsdp2", **options: object) -> Manifest:
         "r", 0, world_size=2, strategy=strategy, mesh={"dp": 2}, model=asdict(own.shape()) | {"preset": "small"},
         trainer=asdict(own),
     )  # fmt: skip
+
+
+def set_up(strategy: str, **setup: str) -> Manifest:
+    """With what the strategy says of itself."""
+    plain = manifest(strategy)
+    return replace(plain, trainer={**plain.trainer, "setup": setup})
 
 
 def on_a_device(allocated: int, held_by_rank: HeldRecord | None = None) -> Tables:
@@ -73,6 +80,23 @@ def test_what_a_manifest_says_was_trained() -> None:
     assert (ddp.sharding, ddp.shards) == (Sharding.NONE, 1)
 
 
+def test_what_strategies_say_of_themselves() -> None:
+    def step(strategy: str, **setup: str) -> Step:
+        found = step_of_run(set_up(strategy, **setup), on_device=False)
+        assert isinstance(found, Step)
+        return found
+
+    assert not step("ddp", gradient_as_bucket_view="no").bucket_views
+    zero = step("zero1")
+    assert (zero.sharding, zero.shards, zero.in_buckets) == (Sharding.OPTIMIZER, 2, True)
+    assert step("fsdp1").flat == FlatUnits()
+    kept = step("fsdp1", sharding="shard_grad_op", backward_prefetch="post", forward_prefetch="yes")
+    assert kept.flat == FlatUnits(keeps=True, backward_prefetch="post", forward_prefetch=True)
+    flat = step("fsdp1-no_shard", sharding="no_shard", use_orig_params="no")
+    assert (flat.flat, flat.shards, flat.in_buckets) == (FlatUnits(padded=False), 1, False)
+    assert step("fsdp2").flat is None
+
+
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
@@ -81,6 +105,8 @@ def test_what_a_manifest_says_was_trained() -> None:
         (replace(manifest(), trainer={}), "no run of the bundled trainer"),
         (replace(manifest(), strategy="zero3"), "a step of zero3 is not modelled"),
         (replace(manifest(), mesh={"dp": 1, "tp": 2}), "other than data parallelism"),
+        (set_up("ddp", comm_hook="fp16"), "communication hooks"),
+        (set_up("ddp", find_unused_parameters="yes"), "unused parameters"),
     ],
 )
 def test_what_is_not_modelled_is_said(given: Manifest | None, reason: str) -> None:
@@ -152,6 +178,19 @@ def test_what_model_and_optimizer_hold() -> None:
     found = held(model, optimizer, batch)
     steps = 4 * len(list(model.parameters()))  # Adam counts the steps of each in a tensor of its own
     assert found == HeldRecord(size, size, 2 * size + steps, batch=2 * 9 * 8)
+
+
+def test_what_deepspeed_keeps_beside_model_and_optimizer() -> None:
+    model = torch.nn.Linear(4, 4, bias=False)
+    partition = torch.zeros(8)
+
+    class Engine(torch.optim.SGD):
+        def flat(self) -> list[object]:
+            """A flat partition with a view of it, what the model has anyway, and an empty bucket beside a full one."""
+            own = {"fp32": [partition], "views": (partition[:4],), "fp16": list(model.parameters()), "stage": 1}
+            return [own, [None, torch.zeros(100)]]
+
+    assert held(model, Engine(model.parameters())) == HeldRecord(64, 0, 32 + 400)
 
 
 def test_views_of_one_bucket_count_as_the_bucket() -> None:

@@ -9,10 +9,20 @@ from msgspec.structs import replace
 
 from diag.plan.account import Account, Part
 from diag.plan.decoder_ops import Kernels
+from diag.plan.flat_units import Flat, FlatUnits
 from diag.plan.gathering import Sharded, Whole
 from diag.plan.recipe import RECIPES
 from diag.plan.shape import PRESETS, Shape
-from diag.plan.step_memory import Step, modelled, operations, step_peak, unit_sizes, walk
+from diag.plan.step_memory import (
+    LINEAR_AND_HEAD,
+    Step,
+    modelled,
+    operations,
+    states_of,
+    step_peak,
+    unit_sizes,
+    walk,
+)
 from diag.states import Sharding
 
 FP32 = RECIPES["fp32"]
@@ -43,6 +53,26 @@ CASES = [
     Case("reduced each", replace(STEP, micro_batches=3, reduce_each=True)),
     Case("ddp, micro-batches", replace(STEP, sharding=Sharding.NONE, shards=1, micro_batches=2)),
     Case("alone", replace(STEP, shards=1)),
+    Case("ddp, copies", replace(STEP, sharding=Sharding.NONE, shards=1, micro_batches=3, bucket_views=False)),
+    Case("zero 1", replace(STEP, sharding=Sharding.OPTIMIZER)),
+    Case("logits dropped", replace(STEP, keeps_logits=False)),
+    *(
+        Case(f"flat, {name}", replace(STEP, **{"flat": FlatUnits(), **fields}))  # type: ignore[arg-type]
+        for name, fields in {
+            "block": {},
+            "root": {"wrap": "root"},
+            "linear": {"wrap": LINEAR_AND_HEAD, "flat": FlatUnits(forward_prefetch=True)},
+            "kept": {"flat": FlatUnits(keeps=True), "micro_batches": 2},
+            "ahead": {"flat": FlatUnits(forward_prefetch=True, backward_prefetch="post")},
+            "not padded": {"flat": FlatUnits(backward_prefetch="none", padded=False)},
+            "not sharded": {"sharding": Sharding.NONE, "shards": 1},
+            "not sharded, 16 bits": {"sharding": Sharding.NONE, "shards": 1, "recipe": RECIPES["fsdp-mixed"]},
+            "micro-batches": {"micro_batches": 3},
+            "reduced each": {"micro_batches": 3, "reduce_each": True},
+            "recomputed": {"recompute": True},
+            "16 bits": {"recipe": RECIPES["fsdp-mixed"]},
+        }.items()
+    ),
     Case("16 bits", replace(STEP, recipe=RECIPES["fsdp-mixed"], gloo=False, kernels=Kernels())),
     Case("tied", replace(STEP, shape=Shape("t", 2, 64, 4, 4, 16, 192, 264, tied=True))),
     Case("no gate, shared keys", replace(STEP, shape=Shape("g", 2, 64, 4, 2, 16, 192, 264, gated=False))),
@@ -51,13 +81,17 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_after_a_step_only_what_stays_is_left(case: Case) -> None:
-    account = Account()
-    walk(case.step, account)
+    account, step = Account(), case.step
+    walk(step, account)
+    states = states_of(step)
     assert account.live == {
-        Part.PARAMETERS: -(-4 * case.step.shape.parameters // case.step.shards),
-        Part.OPTIMIZER: -(-8 * case.step.shape.parameters // case.step.shards),
-        **({Part.GRADIENTS: 4 * case.step.shape.parameters} if case.step.sharding == Sharding.NONE else {}),
+        Part.PARAMETERS: states.parameters,
+        Part.OPTIMIZER: states.optimizer,
+        **({Part.GRADIENTS: 4 * step.shape.parameters} if step.in_buckets else {}),
     }
+    cut = step.shards if step.sharding == Sharding.PARAMETERS else 1
+    assert states.parameters == 4 * step.shape.parameters // cut
+    assert states.optimizer == pytest.approx(8 * step.shape.parameters / step.shards, rel=0.01)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -70,11 +104,11 @@ def test_the_peak_is_the_sum_of_its_parts(case: Case) -> None:
     assert more.bytes > peak.bytes
 
 
-@pytest.mark.parametrize("wrap", ["block", "2", "root", "linear"])
+@pytest.mark.parametrize("wrap", ["block", "2", "root", "linear", LINEAR_AND_HEAD])
 def test_units_are_the_whole_model(wrap: str) -> None:
     sizes = unit_sizes(operations(replace(STEP, wrap=wrap)), wrap)
     assert sum(sizes.values()) == SHAPE.parameters
-    assert len(sizes) == {"block": 5, "2": 3, "root": 1, "linear": 1 + 4 * 7}[wrap]
+    assert len(sizes) == {"block": 5, "2": 3, "root": 1, "linear": 1 + 4 * 7, LINEAR_AND_HEAD: 2 + 4 * 7}[wrap]
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -90,6 +124,9 @@ def test_settings_that_cost_memory() -> None:
     assert step_peak(replace(STEP, shards=8)).bytes < plain
     wraps = [step_peak(replace(large, wrap=wrap)).bytes for wrap in ("linear", "block", "3", "root")]
     assert wraps == sorted(wraps)
+    assert step_peak(replace(STEP, keeps_logits=False)).bytes < plain
+    flat = replace(STEP, flat=FlatUnits())
+    assert step_peak(replace(flat, flat=FlatUnits(keeps=True))).bytes > step_peak(flat).bytes
     # Accumulated gradients are whole.
     assert step_peak(replace(STEP, micro_batches=2)).bytes > plain
 
@@ -177,6 +214,122 @@ def test_ddp_copies_each_gradient_into_its_bucket() -> None:
     assert account.live == {Part.GRADIENTS: 1000, Part.BUFFERS: 200}
     buckets.gradient(0, 50, True)
     assert account.live == {Part.GRADIENTS: 1000}
+
+
+def test_gradients_beside_their_buckets_stay_until_the_optimizer_is_done() -> None:
+    account = Account()
+    buckets = Whole(account, FP32, 400, views=False)
+    for _ in range(2):
+        buckets.gradient(0, 100, True)
+    assert (account.live, account.peak.bytes) == ({Part.GRADIENTS: 400, Part.BUFFERS: 400}, 1200)
+    buckets.clear()
+    assert account.live == {Part.GRADIENTS: 400}
+
+
+def test_parameters_are_dealt_out_whole() -> None:
+    """Table and head of 64 x 1,000 each, which are more than a third of all."""
+    shape = replace(SHAPE, layers=1, vocab=1_000)
+    step = replace(STEP, shape=shape, sharding=Sharding.OPTIMIZER, shards=3)
+    assert shape.parameters < 3 * 64_000
+    assert states_of(step).optimizer == 8 * 64_000
+    assert states_of(replace(step, shards=1)).optimizer == 8 * shape.parameters
+
+
+# -- flat units by hand ------------------------------------------------------------------------------------------------
+
+
+def flat(account: Account, shards: int = 2, gloo: bool = False, **how: object) -> Flat:
+    return Flat(account, FP32, shards, {0: 10, 1: 100, 2: 100}, FlatUnits(**how), gloo=gloo)  # type: ignore[arg-type]
+
+
+def forward(units: Flat) -> None:
+    units.begin_forward()
+    for unit in (1, 2):
+        units.enter(unit)
+        units.leave(unit)
+    units.end_forward()
+
+
+@pytest.mark.parametrize(
+    ("how", "most", "left"),
+    [
+        ({}, 40 + 400, 40),
+        ({"forward_prefetch": True}, 40 + 400 + 400, 40),
+        ({"keeps": True}, 40 + 400 + 400, 840),
+        ({"gloo": True}, 40 + 400 + 400, 40),
+        ({"shards": 1}, 0, 0),
+    ],
+)
+def test_a_flat_unit_is_gathered_where_it_is_used(how: dict[str, object], most: int, left: int) -> None:
+    account = Account()
+    forward(flat(account, **how))  # type: ignore[arg-type]
+    assert (account.peak.bytes, sum(account.live.values())) == (most, left)
+
+
+@pytest.mark.parametrize(("prefetch", "beside", "after"), [("pre", 400, 400), ("post", 0, 400), ("none", 0, 0)])
+def test_gradients_are_joined_before_they_are_reduced(prefetch: str, beside: int, after: int) -> None:
+    account = Account()
+    units = flat(account, backward_prefetch=prefetch)
+    forward(units)
+    units.begin_backward()
+    units.enter_backward(2)
+    for part in (60, 40):
+        units.gradient(2, part, True)
+    assert account.live == {Part.GATHERED: 40 + 400 + beside, Part.BUFFERS: 400}
+    units.leave_backward(2, True)
+    assert account.peak.bytes == 40 + 400 + beside + 800  # both the single ones and the flat one
+    assert account.live == {Part.GATHERED: 40 + after, Part.GRADIENTS: 200}
+    units.enter_backward(1)
+    units.gradient(1, 100, True)
+    units.leave_backward(1, True)
+    units.gradient(0, 10, True)
+    units.end_backward(True)
+    assert account.live == {Part.GRADIENTS: 420}
+    units.clear()
+    assert account.live == {}
+
+
+def test_a_unit_gathered_ahead_is_reduced_after_the_backward_of_the_one_before() -> None:
+    account = Account()
+    units = flat(account, forward_prefetch=True)
+    forward(units)
+    units.begin_backward()
+    for unit, reduced in ((2, 0), (1, 200)):
+        units.enter_backward(unit)
+        units.gradient(unit, 100, True)
+        units.leave_backward(unit, True)
+        assert account.live.get(Part.GRADIENTS, 0) == reduced
+    units.gradient(0, 10, True)
+    units.end_backward(True)
+    assert account.live == {Part.GRADIENTS: 420}
+
+
+def test_a_flat_gradient_without_padding_is_copied_to_be_reduced() -> None:
+    """Of 100 elements over 3 ranks; of gloo the reduction works on a copy, too."""
+    peaks = {}
+    for padded in (True, False):
+        account = Account()
+        units = flat(account, shards=3, gloo=True, padded=padded, backward_prefetch="none")
+        units.begin_forward()
+        units.gradient(1, 100, True)
+        units.leave_backward(1, True)
+        peaks[padded] = account.peak.bytes
+        assert account.live == {Part.GATHERED: 48, Part.GRADIENTS: 136}  # of the root 4 x 3, a third of 102
+    reducing = 48 + 400 + 136 + 408
+    assert peaks == {True: reducing, False: reducing + 408}
+
+
+def test_unsharded_flat_gradients_stay_where_they_are() -> None:
+    account = Account()
+    units = flat(account, shards=1)
+    for reduce in (False, True):
+        forward(units)
+        for unit in (2, 1):
+            units.gradient(unit, 100, reduce)
+            units.leave_backward(unit, reduce)
+        units.end_backward(reduce)
+        assert account.live == {Part.GRADIENTS if reduce else Part.BUFFERS: 800}
+    assert account.peak.bytes == 800 + 800  # the second micro-batch's, single and joined
 
 
 def test_a_large_model_on_gpus() -> None:

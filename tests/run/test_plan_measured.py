@@ -26,6 +26,8 @@ def compared(run: Path) -> dict[str, dict[str, Any]]:
     "arguments",
     [
         pytest.param(["--strategy", "ddp"], id="ddp"),
+        pytest.param(["--strategy", "zero1"], id="zero1"),
+        pytest.param(["--strategy", "fsdp1"], id="fsdp1"),
         pytest.param(["--strategy", "fsdp2"], id="block"),
         pytest.param(["--strategy", "fsdp2", "--wrap", "root"], id="root"),
         pytest.param(["--strategy", "fsdp2", "--activation-checkpointing"], id="recomputed"),

@@ -25,6 +25,12 @@ class EngineOptimizer(Optimizer):
         super().__init__(list(engine.module.parameters()), {})
         self.param_groups = engine.optimizer.param_groups  # a schedule sets the learning rate there
 
+    def flat(self) -> list[Any]:
+        """Where the engine's ZeRO optimizer keeps tensors from one step to the next: its flat partitions of parameters
+        and gradients, in which neither the model nor PyTorch's optimizer has a part, and the buckets of stage 3."""
+        own = vars(self.engine.optimizer)
+        return [own, [getattr(bucket, "buffer", None) for bucket in own.get("ipg_buckets", {}).values()]]
+
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         assert closure is None
         self.engine.step()
