@@ -1,5 +1,5 @@
-"""One daemon thread a rank: the heartbeat file, and NVML samples, about once a second; and the launcher's requests,
-which it answers while the training's own thread hangs."""
+"""One daemon thread a rank: the heartbeat file, and NVML samples, about once a second; the launcher's requests, which
+it answers while the training's own thread hangs; and requests for profiler windows, which it hands on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,32 @@ from pathlib import Path
 from .files import Complaints, LineFile, encode, replace_file
 from .layout import RankLayout
 from .nvml import NvmlSampler
-from .records import Heartbeat
+from .records import Heartbeat, TraceAsked
+
+
+class TraceRequests:
+    """Hands each new request for a profiler window to ``take``, if it asks this rank."""
+
+    def __init__(self, path: Path, rank: int, take: Callable[[TraceAsked], object]) -> None:
+        self._path = path
+        self._rank = rank
+        self._take = take
+        self._written_ns = 0
+
+    def look(self) -> None:
+        """One call of the system where there is nothing new."""
+        try:
+            written_ns = self._path.stat().st_mtime_ns
+            if written_ns == self._written_ns:
+                return
+            told = json.loads(self._path.read_bytes())
+            asked = TraceAsked(int(told["number"]), int(told["first_step"]), int(told["count"]), told.get("ranks"))
+            mine = asked.ranks is None or self._rank in asked.ranks
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+        self._written_ns = written_ns
+        if mine and asked.count > 0:
+            self._take(asked)
 
 
 class Background:
@@ -27,7 +52,9 @@ class Background:
         complaints: Complaints,
         asked: Path | None = None,
         answer: Callable[[], object] | None = None,
+        traces: TraceRequests | None = None,
     ) -> None:
+        self._traces = traces
         self._asked = asked
         self._asked_ns = 0  # when the request that was answered last was written
         self._answer = answer
@@ -68,6 +95,8 @@ class Background:
     def _run(self) -> None:
         while True:
             self._look_for_requests()
+            if self._traces is not None:
+                self._traces.look()
             self.beat()
             if self._nvml is not None:
                 self._device_file.write(self._nvml.sample())

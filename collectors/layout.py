@@ -5,6 +5,7 @@ Everything a run leaves behind lies under one folder, written by the training pr
     <run>/manifest.json                    what was run: see ``diag.collectors.records.Manifest``
     <run>/ranks/00017/rank.json            who this rank is: host, pid, device, clock anchor
     <run>/ranks/00017/steps.jsonl          one line a step
+    <run>/ranks/00017/summary.jsonl        one line every 50 steps: what of them the verdict over all ranks needs
     <run>/ranks/00017/device_steps.jsonl   one line a step, on the device's clock (CUDA only)
     <run>/ranks/00017/collectives.jsonl    one line a step, one row a collective
     <run>/ranks/00017/checkpoints.jsonl    one line a checkpoint: what it cost
@@ -17,6 +18,7 @@ Everything a run leaves behind lies under one folder, written by the training pr
     <run>/ranks/00017/py-spy.txt           the same as py-spy sees it, where it may
     <run>/ranks/00017/flight_recorder17    PyTorch's own dump; flight_recorder_asked_17 is one that we asked for
     <run>/asked.json                       the launcher asks every rank for stacks, dump and a last heartbeat
+    <run>/trace_asked.json                 `diag trace` asks some ranks for a profiler window
     <run>/exits.json                       how the processes ended, where not all ended well
     <run>/nvidia-smi-<host>.txt            the driver's view of the GPUs during a hang
     <run>/hang.json                        the triage of a run that hung or crashed
@@ -26,6 +28,7 @@ Everything a run leaves behind lies under one folder, written by the training pr
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +52,10 @@ class RankLayout:
     @property
     def steps(self) -> Path:
         return self.folder / "steps.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        return self.folder / "summary.jsonl"
 
     @property
     def device_steps(self) -> Path:
@@ -110,8 +117,12 @@ class RankLayout:
 
     def traces(self) -> list[Path]:
         """The profiler windows of this rank, by first step."""
-        found = [(int(m.group(1)), p) for p in self.folder.glob("trace-step*") if (m := _TRACE_NAME.search(p.name))]
-        return [path for _, path in sorted(found)]
+        try:
+            names = os.listdir(self.folder)  # noqa: PTH208  (ten times faster, which ten thousand ranks notice)
+        except OSError:
+            return []
+        found = [(int(match.group(1)), name) for name in names if (match := _TRACE_NAME.match(name))]
+        return [self.folder / name for _, name in sorted(found)]
 
 
 @dataclass(frozen=True)
@@ -139,6 +150,11 @@ class RunLayout:
         return self.root / "asked.json"
 
     @property
+    def trace_asked(self) -> Path:
+        """A request for a profiler window; see ``records.TraceAsked``."""
+        return self.root / "trace_asked.json"
+
+    @property
     def exits(self) -> Path:
         return self.root / "exits.json"
 
@@ -160,8 +176,10 @@ class RunLayout:
         """Every rank that left a folder, in order of rank."""
         if not self.ranks_folder.is_dir():
             return {}
-        found = [p for p in self.ranks_folder.iterdir() if p.is_dir() and _RANK_NAME.match(p.name)]
-        return {int(p.name): RankLayout(p) for p in sorted(found, key=lambda p: int(p.name))}
+        with os.scandir(self.ranks_folder) as entries:  # which asks for no file's status: there may be thousands
+            found = [entry.name for entry in entries if entry.is_dir() and _RANK_NAME.match(entry.name)]
+        folder = self.ranks_folder
+        return {int(name): RankLayout(folder / name) for name in sorted(found, key=int)}
 
     def is_run(self) -> bool:
         return self.manifest.is_file() or self.ranks_folder.is_dir()

@@ -19,6 +19,8 @@ BACKWARD = "backward"
 OPTIMIZER = "optimizer"
 CHECKPOINT = "checkpoint"
 PHASES = (DATA, H2D, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT)
+REST = "rest"  # of a step: between the phases
+STAGES = (*PHASES, REST)
 
 # A phase that some trainings announce beside those: it tells a slow evaluation from a hang.
 EVALUATION = "evaluation"
@@ -30,6 +32,10 @@ FAILED = "failed: "
 HANG = "hang"  # the training stands still
 CRASH = "crash"  # a process has failed, the others still live
 
+# Heartbeat.trace_answer
+TRACE_PENDING = "pending"
+TRACE_RECORDED = "recorded"
+
 # Names of the ranges that the collectors put into a profiler window: "diag.step#12", "diag.data", ...
 STEP_RANGE = "diag.step#"
 PHASE_RANGE = "diag."
@@ -38,6 +44,12 @@ PHASE_RANGE = "diag."
 P2P_PREFIX = "p2p "
 SEND = "send"
 RECV = "recv"
+
+# Columns of a SummaryLine beside the phases and REST, which say how long the rank worked in them.
+BEGIN = "begin"  # since the begin of the step before
+STEP = "step"
+STILL = ".still"  # behind a stage: how long the rank stood still for collectives in it
+TOKENS = "tokens"
 
 # StepRecord.window
 WINDOW_NONE = ""
@@ -135,6 +147,28 @@ class StepRecord:
 
 
 @dataclass(slots=True)
+class SummaryLine:
+    """A line of summary.jsonl: ``count`` steps of one rank, one after the other, in kilobytes. It stands by itself, so
+    that a reader of very many ranks opens one file of each.
+
+    ``values``: of each of the ``columns``, one after the other, one value a step, in whole microseconds but for TOKENS:
+    base64 of unsigned 32-bit integers, the lowest byte first. A column of nothing but zeros is left out. The stages of
+    a step (the phases and REST, and the same with STILL) add up to it but for the microsecond that each is rounded by,
+    and for waiting for a peer's message. Micro-batches are added up.
+    """
+
+    identity: RankRecord
+    first: int  # number of the first step
+    count: int
+    begin_ns: int  # of the first step
+    columns: list[str]
+    values: str
+    waits: int = 0  # how often a thread of the training stood still for a collective; 0: not recorded, or on a device
+    marked: dict[str, list[int]] = field(default_factory=dict)  # StepRecord.window, or EVALUATION: steps
+    memory: MemoryRecord | None = None  # the highest of the steps
+
+
+@dataclass(slots=True)
 class DeviceStepRecord:
     """A line of device_steps.jsonl: the same step on the device's own clock, from CUDA events.
 
@@ -208,6 +242,9 @@ class Manifest:
     injected: list[str] = field(default_factory=list)  # planted faults; the analyser never reads this
     resumed_from: str = ""  # the checkpoint that the run went on from
     exit_code: int | None = None  # None: still running, or the launcher itself was killed
+    windows: list[TraceAsked] = field(
+        default_factory=list
+    )  # that were asked for, by whom and why; not the scheduled one
     hang: dict[str, Any] = field(default_factory=dict)  # of a run that was ended as hung: since when, and its verdict
     schema_version: int = SCHEMA_VERSION
 
@@ -219,6 +256,19 @@ class Asked:
     number: int
     why: str
     unix_ns: int
+
+
+@dataclass(slots=True)
+class TraceAsked:
+    """trace_asked.json: a profiler window that somebody wants of a running job, and an entry of ``Manifest.windows``.
+    ``number`` counts the requests of a run from 1."""
+
+    number: int
+    first_step: int  # recorded; the profiler warms up in the step before
+    count: int
+    ranks: list[int] | None = None  # None: all
+    why: str = ""
+    unix_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -246,6 +296,8 @@ class Heartbeat:
     errors: list[str] = field(default_factory=list)  # collectors that switched themselves off, and why
     steps: int = 0  # that this process has finished
     phase_since_ns: int = 0  # when the phase began; 0: not told
+    trace_number: int = 0  # of the request for a profiler window that this rank read last, if it was asked
+    trace_answer: str = ""  # TRACE_PENDING, TRACE_RECORDED, or why there is no such window
     failed_in: str = ""  # the phase in which the training raised; ``phase`` then names the exception
     # Of process groups, by PyTorch's own number: the last collective enqueued and the last completed, as the Flight
     # Recorder counts them, those included that are called in C++. Only while the process stands still.

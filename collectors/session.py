@@ -30,7 +30,7 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 
-from .background import Background
+from .background import Background, TraceRequests
 from .collectives import CollectiveTimer
 from .device_clock import DeviceClock, Mark
 from .dumps import Stacks, recorder_status, write_flight_recorder
@@ -48,12 +48,14 @@ from .records import (
     WINDOW_ACTIVE,
     CheckpointRecord,
     CollectiveLine,
+    CollectiveRow,
     Heartbeat,
     PhaseRow,
     StepRecord,
 )
 from .run_queue import RunQueue
 from .settings import CollectorSettings, run_dir_from, settings_from
+from .summary import StepSummary
 from .window import TraceWindows
 
 _LEAST_GC_PAUSE_NS = 200_000  # the youngest generation is collected in microseconds, many times a step
@@ -71,7 +73,7 @@ class Collector(AbstractContextManager["Collector"]):
         self._rank = rank
         self._complaints = Complaints(rank)
         budget = Budget(settings.byte_budget)
-        self._steps_file, self._device_steps_file, self._collectives_file, self._device_file, self._saved_file = (
+        self._files = tuple(
             LineFile(path, budget, self._complaints)
             for path in (
                 self._layout.steps,
@@ -79,8 +81,14 @@ class Collector(AbstractContextManager["Collector"]):
                 self._layout.collectives,
                 self._layout.device,
                 self._layout.checkpoints,
+                self._layout.summary,
             )
         )
+        self._steps_file, self._device_steps_file, self._collectives_file, self._device_file, self._saved_file = (
+            self._files[:5]
+        )
+        self._identity = identify(self._device)
+        self._summary = StepSummary(self._files[5], self._identity, settings.summary_steps)
         on_device = self._device.type == "cuda"
         self._clock = DeviceClock(_cuda_event) if on_device else None
         self._timer = CollectiveTimer(settings.max_collectives_per_step, self._clock)
@@ -99,6 +107,7 @@ class Collector(AbstractContextManager["Collector"]):
             self._complaints,
             self._run.asked,
             self._dump,
+            TraceRequests(self._run.trace_asked, rank, self._windows.ask),
         )
         self._stacks = Stacks()
         self._standstill: tuple[object, ...] = ()  # what the last heartbeat said
@@ -127,10 +136,9 @@ class Collector(AbstractContextManager["Collector"]):
     # -- life ------------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        identity = identify(self._device)
-        identity.stack_signal = self._stacks.install(self._layout.stacks, self._complaints)
+        self._identity.stack_signal = self._stacks.install(self._layout.stacks, self._complaints)
         try:
-            replace_file(self._layout.identity, encode(identity))
+            replace_file(self._layout.identity, encode(self._identity))
         except OSError as error:
             self._complaints.add("rank.json could not be written", error)
         if self._settings.collectives and dist.is_available() and dist.is_initialized():
@@ -153,7 +161,8 @@ class Collector(AbstractContextManager["Collector"]):
             self._failed_in, self._phase = self._phase, f"{FAILED}{kind.__name__}"
             self._phase_since_ns = time.monotonic_ns()
             self._dump()
-        self._write_collectives(everything=True)
+        rows = self._write_collectives(everything=True)
+        self._guarded(lambda: self._summary.close(rows))
         self._write_device_steps()
         self._background.stop()
         # What was asked for in a doubt that passed is no evidence of anything.
@@ -161,13 +170,7 @@ class Collector(AbstractContextManager["Collector"]):
         if kind is None:
             with contextlib.suppress(OSError):
                 self._layout.flight_recorder_asked(self._rank).unlink(missing_ok=True)
-        for file in (
-            self._steps_file,
-            self._device_steps_file,
-            self._collectives_file,
-            self._device_file,
-            self._saved_file,
-        ):
+        for file in self._files:
             file.close()
 
     def describe(self, **fields: Any) -> None:
@@ -244,7 +247,7 @@ class Collector(AbstractContextManager["Collector"]):
             self._clock.end_step(self._timer.take_marks(record.step))
             self._write_device_steps()
         self._steps_file.write(record)
-        self._write_collectives()
+        self._summary.add(record, self._write_collectives())
         self._index += 1
         self._phase, self._phase_since_ns = "between steps", record.end_ns
         self._ranges = False
@@ -267,12 +270,16 @@ class Collector(AbstractContextManager["Collector"]):
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def _write_collectives(self, everything: bool = False) -> None:
+    def _write_collectives(self, everything: bool = False) -> list[CollectiveRow]:
+        """Returns what was written."""
         dropped = self._timer.take_dropped()
+        written: list[CollectiveRow] = []
         for step, calls in self._timer.take(self._step, everything):
             line = CollectiveLine(step, [call.row() for call in calls], self._timer.take_groups(), dropped)
             self._collectives_file.write(line)
+            written += line.rows
             dropped = 0
+        return written
 
     def _write_device_steps(self) -> None:
         if self._clock is not None:
@@ -305,6 +312,7 @@ class Collector(AbstractContextManager["Collector"]):
         return beat
 
     def _plain_heartbeat(self) -> Heartbeat:
+        trace_number, trace_answer = self._windows.answer
         return Heartbeat(
             unix_ns=time.time_ns(),
             monotonic_ns=time.monotonic_ns(),
@@ -317,6 +325,8 @@ class Collector(AbstractContextManager["Collector"]):
             errors=list(self._complaints.messages),
             steps=self._index,
             phase_since_ns=self._phase_since_ns,
+            trace_number=trace_number,
+            trace_answer=trace_answer,
             failed_in=self._failed_in,
         )
 

@@ -24,9 +24,11 @@ class CollectorSettings:
     trace_every: int = 0  # distance between the starts of two windows; 0: one window
     trace_stacks: bool = False  # Python stacks: the one option whose cost clearly exceeds the noise
     trace_memory: bool = False
+    auto_traces: int = 3  # windows at most that the launcher asks for because something changed for the worse
     collectives: bool = True
     max_collectives_per_step: int = 4096
     nvml: bool = True
+    summary_steps: int = 50  # in one line of summary.jsonl; 0: none
     interval_s: float = 1.0  # heartbeat and NVML sampling
     byte_budget: int = 1 << 30  # of one rank, everything included
 

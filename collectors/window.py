@@ -1,4 +1,5 @@
-"""torch.profiler windows on a schedule: a few steps recorded, exported as gzip, named after their first step.
+"""torch.profiler windows: a few steps recorded, exported as gzip, named after their first step. On a schedule, and when
+somebody asks for one.
 
 Starting, stopping and exporting happen between steps, so that no step contains them; the step after a window is marked,
 because ranks leave the export at different times.
@@ -17,8 +18,18 @@ import torch
 
 from .files import Budget, Complaints
 from .layout import RankLayout
-from .records import WINDOW_ACTIVE, WINDOW_AFTER, WINDOW_NONE, WINDOW_WARMUP
+from .records import (
+    TRACE_PENDING,
+    TRACE_RECORDED,
+    WINDOW_ACTIVE,
+    WINDOW_AFTER,
+    WINDOW_NONE,
+    WINDOW_WARMUP,
+    TraceAsked,
+)
 from .settings import CollectorSettings
+
+_RECORDING = (WINDOW_WARMUP, WINDOW_ACTIVE)
 
 
 class TraceWindows:
@@ -38,14 +49,18 @@ class TraceWindows:
         self._complaints = complaints
         self._metadata = metadata
         self._on = settings.trace and settings.trace_active > 0
+        self._failed = ""  # why no window is recorded any more
         self._profiler: Any = None
         self._first_active = -1
+        self._wanted: TraceAsked | None = None  # not begun
+        self._asked: TraceAsked | None = None  # begun, and its last step is not over
+        self.answer = (0, "")  # to the last request: its number, and Heartbeat.trace_answer
 
     def state_of(self, step: int) -> str:
         """What the schedule says of a step, counted from the first step of this process."""
         settings = self._settings
         since = step - settings.trace_skip
-        if not self._on or since < 0:
+        if not self._on or self._failed or since < 0:
             return WINDOW_NONE
         length = settings.trace_warmup + settings.trace_active
         if settings.trace_every:
@@ -57,12 +72,62 @@ class TraceWindows:
         return WINDOW_AFTER if since == length else WINDOW_NONE
 
     def before_step(self, index: int, step: int) -> str:
-        """Starts a window where the schedule wants one. ``index`` counts this process's steps, ``step`` the run's."""
+        """Starts a window where somebody asked for it, or the schedule wants one. ``index`` counts the steps of this
+        process, ``step`` the run's."""
+        if (self._asked is not None or self._wanted is not None) and (state := self._before_asked(step)) != WINDOW_NONE:
+            return state
         state = self.state_of(index)
-        if state in (WINDOW_WARMUP, WINDOW_ACTIVE) and self._profiler is None:
+        # Where a window that was asked for lay over its begin, the scheduled one is left out.
+        begins = state in _RECORDING and self.state_of(index - 1) not in _RECORDING
+        if begins and self._profiler is None:
             self._first_active = step + (self._settings.trace_warmup if state == WINDOW_WARMUP else 0)
-            self._guard(self._start)
+            self._guard(lambda: self._start(self._settings.trace_active))
         return state if self._profiler is not None or state == WINDOW_AFTER else WINDOW_NONE
+
+    def ask(self, asked: TraceAsked) -> None:
+        """Takes a request up, for ``before_step`` to see to; called by another thread. The window comes at the steps
+        that were asked for, which all ranks agree on, or not at all: the answer says why."""
+        if self._failed:
+            self.answer = (asked.number, self._failed)
+        elif self._asked is not None and self._profiler is not None:
+            self.answer = (asked.number, "the window that was asked for before was being recorded")
+        else:
+            self.answer = (asked.number, TRACE_PENDING)
+            self._wanted = asked
+
+    def _before_asked(self, step: int) -> str:
+        """The state of a step that belongs to a window that was asked for; WINDOW_NONE of another."""
+        if self._asked is None and self._wanted is not None and step >= self._begin(self._wanted):
+            wanted, self._wanted = self._wanted, None
+            why_not = self._take_up(wanted, step)
+            if why_not:
+                self.answer = (wanted.number, why_not)
+        asked = self._asked
+        if asked is None:
+            return WINDOW_NONE
+        if step < asked.first_step:
+            return WINDOW_WARMUP
+        if step < asked.first_step + asked.count:
+            return WINDOW_ACTIVE
+        self._asked = None
+        return WINDOW_AFTER
+
+    def _begin(self, asked: TraceAsked) -> int:
+        """The step with which the profiler starts."""
+        return asked.first_step - self._settings.trace_warmup
+
+    def _take_up(self, asked: TraceAsked, step: int) -> str:
+        """Starts the window; why not, where it cannot be."""
+        if self._failed:
+            return self._failed
+        if step > self._begin(asked):
+            return f"step {step} had begun when the request was read"
+        if self._profiler is not None:
+            return "the scheduled window was being recorded"
+        self._first_active, self._asked = asked.first_step, asked
+        if not self._guard(lambda: self._start(asked.count)):
+            self._asked = None
+        return self._failed
 
     def after_step(self) -> None:
         """Moves the schedule on; the last active step of a window exports it."""
@@ -74,17 +139,17 @@ class TraceWindows:
         if self._profiler is not None:
             self._guard(self._profiler.stop)
             self._profiler = None
+        if self._wanted is not None:
+            self.answer = (self._wanted.number, "the training ended before")
 
-    def _start(self) -> None:
+    def _start(self, active: int) -> None:
         settings = self._settings
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         self._profiler = torch.profiler.profile(
             activities=activities,
-            schedule=torch.profiler.schedule(
-                wait=0, warmup=settings.trace_warmup, active=settings.trace_active, repeat=1
-            ),
+            schedule=torch.profiler.schedule(wait=0, warmup=settings.trace_warmup, active=active, repeat=1),
             on_trace_ready=self._export,
             record_shapes=True,
             with_stack=settings.trace_stacks,
@@ -105,6 +170,8 @@ class TraceWindows:
             _pack(plain, packed)
             if self._budget.take(packed.stat().st_size):
                 packed.replace(target)
+                if self._asked is not None:
+                    self.answer = (self._asked.number, TRACE_RECORDED)
             else:
                 self._off("byte budget used up")
         finally:
@@ -113,15 +180,20 @@ class TraceWindows:
                     leftover.unlink()
             self._profiler = None
 
-    def _guard(self, action: Callable[[], object]) -> None:
+    def _guard(self, action: Callable[[], object]) -> bool:
+        """Whether it went well."""
         try:
             action()
         except Exception as error:  # the profiler's errors have no common type, and none may end the training
             self._off(error)
+            return False
+        return True
 
     def _off(self, why: object) -> None:
-        self._on = False
+        self._failed = f"profiler windows are no longer recorded: {why}"
         self._profiler = None
+        if self._asked is not None:
+            self.answer = (self._asked.number, self._failed)
         self._complaints.add("profiler windows are no longer recorded", why)
 
 

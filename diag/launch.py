@@ -116,6 +116,7 @@ def run_trainer(layout: RunLayout, launch: Launch, options: TrainerOptions, sett
         launch,
         [sys.executable, "-u", "-m", TRAINER_MODULE],
         environment,
+        settings,
         collective_timeout_s=options.timeout_s,
     )
     # Of several nodes the one that failed has the last word.
@@ -125,7 +126,12 @@ def run_trainer(layout: RunLayout, launch: Launch, options: TrainerOptions, sett
 
 
 def _torchrun(
-    layout: RunLayout, launch: Launch, command: list[str], environment: dict[str, str], collective_timeout_s: float
+    layout: RunLayout,
+    launch: Launch,
+    command: list[str],
+    environment: dict[str, str],
+    settings: CollectorSettings,
+    collective_timeout_s: float,
 ) -> Outcome:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -133,8 +139,10 @@ def _torchrun(
 
     from diag.hang.live.monitor import Monitor
     from diag.hang.live.rules import Limits
+    from diag.hang.live.workers import workers_of
     from diag.launch_ends import before_others_end, write_exits
     from diag.launch_logs import RunLogs
+    from diag.tracing.auto import AutoTrace
 
     os.environ.update(environment)  # torchrun hands its own environment to the workers
     if launch.nproc > 1:
@@ -156,6 +164,15 @@ def _torchrun(
     if launch.hang_timeout_s:
         monitor = Monitor(layout, Limits.of(launch.hang_timeout_s, collective_timeout_s), launch.say)
         monitor.start()
+    # Of the launchers of several nodes the one with the first rank.
+    auto = AutoTrace(
+        layout,
+        settings.auto_traces,
+        settings.trace,
+        launch.say,
+        lambda: any(worker.rank == 0 for worker in workers_of(layout)),
+    )
+    auto.start()
     try:
         with before_others_end(monitor.others_die) if monitor is not None else nullcontext() as failed_first:
             elastic_launch(config, command[0])(*command[1:])
@@ -170,6 +187,7 @@ def _torchrun(
     except KeyboardInterrupt:
         return Outcome(128 + signal.SIGINT, reason="interrupted", interrupted=True)
     finally:
+        auto.stop()
         if monitor is not None:
             monitor.stop(ended_well=ended_well)
     return Outcome(ExitCode.OK)

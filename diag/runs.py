@@ -55,7 +55,9 @@ class RunState(Struct, frozen=True):
         return self.state == State.TRAINING
 
 
-class _Step(msgspec.Struct):
+class LastStep(msgspec.Struct):
+    """What of a step record tells how fast a run is."""
+
     step: int
     begin_ns: int
     end_ns: int
@@ -87,7 +89,7 @@ def state_of(path: Path, now_ns: int | None = None) -> RunState:
         return RunState(path, State.RECORDED, changed_ns, 0, None, "", None, None, None)
     manifest, ranks = read_fields(layout), layout.ranks()
     first = next(iter(ranks.values()), None)
-    steps = _last_steps(first.steps) if first is not None else []
+    steps = last_steps(first.steps) if first is not None else []
     alive_ns = max([changed_ns, *(_changed_ns(rank.heartbeat) for rank in ranks.values())])
     now_ns = time.time_ns() if now_ns is None else now_ns
     exit_code = _whole(manifest.get("exit_code"))
@@ -148,7 +150,8 @@ def _state(manifest: dict[str, Any], exit_code: int | None, silent_ns: int) -> S
     return State.TRAINING if silent_ns < SILENT_S * 1e9 else State.STOPPED
 
 
-def _last_steps(file: Path) -> list[_Step]:
+def last_steps(file: Path) -> list[LastStep]:
+    """The last twenty of a steps.jsonl, read from its end; none where it cannot be read."""
     try:
         with file.open("rb") as lines:
             lines.seek(max(0, lines.seek(0, os.SEEK_END) - _TAIL_BYTES))
@@ -158,7 +161,7 @@ def _last_steps(file: Path) -> list[_Step]:
     found = []
     for line in tail[-1 - _LAST_STEPS :]:  # the last one is being written, or empty
         try:
-            found.append(msgspec.json.decode(line, type=_Step))
+            found.append(msgspec.json.decode(line, type=LastStep))
         except msgspec.DecodeError:
             continue
     return found

@@ -28,6 +28,7 @@ from diag.collectors.records import (
     RankRecord,
     StepRecord,
 )
+from diag.collectors.summary import StepSummary
 from diag.ingest.run import RankTables, Tables
 from tests.copies import replace
 
@@ -184,10 +185,13 @@ def write_run(tables: Tables, folder: Path) -> RunLayout:
         assert own.identity is not None
         replace_file(files.identity, encode(own.identity))
         steps, lines = (LineFile(p, Budget(1 << 30), complaints) for p in (files.steps, files.collectives))
+        summary = StepSummary(LineFile(files.summary, Budget(1 << 30), complaints), own.identity, 50)
         for record in own.steps:
             steps.write(record)
             rows = [row for row in own.rows if record.begin_ns <= row.start_ns < record.end_ns]
             lines.write(CollectiveLine(record.step, rows, own.groups if record.step == 0 else {}))
+            summary.add(record, rows)
+        summary.close()
         steps.close()
         lines.close()
     return layout

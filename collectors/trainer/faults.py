@@ -28,12 +28,13 @@ class FaultKind:
 _ON_ALL = Key("rank", RANKS, ALL_RANKS, "the rank it strikes, or all")
 _ON_ZERO = Key("rank", RANK, "0", "the rank it strikes")
 _ON_GIVEN = Key("rank", RANK, None, "the rank it strikes")
+_FROM = Key("from", INTEGER, "0", "the first step it strikes in")
 _AT_STEP = Key("step", INTEGER, None, "the step it strikes in, counted from 0")
 
 _KINDS = (
     FaultKind("slow-loader", "the dataset takes longer for a batch, inside the loader's process", (
         Key("ms", NUMBER, "300", "added to a batch, milliseconds"), _ON_ALL,
-        Key("every", INTEGER, "1", "only every n-th batch", least=1),
+        Key("every", INTEGER, "1", "only every n-th batch", least=1), _FROM,
     )),
     FaultKind("slow-wire", "collectives complete later than they did, as on a slow network", (
         Key("ms", NUMBER, "20", "latency added to a collective, milliseconds"),
@@ -42,7 +43,7 @@ _KINDS = (
     FaultKind("straggler", "one rank computes longer than the others", (
         _ON_ZERO, Key("ms", NUMBER, "200", "added to a micro-batch, milliseconds"),
         Key("phase", CHOICE, "forward", "where it is slow", ("forward", "backward")),
-        Key("rotate", CHOICE, "no", "move to the next rank after every step", ("no", "yes")),
+        Key("rotate", CHOICE, "no", "move to the next rank after every step", ("no", "yes")), _FROM,
     )),
     FaultKind("slow-device", "every block takes longer, as on a slower device, and leaves the cores free", (
         Key("ms", NUMBER, "20", "added to a block's forward, milliseconds; twice that to its backward"), _ON_ALL,

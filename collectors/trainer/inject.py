@@ -39,7 +39,8 @@ class FaultyDataset(Dataset[Tensor]):
     def __getitem__(self, request: BatchRequest) -> Tensor:
         for fault in self.faults:
             if fault.name == "slow-loader":
-                if (request.number + 1) % fault.integer("every") == 0:
+                begun = request.number >= fault.integer("from") * self.micro_batches
+                if begun and (request.number + 1) % fault.integer("every") == 0:
                     time.sleep(fault.number("ms") / 1e3)
             elif request.number == fault.integer("step") * self.micro_batches:
                 sleep_while_parent_lives(fault.number("seconds"))
@@ -160,7 +161,7 @@ class Injector:
         seconds = fault.number("ms") / 1e3
 
         def forward(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
-            if not self._its_turn(fault):
+            if self.step < fault.integer("from") or not self._its_turn(fault):
                 return
             if fault.text("phase") == "forward":
                 time.sleep(seconds)

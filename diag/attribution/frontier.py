@@ -1,9 +1,10 @@
 """Stage frontiers: which stage of the step, and which rank in it, holds the run up, from durations alone.
 
 After StageFrontier (arXiv 2606.06751; science.md 2.6). With E the time that a rank has spent of its step when it
-leaves stage k, the frontier is F_k = max over the ranks of E; its increments partition the step. Nothing is compared
-but durations, so no clock has to be aligned and no collective matched. A rank that begins a step later than it usually
-does, by its own clock against the others' own, is that much late from the start (``_head_starts``).
+leaves stage k, the frontier is F_k = max over the ranks of E; its increments partition the step. The last stage, REST,
+is what lies between the phases, and waiting that no transfer explains. Nothing is compared but durations, so no clock
+has to be aligned and no collective matched. A rank that begins a step later than it usually does, by its own clock
+against the others' own, is that much late from the start (``head_starts``).
 
 Two things keep waiting from being blamed. Where the records say how long a rank stood still for collectives, that time
 is left out of E, and what of it even the rank that waited least had is communication. And a rank is late by how far
@@ -21,16 +22,14 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from diag.collectors.records import PHASES, CollectiveRow, PhaseRow, StepRecord
+from diag.collectors.records import PHASES, REST, STAGES, CollectiveRow, PhaseRow, StepRecord
 from diag.ingest.run import RankTables
 
 from . import intervals as iv
 from .others import median_of_others
 from .records import blocked, is_p2p
 
-REST = "rest"  # between the phases, and waiting that no transfer explains
-STAGES = (*PHASES, REST)
-
+_ROWS = 1024  # at a time: each value is copied once for each window that it is in
 _USUAL = 20  # steps around one that say what is usual: clocks gain microseconds on each other in them
 
 Times = npt.NDArray[np.int64]
@@ -89,18 +88,18 @@ def frontier(
     late = np.zeros((len(STAGES), count, len(names)), dtype=np.int64)
     dur, communication = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     ahead = _head_starts(records)
-    alike = _alike(names, stages or {})
+    peers = alike(names, stages or {})
     for i, number in enumerate(numbers):
         members = [records[rank][number] for rank in names]
         passed, edges = _edges(members, clocks)
         begun = ahead[number]
         edges += begun[:, None]
         front = np.maximum.accumulate(np.concatenate(([begun.max()], edges.max(axis=0))))
-        behind = _behind(np.concatenate((begun[:, None], edges), axis=1), alike)
+        later = behind(np.concatenate((begun[:, None], edges), axis=1), peers)
         for k, stage in enumerate(passed):
             increment[stage, i] += front[k + 1] - front[k]
             leader[stage, i] = names[int(edges[:, k].argmax())]
-            late[stage, i] += np.maximum(behind[:, k + 1] - behind[:, k], 0)
+            late[stage, i] += np.maximum(later[:, k + 1] - later[:, k], 0)
         whole = np.array([record.end_ns - record.begin_ns for record in members], dtype=np.int64)
         dur[i] = (begun + whole).max() - begun.max()
         still = max(0, int(dur[i] - (front[-1] - front[0])))
@@ -111,15 +110,25 @@ def frontier(
 
 
 def _head_starts(records: Mapping[int, Mapping[int, StepRecord]]) -> dict[int, Times]:
-    """For each step that all ranks have, how much later than the first each of them began it, without what it usually
-    is: what every rank's own clock is off by is in that, and of a drift all but that of a few steps."""
+    """``head_starts`` of each step that all ranks have."""
     numbers = sorted(set.intersection(*(set(own) for own in records.values())))
     begin = np.array([[own[number].begin_ns for number in numbers] for own in records.values()], dtype=np.int64)
+    return dict(zip(numbers, head_starts(begin).T, strict=True))
+
+
+def head_starts(begin: Times) -> Times:
+    """For each rank (a row) and step, how much later than the first of the ranks it began the step, without what it
+    usually is: what every rank's own clock is off by is in that, and of a drift all but that of a few steps."""
     offset = begin - begin[0]
-    wide = min(_USUAL, len(numbers) - 1) // 2
-    windows = np.lib.stride_tricks.sliding_window_view(np.pad(offset, ((0, 0), (wide, wide)), "edge"), 2 * wide + 1, 1)
-    unusual = offset - np.median(windows, axis=2).astype(np.int64)
-    return dict(zip(numbers, (unusual - unusual.min(axis=0)).T, strict=True))
+    wide = min(_USUAL, offset.shape[1] - 1) // 2
+    unusual = np.empty_like(offset)
+    for first in range(0, len(offset), _ROWS):
+        rows = offset[first : first + _ROWS]
+        padded = np.pad(rows, ((0, 0), (wide, wide)), "edge")
+        windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * wide + 1, 1)
+        unusual[first : first + _ROWS] = rows - np.median(windows, axis=2).astype(np.int64)
+    found: Times = unusual - unusual.min(axis=0)
+    return found
 
 
 class _Rank:
@@ -172,17 +181,17 @@ def _sums(record: StepRecord, phases: Sequence[PhaseRow], clock: _Rank) -> Times
     return sums
 
 
-def _alike(ranks: Sequence[int], stages: Mapping[int, int]) -> list[npt.NDArray[np.intp]]:
+def alike(ranks: Sequence[int], stages: Mapping[int, int]) -> list[npt.NDArray[np.intp]]:
     """The places of the ranks that do the same work: those of one stage of a pipeline."""
     own = np.array([stages.get(rank, -1) for rank in ranks])
     return [np.flatnonzero(own == stage) for stage in np.unique(own)]
 
 
-def _behind(edges: Times, alike: Sequence[npt.NDArray[np.intp]] | None = None) -> Times:
+def behind(edges: Times, peers: Sequence[npt.NDArray[np.intp]] | None = None) -> Times:
     """By how much each rank has spent more than the median of the others that do the same work, at each edge; 0 where
     it has not."""
     found = np.zeros_like(edges)
-    for places in alike if alike is not None else (np.arange(len(edges)),):
+    for places in peers if peers is not None else (np.arange(len(edges)),):
         found[places] = np.maximum(edges[places] - median_of_others(edges[places]), 0)
     return found
 

@@ -9,18 +9,21 @@ Values = npt.NDArray[np.int64]
 
 
 def median_of_others(values: Values) -> Values:
-    """For each row the median of all other rows, column by column, rounded down; itself where there is only one."""
+    """For each row the median of all other rows, column by column, rounded down; itself where there is only one.
+
+    In linear time: which of the middle values it is depends only on which side of them the row itself is. Where rows
+    are equal to a middle value, it does not matter which of them is left out.
+    """
     count = len(values)
     if count < 2:
         return values
-    order = np.argsort(values, axis=0, kind="stable")
-    place = np.argsort(order, axis=0, kind="stable")
-    ascending = np.take_along_axis(values, order, axis=0)
-
-    def other(index: int) -> Values:
-        """The index-th of the others: the sorted ones without the row itself."""
-        found: Values = np.take_along_axis(ascending, np.where(place > index, index, index + 1), axis=0)
+    middle = count // 2
+    kth = (middle - 1, middle, min(middle + 1, count - 1))
+    ordered = np.partition(values, sorted(set(kth)), axis=0)
+    below, at, above = (ordered[index] for index in kth)
+    if count % 2 == 0:  # an odd number of others: one of them is in the middle
+        found: Values = np.where(values > below, below, at)
         return found
-
-    found: Values = (other((count - 2) // 2) + other((count - 1) // 2)) // 2
-    return found
+    others = np.where(values > at, below + at, np.where(values < at, at + above, below + above))
+    halved: Values = others // 2
+    return halved

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from diag.cli.reading import ClusterOption, JobsOption, PathsArgument, RankOption, ranks_by_path
-from diag.errors import ExitCode
+from diag.errors import DiagError, ExitCode
 
 if TYPE_CHECKING:
     from diag.api import Result
@@ -99,6 +99,14 @@ def analyze(
     table: Annotated[
         list[TableName] | None, typer.Option(help="Print this table, too; repeatable. --json holds all of them.")
     ] = None,
+    summary: Annotated[
+        bool | None,
+        typer.Option(
+            "--summary/--no-summary",
+            help="Read the summaries that the ranks wrote of their newest steps, and nothing else; by default of a run "
+            "without traces that has more than 512 ranks.",
+        ),
+    ] = None,
     rank: RankOption = None,
     jobs: JobsOption = None,
     cluster: ClusterOption = None,
@@ -116,8 +124,13 @@ def analyze(
 
     asked = _Asked.of(cross_check, hta or [])
     with reading_progress() as progress:
-        reading = Reading(jobs=jobs, cluster=cluster, ranks=ranks_by_path(rank or []), progress=progress)
-        result = open_run(*paths, reading=reading)
+        if _by_summary(paths, summary):
+            from diag.summaries import open_summaries
+
+            result: Result = open_summaries(paths[0], progress)
+        else:
+            reading = Reading(jobs=jobs, cluster=cluster, ranks=ranks_by_path(rank or []), progress=progress)
+            result = open_run(*paths, reading=reading)
     if as_json:
         typer.echo(to_json(result, tables=True, added=asked.to_dict(result)))
     else:
@@ -130,3 +143,11 @@ def analyze(
         asked.print(result)
     save(result)
     raise typer.Exit(ExitCode.DATA_INCOMPLETE if result.coverage.incomplete else ExitCode.OK)
+
+
+def _by_summary(paths: Sequence[str], asked: bool | None) -> bool:
+    from diag.summaries import summaries_suffice
+
+    if asked and len(paths) != 1:
+        raise DiagError("--summary reads one run directory", exit_code=ExitCode.USAGE)
+    return asked if asked is not None else len(paths) == 1 and summaries_suffice(paths[0])

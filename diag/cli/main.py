@@ -15,6 +15,7 @@ from diag.cli.open import open_trace
 from diag.cli.plan import plan
 from diag.cli.report import report
 from diag.cli.run import run
+from diag.cli.trace import trace
 from diag.cli.triage import triage
 from diag.cli.tune import tune
 from diag.collectors.layout import SCHEMA_VERSION
@@ -49,6 +50,7 @@ def _options(
 app.command()(run)
 app.command()(analyze)
 app.command()(report)
+app.command()(trace)
 app.command()(triage)
 app.command()(plan)
 app.command()(dashboard)

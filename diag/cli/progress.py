@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def reading_progress() -> Iterator[Callable[[int, int, str], None] | None]:
+def reading_progress(what: str = "reading") -> Iterator[Callable[[int, int, str], None] | None]:
     """A function that is told (files read, files in all, the file), or None where standard error is no terminal."""
     if not sys.stderr.isatty():
         yield None
@@ -16,7 +16,7 @@ def reading_progress() -> Iterator[Callable[[int, int, str], None] | None]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    columns = (TextColumn("reading"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
 

@@ -185,6 +185,16 @@ def run(
             rich_help_panel=_COLLECT,
         ),
     ] = False,
+    auto_traces: Annotated[
+        int | None,
+        typer.Option(
+            help="Windows at most that are recorded because the verdict on the newest steps turns bad; by default 3, "
+            "none with --no-trace.",
+            min=0,
+            show_default=False,
+            rich_help_panel=_COLLECT,
+        ),
+    ] = None,
     collect: Annotated[
         bool, typer.Option(help="--no-collect trains without any collector.", rich_help_panel=_COLLECT)
     ] = True,
@@ -272,6 +282,7 @@ def run(
         trace=trace,
         trace_skip=trace_skip if trace_skip is not None else _skip(to_do, trace_active),
         trace_active=trace_active,
+        auto_traces=(3 * trace if auto_traces is None else auto_traces) if collect else 0,
         trace_every=trace_every,
         trace_stacks=trace_stacks,
         trace_memory=trace_memory,

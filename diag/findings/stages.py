@@ -11,8 +11,8 @@ from collections import defaultdict
 import numpy as np
 from msgspec import Struct
 
-from diag.attribution.frontier import REST, Frontier, frontier
-from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, H2D, OPTIMIZER
+from diag.attribution.frontier import Frontier, frontier
+from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, H2D, OPTIMIZER, REST
 from diag.findings.culprits import Series
 from diag.findings.noise import Noise
 from diag.findings.shares import CLASS_OF, UNEXPLAINED, Cost, Shares
@@ -54,6 +54,11 @@ def stages_of(attribution: Attribution, tables: Tables, noise: Noise) -> Stages 
     met = {collective.step for collective in attribution.collectives} & counted
     tied = attribution.comm_known if tables.on_device else len(met) >= _TIED * len(counted)
     return Stages(found, _shares(found, tables.on_device, noise), alone=not tied)
+
+
+def stages_alone(found: Frontier, on_device: bool, noise: Noise) -> Stages:
+    """The account of a run of which there is no other."""
+    return Stages(found, _shares(found, on_device, noise), alone=True)
 
 
 def disagreement(stages: Stages | None, shares: Shares) -> str:
@@ -132,10 +137,10 @@ def _shares(found: Frontier, on_device: bool, noise: Noise) -> Shares:
         late, increment = found.late(stage), found.increment(stage)
         spent = increment if cost != Cost.STRAGGLER else np.minimum(late.max(axis=1), increment)
         cost_ns[cost] = cost_ns[cost] + spent
-        for rank, own in zip(found.ranks, late.T, strict=True):
-            if own.any():
-                blame_ns[cost][rank] = blame_ns[cost][rank] + own
-                detail_ns[rank, kind, detail] = detail_ns[rank, kind, detail] + own
+        for at in np.flatnonzero(late.any(axis=0)).tolist():
+            rank, own = found.ranks[at], late[:, at]
+            blame_ns[cost][rank] = blame_ns[cost][rank] + own
+            detail_ns[rank, kind, detail] = detail_ns[rank, kind, detail] + own
     if found.communication_known:
         cost_ns[Cost.COMM] = found.communication_ns.astype(np.float64)
     return Shares(

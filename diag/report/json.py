@@ -11,10 +11,10 @@ from typing import Any
 from msgspec import to_builtins
 
 from diag.api import Result, describe_run
-from diag.attribution.frontier import STAGES
 from diag.breakdown import Breakdowns
 from diag.collectors.files import replace_file
 from diag.collectors.layout import SCHEMA_VERSION, RunLayout
+from diag.collectors.records import STAGES
 from diag.model import Finding, StepAccount
 
 _MOST_ROWS = 30  # kernels, and modules of one source

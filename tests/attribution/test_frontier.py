@@ -7,8 +7,18 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from diag.attribution.frontier import REST, STAGES, Frontier, frontier
-from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, OPTIMIZER, PhaseRow, StepRecord
+from diag.attribution.frontier import Frontier, frontier
+from diag.collectors.records import (
+    BACKWARD,
+    CHECKPOINT,
+    DATA,
+    FORWARD,
+    OPTIMIZER,
+    REST,
+    STAGES,
+    PhaseRow,
+    StepRecord,
+)
 from diag.ingest.run import RankTables
 from tests.copies import replace
 from tests.simulate import MS, Plan, simulate, without_collectives
@@ -138,11 +148,11 @@ def test_there_is_nothing_to_compare_in_one_rank_or_no_common_step() -> None:
 
 
 def test_the_median_of_the_others() -> None:
-    from diag.attribution.frontier import _behind
+    from diag.attribution.frontier import behind
 
     edges = np.random.default_rng(3).integers(0, 1000, (6, 40))
     for count in range(2, 7):
         some = edges[:count]
         for rank in range(count):
             others = np.median(np.delete(some, rank, axis=0), axis=0).astype(np.int64)
-            assert (_behind(some)[rank] == np.maximum(some[rank] - others, 0)).all()
+            assert (behind(some)[rank] == np.maximum(some[rank] - others, 0)).all()

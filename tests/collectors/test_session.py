@@ -11,12 +11,23 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from diag.attribution import records as from_records
+from diag.attribution.intervals import clip, total
 from diag.collectors.layout import RunLayout
-from diag.collectors.records import PHASES, CollectiveLine, Heartbeat, RankRecord, StepRecord
+from diag.collectors.records import (
+    PHASES,
+    STAGES,
+    STEP,
+    STILL,
+    CollectiveLine,
+    Heartbeat,
+    RankRecord,
+    StepRecord,
+)
 from diag.collectors.session import Collector
 from diag.collectors.settings import CollectorSettings
 from diag.ingest.kineto import read_trace
 from diag.ingest.lines import read_lines, read_record
+from diag.ingest.summaries import read_summaries
 from tests.ports import free_port
 
 STEPS = 6
@@ -101,6 +112,26 @@ def test_collectives_agree_across_ranks(run: tuple[RunLayout, bool]) -> None:
         assert [b for op, b, _ in seen[0] if b == gradients] == [gradients] * STEPS
     else:
         assert sum(b for _, b, _ in seen[0]) == gradients * STEPS
+
+
+def test_the_summary_is_what_the_records_say(run: tuple[RunLayout, bool]) -> None:
+    """Microsecond by microsecond, also of the waits that became known after their step."""
+    layout, _ = run
+    found = read_summaries(layout)
+    assert (found.ranks, found.numbers) == ((0, 1), tuple(range(STEPS)))
+    assert found.waits_known
+    assert found.marked == {"warmup": {3}, "active": {4}, "after": {5}}
+    for at, files in enumerate(layout.ranks().values()):
+        steps, _ = read_lines(files.steps, StepRecord)
+        lines, _ = read_lines(files.collectives, CollectiveLine)
+        waits = from_records.blocked([row for line in lines for row in line.rows])
+        still = [total(clip(waits, step.begin_ns, step.end_ns)) / 1e3 for step in steps]
+        whole = [(step.end_ns - step.begin_ns) / 1e3 for step in steps]
+        assert found.column(STEP)[at] == pytest.approx(whole, abs=1)
+        stages = sum(found.column(stage)[at].astype(int) for stage in STAGES)
+        told = sum(found.column(stage + STILL)[at].astype(int) for stage in STAGES)
+        assert told == pytest.approx(still, abs=8)
+        assert stages + told == pytest.approx(whole, abs=16)
 
 
 def test_the_window_is_a_trace_with_our_ranges(run: tuple[RunLayout, bool]) -> None:

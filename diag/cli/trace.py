@@ -1,0 +1,95 @@
+"""``diag trace``: a profiler window of a job that is running."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from diag.errors import DiagError, ExitCode
+
+if TYPE_CHECKING:
+    from diag.collectors.records import TraceAsked
+    from diag.tracing.ask import Answer
+
+
+def trace(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory of the job.")],
+    steps: Annotated[int, typer.Option(help="Steps to record.", min=1, max=100)] = 3,
+    ranks: Annotated[
+        str | None, typer.Option(metavar="RANKS", help="Of which ranks, as in 0,17-19; by default of all.")
+    ] = None,
+    ahead: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            help="How far ahead the window begins, so that every rank has read of it: by default 3 seconds; more on "
+            "storage that shows new files late.",
+        ),
+    ] = None,
+    wait: Annotated[bool, typer.Option(help="--no-wait ends as soon as the request is written.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="What was asked for, and each rank's answer.")] = False,
+) -> None:
+    """Record a torch.profiler window of a running job, on all ranks or some, at the same steps.
+
+    The ranks need their collectors, and nothing else: no restart, and no cost until they are asked. A rank that reads
+    of it too late says so, and records no other steps instead.
+
+    Exit code 0: all ranks recorded it; 4: some did not, which is said; 1: none did.
+    """
+    from diag.cli.progress import reading_progress
+    from diag.collectors.layout import RunLayout
+    from diag.tracing import ask as asking
+
+    layout = RunLayout(run)
+    asked = asking.ask(layout, steps, _numbers(ranks) if ranks is not None else None, "diag trace", ahead)
+    found: list[Answer] = []
+    if wait:
+        with reading_progress("waiting") as progress:
+            found = asking.wait(layout, asked, progress)
+    if as_json:
+        typer.echo(json.dumps(_document(asked, found)))
+    else:
+        _print(run, asked, found)
+    done = sum(answer.path is not None for answer in found)
+    if wait and done < len(found):
+        raise typer.Exit(ExitCode.DATA_INCOMPLETE if done else ExitCode.ERROR)
+
+
+def _print(run: Path, asked: TraceAsked, found: list[Answer]) -> None:
+    last = asked.first_step + asked.count - 1
+    typer.echo(f"Steps {asked.first_step} to {last}" + ("." if found else f" are asked for; {run} will have them."))
+    for answer in found:
+        if answer.path is not None:
+            typer.echo(f"rank {answer.rank}: {answer.path} ({answer.path.stat().st_size / 1e6:.1f} MB)")
+        else:
+            typer.echo(f"rank {answer.rank}: no trace: {answer.why_not}")
+    if any(answer.path is not None for answer in found):
+        typer.echo(f"Next: diag analyze {run}")
+
+
+def _document(asked: TraceAsked, found: list[Answer]) -> dict[str, object]:
+    from diag.collectors.layout import SCHEMA_VERSION
+
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "asked": {"number": asked.number, "first_step": asked.first_step, "count": asked.count, "ranks": asked.ranks},
+        "ranks": [
+            {"rank": a.rank, "path": str(a.path) if a.path is not None else None, "reason": a.why_not or None}
+            for a in found
+        ],
+    }
+
+
+def _numbers(text: str) -> list[int]:
+    """The ranks of ``0,17-19``."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise DiagError(f"{part!r} is no rank: write --ranks 0,17-19", exit_code=ExitCode.USAGE)
+        found.extend(range(int(first), int(last or first) + 1))
+    return found

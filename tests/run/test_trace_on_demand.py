@@ -1,0 +1,86 @@
+"""Profiler windows of trainings that run: asked for by somebody, and by the launcher when a rank falls behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from diag.collectors.layout import RunLayout
+from diag.collectors.manifest import read_fields
+from diag.runs import last_steps
+from tests.command import analyze_json, diag
+
+TINY = ("--nproc", "2", "--strategy", "ddp", "--preset", "tiny", "--no-trace")
+
+
+@contextmanager
+def training(run: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "diag", "run", *TINY, *options, "--out", str(run)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def at_step(layout: RunLayout, number: int, process: subprocess.Popen[str]) -> None:
+    while process.poll() is None:
+        steps = last_steps(layout.rank(0).steps)
+        if steps and steps[-1].step >= number:
+            return
+        time.sleep(0.2)
+    pytest.fail(f"the training ended with {process.returncode}")
+
+
+@pytest.mark.multiproc
+def test_a_window_of_a_running_training(tmp_path: Path) -> None:
+    """The loader makes the steps slow, so that a window three seconds ahead is some fifty steps ahead."""
+    layout = RunLayout(tmp_path / "run")
+    with training(layout.root, "--steps", "200", "--inject", "slow-loader:ms=60") as process:
+        at_step(layout, 20, process)
+        asked = diag("trace", layout.root, "--steps", "2", "--json")
+        assert asked.returncode == 0, asked.stderr + asked.stdout
+        told = json.loads(asked.stdout)
+        first = told["asked"]["first_step"]
+        paths = [layout.rank(rank).trace(first) for rank in (0, 1)]
+        assert [Path(answer["path"]) for answer in told["ranks"]] == paths
+        assert [own.traces() for own in layout.ranks().values()] == [[path] for path in paths]
+        again = diag("trace", layout.root, "--ranks", "1", "--steps", "1")
+        assert again.returncode == 0, again.stderr + again.stdout
+        assert "rank 1: " in again.stdout
+        assert "rank 0: " not in again.stdout
+        _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    assert [len(own.traces()) for own in layout.ranks().values()] == [1, 2]
+    assert [told["why"] for told in read_fields(layout)["windows"]] == ["diag trace"] * 2
+    traced = {step["step"]: {parts["source"] for parts in step["ranks"]} for step in analyze_json(layout.root)["steps"]}
+    assert traced[first] == traced[first + 1] == {"trace"}
+    assert traced[first - 2] == {"records"}
+    late = diag("trace", layout.root)
+    assert late.returncode == 1
+    assert "the run is over" in late.stderr
+
+
+@pytest.mark.multiproc
+def test_a_rank_that_falls_behind_is_recorded_by_itself(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path / "run")
+    slow = "straggler:rank=1,ms=100,from=105"
+    with training(layout.root, "--steps", "260", "--inject", slow, "--auto-traces", "3") as process:
+        _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    windows = [told for told in read_fields(layout)["windows"] if "rank 1 is slower" in told["why"]]
+    assert windows, errors
+    assert all(told["why"].startswith("automatic: ") for told in windows)
+    assert windows[0]["first_step"] > 105
+    assert "A profiler window of steps" in errors
+    for own in layout.ranks().values():
+        assert own.trace(windows[0]["first_step"]) in own.traces()
+        assert len(own.traces()) <= 3

@@ -1,0 +1,222 @@
+"""Verdicts from the ranks' own summaries: as from the records, of thousands of ranks, and with ranks missing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from diag.api import open_run
+from diag.collectors.layout import RunLayout
+from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, STAGES
+from diag.errors import DiagError
+from diag.findings.stages import Stages
+from diag.model import Bottleneck, Severity
+from diag.report.json import to_dict
+from diag.summaries import MANY_RANKS, Summarised, open_summaries, summaries_suffice
+from tests.command import diag
+from tests.many_ranks import Job, write_summaries
+from tests.simulate import MS, Plan, simulate, write_run
+
+MANY = 2_048
+
+
+def stages_of(result: Summarised) -> Stages:
+    assert result.examination.stages is not None
+    return result.examination.stages
+
+
+# -- as the records say ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(ranks=4, steps=60),
+        Plan(ranks=4, steps=60, extra=lambda step, rank: {DATA: 60 * MS} if rank == 1 else {}),
+        Plan(ranks=4, steps=60, extra=lambda step, rank: {FORWARD: 60 * MS} if rank == 2 else {}),
+        Plan(ranks=3, steps=60, extra=lambda step, rank: {BACKWARD: 60 * MS} if rank == 0 else {}),
+        Plan(ranks=3, steps=60, extra=lambda step, rank: {CHECKPOINT: 300 * MS} if rank == 1 and step % 4 == 0 else {}),
+        Plan(ranks=4, steps=60, transfer_ns=20 * MS),
+        Plan(ranks=4, steps=60, data_ns=80 * MS),
+        Plan(ranks=4, steps=60, extra=lambda step, rank: {FORWARD: 60 * MS} if step % 4 == rank else {}),
+        Plan(ranks=2, steps=60, extra=lambda step, rank: {DATA: 60 * MS} if rank == 1 else {}, micro_batches=3),
+        Plan(
+            ranks=4,
+            steps=60,
+            clock=lambda rank, now: now + 10**15 * rank + now * rank // 10**6,
+            extra=lambda step, rank: {DATA: 60 * MS} if rank == 3 else {},
+        ),
+    ],
+    ids=["healthy", "loader", "forward", "backward", "checkpoints", "wire", "loaders", "rotating", "micro", "clocks"],
+)
+def test_summaries_say_what_the_records_say(plan: Plan, tmp_path: Path) -> None:
+    layout = write_run(simulate(plan), tmp_path)
+    short, full = open_summaries(layout.root), open_run(layout.root)
+    assert full.examination.stages is not None
+    ours, theirs = stages_of(short).frontier, full.examination.stages.frontier
+    assert ours.numbers == theirs.numbers
+    assert np.abs(ours.dur_ns - theirs.dur_ns).max() <= 2_000
+    for stage in STAGES[:-1]:
+        assert ours.share(stage) == pytest.approx(theirs.share(stage), abs=0.005), stage
+        assert np.abs((ours.late(stage) - theirs.late(stage)).mean(axis=0)).max() < MS // 2, stage
+    assert ours.communication_known
+    parts = [ours.communication_ns.sum() / ours.dur_ns.sum(), theirs.communication_ns.sum() / theirs.dur_ns.sum()]
+    assert parts[1] - 0.001 <= parts[0] <= parts[1] + 0.02, "no less, and little more"
+    same = (short.verdict.bottleneck, short.verdict.severity, short.verdict.culprit_ranks)
+    assert same == (full.verdict.bottleneck, full.verdict.severity, full.verdict.culprit_ranks)
+    assert short.verdict.confidence <= 0.6 < full.verdict.confidence
+
+
+def test_every_part_of_a_shown_step_is_told(tmp_path: Path) -> None:
+    result = open_summaries(write_run(simulate(Plan(ranks=3, steps=30)), tmp_path).root)
+    for step in result.attribution.steps:
+        assert len(step.parts) == 3
+        for part in step.parts:
+            whole = part.compute_ns + part.exposed_comm_ns + part.exposed_copy_ns + part.data_wait_ns
+            assert whole + part.checkpoint_ns + part.idle_ns == part.dur_ns
+    assert [step.note for step in result.attribution.steps[:3]] == ["warm-up", "warm-up", ""]
+    assert result.bottleneck_of(result.attribution.steps[5]) == Bottleneck.COMPUTE
+    assert to_dict(result)["stage_frontier"]["verdict_rests_on_it"]
+
+
+# -- thousands of ranks ------------------------------------------------------------------------------------------------
+
+STRAGGLER = {1_234: {FORWARD: 60_000}}
+LOADERS = {rank: {DATA: 80_000} for rank in range(800, 808)}  # all of one host
+
+
+@pytest.mark.parametrize(
+    ("extra", "bottleneck", "cause", "culprits", "hosts"),
+    [
+        ({}, Bottleneck.COMPUTE, "", (), ()),
+        (STRAGGLER, Bottleneck.COMPUTE, "compute-straggler", (1_234,), ("node0154",)),
+        (LOADERS, Bottleneck.DATA, "slow-data-one-rank", tuple(range(800, 808)), ("node0100",)),
+    ],
+    ids=["healthy", "one rank computes longer", "one host's loaders"],
+)
+def test_one_of_thousands_is_named(
+    extra: Mapping[int, Mapping[str, int]],
+    bottleneck: Bottleneck,
+    cause: str,
+    culprits: tuple[int, ...],
+    hosts: tuple[str, ...],
+    tmp_path: Path,
+) -> None:
+    result = open_summaries(write_summaries(Job(MANY, extra_us=extra), tmp_path).root)
+    verdict = result.verdict
+    assert (verdict.bottleneck, verdict.cause) == (bottleneck, cause)
+    assert tuple(sorted(verdict.culprit_ranks)) == culprits
+    assert verdict.culprit_hosts == hosts
+    assert (verdict.severity == Severity.HEALTHY) == (not cause)
+    assert result.coverage.ranks_used == tuple(range(MANY))
+    assert len(result.attribution.steps[0].parts) == 16
+    if cause:
+        assert set(culprits) <= {part.rank for part in result.attribution.steps[0].parts}
+        assert result.cause is not None
+        assert len(result.cause.evidence) < 20
+
+
+def test_what_a_device_computes_is_not_claimed(tmp_path: Path) -> None:
+    """The host of a GPU only launches: a straggler is no verdict, a slow loader is."""
+    slow = open_summaries(write_summaries(Job(64, extra_us={5: {FORWARD: 60_000}}, device="H200"), tmp_path / "a").root)
+    assert slow.verdict.bottleneck == Bottleneck.UNDETERMINED
+    assert any("a slow rank: the device's work was not recorded" in text for text in slow.coverage.not_looked)
+    loader = open_summaries(write_summaries(Job(64, extra_us={5: {DATA: 80_000}}, device="H200"), tmp_path / "b").root)
+    assert (loader.verdict.cause, loader.verdict.culprit_ranks) == ("slow-data-one-rank", (5,))
+
+
+# -- what is missing ---------------------------------------------------------------------------------------------------
+
+
+def test_ranks_that_are_missing_or_behind_are_said_and_left_out(tmp_path: Path) -> None:
+    layout = write_summaries(Job(40, steps=150, extra_us={7: {DATA: 80_000}}), tmp_path)
+    layout.rank(3).summary.unlink()
+    behind = layout.rank(9).summary
+    behind.write_bytes(behind.read_bytes().split(b"\n", 1)[0] + b"\n")
+    result = open_summaries(layout.root)
+    assert result.verdict.culprit_ranks == (7,)
+    assert result.coverage.ranks_missing == (3, 9)
+    reasons = [gap.reason for gap in result.coverage.skipped]
+    assert reasons == ["rank 9 recorded not all of the steps 0 to 149; left out", "rank 3 left no summary"]
+    assert result.verdict.confidence <= 38 / 40
+
+
+def test_the_newest_steps_that_nearly_all_have_are_read(tmp_path: Path) -> None:
+    """Ranks write their lines at different moments; and of a long run only the end is read."""
+    layout = write_summaries(Job(8, steps=2_000), tmp_path)
+    for rank in (1, 4, 6):
+        path = layout.rank(rank).summary
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    numbers = stages_of(open_summaries(layout.root)).frontier.numbers
+    assert (numbers[0], numbers[-1]) == (950, 1_949)
+
+
+def test_lines_that_were_cut_off_or_damaged_are_left_out(tmp_path: Path) -> None:
+    layout = write_summaries(Job(4, steps=150), tmp_path)
+    path = layout.rank(2).summary
+    lines = path.read_bytes().splitlines(keepends=True)
+    told = json.loads(lines[0])
+    wrong = [{**told, "count": 10**12}, {**told, "values": "!!!"}, {**told, "columns": []}, {**told, "identity": {}}]
+    path.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in wrong) + b"".join(lines) + b'{"cut')
+    result = open_summaries(layout.root)
+    assert result.coverage.ranks_used == (0, 1, 2, 3)
+    assert any("4 lines are not what a collector writes" in gap.reason for gap in result.coverage.skipped)
+
+
+def test_a_column_of_a_later_version_is_no_mistake(tmp_path: Path) -> None:
+    layout = write_summaries(Job(4), tmp_path)
+    before = open_summaries(layout.root).verdict
+    for own in layout.ranks().values():
+        own.summary.write_text(own.summary.read_text().replace('"tokens"', '"something new"'))
+    assert open_summaries(layout.root).verdict == before
+
+
+def test_without_summaries_the_message_says_what_to_do(tmp_path: Path) -> None:
+    layout = write_run(simulate(Plan(ranks=2, steps=10)), tmp_path)
+    for own in layout.ranks().values():
+        own.summary.unlink()
+    with pytest.raises(DiagError, match="no rank left a summary") as raised:
+        open_summaries(layout.root)
+    assert "--summary" in (raised.value.hint or "")
+    layout = write_summaries(Job(1), tmp_path / "one")
+    with pytest.raises(DiagError, match="takes two"):
+        open_summaries(layout.root)
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_of_many_ranks_without_traces_is_read_by_its_summaries(tmp_path: Path) -> None:
+    layout = write_summaries(Job(MANY_RANKS + 1, steps=50, extra_us={5: {DATA: 80_000}}), tmp_path)
+    assert summaries_suffice(layout.root)
+    done = diag("analyze", str(layout.root))
+    assert done.returncode == 0, done.stderr
+    assert "the data loader of rank 5 is slow" in done.stdout.replace("\n", " ")
+    assert "the verdict rests on the ranks' summaries of steps 0 to 49" in done.stdout
+    told = json.loads(diag("analyze", "--json", str(layout.root)).stdout)
+    assert told["verdict"]["culprit"] == {"ranks": [5], "hosts": ["node0000"]}
+    assert told["coverage"]["notes"][0].startswith("the verdict rests on the ranks' summaries")
+    layout.rank(4).trace(7).write_bytes(b"")
+    assert not summaries_suffice(layout.root)
+
+
+def test_few_ranks_are_read_by_their_summaries_when_asked(tmp_path: Path) -> None:
+    layout = write_run(simulate(Plan(ranks=2, steps=60)), tmp_path)
+    assert not summaries_suffice(layout.root)
+    assert "rests on the ranks' summaries" in diag("analyze", "--summary", str(layout.root)).stdout
+    assert "rests on the ranks' summaries" not in diag("analyze", str(layout.root)).stdout
+    done = diag("analyze", "--summary", str(layout.root), str(layout.root))
+    assert done.returncode == 2
+    assert "one run directory" in done.stderr
+
+
+def test_the_folders_of_a_run_are_found(tmp_path: Path) -> None:
+    layout = RunLayout(tmp_path)
+    for name in ("00002", "00010", "123456", "notes", "7"):
+        (layout.ranks_folder / name).mkdir(parents=True)
+    (layout.ranks_folder / "00011").write_bytes(b"")
+    assert list(layout.ranks()) == [2, 10, 123_456]
