@@ -10,6 +10,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from diag.cli.analyze import analyze
+from diag.cli.check import check
+from diag.cli.compare import compare
 from diag.cli.dashboard import dashboard
 from diag.cli.open import open_trace
 from diag.cli.plan import plan
@@ -48,6 +50,8 @@ def _options(
 
 app.command()(run)
 app.command()(analyze)
+app.command()(compare)
+app.command()(check)
 app.command()(report)
 app.command()(triage)
 app.command()(plan)

@@ -24,7 +24,7 @@ def modules_after(code: str) -> set[str]:
     return set(json.loads(ended.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("command", ["", "run", "analyze", "report", "dashboard"])
+@pytest.mark.parametrize("command", ["", "run", "analyze", "report", "compare", "check", "dashboard"])
 def test_help_imports_nothing_heavy(command: str) -> None:
     arguments = [*filter(None, [command]), "--help"]
     code = (
