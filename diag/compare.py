@@ -77,7 +77,7 @@ def compare(before: tuple[Tables, Attribution], after: tuple[Tables, Attribution
         steps=(len(first), len(second)),
         parts=tuple(parts),
         not_comparable=tuple(_reasons(before[0], after[0])),
-        notes=tuple(_notes(before[0], after[0], (len(first), len(second)))),
+        notes=(*_hidden(before[1], after[1]), *_notes(before[0], after[0], (len(first), len(second)))),
     )
 
 
@@ -139,6 +139,13 @@ def _tokens(tables: Tables) -> int:
     """Of a rank and step, as most of them have it; 0 where they do not say."""
     counts = [record.tokens for rank in tables.ranks.values() for record in rank.steps]
     return max(set(counts), key=counts.count) if counts else 0
+
+
+def _hidden(before: Attribution, after: Attribution) -> list[str]:
+    """Of runs on a device without profiler windows."""
+    unseen = [name for name, own in (("first", before), ("second", after)) if not own.comm_known]
+    where = " and the ".join(unseen)
+    return [f"communication was not recorded in the {where} run: there it is a part of compute"] if unseen else []
 
 
 def _notes(before: Tables, after: Tables, steps: tuple[int, int]) -> list[str]:

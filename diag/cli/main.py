@@ -10,7 +10,10 @@ from typing import Annotated, NoReturn
 import typer
 
 from diag.cli.analyze import analyze
+from diag.cli.check import check
+from diag.cli.compare import compare
 from diag.cli.dashboard import dashboard
+from diag.cli.export import export, metrics
 from diag.cli.open import open_trace
 from diag.cli.plan import plan
 from diag.cli.report import report
@@ -49,11 +52,15 @@ def _options(
 
 app.command()(run)
 app.command()(analyze)
+app.command()(compare)
+app.command()(check)
 app.command()(report)
 app.command()(trace)
 app.command()(triage)
 app.command()(plan)
 app.command()(dashboard)
+app.command()(export)
+app.command()(metrics)
 app.command("open")(open_trace)
 app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(tune)
 

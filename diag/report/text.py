@@ -20,7 +20,7 @@ def print_report(result: Result, console: Console | None = None) -> None:
     """Prints the verdict and what it rests on."""
     console = console or report_console()
     verdict = result.verdict
-    console.print(_caption(result), style="dim")
+    console.print(escape(caption(result)), style="dim")
     console.print()
     console.print(f"[bold {COLOUR[verdict.severity]}]{escape(verdict.headline)}[/]")
     sure = f"confidence {verdict.confidence:.0%}"
@@ -39,7 +39,8 @@ def print_report(result: Result, console: Console | None = None) -> None:
     _print_coverage(console, result)
 
 
-def _caption(result: Result) -> str:
+def caption(result: Result) -> str:
+    """Where the run lies and what it was, in one line."""
     run = describe_run(result)
     ranks = run["world_size"] or len(run["ranks"])
     parts = [
@@ -50,7 +51,7 @@ def _caption(result: Result) -> str:
         run["device"],
         f"{run['steps']} steps",
     ]
-    return escape(" · ".join(str(part) for part in parts if part))
+    return " · ".join(str(part) for part in parts if part)
 
 
 def _print_finding(console: Console, finding: Finding, first: bool) -> None:

@@ -14,7 +14,7 @@ from diag.collectors.trainer.faults import FAULTS
 from tests.command import diag
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ("torch", "polars", "streamlit", "plotly", "numpy", "pandas", "msgspec", "jinja2")
+HEAVY = ("torch", "polars", "streamlit", "plotly", "numpy", "pandas", "msgspec", "jinja2", "prometheus_client")
 
 
 def modules_after(code: str) -> set[str]:
@@ -24,7 +24,9 @@ def modules_after(code: str) -> set[str]:
     return set(json.loads(ended.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("command", ["", "run", "analyze", "report", "dashboard"])
+@pytest.mark.parametrize(
+    "command", ["", "run", "analyze", "report", "compare", "check", "export", "metrics", "dashboard"]
+)
 def test_help_imports_nothing_heavy(command: str) -> None:
     arguments = [*filter(None, [command]), "--help"]
     code = (

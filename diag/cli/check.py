@@ -1,0 +1,128 @@
+"""``diag check``: a run held against budgets, for CI."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from diag.cli.reading import JobsOption
+from diag.errors import DiagError, ExitCode
+from diag.gate import budgets as of
+
+if TYPE_CHECKING:
+    from diag.gate.budgets import Budget
+
+
+def _option(quantity: of.Quantity) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(
+        f"--{quantity.name}", metavar=quantity.unit.value, help=quantity.help, rich_help_panel="Budgets"
+    )
+    return option
+
+
+def check(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, or a folder of Kineto traces.")],
+    max_exposed_comm: Annotated[str | None, _option(of.EXPOSED_COMM)] = None,
+    max_data_wait: Annotated[str | None, _option(of.DATA_WAIT)] = None,
+    max_exposed_copies: Annotated[str | None, _option(of.EXPOSED_COPIES)] = None,
+    max_checkpoint: Annotated[str | None, _option(of.CHECKPOINTS)] = None,
+    max_straggler: Annotated[str | None, _option(of.STRAGGLER)] = None,
+    max_step: Annotated[str | None, _option(of.STEP)] = None,
+    min_mfu: Annotated[str | None, _option(of.MFU)] = None,
+    min_tokens_per_second: Annotated[str | None, _option(of.TOKENS)] = None,
+    max_peak_memory: Annotated[str | None, _option(of.PEAK_MEMORY)] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="The run that a regression is measured from.", rich_help_panel="Budgets"),
+    ] = None,
+    max_regression: Annotated[str | None, _option(of.REGRESSION)] = None,
+    budget: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help='A TOML file with these options as keys (max-step = "350ms"); options on the command line win. '
+            "A path in it is relative to the file.",
+            rich_help_panel="Budgets",
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail, too, where a budget is too close to its limit to tell.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The JSON contract on standard output.")] = False,
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write JUnit XML, too: a test case a budget.")
+    ] = None,
+    github: Annotated[
+        bool, typer.Option("--github", help="Print workflow commands, too, which GitHub Actions shows as annotations.")
+    ] = False,
+    jobs: JobsOption = None,
+) -> None:
+    """Hold a run against budgets. A budget that cannot be measured is never passed.
+
+    Exit code 0: nothing is surely exceeded; 3: a budget is exceeded; 4: the data cannot decide; 1, 2: nothing to check.
+    """
+    written = {
+        of.EXPOSED_COMM: max_exposed_comm, of.DATA_WAIT: max_data_wait, of.EXPOSED_COPIES: max_exposed_copies,
+        of.CHECKPOINTS: max_checkpoint, of.STRAGGLER: max_straggler, of.STEP: max_step, of.MFU: min_mfu,
+        of.TOKENS: min_tokens_per_second, of.PEAK_MEMORY: max_peak_memory, of.REGRESSION: max_regression,
+    }  # fmt: skip
+    if as_json and github:
+        raise DiagError("--github and --json both want standard output", hint="leave one out", exit_code=ExitCode.USAGE)
+    given = [of.parse_limit(quantity, text) for quantity, text in written.items() if text is not None]
+    asked, against = _asked(given, baseline, budget)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
+    from diag.api import Reading, open_run
+    from diag.cli.progress import reading_progress
+    from diag.gate.check import check as check_budgets
+    from diag.report.gate import print_gate, to_json
+    from diag.report.github import workflow_commands
+
+    with reading_progress() as progress:
+        before = open_run(against, reading=Reading(jobs=jobs, progress=progress)) if against is not None else None
+        result = open_run(run, reading=Reading(jobs=jobs, progress=progress))
+    gate = check_budgets(result, asked, before, strict)
+    if junit is not None:
+        from diag.report.junit import to_junit
+
+        _write(junit, to_junit(gate, str(run), result.verdict.headline))
+    if as_json:
+        typer.echo(to_json(gate, result))
+    else:
+        print_gate(gate, result)
+    for line in workflow_commands(gate) if github else ():
+        typer.echo(line)
+    raise typer.Exit(gate.exit_code)
+
+
+def _asked(given: list[Budget], baseline: Path | None, file: Path | None) -> tuple[list[Budget], Path | None]:
+    """All budgets in the order of the definitions, and the baseline. Mistakes are told before minutes of analysis."""
+    by_quantity = {}
+    if file is not None:
+        from diag.gate.budget_file import read_budgets
+
+        kept = read_budgets(file)
+        by_quantity = {budget.quantity: budget for budget in kept.budgets}
+        baseline = baseline or kept.baseline
+    by_quantity |= {budget.quantity: budget for budget in given}
+    if not by_quantity:
+        raise DiagError(
+            "no budget was given", hint="for example --max-data-wait 5%, or --budget FILE", exit_code=ExitCode.USAGE
+        )
+    if (of.REGRESSION in by_quantity) != (baseline is not None):
+        missing = "--max-regression, for example 5%" if baseline is not None else "--baseline RUN"
+        raise DiagError("a regression needs a baseline and a limit", hint=f"give {missing}", exit_code=ExitCode.USAGE)
+    return [by_quantity[quantity] for quantity in of.QUANTITIES if quantity in by_quantity], baseline
+
+
+def _write(path: Path, content: bytes) -> None:
+    from diag.collectors.files import replace_file
+
+    try:
+        replace_file(path, content)
+    except OSError as error:
+        raise DiagError(
+            f"cannot be written: {error.strerror or error}", path=path, hint="give a place that you may write to"
+        ) from error

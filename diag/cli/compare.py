@@ -1,0 +1,46 @@
+"""``diag compare``: which part of the step changed between two runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from diag.cli.reading import JobsOption
+from diag.errors import DiagError, ExitCode
+
+
+def compare(
+    before: Annotated[Path, typer.Argument(metavar="A", help="A run directory, or a folder of Kineto traces.")],
+    after: Annotated[Path, typer.Argument(metavar="B", help="The run that is compared with it.")],
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Compare, at your own risk, runs whose steps are not the same work.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The JSON contract on standard output.")] = False,
+    jobs: JobsOption = None,
+) -> None:
+    """Say in which part of the step two runs differ, and how sure that is.
+
+    Exit code 0: compared; 4: compared, but data is missing; 1: not comparable, or nothing to compare.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
+    from diag.api import Reading, compare_runs, open_run
+    from diag.cli.progress import reading_progress
+    from diag.report.compare import print_comparison, to_json
+
+    with reading_progress() as progress:
+        first, second = (open_run(path, reading=Reading(jobs=jobs, progress=progress)) for path in (before, after))
+    found = compare_runs(first, second)
+    if found.not_comparable and not anyway:
+        raise DiagError(
+            f"{after} is not the same work as {before}: " + "; ".join(found.not_comparable),
+            hint="--anyway compares them at your own risk",
+        )
+    if as_json:
+        typer.echo(to_json(found, first, second))
+    else:
+        print_comparison(found, first, second)
+    missing = first.coverage.incomplete or second.coverage.incomplete
+    raise typer.Exit(ExitCode.DATA_INCOMPLETE if missing else ExitCode.OK)

@@ -1,0 +1,198 @@
+"""``diag export`` and ``diag metrics``: a run's numbers for other systems."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from diag.errors import DiagError, ExitCode
+
+if TYPE_CHECKING:
+    from diag.export.definitions import Sample
+    from diag.export.run_metrics import RunMetrics
+
+_LOCAL = ("127.0.0.1", "::1", "localhost")
+
+
+class Format(StrEnum):
+    """Where the numbers go."""
+
+    PROMETHEUS = "prometheus"
+    JSONL = "jsonl"
+    OTLP = "otlp"
+    TENSORBOARD = "tensorboard"
+    WANDB = "wandb"
+
+
+_OF_STEPS = (Format.TENSORBOARD, Format.WANDB)
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, finished or still growing.")]
+PerRankOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--per-rank/--summary",
+        help="Series for each rank, or sums, min, mean and max over the ranks. By default the former up to 64 ranks.",
+        show_default=False,
+    ),
+]
+
+
+def export(
+    run: RunArgument,
+    to: Annotated[
+        Format,
+        typer.Option(
+            "--format",
+            help="prometheus: its text format. jsonl: a JSON object a line. otlp: to an OpenTelemetry collector, "
+            "needs the extra: pip install 'diag\\[otel]'. tensorboard, wandb: the curves of every step into a folder, "
+            "where these are installed.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="PATH",
+            help="prometheus: a file, replaced in one move (for node_exporter's textfile collector). jsonl: a file to "
+            "append to. tensorboard, wandb: the folder. By default standard output, or a folder beside the run.",
+        ),
+    ] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="otlp: where the collector listens, else what OTEL_EXPORTER_OTLP_ENDPOINT says, else "
+            "http://localhost:4318/v1/metrics.",
+        ),
+    ] = None,
+    per_rank: PerRankOption = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Again and again, until the run has ended.")] = False,
+    every: Annotated[float, typer.Option(metavar="SECONDS", help="How often with --follow.", min=0.1)] = 15.0,
+) -> None:
+    """Hand a run's numbers to another system: once, or until the run ends.
+
+    Exit code 0: exported; 1: no run directory, or what should take the numbers does not.
+    """  # fmt: skip
+    if to in _OF_STEPS:
+        if follow:
+            raise DiagError(
+                f"--follow does not go with {to}", hint="export when it has ended", exit_code=ExitCode.USAGE
+            )
+        _write_steps(run, to, out or run.parent / f"{run.resolve().name}-{to}")
+        return
+    if to is Format.PROMETHEUS and follow and out is None:
+        raise DiagError("--follow needs a file", hint="give -o FILE, or use diag metrics", exit_code=ExitCode.USAGE)
+    from diag.export.run_metrics import RunMetrics
+    from diag.signals import ended_by_signals
+
+    metrics = RunMetrics(run, per_rank)
+    write = _writer(run, to, out, endpoint)
+    with ended_by_signals(), suppress(KeyboardInterrupt):
+        write(metrics.read())
+        while follow and metrics.live:
+            time.sleep(every)
+            write(metrics.read())
+
+
+def _writer(run: Path, to: Format, out: Path | None, endpoint: str | None) -> Callable[[list[Sample]], None]:
+    if to is Format.OTLP:
+        from diag.export.otel import OtlpSender
+
+        return OtlpSender(run.resolve().name, endpoint).send
+    if to is Format.PROMETHEUS:
+        from diag.export.prometheus import to_text
+
+        return lambda samples: _replace(out, to_text(samples))
+    from diag.export.jsonl import to_lines
+
+    return lambda samples: _append(out, to_lines(samples, time.time_ns()))
+
+
+def _replace(out: Path | None, text: str) -> None:
+    if out is None:
+        sys.stdout.write(text)
+        return
+    from diag.collectors.files import replace_file
+
+    try:
+        replace_file(out, text.encode())
+    except OSError as error:
+        raise _unwritable(out, error) from error
+
+
+def _append(out: Path | None, text: str) -> None:
+    if out is None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    try:
+        with out.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise _unwritable(out, error) from error
+
+
+def _unwritable(out: Path, error: OSError) -> DiagError:
+    return DiagError(f"cannot be written: {error.strerror or error}", path=out, hint="give another place: -o")
+
+
+def _write_steps(run: Path, to: Format, folder: Path) -> None:
+    from diag.export.history import history
+
+    steps = history(run)
+    if to is Format.TENSORBOARD:
+        from diag.export.tensorboard import write_events
+
+        written, then = write_events(steps, folder), f"tensorboard --logdir {folder}"
+    else:
+        from diag.export.wandb import write_run
+
+        written, then = write_run(steps, run.resolve().name, folder), f"wandb sync {folder}/wandb/offline-run-*"
+    typer.echo(f"{written} steps written to {folder}. Next: {then}")
+
+
+def metrics(
+    run: Annotated[Path | None, typer.Argument(help="A run directory, finished or still growing.")] = None,
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 9123,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; another than this machine's own lets others read the metrics.")
+    ] = _LOCAL[0],
+    per_rank: PerRankOption = None,
+    grafana: Annotated[
+        bool, typer.Option("--grafana", help="Print the Grafana dashboard of these metrics, to import, and end.")
+    ] = False,
+) -> None:
+    """Serve a run's numbers to Prometheus at /metrics. Every scrape reads what is new in the run.
+
+    Runs until Ctrl-C, also when the run has ended.
+    """
+    if grafana:
+        sys.stdout.write((Path(__file__).parents[1] / "export" / "grafana.json").read_text("utf-8"))
+        return
+    if run is None:
+        raise DiagError("which run?", hint="diag metrics RUN", exit_code=ExitCode.USAGE)
+    from diag.export.run_metrics import RunMetrics
+
+    _serve(RunMetrics(run, per_rank), run, host, port)
+
+
+def _serve(followed: RunMetrics, run: Path, host: str, port: int) -> None:
+    from diag.export.prometheus import serve
+    from diag.signals import ended_by_signals
+
+    with ended_by_signals(), suppress(KeyboardInterrupt):
+        server, thread = serve(followed, host, port)
+        if host not in _LOCAL:
+            typer.echo(f"Whoever reaches {host} can read the metrics: there is no password.", err=True)
+        shown = f"[{host}]" if ":" in host else host
+        typer.echo(f"Metrics of {run}: http://{shown}:{server.server_port}/metrics (Ctrl-C ends it)")
+        sys.stdout.flush()
+        thread.join()

@@ -1,0 +1,1 @@
+"""A run's numbers for other systems: Prometheus, OpenTelemetry, JSON lines, TensorBoard and W&B."""

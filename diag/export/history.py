@@ -1,0 +1,84 @@
+"""A run's steps one by one, over the ranks, for tools that draw curves by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from diag.collectors.layout import RunLayout
+from diag.collectors.records import RankRecord
+from diag.export import definitions as of
+from diag.export.definitions import Metric
+from diag.export.finished_steps import FinishedStep, FinishedSteps
+from diag.export.rank_totals import parts_of
+from diag.export.run_metrics import must_be_run
+from diag.ingest.lines import read_record
+
+
+class StepCurves(Struct, frozen=True):
+    """One step. ``values`` by curve: `diag_step_duration_seconds/max` and the like."""
+
+    step: int
+    end_unix_s: float
+    values: dict[str, float]
+
+
+def history(run: Path) -> Iterator[StepCurves]:
+    """Every recorded step, in order: its time and parts as mean and max over the ranks, the largest memory, and tokens
+    a second of all ranks. DiagError where it is no run directory."""
+    layout = RunLayout(run)
+    must_be_run(layout)
+    return _curves(layout)
+
+
+def _curves(layout: RunLayout) -> Iterator[StepCurves]:
+    steps: dict[int, _Step] = {}
+    for rank, files in layout.ranks().items():
+        identity, _ = read_record(files.identity, RankRecord)
+        found, _ = FinishedSteps(rank, files, identity is not None and identity.device != "cpu").read(ended=True)
+        for one in found:
+            steps.setdefault(one.record.step, _Step()).add(one, identity)
+    for number, step in sorted(steps.items()):
+        yield StepCurves(number, step.end_unix_s, step.values())
+
+
+class _Step(Struct):
+    """What is known of one step so far."""
+
+    end_unix_s: float = 0.0
+    dur_ns: list[int] = field(default_factory=list)
+    part_ns: dict[str, list[int]] = field(default_factory=dict)
+    tokens: int = 0
+    memory: dict[Metric, int] = field(default_factory=dict)
+
+    def add(self, one: FinishedStep, identity: RankRecord | None) -> None:
+        if identity is not None:
+            end_ns = identity.unix_ns + one.record.end_ns - identity.monotonic_ns
+            self.end_unix_s = max(self.end_unix_s, end_ns / 1e9)
+        self.dur_ns.append(one.dur_ns)
+        for part, ns in parts_of(one).items():
+            self.part_ns.setdefault(part, []).append(ns)
+        self.tokens += one.record.tokens
+        if one.memory is not None:
+            held = (
+                (of.ALLOCATED, one.memory.allocated),
+                (of.RESERVED, one.memory.reserved),
+                (of.RESIDENT, one.memory.rss),
+            )
+            for metric, size in held:
+                if size is not None:
+                    self.memory[metric] = max(size, self.memory.get(metric, 0))
+
+    def values(self) -> dict[str, float]:
+        curves = _mean_and_max(of.STEP_DURATION.name, self.dur_ns)
+        for part, each in self.part_ns.items():
+            curves |= _mean_and_max(f"{of.PART_DURATION.name}/{part}", each)
+        if self.tokens:
+            curves[of.TOKEN_RATE.name] = self.tokens * 1e9 / max(self.dur_ns)
+        return curves | {f"{metric.name}/max": float(size) for metric, size in self.memory.items()}
+
+
+def _mean_and_max(name: str, ns: list[int]) -> dict[str, float]:
+    return {f"{name}/mean": sum(ns) / len(ns) / 1e9, f"{name}/max": max(ns) / 1e9}

@@ -1,0 +1,166 @@
+"""All samples of a run, finished or under way, read again and again for what is new in it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from diag.attribution.efficiency import efficiency
+from diag.attribution.peaks import peak_of
+from diag.collectors.layout import RankLayout, RunLayout
+from diag.collectors.records import Heartbeat, Manifest, RankRecord, StepRecord
+from diag.errors import DiagError
+from diag.export import definitions as of
+from diag.export.definitions import Sample
+from diag.export.finished_steps import FinishedSteps
+from diag.export.last_analysis import LastAnalysis
+from diag.export.rank_totals import RankTotals
+from diag.export.summary import summarised
+from diag.export.tail import RestartedError
+from diag.ingest.lines import read_record
+from diag.runs import SILENT_S
+
+MOST_RANKS = 64  # with series of their own, unless somebody asks for more
+
+
+def must_be_run(layout: RunLayout) -> None:
+    """DiagError where the folder is none that the collectors wrote."""
+    if not layout.is_run():
+        raise DiagError(
+            "is no run directory" if layout.root.exists() else "no such file or folder",
+            path=layout.root,
+            hint="metrics are read from what the collectors record: give a folder that `diag run` wrote",
+        )
+
+
+class RunMetrics:
+    """Follows one run. ``per_rank``: each rank has its own series; False: sums, and min, mean and max over the ranks;
+    None: the former up to MOST_RANKS ranks, since 24,576 of them have about a million series."""
+
+    def __init__(self, run: Path, per_rank: bool | None = None) -> None:
+        self._layout = RunLayout(run)
+        must_be_run(self._layout)
+        self._run = {of.RUN: run.resolve().name}
+        self._per_rank = per_rank
+        self._ranks: dict[int, _Rank] = {}
+        self._analysis = LastAnalysis(self._layout.verdict)
+        self.live = False  # when it was last read
+
+    def read(self, now_ns: int | None = None) -> list[Sample]:
+        """Everything that is known now."""
+        now_ns = time.time_ns() if now_ns is None else now_ns
+        manifest, _ = read_record(self._layout.manifest, Manifest)
+        ended = manifest is not None and manifest.exit_code is not None
+        for rank, files in self._layout.ranks().items():
+            if rank not in self._ranks:
+                self._ranks[rank] = _Rank(rank, files)
+            self._ranks[rank].read(ended)
+        beats = [own.heartbeat.unix_ns for own in self._ranks.values() if own.heartbeat is not None]
+        self.live = not ended and bool(beats) and now_ns - max(beats) < SILENT_S * 1e9
+        samples = self._samples(manifest, now_ns)
+        per_rank = self._per_rank if self._per_rank is not None else len(self._ranks) <= MOST_RANKS
+        return list(samples) if per_rank else summarised(samples)
+
+    def _samples(self, manifest: Manifest | None, now_ns: int) -> Iterator[Sample]:
+        yield from self._of_run(manifest)
+        for own in self._ranks.values():
+            yield from own.samples(self._run, now_ns)
+        yield from self._analysis.samples(self._run, self._labels)
+
+    def _labels(self, rank: int) -> Mapping[str, str]:
+        own = self._ranks.get(rank)
+        return own.labels(self._run) if own is not None else {**self._run, of.RANK: str(rank)}
+
+    def _of_run(self, manifest: Manifest | None) -> Iterator[Sample]:
+        yield Sample(of.RANKS, self._run, len(self._ranks))
+        if manifest is None:
+            return
+        told = {"run_id": manifest.run_id, "strategy": manifest.strategy, "backend": manifest.backend}
+        yield Sample(of.RUN_INFO, {**self._run, **{k: v or "" for k, v in told.items()}, "device": self._device}, 1)
+        if manifest.world_size is not None:
+            yield Sample(of.WORLD_SIZE, self._run, manifest.world_size)
+        if manifest.exit_code is not None:
+            yield Sample(of.EXIT_CODE, self._run, manifest.exit_code)
+        mfu = self._mfu(manifest)
+        if mfu is not None:
+            yield Sample(of.MFU, self._run, mfu)
+
+    @property
+    def _device(self) -> str:
+        return next((own.identity.device for own in self._ranks.values() if own.identity is not None), "")
+
+    def _mfu(self, manifest: Manifest) -> float | None:
+        """Of the first rank's last steps: all have the same arithmetic to do."""
+        first = self._ranks.get(0)
+        if first is None or not first.recent:
+            return None
+        device = self._device
+        step_ns = sum(record.end_ns - record.begin_ns for record in first.recent) / len(first.recent)
+        world_size = manifest.world_size or len(self._ranks)
+        return efficiency(
+            (), manifest, list(first.recent), step_ns, world_size, peak_of(device), device, device not in ("", "cpu")
+        ).mfu.value
+
+
+class _Rank:
+    """One rank under way."""
+
+    def __init__(self, rank: int, files: RankLayout) -> None:
+        self._rank, self._files = rank, files
+        self.identity: RankRecord | None = None
+        self.heartbeat: Heartbeat | None = None
+        self._start()
+
+    def _start(self) -> None:
+        self.recent: deque[StepRecord] = deque(maxlen=of.RECENT if self._rank == 0 else 0)
+        self._totals = RankTotals()
+        self._steps: FinishedSteps | None = None
+
+    def labels(self, run: Mapping[str, str]) -> dict[str, str]:
+        own = self.identity
+        gpu = own.device_index if own is not None else None
+        return {
+            **run,
+            of.RANK: str(self._rank),
+            of.HOST: own.host if own is not None else "",
+            of.GPU: "" if gpu is None else str(gpu),
+        }
+
+    def read(self, ended: bool) -> None:
+        """Takes in what is new."""
+        self.heartbeat = _record(self._files.heartbeat, Heartbeat)
+        try:
+            self._add(ended)
+        except RestartedError:  # the counters begin again, as they do when a process restarts
+            self.identity = None
+            self._start()
+            self._add(ended)
+
+    def samples(self, run: Mapping[str, str], now_ns: int) -> Iterator[Sample]:
+        unreadable = self._steps.unreadable if self._steps is not None else 0
+        yield from self._totals.samples(self.labels(run), self.identity, self.heartbeat, unreadable, now_ns)
+
+    def _add(self, ended: bool) -> None:
+        if self.identity is None:
+            self.identity = _record(self._files.identity, RankRecord)
+        if self._steps is None:
+            if self.identity is None and not ended:
+                return  # without it nobody knows whether the host's times are the device's
+            on_device = self.identity is not None and self.identity.device != "cpu"
+            self._steps = FinishedSteps(self._rank, self._files, on_device)
+        steps, calls = self._steps.read(ended)
+        self._totals.add(steps, calls)
+        self.recent.extend(step.record for step in steps)
+
+
+def _record(path: Path, kind: type[Any]) -> Any:
+    """None where it is missing, or being replaced on a file system that shows that."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError):
+        return None

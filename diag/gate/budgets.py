@@ -1,0 +1,123 @@
+"""What a budget can be set for, and limits as people write them: `20%`, `350ms`, `70GB`.
+
+The command line needs these definitions for its help: the standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from diag.errors import DiagError, ExitCode
+from diag.formatting import duration, number, size, spaced
+
+
+class Unit(StrEnum):
+    """What a limit is written in; the values are what the help calls it."""
+
+    SHARE = "SHARE"
+    DURATION = "TIME"
+    SIZE = "BYTES"
+    RATE = "RATE"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """``name``: the option and the key of the file. ``what``: what is measured, in the words of the reports."""
+
+    name: str
+    unit: Unit
+    what: str
+
+    @property
+    def is_floor(self) -> bool:
+        """The budget is the least that is asked for, not the most that is allowed."""
+        return self.name.startswith("min-")
+
+    @property
+    def help(self) -> str:
+        return f"At {'least' if self.is_floor else 'most'}: {self.what}. F{EXAMPLE[self.unit][1:]}."
+
+
+EXAMPLE = {
+    Unit.SHARE: "for example 5%",
+    Unit.DURATION: "for example 350ms or 1.2s",
+    Unit.SIZE: "for example 70GB (1e9 bytes) or 64GiB",
+    Unit.RATE: "for example 12000",
+}
+
+EXPOSED_COMM = Quantity("max-exposed-comm", Unit.SHARE, "communication that nothing hides, of the critical path")
+DATA_WAIT = Quantity("max-data-wait", Unit.SHARE, "waiting for the data loader, of the critical path")
+EXPOSED_COPIES = Quantity(
+    "max-exposed-copies", Unit.SHARE, "host-device copies that nothing hides, of the critical path"
+)
+CHECKPOINTS = Quantity("max-checkpoint", Unit.SHARE, "standing still for checkpoints, of the critical path")
+STRAGGLER = Quantity("max-straggler", Unit.SHARE, "waiting for ranks that compute longer than the others")
+STEP = Quantity("max-step", Unit.DURATION, "the mean step")
+MFU = Quantity("min-mfu", Unit.SHARE, "model FLOPs utilisation")
+TOKENS = Quantity("min-tokens-per-second", Unit.RATE, "tokens a second of all ranks, within steps")
+PEAK_MEMORY = Quantity(
+    "max-peak-memory", Unit.SIZE, "the peak of any rank: reserved on its device, on a CPU the process's resident memory"
+)
+REGRESSION = Quantity("max-regression", Unit.SHARE, "how much longer the mean step is than the baseline's")
+
+QUANTITIES = (
+    EXPOSED_COMM, DATA_WAIT, EXPOSED_COPIES, CHECKPOINTS, STRAGGLER, STEP, MFU, TOKENS, PEAK_MEMORY, REGRESSION,
+)  # fmt: skip
+BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """``limit``: of 1, in nanoseconds, in bytes, or a second; ``written``: as somebody wrote it."""
+
+    quantity: Quantity
+    limit: float
+    written: str
+
+    @property
+    def text(self) -> str:
+        """``at most 20%``"""
+        return f"{'at least' if self.quantity.is_floor else 'at most'} {self.written}"
+
+
+_WRITTEN = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-zµ%]*)\s*")
+_FACTORS: dict[Unit, dict[str, float]] = {
+    Unit.SHARE: {"%": 0.01},
+    Unit.DURATION: {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "min": 60e9},
+    Unit.SIZE: {
+        **{f"{prefix}B": 1000.0**power for power, prefix in enumerate(("", "k", "M", "G", "T"))},
+        **{f"{prefix}iB": 1024.0**power for power, prefix in enumerate(("K", "M", "G", "T"), start=1)},
+    },
+    Unit.RATE: {"": 1, "k": 1e3, "M": 1e6},
+}
+
+
+def parse_limit(quantity: Quantity, written: object, path: str | None = None, line: int | None = None) -> Budget:
+    """The budget that was written, in a file (``path``, ``line``) or on the command line. DiagError where it is none: a
+    bare 5 could be five per cent or five hundred, so units are required."""
+    found = _WRITTEN.fullmatch(written) if isinstance(written, str) else None
+    if isinstance(written, int | float) and not isinstance(written, bool) and quantity.unit is Unit.RATE:
+        found = _WRITTEN.fullmatch(str(written))
+    factor = _FACTORS[quantity.unit].get(found[2]) if found else None
+    if found is None or factor is None:
+        where = f"line {line}: " if line is not None else ""
+        raise DiagError(
+            f"{where}{quantity.name} = {written!r} is no limit",
+            hint=f"a number and its unit, {EXAMPLE[quantity.unit]}",
+            path=path,
+            exit_code=ExitCode.USAGE,
+        )
+    return Budget(quantity, float(found[1]) * factor, found[0].strip())
+
+
+def shown(value: float, unit: Unit) -> str:
+    """A measured value in words."""
+    if unit is Unit.SHARE:
+        return f"{value:.1%}"
+    if unit is Unit.DURATION:
+        return spaced(duration(value))
+    if unit is Unit.SIZE:
+        return spaced(size(value))
+    return f"{number(value)}/s"

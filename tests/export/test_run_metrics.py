@@ -1,0 +1,233 @@
+"""What is exported is what was recorded, however often and in whatever pieces it is read."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diag.api import open_run
+from diag.collectors.files import encode
+from diag.collectors.records import (
+    CollectiveLine,
+    CollectiveRow,
+    DeviceStepRecord,
+    MemoryRecord,
+    RankRecord,
+    StepRecord,
+)
+from diag.errors import DiagError
+from diag.export import definitions as of
+from diag.export.definitions import Sample
+from diag.export.run_metrics import RunMetrics
+from diag.export.summary import MOST_GROUPS, OTHERS
+from diag.report.json import save
+from tests.export.runs import NOW_NS, cut, values, written
+from tests.simulate import MS
+
+MEMORY = MemoryRecord(rss=10**9, allocated=6 * 10**9, reserved=7 * 10**9, alloc_retries=3, capacity=8 * 10**9)
+
+
+def test_totals_are_what_was_planted(tmp_path: Path) -> None:
+    layout = written(tmp_path / "r", jitter=0, steps=10, data_ns=3 * MS, memory=MEMORY)
+    samples = RunMetrics(layout.root).read(NOW_NS)
+    assert values(samples, of.STEPS) == {"0": 10, "1": 10}
+    assert values(samples, of.TOKENS) == {"0": 5120, "1": 5120}
+    assert values(samples, of.LAST_STEP) == {"0": 9, "1": 9}
+    assert values(samples, of.RESERVED) == {"0": 7e9, "1": 7e9}
+    assert values(samples, of.RETRIES) == {"0": 3, "1": 3}
+    assert values(samples, of.HEARTBEAT_AGE) == {"0": 2, "1": 2}
+    assert values(samples, of.HEARTBEAT_TIME)["0"] == NOW_NS / 1e9 - 2
+    first = [sample for sample in samples if sample.labels.get(of.RANK) == "0"]
+    assert {sample.labels[of.HOST] for sample in first} == {"host-a"}
+    parts = values(first, of.PART_SECONDS, of.PART)
+    assert parts["data_wait"] == pytest.approx(10 * 0.003)
+    assert parts["exposed_comm"] == pytest.approx(10 * 7 * 0.0005, rel=0.01)  # each rank is 10 us late, once
+    assert sum(parts.values()) == pytest.approx(values(first, of.STEP_SECONDS)["0"])
+    lately = values(first, of.PART_DURATION, of.PART)
+    assert sum(lately.values()) == pytest.approx(values(first, of.STEP_DURATION)["0"])
+    assert values(first, of.TOKEN_RATE)["0"] == pytest.approx(512 / 0.1015, rel=0.01)
+    assert values(first, of.COLLECTIVES, of.OP) == {"all_gather": 30, "reduce_scatter": 30, "all_reduce": 10}
+    assert values(first, of.COLLECTIVE_BYTES, of.OP)["all_gather"] == 30 * 4e6
+    assert values(first, of.COLLECTIVE_SECONDS, of.OP)["reduce_scatter"] == pytest.approx(0.015)
+    assert values(samples, of.WORLD_SIZE, of.RUN) == {"r": 2}
+
+
+def test_parts_are_those_of_the_analysis(tmp_path: Path) -> None:
+    layout = written(tmp_path / "r", data_ns=9 * MS)
+    samples = RunMetrics(layout.root).read(NOW_NS)
+    accounts = open_run(layout.root).attribution.steps
+    for rank in (0, 1):
+        own = [sample for sample in samples if sample.labels.get(of.RANK) == str(rank)]
+        exported = values(own, of.PART_SECONDS, of.PART)
+        parts = [account.parts[rank] for account in accounts]
+        assert exported["exposed_comm"] == pytest.approx(sum(p.exposed_comm_ns for p in parts) / 1e9)
+        assert exported["compute"] == pytest.approx(sum(p.compute_ns for p in parts) / 1e9)
+        assert exported["data_wait"] == pytest.approx(sum(p.data_wait_ns for p in parts) / 1e9)
+
+
+def comparable(samples: list[Sample]) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {(sample.metric.name, tuple(sorted(sample.labels.items()))): sample.value for sample in samples}
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.floats(0, 1), max_size=4))
+def test_reading_a_run_as_it_grows_gives_the_same_in_the_end(parts: list[float]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        whole = written(Path(folder) / "whole" / "r", steps=70, units=1)
+        grown = type(whole)(Path(folder) / "grown" / "r")
+        grown.root.mkdir(parents=True)
+        cut(whole, grown, 0)
+        followed = RunMetrics(grown.root)
+        counted = 0.0
+        for part in [*sorted(parts), 1.0]:
+            cut(whole, grown, part)
+            samples = followed.read(NOW_NS)
+            assert values(samples, of.STEPS)["0"] >= counted
+            counted = values(samples, of.STEPS)["0"]
+        at_once, in_pieces = (comparable(m.read(NOW_NS)) for m in (RunMetrics(whole.root), followed))
+        assert in_pieces.keys() == at_once.keys()
+        assert in_pieces == pytest.approx(at_once)
+
+
+def test_the_newest_step_waits_for_its_collectives(tmp_path: Path) -> None:
+    layout = written(tmp_path / "r", ranks=1, steps=3)
+    lines = layout.rank(0).collectives.read_text().splitlines(keepends=True)
+    layout.rank(0).collectives.write_text("".join(lines[:2]))
+    followed = RunMetrics(layout.root)
+    assert values(followed.read(NOW_NS), of.STEPS) == {"0": 2}
+    layout.rank(0).collectives.write_text("".join(lines))
+    assert values(followed.read(NOW_NS), of.STEPS) == {"0": 3}
+
+
+def test_a_run_that_starts_anew_in_its_folder_is_counted_anew(tmp_path: Path) -> None:
+    layout = written(tmp_path / "r", steps=9)
+    followed = RunMetrics(layout.root)
+    assert values(followed.read(NOW_NS), of.STEPS)["0"] == 9
+    written(tmp_path / "s", steps=4).ranks_folder.rename(tmp_path / "ranks")
+    (tmp_path / "r/ranks").rename(tmp_path / "before")
+    (tmp_path / "ranks").rename(tmp_path / "r/ranks")
+    assert values(followed.read(NOW_NS), of.STEPS)["0"] == 4
+
+
+def test_lines_that_are_none_are_counted_and_left_out(tmp_path: Path) -> None:
+    layout = written(tmp_path / "r", steps=3)
+    with layout.rank(1).steps.open("a") as file:
+        file.write("{broken}\n")
+    samples = RunMetrics(layout.root).read(NOW_NS)
+    assert values(samples, of.UNREADABLE) == {"0": 0, "1": 1}
+    assert values(samples, of.STEPS) == {"0": 3, "1": 3}
+
+
+def test_on_a_device_communication_is_not_guessed_and_its_times_come_from_the_device(tmp_path: Path) -> None:
+    layout = written(tmp_path / "r", ranks=1, steps=0)
+    files = layout.rank(0)
+    files.identity.write_bytes(encode(RankRecord(0, 0, 1, "h", 1, "b", 0, NOW_NS, "NVIDIA H100", device_index=5)))
+    step = StepRecord(0, 0, 10 * MS, [("forward", 0, 8 * MS)])  # type: ignore[list-item]
+    files.steps.write_bytes(encode(step) + b"\n")
+    row = CollectiveRow("dp", 0, "all_reduce", 400, "float32", 5, None, None, None)
+    files.collectives.write_bytes(encode(CollectiveLine(0, [row])) + b"\n")
+    followed = RunMetrics(layout.root)
+    samples = followed.read(NOW_NS)
+    assert values(samples, of.PART_SECONDS, of.PART).keys() & {"compute", "exposed_comm"} == set()
+    assert values(samples, of.PART_SECONDS, of.PART)["compute_or_comm"] == pytest.approx(0.008)
+    assert values(samples, of.COLLECTIVES, of.GPU) == {"5": 1}
+    assert values(samples, of.COLLECTIVE_SECONDS) == {}
+    files.device_steps.write_bytes(encode(DeviceStepRecord(0, 10 * MS, [], [("dp", 0, 1 * MS, 3 * MS)])) + b"\n")
+    samples = followed.read(NOW_NS)
+    assert values(samples, of.COLLECTIVE_SECONDS, of.GROUP) == {"dp": 0.002}
+    assert values(samples, of.COLLECTIVES, of.GROUP) == {"dp": 1}
+
+
+def test_mfu_of_a_device_whose_peak_is_known(tmp_path: Path) -> None:
+    layout = written(tmp_path / "r", ranks=1, steps=0)
+    layout.manifest.write_bytes(
+        layout.manifest.read_bytes().replace(b'"model":{}', b'"model":{"flops_per_token":989000000}')
+    )
+    files = layout.rank(0)
+    files.identity.write_bytes(encode(RankRecord(0, 0, 1, "h", 1, "b", 0, NOW_NS, "NVIDIA H100 80GB HBM3")))
+    lines = [encode(StepRecord(at, at * 1000 * MS, (at + 1) * 1000 * MS, [], tokens=400_000)) for at in range(6)]
+    files.steps.write_bytes(b"\n".join(lines) + b"\n")
+    (mfu,) = values(RunMetrics(layout.root).read(NOW_NS), of.MFU, of.RUN).values()
+    assert mfu == pytest.approx(0.4)  # 989e6 x 400,000 a second, of 989e12
+
+
+def test_the_last_analysis_tells_waiting_from_transfer(tmp_path: Path) -> None:
+    layout = written(tmp_path / "r", jitter=0, extra=lambda step, rank: {"forward": 20 * MS} if rank else {})
+    assert values(RunMetrics(layout.root).read(NOW_NS), of.ANALYSED_PART, of.PART) == {}
+    result = open_run(layout.root)
+    save(result)
+    samples = RunMetrics(layout.root).read(NOW_NS)
+    (verdict,) = [sample for sample in samples if sample.metric is of.VERDICT_INFO]
+    assert verdict.labels["bottleneck"] == "compute"
+    assert verdict.labels["cause"] == result.verdict.cause
+    assert verdict.labels["culprit_ranks"] == "1"
+    assert values(samples, of.VERDICT_SHARE, of.RUN) == {"r": pytest.approx(result.verdict.share)}
+    first = [sample for sample in samples if sample.labels.get(of.RANK) == "0"]
+    parts = values(first, of.ANALYSED_PART, of.PART)
+    assert parts["exposed_wait"] == pytest.approx(0.020, rel=0.01)
+    assert parts["exposed_transfer"] == pytest.approx(7 * 0.0005, rel=0.01)
+    assert sum(parts.values()) == pytest.approx(0.1195)
+
+
+def test_many_ranks_have_as_many_series_as_few(tmp_path: Path) -> None:
+    few = RunMetrics(written(tmp_path / "few", ranks=2, steps=2).root, per_rank=False).read(NOW_NS)
+    many = RunMetrics(written(tmp_path / "many", ranks=66, steps=2).root).read(NOW_NS)
+    assert len(few) == len(many)
+    assert len(RunMetrics(tmp_path / "many", per_rank=True).read(NOW_NS)) > 66 * 20
+    assert not any(of.RANK in sample.labels for sample in many)
+    assert values(many, of.TOKENS, of.RUN) == {"many": 66 * 2 * 512}
+    assert values(many, of.LAST_STEP, of.STAT) == {"min": 1, "mean": 1, "max": 1}
+
+
+def test_a_summary_has_the_sums_and_the_extremes(tmp_path: Path) -> None:
+    layout = written(tmp_path / "r", data_ns=MS, extra=lambda step, rank: {"data": 50 * MS} if rank else {})
+    each, whole = (RunMetrics(layout.root, per_rank=per_rank).read(NOW_NS) for per_rank in (True, False))
+    data = [
+        sample.value for sample in each if sample.metric is of.PART_DURATION and sample.labels[of.PART] == "data_wait"
+    ]
+    merged = {
+        sample.labels[of.STAT]: sample.value
+        for sample in whole
+        if sample.metric is of.PART_DURATION and sample.labels[of.PART] == "data_wait"
+    }
+    assert merged == {"min": min(data), "mean": pytest.approx(sum(data) / 2), "max": max(data)}
+    sums = [sum(s.value for s in samples if s.metric is of.COLLECTIVE_SECONDS) for samples in (each, whole)]
+    assert sums[0] == pytest.approx(sums[1])
+
+
+def test_groups_beyond_the_largest_are_one_in_a_summary(tmp_path: Path) -> None:
+    layout = written(tmp_path / "r", ranks=1, steps=1)
+    rows = [CollectiveRow(f"g{at}", 0, "all_reduce", 10 + at, "float32", 1, 2, 1, 2) for at in range(100)]
+    rows += [CollectiveRow(f"p2p 0>{at}", 0, "send", 5, "float32", 1, 2, 1, 2) for at in range(50)]
+    layout.rank(0).collectives.write_bytes(encode(CollectiveLine(0, rows)) + b"\n")
+    samples = RunMetrics(layout.root, per_rank=False).read(NOW_NS)
+    reduced = [s for s in samples if s.metric is of.COLLECTIVES and s.labels[of.OP] == "all_reduce"]
+    groups = values(reduced, of.COLLECTIVES, of.GROUP)
+    assert len(groups) == MOST_GROUPS  # messages between ranks are a group, too, and the others are one
+    assert groups["g99"] == 1
+    assert groups[OTHERS] == 100 - (MOST_GROUPS - 1)
+    sent = [s for s in samples if s.metric is of.COLLECTIVE_BYTES and s.labels[of.OP] == "send"]
+    assert values(sent, of.COLLECTIVE_BYTES, of.GROUP) == {"p2p": 250}
+
+
+@pytest.mark.parametrize(("name", "message"), [("traces", "no run directory"), ("none", "no such file")])
+def test_only_a_run_has_metrics(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "traces").mkdir()
+    with pytest.raises(DiagError, match=message):
+        RunMetrics(tmp_path / name)
+
+
+def test_whether_a_run_is_live(tmp_path: Path) -> None:
+    layout = written(tmp_path / "r", steps=2)
+    followed = RunMetrics(layout.root)
+    followed.read(NOW_NS)
+    assert followed.live
+    followed.read(NOW_NS + 60 * 10**9)
+    assert not followed.live
+    layout.manifest.write_bytes(layout.manifest.read_bytes().replace(b'"exit_code":null', b'"exit_code":0'))
+    assert values(followed.read(NOW_NS), of.EXIT_CODE, of.RUN) == {"r": 0}
+    assert not followed.live

@@ -1,0 +1,85 @@
+"""`diag export` and `diag metrics` as a user calls them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.command import diag
+from tests.export.runs import written
+
+SAMPLE = Path(__file__).parents[2] / "sample_traces" / "fsdp2-slow-loader-rank1"
+
+
+def names(text: str) -> set[str]:
+    return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
+
+
+def test_a_sample_for_prometheus() -> None:
+    ended = diag("export", SAMPLE, "--format", "prometheus")
+    assert ended.returncode == 0, ended.stderr
+    assert {"diag_steps_total", "diag_tokens_total", "diag_heartbeat_age_seconds"} <= names(ended.stdout)
+    assert 'part="data_wait",rank="1"' in ended.stdout
+    summary = diag("export", SAMPLE, "--format", "prometheus", "--summary").stdout
+    assert names(summary) == names(ended.stdout)
+    assert "rank=" not in summary
+
+
+def test_files_are_replaced_or_appended_to(tmp_path: Path) -> None:
+    text, lines = tmp_path / "diag.prom", tmp_path / "diag.jsonl"
+    for _ in range(2):
+        assert diag("export", SAMPLE, "--format", "prometheus", "-o", text).returncode == 0
+        # The run has ended: there is nothing to follow.
+        assert diag("export", SAMPLE, "--format", "jsonl", "-o", lines, "--follow", timeout=60).returncode == 0
+    assert text.read_text().count("# TYPE diag_steps_total counter") == 1
+    rows = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert len({row["time_unix_ns"] for row in rows}) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["/dev", "--format", "jsonl"], 1, "is no run directory"),
+        (["/nowhere", "--format", "tensorboard"], 1, "no such file"),
+        ([str(SAMPLE), "--format", "wandb", "--follow"], 2, "does not go with wandb"),
+        ([str(SAMPLE), "--format", "prometheus", "--follow"], 2, "needs a file"),
+        ([str(SAMPLE), "--format", "jsonl", "-o", "/dev/null/x"], 1, "cannot be written"),
+        ([str(SAMPLE), "--format", "prometheus", "-o", "/dev/null/x"], 1, "cannot be written"),
+    ],
+)
+def test_mistakes(arguments: list[str], code: int, message: str) -> None:
+    ended = diag("export", *arguments)
+    assert ended.returncode == code
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_metrics_are_served_until_it_is_ended(tmp_path: Path) -> None:
+    run = written(tmp_path / "r", steps=3).root
+    command = [sys.executable, "-m", "diag", "metrics", str(run), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split(": ")[1].split(" ")[0]
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            with opener.open(url, timeout=10) as answer:
+                assert "diag_steps_total" in names(answer.read().decode())
+        finally:
+            process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (0, "")
+    assert url.startswith("http://127.0.0.1:")
+
+
+def test_the_dashboard_is_printed() -> None:
+    ended = diag("metrics", "--grafana")
+    assert ended.returncode == 0
+    assert json.loads(ended.stdout)["title"].startswith("diag")
+    assert diag("metrics").returncode == 2
