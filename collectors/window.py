@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,19 @@ class TraceWindows:
             self._guard(self._profiler.stop)
             self._profiler = None
 
+    def stand_back(self, why: str) -> None:
+        """Leaves the profiler to the training, of which only one can run: an open window is thrown away."""
+        profiler, self._profiler = self._profiler, None
+        if profiler is not None:
+            profiler.on_trace_ready = None
+            self._guard(profiler.stop)
+        if self._on:
+            self._off(why)
+
+    def uses(self, profiler: Any) -> bool:
+        """Whether it is the one of our open window."""
+        return self._profiler is not None and getattr(self._profiler, "profiler", None) in (None, profiler)
+
     def _start(self) -> None:
         settings = self._settings
         activities = [torch.profiler.ProfilerActivity.CPU]
@@ -91,7 +105,8 @@ class TraceWindows:
             profile_memory=settings.trace_memory,
             experimental_config=_experimental_config(settings),
         )
-        self._profiler.start()
+        with _quiet():
+            self._profiler.start()
 
     def _export(self, profiler: Any) -> None:
         for key, value in self._metadata().items():
@@ -123,6 +138,19 @@ class TraceWindows:
         self._on = False
         self._profiler = None
         self._complaints.add("profiler windows are no longer recorded", why)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps the profiler's own messages out of the training's output. It asks for the level when it is first used."""
+    if "KINETO_LOG_LEVEL" in os.environ:
+        yield
+        return
+    os.environ["KINETO_LOG_LEVEL"] = "99"
+    try:
+        yield
+    finally:
+        del os.environ["KINETO_LOG_LEVEL"]
 
 
 def _pack(plain: Path, packed: Path) -> None:

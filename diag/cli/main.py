@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from diag.cli.analyze import analyze
+from diag.cli.attach import attach
 from diag.cli.dashboard import dashboard
 from diag.cli.open import open_trace
 from diag.cli.plan import plan
@@ -46,7 +47,9 @@ def _options(
 ) -> None: ...
 
 
-app.command()(run)
+# Whatever follows a script's or a command's name is its own.
+app.command(context_settings={"allow_interspersed_args": False})(run)
+app.command()(attach)
 app.command()(analyze)
 app.command()(report)
 app.command()(triage)
