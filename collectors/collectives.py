@@ -65,7 +65,7 @@ class CollectiveTimer:
     def __init__(self, max_calls_per_step: int, device_clock: DeviceClock | None = None) -> None:
         self.step = -1
         self._limit = max_calls_per_step
-        self._device_clock = device_clock
+        self.device_clock = device_clock
         self._calls: list[Call] = []
         self._dropped = 0
         self._sequence: dict[str, int] = {}
@@ -74,6 +74,7 @@ class CollectiveTimer:
         self._by_work: weakref.WeakKeyDictionary[Any, Call] = weakref.WeakKeyDictionary()
         self._inside = threading.local()
         self._patches = Patches()
+        self._complete = False
         self._point_to_point = PointToPoint(self)
         self._functional = Functional(self)
         self.last_started: dict[str, int] = {}
@@ -84,6 +85,16 @@ class CollectiveTimer:
     # -- installing ------------------------------------------------------------------------------------------------
 
     def install(self) -> None:
+        """Everything; what is in place already stays."""
+        self.install_calls()
+        if not self._complete:
+            self._complete = True
+            self._functional.install(self._patches)
+
+    def install_calls(self) -> None:
+        """The functions that ``import torch`` brings: before the training imports them under names of its own."""
+        if self._patches:
+            return
         for name, (op, payload, group_position) in _FUNCTIONS.items():
             original = getattr(c10d, name, None)
             if original is None:
@@ -94,10 +105,10 @@ class CollectiveTimer:
                     self._patches.replace(module, name, timed)
         self._patches.replace(dist.Work, "wait", self._timed_wait(dist.Work.wait))
         self._point_to_point.install(self._patches)
-        self._functional.install(self._patches)
 
     def uninstall(self) -> None:
         self._patches.undo()
+        self._complete = False
 
     # -- recording -------------------------------------------------------------------------------------------------
 
@@ -150,8 +161,8 @@ class CollectiveTimer:
             self._dropped += 1
         self.last_started[group] = seq
         self.last_op = op
-        if marked and on_device and self._device_clock is not None:
-            call.marks = (self._device_clock.mark(), self._device_clock.mark(later=True))
+        if marked and on_device and self.device_clock is not None:
+            call.marks = (self.device_clock.mark(), self.device_clock.mark(later=True))
         call.start_ns = time.monotonic_ns()
         return call
 
@@ -219,14 +230,18 @@ class CollectiveTimer:
         """Lets DDP's reducer call the collective through Python, so that it is timed like the others. ``hook``: what it
         shall call, with its state, if not what DDP does by itself."""
         state, reduce = hook if hook is not None else (module.process_group, reduce_bucket)
+        module.register_comm_hook(state, self.timed_bucket(reduce))
+
+    def timed_bucket(self, reduce: Function) -> Function:
+        """The communication hook, with what it calls counted among DDP's buckets."""
 
         def timed_bucket(state, bucket):  # type: ignore[no-untyped-def]  # see reduce_bucket
             before = len(self._calls)
-            done = reduce(state, bucket)  # type: ignore[no-untyped-call]
+            done = reduce(state, bucket)
             self._ddp_buckets.extend(self._calls[before:])
             return done
 
-        module.register_comm_hook(state, timed_bucket)
+        return timed_bucket
 
     def end_backward(self, end_ns: int) -> None:
         """The reducer waits for all buckets once the last is launched: from there to the end of backward it waited."""

@@ -93,7 +93,7 @@ class DeviceClock:
         while self._pending and all(mark.event.query() for mark in self._pending[0].marks() if mark.recorded):
             done = self._pending.popleft()
             yield _read(done)
-            self._free.extend(mark.event for mark in done.marks())
+            self._free.extend({id(mark): mark.event for mark in done.marks()}.values())  # phases share their edges
 
 
 def _read(step: _Step) -> DeviceStepRecord:

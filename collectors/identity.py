@@ -14,6 +14,13 @@ import torch.distributed as dist
 from .layout import RankLayout
 from .records import RankRecord
 
+# Before torch 2.9 it had another name, of which later ones complain.
+_RECORDED_CALLS = (
+    "TORCH_FR_BUFFER_SIZE"
+    if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 9)
+    else "TORCH_NCCL_TRACE_BUFFER_SIZE"
+)
+
 
 def rank_and_world(environ: Mapping[str, str] = os.environ) -> tuple[int, int, int]:
     """(rank, local rank, world size): the process group's where there is one, else torchrun's or Slurm's variables."""
@@ -50,18 +57,17 @@ def identify(device: torch.device) -> RankRecord:
     )
 
 
-def prepare_environment(layout: RankLayout) -> None:
+def prepare_environment(layout: RankLayout, nccl_log: bool = True) -> None:
     """Sends NCCL's log and the Flight Recorder's dumps into the run directory, unless the user sent them elsewhere.
 
     Must run before ``init_process_group``: both libraries read these variables once.
     """
     layout.folder.mkdir(parents=True, exist_ok=True)
     prefix = str(layout.flight_recorder_prefix)
+    log = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(layout.nccl_log)} if nccl_log else {}
     for name, value in {
-        "NCCL_DEBUG": "INFO",
-        "NCCL_DEBUG_FILE": str(layout.nccl_log),
-        "TORCH_FR_BUFFER_SIZE": "2000",
-        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",  # its name before torch 2.9
+        **log,
+        _RECORDED_CALLS: "2000",
         "TORCH_FR_DUMP_TEMP_FILE": prefix,
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": prefix,
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",

@@ -25,7 +25,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.distributed as dist
@@ -61,10 +61,24 @@ from .window import TraceWindows
 _LEAST_GC_PAUSE_NS = 200_000  # the youngest generation is collected in microseconds, many times a step
 
 
+class Moment(NamedTuple):
+    """A point in time on the host's clock and, where the rank computes on a device, in its stream."""
+
+    ns: int
+    mark: Mark | None
+
+
 class Collector(AbstractContextManager["Collector"]):
     """Records one rank of one run. Create it after the process group, before the model is wrapped."""
 
-    def __init__(self, run_dir: Path, settings: CollectorSettings, device: torch.device | None = None) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        settings: CollectorSettings,
+        device: torch.device | None = None,
+        timer: CollectiveTimer | None = None,
+    ) -> None:
+        """``timer``: one whose timed functions are in place already."""
         self._device = device or _current_device()
         rank, _, _ = rank_and_world()
         self._run = RunLayout(run_dir)
@@ -91,7 +105,8 @@ class Collector(AbstractContextManager["Collector"]):
         self._summary = StepSummary(self._files[5], self._identity, settings.summary_steps)
         on_device = self._device.type == "cuda"
         self._clock = DeviceClock(_cuda_event) if on_device else None
-        self._timer = CollectiveTimer(settings.max_collectives_per_step, self._clock)
+        self._timer = timer or CollectiveTimer(settings.max_collectives_per_step)
+        self._timer.device_clock = self._clock
         self._memory = MemoryReader(self._device)
         self._run_queue = RunQueue()
         self._windows = TraceWindows(settings, self._layout, budget, self._complaints, self._trace_metadata)
@@ -178,6 +193,7 @@ class Collector(AbstractContextManager["Collector"]):
         if self._rank != 0:
             return
         collector = {"settings": asdict(self._settings), "without_nvml_because": self._nvml_missing}
+        collector |= fields.pop("collector", {})
         versions = {"torch": torch.__version__, "python": platform.python_version()}
         if torch.version.cuda:
             versions["cuda"] = torch.version.cuda
@@ -209,6 +225,33 @@ class Collector(AbstractContextManager["Collector"]):
     def phase(self, name: str) -> _PhaseContext:
         """A part of the step; see ``records.PHASES``."""
         return _PhaseContext(self, name)
+
+    def moment(self, ahead: str = "") -> Moment:
+        """Now. ``ahead``: the phase that heartbeats tell from here on."""
+        marks = self._clock if self._clock is not None and not torch.cuda.is_current_stream_capturing() else None
+        found = Moment(time.monotonic_ns(), marks.mark() if marks is not None else None)
+        if ahead:
+            self._phase, self._phase_since_ns = ahead, found.ns
+        return found
+
+    def passed(self, name: str, start: Moment, end: Moment) -> None:
+        """A phase of the step under way of which only its end told what it was."""
+        self._guarded(lambda: self._add_phase(name, start, end))
+
+    def no_windows(self, why: str) -> None:
+        """Ends a profiler window that is open, and records no other."""
+        self._windows.stand_back(why)
+
+    def profiles(self, profiler: Any) -> bool:
+        """Whether this is the profiler of a window of ours."""
+        return self._windows.uses(profiler)
+
+    def give_up(self, why: str) -> None:
+        """Stops recording; heartbeats go on and say why."""
+        self._broken = True
+        if self._on_gc in gc.callbacks:
+            gc.callbacks.remove(self._on_gc)
+        self._complaints.messages.append(f"nothing more is recorded: {why}")
 
     def checkpoint(self, record: CheckpointRecord) -> None:
         """What a checkpoint cost, when it has ended; called by the training's thread."""
@@ -253,13 +296,12 @@ class Collector(AbstractContextManager["Collector"]):
         self._ranges = False
         self._windows.after_step()
 
-    def _end_phase(self, name: str, start_ns: int, start: Mark | None) -> None:
-        end_ns = time.monotonic_ns()
-        self._phases.append(PhaseRow(name, start_ns, end_ns))
-        if start is not None and self._clock is not None:
-            self._clock.phase(name, start, self._clock.mark())
+    def _add_phase(self, name: str, start: Moment, end: Moment) -> None:
+        self._phases.append(PhaseRow(name, start.ns, end.ns))
+        if start.mark is not None and end.mark is not None and self._clock is not None:
+            self._clock.phase(name, start.mark, end.mark)
         if name == BACKWARD:
-            self._timer.end_backward(end_ns)
+            self._timer.end_backward(end.ns)
 
     def _range(self, name: str) -> AbstractContextManager[Any] | None:
         if not self._ranges:
@@ -357,22 +399,19 @@ class _StepContext:
 
 
 class _PhaseContext:
-    __slots__ = ("_collector", "_mark", "_name", "_range", "_start_ns")
+    __slots__ = ("_collector", "_name", "_range", "_start")
 
     def __init__(self, collector: Collector, name: str) -> None:
         self._collector = collector
         self._name = name
 
     def __enter__(self) -> None:
-        collector = self._collector
-        collector._phase = self._name
-        self._range = collector._range(f"{PHASE_RANGE}{self._name}")
-        self._mark = collector._clock.mark() if collector._clock is not None else None
-        self._start_ns = collector._phase_since_ns = time.monotonic_ns()
+        self._range = self._collector._range(f"{PHASE_RANGE}{self._name}")
+        self._start = self._collector.moment(ahead=self._name)
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is None:
-            self._collector._guarded(lambda: self._collector._end_phase(self._name, self._start_ns, self._mark))
+            self._collector.passed(self._name, self._start, self._collector.moment())
         if self._range is not None:
             self._range.__exit__(None, None, None)
 

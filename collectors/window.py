@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,20 @@ class TraceWindows:
         if self._wanted is not None:
             self.answer = (self._wanted.number, "the training ended before")
 
+    def stand_back(self, why: str) -> None:
+        """Leaves the profiler to the training, of which only one can run: an open window is thrown away."""
+        profiler, self._profiler = self._profiler, None
+        if profiler is not None:
+            profiler.on_trace_ready = None
+            self._guard(profiler.stop)
+        if self._on and not self._failed:
+            self._off(why)
+        self._failed = self._failed or f"no window is recorded: {why}"
+
+    def uses(self, profiler: Any) -> bool:
+        """Whether it is the one of our open window."""
+        return self._profiler is not None and getattr(self._profiler, "profiler", None) in (None, profiler)
+
     def _start(self, active: int) -> None:
         settings = self._settings
         activities = [torch.profiler.ProfilerActivity.CPU]
@@ -156,7 +171,8 @@ class TraceWindows:
             profile_memory=settings.trace_memory,
             experimental_config=_experimental_config(settings),
         )
-        self._profiler.start()
+        with _quiet():
+            self._profiler.start()
 
     def _export(self, profiler: Any) -> None:
         for key, value in self._metadata().items():
@@ -195,6 +211,19 @@ class TraceWindows:
         if self._asked is not None:
             self.answer = (self._asked.number, self._failed)
         self._complaints.add("profiler windows are no longer recorded", why)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps the profiler's own messages out of the training's output. It asks for the level when it is first used."""
+    if "KINETO_LOG_LEVEL" in os.environ:
+        yield
+        return
+    os.environ["KINETO_LOG_LEVEL"] = "99"
+    try:
+        yield
+    finally:
+        del os.environ["KINETO_LOG_LEVEL"]
 
 
 def _pack(plain: Path, packed: Path) -> None:

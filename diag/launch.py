@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import make_manifest, read_fields, update_manifest
@@ -20,6 +20,7 @@ from diag.collectors.trainer.options import OPTIONS_ENV, TrainerOptions
 from diag.errors import DiagError, ExitCode
 
 if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.api import LogsSpecs
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
     from diag.hang.live.monitor import Hang
@@ -41,7 +42,8 @@ class Launch:
     rdzv_endpoint: str = ""
     rdzv_id: str = ""
     environment: dict[str, str] = field(default_factory=dict)
-    hang_timeout_s: float = 0  # without progress, before the training is ended as hung; 0: it never is
+    hang_timeout_s: float = 0  # without progress, before the training is called hung; 0: it never is
+    ends_hung: bool = True  # a training that is called hung; else it is only said, and evidence gathered
     say: Callable[[str], None] = print  # what the monitor has to tell while the training runs
 
     @property
@@ -62,11 +64,12 @@ class Outcome:
     interrupted: bool = False
 
 
-def open_run_directory(out: Path | None, launch: Launch, options: TrainerOptions, argv: Sequence[str]) -> RunLayout:
+def open_run_directory(out: Path | None, launch: Launch, argv: Sequence[str], name: str, **described: Any) -> RunLayout:
     """A fresh run directory, or on shared storage the one that another node of this job has just made. Any other run is
     refused: records are never mixed or lost. The manifest comes into being first and whole, so that of nodes that start
-    in the same moment one makes it and the others find it."""
-    root = out if out is not None else Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{options.strategy}"
+    in the same moment one makes it and the others find it. ``name``: of the folder, where ``out`` is None;
+    ``described``: what the manifest can tell already."""
+    root = out if out is not None else Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
     layout = RunLayout(root)
     if layout.is_run() and not _is_of_this_job(layout, launch):
         raise _taken(root)
@@ -74,12 +77,9 @@ def open_run_directory(out: Path | None, launch: Launch, options: TrainerOptions
         made = make_manifest(
             layout,
             argv=list(argv),
-            world_size=launch.nproc * launch.nnodes,
             nnodes=launch.nnodes,
             rendezvous=launch.rendezvous,
-            strategy=options.strategy,
-            injected=list(options.inject),
-            resumed_from=options.resume or "",
+            **described,
         )
         if not made and not _is_of_this_job(layout, launch):
             raise _taken(root)
@@ -105,24 +105,37 @@ def _is_of_this_job(layout: RunLayout, launch: Launch) -> bool:
 
 def run_trainer(layout: RunLayout, launch: Launch, options: TrainerOptions, settings: CollectorSettings) -> Outcome:
     """Trains with the bundled trainer; returns when all ranks have ended."""
+    from diag.launch_logs import RunLogs
+
     environment = {
         RUN_DIR_VARIABLE: str(layout.root.resolve()),
         SETTINGS_VARIABLE: settings.to_json(),
         OPTIONS_ENV: options.to_json(),
         **launch.environment,
     }
-    outcome = _torchrun(
-        layout,
-        launch,
-        [sys.executable, "-u", "-m", TRAINER_MODULE],
-        environment,
-        settings,
-        collective_timeout_s=options.timeout_s,
-    )
-    # Of several nodes the one that failed has the last word.
+    command = [sys.executable, "-u", "-m", TRAINER_MODULE]
+    logs = RunLogs(layout)
+    return torchrun(layout, launch, command, environment, settings, logs, collective_timeout_s=options.timeout_s)
+
+
+def close(layout: RunLayout, outcome: Outcome) -> Outcome:
+    """The outcome, put into the manifest. Of several nodes the one that failed has the last word."""
     code = outcome.exit_code or read_fields(layout).get("exit_code") or 0
     update_manifest(layout, exit_code=code, hang=asdict(outcome.hang) if outcome.hang is not None else {})
     return outcome
+
+
+def torchrun(
+    layout: RunLayout,
+    launch: Launch,
+    command: list[str],
+    environment: dict[str, str],
+    settings: CollectorSettings,
+    logs: LogsSpecs,
+    collective_timeout_s: float,
+) -> Outcome:
+    """Runs the command once for every rank; returns when all have ended."""
+    return close(layout, _torchrun(layout, launch, command, environment, settings, logs, collective_timeout_s))
 
 
 def _torchrun(
@@ -131,6 +144,7 @@ def _torchrun(
     command: list[str],
     environment: dict[str, str],
     settings: CollectorSettings,
+    logs: LogsSpecs,
     collective_timeout_s: float,
 ) -> Outcome:
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -141,7 +155,6 @@ def _torchrun(
     from diag.hang.live.rules import Limits
     from diag.hang.live.workers import workers_of
     from diag.launch_ends import before_others_end, write_exits
-    from diag.launch_logs import RunLogs
     from diag.tracing.auto import AutoTrace
 
     os.environ.update(environment)  # torchrun hands its own environment to the workers
@@ -157,28 +170,22 @@ def _torchrun(
         rdzv_configs={"rank": launch.node_rank} if launch.rdzv_backend == "static" else {},
         max_restarts=0,
         monitor_interval=0.1,
-        logs_specs=RunLogs(layout),
+        logs_specs=logs,
         log_line_prefix_template="[rank${rank}] ",
     )
     monitor, ended_well = None, False
     if launch.hang_timeout_s:
-        monitor = Monitor(layout, Limits.of(launch.hang_timeout_s, collective_timeout_s), launch.say)
+        limits = Limits.of(launch.hang_timeout_s, collective_timeout_s)
+        monitor = Monitor(layout, limits, launch.say, ends=launch.ends_hung)
         monitor.start()
-    # Of the launchers of several nodes the one with the first rank.
-    auto = AutoTrace(
-        layout,
-        settings.auto_traces,
-        settings.trace,
-        launch.say,
-        lambda: any(worker.rank == 0 for worker in workers_of(layout)),
-    )
+    auto = AutoTrace(layout, settings, launch.say, lambda: workers_of(layout))
     auto.start()
     try:
         with before_others_end(monitor.others_die) if monitor is not None else nullcontext() as failed_first:
             elastic_launch(config, command[0])(*command[1:])
         ended_well = True
     except ChildFailedError as error:
-        hang = monitor.failed() if monitor is not None else None
+        hang = monitor.failed() if monitor is not None and launch.ends_hung else None
         write_exits(layout, error, failed_first or (), by_launcher=hang is not None and hang.ended_by_diag)
         return _failure(layout, error, hang)
     except SignalException as error:

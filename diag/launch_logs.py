@@ -8,13 +8,15 @@ from diag.collectors.layout import RunLayout
 
 
 class RunLogs(LogsSpecs):
-    """Logs under the run directory. The first rank's standard output is shown as well: it prints the progress.
+    """Logs under the run directory. The first rank's standard output is shown as well: it prints the progress;
+    ``everything``: all that all ranks print.
 
     Two files a rank, because torchrun opens each stream for itself: one file for both would overwrite itself.
     """
 
-    def __init__(self, layout: RunLayout) -> None:
+    def __init__(self, layout: RunLayout, everything: bool = False) -> None:
         super().__init__(log_dir=str(layout.root))
+        self._everything = everything
         self._layout = layout
 
     @property
@@ -31,6 +33,8 @@ class RunLogs(LogsSpecs):
             destinations.stderrs[local_rank] = str(files.log)
             # Where ``record`` puts the exception that ended the process, with its time.
             destinations.error_files[local_rank] = environment["TORCHELASTIC_ERROR_FILE"] = str(files.error)
-            if rank == 0:
+            if rank == 0 or self._everything:
                 destinations.tee_stdouts[local_rank] = str(files.stdout)
+            if self._everything:
+                destinations.tee_stderrs[local_rank] = str(files.log)
         return destinations

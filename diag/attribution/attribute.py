@@ -20,7 +20,7 @@ from diag.attribution.segments import intervals_of, on_clock, shift, shift_call
 from diag.attribution.timeline import Timeline
 from diag.attribution.trace_ranges import compiling
 from diag.attribution.trace_steps import host_windows
-from diag.collectors.records import WINDOW_AFTER, WINDOW_WARMUP, Manifest
+from diag.collectors.records import EVALUATION, WINDOW_AFTER, WINDOW_WARMUP, Manifest
 from diag.ingest.axes import axes_of
 from diag.ingest.run import RankTables, Tables
 from diag.ingest.trace import Trace
@@ -256,7 +256,17 @@ def steps_left_out(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:
     ranks = {rank: t for rank, t in tables.ranks.items() if not t.empty}
     warm_from = _first_warm_step(ranks, numbers)
     warming = {number: "warm-up" for number in numbers if number < warm_from}
-    return _compiling(ranks) | _disturbed(tables) | warming
+    return _evaluating(ranks) | _compiling(ranks) | _disturbed(tables) | warming
+
+
+def _evaluating(ranks: Mapping[int, RankTables]) -> dict[int, str]:
+    """Steps with an evaluation in them, on any rank: what the training does between its steps is none of theirs."""
+    return {
+        record.step: "an evaluation ran in it"
+        for tables in ranks.values()
+        for record in tables.steps
+        if any(phase.phase == EVALUATION for phase in record.phases)
+    }
 
 
 def _disturbed(tables: Tables) -> dict[int, str]:

@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from diag.cli.analyze import analyze
+from diag.cli.attach import attach
 from diag.cli.check import check
 from diag.cli.compare import compare
 from diag.cli.dashboard import dashboard
@@ -50,7 +51,9 @@ def _options(
 ) -> None: ...
 
 
-app.command()(run)
+# Whatever follows a script's or a command's name is its own.
+app.command(context_settings={"allow_interspersed_args": False})(run)
+app.command()(attach)
 app.command()(analyze)
 app.command()(compare)
 app.command()(check)

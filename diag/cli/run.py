@@ -1,8 +1,9 @@
-"""``diag run``: trains with the bundled trainer and records everything."""
+"""``diag run``: trains, with the bundled trainer or a training of the user's, and records everything."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,9 +17,20 @@ _LOADER = "Data loader"
 _SAVE = "Checkpoints"
 _LAUNCH = "Launch"
 _COLLECT = "Collectors"
+_FAULTS = "Faults"
+_SKIP = 10  # steps, so that warm-up is over
 
 
 def run(
+    context: typer.Context,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SCRIPT.py|COMMAND] [ARGS]...",
+            help="Your own training, unmodified: a script, or after -- the command that starts it.",
+            show_default=False,
+        ),
+    ] = None,
     strategy: Annotated[
         str,
         typer.Option(help="Data parallelism: ddp, zero1, fsdp1, fsdp2 or deepspeed.", rich_help_panel=_TRAINING),
@@ -133,7 +145,13 @@ def run(
             rich_help_panel=_SAVE,
         ),
     ] = None,
-    nproc: Annotated[int, typer.Option(help="Ranks on this node.", min=1, rich_help_panel=_LAUNCH)] = 2,
+    module: Annotated[
+        bool,
+        typer.Option("--module", "-m", help="SCRIPT is a module, as in python -m.", rich_help_panel=_LAUNCH),
+    ] = False,
+    nproc: Annotated[
+        int, typer.Option(help="Ranks on this node; of a script of yours 1.", min=1, rich_help_panel=_LAUNCH)
+    ] = 2,
     nnodes: Annotated[int, typer.Option(help="Nodes.", min=1, rich_help_panel=_LAUNCH)] = 1,
     node_rank: Annotated[
         int | None, typer.Option(help="This node, for --rdzv-backend static.", rich_help_panel=_LAUNCH)
@@ -159,7 +177,7 @@ def run(
         typer.Option(
             metavar="NAME:KEY=VALUE,...",
             help="Plant a fault; repeatable. `--inject list` shows them all.",
-            rich_help_panel="Faults",
+            rich_help_panel=_FAULTS,
         ),
     ] = None,
     out: Annotated[
@@ -202,17 +220,27 @@ def run(
         int, typer.Option(help="The most that one rank may write, in MB.", min=1, rich_help_panel=_COLLECT)
     ] = 1024,
 ) -> None:
-    """Train with the bundled trainer, collectors attached, and leave a run directory that `diag analyze` reads.
+    """Train, collectors attached, and leave a run directory that `diag analyze` reads.
+
+    `diag run [OPTIONS]` trains with the bundled trainer. `diag run --nproc 8 train.py --its args` runs a script of
+    yours, as it is, as torchrun would; `diag run -- torchrun ... train.py` (accelerate, deepspeed, python) a command.
 
     Ends with the training's own exit code, or with 5 if it hung and was ended. Of a run that hung or crashed it says
     which rank is at fault, as `diag triage` does.
     """
+    if nnodes > 1 and not (rdzv_endpoint and rdzv_id and out):
+        raise DiagError(
+            "--nnodes needs --rdzv-endpoint HOST:PORT, --rdzv-id and --out",
+            hint="give the same on every node; --out on shared storage collects all ranks in one run",
+            exit_code=ExitCode.USAGE,
+        )
     from diag.collectors.settings import COLLECT_VARIABLE, CollectorSettings
     from diag.collectors.trainer.checkpoint.folder import find
     from diag.collectors.trainer.faults import FAULTS, FaultError
     from diag.collectors.trainer.knobs import ABOUT, KNOBS
     from diag.collectors.trainer.options import OptionError, TrainerOptions
     from diag.collectors.trainer.refusals import validate, validate_backend
+    from diag.launch import Launch
 
     if settings and "list" in settings:
         for name, keys in KNOBS.items():
@@ -227,6 +255,31 @@ def run(
             for key in kind.keys:
                 typer.echo(f"    {key.name}: {key.help}")
         raise typer.Exit
+    recorded = CollectorSettings(
+        trace=trace,
+        trace_skip=trace_skip if trace_skip is not None else _SKIP,
+        trace_active=trace_active,
+        auto_traces=(3 * trace if auto_traces is None else auto_traces) if collect else 0,
+        trace_every=trace_every,
+        trace_stacks=trace_stacks,
+        trace_memory=trace_memory,
+        byte_budget=byte_budget_mb * 1_000_000,
+    )
+    launch = Launch(
+        nproc=nproc,
+        nnodes=nnodes,
+        node_rank=node_rank,
+        rdzv_backend=rdzv_backend,
+        rdzv_endpoint=rdzv_endpoint,
+        rdzv_id=rdzv_id,
+        environment={} if collect else {COLLECT_VARIABLE: "off"},
+        hang_timeout_s=(timeout if hang_timeout is None else hang_timeout) if collect else 0,
+        say=lambda text: typer.echo(f"diag: {text}", err=True),
+    )
+    if command or module:
+        from diag.cli.run_own import run_own
+
+        raise typer.Exit(run_own(context, command or [], launch, recorded, out))
     try:
         # Found here once, so that all ranks go on from the same.
         resumed = find(resume.resolve()) if resume is not None else None
@@ -271,54 +324,26 @@ def run(
         validate_backend(options, backend_of(device_of(0, nproc)))
     except (OptionError, FaultError) as error:
         raise DiagError(str(error), exit_code=ExitCode.USAGE) from error
-    if nnodes > 1 and not (rdzv_endpoint and rdzv_id and out):
-        raise DiagError(
-            "--nnodes needs --rdzv-endpoint HOST:PORT, --rdzv-id and --out",
-            hint="give the same on every node; --out on shared storage collects all ranks in one run",
-            exit_code=ExitCode.USAGE,
-        )
     to_do = steps - (resumed.manifest.steps if resumed is not None else 0)
-    recorded = CollectorSettings(
-        trace=trace,
-        trace_skip=trace_skip if trace_skip is not None else _skip(to_do, trace_active),
-        trace_active=trace_active,
-        auto_traces=(3 * trace if auto_traces is None else auto_traces) if collect else 0,
-        trace_every=trace_every,
-        trace_stacks=trace_stacks,
-        trace_memory=trace_memory,
-        byte_budget=byte_budget_mb * 1_000_000,
-    )
+    if trace_skip is None:
+        recorded = replace(recorded, trace_skip=_skip(to_do, trace_active))
 
-    from diag.cli.why import say_why
-    from diag.launch import Launch, log_tail, open_run_directory, run_trainer
+    from diag.cli.ended import say_end
+    from diag.launch import open_run_directory, run_trainer
 
-    launch = Launch(
-        nproc=nproc,
-        nnodes=nnodes,
-        node_rank=node_rank,
-        rdzv_backend=rdzv_backend,
-        rdzv_endpoint=rdzv_endpoint,
-        rdzv_id=rdzv_id,
-        environment={} if collect else {COLLECT_VARIABLE: "off"},
-        hang_timeout_s=(timeout if hang_timeout is None else hang_timeout) if collect else 0,
-        say=lambda text: typer.echo(f"diag: {text}", err=True),
+    layout = open_run_directory(
+        out,
+        launch,
+        sys.argv[1:],
+        options.strategy,
+        world_size=nproc * nnodes,
+        strategy=options.strategy,
+        injected=list(options.inject),
+        resumed_from=options.resume or "",
     )
-    layout = open_run_directory(out, launch, options, sys.argv[1:])
-    outcome = run_trainer(layout, launch, options, recorded)
-    if outcome.exit_code:
-        who = f"rank {outcome.failed_rank}: " if outcome.failed_rank is not None else ""
-        typer.echo(f"diag: the training ended early: {who}{outcome.reason}", err=True)
-        if outcome.failed_rank is not None:
-            for line in log_tail(layout, outcome.failed_rank):
-                typer.echo(f"      {line}", err=True)
-        if not outcome.interrupted:
-            say_why(layout)
-        typer.echo(f"      what was recorded until then: diag analyze {layout.root}", err=True)
-    elif collect:
-        typer.echo(f"Recorded in {layout.root}. Next: diag analyze {layout.root}")
-    raise typer.Exit(outcome.exit_code)
+    raise typer.Exit(say_end(layout, run_trainer(layout, launch, options, recorded), collect))
 
 
 def _skip(steps: int, active: int) -> int:
-    """Ten steps before the window where the run has them, so that warm-up is over and some untraced steps follow."""
-    return max(1, min(10, (steps - active) // 2))
+    """Steps before the window: fewer in a short run, so that some untraced steps follow."""
+    return max(1, min(_SKIP, (steps - active) // 2))

@@ -40,6 +40,8 @@ def tune(
         raise DiagError(
             "tuning rests on what is recorded: leave out --no-trace and --no-collect", exit_code=ExitCode.USAGE
         )
+    if given["command"]:
+        raise DiagError("tuning changes options of the bundled trainer: it takes no script", exit_code=ExitCode.USAGE)
     if given["nnodes"] > 1:
         raise DiagError("tuning starts the ranks of one node", hint="leave out --nnodes", exit_code=ExitCode.USAGE)
     folder = out if out is not None else Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-tune"

@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import TraceAsked
+from diag.collectors.settings import CollectorSettings
 from diag.errors import DiagError
+from diag.hang.live.workers import Worker
 
 INTERVAL_S = 2.0
 STEPS = 3  # of a window
@@ -26,17 +28,21 @@ State = tuple[str, tuple[int, ...]]  # cause, culprits
 
 
 class AutoTrace:
-    """Watches a run from ``start`` to ``stop``. ``most``: windows. ``traced``: a scheduled window shows what the run is
-    like from its begin, so that only a change asks for another. ``here``: whether this launcher is the one to do it."""
+    """Watches a run from ``start`` to ``stop``. Where a scheduled window shows what the run is like from its begin, only
+    a change asks for another. ``workers``: of this launcher; of those of several nodes, that of rank 0 is the one."""
 
     def __init__(
-        self, layout: RunLayout, most: int, traced: bool, say: Callable[[str], None], here: Callable[[], bool]
+        self,
+        layout: RunLayout,
+        settings: CollectorSettings,
+        say: Callable[[str], None],
+        workers: Callable[[], Sequence[Worker]],
     ) -> None:
         self._layout = layout
-        self._left = most
-        self._traced = traced
+        self._left = settings.auto_traces
+        self._traced = settings.trace
         self._say = say
-        self._here = here
+        self._workers = workers
         self._size = 0  # of the first rank's summary
         self._seen = -1  # the last step that was looked at
         self._known: set[State] = set()  # what a window has been recorded of
@@ -54,7 +60,7 @@ class AutoTrace:
 
     def look(self) -> TraceAsked | None:
         """One round: the request, where something was asked for."""
-        if self._left <= 0 or not self._grown() or not self._here():
+        if self._left <= 0 or not self._grown() or not self._is_first():
             return None
         from diag.model import Bottleneck, Severity  # numpy and more: not before the first steps are summed up
         from diag.summaries import open_summaries
@@ -96,6 +102,9 @@ class AutoTrace:
             return False
         grown, self._size = size > self._size, size
         return grown
+
+    def _is_first(self) -> bool:
+        return any(worker.rank == 0 for worker in self._workers())
 
     def _run(self) -> None:
         interval = INTERVAL_S

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from diag.collectors.layout import RunLayout
-from diag.collectors.trainer.options import TrainerOptions
 from diag.errors import DiagError
 from diag.launch import Launch, open_run_directory
 from tests.command import analyze_json, diag
@@ -48,7 +47,7 @@ def open_at_once(out: Path, launches: list[Launch]) -> list[DiagError | None]:
     def open_one(launch: Launch) -> DiagError | None:
         together.wait()
         try:
-            open_run_directory(out, launch, TrainerOptions(), ["run"])
+            open_run_directory(out, launch, ["run"], "fsdp2")
         except DiagError as error:
             return error
         return None

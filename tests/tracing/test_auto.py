@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from psutil import Process
+
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import read_fields
 from diag.collectors.records import DATA, FORWARD
+from diag.collectors.settings import CollectorSettings
+from diag.hang.live.workers import Worker
 from diag.tracing.auto import AutoTrace, ranks_to_record
 from tests.many_ranks import Job, write_summaries
 from tests.tracing.running_job import beat, running_job
@@ -23,7 +27,12 @@ class Watched:
         self._spare = folder / "spare"
         self._steps = 0
         self.said: list[str] = []
-        self.auto = AutoTrace(self.layout, most, traced, self.said.append, lambda: here)
+        self.auto = AutoTrace(
+            self.layout,
+            CollectorSettings(trace=traced, auto_traces=most),
+            self.said.append,
+            lambda: [Worker(0 if here else 8, Process())],
+        )
 
     def goes_on(self, extra: Mapping[int, Mapping[str, int]] | None = None) -> str:
         """Another fifty steps with this planted, and whether a window is asked for."""

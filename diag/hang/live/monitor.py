@@ -1,4 +1,5 @@
-"""The launcher's thread that reads the heartbeats once a second, gathers evidence in time, and ends a hung training."""
+"""The launcher's thread that reads the heartbeats once a second, gathers evidence in time, and ends a hung training,
+or only says that it hangs."""
 
 from __future__ import annotations
 
@@ -54,8 +55,10 @@ class Monitor:
         clock: Callable[[], float] = time.monotonic,
         interval_s: float = INTERVAL_S,
         grace_s: float = GRACE_S,
+        ends: bool = True,
     ) -> None:
         self._layout = layout
+        self._ends = ends
         self._limits = limits
         self._say = say
         self._workers = expected or (lambda: workers_of(layout))
@@ -106,7 +109,10 @@ class Monitor:
         if found.state == State.BUSY and self._said != standstill:
             self._said = standstill
             self._say(busy_words(found))
-        if found.state == State.HUNG and not self._stopped.is_set():
+        if found.state == State.HUNG and not self._ends and self._said != standstill:
+            self._said = standstill
+            self._say(hang_words(found))
+        if found.state == State.HUNG and self._ends and not self._stopped.is_set():
             self._say(hang_words(found))
             self.hang = Hang.of(found, ended_by_diag=True)
             end(self._workers(), self._grace_s)
@@ -129,7 +135,7 @@ class Monitor:
 
     def _run(self) -> None:
         while not self._stopped.wait(self._interval_s):
-            if self.look().state == State.HUNG:
+            if self.look().state == State.HUNG and self._ends:
                 return
 
     def _gather(self, why: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import time
@@ -39,6 +40,20 @@ class Worker:
         with contextlib.suppress(psutil.Error, OSError):
             if self.alive:
                 self.process.send_signal(number)
+
+
+def recorded_workers_of(layout: RunLayout) -> tuple[Worker, ...]:
+    """Processes that this one or its children started, and that said themselves which rank of this run they are."""
+    below = {process.pid: process for process in psutil.Process().children(recursive=True)}
+    found = []
+    for rank, files in layout.ranks().items():
+        try:
+            pid = json.loads(files.identity.read_bytes())["pid"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if pid in below:
+            found.append(Worker(rank, below[pid]))
+    return tuple(found)
 
 
 def workers_of(layout: RunLayout) -> tuple[Worker, ...]:

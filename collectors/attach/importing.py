@@ -1,0 +1,68 @@
+"""Calls of ours that come right after the training has imported a module. Standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.abc
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Waits for modules by name. Finds nothing itself: it asks the other finders and looks over their shoulder."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, Callable[[ModuleType], object]] = {}
+
+    def call(self, name: str, action: Callable[[ModuleType], object]) -> None:
+        """``action(module)`` once the module is there: at once if it is already. It must not raise."""
+        module = sys.modules.get(name)
+        if module is not None:
+            action(module)
+            return
+        self._waiting[name] = action
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def forget(self) -> None:
+        self._waiting.clear()
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in self._waiting:
+            return None
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find(fullname, path, target) if find is not None and finder is not self else None
+            if spec is not None:
+                self._look_over(fullname, spec)
+                return spec
+        return None
+
+    def _look_over(self, name: str, spec: ModuleSpec) -> None:
+        """On this very loader, which is of this module only; it is as it was when the module is there."""
+        loader: Any = spec.loader
+        run = getattr(loader, "exec_module", None)
+        if run is None:
+            return
+
+        def exec_module(module: ModuleType) -> None:
+            with contextlib.suppress(AttributeError):
+                del loader.exec_module
+            run(module)
+            action = self._waiting.pop(name, None)
+            if action is not None:
+                action(module)
+            if not self._waiting:
+                self.forget()
+
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:  # a loader without a namespace: its module is not seen
+            return

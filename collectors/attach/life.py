@@ -1,0 +1,294 @@
+"""From ``import torch`` to the end of the process: when recording begins, what it hears, and how it ends.
+
+The hooks are put in place when torch is there, so that the training never gets hold of a function without one. They do
+nothing until the process joins a process group, or trains without one. Nothing of ours may end a training: whatever
+raises here switches the recording off, with one line on standard error.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..collectives import CollectiveTimer
+from ..files import Complaints
+from ..identity import rank_and_world
+from ..layout import RunLayout
+from ..session import Collector
+from ..settings import run_dir_from, settings_from
+from . import backwards, crash, evaluation, groups, loaders, optimizers, profiling
+from .checkpoints import DISTRIBUTED, Saving
+from .ddp import Buckets
+from .environment import OWNER_VARIABLE, wanted
+from .hooking import Hooks
+from .importing import AfterImport
+from .strategy import strategy_of
+from .timeline import Timeline
+
+# What begins the recording of a process without a process group: a process that trains.
+_TRAINS = frozenset({"backward_begins", "optimizer_begins"})
+# Phases that nothing announces, so that they are told from what lies around them.
+_INFERRED = {
+    "forward": "from the arrival of the last batch to the begin of backward",
+    "optimizer": "from the end of the last backward to the end of the optimizer's step",
+    "evaluation": "from Module.eval(), or a batch fetched without gradients, to the training's next batch",
+}
+_NOT_HOOKED = {
+    "h2d": "copies to the device are seen in the profiler windows only",
+    "other loaders": "batches that come from no torch DataLoader: waiting for them counts as forward",
+}
+
+
+class Attachment:
+    """The recording of one process."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self._settings = settings_from()
+        self._timer = CollectiveTimer(self._settings.max_collectives_per_step)
+        self._buckets = Buckets(self._timer)
+        self._hooks = Hooks()
+        self._collector: Collector | None = None
+        self._timeline: Timeline | None = None
+        self._over = False
+        self._thread = threading.get_ident()  # the one that trains
+        self._removals: list[Callable[[], object]] = []
+        self._optimizer: Any = None
+        self._engine: Any = None
+        self._described = False
+        self._own_profiler = False  # the training has one
+
+    # -- beginning -------------------------------------------------------------------------------------------------
+
+    def install(self, imports: AfterImport) -> None:
+        """Everything that ``import torch`` brought, and the rest when the training imports it."""
+        place, saving = self._hooks.place, Saving(self)
+        place("loader", lambda patches: loaders.install(patches, self))
+        place("backward", lambda patches: backwards.install(patches, self))
+        place("optimizer", lambda patches: optimizers.install(patches, self))
+        place("zero_grad", lambda patches: optimizers.install_zeroing(patches, self))
+        place("gradient scaler", lambda patches: optimizers.install_scaler(patches, self))
+        place("evaluation", lambda patches: evaluation.install(patches, self))
+        place("profiler", lambda patches: profiling.install(patches, self))
+        place("torch.save", lambda patches: saving.install(patches, (torch, torch.serialization), ("save",)))
+        place("traceback", lambda _patches: crash.install())
+        if dist.is_available():
+            place("process group", lambda patches: groups.install(patches, self))
+            if self._settings.collectives:
+                place("collectives", lambda _patches: self._timer.install_calls())
+                place("DDP", self._buckets.install)
+
+        def save_distributed(package: ModuleType) -> None:
+            owners = (sys.modules[f"{package.__name__}.state_dict_saver"], package)
+            place("torch.distributed.checkpoint", lambda patches: saving.install(patches, owners, DISTRIBUTED))
+
+        def deepspeed(engine: ModuleType) -> None:
+            place("DeepSpeed", lambda patches: optimizers.install_engine(engine, patches, self))
+            owners = (engine.DeepSpeedEngine,)
+            place("DeepSpeed's saving", lambda patches: saving.install(patches, owners, ("save_checkpoint",)))
+
+        imports.call("torch.distributed.checkpoint", save_distributed)
+        imports.call("deepspeed.runtime.engine", deepspeed)
+        self.on_removal(imports.forget)
+        atexit.register(self._at_exit)
+        os.register_at_fork(after_in_child=self._forked)
+
+    def on_removal(self, action: Callable[[], object]) -> None:
+        """What takes away a hook that is no patch."""
+        self._removals.append(action)
+
+    def joined(self) -> None:
+        """The process group is there."""
+        if _device_known():
+            self.safely(self._begin)
+
+    def _begin(self) -> None:
+        if self._collector is not None or self._over:
+            return
+        rank, _, world_size = rank_and_world()
+        if why := self._why_not(rank):
+            self._end(why)
+            return
+        RunLayout(self.run_dir).rank(rank).folder.mkdir(parents=True, exist_ok=True)
+        os.environ[OWNER_VARIABLE] = str(os.getpid())
+        collector = Collector(self.run_dir, self._settings, _device(), self._timer)
+        collector.__enter__()
+        self._collector, self._timeline = collector, Timeline(collector)
+        if self._own_profiler:
+            collector.no_windows("the training has a profiler of its own")
+        backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
+        collector.describe(world_size=world_size, backend=backend, collector={"attached": self._about()})
+
+    def _why_not(self, rank: int) -> str:
+        if not wanted():
+            return "a process that started this one is recorded"
+        if "diag.collectors.session" in sys.modules:
+            return "the training has collectors of its own"
+        if RunLayout(self.run_dir).rank(rank).identity.exists():
+            return f"another process has been recorded as rank {rank} of this run"
+        return ""
+
+    def _about(self) -> dict[str, Any]:
+        missing = _NOT_HOOKED | self._hooks.missing
+        if self._buckets.not_timed:
+            missing["DDP's gradient buckets"] = "; ".join(dict.fromkeys(self._buckets.not_timed))
+        return {
+            "command": sys.orig_argv,
+            "hooked": self._hooks.placed,
+            "not_hooked": missing,
+            "inferred": _INFERRED,
+        }
+
+    # -- what it hears ---------------------------------------------------------------------------------------------
+
+    def tell(self, event: str, *values: Any) -> Any:
+        """Hands an event of the training's thread to the timeline. Never raises."""
+        if self._over or (threading.get_ident() != self._thread and not self._moves(event)):
+            return None
+        try:
+            if self._timeline is None and (event in _TRAINS or _joined()):
+                self._begin()
+            if self._timeline is None:
+                return None
+            if event == "backward_begins":
+                self._buckets.watch_waiting()
+            found = getattr(self._timeline, event)(*values)
+            if self._timeline.steps and not self._described:
+                self._describe()
+            return found
+        except Exception as error:
+            self._end(repr(error))
+            return None
+
+    def _moves(self, event: str) -> bool:
+        """A training may run in a thread of its own: it is the one that steps first."""
+        if event != "optimizer_begins" or (self._timeline is not None and self._timeline.steps):
+            return False
+        self._thread = threading.get_ident()
+        return True
+
+    def optimizer_stepped(self, optimizer: Any) -> None:
+        """Remembers the first one."""
+        if self._optimizer is None:
+            self._optimizer = optimizer
+
+    def engine_stepped(self, engine: Any) -> None:
+        self._engine = engine
+
+    def profiler_starts(self, profiler: Any) -> None:
+        """One of the training's own, unless it is ours."""
+        if self._own_profiler or self._over or (self._collector is not None and self._collector.profiles(profiler)):
+            return
+        self._own_profiler = True
+        if self._collector is not None:
+            collector = self._collector
+            self.safely(lambda: collector.no_windows("the training has a profiler of its own"))
+
+    def _describe(self) -> None:
+        """Once, after the first step: what is known by then."""
+        self._described = True
+        assert self._collector is not None
+        strategy, mesh = strategy_of(self._optimizer, self._engine, self._buckets.seen)
+        self._optimizer = self._engine = None
+        self._collector.describe(strategy=strategy, mesh=mesh, collector={"attached": self._about()})
+
+    # -- ending ----------------------------------------------------------------------------------------------------
+
+    def safely(self, action: Callable[[], object]) -> None:
+        if self._over:
+            return
+        try:
+            action()
+        except Exception as error:
+            self._end(repr(error))
+
+    def finish(self, error: BaseException | None) -> None:
+        """The training has ended, or fails with ``error``."""
+        if self._over:
+            return
+        self._over = True
+        if isinstance(error, SystemExit) and error.code in (None, 0):
+            error = None
+        try:
+            if self._collector is not None:
+                self._collector.__exit__(type(error) if error is not None else None, error, None)
+                files = RunLayout(self.run_dir).rank(rank_and_world()[0])
+                if error is not None and not files.log.exists():  # nobody keeps what the process prints
+                    crash.leave(files.error, error)
+        except Exception as ours:
+            _say(repr(ours))
+        self._remove()
+
+    def _end(self, why: str) -> None:
+        """Ends the recording, not the training."""
+        self._over = True
+        self._remove()
+        _say(why)
+        if self._collector is not None:
+            self._collector.give_up(why)
+
+    def _remove(self) -> None:
+        self._timer.uninstall()
+        self._hooks.remove()
+        while self._removals:
+            self._removals.pop()()
+        atexit.unregister(self._at_exit)
+
+    def _at_exit(self) -> None:
+        # Set by the interpreter when an exception has ended the script.
+        self.finish(getattr(sys, "last_exc", None) or getattr(sys, "last_value", None))
+
+    def _forked(self) -> None:
+        """A child of a process that records does not; one of a process that does not yet may be the one that trains."""
+        if self._collector is not None and not self._over:
+            self._over = True
+            self._remove()
+            self._collector.give_up("forked")
+        self._thread = threading.get_ident()
+
+
+def arm(imports: AfterImport) -> None:
+    """Puts the hooks in place. Never raises."""
+    try:
+        run_dir = run_dir_from()
+        if run_dir is not None:
+            Attachment(run_dir).install(imports)
+    except Exception as error:
+        _say(repr(error))
+
+
+def _say(why: str) -> None:
+    Complaints(rank_and_world()[0]).add("nothing more is recorded", why)
+
+
+def _joined() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def _cuda_used() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def _device_known() -> bool:
+    """Whether asking for the device does not choose one for the training."""
+    if not torch.cuda.is_available():
+        return True
+    if not _cuda_used():
+        return False
+    return torch.cuda.device_count() == 1 or str(torch.cuda.current_device()) == os.environ.get("LOCAL_RANK", "")
+
+
+def _device() -> torch.device:
+    """Where the training computes. Does not begin to use CUDA where the training has not."""
+    if torch.cuda.is_available() and _cuda_used():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")

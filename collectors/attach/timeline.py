@@ -1,0 +1,221 @@
+"""Steps and phases, told from what a training calls anyway: its loader, backward, optimizer, and saving.
+
+A step ends when the step of the leading optimizer has returned, and the next one begins there. What lies before a
+backward, from the last batch's arrival, was the forward; what lies between the last backward and the end of the
+optimizer's step was the optimizer. An evaluation is told from batches that no backward follows.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from enum import Enum, auto
+from typing import NamedTuple, Protocol
+
+from ..records import BACKWARD, CHECKPOINT, DATA, EVALUATION, FORWARD, OPTIMIZER, StepRecord
+from ..session import Moment
+
+
+class Recorder(Protocol):
+    """What is used of ``Collector``."""
+
+    def moment(self, ahead: str = "") -> Moment: ...
+    def passed(self, name: str, start: Moment, end: Moment, /) -> None: ...
+    def step(self, step: int) -> AbstractContextManager[StepRecord]: ...
+
+
+class _Edge(Enum):
+    """What the time that nothing has explained yet came after."""
+
+    STEP = auto()
+    FETCH = auto()
+    BACKWARD = auto()
+    OTHER = auto()
+
+
+class _Fetch(NamedTuple):
+    loader: int
+    start: Moment
+    end: Moment
+
+
+class _Evaluation:
+    """Batches that were fetched as if for an evaluation, until something shows that the training goes on."""
+
+    def __init__(self, start: Moment) -> None:
+        self.start = start
+        self.fetches: list[_Fetch] = []
+
+
+class Timeline:
+    """Turns events into the records of one rank. Loaders and optimizers are told apart by numbers."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._open: tuple[AbstractContextManager[StepRecord], StepRecord] | None = None
+        self.steps = 0  # that are over
+        self._edge_kind, self._edge = _Edge.STEP, recorder.moment()
+        self._began = self._edge  # of what is under way: a fetch, a backward, a save
+        self._loader = 0
+        self._loaders: set[int] = set()  # of the training: a backward has followed their batches
+        self._fetched: set[int] = set()  # since the last backward
+        self._eval_called: Moment | None = None  # since the last backward
+        self._evaluation: _Evaluation | None = None
+        self._optimizing: int | None = None
+        self._optimizer_began = self._edge
+        self._backwards = 0  # of this step
+        self._in_backward = False
+        self._ends_with_backward = False  # an optimizer has stepped within the backward
+        self._leader: int | None = None
+        self._stepped: set[int] = set()  # other optimizers, since the leader's last step
+
+    # -- the loader ------------------------------------------------------------------------------------------------
+
+    def fetch_begins(self, loader: int, gradients: bool) -> None:
+        """``gradients``: whether what follows would record for a backward."""
+        self._begin_step()
+        self._optimizing = None  # one whose step raised has told nobody
+        self._loader, self._began = loader, self._recorder.moment(ahead=DATA)
+        if self._for_evaluation(loader, gradients):
+            if self._evaluation is None:
+                self._evaluation = _Evaluation(self._eval_called or self._began)
+            self._recorder.moment(ahead=EVALUATION)
+        elif loader in self._loaders:
+            self._end_evaluation(self._began)
+
+    def _for_evaluation(self, loader: int, gradients: bool) -> bool:
+        if loader in self._loaders:  # a frozen teacher may be set to eval() in every step
+            return not gradients and self._eval_called is not None
+        return not gradients or self._eval_called is not None
+
+    def fetch_ends(self, exhausted: bool = False) -> None:
+        now = self._recorder.moment(ahead=EVALUATION if self._evaluation else FORWARD)
+        if self._evaluation is None:
+            self._recorder.passed(DATA, self._began, now)
+            if not exhausted:
+                self._fetched.add(self._loader)
+        elif not exhausted:
+            self._evaluation.fetches.append(_Fetch(self._loader, self._began, now))
+        self._reach(_Edge.FETCH, now)
+
+    def eval_called(self) -> None:
+        if self._eval_called is None:
+            self._eval_called = self._recorder.moment()
+
+    # -- forward and backward --------------------------------------------------------------------------------------
+
+    def backward_begins(self) -> None:
+        self._begin_step()
+        self._began = self._recorder.moment(ahead=BACKWARD)
+        if self._evaluation is not None and self._evaluation.fetches:
+            # The last of its batches was the training's: of a loader that was not known yet.
+            last = self._evaluation.fetches[-1]
+            self._fetched.add(last.loader)
+            self._end_evaluation(last.start)
+            self._recorder.passed(DATA, last.start, last.end)
+        self._end_evaluation(self._edge)
+        self._recorder.passed(FORWARD, self._edge, self._began)
+        self._loaders |= self._fetched
+        self._fetched.clear()
+        self._eval_called = None
+        self._in_backward = True
+
+    def backward_ends(self) -> None:
+        now = self._recorder.moment(ahead=OPTIMIZER)
+        self._recorder.passed(BACKWARD, self._began, now)
+        self._backwards += 1
+        self._in_backward = False
+        self._reach(_Edge.BACKWARD, now)
+        if self._ends_with_backward:
+            self._end_step(now)
+
+    def interrupted(self) -> None:
+        """A fetch, a backward or a save has raised: heartbeats keep saying where."""
+        self._in_backward = False
+
+    # -- the optimizer ---------------------------------------------------------------------------------------------
+
+    def optimizer_begins(self, optimizer: int) -> None:
+        """Of optimizers within optimizers only the outermost counts."""
+        if self._optimizing in (None, optimizer):
+            self._optimizing, self._optimizer_began = optimizer, self._recorder.moment()
+
+    def optimizer_ends(self, optimizer: int, stepped: bool = True) -> None:
+        """``stepped``: it was not the call of an engine that only counts micro-batches."""
+        if self._optimizing not in (None, optimizer):
+            return
+        self._optimizing = None
+        if not stepped:
+            return
+        leads = self._leads(optimizer)
+        if self._in_backward:
+            self._ends_with_backward |= leads
+            return
+        self._begin_step()
+        now = self._recorder.moment()
+        start = self._edge if self._edge_kind is _Edge.BACKWARD else self._optimizer_began
+        self._recorder.passed(OPTIMIZER, start, now)
+        self._reach(_Edge.OTHER, now)
+        if leads:
+            self._end_step(now)
+
+    def gradients_cleared(self) -> None:
+        """Ends a step where no optimizer is ever seen to: then it is compiled, and what clears its gradients is not."""
+        if self._leader is None and self._edge_kind is _Edge.BACKWARD:
+            now = self._recorder.moment()
+            self._recorder.passed(OPTIMIZER, self._edge, now)
+            self._end_step(now)
+
+    def _leads(self, optimizer: int) -> bool:
+        """The first one leads, until another steps twice without it."""
+        if self._leader is None or optimizer in self._stepped:
+            self._leader = optimizer
+        if optimizer == self._leader:
+            self._stepped.clear()
+            return True
+        self._stepped.add(optimizer)
+        return False
+
+    # -- saving ----------------------------------------------------------------------------------------------------
+
+    def checkpoint_begins(self) -> Moment:
+        self._begin_step()
+        return self._recorder.moment(ahead=CHECKPOINT)
+
+    def checkpoint_ends(self, start: Moment) -> None:
+        now = self._recorder.moment(ahead=EVALUATION if self._evaluation else FORWARD)
+        self._recorder.passed(CHECKPOINT, start, now)
+        if self._edge_kind is not _Edge.BACKWARD:
+            self._reach(_Edge.OTHER, now)
+
+    # -- steps -----------------------------------------------------------------------------------------------------
+
+    @property
+    def loaders(self) -> frozenset[int]:
+        """Those whose batches the training was trained with."""
+        return frozenset(self._loaders)
+
+    def _reach(self, kind: _Edge, at: Moment) -> None:
+        self._edge_kind, self._edge = kind, at
+
+    def _end_evaluation(self, end: Moment) -> None:
+        evaluation, self._evaluation = self._evaluation, None
+        if evaluation is not None and end.ns > evaluation.start.ns:
+            self._recorder.passed(EVALUATION, evaluation.start, end)
+
+    def _begin_step(self) -> None:
+        if self._open is None:
+            context = self._recorder.step(self.steps)
+            self._open = context, context.__enter__()
+            self._backwards = 0
+            self._reach(_Edge.STEP, self._recorder.moment())
+
+    def _end_step(self, now: Moment) -> None:
+        self._ends_with_backward = False
+        self._end_evaluation(now)
+        if self._open is not None:
+            context, record = self._open
+            record.micro_batches = max(1, self._backwards)
+            context.__exit__(None, None, None)
+            self._open = None
+            self.steps += 1
+        self._begin_step()

@@ -1,0 +1,59 @@
+"""``diag attach``: the environment that makes a training record itself, for launchers that start it elsewhere."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from diag.errors import DiagError, ExitCode
+
+_FORMATS = ("shell", "lines")
+
+
+def attach(
+    out: Annotated[Path, typer.Option(help="Run directory, on storage that all nodes share.")],
+    output: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="shell: for eval; lines: NAME=VALUE, for --env-file and the like, PYTHONPATH as it is here.",
+        ),
+    ] = "shell",
+    trace: Annotated[bool, typer.Option(help="Record a torch.profiler window.")] = True,
+    trace_skip: Annotated[int, typer.Option(help="Steps before the first window.", min=0)] = 10,
+    trace_active: Annotated[int, typer.Option(help="Steps a window.", min=1)] = 3,
+    trace_every: Annotated[int, typer.Option(help="Steps between two windows; 0: one window.", min=0)] = 0,
+    byte_budget_mb: Annotated[int, typer.Option(help="The most that one rank may write, in MB.", min=1)] = 1024,
+) -> None:
+    """Print the environment in which any training records itself: for Slurm, Kubernetes and other launchers.
+
+    In a job's script, before the line that starts the training: `eval "$(diag attach --out RUN)"`. The script that
+    trains stays as it is.
+    """
+    if output not in _FORMATS:
+        raise DiagError(f"--format is one of {', '.join(_FORMATS)}, not {output}", exit_code=ExitCode.USAGE)
+    from diag.collectors.attach.environment import SITE, attached, python_path
+    from diag.collectors.settings import CollectorSettings
+    from diag.launch import Launch, open_run_directory
+
+    settings = CollectorSettings(
+        trace=trace,
+        trace_skip=trace_skip,
+        trace_active=trace_active,
+        trace_every=trace_every,
+        byte_budget=byte_budget_mb * 1_000_000,
+    )
+    layout = open_run_directory(out, Launch(nproc=1), sys.argv[1:], "attach")
+    variables = attached(layout.root, settings)
+    if output == "lines":
+        for name, value in {**variables, "PYTHONPATH": python_path()}.items():
+            typer.echo(f"{name}={value}")
+        return
+    for name, value in variables.items():
+        typer.echo(f"export {name}={shlex.quote(value)}")
+    # What the shell that reads this has in PYTHONPATH stays behind ours.
+    typer.echo(f'export PYTHONPATH={shlex.quote(str(SITE))}"${{PYTHONPATH:+:$PYTHONPATH}}"')

@@ -1,0 +1,96 @@
+"""Starts a training that knows nothing of ``diag``, with the collectors attached: a script, or a launcher's command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from diag.collectors.attach.environment import attached, python_path
+from diag.collectors.layout import RunLayout
+from diag.collectors.settings import COLLECT_VARIABLE, CollectorSettings
+from diag.errors import DiagError, ExitCode
+from diag.launch import Launch, Outcome, close, torchrun
+
+# Asking a training's launcher to end, or whatever it makes of them. SIGINT reaches it by itself from a terminal.
+_PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+
+
+def environment_of(layout: RunLayout, settings: CollectorSettings, collect: bool = True) -> dict[str, str]:
+    """What the training's processes need in their environment, PYTHONPATH included; without ``collect`` nothing."""
+    if not collect:
+        return {COLLECT_VARIABLE: "off"}
+    return {**attached(layout.root, settings), "PYTHONPATH": python_path()}
+
+
+def run_script(
+    layout: RunLayout, launch: Launch, settings: CollectorSettings, script: Sequence[str], module: bool
+) -> Outcome:
+    """Runs the script (or module) with its arguments under torchrun, once for every rank."""
+    from diag.launch_logs import RunLogs
+
+    command = [sys.executable, "-u", *(["-m"] if module else []), *script]
+    logs = RunLogs(layout, everything=True)
+    return torchrun(layout, launch, command, launch.environment, settings, logs, collective_timeout_s=float("inf"))
+
+
+def run_command(layout: RunLayout, launch: Launch, settings: CollectorSettings, command: Sequence[str]) -> Outcome:
+    """Runs the command, which starts the training's processes itself; signals go on to it, its output is left alone."""
+    from diag.hang.live.monitor import Monitor
+    from diag.hang.live.rules import Limits
+    from diag.hang.live.workers import recorded_workers_of
+    from diag.tracing.auto import AutoTrace
+
+    try:
+        process = subprocess.Popen(command, env={**os.environ, **launch.environment})
+    except OSError as error:
+        raise DiagError(
+            f"cannot start {command[0]}: {error.strerror}",
+            hint="name a script (*.py), or a command as you would type it without `diag run --`",
+            exit_code=ExitCode.USAGE,
+        ) from error
+    monitor = None
+    workers = lambda: recorded_workers_of(layout)  # noqa: E731
+    if launch.hang_timeout_s:
+        limits = Limits.of(launch.hang_timeout_s, float("inf"))
+        monitor = Monitor(layout, limits, launch.say, expected=workers, ends=launch.ends_hung)
+        monitor.start()
+    auto = AutoTrace(layout, settings, launch.say, workers)
+    auto.start()
+    code = 1
+    try:
+        with _signals_to(process) as passed:
+            code = process.wait()
+    finally:
+        auto.stop()
+        if monitor is not None:
+            monitor.stop(ended_well=code == 0)
+    if monitor is not None and monitor.hang is not None and monitor.hang.ended_by_diag:
+        still = f"hung: no progress for {monitor.hang.still_s:.0f} s"
+        return close(layout, Outcome(ExitCode.HANG, reason=still, hang=monitor.hang))
+    reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}" if code else ""
+    return close(layout, Outcome(128 - code if code < 0 else code, reason=reason, interrupted=bool(passed)))
+
+
+@contextmanager
+def _signals_to(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """Passes signals on instead of dying of them; yields those that came."""
+    came: list[int] = []
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        # A terminal sends SIGINT and SIGQUIT to all processes in its foreground, so the command has it already.
+        if number not in (signal.SIGINT, signal.SIGQUIT) or not sys.stdin.isatty():
+            process.send_signal(number)
+
+    numbers = [getattr(signal, name) for name in _PASSED_ON if hasattr(signal, name)]
+    before = {number: signal.signal(number, pass_on) for number in numbers}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

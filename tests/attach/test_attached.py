@@ -1,0 +1,244 @@
+"""Trainings that know nothing of ``diag``, under ``diag run``: what is found, and that they stay as they were."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diag.collectors.attach.environment import SITE
+from diag.collectors.layout import RunLayout
+from diag.collectors.manifest import read_fields
+from diag.collectors.records import CHECKPOINT, EVALUATION
+from tests.command import analyze_json, diag
+from tests.ports import free_port
+
+TRAIN = Path(__file__).with_name("train.py")
+pytestmark = pytest.mark.multiproc
+
+
+def steps_of(run: Path, rank: int = 0) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in RunLayout(run).rank(rank).steps.read_text().splitlines()]
+
+
+def phases_of(step: dict[str, Any]) -> list[str]:
+    return [name for name, _, _ in step["phases"]]
+
+
+def trained(run: Path, nproc: int, *options: str) -> dict[str, Any]:
+    """What ``diag analyze`` says of the training under ``diag run``."""
+    done = diag("run", "--nproc", str(nproc), "--out", run, TRAIN, *options)
+    assert done.returncode == 0, done.stderr
+    assert "training" in done.stdout  # the script's own output
+    return analyze_json(run)
+
+
+def test_slow_loader_under_ddp(tmp_path: Path) -> None:
+    result = trained(tmp_path / "run", 2, "--slow-loader", "0.05")
+    assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("data", "slow-data-all-ranks")
+    assert (result["run"]["strategy"], result["run"]["backend"], result["run"]["world_size"]) == ("ddp", "gloo", 2)
+    assert len(result["steps"]) == 24
+    steps = steps_of(tmp_path / "run")
+    assert phases_of(steps[20]) == ["data", "forward", "backward", "optimizer"]
+    assert any(step["window"] == "active" for step in steps)  # a profiler window
+    rows = [json.loads(line) for line in RunLayout(tmp_path / "run").rank(0).collectives.read_text().splitlines()]
+    assert any(row[2] == "all_reduce" for line in rows if line["step"] == 20 for row in line["rows"])
+    told = read_fields(RunLayout(tmp_path / "run"))["collector"]["attached"]
+    assert {"loader", "backward", "optimizer", "DDP", "torch.save"} <= set(told["hooked"])
+    assert "forward" in told["inferred"]
+    assert "h2d" in told["not_hooked"]
+
+
+def test_straggler_among_micro_batches_evaluations_and_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SAVE_TO", str(tmp_path / "model.pt"))
+    options = ["--slow-rank", "1", "--accumulate", "2", "--evaluate-every", "7", "--save-every", "5"]
+    result = trained(tmp_path / "run", 2, *options)
+    assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("compute", "compute-straggler")
+    assert result["verdict"]["culprit"]["ranks"] == [1]
+    steps = steps_of(tmp_path / "run")
+    assert len(steps) == 24
+    assert {step["micro_batches"] for step in steps} == {2}
+    evaluated = [step["step"] for step in steps if EVALUATION in phases_of(step)]
+    assert evaluated == [7, 14, 21]  # the evaluation after a step belongs to the one it precedes
+    assert [step["step"] for step in steps if CHECKPOINT in phases_of(step)] == [5, 10, 15, 20]
+    assert phases_of(steps[14]).count("data") == 2
+
+
+def test_ddp_computes_the_same_to_the_last_bit(tmp_path: Path) -> None:
+    """Three ranks: a third is no power of two, so that dividing and multiplying round differently."""
+    losses = []
+    for collect in ("--collect", "--no-collect"):
+        command = ["--nproc", "3", "--no-trace", collect, "--out", tmp_path / collect, TRAIN, "--steps", "6"]
+        done = diag("run", *command)
+        assert done.returncode == 0, done.stderr
+        losses.append(sorted(line for line in done.stdout.splitlines() if "loss" in line))
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == 3
+    assert len(steps_of(tmp_path / "--collect", rank=2)) == 6
+    assert not RunLayout(tmp_path / "--no-collect").rank(0).steps.exists()
+
+
+def test_straggler_under_fsdp2(tmp_path: Path) -> None:
+    result = trained(tmp_path / "run", 2, "--strategy", "fsdp2", "--slow-rank", "1", "--slow-seconds", "0.15")
+    assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("compute", "compute-straggler")
+    assert result["verdict"]["culprit"]["ranks"] == [1]
+    assert result["run"]["strategy"] == "fsdp2"
+
+
+def test_slow_loader_of_compiled_ddp(tmp_path: Path) -> None:
+    result = trained(tmp_path / "run", 2, "--compile", "--slow-loader", "0.05")
+    assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("data", "slow-data-all-ranks")
+    assert result["run"]["strategy"] == "ddp"
+
+
+def test_command_without_process_group_and_with_children(tmp_path: Path) -> None:
+    """A child that is forked, and a Python that the script starts, train too: neither gets into the records."""
+    run = tmp_path / "run"
+    command = [sys.executable, TRAIN, "--strategy", "none", "--slow-loader", "0.03", "--children"]
+    done = diag("run", "--out", run, "--", *command)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "training"
+    assert done.stdout.count("loss") == 1  # and nothing of ours
+    result = analyze_json(run)
+    assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("data", "slow-data-all-ranks")
+    assert result["run"]["ranks"] == [0]
+    assert len(result["steps"]) == 24
+
+
+def test_torchrun_as_the_command(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
+    done = diag("run", "--out", run, "--", *torchrun, str(free_port()), TRAIN, "--slow-rank", "1")
+    assert done.returncode == 0, done.stderr
+    result = analyze_json(run)
+    assert (result["verdict"]["cause"], result["verdict"]["culprit"]["ranks"]) == ("compute-straggler", [1])
+
+
+def test_crash_is_as_without_us(tmp_path: Path) -> None:
+    """Exit code, output and traceback, to the letter."""
+    command = [sys.executable, str(TRAIN), "--strategy", "none", "--crash-at", "5"]
+    alone = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = diag("run", "--out", tmp_path / "run", "--", *command)
+    assert done.returncode == alone.returncode == 1
+    assert done.stdout == alone.stdout
+    assert "planted in step 5" in alone.stderr
+    assert done.stderr.startswith(alone.stderr)
+    assert done.stderr.removeprefix(alone.stderr).startswith("diag: the training ended early")
+    heartbeat = json.loads(RunLayout(tmp_path / "run").rank(0).heartbeat.read_text())
+    assert heartbeat["phase"] == "failed: ValueError"
+    assert len(steps_of(tmp_path / "run")) == 5
+
+
+def test_crash_within_a_hook_shows_none_of_our_lines(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\n"
+        "from torch.utils.data import DataLoader\n"
+        "class Bad(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 3\n"
+        "    def __getitem__(self, i):\n"
+        "        if i == 2: raise RuntimeError('planted')\n"
+        "        return torch.ones(2)\n"
+        "w = torch.ones(2, requires_grad=True)\n"
+        "sgd = torch.optim.SGD([w])\n"
+        "for x in DataLoader(Bad()):\n"
+        "    (w * x).sum().backward()\n"
+        "    sgd.step()\n"
+    )
+    alone = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    done = diag("run", "--out", tmp_path / "run", "--", sys.executable, script)
+    assert "planted" in alone.stderr
+    assert done.stderr.startswith(alone.stderr)
+    assert len(steps_of(tmp_path / "run")) == 2
+
+
+def test_names_of_ours_are_free_for_the_script(tmp_path: Path) -> None:
+    """Packages called diag, collectors and app, and a sitecustomize: the script gets its own."""
+    for name in ("diag", "collectors", "app"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("MINE = True\n")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text("import sys\nsys.mine = True\n")
+    (tmp_path / "train.py").write_text(
+        "import sys, os, json, app, collectors, diag, sitecustomize, torch\n"
+        "assert diag.MINE and collectors.MINE and app.MINE and sys.mine and sitecustomize.sys.mine\n"
+        f"assert {str(SITE)!r} not in sys.path\n"
+        "w = torch.ones(2, requires_grad=True)\n"
+        "sgd = torch.optim.SGD([w])\n"
+        "for _ in range(6):\n"
+        "    w.sum().backward(); sgd.step()\n"
+        "print('fine')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path / 'site'}:{os.environ.get('PYTHONPATH', '')}"}
+    command = [sys.executable, "-m", "diag", "run", "--out", tmp_path / "run", "--", sys.executable, "train.py"]
+    # Started elsewhere: `python -m diag` would take the folder of that name for the tool itself.
+    script = ["sh", "-c", f"cd {tmp_path} && exec {sys.executable} train.py"]
+    done = subprocess.run([*command[:-2], *script], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
+    assert len(steps_of(tmp_path / "run")) == 6
+
+
+def test_a_recording_that_fails_costs_one_line(tmp_path: Path) -> None:
+    """A run directory that cannot be written, which launchers elsewhere may well name."""
+    (tmp_path / "file").write_text("")
+    environment = os.environ | {"DIAG_ATTACH": "1", "DIAG_RUN_DIR": str(tmp_path / "file"), "PYTHONPATH": str(SITE)}
+    command = [sys.executable, str(TRAIN), "--strategy", "none", "--steps", "4"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stdout.startswith("training\nloss")
+    assert "Traceback" not in done.stderr
+    assert all(line.startswith("diag: rank 0: ") for line in done.stderr.splitlines()), done.stderr
+
+
+@pytest.mark.parametrize("form", ["script", "command"])
+def test_sigterm_is_passed_on(tmp_path: Path, form: str) -> None:
+    arguments = [str(TRAIN), "--strategy", "none", "--slow-loader", "0.5", "--steps", "1000"]
+    own = arguments if form == "script" else ["--", sys.executable, *arguments]
+    command = [sys.executable, "-m", "diag", "run", "--out", tmp_path / "run", *own]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    identity = RunLayout(tmp_path / "run").rank(0).identity
+    deadline = time.monotonic() + 120
+    while not identity.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    trainer = json.loads(identity.read_text())["pid"]
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, errors
+    with pytest.raises(ProcessLookupError):
+        os.kill(trainer, 0)
+
+
+def test_processes_that_another_launcher_starts(tmp_path: Path) -> None:
+    """As in a Slurm job: the shell takes the environment, and something else starts the ranks."""
+    run = tmp_path / "run"
+    job = f"""
+        eval "$({sys.executable} -m diag attach --out {run})"
+        export MASTER_ADDR=127.0.0.1 MASTER_PORT={free_port()} WORLD_SIZE=2 OMP_NUM_THREADS=1
+        RANK=1 LOCAL_RANK=1 {sys.executable} {TRAIN} --slow-rank 1 &
+        RANK=0 LOCAL_RANK=0 {sys.executable} {TRAIN} --slow-rank 1
+        wait
+    """
+    done = subprocess.run(["sh", "-c", job], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    result = analyze_json(run)
+    assert (result["verdict"]["cause"], result["verdict"]["culprit"]["ranks"]) == ("compute-straggler", [1])
+    assert result["run"]["world_size"] == 2
+
+
+def test_the_training_profiles_itself(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    done = diag("run", "--out", run, "--", sys.executable, TRAIN, "--strategy", "none", "--profile")
+    assert done.returncode == 0, done.stderr
+    assert RunLayout(run).rank(0).traces() == []
+    assert len(steps_of(run)) == 24
+    assert "a profiler of its own" in RunLayout(run).rank(0).heartbeat.read_text()
