@@ -28,8 +28,9 @@ State = tuple[str, tuple[int, ...]]  # cause, culprits
 
 
 class AutoTrace:
-    """Watches a run from ``start`` to ``stop``. Where a scheduled window shows what the run is like from its begin, only
-    a change asks for another. ``workers``: of this launcher; of those of several nodes, that of rank 0 is the one."""
+    """Watches a run from ``start`` to ``stop``. Where a scheduled window shows what the run is like from its begin,
+    only a change asks for another. ``workers``: of this launcher; of those of several nodes, that of rank 0 is the
+    one."""
 
     def __init__(
         self,
