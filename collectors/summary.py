@@ -106,7 +106,8 @@ class StepSummary:
         values = {BEGIN: record.begin_ns - self._begun_ns, STEP: record.end_ns - record.begin_ns}
         for name, ns in (values | stages(record, waits)).items():
             line.put(name, (ns + 500) // 1000, self._length)
-        line.put(TOKENS, record.tokens, self._length)
+        if type(record.tokens) is int:  # a training may count what it likes: a tensor would wait for its device
+            line.put(TOKENS, record.tokens, self._length)
         if record.window:
             line.marked.setdefault(record.window, []).append(record.step)
         if any(row.phase == EVALUATION for row in record.phases):

@@ -23,7 +23,7 @@ _TAIL_BYTES = 1 << 16
 _LAST_STEPS = 20
 # Written by others than the collectors, or every second: no reason to analyse again.
 _NOT_RECORDS = frozenset(
-    ("verdict.json", "report.html", "heartbeat.json", "stdout.txt", "log.txt", "nccl.log", "tables")
+    ("verdict.json", "trace_asked.json", "report.html", "heartbeat.json", "stdout.txt", "log.txt", "nccl.log", "tables")
 )
 
 

@@ -113,6 +113,7 @@ def wait(
     """The answers, when all ranks have one, or when no rank has moved for so long."""
     reached, since = -1, time.monotonic()
     while True:
+        looked = time.monotonic()
         found = answers(layout, asked)
         waiting = sum(answer.open for answer in found)
         step = max((beat.step for beat in _beats(_some(_asked_ranks(layout, asked))).values()), default=-1)
@@ -127,7 +128,7 @@ def wait(
         if time.monotonic() - since > patience_s:
             reason = f"has not answered, and no rank has begun a step for {patience_s:.0f} s"
             return [Answer(a.rank, why_not=reason) if a.open else a for a in found]
-        time.sleep(interval_s)
+        time.sleep(max(interval_s, time.monotonic() - looked))  # of very many ranks a look takes seconds
 
 
 def _chosen(

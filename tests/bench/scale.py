@@ -23,10 +23,6 @@ from tests.bench._measure import Cost, measured, median_of, python
 COMMAND = ("-m", "diag", "analyze", "--summary")
 
 
-def culprit(ranks: int) -> int:
-    return ranks // 3
-
-
 def write(ranks: int, steps: int, folder: Path) -> None:
     """In a process of its own: whoever measures must be small."""
     code = (
@@ -59,8 +55,8 @@ def main() -> None:
             if broken:
                 raise SystemExit(broken)
             named = json.loads((folder / "verdict.json").read_text())["verdict"]["culprit"]
-            if named is None or named["ranks"] != [culprit(ranks)]:
-                raise SystemExit(f"{ranks} ranks: rank {culprit(ranks)} is late, the verdict names {named}")
+            if named is None or named["ranks"] != [ranks // 3]:
+                raise SystemExit(f"{ranks} ranks: rank {ranks // 3} is late, the verdict names {named}")
             found.append((ranks, median_of(costs), _bytes(folder) / ranks))
             print(_row(*found[-1]), flush=True)
     least, cost, _ = found[0]

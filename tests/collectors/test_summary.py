@@ -171,6 +171,16 @@ def test_values_stay_in_their_range(tmp_path: Path, record: StepRecord) -> None:
     assert all(0 <= value < 1 << 32 for column in written.columns().values() for value in column)
 
 
+@pytest.mark.parametrize("tokens", [1.5, "many", None, np.int64(7)])
+def test_tokens_that_are_no_number_of_tokens_are_left_out(tmp_path: Path, tokens: object) -> None:
+    written = Written(tmp_path)
+    record = step(0)
+    record.tokens = tokens  # type: ignore[assignment]
+    written.summary.add(record, [])
+    written.summary.close()
+    assert "tokens" not in written.columns()
+
+
 def test_zero_steps_a_line_write_none(tmp_path: Path) -> None:
     written = Written(tmp_path, length=0)
     written.summary.add(step(0), [])
