@@ -43,6 +43,25 @@ PerRankOption = Annotated[
     ),
 ]
 
+RanksOption = Annotated[
+    str | None, typer.Option(metavar="LIST", help="Only these ranks, for example 0-7,64. By default all.")
+]
+
+
+def _ranks(written: str | None) -> frozenset[int] | None:
+    """The numbers of a list of ranks and ranges."""
+    if written is None:
+        return None
+    found: set[int] = set()
+    for part in written.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise DiagError(
+                f"{written} is no list of ranks", hint="for example --ranks 0-7,64", exit_code=ExitCode.USAGE
+            )
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
 
 def export(
     run: RunArgument,
@@ -74,13 +93,14 @@ def export(
         ),
     ] = None,
     per_rank: PerRankOption = None,
+    ranks: RanksOption = None,
     follow: Annotated[bool, typer.Option("--follow", help="Again and again, until the run has ended.")] = False,
     every: Annotated[float, typer.Option(metavar="SECONDS", help="How often with --follow.", min=0.1)] = 15.0,
 ) -> None:
     """Hand a run's numbers to another system: once, or until the run ends.
 
     Exit code 0: exported; 1: no run directory, or what should take the numbers does not.
-    """  # fmt: skip
+    """
     if to in _OF_STEPS:
         if follow:
             raise DiagError(
@@ -93,13 +113,28 @@ def export(
     from diag.export.run_metrics import RunMetrics
     from diag.signals import ended_by_signals
 
-    metrics = RunMetrics(run, per_rank)
+    metrics = RunMetrics(run, per_rank, _ranks(ranks))
     write = _writer(run, to, out, endpoint)
     with ended_by_signals(), suppress(KeyboardInterrupt):
         write(metrics.read())
-        while follow and metrics.live:
-            time.sleep(every)
-            write(metrics.read())
+        if follow:
+            _follow(metrics, write, every)
+
+
+def _follow(metrics: RunMetrics, write: Callable[[list[Sample]], None], every_s: float) -> None:
+    """Until the run has ended. A collector that is away for a while is told, and tried again."""
+    failed: DiagError | None = None
+    while metrics.live:
+        time.sleep(every_s)
+        samples = metrics.read()
+        try:
+            write(samples)
+            failed = None
+        except DiagError as error:
+            failed = error
+            typer.echo(f"diag: {error.message}; trying again", err=True)
+    if failed is not None:
+        raise failed
 
 
 def _writer(run: Path, to: Format, out: Path | None, endpoint: str | None) -> Callable[[list[Sample]], None]:
@@ -166,6 +201,7 @@ def metrics(
         str, typer.Option(help="Address to listen on; another than this machine's own lets others read the metrics.")
     ] = _LOCAL[0],
     per_rank: PerRankOption = None,
+    ranks: RanksOption = None,
     grafana: Annotated[
         bool, typer.Option("--grafana", help="Print the Grafana dashboard of these metrics, to import, and end.")
     ] = False,
@@ -181,7 +217,7 @@ def metrics(
         raise DiagError("which run?", hint="diag metrics RUN", exit_code=ExitCode.USAGE)
     from diag.export.run_metrics import RunMetrics
 
-    _serve(RunMetrics(run, per_rank), run, host, port)
+    _serve(RunMetrics(run, per_rank, _ranks(ranks)), run, host, port)
 
 
 def _serve(followed: RunMetrics, run: Path, host: str, port: int) -> None:
@@ -189,6 +225,7 @@ def _serve(followed: RunMetrics, run: Path, host: str, port: int) -> None:
     from diag.signals import ended_by_signals
 
     with ended_by_signals(), suppress(KeyboardInterrupt):
+        followed.read()  # all that is there: no scrape would wait for so long
         server, thread = serve(followed, host, port)
         if host not in _LOCAL:
             typer.echo(f"Whoever reaches {host} can read the metrics: there is no password.", err=True)

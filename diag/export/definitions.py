@@ -27,7 +27,7 @@ class Unit(StrEnum):
     NONE = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # there is one of each: told apart by identity, in dictionaries of a million samples
 class Metric:
     """``per_rank``: it has a value for each rank; the others are the run's."""
 
@@ -107,7 +107,7 @@ ANALYSED_PART = Metric(
 
 RUN_INFO = Metric("diag_run_info", Kind.GAUGE, Unit.NONE, "What is run; always 1.", per_rank=False)
 WORLD_SIZE = Metric("diag_world_size", Kind.GAUGE, Unit.NONE, "Ranks that the run should have.", per_rank=False)
-RANKS = Metric("diag_ranks", Kind.GAUGE, Unit.NONE, "Ranks that left records.", per_rank=False)
+RANKS = Metric("diag_ranks", Kind.GAUGE, Unit.NONE, "Ranks whose records are followed.", per_rank=False)
 EXIT_CODE = Metric(
     "diag_run_exit_code", Kind.GAUGE, Unit.NONE, "How the run ended; missing while it lasts.", per_rank=False
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -11,8 +11,6 @@ import msgspec
 from diag.export import definitions as of
 from diag.export.definitions import Sample
 from diag.model import Parts
-
-Labels = Callable[[int], Mapping[str, str]]  # of a rank
 
 
 class _Culprit(msgspec.Struct):
@@ -47,21 +45,22 @@ class LastAnalysis:
         self._verdict: _Verdict | None = None
         self._parts_s: dict[int, dict[str, float]] = {}
 
-    def samples(self, run: Mapping[str, str], labels_of: Labels) -> Iterator[Sample]:
-        """None where nothing was analysed, or what is there cannot be read."""
+    def samples(self, run: Mapping[str, str], ranks: Mapping[int, Mapping[str, str]]) -> Iterator[Sample]:
+        """None where nothing was analysed, or what is there cannot be read. ``ranks``: the labels of those that are
+        looked at."""
         self._refresh()
         if self._verdict is None:
             return
         found = self._verdict
         told = {"bottleneck": found.bottleneck, "severity": found.severity, "cause": found.cause}
-        ranks = ",".join(map(str, found.culprit.ranks)) if found.culprit is not None else ""
-        yield Sample(of.VERDICT_INFO, {**run, **told, "culprit_ranks": ranks}, 1)
+        guilty = ",".join(map(str, found.culprit.ranks)) if found.culprit is not None else ""
+        yield Sample(of.VERDICT_INFO, {**run, **told, "culprit_ranks": guilty}, 1)
         yield Sample(of.VERDICT_SHARE, run, found.share)
         yield Sample(of.VERDICT_CONFIDENCE, run, found.confidence)
         yield Sample(of.VERDICT_TIME, run, self._changed_ns / 1e9)
-        for rank, parts in self._parts_s.items():
-            for part, seconds in parts.items():
-                yield Sample(of.ANALYSED_PART, {**labels_of(rank), of.PART: part}, seconds)
+        for rank in sorted(self._parts_s.keys() & ranks.keys()):
+            for part, seconds in self._parts_s[rank].items():
+                yield Sample(of.ANALYSED_PART, {**ranks[rank], of.PART: part}, seconds)
 
     def _refresh(self) -> None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +40,14 @@ def must_be_run(layout: RunLayout) -> None:
 
 class RunMetrics:
     """Follows one run. ``per_rank``: each rank has its own series; False: sums, and min, mean and max over the ranks;
-    None: the former up to MOST_RANKS ranks, since 24,576 of them have about a million series."""
+    None: the former up to MOST_RANKS ranks, since 24,576 of them have 786,000 series. ``only``: the ranks that are
+    looked at, None for all."""
 
-    def __init__(self, run: Path, per_rank: bool | None = None) -> None:
+    def __init__(self, run: Path, per_rank: bool | None = None, only: Container[int] | None = None) -> None:
         self._layout = RunLayout(run)
         must_be_run(self._layout)
         self._run = {of.RUN: run.resolve().name}
-        self._per_rank = per_rank
+        self._per_rank, self._only = per_rank, only
         self._ranks: dict[int, _Rank] = {}
         self._analysis = LastAnalysis(self._layout.verdict)
         self.live = False  # when it was last read
@@ -57,11 +58,14 @@ class RunMetrics:
         manifest, _ = read_record(self._layout.manifest, Manifest)
         ended = manifest is not None and manifest.exit_code is not None
         for rank, files in self._layout.ranks().items():
+            if self._only is not None and rank not in self._only:
+                continue
             if rank not in self._ranks:
-                self._ranks[rank] = _Rank(rank, files)
+                self._ranks[rank] = _Rank(rank, files, keeps_records=not self._ranks)
             self._ranks[rank].read(ended)
-        beats = [own.heartbeat.unix_ns for own in self._ranks.values() if own.heartbeat is not None]
-        self.live = not ended and bool(beats) and now_ns - max(beats) < SILENT_S * 1e9
+        signs = [own.heartbeat.unix_ns for own in self._ranks.values() if own.heartbeat is not None]
+        signs.append(manifest.created_unix_ns if manifest is not None else 0)  # a launcher needs a while
+        self.live = not ended and now_ns - max(signs) < SILENT_S * 1e9
         samples = self._samples(manifest, now_ns)
         per_rank = self._per_rank if self._per_rank is not None else len(self._ranks) <= MOST_RANKS
         return list(samples) if per_rank else summarised(samples)
@@ -70,11 +74,7 @@ class RunMetrics:
         yield from self._of_run(manifest)
         for own in self._ranks.values():
             yield from own.samples(self._run, now_ns)
-        yield from self._analysis.samples(self._run, self._labels)
-
-    def _labels(self, rank: int) -> Mapping[str, str]:
-        own = self._ranks.get(rank)
-        return own.labels(self._run) if own is not None else {**self._run, of.RANK: str(rank)}
+        yield from self._analysis.samples(self._run, {rank: own.labels(self._run) for rank, own in self._ranks.items()})
 
     def _of_run(self, manifest: Manifest | None) -> Iterator[Sample]:
         yield Sample(of.RANKS, self._run, len(self._ranks))
@@ -95,8 +95,8 @@ class RunMetrics:
         return next((own.identity.device for own in self._ranks.values() if own.identity is not None), "")
 
     def _mfu(self, manifest: Manifest) -> float | None:
-        """Of the first rank's last steps: all have the same arithmetic to do."""
-        first = self._ranks.get(0)
+        """Of one rank's last steps: all have the same arithmetic to do."""
+        first = next(iter(self._ranks.values()), None)
         if first is None or not first.recent:
             return None
         device = self._device
@@ -108,16 +108,16 @@ class RunMetrics:
 
 
 class _Rank:
-    """One rank under way."""
+    """One rank under way. ``recent``: its last records, if it ``keeps_records``."""
 
-    def __init__(self, rank: int, files: RankLayout) -> None:
-        self._rank, self._files = rank, files
+    def __init__(self, rank: int, files: RankLayout, keeps_records: bool) -> None:
+        self._rank, self._files, self._keeps_records = rank, files, keeps_records
         self.identity: RankRecord | None = None
         self.heartbeat: Heartbeat | None = None
         self._start()
 
     def _start(self) -> None:
-        self.recent: deque[StepRecord] = deque(maxlen=of.RECENT if self._rank == 0 else 0)
+        self.recent: deque[StepRecord] = deque(maxlen=of.RECENT if self._keeps_records else 0)
         self._totals = RankTotals()
         self._steps: FinishedSteps | None = None
 

@@ -41,7 +41,10 @@ def summarised(samples: Iterable[Sample]) -> list[Sample]:
             found.append(Sample(metric, labels, value))
             continue
         own = tuple((name, text) for name, text in labels.items() if name not in _OF_A_RANK)
-        merged.setdefault((metric, own), _Merged()).add(value)
+        values = merged.get((metric, own))
+        if values is None:
+            values = merged[metric, own] = _Merged()
+        values.add(value)
     counters: dict[tuple[Metric, _Labels], float] = {}
     kept = _largest_groups(merged)
     for (metric, own), values in merged.items():

@@ -183,6 +183,15 @@ def test_many_ranks_have_as_many_series_as_few(tmp_path: Path) -> None:
     assert values(many, of.LAST_STEP, of.STAT) == {"min": 1, "mean": 1, "max": 1}
 
 
+def test_chosen_ranks_are_all_that_is_looked_at(tmp_path: Path) -> None:
+    layout = written(tmp_path / "r", ranks=4, steps=12)
+    save(open_run(layout.root))
+    samples = RunMetrics(layout.root, only={1, 3}).read(NOW_NS)
+    assert {sample.labels[of.RANK] for sample in samples if sample.metric.per_rank} == {"1", "3"}
+    assert values(samples, of.RANKS, of.RUN) == {"r": 2}
+    assert values(samples, of.WORLD_SIZE, of.RUN) == {"r": 4}
+
+
 def test_a_summary_has_the_sums_and_the_extremes(tmp_path: Path) -> None:
     layout = written(tmp_path / "r", data_ns=MS, extra=lambda step, rank: {"data": 50 * MS} if rank else {})
     each, whole = (RunMetrics(layout.root, per_rank=per_rank).read(NOW_NS) for per_rank in (True, False))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from diag.api import Result, analyze
 from diag.collectors.records import MemoryRecord
 from diag.errors import ExitCode
 from diag.gate.budgets import BY_NAME, QUANTITIES, Budget, parse_limit
 from diag.gate.check import Checked, Gate, Status, check
+from tests.copies import replace
 from tests.simulate import MS, Plan, simulate, without_rank
 
 GB = 10**9
@@ -92,16 +92,10 @@ def test_peak_memory_is_the_fullest_rank_s() -> None:
 def test_a_rank_without_memory_may_be_the_fullest() -> None:
     tables = simulate(Plan())
     own = tables.ranks[1]
-    silent = replace(own, steps=tuple(_without_memory(step) for step in own.steps))
+    silent = replace(own, steps=tuple(replace(step, memory=None) for step in own.steps))
     result = analyze(replace(tables, ranks={**tables.ranks, 1: silent}))
     assert one(result, "max-peak-memory", "2GB").status is Status.UNKNOWN
     assert one(result, "max-peak-memory", "1MB").status is Status.EXCEEDED
-
-
-def _without_memory(step: Any) -> Any:
-    from tests.copies import replace as copy
-
-    return copy(step, memory=None)
 
 
 def test_a_regression_is_measured_from_the_baseline() -> None:

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -30,6 +31,9 @@ def test_a_sample_for_prometheus() -> None:
     summary = diag("export", SAMPLE, "--format", "prometheus", "--summary").stdout
     assert names(summary) == names(ended.stdout)
     assert "rank=" not in summary
+    one = diag("export", SAMPLE, "--format", "prometheus", "--ranks", "1-1").stdout
+    assert 'rank="1"' in one
+    assert 'rank="0"' not in one
 
 
 def test_files_are_replaced_or_appended_to(tmp_path: Path) -> None:
@@ -43,6 +47,26 @@ def test_files_are_replaced_or_appended_to(tmp_path: Path) -> None:
     assert len({row["time_unix_ns"] for row in rows}) == 2
 
 
+def test_a_run_is_followed_until_it_ends(tmp_path: Path) -> None:
+    layout, lines = written(tmp_path / "r", steps=2), tmp_path / "lines.jsonl"
+    beat = json.loads(layout.rank(0).heartbeat.read_bytes())
+    layout.rank(0).heartbeat.write_text(json.dumps({**beat, "unix_ns": time.time_ns()}))
+    command = [sys.executable, "-m", "diag", "export", str(layout.root), "--format", "jsonl", "-o", str(lines)]
+    with subprocess.Popen([*command, "--follow", "--every", "0.2"]) as process:
+        while readings(lines) < 2:
+            assert process.poll() is None
+            time.sleep(0.1)
+        manifest = json.loads(layout.manifest.read_bytes())
+        layout.manifest.write_text(json.dumps({**manifest, "exit_code": 0}))
+        assert process.wait(timeout=30) == 0
+    assert '"diag_run_exit_code"' in lines.read_text()
+
+
+def readings(lines: Path) -> int:
+    text = lines.read_text() if lines.exists() else ""
+    return len({json.loads(line)["time_unix_ns"] for line in text.splitlines(keepends=True) if line.endswith("\n")})
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -50,6 +74,7 @@ def test_files_are_replaced_or_appended_to(tmp_path: Path) -> None:
         (["/nowhere", "--format", "tensorboard"], 1, "no such file"),
         ([str(SAMPLE), "--format", "wandb", "--follow"], 2, "does not go with wandb"),
         ([str(SAMPLE), "--format", "prometheus", "--follow"], 2, "needs a file"),
+        ([str(SAMPLE), "--format", "prometheus", "--ranks", "0-"], 2, "no list of ranks"),
         ([str(SAMPLE), "--format", "jsonl", "-o", "/dev/null/x"], 1, "cannot be written"),
         ([str(SAMPLE), "--format", "prometheus", "-o", "/dev/null/x"], 1, "cannot be written"),
     ],
