@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from diag.errors import DiagError
 from diag.export import definitions as of
@@ -17,9 +18,6 @@ from diag.export.definitions import Kind, Sample
 from diag.export.otel import OtlpSender
 from diag.export.run_metrics import RunMetrics
 from tests.export.runs import NOW_NS, written
-
-pytest.importorskip("opentelemetry.sdk", reason="the extra otel is not installed")
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 
 @contextmanager
