@@ -48,7 +48,7 @@ _BENCH = re.compile(r"(?:[\w-]+\.)*([\w-]+) \[std(?:err|out)\] ")
 _POD = re.compile(r"\[pod/([^/\]\s]+)/[^\]\s]*\] ")
 _COMPOSE = re.compile(r"([\w.-]*\d) +\| ")
 _HOST_COLON = re.compile(r"([A-Za-z0-9][\w.-]{0,252}): ")
-_IN_FRONT = re.compile(rb"(?:\x1b\[[\d;]*m)?([A-Za-z][A-Za-z-]*[\w.-]*\d[\w.-]{0,200}):(?: |$)")
+_IN_FRONT = re.compile(rb"(?:\x1b\[[\d;]*m)?([A-Za-z][\w.-]{0,252}\d[\w.-]{0,200}):(?: |$)")
 _LINES_EACH = 4  # a name in front of fewer lines may be a message's first word
 _SURE_HOST = re.compile(
     r"(?:\d{1,3}\.){3}\d{1,3}$|ip-\d+-|(?:[a-z][a-z0-9-]*-)?"

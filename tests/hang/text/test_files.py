@@ -140,7 +140,7 @@ def test_a_very_long_line_is_read_in_pieces_and_kept_in_part(tmp_path: Path, mon
     monkeypatch.setattr(blocks, "BLOCK", 100_000)
     monkeypatch.setattr(streams, "PIECE", 30_000)
     path = tmp_path / "log"
-    path.write_bytes(b"x" * 250_000 + b" NCCL WARN deep inside " + b"y" * 250_000 + b"\n" + TEXT)
+    path.write_bytes(b"x" * 1_000_000 + b" NCCL WARN deep inside " + b"y" * 1_000_000 + b"\n" + TEXT)
     logs = read_logs([path])
     deep, *inits = logs.lines
     assert deep.number == 1
