@@ -53,6 +53,16 @@ def test_one_window_at_a_time(tmp_path: Path) -> None:
     assert [told["number"] for told in read_fields(layout)["windows"]] == [1, 2]
 
 
+def test_a_window_that_all_have_delivered_is_over_though_heartbeats_are_behind(tmp_path: Path) -> None:
+    layout = running_job(tmp_path)
+    first = ask(layout, 3)
+    layout.rank(0).trace(first.first_step).touch()
+    with pytest.raises(DiagError, match="has been asked for already"):
+        ask(layout, 3)
+    beat(layout, 1, 100, trace_number=first.number, trace_answer="the profiler refused")
+    assert ask(layout, 3).number == 2
+
+
 def over(layout: RunLayout) -> None:
     update_manifest(layout, exit_code=0)
 
