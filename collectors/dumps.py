@@ -45,6 +45,9 @@ class Stacks:
         if self._signal is None or signal.getsignal(self._signal) is not signal.SIG_DFL:
             self._signal = None
         else:
+            # What faulthandler puts back when the interpreter ends: a signal that comes then must not end the process.
+            with contextlib.suppress(ValueError):  # only the main thread may
+                signal.signal(self._signal, signal.SIG_IGN)
             faulthandler.register(self._signal, self._file, all_threads=True, chain=False)
         return int(self._signal) if self._signal is not None else None
 

@@ -42,14 +42,14 @@ class Buckets:
         builtin = getattr(DistributedDataParallel, "_register_builtin_comm_hook", None)
 
         @functools.wraps(make)
-        def init(module: Any, *args: Any, **kwargs: Any) -> None:
+        def init(module: Any, /, *args: Any, **kwargs: Any) -> None:
             make(module, *args, **kwargs)
             self.seen = True
             if module not in self._inner:
                 self._waiting.append(weakref.ref(module))
 
         @functools.wraps(register)
-        def register_comm_hook(module: Any, state: Any, hook: Any) -> None:
+        def register_comm_hook(module: Any, /, state: Any, hook: Any) -> None:
             module._check_comm_hook(hook)
             inner = self._inner.get(module)
             if inner is not None:
@@ -62,7 +62,7 @@ class Buckets:
         if builtin is not None:
 
             @functools.wraps(builtin)
-            def register_builtin(module: Any, *args: Any, **kwargs: Any) -> Any:
+            def register_builtin(module: Any, /, *args: Any, **kwargs: Any) -> Any:
                 self._inner[module] = None
                 self.not_timed.append("one of DDP's built-in communication hooks is used")
                 return builtin(module, *args, **kwargs)

@@ -1,5 +1,4 @@
-"""A hook on ``Module.eval``: what follows may be an evaluation. ``Module.train`` has none: it calls itself for every
-module within."""
+"""A hook on ``Module.train``, which ``Module.eval`` calls, too: after ``train(False)`` an evaluation may follow."""
 
 from __future__ import annotations
 
@@ -15,12 +14,13 @@ if TYPE_CHECKING:
 
 
 def install(patches: Patches, life: Attachment) -> None:
-    original = torch.nn.Module.eval
+    original = torch.nn.Module.train
 
+    # Called once for every module within: it does nothing else on the way into the training.
     @functools.wraps(original)
-    def to_eval(module: Any) -> Any:
-        if not torch.compiler.is_compiling():
+    def train(module: Any, /, mode: bool = True) -> Any:
+        if not mode and not torch.compiler.is_compiling():
             life.tell("eval_called")
-        return original(module)
+        return original(module, mode)
 
-    patches.replace(torch.nn.Module, "eval", to_eval)
+    patches.replace(torch.nn.Module, "train", train)

@@ -40,7 +40,7 @@ _TRAINS = frozenset({"backward_begins", "optimizer_begins"})
 _INFERRED = {
     "forward": "from the arrival of the last batch to the begin of backward",
     "optimizer": "from the end of the last backward to the end of the optimizer's step",
-    "evaluation": "from Module.eval(), or a batch fetched without gradients, to the training's next batch",
+    "evaluation": "from Module.train(False), or a batch fetched without gradients, to the training's next batch",
 }
 _NOT_HOOKED = {
     "h2d": "copies to the device are seen in the profiler windows only",
@@ -59,11 +59,12 @@ class Attachment:
         self._hooks = Hooks()
         self._collector: Collector | None = None
         self._timeline: Timeline | None = None
-        self._over = False
+        self._over = False  # nothing more is heard
+        self._closed = False
         self._thread = threading.get_ident()  # the one that trains
-        self._removals: list[Callable[[], object]] = []
         self._optimizer: Any = None
         self._engine: Any = None
+        self._imports: AfterImport | None = None
         self._described = False
         self._own_profiler = False  # the training has one
 
@@ -71,6 +72,7 @@ class Attachment:
 
     def install(self, imports: AfterImport) -> None:
         """Everything that ``import torch`` brought, and the rest when the training imports it."""
+        self._imports = imports
         place, saving = self._hooks.place, Saving(self)
         place("loader", lambda patches: loaders.install(patches, self))
         place("backward", lambda patches: backwards.install(patches, self))
@@ -98,13 +100,8 @@ class Attachment:
 
         imports.call("torch.distributed.checkpoint", save_distributed)
         imports.call("deepspeed.runtime.engine", deepspeed)
-        self.on_removal(imports.forget)
         atexit.register(self._at_exit)
         os.register_at_fork(after_in_child=self._forked)
-
-    def on_removal(self, action: Callable[[], object]) -> None:
-        """What takes away a hook that is no patch."""
-        self._removals.append(action)
 
     def joined(self) -> None:
         """The process group is there."""
@@ -177,12 +174,13 @@ class Attachment:
         return True
 
     def optimizer_stepped(self, optimizer: Any) -> None:
-        """Remembers the first one."""
-        if self._optimizer is None:
+        """Remembers the first one, until the first step is over."""
+        if self._optimizer is None and not (self._described or self._over):
             self._optimizer = optimizer
 
     def engine_stepped(self, engine: Any) -> None:
-        self._engine = engine
+        if not (self._described or self._over):
+            self._engine = engine
 
     def profiler_starts(self, profiler: Any) -> None:
         """One of the training's own, unless it is ours."""
@@ -213,9 +211,9 @@ class Attachment:
 
     def finish(self, error: BaseException | None) -> None:
         """The training has ended, or fails with ``error``."""
-        if self._over:
+        if self._closed:
             return
-        self._over = True
+        failed, self._over, self._closed = self._over, True, True
         if isinstance(error, SystemExit) and error.code in (None, 0):
             error = None
         try:
@@ -225,23 +223,25 @@ class Attachment:
                 if error is not None and not files.log.exists():  # nobody keeps what the process prints
                     crash.leave(files.error, error)
         except Exception as ours:
-            _say(repr(ours))
+            if not failed:  # else it has been said
+                _say(repr(ours))
         self._remove()
 
     def _end(self, why: str) -> None:
         """Ends the recording, not the training."""
         self._over = True
+        self._optimizer = self._engine = None
         self._remove()
         _say(why)
         if self._collector is not None:
             self._collector.give_up(why)
 
     def _remove(self) -> None:
+        """Takes the patches away. The optimizers' hooks stay, and do nothing: this may be called from one of them."""
         self._timer.uninstall()
         self._hooks.remove()
-        while self._removals:
-            self._removals.pop()()
-        atexit.unregister(self._at_exit)
+        if self._imports is not None:
+            self._imports.forget()
 
     def _at_exit(self) -> None:
         # Set by the interpreter when an exception has ended the script.
@@ -250,7 +250,7 @@ class Attachment:
     def _forked(self) -> None:
         """A child of a process that records does not; one of a process that does not yet may be the one that trains."""
         if self._collector is not None and not self._over:
-            self._over = True
+            self._over = self._closed = True
             self._remove()
             self._collector.give_up("forked")
         self._thread = threading.get_ident()

@@ -31,8 +31,8 @@ def install(_patches: Patches, life: Attachment) -> None:
             life.optimizer_stepped(optimizer)
             life.tell("optimizer_ends", id(optimizer))
 
-    life.on_removal(register_optimizer_step_pre_hook(begins).remove)
-    life.on_removal(register_optimizer_step_post_hook(ends).remove)
+    register_optimizer_step_pre_hook(begins)
+    register_optimizer_step_post_hook(ends)
 
 
 def install_zeroing(patches: Patches, life: Attachment) -> None:
@@ -43,7 +43,7 @@ def install_zeroing(patches: Patches, life: Attachment) -> None:
 
 def _told(original: Any, life: Attachment) -> Any:
     @functools.wraps(original)
-    def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> Any:
+    def zero_grad(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_compiling():
             life.tell("gradients_cleared")
         return original(owner, *args, **kwargs)
@@ -58,7 +58,7 @@ def install_scaler(patches: Patches, life: Attachment) -> None:
     original = GradScaler.step
 
     @functools.wraps(original)
-    def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    def step(scaler: Any, /, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         around = -id(optimizer)  # another number than the optimizer's own, whose step is within
         life.tell("optimizer_begins", around)
         result = original(scaler, optimizer, *args, **kwargs)
@@ -75,7 +75,7 @@ def install_engine(engine_module: ModuleType, patches: Patches, life: Attachment
     original = engine_class.step
 
     @functools.wraps(original)
-    def step(engine: Any, *args: Any, **kwargs: Any) -> Any:
+    def step(engine: Any, /, *args: Any, **kwargs: Any) -> Any:
         before = engine.global_steps
         life.tell("optimizer_begins", id(engine))
         result = original(engine, *args, **kwargs)

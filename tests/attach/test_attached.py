@@ -242,3 +242,28 @@ def test_the_training_profiles_itself(tmp_path: Path) -> None:
     assert RunLayout(run).rank(0).traces() == []
     assert len(steps_of(run)) == 24
     assert "a profiler of its own" in RunLayout(run).rank(0).heartbeat.read_text()
+
+
+def test_a_recording_that_breaks_in_the_middle(tmp_path: Path) -> None:
+    """Within an optimizer's hook, where taking hooks away would raise: the training goes on, its end is told."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys, torch\n"
+        "w = torch.ones(2, requires_grad=True)\n"
+        "sgd = torch.optim.SGD([w])\n"
+        "for step in range(6):\n"
+        "    if step == 3:\n"
+        "        timeline = sys.modules['_diag_collectors.attach.timeline'].Timeline\n"
+        "        timeline.optimizer_ends = lambda *args: 1 / 0\n"
+        "    w.sum().backward(); sgd.step()\n"
+        "print(w.tolist())\n"
+    )
+    done = diag("run", "--out", tmp_path / "run", "--", sys.executable, script)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("[0.97")
+    assert done.stderr.count("nothing more is recorded") == 1
+    assert "division by zero" in done.stderr
+    assert len(steps_of(tmp_path / "run")) == 3
+    heartbeat = json.loads(RunLayout(tmp_path / "run").rank(0).heartbeat.read_text())
+    assert heartbeat["done"]
+    assert "division by zero" in heartbeat["errors"][0]

@@ -167,3 +167,21 @@ def test_answers_to_a_doubt_that_passed_are_gone_at_a_good_end(layout: RunLayout
     assert beat(layout)["answered"] == 1
     assert not layout.rank(0).stacks.exists()
     assert not layout.rank(0).flight_recorder_asked(0).exists()
+
+
+def test_a_request_that_comes_while_the_interpreter_ends_does_not_end_the_process(tmp_path: Path) -> None:
+    """Finalising, Python takes faulthandler's handlers away: what was there before comes back."""
+    code = """
+import faulthandler, os, signal, sys
+from pathlib import Path
+from diag.collectors.dumps import Stacks
+from diag.collectors.files import Complaints
+assert Stacks().install(Path(sys.argv[1]), Complaints(0)) == signal.SIGUSR2
+faulthandler.unregister(signal.SIGUSR2)  # as its finalisation does
+os.kill(os.getpid(), signal.SIGUSR2)
+print("alive")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "stacks.txt"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
