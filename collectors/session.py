@@ -98,11 +98,16 @@ class Collector(AbstractContextManager["Collector"]):
                 self._layout.summary,
             )
         )
-        self._steps_file, self._device_steps_file, self._collectives_file, self._device_file, self._saved_file = (
-            self._files[:5]
-        )
+        (
+            self._steps_file,
+            self._device_steps_file,
+            self._collectives_file,
+            self._device_file,
+            self._saved_file,
+            summary_file,
+        ) = self._files
         self._identity = identify(self._device)
-        self._summary = StepSummary(self._files[5], self._identity, settings.summary_steps)
+        self._summary = StepSummary(summary_file, self._identity, settings.summary_steps)
         on_device = self._device.type == "cuda"
         self._clock = DeviceClock(_cuda_event) if on_device else None
         self._timer = timer or CollectiveTimer(settings.max_collectives_per_step)

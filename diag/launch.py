@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,7 +116,7 @@ def run_trainer(layout: RunLayout, launch: Launch, options: TrainerOptions, sett
     }
     command = [sys.executable, "-u", "-m", TRAINER_MODULE]
     logs = RunLogs(layout)
-    return torchrun(layout, launch, command, environment, settings, logs, collective_timeout_s=options.timeout_s)
+    return close(layout, torchrun(layout, launch, command, environment, settings, logs, options.timeout_s))
 
 
 def close(layout: RunLayout, outcome: Outcome) -> Outcome:
@@ -134,19 +135,7 @@ def torchrun(
     logs: LogsSpecs,
     collective_timeout_s: float,
 ) -> Outcome:
-    """Runs the command once for every rank; returns when all have ended."""
-    return close(layout, _torchrun(layout, launch, command, environment, settings, logs, collective_timeout_s))
-
-
-def _torchrun(
-    layout: RunLayout,
-    launch: Launch,
-    command: list[str],
-    environment: dict[str, str],
-    settings: CollectorSettings,
-    logs: LogsSpecs,
-    collective_timeout_s: float,
-) -> Outcome:
+    """Runs the command once for every rank; returns when all have ended. ``close`` puts the outcome on record."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -178,7 +167,7 @@ def _torchrun(
         limits = Limits.of(launch.hang_timeout_s, collective_timeout_s)
         monitor = Monitor(layout, limits, launch.say, ends=launch.ends_hung)
         monitor.start()
-    auto = AutoTrace(layout, settings, launch.say, lambda: workers_of(layout))
+    auto = AutoTrace(layout, settings, launch.say, partial(workers_of, layout))
     auto.start()
     try:
         with before_others_end(monitor.others_die) if monitor is not None else nullcontext() as failed_first:

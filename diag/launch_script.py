@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 
 from diag.collectors.attach.environment import attached, python_path
@@ -35,7 +36,7 @@ def run_script(
 
     command = [sys.executable, "-u", *(["-m"] if module else []), *script]
     logs = RunLogs(layout, everything=True)
-    return torchrun(layout, launch, command, launch.environment, settings, logs, collective_timeout_s=float("inf"))
+    return close(layout, torchrun(layout, launch, command, launch.environment, settings, logs, float("inf")))
 
 
 def run_command(layout: RunLayout, launch: Launch, settings: CollectorSettings, command: Sequence[str]) -> Outcome:
@@ -54,7 +55,7 @@ def run_command(layout: RunLayout, launch: Launch, settings: CollectorSettings, 
             exit_code=ExitCode.USAGE,
         ) from error
     monitor = None
-    workers = lambda: recorded_workers_of(layout)  # noqa: E731
+    workers = partial(recorded_workers_of, layout)
     if launch.hang_timeout_s:
         limits = Limits.of(launch.hang_timeout_s, float("inf"))
         monitor = Monitor(layout, limits, launch.say, expected=workers, ends=launch.ends_hung)

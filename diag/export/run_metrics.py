@@ -6,9 +6,6 @@ import time
 from collections import deque
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from diag.attribution.efficiency import efficiency
 from diag.attribution.peaks import peak_of
@@ -133,7 +130,7 @@ class _Rank:
 
     def read(self, ended: bool) -> None:
         """Takes in what is new."""
-        self.heartbeat = _record(self._files.heartbeat, Heartbeat)
+        self.heartbeat, _ = read_record(self._files.heartbeat, Heartbeat)
         try:
             self._add(ended)
         except RestartedError:  # the counters begin again, as they do when a process restarts
@@ -147,7 +144,7 @@ class _Rank:
 
     def _add(self, ended: bool) -> None:
         if self.identity is None:
-            self.identity = _record(self._files.identity, RankRecord)
+            self.identity, _ = read_record(self._files.identity, RankRecord)
         if self._steps is None:
             if self.identity is None and not ended:
                 return  # without it nobody knows whether the host's times are the device's
@@ -156,11 +153,3 @@ class _Rank:
         steps, calls = self._steps.read(ended)
         self._totals.add(steps, calls)
         self.recent.extend(step.record for step in steps)
-
-
-def _record(path: Path, kind: type[Any]) -> Any:
-    """None where it is missing, or being replaced on a file system that shows that."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError):
-        return None

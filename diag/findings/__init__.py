@@ -6,7 +6,7 @@ was looked for and not found, and what could not be looked for, are results as w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 
@@ -44,7 +44,9 @@ from diag.ingest.run import Tables
 from diag.model import Attribution, Finding
 
 # What is looked for, by the question that the reader has.
-REGISTRY: dict[str, Callable[[Subject], Sequence[Finding]]] = {
+Find = Callable[[Subject], Sequence[Finding]]
+
+REGISTRY: dict[str, Find] = {
     "slow data loading": slow_data.find,
     "exposed host-to-device copies": exposed_copy.find,
     "exposed offload copies": exposed_offload.find,
@@ -109,10 +111,24 @@ def examine(attribution: Attribution, tables: Tables) -> Examination:
     alone = stages is not None and stages.alone
     shares = with_pipeline(shares, pipeline_of(attribution, shares.numbers))
     subject = Subject(attribution, tables, stages.shares if stages is not None and alone else shares, alone)
+    answers = ask(
+        subject,
+        (
+            (question, find, subject.cannot_look(question) or (LIMITS[question](subject) if question in LIMITS else ""))
+            for question, find in REGISTRY.items()
+        ),
+    )
+    return Examination(*answers, subject.shares, stages, (doubt,) if doubt else ())
+
+
+def ask(
+    subject: Subject, questions: Iterable[tuple[str, Find, str]]
+) -> tuple[tuple[Finding, ...], tuple[str, ...], tuple[str, ...]]:
+    """The first three fields of ``Examination``. A question comes with who answers it, and why it cannot be looked for,
+    "" where it can."""
     found: list[Finding] = []
     not_found, not_looked = [], []
-    for question, find in REGISTRY.items():
-        reason = subject.cannot_look(question) or (LIMITS[question](subject) if question in LIMITS else "")
+    for question, find, reason in questions:
         if reason:
             not_looked.append(f"{question}: {reason}")
             continue
@@ -121,6 +137,4 @@ def examine(attribution: Attribution, tables: Tables) -> Examination:
         if not answers:
             not_found.append(question)
     found.sort(key=lambda finding: (-finding.share, finding.id))
-    return Examination(
-        tuple(found), tuple(not_found), tuple(not_looked), subject.shares, stages, (doubt,) if doubt else ()
-    )
+    return tuple(found), tuple(not_found), tuple(not_looked)

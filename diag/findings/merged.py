@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from diag.attribution.frontier import Frontier
 from diag.collectors.records import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, STAGES, STILL
-from diag.findings import REGISTRY, Examination, checkpoint_stall, slow_data, straggler
+from diag.findings import REGISTRY, Examination, Find, ask, checkpoint_stall, slow_data, straggler
 from diag.findings.noise import noise_of
 from diag.findings.shares import Cost
 from diag.findings.stages import stages_alone
@@ -47,20 +47,16 @@ def examine_merged(found: Summaries, frontier: Frontier, attribution: Attributio
     """Asks the diagnoses that the stages of the steps answer; the others are named, with the reason."""
     stages = stages_alone(frontier, found.on_device, noise_of(tables))
     subject = _Merged(attribution, tables, stages.shares, True, means=_means(found, frontier.numbers))
-    answers: list[Finding] = []
-    not_found, not_looked = [], []
-    for question in REGISTRY:
-        find = _ANSWERED.get(question)
-        reason = subject.cannot_look(question) if find is not None else _NOT_TOLD
-        if find is None or reason:
-            not_looked.append(f"{question}: {reason}")
-            continue
-        own = find(subject)
-        answers.extend(own)
-        if not own:
-            not_found.append(question)
-    answers.sort(key=lambda finding: (-finding.share, finding.id))
-    return Examination(tuple(answers), tuple(not_found), tuple(not_looked), stages.shares, stages)
+    answers = ask(
+        subject,
+        (
+            (question, _ANSWERED[question], subject.cannot_look(question))
+            if question in _ANSWERED
+            else (question, find, _NOT_TOLD)
+            for question, find in REGISTRY.items()
+        ),
+    )
+    return Examination(*answers, stages.shares, stages)
 
 
 def _communication(subject: Subject) -> list[Finding]:
@@ -79,7 +75,7 @@ def _communication(subject: Subject) -> list[Finding]:
     ]
 
 
-_ANSWERED: dict[str, Callable[[Subject], Sequence[Finding]]] = {
+_ANSWERED: dict[str, Find] = {
     "slow data loading": slow_data.find,
     "a slow rank": straggler.find,
     "checkpoint stalls": checkpoint_stall.find,
