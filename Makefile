@@ -38,9 +38,11 @@ test: setup browser ## run the tests (ARGS='-k words' chooses some)
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	@# Trainings are measured: they run one after the other, and nothing else beside them.
+	@# Every process of a training imports diag: compiled once, where PYTHONDONTWRITEBYTECODE keeps Python from doing so.
+	@$(BIN)/python -m compileall -q diag collectors app
+	@# Trainings whose times are judged run one after the other, and nothing else beside them.
 	@failed=0; \
-	$(BIN)/python -m pytest -m 'not multiproc' --numprocesses auto --dist loadfile || failed=1; \
+	$(BIN)/python -m pytest -m 'not multiproc' --numprocesses auto --dist loadfile --no-loadscope-reorder || failed=1; \
 	$(BIN)/python -m pytest -m multiproc || failed=1; \
 	exit $$failed
 endif

@@ -7,6 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
+# Folders of tests that start trainings or browsers. Begun first, they leave short files for the end, so that no worker
+# is left alone with a long one.
+LONG = ("trainer", "run", "collectors", "browser")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.parent.name not in LONG)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:

@@ -90,6 +90,28 @@ def test_the_cost_is_what_was_planted() -> None:
     assert finding.cost_ns_per_step / MS == pytest.approx(3 * 40 * 0.875, abs=3), "an eighth of what reductions reach"
 
 
+@pytest.mark.parametrize(
+    ("strategy", "say"),
+    [
+        ("fsdp2", "set_requires_gradient_sync(False)"),
+        ("fsdp1", "no_sync()"),
+        ("zero1", "no_sync()"),
+        ("ddp", "no_sync()"),
+        ("deepspeed-zero1", "gradient_accumulation_steps"),
+        ("deepspeed-zero2", "fewer and larger micro-batches"),
+        ("deepspeed-zero3", "fewer and larger micro-batches"),
+    ],
+)
+def test_what_to_do_about_reductions_is_said_in_the_strategys_own_words(strategy: str, say: str) -> None:
+    tables = simulate(EVERY)
+    assert tables.manifest is not None
+    result = analyze(replace(tables, manifest=replace(tables.manifest, strategy=strategy)))
+    (finding,) = (f for f in result.examination.findings if f.id == "sync-every-micro-step")
+    assert say in finding.action
+    advised = "sync-last-micro-batch" in {advice.id for advice in result.advice}
+    assert advised == (strategy not in ("deepspeed-zero2", "deepspeed-zero3"))
+
+
 def test_only_what_the_unit_before_could_hide_is_charged_to_prefetching() -> None:
     long = replace(QUICK, wire=lambda op, phase, unit: 25 * MS if (op, phase) == ("all_gather", FORWARD) else None)
     findings = found(long)[1]

@@ -9,8 +9,20 @@ from diag.findings.comm_cause import is_replicated
 from diag.findings.comm_parts import Claim, calls_of, is_reduction
 from diag.findings.subject import Subject
 from diag.model import Evidence, Finding
+from diag.states import Sharding, sharding_of
 
 ID = "sync-every-micro-step"
+_NO_SYNC = "Run all micro-batches but the last inside model.no_sync()."
+_NO_SYNC_SHARDED = _NO_SYNC + " The unsharded gradients stay in memory meanwhile."
+_IN_LAST = (
+    "Reduce in the last micro-batch only: set_requires_gradient_sync(False) and set_is_last_backward(False) before. "
+    "The unsharded gradients stay in memory meanwhile. Bundled trainer: --grad-sync last."
+)
+_BY_ENGINE = "Set gradient_accumulation_steps: ZeRO-1 then reduces in the last micro-batch only."
+_PARTITIONED = (
+    "ZeRO-2 and ZeRO-3 reduce in every micro-batch, since no rank keeps whole gradients between them. Take fewer and "
+    "larger micro-batches; or, where memory allows, stage 1, which reduces in the last one only."
+)
 _AS_MANY = 0.5  # of the last micro-batch's reductions, in those before: fewer belong to something else
 
 
@@ -45,21 +57,25 @@ def claim(subject: Subject) -> Claim | None:
         return None
     exposed = sum(call.exposed_ns for call in reductions if call.micro < last)
     per_step = len(reductions) / max(1, calls.rank_steps)
-    action = (
-        "Run all micro-batches but the last inside model.no_sync()."
-        if is_replicated(subject)
-        else "Reduce in the last micro-batch only: set_requires_gradient_sync(False) and set_is_last_backward(False) "
-        "before. The unsharded gradients stay in memory meanwhile. Bundled trainer: --grad-sync last."
-    )
     return Claim(
         ID,
         calls.part(exposed),
         f"Gradients are reduced in each of {told} micro-batches: {calls.ms_per_step(exposed):.1f} ms a step before the "
         "last one",
-        action,
+        _action(subject),
         (
             Evidence("collectives", "reductions of gradients", round(per_step, 1), "a step"),
             Evidence("steps", "micro_batches", float(told), "a step"),
             Evidence("collectives", "reductions before the last, exposed", calls.ms_per_step(exposed), "ms a step"),
         ),
     )
+
+
+def _action(subject: Subject) -> str:
+    manifest = subject.tables.manifest
+    strategy = (manifest.strategy or "") if manifest is not None else ""
+    if strategy.startswith("deepspeed"):
+        return _BY_ENGINE if sharding_of(strategy) == Sharding.OPTIMIZER else _PARTITIONED
+    if strategy == "fsdp1":
+        return _NO_SYNC_SHARDED
+    return _NO_SYNC if strategy == "zero1" or is_replicated(subject) else _IN_LAST

@@ -93,7 +93,7 @@ def need(
         gathered = whole if strategy.keeps else min(_GATHERED_AT_ONCE * unit * recipe.computed, whole)
         buffers = unit * (recipe.computed + recipe.reduced)
     elif ranks > 1:
-        buffers = min(ZERO_BUCKET, size.parameters) * recipe.reduced
+        buffers = ZERO_BUCKET * recipe.reduced  # DeepSpeed takes it whole, however small the model
     return Need(strategy, shards, states, gathered, buffers)
 
 

@@ -26,7 +26,7 @@ from tests.run.strategy_cases import FAULTS, MORE, OPTIONS, STEPS, WAYS, is_righ
 _PAGE = """# What was run on what
 
 Every way of the bundled trainer, by `python -m tests.bench.strategies`, on CPU ranks with gloo (torch {torch}, two
-cores), {repeats} trainings of {steps} steps for each fault. A verdict is right if its class is that of the planted one,
+cores); for each fault {repeats} x {steps} steps. A verdict is right if its class is that of the planted one,
 and its rank where the fault has one: the slow loader is on rank 1, the straggler on rank 0, the wire is slow for all.
 Losses are equal to one rank's to 2e-4: tests/trainer/test_same_losses.py, which also runs the settings that are not in
 this table.

@@ -1,4 +1,4 @@
-"""Starts processes under torchrun."""
+"""Starts the ranks of a training."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 
 from diag.collectors.settings import COLLECT_VARIABLE
 from diag.collectors.trainer.options import OPTIONS_ENV, TrainerOptions
+from tests.trainer.forked import launch_forked
 
 
 def launch(
@@ -16,6 +17,7 @@ def launch(
     ranks: int = 2,
     *,
     collect: bool = False,
+    torchrun: bool = False,
     timeout: float = 400,
 ) -> subprocess.CompletedProcess[str]:
     """Runs a script, or ``-m`` and a module, on so many ranks; output as text, exit code not checked."""
@@ -24,7 +26,9 @@ def launch(
         environment[COLLECT_VARIABLE] = "off"
     if options is not None:
         environment[OPTIONS_ENV] = options.to_json()
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    if not torchrun:
+        return launch_forked(target, environment, ranks, timeout)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     return subprocess.run(
-        [*torchrun, *target], env=environment, capture_output=True, text=True, timeout=timeout, check=False
+        [*command, *target], env=environment, capture_output=True, text=True, timeout=timeout, check=False
     )

@@ -82,7 +82,7 @@ TRAINER = ["-m", "diag.collectors.trainer"]
 
 
 def test_the_trainer_runs_to_its_end() -> None:
-    ended = launch(TRAINER, TrainerOptions(steps=3))
+    ended = launch(TRAINER, TrainerOptions(steps=3), torchrun=True)
     assert ended.returncode == 0, ended.stderr
     assert [line.split()[:2] for line in ended.stdout.splitlines()] == [["step", str(step)] for step in range(3)]
 
@@ -97,7 +97,7 @@ def test_the_trainer_runs_to_its_end() -> None:
 )
 def test_a_rank_dies_in_the_way_it_was_told_to(how: str, expected: str) -> None:
     options = TrainerOptions(steps=3, num_workers=0, inject=(f"die:rank=1,step=1,how={how}",), timeout_s=30)
-    ended = launch(TRAINER, options)
+    ended = launch(TRAINER, options, torchrun=True)
     assert ended.returncode != 0
     assert re.search(expected, ended.stderr), ended.stderr
     assert "step 0" in ended.stdout

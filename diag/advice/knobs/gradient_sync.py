@@ -8,6 +8,7 @@ from diag.advice.case import Api, Candidate, Case
 from diag.model import Risk
 from diag.replay.mutations.schedule import sync_last_micro_batch
 from diag.replay.program import GRADIENTS
+from diag.states import Sharding, sharding_of
 
 
 def propose(case: Case) -> Sequence[Candidate]:
@@ -15,10 +16,11 @@ def propose(case: Case) -> Sequence[Candidate]:
     if found is None:
         return ()
     reduced_in = {c.micro_batch for c in case.program.collectives() if c.role in GRADIENTS}
-    if len(reduced_in) < 2:
+    if len(reduced_in) < 2 or _partitions_gradients(case):
         return ()
-    # DDP has the whole gradient anyway; FSDP then keeps it unsharded until the last micro-batch.
-    memory = 0 if case.strategy == "ddp" else case.sizes.gradients
+    # DDP and ZeRO-1 have the whole gradient anyway; FSDP then keeps it unsharded until the last micro-batch.
+    whole = case.strategy in ("ddp", "zero1", "deepspeed")
+    memory = 0 if whole else case.sizes.gradients
     return [
         Candidate(
             id="sync-last-micro-batch",
@@ -27,7 +29,7 @@ def propose(case: Case) -> Sequence[Candidate]:
             change=f"reduce gradients in the last of the {len(reduced_in)} micro-batches only",
             mutation=sync_last_micro_batch,
             memory_delta_bytes=memory,
-            risk=Risk.SAFE if case.strategy == "ddp" else Risk.MEMORY,
+            risk=Risk.SAFE if whole else Risk.MEMORY,
             code={
                 Api.FSDP2: "model.set_requires_gradient_sync(is_last_micro_batch)  # before each micro-batch",
                 Api.FSDP1: "with contextlib.nullcontext() if is_last_micro_batch else model.no_sync():\n    ...",
@@ -39,3 +41,9 @@ def propose(case: Case) -> Sequence[Candidate]:
             settings={"grad_sync": "last"} if case.bundled else {},
         )
     ]
+
+
+def _partitions_gradients(case: Case) -> bool:
+    """DeepSpeed's ZeRO-2 and ZeRO-3: they must reduce in every micro-batch, and refuse no_sync()."""
+    strategy = (case.manifest.strategy or "") if case.manifest is not None else ""
+    return case.strategy == "deepspeed" and sharding_of(strategy) in (Sharding.GRADIENTS, Sharding.PARAMETERS)
