@@ -29,6 +29,7 @@ from diag.ingest.kineto import read_trace
 from diag.ingest.lines import read_lines, read_record
 from diag.ingest.summaries import read_summaries
 from tests.ports import free_port
+from tests.trainer.forked import fork_server
 
 STEPS = 6
 
@@ -65,7 +66,8 @@ def train(rank: int, port: int, run_dir: str, ddp: bool) -> None:
 @pytest.fixture(scope="module", params=[True, False], ids=["ddp", "by-hand"])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunLayout, bool]:
     folder = tmp_path_factory.mktemp("run")
-    mp.spawn(train, args=(free_port(), str(folder), request.param), nprocs=2)
+    fork_server()
+    mp.start_processes(train, (free_port(), str(folder), request.param), nprocs=2, start_method="forkserver")
     return RunLayout(folder), request.param
 
 

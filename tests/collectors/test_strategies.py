@@ -20,6 +20,7 @@ from diag.collectors.settings import CollectorSettings
 from diag.ingest.kineto import read_trace
 from diag.ingest.lines import read_lines
 from tests.ports import free_port
+from tests.trainer.forked import fork_server
 
 STEPS, TRACED, BATCHES, WIDTH = 6, 4, 4, 64
 MESSAGE = 2 * WIDTH * 4  # bytes: two samples a micro-batch
@@ -27,7 +28,8 @@ SETTINGS = CollectorSettings(trace_skip=3, trace_warmup=1, trace_active=1, inter
 
 
 def run_ranks(work: Callable[..., None], folder: Path, *args: object) -> RunLayout:
-    mp.spawn(_start, args=(work, free_port(), str(folder), *args), nprocs=2)
+    fork_server()
+    mp.start_processes(_start, (work, free_port(), str(folder), *args), nprocs=2, start_method="forkserver")
     return RunLayout(folder)
 
 
