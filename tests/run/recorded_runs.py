@@ -1,6 +1,6 @@
 """Runs the trainer several times in the same processes, with collectors, each into a run directory of its own.
 
-    torchrun ... recorded_runs.py '[{"out": "runs/a", "options": {"strategy": "ddp"}}, ...]'
+    torchrun ... recorded_runs.py '[{"out": "runs/a", "options": {"strategy": "ddp"}, "settings": {}}, ...]'
 
 Starting Python and torch takes longer than a short run.
 """
@@ -38,7 +38,8 @@ def main() -> None:
             update_manifest(layout, world_size=place.world_size, strategy=options.strategy)
         dist.barrier()
         os.environ[RUN_DIR_VARIABLE] = asked["out"]
-        os.environ[SETTINGS_VARIABLE] = CollectorSettings(trace_skip=options.steps // 2, trace_active=2).to_json()
+        settings = {"trace_skip": options.steps // 2, "trace_active": 2} | asked.get("settings", {})
+        os.environ[SETTINGS_VARIABLE] = CollectorSettings(**settings).to_json()
         corpus = ByteCorpus(documents(options.data), options.shape().seq_len)
         run(options, corpus, place, device, backend)
         if place.rank == 0:

@@ -9,9 +9,30 @@ from typing import Any
 import pytest
 
 from tests.command import diag
+from tests.trainer.launching import launch
 
-SMALL = ["--preset", "small", "--batch-size", "2", "--seq-len", "128", "--num-workers", "0"]
-STEPS = ["--steps", "5", "--trace-skip", "2", "--trace-active", "1", "--trace-memory"]
+SCRIPT = str(Path(__file__).with_name("recorded_runs.py"))
+SMALL = {"preset": "small", "batch_size": 2, "seq_len": 128, "num_workers": 0, "steps": 5}
+WINDOW = {"trace_skip": 2, "trace_active": 1, "trace_memory": True}
+WAYS: dict[str, dict[str, object]] = {
+    "ddp": {"strategy": "ddp"},
+    "zero1": {"strategy": "zero1"},
+    "fsdp1": {"strategy": "fsdp1"},
+    "block": {"strategy": "fsdp2"},
+    "root": {"strategy": "fsdp2", "wrap": "root"},
+    "recomputed": {"strategy": "fsdp2", "activation_checkpointing": True},
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    asked = [
+        {"out": str(folder / way), "options": {**SMALL, **options}, "settings": WINDOW} for way, options in WAYS.items()
+    ]
+    ended = launch([SCRIPT, json.dumps(asked)], collect=True)
+    assert ended.returncode == 0, ended.stderr[-5000:]
+    return folder
 
 
 def compared(run: Path) -> dict[str, dict[str, Any]]:
@@ -22,22 +43,9 @@ def compared(run: Path) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in found["compared"]}
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        pytest.param(["--strategy", "ddp"], id="ddp"),
-        pytest.param(["--strategy", "zero1"], id="zero1"),
-        pytest.param(["--strategy", "fsdp1"], id="fsdp1"),
-        pytest.param(["--strategy", "fsdp2"], id="block"),
-        pytest.param(["--strategy", "fsdp2", "--wrap", "root"], id="root"),
-        pytest.param(["--strategy", "fsdp2", "--activation-checkpointing"], id="recomputed"),
-    ],
-)
-def test_the_estimate_is_near(tmp_path: Path, arguments: list[str]) -> None:
-    run = tmp_path / "run"
-    ended = diag("run", *SMALL, *STEPS, *arguments, "--out", run)
-    assert ended.returncode == 0, ended.stderr
-    rows = compared(run)
+@pytest.mark.parametrize("way", WAYS)
+def test_the_estimate_is_near(runs: Path, way: str) -> None:
+    rows = compared(runs / way)
     assert abs(rows["peak"]["error"]) < 0.01
     for name in ("parameters", "gradients", "optimizer"):
         assert abs(rows[name]["error"]) < 0.001
