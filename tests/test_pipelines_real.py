@@ -23,6 +23,7 @@ from diag.collectors.session import Collector
 from diag.collectors.settings import CollectorSettings
 from diag.model import Bottleneck
 from tests.ports import free_port
+from tests.trainer.forked import fork_server
 
 STEPS, BATCHES, WIDTH = 10, 4, 32
 FORWARD_S, DELAY_S = 0.008, 0.060
@@ -57,7 +58,9 @@ class Layer(torch.nn.Module):
 
 
 def run(folder: Path, work: Callable[..., None], ranks: int, planted: Planted, *args: object) -> Result:
-    mp.spawn(_start, args=(work, ranks, free_port(), str(folder), planted, *args), nprocs=ranks)
+    fork_server()
+    rest = (work, ranks, free_port(), str(folder), planted, *args)
+    mp.start_processes(_start, rest, nprocs=ranks, start_method="forkserver")
     return open_run(folder)
 
 

@@ -17,7 +17,6 @@ from diag.collectors.layout import RunLayout
 from tests.command import analyze_json, diag
 
 
-@pytest.mark.multiproc
 @pytest.mark.parametrize(
     ("fault", "code"),
     [
@@ -37,7 +36,6 @@ def test_a_rank_that_dies(tmp_path: Path, fault: str, code: int) -> None:
     assert json.loads(RunLayout(tmp_path / "run").manifest.read_text())["exit_code"] == code
 
 
-@pytest.mark.multiproc
 def test_everything_is_killed_while_it_writes(tmp_path: Path) -> None:
     """SIGKILL to the launcher and all ranks at once, as a scheduler does it, while traces are recorded all the time."""
     run = tmp_path / "run"

@@ -21,7 +21,6 @@ RANKS = (2, 4) if ALL else (2,)
 REPEATS = 10 if ALL else 1
 
 
-@pytest.mark.multiproc
 @pytest.mark.parametrize("repeat", range(REPEATS))
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("name", PLANTED)
@@ -48,7 +47,6 @@ def test_class_and_rank_of_what_was_planted(tmp_path: Path, name: str, ranks: in
     assert len(layout.rank(culprit).steps.read_text().splitlines()) == STEP
 
 
-@pytest.mark.multiproc
 def test_a_slow_checkpoint_is_waited_for(tmp_path: Path) -> None:
     """Longer than the limit of a hang, and nothing but a line about it."""
     ended = diag(
@@ -64,7 +62,6 @@ def test_a_slow_checkpoint_is_waited_for(tmp_path: Path) -> None:
     assert not list(layout.root.glob("ranks/*/stacks.txt"))
 
 
-@pytest.mark.multiproc
 def test_a_checkpoint_without_end_is_a_hang_of_that_name(tmp_path: Path) -> None:
     ended = diag(
         "run", "--steps", "7", "--no-trace", "--timeout", "120", "--hang-timeout", "3",
@@ -76,7 +73,6 @@ def test_a_checkpoint_without_end_is_a_hang_of_that_name(tmp_path: Path) -> None
     assert [culprit["rank"] for culprit in found["culprits"]] == [1]
 
 
-@pytest.mark.multiproc
 def test_the_collectives_own_time_out_is_the_same_hang(tmp_path: Path) -> None:
     """A limit beyond it is moved before it; evidence is there also where the process group is first after all."""
     ended = diag(

@@ -15,8 +15,6 @@ from diag.ingest.lines import read_lines, read_record
 from diag.ingest.run import open_paths
 from tests.trainer.launching import launch
 
-pytestmark = pytest.mark.multiproc
-
 SCRIPT = str(Path(__file__).with_name("recorded_runs.py"))
 RUN = {"steps": 9, "num_workers": 0, "batch_size": 2, "seq_len": 32, "checkpoint_every": 3}
 PLACES = {"background": {}, "foreground": {"checkpoint_async": False}}
