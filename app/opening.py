@@ -8,8 +8,9 @@ from pathlib import Path
 
 import streamlit as st
 
-from diag.api import newest_change, open_run
+from diag.api import newest_change
 from diag.app.run_view import RunView, view_of
+from diag.summaries import open_by_size
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,6 @@ def seconds_to_open(path: Path) -> float:
 @st.cache_resource(show_spinner="Reading and analysing the run…", show_time=True, max_entries=8)
 def _opened(path: str, changed_ns: int) -> RunView:
     begin = time.monotonic()
-    view = view_of(open_run(path))
+    view = view_of(open_by_size(path))
     _LAST[path] = _Last(changed_ns, time.monotonic() - begin)
     return view

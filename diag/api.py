@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
 
@@ -45,6 +45,8 @@ class Result(Struct, frozen=True, dict=True):
     examination: Examination
     coverage: Coverage
     verdict: Verdict
+
+    of_summaries: ClassVar[bool] = False  # whether only the ranks' summaries were read
 
     @property
     def on_device(self) -> bool:

@@ -4,27 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
-from diag.api import Result
+from diag.api import Reading, Result, open_run
 from diag.attribution.merged import merged_attribution, merged_frontier, steps_left_out, telling_ranks
 from diag.collectors.layout import RunLayout
 from diag.errors import DiagError
 from diag.findings.merged import examine_merged
+from diag.formatting import listing
 from diag.ingest.axes import axes_of
 from diag.ingest.run import RankTables, Tables, must_exist
 from diag.ingest.summaries import MOST_STEPS, has_summaries, read_summaries
 from diag.model import Coverage, Recommendation
 from diag.verdict import judge
 
+if TYPE_CHECKING:
+    from diag.advice.whatif import WhatIf
+
 MANY_RANKS = 512  # 64 ranks of 40 steps take 4 s to account for, and the time grows with the collectives of them all
+_LOOKED_AT = 64  # ranks, of all, for traces: a folder of shared storage takes a millisecond
+_NO_REPLAY = "summaries hold no collectives to replay"
 
 
 class Summarised(Result, frozen=True, dict=True):
-    """A run analysed from summaries: nothing of it can be replayed."""
+    """A run analysed from summaries: nothing of it can be replayed, and steps are known of some ranks only."""
+
+    of_summaries: ClassVar[bool] = True
 
     @property
     def recommendation(self) -> Recommendation:
-        return Recommendation(not_advised=("nothing was predicted: summaries hold no collectives to replay",))
+        return Recommendation(not_advised=(f"nothing was predicted: {_NO_REPLAY}",))
+
+    @property
+    def what_if(self) -> WhatIf:
+        from diag.advice.whatif import WhatIf
+
+        return WhatIf((), _NO_REPLAY)
 
 
 def open_summaries(
@@ -46,6 +61,10 @@ def open_summaries(
     notes = [f"the verdict rests on the ranks' summaries of steps {found.numbers[0]} to {found.numbers[-1]}"]
     if len(shown) < len(ranks):
         notes.append(f"the steps of {len(shown)} ranks are shown: the latest, and some of the others")
+    files = RunLayout(found.root).ranks()
+    if traced := [rank for rank, own in files.items() if own.traces()]:
+        one = files[traced[0]].folder
+        notes.append(f"profiler windows of {listing(traced)} are not in it: diag analyze {one} reads a rank's")
     coverage = Coverage(
         ranks_used=found.ranks,
         ranks_missing=found.missing,
@@ -58,10 +77,20 @@ def open_summaries(
 
 
 def summaries_suffice(path: Path | str) -> bool:
-    """Whether a run has so many ranks that its summaries are the way to read it, has them, and has no trace."""
+    """Whether a run has so many ranks that its summaries are the way to read it, and has them; most ranks have no
+    trace then."""
     layout = RunLayout(Path(path))
     if not layout.ranks_folder.is_dir():
         return False
     files = layout.ranks()
-    many = len(files) > MANY_RANKS and has_summaries(files.values())
-    return many and not any(own.traces() for own in files.values())
+    if len(files) <= MANY_RANKS or not has_summaries(files.values()):
+        return False
+    some = list(files.values())[:: len(files) // _LOOKED_AT]
+    return sum(bool(own.traces()) for own in some) <= len(some) // 2
+
+
+def open_by_size(*paths: Path | str, reading: Reading | None = None) -> Result:
+    """The run: of so many ranks that nobody would wait for their records from the summaries, else from all there is."""
+    if len(paths) == 1 and summaries_suffice(paths[0]):
+        return open_summaries(paths[0], reading.progress if reading is not None else None)
+    return open_run(*paths, reading=reading)

@@ -12,7 +12,7 @@ from diag.app.figures.collectives import operation
 from diag.app.formatting import counted, duration, plain, share, size
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import EMPTY, draw, head, known_columns, nothing
+from diag.app.views.common import EMPTY, beyond_summaries, draw, head, known_columns, nothing
 from diag.breakdown import CollectiveStat, CollectiveTable
 from diag.wording import group_name
 
@@ -22,6 +22,8 @@ _TABLE = "collectives"
 
 
 def show(view: RunView) -> None:
+    if beyond_summaries("Collectives", view):
+        return
     table = view.result.breakdowns.collectives
     head("Collectives", view, "What collectives take, means of a call")
     if not table.rows:

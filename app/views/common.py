@@ -53,6 +53,22 @@ def nothing(sentence: str, hint: str = "") -> None:
     st.info(f"{prose(sentence)} {prose(hint)}".strip(), icon=":material/info:")
 
 
+def beyond_summaries(title: str, view: RunView) -> bool:
+    """Whether the page cannot be drawn since only the ranks' summaries were read: then it says so."""
+    if not view.result.of_summaries:
+        return False
+    head(title, view, "Not in the ranks' summaries")
+    run = view.result.tables.root
+    ranks = f" --ranks {','.join(map(str, view.culprits))}" if view.culprits else ""
+    nothing(
+        f"{len(view.result.coverage.ranks_used):,} ranks are too many to read all their records, so only what each of "
+        "them added up itself was read. The overview has what that tells.",
+        f"`diag trace {run}{ranks}` records a profiler window of ranks while the job runs; "
+        f"`diag analyze --no-summary {run}` reads everything.",
+    )
+    return True
+
+
 def show_error(error: DiagError, title: str) -> None:
     """A mistake that the user can mend: what is wrong, in which file, and what to do next."""
     st.error(plain(f"{error.path}: {error.message}" if error.path else error.message), title=title)

@@ -11,7 +11,7 @@ from diag.app.figures import kernels as figures
 from diag.app.formatting import counted, duration, plain, share
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import EMPTY, draw, head, known_columns, nothing
+from diag.app.views.common import EMPTY, beyond_summaries, draw, head, known_columns, nothing
 from diag.breakdown import Bound, Efficiency, KernelStat, KernelTable, Measure, ModuleStat, ModuleTable, PathTable
 
 _MOST_ROWS = 200
@@ -19,6 +19,8 @@ _FROM = {"shapes": "measured", "class": "inferred"}  # from recorded shapes, or 
 
 
 def show(view: RunView) -> None:
+    if beyond_summaries("Operators and modules", view):
+        return
     found = view.result.breakdowns
     on_device = found.kernels.unit == "kernel"
     what = "Kernels and modules" if on_device else "Operators and modules"

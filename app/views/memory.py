@@ -13,7 +13,7 @@ from diag.app.figures.common import MOST_RANK_BARS
 from diag.app.formatting import UNKNOWN, counted, plain, share, size
 from diag.app.run_view import Memory, RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import EMPTY, draw, head, nothing, show_metrics
+from diag.app.views.common import EMPTY, beyond_summaries, draw, head, nothing, show_metrics
 from diag.details import MemoryTable
 from diag.model import Severity
 
@@ -21,6 +21,8 @@ _FINDINGS = ("allocator-retries", "near-out-of-memory", "recompute-with-memory-f
 
 
 def show(view: RunView) -> None:
+    if beyond_summaries("Memory", view):
+        return
     table, memory = view.result.memory, view.memory
     what = "Peaks of the device's allocator" if table.on_device else "Resident memory of the training processes"
     head(

@@ -16,7 +16,7 @@ from diag.app.figures.time_axis import Window, title, words
 from diag.app.formatting import counted, duration, listing, plain, share
 from diag.app.run_view import RunView
 from diag.app.theme import theme_of
-from diag.app.views.common import CONFIG
+from diag.app.views.common import CONFIG, beyond_summaries
 from diag.app.views.timeline_window import ALL, Look, choose_look, go_to, zoom
 from diag.details import AllRanks, Bars, Category, Lane, Pixels, by_name, read_lanes
 
@@ -26,6 +26,8 @@ _NAME_CHARS = 100
 
 
 def show(view: RunView) -> None:
+    if beyond_summaries("Timeline", view):
+        return
     timeline = view.result.timeline
     st.title("Timeline")
     run = view.result.tables.root.resolve().name

@@ -9,7 +9,7 @@ from diag.app.figures import what_if as figures
 from diag.app.formatting import UNKNOWN, duration, plain, share, size
 from diag.app.run_view import RunView
 from diag.app.theme import theme_of
-from diag.app.views.common import bullets, draw, head, nothing
+from diag.app.views.common import beyond_summaries, bullets, draw, head, nothing
 from diag.details import Change, Prospect
 from diag.model import Risk
 
@@ -23,6 +23,8 @@ _RISK = {
 
 
 def show(view: RunView) -> None:
+    if beyond_summaries("What if", view):
+        return
     head("What if", view, "Step time with other settings, predicted by replaying the recorded steps")
     with st.spinner("Replaying the steps…", show_time=True):
         offered = view.result.what_if

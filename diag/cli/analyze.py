@@ -104,7 +104,7 @@ def analyze(
         typer.Option(
             "--summary/--no-summary",
             help="Read the summaries that the ranks wrote of their newest steps, and nothing else; by default of a run "
-            "without traces that has more than 512 ranks.",
+            "of more than 512 ranks, most of them without a trace.",
         ),
     ] = None,
     rank: RankOption = None,

@@ -45,14 +45,15 @@ def report(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
     target = _target(out, open_it)  # before minutes of analysis
     from diag import __version__
-    from diag.api import Reading, open_run
+    from diag.api import Reading
     from diag.app.html_report.render import render
     from diag.cli.progress import reading_progress
     from diag.report.redact import Pseudonyms
+    from diag.summaries import open_by_size
 
     with reading_progress() as progress:
         reading = Reading(jobs=jobs, cluster=cluster, ranks=ranks_by_path(rank or []), progress=progress)
-        result = open_run(*paths, reading=reading)
+        result = open_by_size(*paths, reading=reading)
     shown = ["--redact", "-o", "report.html"] if redact else ["-o", out.name]
     command = shlex.join(["diag", "report", *paths, *shown])
     names = Pseudonyms(result, [*map(Path, paths), *([target] if target is not None else [])]) if redact else None
