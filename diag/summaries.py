@@ -11,9 +11,8 @@ from diag.attribution.merged import merged_attribution, merged_frontier, steps_l
 from diag.collectors.layout import RunLayout
 from diag.errors import DiagError
 from diag.findings.merged import examine_merged
-from diag.formatting import listing
 from diag.ingest.axes import axes_of
-from diag.ingest.run import RankTables, Tables, must_exist
+from diag.ingest.run import RankTables, Tables, must_exist, rank_ranges
 from diag.ingest.summaries import MOST_STEPS, has_summaries, read_summaries
 from diag.model import Coverage, Recommendation
 from diag.verdict import judge
@@ -64,7 +63,7 @@ def open_summaries(
     files = RunLayout(found.root).ranks()
     if traced := [rank for rank, own in files.items() if own.traces()]:
         one = files[traced[0]].folder
-        notes.append(f"profiler windows of {listing(traced)} are not in it: diag analyze {one} reads a rank's")
+        notes.append(f"profiler windows of {rank_ranges(traced)} are not in it: diag analyze {one} reads a rank's")
     coverage = Coverage(
         ranks_used=found.ranks,
         ranks_missing=found.missing,
