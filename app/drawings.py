@@ -32,6 +32,12 @@ class Drawing:
     rest: str = ""
 
 
+def every_rank(view: RunView) -> str:
+    """What the ranks that are shown are of all."""
+    ranks = len(view.result.attribution.ranks)
+    return f"{len(view.ranks)} of {ranks:,} ranks" if len(view.ranks) < ranks else "Every rank"
+
+
 def of_ranks(view: RunView, step: int | None = None) -> Drawing:
     """Every rank, in the mean of the steps that count or in one step (its index)."""
     counts = counted(int(view.counted.sum()), "counted step")
@@ -40,7 +46,7 @@ def of_ranks(view: RunView, step: int | None = None) -> Drawing:
         "ranks",
         lambda theme: rank_figures.breakdown(view, theme, step),
         f"Milliseconds by part of the step for every rank, {what}",
-        "Every rank",
+        every_rank(view),
         f", {what}",
     )
 
@@ -73,6 +79,8 @@ def of_waiting(view: RunView) -> tuple[str, Drawing | None]:
     """What there is to say, and the figure where somebody waits."""
     if len(view.ranks) < 2:
         return "One rank was recorded: nobody to wait for.", None
+    if view.result.of_summaries:
+        return "The ranks' summaries do not tell who waits for whom.", None
     if not view.waiting_known:
         return "The ranks' clocks could not be aligned, so waiting cannot be told from transfer.", None
     if Part.WAITING not in view.parts:
@@ -86,6 +94,8 @@ def of_memory(view: RunView, rank: int) -> tuple[str, tuple[Drawing, ...]]:
     """What there is to say, "" where the figures say it all; peaks of the ranks and of one rank's steps, or a field of
     both where there are many ranks."""
     memory = view.memory
+    if memory is None and view.result.of_summaries:
+        return "The ranks' summaries do not tell the steps' memory.", ()
     if memory is None:
         return "Not recorded: traces alone do not hold it, `diag run` records it.", ()
     text = "" if memory.on_device else "Resident memory of the training processes: the run is on a CPU."

@@ -6,6 +6,7 @@ from typing import Any
 
 import streamlit as st
 
+from diag.app.drawings import every_rank
 from diag.app.facts import Metric
 from diag.app.figures import loading as figures
 from diag.app.figures.common import MOST_RANK_BARS
@@ -113,7 +114,7 @@ def _copies(view: RunView, table: LoadingTable, theme: Theme) -> None:
 
 
 def _rows(view: RunView, table: LoadingTable) -> None:
-    st.subheader("Every rank", anchor="table")
+    st.subheader(every_rank(view), anchor="table")
     on_device = view.result.tables.on_device
     number = st.column_config.NumberColumn
     rows: list[dict[str, Any]] = [

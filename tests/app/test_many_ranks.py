@@ -23,6 +23,8 @@ def test_the_overview_names_the_rank(run: Path, monkeypatch: pytest.MonkeyPatch)
     said = text(shown("overview", run, monkeypatch))
     assert f"Rank {SLOW} is slower than the others in forward" in said
     assert "2048 of 2,048 ranks" in said
+    assert "16 of 2,048 ranks" in said
+    assert "Every rank" not in said
     assert "the verdict rests on the ranks' summaries of steps 0 to 99" in said
 
 
