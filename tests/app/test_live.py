@@ -72,7 +72,7 @@ def test_steps_that_come_during_the_analysis_are_new(
 
     hours = count(0, 3600)
     clock = (lambda: next(hours)) if waited else time.monotonic
-    monkeypatch.setattr("diag.app.opening.open_run", slow)
+    monkeypatch.setattr("diag.app.opening.open_by_size", slow)
     monkeypatch.setattr("diag.app.views.live.time", SimpleNamespace(monotonic=clock, time=time.time))
     assert shown in said(page(run, monkeypatch)).replace("\u00a0", " ")
 
