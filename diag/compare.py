@@ -65,8 +65,9 @@ def compare(before: tuple[Tables, Attribution], after: tuple[Tables, Attribution
     random = np.random.default_rng(seed)
     picks = (drawn_steps(len(first), _ROUNDS, random), drawn_steps(len(second), _ROUNDS, random))
     total = _difference(_durations(first), _durations(second), picks)
+    pathless = [name for name, steps in (("first", first), ("second", second)) if not any(s.path.dur_ns for s in steps)]
     parts = []
-    for kind in Kind:
+    for kind in Kind if not pathless else ():
         own = _of_kind(first, kind), _of_kind(second, kind)
         if own[0].any() or own[1].any():
             parts.append(Difference(kind, round(own[0].mean()), round(own[1].mean()), _difference(*own, picks)))
@@ -77,7 +78,11 @@ def compare(before: tuple[Tables, Attribution], after: tuple[Tables, Attribution
         steps=(len(first), len(second)),
         parts=tuple(parts),
         not_comparable=tuple(_reasons(before[0], after[0])),
-        notes=(*_hidden(before[1], after[1]), *_notes(before[0], after[0], (len(first), len(second)))),
+        notes=(
+            *_whole(pathless),
+            *_hidden(before[1], after[1]),
+            *_notes(before[0], after[0], (len(first), len(second))),
+        ),
     )
 
 
@@ -139,6 +144,14 @@ def _tokens(tables: Tables) -> int:
     """Of a rank and step, as most of them have it; 0 where they do not say."""
     counts = [record.tokens for rank in tables.ranks.values() for record in rank.steps]
     return max(set(counts), key=counts.count) if counts else 0
+
+
+def _whole(pathless: Sequence[str]) -> list[str]:
+    """Of runs that were read from their ranks' summaries."""
+    where = " and the ".join(pathless)
+    return (
+        [f"only the ranks' summaries of the {where} run were read: parts of the step are not compared"] if where else []
+    )
 
 
 def _hidden(before: Attribution, after: Attribution) -> list[str]:

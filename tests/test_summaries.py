@@ -227,3 +227,20 @@ def test_the_folders_of_a_run_are_found(tmp_path: Path) -> None:
         (layout.ranks_folder / name).mkdir(parents=True)
     (layout.ranks_folder / "00011").write_bytes(b"")
     assert list(layout.ranks()) == [2, 10, 123_456]
+
+
+def test_two_runs_of_many_ranks_are_compared_and_held_against_budgets(tmp_path: Path) -> None:
+    before = write_summaries(Job(MANY_RANKS + 1, steps=60), tmp_path / "a").root
+    after = write_summaries(Job(MANY_RANKS + 1, steps=60, seed=1, extra_us={5: {DATA: 60_000}}), tmp_path / "b").root
+    done = diag("compare", before, after, "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)["comparison"]
+    assert told["difference_ns"][1] == pytest.approx(60 * MS, rel=0.1)
+    assert told["parts"] == []
+    assert "only the ranks' summaries of the first and the second run were read" in told["notes"][0]
+    done = diag(
+        "check", after, "--max-data-wait", "5%", "--max-peak-memory", "1GB", "--max-exposed-comm", "5%", "--json"
+    )
+    assert done.returncode == 3, done.stderr
+    found = {budget["name"]: budget["status"] for budget in json.loads(done.stdout)["check"]["budgets"]}
+    assert found == {"max-data-wait": "exceeded", "max-peak-memory": "not known", "max-exposed-comm": "kept"}

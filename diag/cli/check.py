@@ -74,15 +74,16 @@ def check(
     given = [of.parse_limit(quantity, text) for quantity, text in written.items() if text is not None]
     asked, against = _asked(given, baseline, budget)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
-    from diag.api import Reading, open_run
+    from diag.api import Reading
     from diag.cli.progress import reading_progress
     from diag.gate.check import check as check_budgets
     from diag.report.gate import print_gate, to_json
     from diag.report.github import workflow_commands
+    from diag.summaries import open_by_size
 
     with reading_progress() as progress:
-        before = open_run(against, reading=Reading(jobs=jobs, progress=progress)) if against is not None else None
-        result = open_run(run, reading=Reading(jobs=jobs, progress=progress))
+        before = open_by_size(against, reading=Reading(jobs=jobs, progress=progress)) if against is not None else None
+        result = open_by_size(run, reading=Reading(jobs=jobs, progress=progress))
     gate = check_budgets(result, asked, before, strict)
     if junit is not None:
         from diag.report.junit import to_junit

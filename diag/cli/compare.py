@@ -26,12 +26,13 @@ def compare(
     Exit code 0: compared; 4: compared, but data is missing; 1: not comparable, or nothing to compare.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
-    from diag.api import Reading, compare_runs, open_run
+    from diag.api import Reading, compare_runs
     from diag.cli.progress import reading_progress
     from diag.report.compare import print_comparison, to_json
+    from diag.summaries import open_by_size
 
     with reading_progress() as progress:
-        first, second = (open_run(path, reading=Reading(jobs=jobs, progress=progress)) for path in (before, after))
+        first, second = (open_by_size(path, reading=Reading(jobs=jobs, progress=progress)) for path in (before, after))
     found = compare_runs(first, second)
     if found.not_comparable and not anyway:
         raise DiagError(

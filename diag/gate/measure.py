@@ -18,6 +18,7 @@ from diag.model import StepAccount
 
 LEAST_STEPS = 5  # below it the spread of the steps says little, as in diag.compare
 _SURE = 0.95
+_SUMMARIES = "the ranks' summaries, of which this many ranks are judged, do not tell"
 
 # The cost on the critical path, and the question of the analysis whose answer it is.
 _SHARES = {
@@ -72,7 +73,7 @@ def _share(quantity: Quantity, result: Result) -> Measured:
     reasons = {asked: reason for asked, _, reason in (s.partition(": ") for s in result.examination.not_looked)}
     if question in reasons:
         return Unknown(reasons[question])
-    if quantity is budgets.EXPOSED_COMM and result.tables.missing:
+    if quantity is budgets.EXPOSED_COMM and result.coverage.ranks_missing:
         return Unknown("ranks are missing, and waiting for one of them looks like communication")
     shares = result.examination.shares
     return _ratio(shares.cost(cost), shares.dur_ns)
@@ -89,6 +90,8 @@ def _mfu(result: Result, steps: tuple[StepAccount, ...]) -> Measured:
 
 
 def _tokens(result: Result, steps: tuple[StepAccount, ...]) -> Measured:
+    if result.of_summaries:
+        return Unknown(_SUMMARIES)
     by_step = {step.step: 0 for step in steps}
     for rank in result.tables.ranks.values():
         for record in rank.steps:
@@ -103,6 +106,8 @@ def _tokens(result: Result, steps: tuple[StepAccount, ...]) -> Measured:
 
 def _peak_memory(result: Result) -> Measured:
     """Of all steps, those that the verdict leaves out as well: memory runs out in any of them."""
+    if result.of_summaries:
+        return Unknown(_SUMMARIES)
     table = result.memory
     if not table.rows:
         return Unknown("no memory was recorded")
