@@ -27,7 +27,6 @@ from tests.ingest.packed import Piece, member, packed, plain_tar, tar_gz
 
 GB = 1 << 30
 MEMORY_MB = 400  # what reading any file may take, beyond what an analysis of nothing takes
-NAMES_MB = 1000  # the same for ten million names
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 OP = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
 
@@ -531,23 +530,15 @@ def write_names(path: Path, count: int, each: int = 50_000) -> None:
         out.write(b"]}")
 
 
-def test_three_hundred_thousand_names(tmp_path: Path) -> None:
-    path = tmp_path / "rank-4.json.gz"
-    write_names(path, 300_000)
-    found = apart("read", path)
-    is_plain(found, path)
-    assert found.error or (found.events, found.names) == (300_001, 300_001) or found.gaps
-    assert found.peak_mb < MEMORY_MB
-
-
 @pytest.mark.slow
-def test_three_million_names(tmp_path: Path) -> None:
+def test_a_million_names(tmp_path: Path) -> None:
+    """252 MB were measured; three million take 336."""
     path = tmp_path / "rank-4.json.gz"
-    write_names(path, 3_000_000)
+    write_names(path, 1_000_000)
     found = apart("read", path, timeout=600)
     is_plain(found, path)
-    assert found.error or found.events == 3_000_001 or found.gaps
-    assert found.peak_mb < NAMES_MB
+    assert found.error or (found.events, found.names) == (1_000_001, 1_000_001) or found.gaps
+    assert found.peak_mb < MEMORY_MB
 
 
 # -- archives ----------------------------------------------------------------------------------------------------------
