@@ -16,7 +16,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from ..collectives import CollectiveTimer
@@ -24,18 +23,19 @@ from ..files import Complaints
 from ..identity import rank_and_world
 from ..layout import RunLayout
 from ..session import Collector
-from ..settings import run_dir_from, settings_from
+from ..settings import CollectorSettings, run_dir_from, settings_from
 from . import backwards, crash, evaluation, groups, loaders, optimizers, profiling
-from .checkpoints import DISTRIBUTED, Saving
+from .checkpoints import Saving
 from .ddp import Buckets
-from .environment import OWNER_VARIABLE, wanted
+from .device import device, device_known
+from .environment import OWNER_VARIABLE
 from .hooking import Hooks
 from .importing import AfterImport
 from .strategy import strategy_of
 from .timeline import Timeline
 
 # What begins the recording of a process without a process group: a process that trains.
-_TRAINS = frozenset({"backward_begins", "optimizer_begins"})
+_TRAINS = frozenset({"backward_begins", "optimizer_begins", "told_steps"})
 # Phases that nothing announces, so that they are told from what lies around them.
 _INFERRED = {
     "forward": "from the arrival of the last batch to the begin of backward",
@@ -49,11 +49,14 @@ _NOT_HOOKED = {
 
 
 class Attachment:
-    """The recording of one process."""
+    """The recording of one process, which its launcher wanted, or which it has ``asked`` for itself."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, settings: CollectorSettings, asked: bool = False) -> None:
         self.run_dir = run_dir
-        self._settings = settings_from()
+        self.fetches = loaders.Fetches(self)
+        self._settings = settings
+        self._asked = asked
+        self._handles: list[Any] = []  # of hooks that stay until the training has ended
         self._timer = CollectiveTimer(self._settings.max_collectives_per_step)
         self._buckets = Buckets(self._timer)
         self._hooks = Hooks()
@@ -73,65 +76,64 @@ class Attachment:
     def install(self, imports: AfterImport) -> None:
         """Everything that ``import torch`` brought, and the rest when the training imports it."""
         self._imports = imports
-        place, saving = self._hooks.place, Saving(self)
-        place("loader", lambda patches: loaders.install(patches, self))
-        place("backward", lambda patches: backwards.install(patches, self))
-        place("optimizer", lambda patches: optimizers.install(patches, self))
+        place = self._hooks.place
+        place("loader", lambda patches: loaders.install(patches, self.fetches))
+        backwards.install(self._hooks, imports, self)
+        place("optimizer", lambda _patches: self._handles.extend(optimizers.install(self)))
         place("zero_grad", lambda patches: optimizers.install_zeroing(patches, self))
         place("gradient scaler", lambda patches: optimizers.install_scaler(patches, self))
         place("evaluation", lambda patches: evaluation.install(patches, self))
         place("profiler", lambda patches: profiling.install(patches, self))
-        place("torch.save", lambda patches: saving.install(patches, (torch, torch.serialization), ("save",)))
-        place("traceback", lambda _patches: crash.install())
+        Saving(self).install(self._hooks, imports)
+        if not self._asked:
+            place("traceback", lambda _patches: crash.install())
         if dist.is_available():
             place("process group", lambda patches: groups.install(patches, self))
             if self._settings.collectives:
                 place("collectives", lambda _patches: self._timer.install_calls())
                 place("DDP", self._buckets.install)
 
-        def save_distributed(package: ModuleType) -> None:
-            owners = (sys.modules[f"{package.__name__}.state_dict_saver"], package)
-            place("torch.distributed.checkpoint", lambda patches: saving.install(patches, owners, DISTRIBUTED))
-
         def deepspeed(engine: ModuleType) -> None:
             place("DeepSpeed", lambda patches: optimizers.install_engine(engine, patches, self))
-            owners = (engine.DeepSpeedEngine,)
-            place("DeepSpeed's saving", lambda patches: saving.install(patches, owners, ("save_checkpoint",)))
 
-        imports.call("torch.distributed.checkpoint", save_distributed)
         imports.call("deepspeed.runtime.engine", deepspeed)
         atexit.register(self._at_exit)
         os.register_at_fork(after_in_child=self._forked)
 
     def joined(self) -> None:
         """The process group is there."""
-        if _device_known():
+        if _joined() and device_known():
             self.safely(self._begin)
 
     def _begin(self) -> None:
         if self._collector is not None or self._over:
             return
         rank, _, world_size = rank_and_world()
+        if not self._asked and "diag.collectors.session" in sys.modules:  # the training records itself, and says so
+            self._over = True
+            self._remove()
+            return
         if why := self._why_not(rank):
             self._end(why)
             return
         RunLayout(self.run_dir).rank(rank).folder.mkdir(parents=True, exist_ok=True)
         os.environ[OWNER_VARIABLE] = str(os.getpid())
-        collector = Collector(self.run_dir, self._settings, _device(), self._timer)
+        collector = Collector(self.run_dir, self._settings, device(), self._timer)
         collector.__enter__()
         self._collector, self._timeline = collector, Timeline(collector)
+        if self._asked:
+            self._buckets.find()
         if self._own_profiler:
             collector.no_windows("the training has a profiler of its own")
         backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
         collector.describe(world_size=world_size, backend=backend, collector={"attached": self._about()})
 
     def _why_not(self, rank: int) -> str:
-        if not wanted():
-            return "a process that started this one is recorded"
-        if "diag.collectors.session" in sys.modules:
-            return "the training has collectors of its own"
+        owner = os.environ.get(OWNER_VARIABLE)
+        if owner is not None and (self._asked or owner != str(os.getpid())):
+            return "this process, or one that started it, is recorded already"
         if RunLayout(self.run_dir).rank(rank).identity.exists():
-            return f"another process has been recorded as rank {rank} of this run"
+            return f"there is a rank {rank} in {self.run_dir} already"
         return ""
 
     def _about(self) -> dict[str, Any]:
@@ -224,15 +226,25 @@ class Attachment:
                     crash.leave(files.error, error)
         except Exception as ours:
             if not failed:  # else it has been said
-                _say(repr(ours))
+                say(repr(ours))
         self._remove()
+        if self._asked:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Of a process that goes on and may ask for another recording."""
+        for handle in self._handles:
+            handle.remove()
+        atexit.unregister(self._at_exit)
+        if self._collector is not None and os.environ.get(OWNER_VARIABLE) == str(os.getpid()):
+            del os.environ[OWNER_VARIABLE]
 
     def _end(self, why: str) -> None:
         """Ends the recording, not the training."""
         self._over = True
         self._optimizer = self._engine = None
         self._remove()
-        _say(why)
+        say(why)
         if self._collector is not None:
             self._collector.give_up(why)
 
@@ -261,34 +273,14 @@ def arm(imports: AfterImport) -> None:
     try:
         run_dir = run_dir_from()
         if run_dir is not None:
-            Attachment(run_dir).install(imports)
+            Attachment(run_dir, settings_from()).install(imports)
     except Exception as error:
-        _say(repr(error))
+        say(repr(error))
 
 
-def _say(why: str) -> None:
+def say(why: str) -> None:
     Complaints(rank_and_world()[0]).add("nothing more is recorded", why)
 
 
 def _joined() -> bool:
     return dist.is_available() and dist.is_initialized()
-
-
-def _cuda_used() -> bool:
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
-
-
-def _device_known() -> bool:
-    """Whether asking for the device does not choose one for the training."""
-    if not torch.cuda.is_available():
-        return True
-    if not _cuda_used():
-        return False
-    return torch.cuda.device_count() == 1 or str(torch.cuda.current_device()) == os.environ.get("LOCAL_RANK", "")
-
-
-def _device() -> torch.device:
-    """Where the training computes. Does not begin to use CUDA where the training has not."""
-    if torch.cuda.is_available() and _cuda_used():
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
