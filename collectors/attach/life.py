@@ -22,13 +22,14 @@ from ..collectives import CollectiveTimer
 from ..files import Complaints
 from ..identity import rank_and_world
 from ..layout import RunLayout
+from ..patches import Patches
 from ..session import Collector
 from ..settings import CollectorSettings, run_dir_from, settings_from
-from . import backwards, crash, evaluation, groups, loaders, optimizers, profiling
+from . import backwards, crash, evaluation, groups, loaders, optimizers, profiling, tokens
 from .checkpoints import Saving
 from .ddp import Buckets
 from .device import device, device_known
-from .environment import OWNER_VARIABLE
+from .environment import OWNER_VARIABLE, wanted
 from .hooking import Hooks
 from .importing import AfterImport
 from .strategy import strategy_of
@@ -93,26 +94,29 @@ class Attachment:
                 place("collectives", lambda _patches: self._timer.install_calls())
                 place("DDP", self._buckets.install)
 
-        def deepspeed(engine: ModuleType) -> None:
-            place("DeepSpeed", lambda patches: optimizers.install_engine(engine, patches, self))
+        def on_import(module: str, what: str, put: Callable[[ModuleType, Patches, Attachment], None]) -> None:
+            imports.call(module, lambda found: place(what, lambda patches: put(found, patches, self)))
 
-        imports.call("deepspeed.runtime.engine", deepspeed)
+        on_import("deepspeed.runtime.engine", "DeepSpeed", optimizers.install_engine)
+        on_import("transformers.trainer", "tokens", tokens.install)
         atexit.register(self._at_exit)
         os.register_at_fork(after_in_child=self._forked)
 
+    def begin(self) -> None:
+        """The training asks for it. Without a process group the recording begins with the first step. Never raises."""
+        self.safely(lambda: self.install(AfterImport()))
+        if _joined():
+            self.joined()
+
     def joined(self) -> None:
         """The process group is there."""
-        if _joined() and device_known():
+        if device_known():
             self.safely(self._begin)
 
     def _begin(self) -> None:
         if self._collector is not None or self._over:
             return
         rank, _, world_size = rank_and_world()
-        if not self._asked and "diag.collectors.session" in sys.modules:  # the training records itself, and says so
-            self._over = True
-            self._remove()
-            return
         if why := self._why_not(rank):
             self._end(why)
             return
@@ -129,9 +133,12 @@ class Attachment:
         collector.describe(world_size=world_size, backend=backend, collector={"attached": self._about()})
 
     def _why_not(self, rank: int) -> str:
-        owner = os.environ.get(OWNER_VARIABLE)
-        if owner is not None and (self._asked or owner != str(os.getpid())):
+        if self._asked and OWNER_VARIABLE in os.environ:
             return "this process, or one that started it, is recorded already"
+        if not self._asked and not wanted():
+            return "a process that started this one is recorded"
+        if not self._asked and "diag.collectors.session" in sys.modules:
+            return "the training has collectors of its own"
         if RunLayout(self.run_dir).rank(rank).identity.exists():
             return f"there is a rank {rank} in {self.run_dir} already"
         return ""
@@ -226,7 +233,7 @@ class Attachment:
                     crash.leave(files.error, error)
         except Exception as ours:
             if not failed:  # else it has been said
-                say(repr(ours))
+                _say(repr(ours))
         self._remove()
         if self._asked:
             self._let_go()
@@ -244,7 +251,7 @@ class Attachment:
         self._over = True
         self._optimizer = self._engine = None
         self._remove()
-        say(why)
+        _say(why)
         if self._collector is not None:
             self._collector.give_up(why)
 
@@ -268,17 +275,22 @@ class Attachment:
         self._thread = threading.get_ident()
 
 
+armed: Attachment | None = None  # of this process; ``recording`` looks for it
+
+
 def arm(imports: AfterImport) -> None:
     """Puts the hooks in place. Never raises."""
+    global armed
     try:
         run_dir = run_dir_from()
         if run_dir is not None:
-            Attachment(run_dir, settings_from()).install(imports)
+            armed = Attachment(run_dir, settings_from())
+            armed.install(imports)
     except Exception as error:
-        say(repr(error))
+        _say(repr(error))
 
 
-def say(why: str) -> None:
+def _say(why: str) -> None:
     Complaints(rank_and_world()[0]).add("nothing more is recorded", why)
 
 

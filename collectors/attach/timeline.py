@@ -214,6 +214,10 @@ class Timeline:
         if loader is not None:
             self._loaders.add(loader)
 
+    def inferred_steps(self) -> None:
+        """From here on a step ends with the optimizer's again."""
+        self._told = False
+
     def step_ends(self, whole: bool = True) -> None:
         """The training says so. Not ``whole``: it stops in the middle of a step, unless an optimizer has stepped."""
         if whole or self._optimized:

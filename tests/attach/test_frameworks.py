@@ -96,7 +96,7 @@ def test_straggler_of_accelerate_among_micro_batches_evaluations_and_checkpoints
     is_straggler(result)
     assert result["run"]["strategy"] == "ddp"
     steps = steps_of(run)
-    assert {step["micro_batches"] for step in steps} == {2}
+    assert {(step["micro_batches"], step["tokens"]) for step in steps} == {(2, 2 * 4 * 16)}
     assert phases_of(steps[3]) == ["data", "data", *["forward", "backward"] * 2, "optimizer"]
     assert holding(steps, EVALUATION) == [6, 12, 18]
     assert holding(steps, CHECKPOINT) == [8, 16]

@@ -253,7 +253,7 @@ def test_a_loss_that_is_no_number_costs_the_recording_only(tmp_path: Path, capfd
     assert "could not convert" in capfd.readouterr().err
 
 
-def test_under_diag_run_its_folder_is_used_and_nothing_is_recorded_twice(tmp_path: Path) -> None:
+def test_under_diag_run_it_is_its_recording(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "import torch\n"
@@ -263,9 +263,12 @@ def test_under_diag_run_its_folder_is_used_and_nothing_is_recorded_twice(tmp_pat
         "with record('elsewhere') as recording:\n"
         "    for x in recording.steps([torch.ones(2)] * 8, micro_batches=2):\n"
         "        (w * x).sum().backward(); sgd.step()\n"
+        "for _ in range(3):\n"
+        "    w.sum().backward(); sgd.step()\n"
     )
     command = [sys.executable, "-m", "diag", "run", "--out", tmp_path / "run", "--", sys.executable, script]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "diag: rank" not in done.stderr
-    assert [step["micro_batches"] for step in steps_of(tmp_path / "run")] == [2, 2, 2, 2]
+    assert [step["micro_batches"] for step in steps_of(tmp_path / "run")] == [2, 2, 2, 2, 1, 1, 1]
+    assert json.loads(RunLayout(tmp_path / "run").rank(0).heartbeat.read_text())["done"]
