@@ -7,6 +7,7 @@ A hook of the training's own is timed as well, also one that it registers later:
 from __future__ import annotations
 
 import functools
+import gc
 import weakref
 from dataclasses import dataclass
 from typing import Any
@@ -69,6 +70,13 @@ class Buckets:
 
             patches.replace(DistributedDataParallel, "_register_builtin_comm_hook", register_builtin)
 
+    def find(self) -> None:
+        """The modules that were there before ``install``."""
+        for found in gc.get_objects():
+            if issubclass(type(found), DistributedDataParallel) and found not in self._inner:
+                self.seen = True
+                self._waiting.append(weakref.ref(found))
+
     def watch_waiting(self) -> None:
         """Registers our hook where the training has had the chance to register its own."""
         waiting, self._waiting = self._waiting, []
@@ -93,6 +101,8 @@ def _why_not(module: Any) -> str:
         return "the inputs of DDP's ranks are uneven (join), which no communication hook knows"
     if getattr(module, "_use_python_reducer", False):
         return "torch.compile reduces DDP's gradients itself"
+    if getattr(module, "_comm_hooks", None):
+        return "DDP had a communication hook before the recording began"
     return ""
 
 

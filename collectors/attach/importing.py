@@ -15,7 +15,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
     """Waits for modules by name. Finds nothing itself: it asks the other finders and looks over their shoulder."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, Callable[[ModuleType], object]] = {}
+        self._waiting: dict[str, list[Callable[[ModuleType], object]]] = {}
 
     def call(self, name: str, action: Callable[[ModuleType], object]) -> None:
         """``action(module)`` once the module is there: at once if it is already. It must not raise."""
@@ -23,7 +23,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
         if module is not None:
             action(module)
             return
-        self._waiting[name] = action
+        self._waiting.setdefault(name, []).append(action)
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
@@ -56,8 +56,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
             with contextlib.suppress(AttributeError):
                 del loader.exec_module
             run(module)
-            action = self._waiting.pop(name, None)
-            if action is not None:
+            for action in self._waiting.pop(name, []):
                 action(module)
             if not self._waiting:
                 self.forget()

@@ -16,18 +16,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from ..collectives import CollectiveTimer
 from ..files import Complaints
 from ..identity import rank_and_world
 from ..layout import RunLayout
+from ..patches import Patches
 from ..session import Collector
-from ..settings import run_dir_from, settings_from
-from . import backwards, crash, evaluation, groups, loaders, optimizers, profiling
-from .checkpoints import DISTRIBUTED, Saving
+from ..settings import CollectorSettings, run_dir_from, settings_from
+from . import backwards, crash, evaluation, groups, loaders, optimizers, profiling, tokens
+from .checkpoints import Saving
 from .ddp import Buckets
+from .device import device, device_known
 from .environment import OWNER_VARIABLE, wanted
 from .hooking import Hooks
 from .importing import AfterImport
@@ -35,7 +36,7 @@ from .strategy import strategy_of
 from .timeline import Timeline
 
 # What begins the recording of a process without a process group: a process that trains.
-_TRAINS = frozenset({"backward_begins", "optimizer_begins"})
+_TRAINS = frozenset({"backward_begins", "optimizer_begins", "told_steps"})
 # Phases that nothing announces, so that they are told from what lies around them.
 _INFERRED = {
     "forward": "from the arrival of the last batch to the begin of backward",
@@ -49,11 +50,14 @@ _NOT_HOOKED = {
 
 
 class Attachment:
-    """The recording of one process."""
+    """The recording of one process, which its launcher wanted, or which it has ``asked`` for itself."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, settings: CollectorSettings, asked: bool = False) -> None:
         self.run_dir = run_dir
-        self._settings = settings_from()
+        self.fetches = loaders.Fetches(self)
+        self._settings = settings
+        self._asked = asked
+        self._handles: list[Any] = []  # of hooks that stay until the training has ended
         self._timer = CollectiveTimer(self._settings.max_collectives_per_step)
         self._buckets = Buckets(self._timer)
         self._hooks = Hooks()
@@ -73,39 +77,40 @@ class Attachment:
     def install(self, imports: AfterImport) -> None:
         """Everything that ``import torch`` brought, and the rest when the training imports it."""
         self._imports = imports
-        place, saving = self._hooks.place, Saving(self)
-        place("loader", lambda patches: loaders.install(patches, self))
-        place("backward", lambda patches: backwards.install(patches, self))
-        place("optimizer", lambda patches: optimizers.install(patches, self))
+        place = self._hooks.place
+        place("loader", lambda patches: loaders.install(patches, self.fetches))
+        backwards.install(self._hooks, imports, self)
+        place("optimizer", lambda _patches: self._handles.extend(optimizers.install(self)))
         place("zero_grad", lambda patches: optimizers.install_zeroing(patches, self))
         place("gradient scaler", lambda patches: optimizers.install_scaler(patches, self))
         place("evaluation", lambda patches: evaluation.install(patches, self))
         place("profiler", lambda patches: profiling.install(patches, self))
-        place("torch.save", lambda patches: saving.install(patches, (torch, torch.serialization), ("save",)))
-        place("traceback", lambda _patches: crash.install())
+        Saving(self).install(self._hooks, imports)
+        if not self._asked:
+            place("traceback", lambda _patches: crash.install())
         if dist.is_available():
             place("process group", lambda patches: groups.install(patches, self))
             if self._settings.collectives:
                 place("collectives", lambda _patches: self._timer.install_calls())
                 place("DDP", self._buckets.install)
 
-        def save_distributed(package: ModuleType) -> None:
-            owners = (sys.modules[f"{package.__name__}.state_dict_saver"], package)
-            place("torch.distributed.checkpoint", lambda patches: saving.install(patches, owners, DISTRIBUTED))
+        def on_import(module: str, what: str, put: Callable[[ModuleType, Patches, Attachment], None]) -> None:
+            imports.call(module, lambda found: place(what, lambda patches: put(found, patches, self)))
 
-        def deepspeed(engine: ModuleType) -> None:
-            place("DeepSpeed", lambda patches: optimizers.install_engine(engine, patches, self))
-            owners = (engine.DeepSpeedEngine,)
-            place("DeepSpeed's saving", lambda patches: saving.install(patches, owners, ("save_checkpoint",)))
-
-        imports.call("torch.distributed.checkpoint", save_distributed)
-        imports.call("deepspeed.runtime.engine", deepspeed)
+        on_import("deepspeed.runtime.engine", "DeepSpeed", optimizers.install_engine)
+        on_import("transformers.trainer", "tokens", tokens.install)
         atexit.register(self._at_exit)
         os.register_at_fork(after_in_child=self._forked)
 
+    def begin(self) -> None:
+        """The training asks for it. Without a process group the recording begins with the first step. Never raises."""
+        self.safely(lambda: self.install(AfterImport()))
+        if _joined():
+            self.joined()
+
     def joined(self) -> None:
         """The process group is there."""
-        if _device_known():
+        if device_known():
             self.safely(self._begin)
 
     def _begin(self) -> None:
@@ -117,21 +122,25 @@ class Attachment:
             return
         RunLayout(self.run_dir).rank(rank).folder.mkdir(parents=True, exist_ok=True)
         os.environ[OWNER_VARIABLE] = str(os.getpid())
-        collector = Collector(self.run_dir, self._settings, _device(), self._timer)
+        collector = Collector(self.run_dir, self._settings, device(), self._timer)
         collector.__enter__()
         self._collector, self._timeline = collector, Timeline(collector)
+        if self._asked:
+            self._buckets.find()
         if self._own_profiler:
             collector.no_windows("the training has a profiler of its own")
         backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
         collector.describe(world_size=world_size, backend=backend, collector={"attached": self._about()})
 
     def _why_not(self, rank: int) -> str:
-        if not wanted():
+        if self._asked and OWNER_VARIABLE in os.environ:
+            return "this process, or one that started it, is recorded already"
+        if not self._asked and not wanted():
             return "a process that started this one is recorded"
-        if "diag.collectors.session" in sys.modules:
+        if not self._asked and "diag.collectors.session" in sys.modules:
             return "the training has collectors of its own"
         if RunLayout(self.run_dir).rank(rank).identity.exists():
-            return f"another process has been recorded as rank {rank} of this run"
+            return f"there is a rank {rank} in {self.run_dir} already"
         return ""
 
     def _about(self) -> dict[str, Any]:
@@ -226,6 +235,16 @@ class Attachment:
             if not failed:  # else it has been said
                 _say(repr(ours))
         self._remove()
+        if self._asked:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Of a process that goes on and may ask for another recording."""
+        for handle in self._handles:
+            handle.remove()
+        atexit.unregister(self._at_exit)
+        if self._collector is not None and os.environ.get(OWNER_VARIABLE) == str(os.getpid()):
+            del os.environ[OWNER_VARIABLE]
 
     def _end(self, why: str) -> None:
         """Ends the recording, not the training."""
@@ -256,12 +275,17 @@ class Attachment:
         self._thread = threading.get_ident()
 
 
+armed: Attachment | None = None  # of this process; ``recording`` looks for it
+
+
 def arm(imports: AfterImport) -> None:
     """Puts the hooks in place. Never raises."""
+    global armed
     try:
         run_dir = run_dir_from()
         if run_dir is not None:
-            Attachment(run_dir).install(imports)
+            armed = Attachment(run_dir, settings_from())
+            armed.install(imports)
     except Exception as error:
         _say(repr(error))
 
@@ -272,23 +296,3 @@ def _say(why: str) -> None:
 
 def _joined() -> bool:
     return dist.is_available() and dist.is_initialized()
-
-
-def _cuda_used() -> bool:
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
-
-
-def _device_known() -> bool:
-    """Whether asking for the device does not choose one for the training."""
-    if not torch.cuda.is_available():
-        return True
-    if not _cuda_used():
-        return False
-    return torch.cuda.device_count() == 1 or str(torch.cuda.current_device()) == os.environ.get("LOCAL_RANK", "")
-
-
-def _device() -> torch.device:
-    """Where the training computes. Does not begin to use CUDA where the training has not."""
-    if torch.cuda.is_available() and _cuda_used():
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")

@@ -1,9 +1,10 @@
-"""Hooks on ``torch.utils.data.DataLoader``: when a batch is asked for and when it is there."""
+"""When a batch is asked for and when it is there: hooks on ``torch.utils.data.DataLoader``."""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -13,30 +14,44 @@ from .hooking import Outermost
 if TYPE_CHECKING:
     from .life import Attachment
 
+_Batch = TypeVar("_Batch")
 
-def install(patches: Patches, life: Attachment) -> None:
+
+class Fetches:
+    """Tells of the batches that a training waits for, outermost only: a dataset may read from a loader of its own."""
+
+    def __init__(self, life: Attachment) -> None:
+        self._life = life
+        self._outermost = Outermost()
+
+    def told(self, loader: int, fetch: Callable[[], _Batch]) -> _Batch:
+        """What ``fetch`` returns; StopIteration and whatever else it raises goes through."""
+        if not self._outermost.enter():
+            return fetch()
+        try:
+            self._life.tell("fetch_begins", loader, torch.is_grad_enabled())
+            try:
+                batch = fetch()
+            except StopIteration:
+                self._life.tell("fetch_ends", True)
+                raise
+            except BaseException:
+                self._life.tell("interrupted")
+                raise
+            self._life.tell("fetch_ends")
+        finally:
+            self._outermost.leave()
+        return batch
+
+
+def install(patches: Patches, fetches: Fetches) -> None:
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-    original, outermost = _BaseDataLoaderIter.__next__, Outermost()
+    original = _BaseDataLoaderIter.__next__
 
     @functools.wraps(original)
     def fetch(iterator: Any) -> Any:
-        if not outermost.enter():  # a dataset that reads from a loader of its own
-            return original(iterator)
-        try:
-            life.tell("fetch_begins", _number(iterator), torch.is_grad_enabled())
-            try:
-                batch = original(iterator)
-            except StopIteration:
-                life.tell("fetch_ends", True)
-                raise
-            except BaseException:
-                life.tell("interrupted")
-                raise
-            life.tell("fetch_ends")
-        finally:
-            outermost.leave()
-        return batch
+        return fetches.told(_number(iterator), lambda: original(iterator))
 
     patches.replace(_BaseDataLoaderIter, "__next__", fetch)
 

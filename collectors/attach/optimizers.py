@@ -12,6 +12,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils.hooks import RemovableHandle
 
 from ..patches import Patches
 
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
     from .life import Attachment
 
 
-def install(_patches: Patches, life: Attachment) -> None:
-    """PyTorch's own hooks, which every subclass of ``Optimizer`` calls, whoever wraps it."""
+def install(life: Attachment) -> list[RemovableHandle]:
+    """PyTorch's own hooks, which every subclass of ``Optimizer`` calls, whoever wraps it. They must not be removed from
+    within one of them."""
 
     def begins(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         if not torch.compiler.is_compiling():
@@ -31,8 +33,7 @@ def install(_patches: Patches, life: Attachment) -> None:
             life.optimizer_stepped(optimizer)
             life.tell("optimizer_ends", id(optimizer))
 
-    register_optimizer_step_pre_hook(begins)
-    register_optimizer_step_post_hook(ends)
+    return [register_optimizer_step_pre_hook(begins), register_optimizer_step_post_hook(ends)]
 
 
 def install_zeroing(patches: Patches, life: Attachment) -> None:

@@ -2,7 +2,8 @@
 
 A step ends when the step of the leading optimizer has returned, and the next one begins there. What lies before a
 backward, from the last batch's arrival, was the forward; what lies between the last backward and the end of the
-optimizer's step was the optimizer. An evaluation is told from batches that no backward follows.
+optimizer's step was the optimizer. An evaluation is told from batches that no backward follows. A training that says
+itself where its steps end has the last word.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class _Edge(Enum):
 
 class _Fetch(NamedTuple):
     loader: int
+    gradients: bool
     start: Moment
     end: Moment
 
@@ -45,6 +47,16 @@ class _Evaluation:
         self.start = start
         self.fetches: list[_Fetch] = []
 
+    def of_the_training(self) -> list[_Fetch]:
+        """The batches that a backward follows, of a loader that was not known yet: the last one, and those before it
+        that Accelerate's loader, which is a batch ahead, and gradient accumulation have fetched with it."""
+        found = self.fetches[-1:]
+        for fetch in reversed(self.fetches[:-1]):
+            if fetch.loader != found[0].loader or not fetch.gradients:
+                break
+            found.insert(0, fetch)
+        return found
+
 
 class Timeline:
     """Turns events into the records of one rank. Loaders and optimizers are told apart by numbers."""
@@ -53,9 +65,12 @@ class Timeline:
         self._recorder = recorder
         self._open: tuple[AbstractContextManager[StepRecord], StepRecord] | None = None
         self.steps = 0  # that are over
+        self._told = False  # the training says where its steps end
+        self._optimized = False  # the leading optimizer has stepped in this step
         self._edge_kind, self._edge = _Edge.STEP, recorder.moment()
+        self._step_began = self._edge
         self._began = self._edge  # of what is under way: a fetch, a backward, a save
-        self._loader = 0
+        self._loader, self._gradients = 0, True  # of the last fetch
         self._loaders: set[int] = set()  # of the training: a backward has followed their batches
         self._fetched: set[int] = set()  # since the last backward
         self._eval_called: Moment | None = None  # since the last backward
@@ -74,10 +89,13 @@ class Timeline:
         """``gradients``: whether what follows would record for a backward."""
         self._begin_step()
         self._optimizing = None  # one whose step raised has told nobody
-        self._loader, self._began = loader, self._recorder.moment(ahead=DATA)
+        self._loader, self._gradients = loader, gradients
+        self._began = self._recorder.moment(ahead=DATA)
         if self._for_evaluation(loader, gradients):
             if self._evaluation is None:
-                self._evaluation = _Evaluation(self._eval_called or self._began)
+                called = self._eval_called
+                within = called is not None and called.ns >= self._step_began.ns  # a model is loaded in that mode, too
+                self._evaluation = _Evaluation(called if called is not None and within else self._began)
             self._recorder.moment(ahead=EVALUATION)
         elif loader in self._loaders:
             self._end_evaluation(self._began)
@@ -94,7 +112,7 @@ class Timeline:
             if not exhausted:
                 self._fetched.add(self._loader)
         elif not exhausted:
-            self._evaluation.fetches.append(_Fetch(self._loader, self._began, now))
+            self._evaluation.fetches.append(_Fetch(self._loader, self._gradients, self._began, now))
         self._reach(_Edge.FETCH, now)
 
     def eval_called(self) -> None:
@@ -107,11 +125,11 @@ class Timeline:
         self._begin_step()
         self._began = self._recorder.moment(ahead=BACKWARD)
         if self._evaluation is not None and self._evaluation.fetches:
-            # The last of its batches was the training's: of a loader that was not known yet.
-            last = self._evaluation.fetches[-1]
-            self._fetched.add(last.loader)
-            self._end_evaluation(last.start)
-            self._recorder.passed(DATA, last.start, last.end)
+            own = self._evaluation.of_the_training()
+            self._fetched.add(own[0].loader)
+            self._end_evaluation(own[0].start)
+            for fetch in own:
+                self._recorder.passed(DATA, fetch.start, fetch.end)
         self._end_evaluation(self._edge)
         self._recorder.passed(FORWARD, self._edge, self._began)
         self._loaders |= self._fetched
@@ -126,7 +144,7 @@ class Timeline:
         self._in_backward = False
         self._reach(_Edge.BACKWARD, now)
         if self._ends_with_backward:
-            self._end_step(now)
+            self._optimized_until(now)
 
     def interrupted(self) -> None:
         """A fetch, a backward or a save has raised: heartbeats keep saying where."""
@@ -156,14 +174,15 @@ class Timeline:
         self._recorder.passed(OPTIMIZER, start, now)
         self._reach(_Edge.OTHER, now)
         if leads:
-            self._end_step(now)
+            self._optimized_until(now)
 
     def gradients_cleared(self) -> None:
         """Ends a step where no optimizer is ever seen to: then it is compiled, and what clears its gradients is not."""
-        if self._leader is None and self._edge_kind is _Edge.BACKWARD:
+        if self._leader is None and self._optimizing is None and self._edge_kind is _Edge.BACKWARD:
             now = self._recorder.moment()
             self._recorder.passed(OPTIMIZER, self._edge, now)
-            self._end_step(now)
+            self._reach(_Edge.OTHER, now)
+            self._optimized_until(now)
 
     def _leads(self, optimizer: int) -> bool:
         """The first one leads, until another steps twice without it."""
@@ -177,9 +196,9 @@ class Timeline:
 
     # -- saving ----------------------------------------------------------------------------------------------------
 
-    def checkpoint_begins(self) -> Moment:
-        self._begin_step()
-        return self._recorder.moment(ahead=CHECKPOINT)
+    def checkpoint_begins(self) -> Moment | None:
+        """None before the first step, of which it is no part."""
+        return self._recorder.moment(ahead=CHECKPOINT) if self._open is not None else None
 
     def checkpoint_ends(self, start: Moment) -> None:
         now = self._recorder.moment(ahead=EVALUATION if self._evaluation else FORWARD)
@@ -188,6 +207,30 @@ class Timeline:
             self._reach(_Edge.OTHER, now)
 
     # -- steps -----------------------------------------------------------------------------------------------------
+
+    def told_steps(self, loader: int | None = None) -> None:
+        """From here on the training says where its steps end, and whose batches it trains with if it gives a loader."""
+        self._told = True
+        if loader is not None:
+            self._loaders.add(loader)
+
+    def inferred_steps(self) -> None:
+        """From here on a step ends with the optimizer's again."""
+        self._told = False
+
+    def step_ends(self, whole: bool = True) -> None:
+        """The training says so. Not ``whole``: it stops in the middle of a step, unless an optimizer has stepped."""
+        if whole or self._optimized:
+            self._end_step(self._recorder.moment())
+
+    def note(self, tokens: int, loss: float | None) -> None:
+        """What the training says of the step under way."""
+        self._begin_step()
+        assert self._open is not None
+        record = self._open[1]
+        record.tokens += int(tokens)
+        if loss is not None:
+            record.loss = float(loss)
 
     @property
     def loaders(self) -> frozenset[int]:
@@ -207,10 +250,16 @@ class Timeline:
             context = self._recorder.step(self.steps)
             self._open = context, context.__enter__()
             self._backwards = 0
-            self._reach(_Edge.STEP, self._recorder.moment())
+            self._step_began = self._recorder.moment()
+            self._reach(_Edge.STEP, self._step_began)
+
+    def _optimized_until(self, now: Moment) -> None:
+        self._optimized = True
+        if not self._told:
+            self._end_step(now)
 
     def _end_step(self, now: Moment) -> None:
-        self._ends_with_backward = False
+        self._optimized = self._ends_with_backward = False
         self._end_evaluation(now)
         if self._open is not None:
             context, record = self._open

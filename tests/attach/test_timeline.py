@@ -246,7 +246,49 @@ def test_saving() -> None:
     training = Training()
     training.train()
     start = training.timeline.checkpoint_begins()
+    assert start is not None
     training.wait(5)
     training.timeline.checkpoint_ends(start)
     training.train()
     assert training.phases[1][:2] == [("checkpoint", 10, 15), ("data", 15, 16)]
+
+
+def test_a_model_that_is_loaded_and_saved_before_it_is_trained() -> None:
+    """As ``from_pretrained`` does, which leaves it in evaluation mode; Accelerate's loader is a batch ahead."""
+    training = Training()
+    training.timeline.eval_called()
+    assert training.timeline.checkpoint_begins() is None
+    training.wait(50)
+    training.fetch(1)
+    training.train()
+    assert training.recorder.steps[0][:2] == (50, 60)
+    assert training.phases[0][:3] == [("data", 50, 51), ("data", 51, 52), ("forward", 52, 54)]
+
+
+def test_steps_that_the_training_tells() -> None:
+    """Two optimizers' steps and what follows them are one step."""
+    training = Training()
+    training.timeline.told_steps(TRAIN)
+    for _ in range(2):
+        training.train()
+        training.train()
+        training.wait(5)
+        training.timeline.step_ends()
+    assert [step[:3] for step in training.recorder.steps] == [(0, 25, 2), (25, 50, 2)]
+    training.fetch(1)
+    training.timeline.step_ends(whole=False)  # the loop is left before the optimizer
+    assert len(training.recorder.steps) == 2
+    training.train()
+    training.timeline.step_ends(whole=False)  # and after it
+    assert len(training.recorder.steps) == 3
+
+
+def test_an_optimizer_within_the_backward_ends_no_step_that_the_training_tells() -> None:
+    training = Training()
+    training.timeline.told_steps()
+    training.timeline.backward_begins()
+    training.optimize(1, ADAM)
+    training.timeline.backward_ends()
+    assert training.recorder.steps == []
+    training.timeline.step_ends(whole=False)
+    assert len(training.recorder.steps) == 1

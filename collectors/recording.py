@@ -1,0 +1,121 @@
+"""``record``: a training that asks for its recording itself, in two lines.
+
+    with record("R") as recording:
+        for batch in recording.steps(loader):
+            ...
+
+The hooks are those of ``attach``, put in place in this process; only where a step ends is told and not inferred.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from .files import Complaints
+from .identity import rank_and_world
+from .settings import CollectorSettings, collecting, run_dir_from, settings_from
+
+if TYPE_CHECKING:
+    from .attach.life import Attachment
+
+_ATTACHED = "_diag_collectors.attach.life"  # what ``site/sitecustomize.py`` loads
+
+_Batch = TypeVar("_Batch")
+
+
+def record(run_dir: Path | str | None = None, settings: CollectorSettings | None = None) -> Recording:
+    """The recording of this process, which begins with ``with``: after ``init_process_group`` where there is one, and
+    before the model is wrapped.
+
+    Under ``diag run`` and ``diag attach`` it is theirs, which began before and goes on afterwards, in their run
+    directory and with their settings. With neither them nor a ``run_dir``, and with DIAG_COLLECT=off, nothing is
+    recorded, and what the recording is told does nothing.
+    """
+    if not collecting():
+        return Recording(None)
+    attached = getattr(sys.modules.get(_ATTACHED), "armed", None)
+    if attached is not None:
+        return Recording(attached, own=False)  # one of each process is enough
+    launched = run_dir_from()
+    where = launched or (Path(run_dir) if run_dir is not None else None)
+    if where is None:
+        return Recording(None)
+    try:
+        from .attach.life import Attachment
+
+        return Recording(Attachment(where, settings if settings and not launched else settings_from(), asked=True))
+    except Exception as error:  # a torch that the collectors are not prepared for, or settings that do not parse
+        Complaints(rank_and_world()[0]).add("nothing is recorded", repr(error))
+        return Recording(None)
+
+
+class Recording(AbstractContextManager["Recording"]):
+    """Never raises, and lets through what the training raises. Without ``steps`` and ``told_steps`` a step ends with
+    the optimizer's."""
+
+    def __init__(self, prepared: Attachment | None, own: bool = True) -> None:
+        """``own``: nobody else begins and ends it."""
+        self._prepared, self._own = prepared, own
+        self._life: Attachment | None = None  # between begin and end
+
+    def __enter__(self) -> Self:
+        self._life, self._prepared = self._prepared, None
+        if self._life is not None and self._own:
+            self._life.begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(error)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Ends the recording, for which ``with`` is not needed then. ``error``: what the training fails with."""
+        life, self._life = self._life, None
+        if life is not None and self._own:
+            life.finish(error)
+        elif life is not None:
+            life.tell("inferred_steps")
+
+    def steps(self, batches: Iterable[_Batch], micro_batches: int = 1) -> Iterator[_Batch]:
+        """The batches. Waiting for each is timed, and a step ends after every ``micro_batches`` turns of the loop, with
+        whatever the loop does after its optimizer."""
+        life = self._life
+        if life is None:
+            yield from batches
+            return
+        iterator, loader = iter(batches), id(batches)
+        self.told_steps(loader)
+        turns = 0
+        try:
+            while True:
+                try:
+                    batch = life.fetches.told(loader, lambda: next(iterator))
+                except StopIteration:
+                    return
+                yield batch
+                turns += 1
+                if turns % micro_batches == 0:
+                    self.end_step()
+        finally:  # at the end of an epoch, or where the loop is left
+            life.tell("step_ends", False)
+
+    def told_steps(self, loader: int | None = None) -> None:
+        """From here on a step ends with ``end_step``, and no longer with the optimizer's: for loops that ``steps`` does
+        not fit. ``loader``: ``id`` of what the batches come from, if it is no DataLoader."""
+        if self._life is not None:
+            self._life.tell("told_steps", loader)
+
+    def end_step(self) -> None:
+        if self._life is not None:
+            self._life.tell("step_ends")
+
+    def note(self, tokens: int = 0, loss: float | None = None) -> None:
+        """What nobody else can know of the step under way; tokens of its micro-batches are added up."""
+        if self._life is not None:
+            self._life.tell("note", tokens, loss)
