@@ -124,7 +124,8 @@ def close(layout: RunLayout, launch: Launch, outcome: Outcome) -> Outcome:
     code = outcome.exit_code or read_fields(layout).get("exit_code") or 0
     hang = asdict(outcome.hang) if outcome.hang is not None else {}
     try:
-        update_manifest(layout, exit_code=code, hang=hang)
+        for run in (layout, *layout.restarts()):
+            update_manifest(run, exit_code=code, hang=hang if run == layout.newest() else {})
     except OSError as error:
         launch.say(f"the end of the training is not on record: {error}")
     return outcome

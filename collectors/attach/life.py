@@ -24,7 +24,7 @@ from ..files import Complaints
 from ..identity import rank_and_world
 from ..layout import RunLayout
 from ..session import Collector
-from ..settings import run_dir_from, settings_from
+from ..settings import restarts, run_dir_from, settings_from
 from . import backwards, crash, evaluation, groups, loaders, optimizers, profiling
 from .checkpoints import DISTRIBUTED, Saving
 from .ddp import Buckets
@@ -140,6 +140,7 @@ class Attachment:
             missing["DDP's gradient buckets"] = "; ".join(dict.fromkeys(self._buckets.not_timed))
         return {
             "command": sys.orig_argv,
+            "restarts": restarts(),
             "hooked": self._hooks.placed,
             "not_hooked": missing,
             "inferred": _INFERRED,
