@@ -25,8 +25,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kill", type=int, default=-1, help="the rank that is killed, while the others wait for it")
     parser.add_argument("--hang", type=int, default=-1, help="the rank that stops, while the others wait for it")
     parser.add_argument("--at", type=int, default=6, help="the step in which that happens")
-    parser.add_argument("--once", action="store_true", help="--kill only until torchrun has restarted the training")
-    parser.add_argument("--hang-later", type=int, default=-1, help="the rank that stops after that")
+    parser.add_argument("--once", action="store_true", help="only until torchrun has restarted the training")
     return parser.parse_args()
 
 
@@ -45,14 +44,12 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters())
     data = TensorDataset(torch.randn(BATCHES * BATCH * world_size, WIDTH))
     loader = DataLoader(data, batch_size=BATCH, sampler=DistributedSampler(data))
-    first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
-    killed = options.kill if first or not options.once else -1
-    hung = options.hang if first else options.hang_later
+    happens = not options.once or os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     for step, (batch,) in zip(range(options.steps), endless(loader), strict=False):
         loss = model(batch).square().mean()
-        if step == options.at and rank == killed:
+        if happens and step == options.at and rank == options.kill:
             os.kill(os.getpid(), signal.SIGKILL)
-        if step == options.at and rank == hung:
+        if happens and step == options.at and rank == options.hang:
             time.sleep(10_000)
         loss.backward()
         optimizer.step()

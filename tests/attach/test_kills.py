@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from diag.api import describe_run, open_run
 from diag.collectors.layout import RunLayout
 from tests.attach.trainings import EVENTFUL, TORCHRUN, alone, losses, plain
 from tests.command import analyze_json, diag
@@ -50,29 +51,29 @@ def recorded(run: Path, rank: int = 0) -> int:
     return steps.read_bytes().count(b"\n") if steps.exists() else 0
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_rank_ends_the_training_as_without_us(tmp_path: Path, rank: int) -> None:
-    bare = plain("--kill", str(rank))
+def test_a_killed_rank_ends_the_training_as_without_us(tmp_path: Path) -> None:
+    bare = plain("--kill", "1")
     run = tmp_path / "run"
-    ended = diag("run", *WINDOW, "--out", run, "--", *TORCHRUN, EVENTFUL, "--kill", str(rank))
+    ended = diag("run", *WINDOW, "--out", run, "--", *TORCHRUN, EVENTFUL, "--kill", "1")
     assert (ended.returncode, ended.stdout) == (bare.returncode, bare.stdout), ended.stderr
     assert losses(bare.stdout) == alone(6)
-    result = analyze_json(run, expect=0)
+    result = analyze_json(run)
     assert [step["step"] for step in result["steps"]] == list(range(6))
-    assert result["run"]["exit_code"] == 1
+    assert result["run"]["exit_code"] == bare.returncode == 1
 
 
-def test_a_killed_rank_of_a_script_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_of_a_script_is_named(tmp_path: Path, rank: int) -> None:
     """Here the launcher is ours: it knows who ended first, and of which signal."""
     run = tmp_path / "run"
-    ended = diag("run", "--nproc", "2", *WINDOW, "--out", run, EVENTFUL, "--kill", "1")
+    ended = diag("run", "--nproc", "2", *WINDOW, "--out", run, EVENTFUL, "--kill", str(rank))
     assert ended.returncode == 128 + signal.SIGKILL, ended.stderr
     assert losses(ended.stdout) == alone(6)
-    assert "at fault: rank 1" in " ".join(ended.stderr.split())
+    assert f"at fault: rank {rank}" in " ".join(ended.stderr.split())
     found = json.loads(RunLayout(run).hang.read_text())
     assert found["verdict"]["fault_class"] == "rank_killed_sigkill"
-    assert [culprit["rank"] for culprit in found["culprits"]] == [1]
-    assert len(analyze_json(run)["steps"]) == 6
+    assert [culprit["rank"] for culprit in found["culprits"]] == [rank]
+    assert [step.step for step in open_run(run).attribution.steps] == list(range(6))
 
 
 def test_killed_readers_change_nothing(tmp_path: Path) -> None:
@@ -97,10 +98,9 @@ def test_killed_readers_change_nothing(tmp_path: Path) -> None:
     assert job.returncode == 0, errors
     assert losses(output) == alone(120)
     asked = json.loads(layout.trace_asked.read_text())
-    result = analyze_json(run)
-    assert len(result["steps"]) == 120
-    traced = [step["step"] for step in result["steps"] if any(rank["source"] == "trace" for rank in step["ranks"])]
-    assert {asked["first_step"], asked["first_step"] + 1} <= set(traced), "nobody waits for it, it is recorded"
+    assert len(open_run(run).attribution.steps) == 120
+    for rank in (0, 1):  # nobody waits for it, and it is recorded
+        assert layout.rank(rank).trace(asked["first_step"]) in layout.rank(rank).traces()
 
 
 def test_a_killed_launcher_of_a_command_changes_nothing(tmp_path: Path) -> None:
@@ -117,9 +117,9 @@ def test_a_killed_launcher_of_a_command_changes_nothing(tmp_path: Path) -> None:
     while time.monotonic() < deadline and not json.loads(heartbeat.read_bytes())["done"]:
         time.sleep(0.05)
     assert losses(output.read_text()) == alone(12)
-    result = analyze_json(run)
-    assert len(result["steps"]) == 12
-    assert result["run"]["exit_code"] is None
+    result = open_run(run)
+    assert len(result.attribution.steps) == 12
+    assert describe_run(result)["exit_code"] is None
 
 
 def test_everything_is_killed_while_it_writes(tmp_path: Path) -> None:
