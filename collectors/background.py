@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from .files import Complaints, LineFile, encode, replace_file
+from .files import Complaints, LineFile, encode, is_full, rewrite_file
 from .layout import RankLayout
 from .nvml import NvmlSampler
 from .records import Heartbeat, TraceAsked
@@ -67,6 +67,7 @@ class Background:
         self._device_file = device_file
         self._complaints = complaints
         self._beating = True
+        self._late = False  # the last one could not be written
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="diag-background", daemon=True)
 
@@ -87,10 +88,12 @@ class Background:
         if not self._beating:
             return
         try:
-            replace_file(self._layout.heartbeat, encode(self._heartbeat()))
+            rewrite_file(self._layout.heartbeat, encode(self._heartbeat()))
+            self._late = False
         except OSError as error:
-            self._beating = False
-            self._complaints.add("the heartbeat is no longer written", error)
+            if not self._late:
+                self._complaints.add("the heartbeat could not be written", error)
+            self._late, self._beating = True, is_full(error)
 
     def _run(self) -> None:
         while True:

@@ -1,12 +1,14 @@
 """Writing that survives a crash: append-only lines, atomic replacement, a byte budget, and no exception ever.
 
-A training job must not fail because its profiler could not write. The first error of a stream (disk full, permission,
-budget) switches that stream off; the reason is kept for the heartbeat and printed once on standard error.
+A training job must not fail because its profiler could not write. The first error of a stream (permission, budget)
+switches that stream off; a full disk costs the lines that do not fit, for it may be emptied. The reason is kept for the
+heartbeat and printed once on standard error.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import sys
@@ -14,6 +16,19 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+
+def is_full(error: object) -> bool:
+    """Whether no space is left, for anybody or for this user."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def disk_full(what: str) -> OSError:
+    """The error for what the system did not call one: less was written than was to be."""
+    return OSError(errno.ENOSPC, f"{what}, is the disk full?")
+
+
+_BLOCK = 4096  # bytes, of most file systems
 
 
 class Budget:
@@ -35,11 +50,17 @@ class Complaints:
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
+        self._full = False  # it has been said
         self.messages: list[str] = []
 
     def add(self, what: str, why: object) -> None:
         message = f"{what}: {why}"
         self.messages.append(message)
+        if is_full(why):  # which costs one file after the other something: one line for all
+            if self._full:
+                return
+            self._full = True
+            message += " (and what else finds no room)"
         with contextlib.suppress(OSError, ValueError):
             print(f"diag: rank {self._rank}: {message}; training goes on without it", file=sys.stderr, flush=True)
 
@@ -87,9 +108,7 @@ class LineFile:
         try:
             line = encode(record)
         except (TypeError, ValueError, AttributeError) as error:  # a field that is no JSON: a tensor as the loss, say
-            if not self._refused:
-                self._complaints.add(f"a line of {self._path.name} is left out", error)
-            self._refused = True
+            self._leave_out(error)
             return
         if not self._budget.take(len(line)):
             self._stop("byte budget used up")
@@ -98,10 +117,15 @@ class LineFile:
             if self._fd is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-            if os.write(self._fd, line) != len(line):
-                self._stop("short write, is the disk full?")
+            written = os.write(self._fd, line)
+            if written != len(line):  # a part, which a later line must not go on from
+                os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
+                raise disk_full("short write")
         except OSError as error:
-            self._stop(error)
+            if is_full(error):
+                self._leave_out(error)
+            else:
+                self._stop(error)
 
     def close(self) -> None:
         if self._fd is not None and os.getpid() == self._pid:
@@ -109,6 +133,11 @@ class LineFile:
                 os.close(self._fd)
         self._fd = None
         self._off = True
+
+    def _leave_out(self, why: object) -> None:
+        if not self._refused:
+            self._complaints.add(f"lines of {self._path.name} are left out", why)
+        self._refused = True
 
     def _stop(self, why: object) -> None:
         self.close()
@@ -119,6 +148,19 @@ def replace_file(path: Path, data: bytes) -> None:
     """Writes a file so that readers see the old content or the new, never a part. Raises OSError."""
     with _beside(path, data) as temporary:
         temporary.replace(path)
+
+
+def rewrite_file(path: Path, data: bytes) -> None:
+    """As ``replace_file``, and where the disk has no room for a second file in place: a reader that comes in between
+    sees a part. What takes no more than a block fits where the old content was. Raises OSError."""
+    try:
+        replace_file(path, data)
+    except OSError as error:
+        if not is_full(error) or len(data) > _BLOCK or not path.exists():
+            raise
+        with path.open("r+b", buffering=0) as file:
+            file.write(data)
+            file.truncate()
 
 
 def create_file(path: Path, data: bytes) -> bool:

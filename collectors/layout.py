@@ -24,6 +24,7 @@ Everything a run leaves behind lies under one folder, written by the training pr
     <run>/hang.json                        the triage of a run that hung or crashed
     <run>/checkpoints/                     where the bundled trainer saves: see ``trainer.checkpoint``
     <run>/verdict.json                     the analyser's last answer
+    <run>/restart-1/                       a run directory like this one: the training after torchrun's first restart
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ SCHEMA_VERSION = 1
 
 _TRACE_NAME = re.compile(r"trace-step(\d+)\.json(?:\.gz)?$")
 _RANK_NAME = re.compile(r"\d{5,}$")
+_RESTART_NAME = re.compile(r"restart-(\d+)$")
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,28 @@ class RunLayout:
             found = [entry.name for entry in entries if entry.is_dir() and _RANK_NAME.match(entry.name)]
         folder = self.ranks_folder
         return {int(name): RankLayout(folder / name) for name in sorted(found, key=int)}
+
+    def restart(self, number: int) -> RunLayout:
+        """The run that began with the launcher's restart of this number; of number 0 this one."""
+        return RunLayout(self.root / f"restart-{number}") if number else self
+
+    def restarts(self) -> list[RunLayout]:
+        """What was recorded after each restart, in order. Step numbers and clocks begin anew in each."""
+        try:
+            names = os.listdir(self.root)  # noqa: PTH208  (as above; a hung training's launcher asks every second)
+        except OSError:
+            return []
+        numbers = [int(match.group(1)) for name in names if (match := _RESTART_NAME.match(name))]
+        return [self.restart(number) for number in sorted(numbers)]
+
+    def newest(self) -> RunLayout:
+        """Where the training that is running, or ended last, is recorded."""
+        return [self, *self.restarts()][-1]
+
+    @property
+    def is_restart(self) -> bool:
+        """Whether it lies in the run that it restarted, which is another one."""
+        return bool(_RESTART_NAME.match(self.root.name)) and RunLayout(self.root.parent).is_run()
 
     def is_run(self) -> bool:
         return self.manifest.is_file() or self.ranks_folder.is_dir()

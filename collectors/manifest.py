@@ -8,7 +8,7 @@ import uuid
 from dataclasses import asdict, fields
 from typing import Any
 
-from .files import create_file, encode, replace_file
+from .files import create_file, encode, rewrite_file
 from .layout import RunLayout
 from .records import Manifest
 
@@ -38,7 +38,7 @@ def update_manifest(layout: RunLayout, **changes: Any) -> None:
             content[name] = {**content[name], **value}
         else:
             content[name] = value
-    replace_file(layout.manifest, encode(content))
+    rewrite_file(layout.manifest, encode(content))
 
 
 def _new() -> dict[str, Any]:

@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from .layout import RunLayout
+
 RUN_DIR_VARIABLE = "DIAG_RUN_DIR"
 SETTINGS_VARIABLE = "DIAG_COLLECTOR"
 COLLECT_VARIABLE = "DIAG_COLLECT"  # "off" trains without any collector
+RESTARTS_VARIABLE = "TORCHELASTIC_RESTART_COUNT"  # torchrun's: how often it has started the training anew
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,16 @@ class CollectorSettings:
 
 
 def run_dir_from(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The run directory that the launcher named, or None outside ``diag run``."""
+    """The run directory that the launcher named, or of a training that torchrun has restarted the one within for that;
+    None outside ``diag run``."""
     value = environ.get(RUN_DIR_VARIABLE)
-    return Path(value) if value else None
+    return RunLayout(Path(value)).restart(restarts(environ)).root if value else None
+
+
+def restarts(environ: Mapping[str, str] = os.environ) -> int:
+    """How often torchrun has started this process's training anew."""
+    counted = environ.get(RESTARTS_VARIABLE, "")
+    return int(counted) if counted.isdecimal() else 0
 
 
 def settings_from(environ: Mapping[str, str] = os.environ) -> CollectorSettings:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from .files import Budget, Complaints
+from .files import Budget, Complaints, disk_full
 from .layout import RankLayout
 from .records import (
     TRACE_PENDING,
@@ -180,6 +180,7 @@ class TraceWindows:
         target = self._layout.trace(self._first_active)
         plain = target.with_name(f".{target.name}.json.tmp")
         packed = target.with_name(f".{target.name}.tmp")
+        part = plain.with_name(f"{plain.name}.tmp")  # the profiler's own, which stays behind where the disk is full
         try:
             # Exporting plain and packing afterwards is ten times faster than letting the profiler write .json.gz.
             profiler.export_chrome_trace(str(plain))
@@ -191,7 +192,7 @@ class TraceWindows:
             else:
                 self._off("byte budget used up")
         finally:
-            for leftover in (plain, packed):
+            for leftover in (plain, packed, part):
                 with contextlib.suppress(OSError):
                     leftover.unlink()
             self._profiler = None
@@ -227,8 +228,19 @@ def _quiet() -> Iterator[None]:
 
 
 def _pack(plain: Path, packed: Path) -> None:
+    if not _is_whole(plain):  # the profiler says nothing of what it could not write
+        raise disk_full("the profiler could not write its trace")
     with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=1) as sink:
         shutil.copyfileobj(source, sink, 1 << 20)
+
+
+def _is_whole(plain: Path) -> bool:
+    """Whether there is such a file, and it ends as a JSON object does."""
+    if not plain.exists():
+        return False
+    with plain.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 16))
+        return file.read().rstrip().endswith(b"}")
 
 
 def _experimental_config(settings: CollectorSettings) -> Any:

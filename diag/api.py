@@ -258,9 +258,10 @@ def _left_out(attribution: Attribution) -> list[str]:
 
 
 def list_runs(folder: Path | str) -> list[Path]:
-    """The folder itself if it is a run or holds traces, else the runs in it, by name."""
+    """The folder itself if it is a run, with what was recorded after restarts, or holds traces; else the runs in it, by
+    name."""
     folder = Path(folder)
-    if RunLayout(folder).is_run():
-        return [folder]
+    if (layout := RunLayout(folder)).is_run():
+        return [folder, *(restart.root for restart in layout.restarts())]
     inside = sorted(p for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
     return [p for p in inside if RunLayout(p).is_run()] or [folder]

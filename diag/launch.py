@@ -21,10 +21,10 @@ from diag.collectors.trainer.options import OPTIONS_ENV, TrainerOptions
 from diag.errors import DiagError, ExitCode
 
 if TYPE_CHECKING:
-    from torch.distributed.elastic.multiprocessing.api import LogsSpecs
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
     from diag.hang.live.monitor import Hang
+    from diag.launch_logs import RunLogs
 
 TRAINER_MODULE = "diag.collectors.trainer"
 
@@ -115,14 +115,19 @@ def run_trainer(layout: RunLayout, launch: Launch, options: TrainerOptions, sett
         **launch.environment,
     }
     command = [sys.executable, "-u", "-m", TRAINER_MODULE]
-    logs = RunLogs(layout)
-    return close(layout, torchrun(layout, launch, command, environment, settings, logs, options.timeout_s))
+    logs = RunLogs(layout, launch.say)
+    return close(layout, launch, torchrun(layout, launch, command, environment, settings, logs, options.timeout_s))
 
 
-def close(layout: RunLayout, outcome: Outcome) -> Outcome:
+def close(layout: RunLayout, launch: Launch, outcome: Outcome) -> Outcome:
     """The outcome, put into the manifest. Of several nodes the one that failed has the last word."""
     code = outcome.exit_code or read_fields(layout).get("exit_code") or 0
-    update_manifest(layout, exit_code=code, hang=asdict(outcome.hang) if outcome.hang is not None else {})
+    hang = asdict(outcome.hang) if outcome.hang is not None else {}
+    try:
+        for run in (layout, *layout.restarts()):
+            update_manifest(run, exit_code=code, hang=hang if run == layout.newest() else {})
+    except OSError as error:
+        launch.say(f"the end of the training is not on record: {error}")
     return outcome
 
 
@@ -132,7 +137,7 @@ def torchrun(
     command: list[str],
     environment: dict[str, str],
     settings: CollectorSettings,
-    logs: LogsSpecs,
+    logs: RunLogs,
     collective_timeout_s: float,
 ) -> Outcome:
     """Runs the command once for every rank; returns when all have ended. ``close`` puts the outcome on record."""
@@ -160,7 +165,6 @@ def torchrun(
         max_restarts=0,
         monitor_interval=0.1,
         logs_specs=logs,
-        log_line_prefix_template="[rank${rank}] ",
     )
     monitor, ended_well = None, False
     if launch.hang_timeout_s:
@@ -170,7 +174,7 @@ def torchrun(
     auto = AutoTrace(layout, settings, launch.say, partial(workers_of, layout))
     auto.start()
     try:
-        with before_others_end(monitor.others_die) if monitor is not None else nullcontext() as failed_first:
+        with logs, before_others_end(monitor.others_die) if monitor is not None else nullcontext() as failed_first:
             elastic_launch(config, command[0])(*command[1:])
         ended_well = True
     except ChildFailedError as error:

@@ -35,8 +35,9 @@ def run_script(
     from diag.launch_logs import RunLogs
 
     command = [sys.executable, "-u", *(["-m"] if module else []), *script]
-    logs = RunLogs(layout, everything=True)
-    return close(layout, torchrun(layout, launch, command, launch.environment, settings, logs, float("inf")))
+    logs = RunLogs(layout, launch.say, everything=True)
+    outcome = torchrun(layout, launch, command, launch.environment, settings, logs, float("inf"))
+    return close(layout, launch, outcome)
 
 
 def run_command(layout: RunLayout, launch: Launch, settings: CollectorSettings, command: Sequence[str]) -> Outcome:
@@ -72,9 +73,10 @@ def run_command(layout: RunLayout, launch: Launch, settings: CollectorSettings, 
             monitor.stop(ended_well=code == 0)
     if monitor is not None and monitor.hang is not None and monitor.hang.ended_by_diag:
         still = f"hung: no progress for {monitor.hang.still_s:.0f} s"
-        return close(layout, Outcome(ExitCode.HANG, reason=still, hang=monitor.hang))
+        return close(layout, launch, Outcome(ExitCode.HANG, reason=still, hang=monitor.hang))
     reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}" if code else ""
-    return close(layout, Outcome(128 - code if code < 0 else code, reason=reason, interrupted=bool(passed)))
+    ended = Outcome(128 - code if code < 0 else code, reason=reason, interrupted=bool(passed))
+    return close(layout, launch, ended)
 
 
 @contextmanager

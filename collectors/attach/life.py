@@ -24,7 +24,7 @@ from ..identity import rank_and_world
 from ..layout import RunLayout
 from ..patches import Patches
 from ..session import Collector
-from ..settings import CollectorSettings, run_dir_from, settings_from
+from ..settings import CollectorSettings, restarts, run_dir_from, settings_from
 from . import backwards, crash, evaluation, groups, loaders, optimizers, profiling, tokens
 from .checkpoints import Saving
 from .ddp import Buckets
@@ -149,6 +149,7 @@ class Attachment:
             missing["DDP's gradient buckets"] = "; ".join(dict.fromkeys(self._buckets.not_timed))
         return {
             "command": sys.orig_argv,
+            "restarts": restarts(),
             "hooked": self._hooks.placed,
             "not_hooked": missing,
             "inferred": _INFERRED,

@@ -39,7 +39,7 @@ def read_lines(path: Path, kind: type[T]) -> tuple[list[T], list[Gap]]:
     if bad:
         gaps.append(Gap(str(path), f"{bad} of {bad + len(records)} lines are not what a collector writes; left out"))
     if cut:
-        gaps.append(Gap(str(path), "the last line is cut off (the process was killed while writing it); left out"))
+        gaps.append(Gap(str(path), "the last line is cut off (a kill, or a full disk); left out"))
     return records, gaps
 
 

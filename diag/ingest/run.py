@@ -139,7 +139,14 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
         gaps.append(Gap(str(layout.ranks_folder), f"{rank_ranges(absent)} left nothing: never started"))
     if idle := [rank for rank in expected if rank in ranks and ranks[rank].empty]:
         gaps.append(Gap(str(layout.ranks_folder), f"{rank_ranges(idle)} recorded no step"))
+    gaps += restart_gaps(layout)
     return Tables(layout.root, manifest, world_size, ranks, tuple(gaps))
+
+
+def restart_gaps(layout: RunLayout) -> list[Gap]:
+    """What the training recorded after its launcher had restarted it."""
+    reason = "what the restarted training recorded is a run of its own, not looked at here"
+    return [Gap(str(restart.root), reason) for restart in layout.restarts()]
 
 
 def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: list[Gap]) -> RankTables:

@@ -28,7 +28,7 @@ from diag.collectors.records import (
 )
 from diag.errors import DiagError
 from diag.ingest.lines import read_record
-from diag.ingest.run import rank_ranges
+from diag.ingest.run import rank_ranges, restart_gaps
 from diag.model import Gap
 
 COLUMNS = (BEGIN, STEP, TOKENS, *STAGES, *(stage + STILL for stage in STAGES))
@@ -107,7 +107,7 @@ def read_summaries(
 ) -> Summaries:
     """The newest steps of all ranks that have reached them. DiagError where no rank left a summary."""
     manifest, gap = read_record(layout.manifest, Manifest)
-    gaps = [gap] if gap is not None else []
+    gaps = [*([gap] if gap is not None else []), *restart_gaps(layout)]
     files = layout.ranks()
     steps = min(most_steps, max(LEAST_STEPS, MOST_CELLS // max(1, len(files))))
     reads = _read_all(files, steps, progress)

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-import numpy as np
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -33,6 +32,7 @@ from diag.collectors.trainer.inject import Injector
 from diag.collectors.trainer.loop import NullCollector, Trainer
 from diag.collectors.trainer.options import TrainerOptions
 from diag.collectors.trainer.strategies import create
+from tests.bench._paired import paired_ratio
 
 RANKS = 2
 MODES = ("with", "without", "without again")
@@ -98,11 +98,8 @@ def report(options: TrainerOptions, measured: dict[str, list[tuple[float, float]
     print(f"{options.strategy}, {options.preset}, {RANKS} ranks, {steps} steps a mode, {base:.1f} ms a step without")
     for name, mode in (("with / without", "with"), ("without / without (noise)", "without again")):
         for what, column in (("step time", 0), ("CPU time", 1)):
-            pairs = zip(measured[mode], measured["without"], strict=True)
-            ratios = np.array([a[column] / b[column] for a, b in pairs])
-            draws = np.random.default_rng(0).choice(ratios, size=(2000, len(ratios)))
-            low, high = np.percentile(np.median(draws, axis=1), [2.5, 97.5])
-            print(f"  {name}, {what}: {np.median(ratios):.4f} [{low:.4f}, {high:.4f}]")
+            ones, others = ([round_[column] for round_ in measured[key]] for key in (mode, "without"))
+            print(f"  {name}, {what}: {paired_ratio(ones, others)}")
 
 
 def counted_work(collectives: int = 12, steps: int = 1000, turns: int = 7) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+import torch
+
 from diag.collectors.background import TraceRequests
 from diag.collectors.files import Budget, Complaints, encode, replace_file
 from diag.collectors.layout import RunLayout
@@ -91,6 +94,24 @@ def test_without_room_on_the_disk_the_answer_says_so(tmp_path: Path) -> None:
     training.windows.ask(TraceAsked(2, 9, 1))
     assert training.windows.answer == (2, "profiler windows are no longer recorded: byte budget used up")
     assert training.traces() == []
+
+
+@pytest.mark.parametrize("written", ['{"traceEvents": [', None])
+def test_a_trace_that_the_profiler_could_not_write_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], written: str | None
+) -> None:
+    """It raises nothing then: a part is there, or only the file that it writes first."""
+
+    def export(_profiler: object, path: str) -> None:
+        Path(path if written else f"{path}.tmp").write_text(written or "{")
+
+    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", export)
+    training = Training(tmp_path)
+    training.windows.ask(TraceAsked(1, 2, 1))
+    training.train(5)
+    assert "is the disk full?" in training.windows.answer[1]
+    assert capsys.readouterr().err.count("\n") == 1
+    assert list(training.files.folder.iterdir()) == []
 
 
 def test_a_training_that_ends_first_says_so(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
 
 import pytest
 
-from diag.collectors.files import Budget, Complaints, LineFile, encode, replace_file
+from diag.collectors.files import Budget, Complaints, LineFile, disk_full, encode, replace_file, rewrite_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import read_fields, update_manifest
 from diag.collectors.records import CollectiveLine, CollectiveRow, StepRecord
@@ -61,7 +62,7 @@ def test_the_budget_stops_a_stream_and_says_so(tmp_path: Path, capsys: pytest.Ca
     assert "rank 3: x.jsonl is no longer written" in capsys.readouterr().err
 
 
-def test_a_full_disk_ends_the_stream_and_not_the_training(tmp_path: Path) -> None:
+def test_a_full_disk_costs_lines_and_not_the_training(tmp_path: Path) -> None:
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("no /dev/full here")
@@ -71,6 +72,34 @@ def test_a_full_disk_ends_the_stream_and_not_the_training(tmp_path: Path) -> Non
     file.write({"a": 2})
     assert len(complaints.messages) == 1
     assert "No space left" in complaints.messages[0]
+
+
+def test_a_disk_that_was_full_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines that do not fit are lost, also one of which a part fitted; the next ones are whole."""
+    file, complaints = line_file(tmp_path / "x.jsonl")
+    write = os.write
+    for step in range(6):
+        part = {2: 3, 3: 0}.get(step)
+        if part is not None:
+            monkeypatch.setattr(os, "write", lambda fd, data, part=part: write(fd, data[:part]))
+        file.write(StepRecord(step, 0, 1, []))
+        monkeypatch.setattr(os, "write", write)
+    records, gaps = read_lines(tmp_path / "x.jsonl", StepRecord)
+    assert [record.step for record in records] == [0, 1, 4, 5]
+    assert gaps == []
+    assert len(complaints.messages) == 1
+
+
+def test_a_full_disk_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It ends one file after the other; every one is kept for the heartbeat."""
+    complaints = Complaints(3)
+    for name in ("steps.jsonl", "collectives.jsonl"):
+        complaints.add(f"{name} is no longer written", disk_full("short write"))
+    complaints.add("the heartbeat is no longer written", OSError(errno.EIO, "Input/output error"))
+    assert len(complaints.messages) == 3
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split()[3] for line in said] == ["steps.jsonl", "the"]
+    assert "and what else finds no room" in said[0]
 
 
 def test_a_forked_loader_worker_writes_nothing(tmp_path: Path) -> None:
@@ -98,6 +127,26 @@ def test_replacing_leaves_the_old_file_when_it_fails(tmp_path: Path, monkeypatch
         replace_file(path, b"new")
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["manifest.json"]
+
+
+def test_a_small_file_is_rewritten_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no room for a second one; a file that takes more than a block stays as it was."""
+    small, large = tmp_path / "heartbeat.json", tmp_path / "manifest.json"
+    for path in (small, large):
+        replace_file(path, b"the one before")
+
+    def refuse(self: Path, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    rewrite_file(small, b"new")
+    assert small.read_bytes() == b"new"
+    with pytest.raises(OSError, match="No space"):
+        rewrite_file(large, b"new" * 2000)
+    assert large.read_bytes() == b"the one before"
+    with pytest.raises(OSError, match="No space"):
+        rewrite_file(tmp_path / "not there", b"new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["heartbeat.json", "manifest.json"]
 
 
 def test_the_manifest_is_merged_key_by_key(tmp_path: Path) -> None:

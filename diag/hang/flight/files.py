@@ -15,6 +15,7 @@ from typing import IO, cast
 
 import zstandard
 
+from diag.collectors.layout import RunLayout
 from diag.errors import DiagError
 from diag.hang.flight.machine import MAX_BYTES
 from diag.hang.flight.parse import Name
@@ -66,7 +67,8 @@ def _files(given: Path) -> Iterator[Path]:
     if not given.is_dir():
         yield given
         return
-    for folder, _, names in os.walk(given):  # Path.walk is of Python 3.12
+    for folder, below, names in os.walk(given):  # Path.walk is of Python 3.12
+        below[:] = [name for name in below if not RunLayout(Path(folder, name)).is_restart]
         yield from (Path(folder) / name for name in names)
 
 

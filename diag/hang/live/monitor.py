@@ -90,6 +90,7 @@ class Monitor:
 
     def look(self) -> Judgement:
         """One round: reads, judges, gathers; ends the training and keeps ``hang`` when it is one."""
+        self._follow()
         now_s = self._clock()
         watch = self._look_around(now_s)
         found = judged(watch, now_s, self._limits)
@@ -137,6 +138,13 @@ class Monitor:
         while not self._stopped.wait(self._interval_s):
             if self.look().state == State.HUNG and self._ends:
                 return
+
+    def _follow(self) -> None:
+        """To where the training is recorded after its launcher has restarted it."""
+        newest = self._layout.newest()
+        if newest != self._layout:
+            self._layout, self._near, self._gathered, self._said = newest, frozenset(), None, None
+            self._watch, self._far, self._before_failure = Watch(), Watch(), Judgement(State.MOVING)
 
     def _gather(self, why: str) -> None:
         with self._gathering:

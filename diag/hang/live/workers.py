@@ -46,7 +46,7 @@ def recorded_workers_of(layout: RunLayout) -> tuple[Worker, ...]:
     """Processes that this one or its children started, and that said themselves which rank of this run they are."""
     below = {process.pid: process for process in psutil.Process().children(recursive=True)}
     found = []
-    for rank, files in layout.ranks().items():
+    for rank, files in layout.newest().ranks().items():
         try:
             pid = json.loads(files.identity.read_bytes())["pid"]
         except (OSError, ValueError, KeyError, TypeError):

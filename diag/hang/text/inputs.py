@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from diag.collectors.layout import RunLayout
 from diag.errors import DiagError
 
 from .gaps import Gaps
@@ -50,7 +51,7 @@ def _below(folder: str, seen: set[tuple[int, int]], gaps: Gaps) -> Iterator[str]
             below.clear()
             continue
         folders.add(known)
-        below.sort(key=_natural)
+        below[:] = sorted((name for name in below if not RunLayout(Path(here, name)).is_restart), key=_natural)
         for name in sorted(names, key=_natural):
             path = f"{here}/{name}" if not here.endswith("/") else here + name
             if _is_new(path, seen, gaps, any_kind=False):

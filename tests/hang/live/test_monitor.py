@@ -81,6 +81,25 @@ def test_a_hang_is_found_explained_and_ended(layout: RunLayout, start: Start) ->
         assert json.loads(layout.rank(rank).heartbeat.read_text())["answered"] == 1, "asked once for one standstill"
 
 
+def test_a_training_that_was_restarted_is_followed(layout: RunLayout) -> None:
+    """Its first attempt has left heartbeats that nobody writes any more."""
+    now_s, said = 0.0, list[str]()
+    monitor = Monitor(layout, SOON, said.append, expected=tuple, clock=lambda: now_s, ends=False)
+    again = layout.restart(1)
+    for run in (layout, again):
+        for rank in (0, 1):
+            run.rank(rank).folder.mkdir(parents=True)
+        for _ in range(2 if run == layout else 7):
+            now_s += 0.25
+            write(run.rank(0), now_s)
+            write(run.rank(1), now_s, last_started={"0": 8})
+            found = monitor.look()
+    assert found.state == State.HUNG
+    assert said == ["hang: no progress for 1 s; rank 0 waits in a collective, rank 1 is in forward"]
+    assert again.asked.exists()
+    assert not layout.asked.exists()
+
+
 def test_who_ignores_sigterm_is_killed(layout: RunLayout, start: Start) -> None:
     processes = start("stubborn", "away")
     end(workers_of(layout), grace_s=0.5)

@@ -1,0 +1,66 @@
+"""A training as a user writes one, in which a rank is killed or stops for ever. It knows nothing of what it tests."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+WIDTH, BATCH, BATCHES = 32, 4, 64
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--seconds", type=float, default=0, help="that a step takes at least")
+    parser.add_argument("--kill", type=int, default=-1, help="the rank that is killed, while the others wait for it")
+    parser.add_argument("--hang", type=int, default=-1, help="the rank that stops, while the others wait for it")
+    parser.add_argument("--at", type=int, default=6, help="the step in which that happens")
+    parser.add_argument("--once", action="store_true", help="only until torchrun has restarted the training")
+    return parser.parse_args()
+
+
+def endless(loader: DataLoader[tuple[Tensor, ...]]) -> Iterator[list[Tensor]]:
+    while True:
+        yield from loader
+
+
+def main() -> None:
+    options = arguments()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1)))
+    optimizer = torch.optim.AdamW(model.parameters())
+    data = TensorDataset(torch.randn(BATCHES * BATCH * world_size, WIDTH))
+    loader = DataLoader(data, batch_size=BATCH, sampler=DistributedSampler(data))
+    happens = not options.once or os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    for step, (batch,) in zip(range(options.steps), endless(loader), strict=False):
+        loss = model(batch).square().mean()
+        if happens and step == options.at and rank == options.kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if happens and step == options.at and rank == options.hang:
+            time.sleep(10_000)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(options.seconds)
+        if rank == 0:
+            sys.stdout.write(f"step {step} loss {loss.item().hex()}\n")
+            sys.stdout.flush()
+    time.sleep(0.3)  # until gloo's thread has let go of the last tensors: see train.py
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

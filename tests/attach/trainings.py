@@ -1,0 +1,36 @@
+"""Trainings as their users start them, without us."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+EVENTFUL = Path(__file__).with_name("eventful.py")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+MOST_STEPS = 300
+
+
+def plain(*options: str) -> subprocess.CompletedProcess[str]:
+    """``eventful.py`` under torchrun; output as text, exit code not checked."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [*TORCHRUN, EVENTFUL, *options]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+
+
+def alone(steps: int) -> list[str]:
+    """What the first steps print in a training that nobody records."""
+    return _alone()[:steps]
+
+
+@cache
+def _alone() -> list[str]:
+    return losses(plain("--steps", str(MOST_STEPS)).stdout)
+
+
+def losses(output: str) -> list[str]:
+    """What the training printed of its steps, in order."""
+    return re.findall(r"step \d+ loss .*", output)
