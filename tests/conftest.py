@@ -9,7 +9,7 @@ import pytest
 
 # Folders of tests that start trainings or browsers. Begun first, they leave short files for the end, so that no worker
 # is left alone with a long one.
-LONG = ("trainer", "run", "collectors", "browser")
+LONG = ("trainer", "run", "attach", "collectors", "browser")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

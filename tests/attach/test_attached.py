@@ -17,19 +17,11 @@ from diag.collectors.attach.environment import SITE
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import read_fields
 from diag.collectors.records import CHECKPOINT, EVALUATION
+from tests.attach.trainings import phases_of, steps_of
 from tests.command import analyze_json, diag
 from tests.ports import free_port
 
 TRAIN = Path(__file__).with_name("train.py")
-pytestmark = pytest.mark.multiproc
-
-
-def steps_of(run: Path, rank: int = 0) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in RunLayout(run).rank(rank).steps.read_text().splitlines()]
-
-
-def phases_of(step: dict[str, Any]) -> list[str]:
-    return [name for name, _, _ in step["phases"]]
 
 
 def trained(run: Path, nproc: int, *options: str) -> dict[str, Any]:
@@ -40,6 +32,7 @@ def trained(run: Path, nproc: int, *options: str) -> dict[str, Any]:
     return analyze_json(run)
 
 
+@pytest.mark.multiproc
 def test_slow_loader_under_ddp(tmp_path: Path) -> None:
     result = trained(tmp_path / "run", 2, "--slow-loader", "0.05")
     assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("data", "slow-data-all-ranks")
@@ -56,6 +49,7 @@ def test_slow_loader_under_ddp(tmp_path: Path) -> None:
     assert "h2d" in told["not_hooked"]
 
 
+@pytest.mark.multiproc
 def test_straggler_among_micro_batches_evaluations_and_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +81,7 @@ def test_ddp_computes_the_same_to_the_last_bit(tmp_path: Path) -> None:
     assert not RunLayout(tmp_path / "--no-collect").rank(0).steps.exists()
 
 
+@pytest.mark.multiproc
 def test_straggler_under_fsdp2(tmp_path: Path) -> None:
     result = trained(tmp_path / "run", 2, "--strategy", "fsdp2", "--slow-rank", "1", "--slow-seconds", "0.15")
     assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("compute", "compute-straggler")
@@ -94,12 +89,14 @@ def test_straggler_under_fsdp2(tmp_path: Path) -> None:
     assert result["run"]["strategy"] == "fsdp2"
 
 
+@pytest.mark.multiproc
 def test_slow_loader_of_compiled_ddp(tmp_path: Path) -> None:
     result = trained(tmp_path / "run", 2, "--compile", "--slow-loader", "0.05")
     assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("data", "slow-data-all-ranks")
     assert result["run"]["strategy"] == "ddp"
 
 
+@pytest.mark.multiproc
 def test_command_without_process_group_and_with_children(tmp_path: Path) -> None:
     """A child that is forked, and a Python that the script starts, train too: neither gets into the records."""
     run = tmp_path / "run"
@@ -114,6 +111,7 @@ def test_command_without_process_group_and_with_children(tmp_path: Path) -> None
     assert len(result["steps"]) == 24
 
 
+@pytest.mark.multiproc
 def test_torchrun_as_the_command(tmp_path: Path) -> None:
     run = tmp_path / "run"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
@@ -217,6 +215,7 @@ def test_sigterm_is_passed_on(tmp_path: Path, form: str) -> None:
         os.kill(trainer, 0)
 
 
+@pytest.mark.multiproc
 def test_processes_that_another_launcher_starts(tmp_path: Path) -> None:
     """As in a Slurm job: the shell takes the environment, and something else starts the ranks."""
     run = tmp_path / "run"

@@ -7,7 +7,6 @@ transformers applies it itself, and with Accelerate's DDP.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import read_fields
 from diag.collectors.records import CHECKPOINT, EVALUATION
+from tests.attach.trainings import phases_of, steps_of
 from tests.command import analyze_json, diag
 from tests.ports import free_port
 
@@ -25,14 +25,6 @@ TRANSFORMERS, LIGHTNING, DEEPSPEED = (
     str(SCRIPTS / f"with_{name}.py") for name in ("transformers", "lightning", "deepspeed")
 )
 pytestmark = pytest.mark.multiproc
-
-
-def steps_of(run: Path, rank: int = 0) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in RunLayout(run).rank(rank).steps.read_text().splitlines()]
-
-
-def phases_of(step: dict[str, Any]) -> list[str]:
-    return [name for name, _, _ in step["phases"]]
 
 
 def holding(steps: list[dict[str, Any]], phase: str) -> list[int]:

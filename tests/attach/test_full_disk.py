@@ -13,8 +13,6 @@ import pytest
 
 from tests.attach.trainings import EVENTFUL, MOST_STEPS, alone, losses
 
-pytestmark = pytest.mark.multiproc
-
 STEPS = MOST_STEPS
 # In a namespace of its own the mount needs no root, and is gone with the last process that sees it.
 PRIVATE = ("unshare", "--map-root-user", "--mount")

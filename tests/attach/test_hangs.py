@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from diag.collectors.layout import RunLayout
 from diag.errors import ExitCode
 from tests.attach.trainings import EVENTFUL
 from tests.command import analyze_json, diag
-
-pytestmark = pytest.mark.multiproc
 
 
 def test_a_rank_that_never_comes_to_the_collective(tmp_path: Path) -> None:

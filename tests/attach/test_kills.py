@@ -21,7 +21,6 @@ from diag.collectors.layout import RunLayout
 from tests.attach.trainings import EVENTFUL, TORCHRUN, alone, losses, plain
 from tests.command import analyze_json, diag
 
-pytestmark = pytest.mark.multiproc
 # The rank dies within a profiler window.
 WINDOW = ("--trace-skip", "4", "--trace-active", "4")
 

@@ -12,8 +12,6 @@ from diag.collectors.manifest import read_fields
 from tests.attach.trainings import EVENTFUL, TORCHRUN, alone, losses
 from tests.command import analyze_json, diag
 
-pytestmark = pytest.mark.multiproc
-
 
 @pytest.fixture(autouse=True)
 def own_store(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,17 @@
-"""Trainings as their users start them, without us."""
+"""Trainings as their users start them, without us, and what was recorded of others."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+from diag.collectors.layout import RunLayout
 
 EVENTFUL = Path(__file__).with_name("eventful.py")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -34,3 +38,13 @@ def _alone() -> list[str]:
 def losses(output: str) -> list[str]:
     """What the training printed of its steps, in order."""
     return re.findall(r"step \d+ loss .*", output)
+
+
+def steps_of(run: Path, rank: int = 0) -> list[dict[str, Any]]:
+    """The lines of steps.jsonl."""
+    return [json.loads(line) for line in RunLayout(run).rank(rank).steps.read_text().splitlines()]
+
+
+def phases_of(step: dict[str, Any]) -> list[str]:
+    """The names, in order."""
+    return [name for name, _, _ in step["phases"]]
