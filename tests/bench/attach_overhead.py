@@ -6,8 +6,8 @@ Two gloo ranks under torchrun, whose script times its own steps after a warm-up,
 round runs it once bare, once bare again, once recorded without profiler windows, and once as ``diag run`` does by
 default, with one window; in an order that turns from round to round. Prints medians over the rounds of the ratio to
 the bare run, with 95 % bootstrap intervals: of the fast steps (tenth percentile), the median step, the mean step, and
-CPU time. Bare against bare is the noise of this machine. A window costs the same in a run of any length: what it costs is told by itself, and from
-how many steps on the mean step is within the goal. Goals: 1.005 without windows, 1.02 with.
+CPU time. Bare against bare is the noise of this machine. A window costs the same in a run of any length: what it costs
+is told by itself, and from how many steps on the mean step is within the goal. Goals: 1.005 without windows, 1.02 with.
 """
 
 from __future__ import annotations
