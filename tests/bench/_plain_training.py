@@ -17,6 +17,8 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 SHAPES = {"small": (2, 128, 64, 8), "large": (4, 256, 128, 8)}
 TOKENS = 512  # the vocabulary
 WARM_UP = 5  # steps
+EPOCH = 5000  # steps, more than anybody waits for
+LOOK = 10  # steps between two looks at the time
 
 
 class Model(nn.Module):
@@ -35,7 +37,7 @@ class Model(nn.Module):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--size", choices=SHAPES, default="small")
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--times", type=Path, required=True, help="folder for the times of every rank's steps")
     options = parser.parse_args()
     layers, width, length, batch = SHAPES[options.size]
@@ -44,27 +46,26 @@ def main() -> None:
     torch.manual_seed(0)
     model = DistributedDataParallel(Model(layers, width))
     optimizer = torch.optim.AdamW(model.parameters())
-    count = (WARM_UP + options.steps + 1) * batch * dist.get_world_size()
-    data = TensorDataset(torch.randint(TOKENS, (count, length + 1)))
+    data = TensorDataset(torch.randint(TOKENS, (EPOCH * batch * dist.get_world_size(), length + 1)))
     loader = DataLoader(data, batch_size=batch, sampler=DistributedSampler(data), num_workers=1)
-    begins, cpu_s = [], 0.0
-    for (tokens,) in loader:
-        begins.append(time.perf_counter())
-        if len(begins) == WARM_UP + 1:
-            cpu_s = time.process_time()
-        if len(begins) == WARM_UP + options.steps + 1:
-            break
+    at_s, cpu_s = [], []
+    last = torch.zeros(1)
+    for step, (tokens,) in enumerate(loader):
+        if step >= WARM_UP:
+            at_s.append(time.monotonic())
+            cpu_s.append(time.process_time())
+        if step % LOOK == 0:  # the ranks end together
+            last.fill_(float(bool(at_s) and at_s[-1] > at_s[0] + options.seconds))
+            dist.broadcast(last, 0)
+            if last.item():
+                break
         logits = model(tokens[:, :-1])
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-    told = {
-        # From batch to batch, so that what happens between two steps is in them.
-        "steps_s": [end - begin for begin, end in zip(begins[WARM_UP:], begins[WARM_UP + 1 :], strict=False)],
-        "cpu_s": time.process_time() - cpu_s,
-    }
+    told = {"at_s": at_s, "cpu_s": cpu_s}
     (options.times / f"{dist.get_rank()}.json").write_text(json.dumps(told))
     time.sleep(0.3)  # until gloo's thread has let go of the last tensors
     dist.destroy_process_group()

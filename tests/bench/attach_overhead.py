@@ -1,13 +1,15 @@
-"""What attaching costs a training that knows nothing of it: attached runs in turn with bare ones of the same script.
+"""What attaching costs a training that knows nothing of it: an attached run and a bare one of the same script, at the
+same time.
 
-    python -m tests.bench.attach_overhead [--size small] [--size large] [--rounds 10] [--steps 100]
+    python -m tests.bench.attach_overhead [--size small] [--size large] [--rounds 10] [--seconds 20]
 
-Two gloo ranks under torchrun, whose script times its own steps after a warm-up, so that starting does not count. Each
-round runs it once bare, once bare again, once recorded without profiler windows, and once as ``diag run`` does by
-default, with one window; in an order that turns from round to round. Prints medians over the rounds of the ratio to
-the bare run, with 95 % bootstrap intervals: of the fast steps (tenth percentile), the median step, the mean step, and
-CPU time. Bare against bare is the noise of this machine. A window costs the same in a run of any length: what it costs
-is told by itself, and from how many steps on the mean step is within the goal. Goals: 1.005 without windows, 1.02 with.
+Two gloo ranks each, under torchrun. On a shared machine two runs after each other differ by ten percent without any
+reason of their own; what else the machine does hits two that run at once alike. So each pair trains at once, the one
+started first turning from round to round, and the steps and CPU times that the script itself recorded are compared over
+the time in which both were training. Pairs: bare against bare, the noise; recorded without profiler windows; and
+recorded with windows of three steps, one in every ``EVERY`` steps. Prints medians over the rounds of the ratios to the
+bare run with 95 % bootstrap intervals: of the mean step, and of CPU time a step. Four ranks share the cores, so a step
+takes longer than alone, and waiting that CPU work would fill does not show. Goals: 1.005 without windows, 1.02 with.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
@@ -28,91 +29,100 @@ from tests.bench._paired import paired_ratio
 from tests.bench._plain_training import SHAPES
 
 SCRIPT = Path(__file__).with_name("_plain_training.py")
-STEPS = {"small": 150, "large": 40}
-GOAL = 1.02  # of the mean step with windows
-BARE, AGAIN, ALWAYS, WINDOW = "bare", "bare again", "attached, no windows", "attached, one window"
-OPTIONS: dict[str, tuple[str, ...] | None] = {BARE: None, AGAIN: None, ALWAYS: ("--no-trace",), WINDOW: ()}
+EVERY = 200  # steps from window to window
+BARE, ALWAYS, WINDOWS = "bare", "attached, no windows", "attached, windows"
+OPTIONS: dict[str, tuple[str, ...] | None] = {
+    BARE: None,
+    ALWAYS: ("--no-trace",),
+    WINDOWS: ("--trace-skip", "20", "--trace-active", "3", "--trace-every", str(EVERY)),
+}
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Seconds of one run. The steps are rank 0's: those of the others end with them. ``cpu``: a step and rank."""
+class Rank:
+    """``at_s``: when each step ended, on the system's clock; ``cpu_s``: the process's CPU time then."""
 
-    steps: list[float]
-    cpu: float
+    at_s: list[float]
+    cpu_s: list[float]
 
 
-def measured(mode: str, size: str, steps: int) -> Measured:
+def command(mode: str, size: str, seconds: float, folder: Path) -> list[str]:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    script = [*torchrun, str(SCRIPT), "--size", size, "--seconds", str(seconds), "--times", str(folder)]
     options = OPTIONS[mode]
+    if options is None:
+        return script
+    diag = [sys.executable, "-m", "diag", "run", "--auto-traces", "0", *options, "--out", str(folder / "run"), "--"]
+    return [*diag, *script]
+
+
+def at_once(modes: tuple[str, str], size: str, seconds: float) -> tuple[list[Rank], list[Rank]]:
+    """The ranks of two runs that train at the same time."""
     with tempfile.TemporaryDirectory() as folder:
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-        command = [*torchrun, str(SCRIPT), "--size", size, "--steps", str(steps), "--times", folder]
-        if options is not None:
-            out = str(Path(folder, "run"))
-            ours = [sys.executable, "-m", "diag", "run", "--auto-traces", "0", *options, "--out", out, "--"]
-            command = [*ours, *command]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            sys.exit(f"{mode}: exit code {done.returncode}\n{done.stderr[-2000:]}")
-        if options is not None and not Path(folder, "run", "ranks", "00000", "steps.jsonl").exists():
-            sys.exit(f"{mode}: nothing was recorded\n{done.stderr[-2000:]}")
-        told = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
-    return Measured(told[0]["steps_s"], mean(rank["cpu_s"] for rank in told) / steps)
+        folders = [Path(folder, str(number)) for number in range(len(modes))]
+        started = []
+        for mode, own in zip(modes, folders, strict=True):
+            own.mkdir()
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            pipe = subprocess.PIPE
+            asked = command(mode, size, seconds, own)
+            started.append(subprocess.Popen(asked, env=environment, stdout=pipe, stderr=pipe, text=True))
+        found = []
+        for mode, own, process in zip(modes, folders, started, strict=True):
+            _, errors = process.communicate()
+            if process.returncode:
+                sys.exit(f"{mode}: exit code {process.returncode}\n{errors[-2000:]}")
+            if OPTIONS[mode] is not None and not (own / "run" / "ranks" / "00000" / "steps.jsonl").exists():
+                sys.exit(f"{mode}: nothing was recorded\n{errors[-2000:]}")
+            found.append([Rank(**json.loads(path.read_text())) for path in sorted(own.glob("*.json"))])
+    return found[0], found[1]
 
 
-def fast_step(run: Measured) -> float:
-    """The tenth percentile, in seconds: what else runs on the machine only ever makes steps longer."""
-    return sorted(run.steps)[len(run.steps) // 10]
+def common(runs: tuple[list[Rank], list[Rank]]) -> tuple[float, float]:
+    """From when to when both train."""
+    ranks = [*runs[0], *runs[1]]
+    return max(rank.at_s[0] for rank in ranks), min(rank.at_s[-1] for rank in ranks)
 
 
-def window_cost(run: Measured) -> float:
-    """Seconds that the window adds to the run: its steps, and what is written after them, above the median step."""
-    return sum(run.steps) - len(run.steps) * median(run.steps)
+def costs(ranks: list[Rank], begin: float, end: float) -> tuple[float, float]:
+    """Seconds of a mean step, and of CPU time a step and rank, of the steps that lie within; ranks step together."""
+    steps, cpu = [], []
+    for rank in ranks:
+        within = [place for place, at in enumerate(rank.at_s) if begin <= at <= end]
+        first, last = within[0], within[-1]
+        steps.append((rank.at_s[last] - rank.at_s[first]) / (last - first))
+        cpu.append((rank.cpu_s[last] - rank.cpu_s[first]) / (last - first))
+    return mean(steps), mean(cpu)
 
 
-def report(size: str, runs: dict[str, list[Measured]], steps: int, seconds: float) -> None:
-    base = median(median(run.steps) for run in runs[BARE])
-    count = len(runs[BARE])
-    print(f"{size}: {1000 * base:.1f} ms a step bare, {count} rounds of {steps} steps a mode, {seconds:.0f} s in all")
-    for mode in (AGAIN, ALWAYS, WINDOW):
-        for what, of in (
-            ("fast steps", fast_step),
-            ("median step", lambda run: median(run.steps)),
-            ("mean step", lambda run: mean(run.steps)),
-            ("CPU time", lambda run: run.cpu),
-        ):
-            print(f"  {mode} / bare, {what}: {paired_ratio([*map(of, runs[mode])], [*map(of, runs[BARE])])}")
-    # Slow steps that have nothing to do with the window are in all runs.
-    cost = median(map(window_cost, runs[WINDOW])) - median(map(window_cost, runs[ALWAYS]))
-    always = median(median(a.steps) / median(b.steps) for a, b in zip(runs[ALWAYS], runs[BARE], strict=True))
-    spare = (GOAL - always) * base
-    if cost <= 0 or spare <= 0:
-        what = "a window" if cost <= 0 else f"what is left of {GOAL} for windows"
-        print(f"  {what} is less than the noise")
-    else:
-        print(f"  a window costs {1000 * cost:.0f} ms: within {GOAL} on the mean with one in {cost / spare:,.0f} steps")
-
-
-def measure(size: str, rounds: int, steps: int) -> None:
-    runs: dict[str, list[Measured]] = {mode: [] for mode in OPTIONS}
-    modes: Sequence[str] = tuple(OPTIONS)
+def measure(size: str, rounds: int, seconds: float) -> None:
+    found: dict[str, list[tuple[tuple[float, float], tuple[float, float]]]] = {BARE: [], ALWAYS: [], WINDOWS: []}
     begin = time.monotonic()
     for turn in range(rounds):
-        at = turn % len(modes)
-        for mode in (*modes[at:], *modes[:at]):
-            runs[mode].append(measured(mode, size, steps))
-    report(size, runs, steps, time.monotonic() - begin)
+        for mode in found:
+            if turn % 2:
+                bare, other = at_once((BARE, mode), size, seconds)
+            else:
+                other, bare = at_once((mode, BARE), size, seconds)
+            both = common((other, bare))
+            found[mode].append((costs(other, *both), costs(bare, *both)))
+    took = time.monotonic() - begin
+    alone = median(bare[0] for pairs in found.values() for _, bare in pairs)
+    print(f"{size}: {1000 * alone:.1f} ms a step beside another training, {rounds} rounds, {took:.0f} s", flush=True)
+    for mode, pairs in found.items():
+        for what, place in (("mean step", 0), ("CPU time", 1)):
+            ratio = paired_ratio([other[place] for other, _ in pairs], [bare[place] for _, bare in pairs])
+            print(f"  {mode} / bare, {what}: {ratio}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", action="append", choices=SHAPES)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--steps", type=int, help=f"timed ones of a run; else {STEPS}")
+    parser.add_argument("--seconds", type=float, default=20, help="that each run trains")
     given = parser.parse_args()
     for size in given.size or SHAPES:
-        measure(size, given.rounds, given.steps or STEPS[size])
+        measure(size, given.rounds, given.seconds)
 
 
 if __name__ == "__main__":
