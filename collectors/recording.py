@@ -95,7 +95,7 @@ class Recording(AbstractContextManager["Recording"]):
         try:
             while True:
                 try:
-                    batch = life.fetches.told(loader, lambda: next(iterator))
+                    batch = life.fetches.told(loader, iterator, lambda: next(iterator))
                 except StopIteration:
                     return
                 yield batch

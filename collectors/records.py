@@ -113,6 +113,15 @@ class MemoryRecord:
     capacity: int | None = None
 
 
+class LoaderQueue(NamedTuple):
+    """The queue of a DataLoader's worker processes when the training asked for a batch: ``ready`` of the ``capacity``
+    (``workers`` times prefetch factor) batches lay in it, the others were being loaded or still to be."""
+
+    ready: int
+    capacity: int
+    workers: int
+
+
 @dataclass(slots=True)
 class HeldRecord:
     """Bytes that model and optimizer hold on one rank between the optimizer's step and the clearing of gradients.
@@ -144,6 +153,7 @@ class StepRecord:
     memory: MemoryRecord | None = None
     queued_ns: int | None = None  # the training's thread was ready to run and had no core; None: not told by the system
     held: HeldRecord | None = None  # in the last step of a run only
+    queue: LoaderQueue | None = None  # when the step asked for its first batch; None: see ``loader_queue``
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ from diag.collectors.records import (
     OPTIMIZER,
     CollectiveLine,
     CollectiveRow,
+    LoaderQueue,
     Manifest,
     MemoryRecord,
     PhaseRow,
@@ -64,6 +65,7 @@ class Plan:
     tokens: Callable[[int, int], int] = field(default=lambda step, rank: 512)
     memory: MemoryRecord | None = None
     queued: Callable[[int, int], int | None] = field(default=lambda step, rank: None)
+    queue: Callable[[int, int], LoaderQueue | None] = field(default=lambda step, rank: None)
     trainer: dict[str, object] = field(default_factory=dict)
 
 
@@ -160,6 +162,7 @@ def simulate(plan: Plan) -> Tables:
                     gc=r.gc,
                     memory=memory,
                     queued_ns=plan.queued(step, r.rank),
+                    queue=plan.queue(step, r.rank),
                 )
             )
     tables = {r.rank: _tables(plan, r) for r in ranks}

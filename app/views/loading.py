@@ -62,7 +62,7 @@ def _loader(view: RunView, table: LoadingTable) -> None:
         Metric(
             "Loader processes",
             UNKNOWN if table.workers is None else f"{table.workers:,}",
-            help="Of each rank; 0: the training loads its batches itself. Recorded for the bundled trainer.",
+            help="Of each rank; 0: the training loads its batches itself.",
         ),
         Metric(
             "Prefetch factor",
@@ -72,7 +72,7 @@ def _loader(view: RunView, table: LoadingTable) -> None:
         Metric(
             "Queue, batches",
             UNKNOWN if table.queue is None else f"{table.queue:,}",
-            help="Ready at most: processes times prefetch factor. How many were ready in each step is not recorded.",
+            help="Ready at most: processes times prefetch factor. How many were ready is in the table of ranks.",
         ),
         Metric(
             "Page-locked batches",
@@ -128,6 +128,8 @@ def _rows(view: RunView, table: LoadingTable) -> None:
             "Steps that wait": row.waited_steps,
             "Beyond others, ms": None if row.excess_ns is None else row.excess_ns / 1e6,
             "Others wait, ms": row.others_waited_ns / 1e6,
+            "Ready, batches": None if row.reserve is None else row.reserve.ready,
+            "Idle processes": None if row.reserve is None else row.reserve.idle,
             "Host copies, ms": None if row.host_copy_ns is None or not on_device else row.host_copy_ns / 1e6,
             "Exposed copies, ms": row.exposed_copy_ns / 1e6 if on_device else None,
         }
@@ -147,6 +149,14 @@ def _rows(view: RunView, table: LoadingTable) -> None:
             "Steps that wait": number(format="percent", help="Part of the steps with a wait of 2% of them or more."),
             "Beyond others, ms": number(format="%.3f", help="Beyond the median of the other ranks."),
             "Others wait, ms": number(format="%.3f", help="For this rank, because its loader was later than theirs."),
+            "Ready, batches": number(
+                format="%.1f", help="When its steps asked for one: the median of their later half."
+            ),
+            "Idle processes": number(
+                format="%.1f",
+                help="Of its loader, when a step asked for a batch: none where it gives all it can, though batches may "
+                "lie ready that it loaded earlier.",
+            ),
             "Host copies, ms": number(format="%.3f", help="In the training's own copies, as its host sees them."),
             "Exposed copies, ms": number(format="%.3f", help="On the device, with nothing beside them."),
         },

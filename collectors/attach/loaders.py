@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from ..loader_queue import queue_of
 from ..patches import Patches
 from .hooking import Outermost
 
@@ -24,12 +25,14 @@ class Fetches:
         self._life = life
         self._outermost = Outermost()
 
-    def told(self, loader: int, fetch: Callable[[], _Batch]) -> _Batch:
-        """What ``fetch`` returns; StopIteration and whatever else it raises goes through."""
+    def told(self, loader: int, iterator: Any, fetch: Callable[[], _Batch]) -> _Batch:
+        """What ``fetch`` returns, the next of ``iterator``; StopIteration and whatever else it raises goes through."""
         if not self._outermost.enter():
+            self._tell_queue(iterator)  # what wraps a DataLoader has none of its own
             return fetch()
         try:
             self._life.tell("fetch_begins", loader, torch.is_grad_enabled())
+            self._tell_queue(iterator)
             try:
                 batch = fetch()
             except StopIteration:
@@ -43,6 +46,11 @@ class Fetches:
             self._outermost.leave()
         return batch
 
+    def _tell_queue(self, iterator: Any) -> None:
+        queue = queue_of(iterator)
+        if queue is not None:
+            self._life.tell("queue_seen", queue)
+
 
 def install(patches: Patches, fetches: Fetches) -> None:
     from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -51,7 +59,7 @@ def install(patches: Patches, fetches: Fetches) -> None:
 
     @functools.wraps(original)
     def fetch(iterator: Any) -> Any:
-        return fetches.told(_number(iterator), lambda: original(iterator))
+        return fetches.told(_number(iterator), iterator, lambda: original(iterator))
 
     patches.replace(_BaseDataLoaderIter, "__next__", fetch)
 

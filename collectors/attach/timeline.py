@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
-from ..records import BACKWARD, CHECKPOINT, DATA, EVALUATION, FORWARD, OPTIMIZER, StepRecord
+from ..records import BACKWARD, CHECKPOINT, DATA, EVALUATION, FORWARD, OPTIMIZER, LoaderQueue, StepRecord
 from ..session import Moment
 
 
@@ -104,6 +104,11 @@ class Timeline:
         if loader in self._loaders:  # a frozen teacher may be set to eval() in every step
             return not gradients and self._eval_called is not None
         return not gradients or self._eval_called is not None
+
+    def queue_seen(self, queue: LoaderQueue) -> None:
+        """Of the loader that is asked now. What comes first in a step counts: several batches in a row empty it."""
+        if self._evaluation is None and self._open is not None and self._open[1].queue is None:
+            self._open[1].queue = queue
 
     def fetch_ends(self, exhausted: bool = False) -> None:
         now = self._recorder.moment(ahead=EVALUATION if self._evaluation else FORWARD)

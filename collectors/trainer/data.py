@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from ..loader_queue import queue_of
+from ..records import LoaderQueue
 from .checkpoint.cursor import carried_over
 from .options import OptionError
 
@@ -205,6 +207,10 @@ class Batches:
         batch: Tensor = next(self._iterator)
         self.sampler.advance()
         return batch
+
+    def queue(self) -> LoaderQueue | None:
+        """How many batches are ready; see ``loader_queue``."""
+        return queue_of(self._iterator)
 
     def close(self) -> None:
         """End the loader's processes, which would otherwise wait for the interpreter's exit."""

@@ -274,6 +274,7 @@ class Trainer:
 
     def _micro_batches(self, record: StepRecord) -> Iterator[Tensor]:
         """The micro-batches of a step on the device. Ranks that work on one batch share its tokens."""
+        record.queue = self.batches.queue()
         for _ in range(self.options.micro_batches):
             with self.collector.phase(DATA):
                 batch = next(self.batches)

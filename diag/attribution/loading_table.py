@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from msgspec import Struct
 
+from diag.attribution.loader_reserve import Reserve, reserve_of
 from diag.collectors.records import H2D, Manifest
 from diag.ingest.run import RankTables, Tables
 from diag.model import Attribution, Kind
@@ -21,7 +22,8 @@ class RankLoading(Struct, frozen=True):
     ``waited_steps``: the part of them with a wait of 2 % of the step or more. ``excess_ns``: its mean wait beyond the
     median of the other ranks', None for a rank alone. ``others_waited_ns``: how long the others waited for it because
     its loader was later than theirs. ``host_copy_ns``: in the training's own copies to the device, as its host sees
-    them; None where nobody recorded them. ``exposed_copy_ns``: copies on the device that nothing hid.
+    them; None where nobody recorded them. ``exposed_copy_ns``: copies on the device that nothing hid. ``reserve``:
+    batches that lay ready when its steps asked for one, None where that is not known.
     """
 
     rank: int
@@ -35,11 +37,13 @@ class RankLoading(Struct, frozen=True):
     others_waited_ns: int
     host_copy_ns: int | None
     exposed_copy_ns: int
+    reserve: Reserve | None
 
 
 class LoadingTable(Struct, frozen=True):
-    """``workers`` and ``prefetch_factor``: of each rank's loader, None where the run does not say; ``queue``: batches
-    that it can hold ready. ``waits_recorded``: False where no data wait could have been seen."""
+    """``workers`` and ``prefetch_factor``: of each rank's loader, by the manifest or as it was seen at work, None where
+    neither says it; ``queue``: batches that it can hold ready. ``waits_recorded``: False where no data wait could have
+    been seen."""
 
     rows: tuple[RankLoading, ...]
     steps: tuple[int, ...]
@@ -85,6 +89,10 @@ def loading_table(tables: Tables, attribution: Attribution) -> LoadingTable:
         for rank in sorted(waits)
     ]
     workers, factor, pinned = _settings(tables.manifest)
+    seen = {(row.reserve.workers, row.reserve.capacity) for row in rows if row.reserve is not None}
+    if workers is None and len(seen) == 1:
+        ((workers, capacity),) = seen
+        factor = capacity // workers
     recorded = any(own.steps for own in tables.ranks.values()) or any(own for own in means.values())
     return LoadingTable(tuple(rows), numbers, workers, factor, pinned, recorded)
 
@@ -113,6 +121,7 @@ def _row(
         others_waited_ns=round(blamed_ns),
         host_copy_ns=_host_copies(own, counted),
         exposed_copy_ns=round(float(np.mean(copies))),
+        reserve=reserve_of(own.steps, counted),
     )
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from diag.attribution.loader_reserve import Reserve, reserve_of
 from diag.findings.culprits import Culprits
 from diag.findings.shares import Cost
 from diag.findings.subject import MENTION, Subject, mean_ns, ranks_text
-from diag.model import Finding
+from diag.model import Evidence, Finding
 
 # One step in a few holds nearly all of the wait: the mean hides what the loader does.
 _BURST_QUIET = 0.02
+_MOST_SHOWN = 8  # ranks
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -20,41 +22,103 @@ def find(subject: Subject) -> list[Finding]:
     if share < MENTION:
         return []
     culprits = shares.culprits(Cost.DATA)
-    one_rank = bool(culprits.ranks) and culprits.share >= share / 2
+    cost = f"{mean_ns(waited) / 1e6:.0f} ms a step"
+    if culprits.ranks and culprits.share >= share / 2:
+        return [_waiting_on(subject, culprits, cost)]
     bursty = bool(np.median(waited / shares.dur_ns) < _BURST_QUIET)
-    kind = "slow-data-one-rank" if one_rank else "slow-data-bursty" if bursty else "slow-data-all-ranks"
+    if bursty:
+        title = f"The data loader stalls now and then: {cost} on average, in few steps"
+        action = "Let the queue ride out the stalls: raise prefetch_factor; look at what is read when it stalls."
+    else:
+        title, action = f"The data loader is slower than the training: {cost}", _more_workers(subject)
     return [
         subject.costing(
             Cost.DATA,
-            id=kind,
-            title=_title(one_rank, bursty, culprits, mean_ns(waited)),
-            action=_action(subject, one_rank, bursty, culprits.ranks),
+            id="slow-data-bursty" if bursty else "slow-data-all-ranks",
+            title=title,
+            action=action,
             evidence=subject.per_rank("data_wait_ns"),
-            ranks=culprits.ranks if one_rank else (),
         )
     ]
 
 
-def _title(one_rank: bool, bursty: bool, culprits: Culprits, cost_ns: int) -> str:
-    cost = f"{cost_ns / 1e6:.0f} ms a step"
-    if one_rank:
-        return f"The data loader of {ranks_text(culprits.ranks)} is slow: {cost}, and every other rank waits for it"
-    if bursty:
-        return f"The data loader stalls now and then: {cost} on average, in few steps"
-    return f"The data loader is slower than the training: {cost}"
-
-
-def _action(subject: Subject, one_rank: bool, bursty: bool, ranks: tuple[int, ...]) -> str:
-    if one_rank:
-        host = subject.host_of(ranks[0])
-        where = f" on {host}" if host else ""
-        return (
-            f"Look at the input of {ranks_text(ranks)}{where}: its storage, its shard of the data, its transforms, its "
-            "CPU affinity. More workers everywhere would only hide it."
+def _waiting_on(subject: Subject, culprits: Culprits, cost: str) -> Finding:
+    """Only these ranks wait for their loaders. It is their fault unless the other ranks' could give no more than they
+    do: then all are too slow, and while the others wait for these in a collective, their workers get a head start."""
+    ranks = culprits.ranks
+    reserves = subject.once(_reserves)
+    others = [reserve for rank, reserve in reserves.items() if rank not in ranks]
+    alone = not others or sum(reserve.faster for reserve in others) > len(others) / 2
+    who = ranks_text(ranks)
+    if alone:
+        title = f"The data loader of {who} is slow: {cost}, and every other rank waits for it"
+        action = _look_at(subject, ranks, bool(others))
+    else:
+        title = (
+            f"The data loaders of all ranks are too slow: {cost}. {who.capitalize()} "
+            f"{'shows' if len(ranks) == 1 else 'show'} the waiting, but the other ranks' loaders give all they can, too"
         )
-    if bursty:
-        return "Let the queue ride out the stalls: raise prefetch_factor; look at what is read when it stalls."
-    manifest = subject.tables.manifest
-    workers = manifest.trainer.get("num_workers") if manifest is not None else None
+        action = (
+            f"{_more_workers(subject)} The other ranks have but a head start: batches that were loaded while they "
+            f"waited for {who}."
+        )
+    return subject.costing(
+        Cost.DATA,
+        id="slow-data-one-rank" if alone else "slow-data-all-ranks",
+        title=title,
+        action=action,
+        evidence=(*subject.per_rank("data_wait_ns"), *_ready(reserves)),
+        ranks=ranks if alone else (),
+    )
+
+
+def _reserves(subject: Subject) -> dict[int, Reserve]:
+    """By rank; those that did not record it are left out."""
+    counted = frozenset(subject.shares.numbers)
+    found = {rank: reserve_of(tables.steps, counted) for rank, tables in subject.tables.ranks.items()}
+    return {rank: reserve for rank, reserve in found.items() if reserve is not None}
+
+
+def _ready(reserves: dict[int, Reserve]) -> list[Evidence]:
+    """The emptiest queues first; of a large job the two ends of the range."""
+    shown = sorted(reserves, key=lambda rank: reserves[rank].idle)
+    if len(shown) > _MOST_SHOWN:
+        shown = [*shown[: _MOST_SHOWN // 2], *shown[-_MOST_SHOWN // 2 :]]
+    return [
+        Evidence(
+            "steps",
+            f"rank == {rank}, median of queue.ready of {own.capacity} (all workers busy: up to {own.most_if_busy})",
+            own.ready,
+            "batches",
+        )
+        for rank in shown
+        for own in (reserves[rank],)
+    ]
+
+
+def _look_at(subject: Subject, ranks: tuple[int, ...], others_known: bool) -> str:
+    host = subject.host_of(ranks[0])
+    where = f" on {host}" if host else ""
+    text = (
+        f"Look at the input of {ranks_text(ranks)}{where}: its storage, its shard of the data, its transforms, its CPU "
+        "affinity. More workers everywhere would only hide it."
+    )
+    if not others_known and _workers(subject):
+        text += " Whether the other ranks' loaders have batches in reserve was not recorded."
+    return text
+
+
+def _more_workers(subject: Subject) -> str:
+    workers = _workers(subject)
     now = f" (now {workers})" if workers is not None else ""
     return f"Raise the DataLoader's num_workers{now}, or make the transform or the storage faster."
+
+
+def _workers(subject: Subject) -> int | None:
+    """Of each rank's loader, as the manifest has it, or as it was seen."""
+    manifest = subject.tables.manifest
+    told = manifest.trainer.get("num_workers") if manifest is not None else None
+    if isinstance(told, int):
+        return told
+    seen = {reserve.workers for reserve in subject.once(_reserves).values()}
+    return seen.pop() if len(seen) == 1 else None

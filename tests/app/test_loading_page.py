@@ -10,8 +10,11 @@ from diag.api import open_run
 from diag.app.figures import loading as figures
 from diag.app.run_view import view_of
 from diag.app.theme import LIGHT
+from diag.collectors.records import LoaderQueue
 from tests.app.runs import write_run
 from tests.app.shown import metrics, shown, text
+from tests.simulate import Plan, simulate
+from tests.simulate import write_run as write_simulated
 from tests.test_breakdowns import two_ranks
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -35,6 +38,16 @@ def test_a_healthy_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     test = shown("loading", write_run(tmp_path / "healthy"), monkeypatch)
     assert "the loaders keep up" in text(test)
     assert metrics(test)["Loader processes"] == "unknown"
+
+
+def test_batches_in_reserve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Plan(trainer={"num_workers": None}, queue=lambda step, rank: LoaderQueue(3 if rank == 0 else 1, 4, 2))
+    write_simulated(simulate(plan), tmp_path)
+    test = shown("loading", tmp_path, monkeypatch)
+    told, frame = metrics(test), test.dataframe[0].value
+    assert (told["Loader processes"], told["Prefetch factor"], told["Queue, batches"]) == ("2", "2", "4")
+    assert frame["Ready, batches"].tolist() == [3, 1]
+    assert frame["Idle processes"].tolist() == [1, 0]
 
 
 def test_a_trace_without_a_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,19 @@ def test_slow_loader_under_ddp(tmp_path: Path) -> None:
 
 
 @pytest.mark.multiproc
+def test_one_rank_shows_that_the_loaders_of_all_are_too_slow(tmp_path: Path) -> None:
+    """The loaders are equally slow, but rank 1's was late once: rank 0's workers got a head start that they keep."""
+    options = ["--slow-loader", "0.2", "--workers", "2", "--stall-rank", "1"]
+    result = trained(tmp_path / "run", 2, *options)
+    assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("data", "slow-data-all-ranks")
+    assert result["verdict"]["culprit"] is None
+    assert "Rank 1 shows the waiting" in result["verdict"]["headline"]
+    ready = [[step["queue"] for step in steps_of(tmp_path / "run", rank)[8:20]] for rank in range(2)]
+    assert all(queue[1:] == [4, 2] for own in ready for queue in own)
+    assert sum(queue[0] for queue in ready[0]) > sum(queue[0] for queue in ready[1])
+
+
+@pytest.mark.multiproc
 def test_straggler_among_micro_batches_evaluations_and_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from diag.collectors.attach.timeline import Timeline
-from diag.collectors.records import StepRecord
+from diag.collectors.records import LoaderQueue, StepRecord
 from diag.collectors.session import Moment
 
 TRAIN, VALIDATION, OTHER = 1, 2, 3  # loaders
@@ -21,6 +21,7 @@ class Recorder:
         self.ahead = ""
         self.open: list[tuple[str, int, int]] = []
         self.steps: list[tuple[int, int, int, list[tuple[str, int, int]]]] = []
+        self.queues: list[LoaderQueue | None] = []
 
     def moment(self, ahead: str = "") -> Moment:
         self.ahead = ahead or self.ahead
@@ -34,6 +35,7 @@ class Recorder:
         record, begin, self.open = StepRecord(step, 0, 0, []), self.now, []
         yield record
         self.steps.append((begin, self.now, record.micro_batches, self.open))
+        self.queues.append(record.queue)
 
 
 class Training:
@@ -120,6 +122,25 @@ def test_closure_within_the_optimizer() -> None:
     training.wait(1)
     training.timeline.optimizer_ends(ADAM)
     assert training.phases[0] == [("data", 0, 1), ("forward", 1, 3), ("backward", 3, 6), ("optimizer", 6, 7)]
+
+
+def test_the_queue_that_the_first_batch_of_a_step_was_taken_from() -> None:
+    training = Training()
+    for _ in range(2):
+        for ready in (3, 1):  # micro-batches
+            training.timeline.fetch_begins(TRAIN, True)
+            training.timeline.queue_seen(LoaderQueue(ready, 4, 2))
+            training.timeline.fetch_ends()
+            training.backward(1)
+        training.timeline.fetch_begins(VALIDATION, False)
+        training.timeline.queue_seen(LoaderQueue(4, 4, 2))
+        training.timeline.fetch_ends()
+        training.optimize(1)
+    training.timeline.fetch_begins(VALIDATION, False)
+    training.timeline.queue_seen(LoaderQueue(4, 4, 2))
+    training.timeline.fetch_ends()
+    training.timeline.step_ends()
+    assert training.recorder.queues == [(3, 4, 2), (3, 4, 2), None]
 
 
 def test_no_loader_at_all() -> None:

@@ -18,16 +18,16 @@ WIDTH, BATCH = 64, 8
 
 
 class Noise(Dataset[Tensor]):
-    """Random vectors, of which each takes ``seconds`` to read."""
+    """Vectors, of which each takes ``seconds`` to read, and number ``stall`` one second more."""
 
-    def __init__(self, length: int, seconds: float) -> None:
-        self.length, self.seconds = length, seconds
+    def __init__(self, length: int, seconds: float, stall: int = -1) -> None:
+        self.length, self.seconds, self.stall = length, seconds, stall
 
     def __len__(self) -> int:
         return self.length
 
     def __getitem__(self, index: int) -> Tensor:
-        time.sleep(self.seconds)
+        time.sleep(self.seconds + (index == self.stall))
         return torch.full((WIDTH,), index / self.length)
 
 
@@ -71,6 +71,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--slow-loader", type=float, default=0, help="seconds a batch")
+    parser.add_argument("--workers", type=int, default=0, help="processes of the loader")
+    parser.add_argument("--stall-rank", type=int, default=-1, help="its loader takes a second more for its first batch")
     parser.add_argument("--slow-rank", type=int, default=-1)
     parser.add_argument("--slow-seconds", type=float, default=0.05, help="a forward of that rank")
     parser.add_argument("--evaluate-every", type=int, default=0)
@@ -113,13 +115,15 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters())
     data = Noise(options.steps * options.accumulate * BATCH * max(1, int(os.environ.get("WORLD_SIZE", "1"))), 0)
     data.seconds = options.slow_loader / BATCH
+    data.stall = rank if rank == options.stall_rank else -1  # its sampler begins with that number
     sampler = DistributedSampler(data, shuffle=False) if options.strategy != "none" else None
+    loader = DataLoader(data, batch_size=BATCH, sampler=sampler, num_workers=options.workers)
     validation = DataLoader(Noise(4 * BATCH, 0.005), batch_size=BATCH)
     profiler = torch.profiler.profile(schedule=torch.profiler.schedule(wait=1, warmup=1, active=2))
     if options.profile:
         profiler.start()
     step = 0
-    for count, batch in enumerate(DataLoader(data, batch_size=BATCH, sampler=sampler), 1):
+    for count, batch in enumerate(loader, 1):
         loss = model(batch).square().mean() / options.accumulate
         loss.backward()
         if count % options.accumulate:

@@ -94,6 +94,21 @@ def test_a_batch_of_a_loader_is_one_batch(tmp_path: Path) -> None:
     assert [phases_of(step).count("data") for step in steps] == [1, 1, 1, 2, 1, 1]
 
 
+@pytest.mark.multiproc
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_batches_ready_in_the_queue_of_a_loader(tmp_path: Path, wrapped: bool) -> None:
+    """Not in the steps in which it fills up, and not in those for which nothing is left to load."""
+    own = DataLoader(torch.ones(9, 2), num_workers=1)  # type: ignore[arg-type]
+    training = Training()
+    with record(tmp_path, PLAIN) as recording:
+        for batch in recording.steps((batch for batch in own) if wrapped else own):
+            training.step(batch)
+            time.sleep(0.1)
+    queues = [step["queue"] for step in steps_of(tmp_path)]
+    assert [queue and queue[1:] for queue in queues] == [None] * 2 + [[2, 1]] * 6 + [None]
+    assert queues[5][0] > 0
+
+
 def test_what_follows_the_optimizer_belongs_to_its_step(tmp_path: Path) -> None:
     training, model = Training(), torch.nn.Linear(2, 2)
     with record(tmp_path, PLAIN) as recording:
