@@ -42,9 +42,11 @@ class Stacks:
         if not faulthandler.is_enabled():
             faulthandler.enable(self._file)
             self._crashes = True
-        if self._signal is None or signal.getsignal(self._signal) is not signal.SIG_DFL:
+        # Ignored: as the process that started this one, or a recording before in this one, has left it.
+        if self._signal is None or signal.getsignal(self._signal) not in (signal.SIG_DFL, signal.SIG_IGN):
             self._signal = None
         else:
+            faulthandler.unregister(self._signal)  # of a recording before: else it is thought to be in place
             # What faulthandler puts back when the interpreter ends: a signal that comes then must not end the process.
             with contextlib.suppress(ValueError):  # only the main thread may
                 signal.signal(self._signal, signal.SIG_IGN)

@@ -178,3 +178,26 @@ print("alive")
         [sys.executable, "-c", code, tmp_path / "stacks.txt"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
+
+
+def test_a_process_may_be_recorded_twice_and_its_children_then(tmp_path: Path) -> None:
+    """A recording leaves the signal ignored, and children inherit that: it is nobody's own handler."""
+    code = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from diag.collectors.dumps import Stacks
+from diag.collectors.files import Complaints
+for name in sys.argv[1:]:
+    stacks, path = Stacks(), Path(name)
+    assert stacks.install(path, Complaints(0)) == signal.SIGUSR2
+    os.kill(os.getpid(), signal.SIGUSR2)
+    stacks.uninstall(path, keep=True)
+if len(sys.argv) > 2:
+    subprocess.run([sys.executable, "-c", CODE, sys.argv[1] + "-child"], check=True)
+"""
+    code = code.replace("CODE", repr(code))
+    names = [str(tmp_path / name) for name in ("first", "second")]
+    subprocess.run([sys.executable, "-c", code, *names], check=True, timeout=60)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "first-child", "second"]
+    for path in tmp_path.iterdir():
+        assert "most recent call first" in path.read_text()
