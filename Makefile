@@ -40,9 +40,9 @@ ifdef ARGS
 else
 	@# Every process of a training imports diag: compiled once, where PYTHONDONTWRITEBYTECODE keeps Python from doing so.
 	@$(BIN)/python -m compileall -q diag collectors app
-	@# Trainings whose times are judged run one after the other, and nothing else beside them.
+	@# One worker more than cores: many tests wait for a training. Those that judge its times run by themselves, after it.
 	@failed=0; \
-	$(BIN)/python -m pytest -m 'not multiproc' --numprocesses auto --dist loadfile --no-loadscope-reorder || failed=1; \
+	$(BIN)/python -m pytest -m 'not multiproc' --numprocesses $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder || failed=1; \
 	$(BIN)/python -m pytest -m multiproc || failed=1; \
 	exit $$failed
 endif
