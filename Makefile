@@ -42,7 +42,7 @@ else
 	@$(BIN)/python -m compileall -q diag collectors app
 	@# One worker more than cores: many tests wait for a training. Those that judge its times run by themselves, after it.
 	@failed=0; \
-	$(BIN)/python -m pytest -m 'not multiproc' --numprocesses $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder || failed=1; \
+	$(BIN)/python -m pytest -m 'not multiproc' --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile --no-loadscope-reorder || failed=1; \
 	$(BIN)/python -m pytest -m multiproc || failed=1; \
 	exit $$failed
 endif
