@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MANY_RANKS = 512  # 64 ranks of 40 steps take 4 s to account for, and the time grows with the collectives of them all
 _LOOKED_AT = 64  # ranks, of all, for traces: a folder of shared storage takes a millisecond
+_ALL_LOOKED_AT = 4_096  # ranks: of more only the telling ones: looking into 24,576 folders takes seconds
 _NO_REPLAY = "summaries hold no collectives to replay"
 
 
@@ -60,9 +61,10 @@ def open_summaries(
     notes = [f"the verdict rests on the ranks' summaries of steps {found.numbers[0]} to {found.numbers[-1]}"]
     if len(shown) < len(ranks):
         notes.append(f"the steps of {len(shown)} ranks are shown: the latest, and some of the others")
-    files = RunLayout(found.root).ranks()
-    if traced := [rank for rank, own in files.items() if own.traces()]:
-        one = files[traced[0]].folder
+    layout = RunLayout(found.root)
+    looked_at = found.ranks if len(found.ranks) <= _ALL_LOOKED_AT else shown
+    if traced := [rank for rank in looked_at if layout.rank(rank).traces()]:
+        one = layout.rank(traced[0]).folder
         notes.append(f"profiler windows of {rank_ranges(traced)} are not in it: diag analyze {one} reads a rank's")
     coverage = Coverage(
         ranks_used=found.ranks,
