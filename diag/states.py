@@ -71,6 +71,12 @@ def sharding_of(strategy: str) -> Sharding | None:
     return _NAMES.get(strategy.lower().replace("-", "").replace("_", ""))
 
 
+def partitions_gradients(strategy: str) -> bool:
+    """Whether it is DeepSpeed's ZeRO-2 or ZeRO-3, which must reduce in every micro-batch and refuse ``no_sync()``."""
+    cut = sharding_of(strategy) in (Sharding.GRADIENTS, Sharding.PARAMETERS)
+    return strategy.startswith("deepspeed") and cut
+
+
 _NAMES = {
     "ddp": Sharding.NONE,
     "zero1": Sharding.OPTIMIZER,

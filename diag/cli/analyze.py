@@ -121,15 +121,19 @@ def analyze(
     from diag.cli.progress import reading_progress
     from diag.report.json import save, to_json
     from diag.report.text import print_report
+    from diag.summaries import open_by_size, open_summaries
 
+    if summary and len(paths) != 1:
+        raise DiagError("--summary reads one run directory", exit_code=ExitCode.USAGE)
     asked = _Asked.of(cross_check, hta or [])
     with reading_progress() as progress:
-        if _by_summary(paths, summary):
-            from diag.summaries import open_summaries
-
-            result: Result = open_summaries(paths[0], progress)
+        reading = Reading(jobs=jobs, cluster=cluster, ranks=ranks_by_path(rank or []), progress=progress)
+        result: Result
+        if summary:
+            result = open_summaries(paths[0], progress)
+        elif summary is None:
+            result = open_by_size(*paths, reading=reading)
         else:
-            reading = Reading(jobs=jobs, cluster=cluster, ranks=ranks_by_path(rank or []), progress=progress)
             result = open_run(*paths, reading=reading)
     if as_json:
         typer.echo(to_json(result, tables=True, added=asked.to_dict(result)))
@@ -143,11 +147,3 @@ def analyze(
         asked.print(result)
     save(result)
     raise typer.Exit(ExitCode.DATA_INCOMPLETE if result.coverage.incomplete else ExitCode.OK)
-
-
-def _by_summary(paths: Sequence[str], asked: bool | None) -> bool:
-    from diag.summaries import summaries_suffice
-
-    if asked and len(paths) != 1:
-        raise DiagError("--summary reads one run directory", exit_code=ExitCode.USAGE)
-    return asked if asked is not None else len(paths) == 1 and summaries_suffice(paths[0])

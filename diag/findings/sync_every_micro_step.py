@@ -9,7 +9,7 @@ from diag.findings.comm_cause import is_replicated
 from diag.findings.comm_parts import Claim, calls_of, is_reduction
 from diag.findings.subject import Subject
 from diag.model import Evidence, Finding
-from diag.states import Sharding, sharding_of
+from diag.states import partitions_gradients
 
 ID = "sync-every-micro-step"
 _NO_SYNC = "Run all micro-batches but the last inside model.no_sync()."
@@ -75,7 +75,7 @@ def _action(subject: Subject) -> str:
     manifest = subject.tables.manifest
     strategy = (manifest.strategy or "") if manifest is not None else ""
     if strategy.startswith("deepspeed"):
-        return _BY_ENGINE if sharding_of(strategy) == Sharding.OPTIMIZER else _PARTITIONED
+        return _PARTITIONED if partitions_gradients(strategy) else _BY_ENGINE
     if strategy == "fsdp1":
         return _NO_SYNC_SHARDED
     return _NO_SYNC if strategy == "zero1" or is_replicated(subject) else _IN_LAST

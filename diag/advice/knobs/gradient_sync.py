@@ -8,7 +8,7 @@ from diag.advice.case import Api, Candidate, Case
 from diag.model import Risk
 from diag.replay.mutations.schedule import sync_last_micro_batch
 from diag.replay.program import GRADIENTS
-from diag.states import Sharding, sharding_of
+from diag.states import partitions_gradients
 
 
 def propose(case: Case) -> Sequence[Candidate]:
@@ -16,7 +16,7 @@ def propose(case: Case) -> Sequence[Candidate]:
     if found is None:
         return ()
     reduced_in = {c.micro_batch for c in case.program.collectives() if c.role in GRADIENTS}
-    if len(reduced_in) < 2 or _partitions_gradients(case):
+    if len(reduced_in) < 2 or (case.manifest is not None and partitions_gradients(case.manifest.strategy or "")):
         return ()
     # DDP and ZeRO-1 have the whole gradient anyway; FSDP then keeps it unsharded until the last micro-batch.
     whole = case.strategy in ("ddp", "zero1", "deepspeed")
@@ -41,9 +41,3 @@ def propose(case: Case) -> Sequence[Candidate]:
             settings={"grad_sync": "last"} if case.bundled else {},
         )
     ]
-
-
-def _partitions_gradients(case: Case) -> bool:
-    """DeepSpeed's ZeRO-2 and ZeRO-3: they must reduce in every micro-batch, and refuse no_sync()."""
-    strategy = (case.manifest.strategy or "") if case.manifest is not None else ""
-    return case.strategy == "deepspeed" and sharding_of(strategy) in (Sharding.GRADIENTS, Sharding.PARAMETERS)
