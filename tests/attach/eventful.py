@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -21,6 +22,7 @@ WIDTH, BATCH, BATCHES = 32, 4, 64
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--until", type=Path, help="train no further than this file is there, however many steps")
     parser.add_argument("--seconds", type=float, default=0, help="that a step takes at least")
     parser.add_argument("--kill", type=int, default=-1, help="the rank that is killed, while the others wait for it")
     parser.add_argument("--hang", type=int, default=-1, help="the rank that stops, while the others wait for it")
@@ -32,6 +34,12 @@ def arguments() -> argparse.Namespace:
 def endless(loader: DataLoader[tuple[Tensor, ...]]) -> Iterator[list[Tensor]]:
     while True:
         yield from loader
+
+
+def all_see(file: Path) -> bool:
+    there = torch.tensor(float(file.exists()))
+    dist.all_reduce(there, dist.ReduceOp.MIN)
+    return bool(there)
 
 
 def main() -> None:
@@ -58,6 +66,8 @@ def main() -> None:
         if rank == 0:
             sys.stdout.write(f"step {step} loss {loss.item().hex()}\n")
             sys.stdout.flush()
+        if options.until is not None and all_see(options.until):
+            break
     time.sleep(0.3)  # until gloo's thread has let go of the last tensors: see train.py
     dist.destroy_process_group()
 

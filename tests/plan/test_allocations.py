@@ -34,6 +34,18 @@ def test_what_a_collective_took_is_gone_after_it() -> None:
     assert peak_of(again, [(0.0, 0.5)]) == Allocations(55, 50)
 
 
+def test_what_was_gathered_into_is_gone_when_the_next_is() -> None:
+    """They are freed in turn; only one of another size says nothing."""
+    rows = changes((1, 50), (2, 50), (2, -50), (3, 5), (4, 50), (4, -50))
+    gathers = [(0.0, 0.5), (0.8, 1.5)]
+    assert peak_of(rows, [], gathers) == Allocations(100, 50)
+    assert peak_of(rows, []) == Allocations(105, 0)
+    other = changes((1, 50), (2, 40), (2, -40), (3, 5))
+    assert peak_of(other, [], gathers) == Allocations(90, 0)
+    again = changes((1, 50), (2, 50), (2, -50), (3, 5), (1, 10))  # its address is taken again, which is later
+    assert peak_of(again, [], gathers) == Allocations(100, 50)
+
+
 def test_of_a_trace(tmp_path: Path) -> None:
     def memory(at: float, address: int, size: int, device: int = 0) -> dict[str, object]:
         arguments = {"Bytes": size, "Addr": address, "Device Type": device, "Total Allocated": 1}
