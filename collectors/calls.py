@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial, update_wrapper
+from functools import cache, partial, update_wrapper
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -55,11 +55,17 @@ class Call:
 
 def describe(payload: Any) -> tuple[int, str, bool]:
     """Bytes, dtype and whether the device runs it, of a tensor or a list of tensors."""
-    tensors = [payload] if isinstance(payload, torch.Tensor) else list(payload or ())
+    if isinstance(payload, torch.Tensor):  # in every call but those of lists, so without a look at the device's name
+        return payload.nbytes, _name(payload.dtype), not payload.is_cpu
+    tensors = list(payload or ())
     if not tensors:
         return 0, "", torch.cuda.is_available() and dist.is_initialized() and dist.get_backend() == "nccl"
-    size = sum(t.numel() * t.element_size() for t in tensors)
-    return size, str(tensors[0].dtype).removeprefix("torch."), tensors[0].device.type != "cpu"
+    return sum(t.nbytes for t in tensors), _name(tensors[0].dtype), not tensors[0].is_cpu
+
+
+@cache
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def time_wait(work: Any, call: Call, plain: WeakKeyDictionary[Any, Call], wait_for: Function) -> None:

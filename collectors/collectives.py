@@ -243,6 +243,27 @@ class CollectiveTimer:
 
         return timed_bucket
 
+    def all_reduce_bucket(self, group: Any, gradients: torch.Tensor) -> Any:
+        """The future of the sum over the group, for a communication hook. What tells its end is what DDP waits for: of
+        every further function gloo's thread would have to wait for the interpreter's lock."""
+        # The hook stays with its module when the recording is over.
+        call = self._begin("all_reduce", gradients, group) if self._patches else None
+        self.enter()
+        try:
+            future = dist.all_reduce(gradients, group=group, async_op=True).get_future()
+        finally:
+            self.leave()
+
+        def ended(future: Any) -> torch.Tensor:
+            if call is not None and not call.device:
+                self._on_done(call, future)
+            summed: torch.Tensor = future.value()[0]
+            return summed
+
+        if call is not None:
+            call.marks = None
+        return future.then(ended)
+
     def end_backward(self, end_ns: int) -> None:
         """The reducer waits for all buckets once the last is launched: from there to the end of backward it waited."""
         buckets, self._ddp_buckets = self._ddp_buckets, []

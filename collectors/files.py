@@ -68,7 +68,7 @@ class Complaints:
 def encode(record: Any) -> bytes:
     """One JSON line of a record (a dataclass or plain containers). Names no machine's locale, never NaN."""
     try:
-        text = json.dumps(record, separators=(",", ":"), allow_nan=False, default=_fields)
+        text = _ENCODER.encode(record)
     except ValueError:  # a loss of NaN is news, but not JSON
         text = json.dumps(_finite(json.loads(json.dumps(record, default=_fields))), separators=(",", ":"))
     return text.encode() + b"\n"
@@ -77,6 +77,9 @@ def encode(record: Any) -> bytes:
 def _fields(record: Any) -> dict[str, Any]:
     """The fields of a dataclass as they are: ``asdict`` copies them deeply, which took most of a step's recording."""
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_fields)
 
 
 def _finite(value: Any) -> Any:

@@ -6,8 +6,10 @@ import os
 
 import torch
 
+from .proc import ProcFile
 from .records import MemoryRecord
 
+_RESIDENT = 1  # field of statm, in pages
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -17,12 +19,13 @@ class MemoryReader:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._capacity: int | None = None
+        self._statm = ProcFile(lambda: "/proc/self/statm")
         if device.type == "cuda":
             self._capacity = int(torch.cuda.get_device_properties(device).total_memory)
             torch.cuda.reset_peak_memory_stats(device)
 
     def read(self) -> MemoryRecord:
-        rss = _resident_bytes()
+        rss = (self._statm.number(_RESIDENT) or 0) * _PAGE  # 0 where the system has no /proc
         if self._device.type != "cuda":
             return MemoryRecord(rss=rss)
         stats = torch.cuda.memory_stats(self._device)
@@ -36,11 +39,5 @@ class MemoryReader:
             capacity=self._capacity,
         )
 
-
-def _resident_bytes() -> int:
-    """Resident set size in bytes; 0 where the system has no /proc."""
-    try:
-        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123  (once a step: the cheapest way)
-            return int(file.read().split()[1]) * _PAGE
-    except OSError:
-        return 0
+    def close(self) -> None:
+        self._statm.close()

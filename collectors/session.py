@@ -192,6 +192,8 @@ class Collector(AbstractContextManager["Collector"]):
                 self._layout.flight_recorder_asked(self._rank).unlink(missing_ok=True)
         for file in self._files:
             file.close()
+        self._memory.close()
+        self._run_queue.close()
 
     def describe(self, **fields: Any) -> None:
         """Puts fields of ``Manifest`` into manifest.json; only rank 0 writes."""

@@ -12,7 +12,6 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ..collectives import CollectiveTimer
@@ -87,7 +86,7 @@ class Buckets:
             if why := _why_not(module):
                 self.not_timed.append(why)
                 continue
-            self._put(module, _Inner(module.process_group, average))
+            self._put(module, _Inner(module.process_group, averaging(self._timer)))
 
     def _put(self, module: Any, inner: _Inner) -> None:
         timed = self._timer.timed_bucket(lambda _state, bucket: inner.hook(inner.state, bucket))
@@ -106,8 +105,11 @@ def _why_not(module: Any) -> str:
     return ""
 
 
-# Without annotations, as in ``collectives``.
-def average(group, bucket):  # type: ignore[no-untyped-def]
-    """What C++ does, bit by bit: multiplies by one over the number of ranks, and sums."""
-    gradients = bucket.buffer().mul_(1.0 / group.size())
-    return dist.all_reduce(gradients, group=group, async_op=True).get_future().then(lambda future: future.value()[0])
+def averaging(timer: CollectiveTimer) -> Any:
+    """A communication hook that does what C++ does, bit by bit: multiplies by one over the number of ranks, sums."""
+
+    # Without annotations, as in ``collectives``.
+    def average(group, bucket):  # type: ignore[no-untyped-def]
+        return timer.all_reduce_bucket(group, bucket.buffer().mul_(1.0 / group.size()))
+
+    return average

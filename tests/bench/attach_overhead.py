@@ -1,15 +1,15 @@
-"""What attaching costs a training that knows nothing of it: an attached run and a bare one of the same script, at the
-same time.
+"""What attaching costs a training that knows nothing of it.
 
-    python -m tests.bench.attach_overhead [--size small] [--size large] [--rounds 10] [--seconds 20]
+    python -m tests.bench.attach_overhead [--size small] [--size large] [--rounds 100] [--steps 8]
 
-Two gloo ranks each, under torchrun. On a shared machine two runs after each other differ by ten percent without any
-reason of their own; what else the machine does hits two that run at once alike. So each pair trains at once, the one
-started first turning from round to round, and the steps and CPU times that the script itself recorded are compared over
-the time in which both were training. Pairs: bare against bare, the noise; recorded without profiler windows; and
-recorded with windows of three steps, one in every ``EVERY`` steps. Prints medians over the rounds of the ratios to the
-bare run with 95 % bootstrap intervals: of the mean step, and of CPU time a step. Four ranks share the cores, so a step
-takes longer than alone, and waiting that CPU work would fill does not show. Goals: 1.005 without windows, 1.02 with.
+Two gloo ranks under torchrun, one loader worker each, train in blocks: bare; bare again, the noise; recorded without
+profiler windows; and recorded with one window of three steps. The order turns from round to round. The blocks lie in
+one process, since on a shared machine two processes after each other differ by ten percent without any reason of their
+own, and they are short, since it changes its speed from second to second; the hooks are those of ``diag run``, and a
+block that is not recorded has none of them. Prints medians over the
+rounds of the ratios to the bare block, of the mean step and of CPU time a step, with 95 % bootstrap intervals; what a
+window costs; and the ratio averaged over a schedule with a window in every ``EVERY`` steps. Goals: 1.005 without
+windows, 1.02 with.
 """
 
 from __future__ import annotations
@@ -21,108 +21,66 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, median
 
 from tests.bench._paired import paired_ratio
-from tests.bench._plain_training import SHAPES
+from tests.bench._plain_training import AGAIN, ALWAYS, BARE, SHAPES, WINDOW
 
 SCRIPT = Path(__file__).with_name("_plain_training.py")
-EVERY = 200  # steps from window to window
-BARE, ALWAYS, WINDOWS = "bare", "attached, no windows", "attached, windows"
-OPTIONS: dict[str, tuple[str, ...] | None] = {
-    BARE: None,
-    ALWAYS: ("--no-trace",),
-    WINDOWS: ("--trace-skip", "20", "--trace-active", "3", "--trace-every", str(EVERY)),
-}
+EVERY = (200, 1000)  # steps from window to window
+RANKS = 2
 
 
-@dataclass(frozen=True)
-class Rank:
-    """``at_s``: when each step ended, on the system's clock; ``cpu_s``: the process's CPU time then."""
-
-    at_s: list[float]
-    cpu_s: list[float]
-
-
-def command(mode: str, size: str, seconds: float, folder: Path) -> list[str]:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    script = [*torchrun, str(SCRIPT), "--size", size, "--seconds", str(seconds), "--times", str(folder)]
-    options = OPTIONS[mode]
-    if options is None:
-        return script
-    diag = [sys.executable, "-m", "diag", "run", "--auto-traces", "0", *options, "--out", str(folder / "run"), "--"]
-    return [*diag, *script]
-
-
-def at_once(modes: tuple[str, str], size: str, seconds: float) -> tuple[list[Rank], list[Rank]]:
-    """The ranks of two runs that train at the same time."""
+def trained(size: str, rounds: int, steps: int) -> dict[str, list[tuple[float, float]]]:
+    """Of each mode, round by round, the ranks' mean of seconds and of CPU seconds a step."""
     with tempfile.TemporaryDirectory() as folder:
-        folders = [Path(folder, str(number)) for number in range(len(modes))]
-        started = []
-        for mode, own in zip(modes, folders, strict=True):
-            own.mkdir()
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            pipe = subprocess.PIPE
-            asked = command(mode, size, seconds, own)
-            started.append(subprocess.Popen(asked, env=environment, stdout=pipe, stderr=pipe, text=True))
-        found = []
-        for mode, own, process in zip(modes, folders, started, strict=True):
-            _, errors = process.communicate()
-            if process.returncode:
-                sys.exit(f"{mode}: exit code {process.returncode}\n{errors[-2000:]}")
-            if OPTIONS[mode] is not None and not (own / "run" / "ranks" / "00000" / "steps.jsonl").exists():
-                sys.exit(f"{mode}: nothing was recorded\n{errors[-2000:]}")
-            found.append([Rank(**json.loads(path.read_text())) for path in sorted(own.glob("*.json"))])
-    return found[0], found[1]
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
+        asked = ["--size", size, "--rounds", str(rounds), "--steps", str(steps), "--out", folder]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        ended = subprocess.run([*torchrun, str(SCRIPT), *asked], env=environment, capture_output=True, text=True)
+        if ended.returncode:
+            sys.exit(f"exit code {ended.returncode}\n{ended.stderr[-2000:]}")
+        ranks = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(RANKS)]
+    found = {}
+    for mode in ranks[0]:
+        rows = zip(*(rank[mode] for rank in ranks), strict=True)
+        found[mode] = [(mean(wall for wall, _ in row), mean(cpu for _, cpu in row)) for row in rows]
+    return found
 
 
-def common(runs: tuple[list[Rank], list[Rank]]) -> tuple[float, float]:
-    """From when to when both train."""
-    ranks = [*runs[0], *runs[1]]
-    return max(rank.at_s[0] for rank in ranks), min(rank.at_s[-1] for rank in ranks)
+def averaged(always: Sequence[float], window: Sequence[float], steps: int, every: int) -> list[float]:
+    """A step of a schedule with a window in ``every`` steps, where blocks of ``steps`` have one."""
+    return [on + (one - on) * steps / every for on, one in zip(always, window, strict=True)]
 
 
-def costs(ranks: list[Rank], begin: float, end: float) -> tuple[float, float]:
-    """Seconds of a mean step, and of CPU time a step and rank, of the steps that lie within; ranks step together."""
-    steps, cpu = [], []
-    for rank in ranks:
-        within = [place for place, at in enumerate(rank.at_s) if begin <= at <= end]
-        first, last = within[0], within[-1]
-        steps.append((rank.at_s[last] - rank.at_s[first]) / (last - first))
-        cpu.append((rank.cpu_s[last] - rank.cpu_s[first]) / (last - first))
-    return mean(steps), mean(cpu)
-
-
-def measure(size: str, rounds: int, seconds: float) -> None:
-    found: dict[str, list[tuple[tuple[float, float], tuple[float, float]]]] = {BARE: [], ALWAYS: [], WINDOWS: []}
+def measure(size: str, rounds: int, steps: int) -> None:
     begin = time.monotonic()
-    for turn in range(rounds):
-        for mode in found:
-            if turn % 2:
-                bare, other = at_once((BARE, mode), size, seconds)
-            else:
-                other, bare = at_once((mode, BARE), size, seconds)
-            both = common((other, bare))
-            found[mode].append((costs(other, *both), costs(bare, *both)))
+    found = trained(size, rounds, steps)
     took = time.monotonic() - begin
-    alone = median(bare[0] for pairs in found.values() for _, bare in pairs)
-    print(f"{size}: {1000 * alone:.1f} ms a step beside another training, {rounds} rounds, {took:.0f} s", flush=True)
-    for mode, pairs in found.items():
-        for what, place in (("mean step", 0), ("CPU time", 1)):
-            ratio = paired_ratio([other[place] for other, _ in pairs], [bare[place] for _, bare in pairs])
-            print(f"  {mode} / bare, {what}: {ratio}", flush=True)
+    walls, cpus = ({mode: [row[place] for row in rows] for mode, rows in found.items()} for place in (0, 1))
+    print(f"{size}: {1000 * mean(walls[BARE]):.1f} ms a step, {rounds} rounds of blocks of {steps}, {took:.0f} s")
+    for what, own in (("mean step", walls), ("CPU time", cpus)):
+        for mode in (AGAIN, ALWAYS):
+            print(f"  {mode} / bare, {what}: {paired_ratio(own[mode], own[BARE])}")
+        for every in EVERY:
+            scheduled = averaged(own[ALWAYS], own[WINDOW], steps, every)
+            print(f"  a window in {every} steps / bare, {what}: {paired_ratio(scheduled, own[BARE])}")
+    for what, own in (("time", walls), ("CPU time", cpus)):
+        always = median(1000 * (on - off) for on, off in zip(own[ALWAYS], own[BARE], strict=True))
+        window = median(1000 * steps * (one - on) for one, on in zip(own[WINDOW], own[ALWAYS], strict=True))
+        print(f"  {what}: {always:.2f} ms a step, {window:.0f} ms a window of three steps", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", action="append", choices=SHAPES)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=20, help="that each run trains")
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=8, help="that a block measures")
     given = parser.parse_args()
     for size in given.size or SHAPES:
-        measure(size, given.rounds, given.seconds)
+        measure(size, given.rounds, given.steps)
 
 
 if __name__ == "__main__":

@@ -69,6 +69,6 @@ def test_a_forked_child_has_its_own() -> None:
 
 
 def test_a_system_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_queue, "_opened", lambda: None)
+    monkeypatch.setattr(run_queue.threading, "get_native_id", lambda: -1)  # no such file
     queue = RunQueue()
     assert (queue.read(), queue.read()) == (None, None)
