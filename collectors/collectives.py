@@ -248,11 +248,7 @@ class CollectiveTimer:
         every further function gloo's thread would have to wait for the interpreter's lock."""
         # The hook stays with its module when the recording is over.
         call = self._begin("all_reduce", gradients, group) if self._patches else None
-        self.enter()
-        try:
-            future = dist.all_reduce(gradients, group=group, async_op=True).get_future()
-        finally:
-            self.leave()
+        future = group.allreduce([gradients]).get_future()  # as C++ calls it, without the checks of all_reduce
 
         def ended(future: Any) -> torch.Tensor:
             if call is not None and not call.device:
