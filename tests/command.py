@@ -1,18 +1,24 @@
-"""Calls the installed ``diag`` as a user does."""
+"""Calls ``diag`` as a user does, but for what Python and its libraries take to start.
+
+Where that is what is tested, and where a signal is sent or an output read meanwhile, tests start ``python -m diag``.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from tests.forked import run_forked
+
 
 def diag(*arguments: str | Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    """Runs ``diag`` with the arguments; output as text, exit code not checked."""
-    command = [sys.executable, "-m", "diag", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
+    """Runs ``diag`` with the arguments in a process of its own; output as text, exit code not checked."""
+    command = ["-m", "diag", *map(str, arguments)]
+    ended = run_forked(command, [os.environ], timeout)
+    return subprocess.CompletedProcess(command, ended.exit_code, ended.stdout, ended.stderr)
 
 
 def analyze_json(*paths: Path, expect: int = 0) -> dict[str, Any]:

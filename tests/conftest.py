@@ -6,6 +6,10 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("diag", deadline=None)  # what an example takes is a matter of what else the machine does
+settings.load_profile("diag")
 
 # Folders of tests that start trainings or browsers. Begun first, they leave short files for the end, so that no worker
 # is left alone with a long one.

@@ -22,8 +22,8 @@ from diag.collectors.records import BACKWARD, DATA, FORWARD, OPTIMIZER
 from diag.collectors.session import Collector
 from diag.collectors.settings import CollectorSettings
 from diag.model import Bottleneck
+from tests.forked import fork_server
 from tests.ports import free_port
-from tests.trainer.forked import fork_server
 
 STEPS, BATCHES, WIDTH = 10, 4, 32
 FORWARD_S, DELAY_S = 0.008, 0.060

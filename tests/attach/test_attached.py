@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from diag.collectors.records import CHECKPOINT, EVALUATION
 from tests.attach.trainings import phases_of, steps_of
 from tests.command import analyze_json, diag
 from tests.ports import free_port
+from tests.trainer.launching import launch
 
 TRAIN = Path(__file__).with_name("train.py")
 
@@ -82,16 +84,22 @@ def test_straggler_among_micro_batches_evaluations_and_checkpoints(
 
 def test_ddp_computes_the_same_to_the_last_bit(tmp_path: Path) -> None:
     """Three ranks: a third is no power of two, so that dividing and multiplying round differently."""
-    losses = []
-    for collect in ("--collect", "--no-collect"):
-        command = ["--nproc", "3", "--no-trace", collect, "--out", tmp_path / collect, TRAIN, "--steps", "6"]
-        done = diag("run", *command)
-        assert done.returncode == 0, done.stderr
-        losses.append(sorted(line for line in done.stdout.splitlines() if "loss" in line))
+    bare = launch([str(TRAIN), "--steps", "6"], ranks=3)
+    done = diag("run", "--nproc", "3", "--no-trace", "--out", tmp_path, TRAIN, "--steps", "6")
+    assert (bare.returncode, done.returncode) == (0, 0), done.stderr
+    losses = [sorted(re.findall(r"loss \S+", ran.stdout)) for ran in (bare, done)]
     assert losses[0] == losses[1]
     assert len(losses[0]) == 3
-    assert len(steps_of(tmp_path / "--collect", rank=2)) == 6
-    assert not RunLayout(tmp_path / "--no-collect").rank(0).steps.exists()
+    assert len(steps_of(tmp_path, rank=2)) == 6
+
+
+def test_without_collectors_nothing_is_recorded(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = ["--", sys.executable, TRAIN, "--strategy", "none", "--steps", "2"]
+    done = diag("run", "--no-collect", "--out", run, *command)
+    assert done.returncode == 0, done.stderr
+    assert "loss" in done.stdout
+    assert not RunLayout(run).ranks()
 
 
 @pytest.mark.multiproc

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from diag.collectors.layout import RunLayout
+from tests.trainer.launching import launch
 
 EVENTFUL = Path(__file__).with_name("eventful.py")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -32,7 +33,9 @@ def alone(steps: int) -> list[str]:
 
 @cache
 def _alone() -> list[str]:
-    return losses(plain("--steps", str(MOST_STEPS)).stdout)
+    done = launch([str(EVENTFUL), "--steps", str(MOST_STEPS)])
+    assert done.returncode == 0, done.stderr
+    return losses(done.stdout)
 
 
 def losses(output: str) -> list[str]:

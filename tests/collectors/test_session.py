@@ -28,8 +28,8 @@ from diag.collectors.settings import CollectorSettings
 from diag.ingest.kineto import read_trace
 from diag.ingest.lines import read_lines, read_record
 from diag.ingest.summaries import read_summaries
+from tests.forked import fork_server
 from tests.ports import free_port
-from tests.trainer.forked import fork_server
 
 STEPS = 6
 

@@ -19,8 +19,8 @@ from diag.collectors.session import Collector
 from diag.collectors.settings import CollectorSettings
 from diag.ingest.kineto import read_trace
 from diag.ingest.lines import read_lines
+from tests.forked import fork_server
 from tests.ports import free_port
-from tests.trainer.forked import fork_server
 
 STEPS, TRACED, BATCHES, WIDTH = 6, 4, 4, 64
 MESSAGE = 2 * WIDTH * 4  # bytes: two samples a micro-batch

@@ -7,31 +7,24 @@ Every input goes through the command line, in a process of its own: one that han
 from __future__ import annotations
 
 import json
+import os
 import re
-import resource
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.command import diag
+from tests.forked import Ended, run_forked
 from tests.hang.hostile_inputs import CANARY, FORGED, INNOCENT, INPUTS, among_healthy, text
 
-MEMORY = 6 << 30  # address space, of which libraries take 3 GB; an input that needs more has got its way
 OUTPUT = 2 << 20
 RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
-def limited(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """``diag`` with bounded memory; output as text."""
-
-    def bound() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-
-    command = [sys.executable, "-m", "diag", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, preexec_fn=bound)
+def limited(*arguments: str | Path) -> Ended:
+    """``diag`` with bounded memory."""
+    return run_forked(["-m", "tests.hang.limited", *map(str, arguments)], [os.environ], timeout=300)
 
 
 def made(name: str, tmp_path: Path) -> Path:
@@ -55,13 +48,13 @@ def test_json_of_a_hostile_folder(name: str, tmp_path: Path) -> None:
     """An answer, or an error that is one; nothing but JSON on standard output."""
     ended = limited("triage", made(name, tmp_path), "--json")
     assert "Traceback" not in ended.stderr, ended.stderr[-3000:]
-    assert ended.returncode in (0, 1, 4), (ended.returncode, ended.stderr[-3000:])
+    assert ended.exit_code in (0, 1, 4), (ended.exit_code, ended.stderr[-3000:])
     assert len(ended.stdout) < OUTPUT
     content = json.loads(ended.stdout)
     assert not RAW.search(ended.stdout.replace("\n", ""))
     assert not [found for found in strings(content) if RAW.search(found.replace("\n", "").replace("\t", ""))]
     assert not (tmp_path / CANARY).exists()
-    assert ("error" in content) == (ended.returncode == 1)
+    assert ("error" in content) == (ended.exit_code == 1)
     if name in INNOCENT and "error" not in content:
         assert content["verdict"]["fault_class"] in ("healthy", "undetermined"), content["verdict"]
         assert content["culprits"] == []

@@ -1,4 +1,5 @@
-"""Training that dies: the code is passed on, what was recorded opens, and nothing is lost but the step under way."""
+"""Training that dies: the code is passed on, the rank is named, what was recorded opens, and nothing is lost but the
+step under way."""
 
 from __future__ import annotations
 
@@ -18,22 +19,39 @@ from tests.command import analyze_json, diag
 
 
 @pytest.mark.parametrize(
-    ("fault", "code"),
+    ("rank", "how", "code", "fault_class"),
     [
-        ("die:rank=1,step=8,how=sigkill", 128 + 9),
-        ("die:rank=0,step=8,how=exit,code=7", 7),
-        ("die:rank=1,step=8,how=exception", 1),
+        (1, "sigkill", 128 + 9, "rank_killed_sigkill"),
+        (0, "exit,code=7", 7, "rank_killed_exception"),
+        (1, "exception", 1, "rank_killed_exception"),
     ],
 )
-def test_a_rank_that_dies(tmp_path: Path, fault: str, code: int) -> None:
-    ended = diag("run", "--steps", "12", "--trace-skip", "2", "--inject", fault, "--out", tmp_path / "run")
+def test_a_rank_that_dies(tmp_path: Path, rank: int, how: str, code: int, fault_class: str) -> None:
+    layout = RunLayout(tmp_path / "run")
+    fault = f"die:rank={rank},step=8,how={how}"
+    ended = diag("run", "--steps", "12", "--trace-skip", "2", "--inject", fault, "--out", layout.root)
     assert ended.returncode == code, ended.stderr
-    assert "Traceback (most recent call last):\n  File" not in ended.stderr or "exception" in fault
-    assert f"diag analyze {tmp_path / 'run'}" in ended.stderr
-    result = analyze_json(tmp_path / "run", expect=0)
+    assert "Traceback (most recent call last):\n  File" not in ended.stderr or how == "exception"
+    assert f"diag analyze {layout.root}" in ended.stderr
+    assert f"at fault: rank {rank}" in " ".join(ended.stderr.split())
+    found = json.loads(layout.hang.read_text())
+    assert found["verdict"]["fault_class"] == fault_class
+    assert [culprit["rank"] for culprit in found["culprits"]] == [rank]
+    result = analyze_json(layout.root, expect=0)
     assert result["run"]["exit_code"] == code
     assert [step["step"] for step in result["steps"]] == list(range(8))
-    assert json.loads(RunLayout(tmp_path / "run").manifest.read_text())["exit_code"] == code
+    manifest = json.loads(layout.manifest.read_text())
+    assert (manifest["exit_code"], manifest["hang"]) == (code, {})
+    if how == "exception":
+        each_stream_of_each_rank_is_kept(ended, layout)
+
+
+def each_stream_of_each_rank_is_kept(ended: subprocess.CompletedProcess[str], layout: RunLayout) -> None:
+    assert "[rank0] step 1" in ended.stdout
+    assert "injected: die" in ended.stderr, "the reason is on the terminal"
+    assert layout.rank(0).stdout.read_text().startswith("step 0")
+    assert "RuntimeError: injected: die" in layout.rank(1).log.read_text()
+    assert "injected: die" in json.loads(layout.rank(1).error.read_text())["message"]["message"]
 
 
 def test_everything_is_killed_while_it_writes(tmp_path: Path) -> None:

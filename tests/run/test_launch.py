@@ -1,4 +1,4 @@
-"""How ``diag run`` starts and ends: two nodes in one run directory, signals, logs."""
+"""How ``diag run`` starts and ends: two nodes in one run directory, signals."""
 
 from __future__ import annotations
 
@@ -85,18 +85,6 @@ def test_sigterm_ends_the_ranks_and_is_passed_on(tmp_path: Path) -> None:
         pid = json.loads(identity.read_text())["pid"]
         assert not Path(f"/proc/{pid}").exists() or os.waitpid(pid, os.WNOHANG)
     assert len(analyze_json(run)["steps"]) >= 5
-
-
-def test_each_stream_of_each_rank_is_kept(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    ended = diag("run", "--steps", "4", "--inject", "die:rank=1,step=2,how=exception", "--out", run)
-    assert ended.returncode == 1
-    assert "[rank0] step 1" in ended.stdout
-    assert "injected: die" in ended.stderr, "the reason is on the terminal"
-    layout = RunLayout(run)
-    assert layout.rank(0).stdout.read_text().startswith("step 0")
-    assert "RuntimeError: injected: die" in layout.rank(1).log.read_text()
-    assert "injected: die" in json.loads(layout.rank(1).error.read_text())["message"]["message"]
 
 
 def test_several_nodes_need_a_name_for_the_job(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from diag.collectors.trainer.model import build
 from diag.collectors.trainer.options import PRESETS, TrainerOptions
 from diag.collectors.trainer.strategies import create
+from tests.forked import fork_server
 from tests.ports import free_port
 
 SHAPE = replace(PRESETS["tiny"], deferred=True)
@@ -43,4 +44,5 @@ def train_a_step(rank: int, port: int) -> None:
 
 
 def test_a_deferred_model_is_initialised_shard_by_shard() -> None:
-    mp.spawn(train_a_step, args=(free_port(),), nprocs=2)
+    fork_server()
+    mp.start_processes(train_a_step, (free_port(),), nprocs=2, start_method="forkserver")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
 
 from diag.hang.flight import clues_of, read_dumps
+from tests.forked import run_forked
 from tests.hang.flight.boards import culprits
 
 _SHARED = Path(__file__).parents[4] / "shared" / "flight_recorder"
@@ -32,7 +32,7 @@ import datetime, os, sys, time
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace, _dump_fr_trace_json
-rank, folder = int(sys.argv[1]), sys.argv[2]
+rank, folder = int(os.environ["RANK"]), sys.argv[1]
 dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2,
                         timeout=datetime.timedelta(seconds=3))
 held = torch.ones(8)
@@ -61,8 +61,10 @@ def test_gloo_dumps_of_this_torch(tmp_path: Path) -> None:
     """Rank 1 sleeps; rank 0 times out in the all_reduce that it never called."""
     (tmp_path / "dumps").mkdir()
     (tmp_path / "dumps_json").mkdir()
-    processes = [subprocess.Popen([sys.executable, "-c", _SCRIPT, str(rank), str(tmp_path)]) for rank in range(2)]
-    assert [process.wait(120) for process in processes] == [0, 0]
+    script = tmp_path / "script.py"
+    script.write_text(_SCRIPT)
+    ended = run_forked([str(script), str(tmp_path)], [os.environ | {"RANK": rank} for rank in ("0", "1")], timeout=120)
+    assert ended.exit_codes == (0, 0), ended.stderr
     for folder in ("dumps", "dumps_json"):
         found = clues_of(read_dumps([tmp_path / folder]))
         assert culprits(found) == [1]

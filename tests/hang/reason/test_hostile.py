@@ -42,7 +42,7 @@ def test_any_mixture_of_lines_has_an_answer(seed: int) -> None:
 
 
 def test_numbers_of_thousands_of_digits_are_no_numbers() -> None:
-    digits = "9" * 6000
+    digits = "9" * 4400  # from 4301 on Python refuses them
     job = Job()
     for line, old in zip(all_lines(), cycle(("1", "3", "100"))):  # each of them takes as long as a thousand lines
         job.say(line.text.replace(old, digits, 1), 0, source=line.source, level=line.level, path="a")
