@@ -40,11 +40,10 @@ ifdef ARGS
 else
 	@# Every process of a training imports diag: compiled once, where PYTHONDONTWRITEBYTECODE keeps Python from doing so.
 	@$(BIN)/python -m compileall -q diag collectors app
-	@# One worker more than cores: many tests wait for a training. Those that judge its times run by themselves, after it;
-	@# only their files are read again.
+	@# One worker more than cores: many tests wait for a training. Those that judge its times run by themselves, after it.
 	@failed=0; \
 	$(BIN)/python -m pytest -m 'not multiproc' --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile --no-loadscope-reorder || failed=1; \
-	$(BIN)/python -m pytest -m multiproc $$(grep -rl --include='test_*.py' 'mark[.]multiproc' tests | sort) || failed=1; \
+	$(BIN)/python -m pytest -m multiproc || failed=1; \
 	exit $$failed
 endif
 

@@ -140,13 +140,13 @@ class CollectiveTimer:
 
         return timed
 
-    def _begin(self, op: str, payload: Any, group: Any) -> Call | None:
+    def _begin(self, op: str, payload: Any, group: Any, marked: bool = True) -> Call | None:
         """None for what is not of the training's steps, and for arguments that we do not understand: the library shall
         judge them."""
         if getattr(group, "group_desc", "") == APART:
             return None
         try:
-            return self.begin(op, self.group_name(group), *describe(payload), marked=True)
+            return self.begin(op, self.group_name(group), *describe(payload), marked=marked)
         except (TypeError, ValueError, AttributeError, RuntimeError):
             return None
 
@@ -247,7 +247,7 @@ class CollectiveTimer:
         """The future of the sum over the group, for a communication hook. What tells its end is what DDP waits for: of
         every further function gloo's thread would have to wait for the interpreter's lock."""
         # The hook stays with its module when the recording is over.
-        call = self._begin("all_reduce", gradients, group) if self._patches else None
+        call = self._begin("all_reduce", gradients, group, marked=False) if self._patches else None
         future = group.allreduce([gradients]).get_future()  # as C++ calls it, without the checks of all_reduce
 
         def ended(future: Any) -> torch.Tensor:
@@ -256,8 +256,6 @@ class CollectiveTimer:
             summed: torch.Tensor = future.value()[0]
             return summed
 
-        if call is not None:
-            call.marks = None
         return future.then(ended)
 
     def end_backward(self, end_ns: int) -> None:

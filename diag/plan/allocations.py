@@ -106,10 +106,10 @@ def peak_of(changes: Sequence[Change], calls: Sequence[Span], gathers: Sequence[
         alive[change.address] = number
     lost |= {number: number + 1 for number in alive.values() if in_collective(number)}
     next_freed: dict[int, int] = {}  # bytes: when the next buffer of an all-gather is given back
-    for number in range(len(changes) - 1, -1, -1):
-        if changes[number].bytes <= 0 or in_collective(number) or not gathering(number):
-            continue
+    for number in reversed(range(len(changes))):
         size = changes[number].bytes
+        if size <= 0 or not gathering(number) or in_collective(number):
+            continue
         if number in freed:
             next_freed[size] = freed[number]
         elif size in next_freed:

@@ -94,7 +94,7 @@ def large() -> tuple[Tables, Result]:
     return tables, analyze(tables)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
 @given(capacity=st.integers(1, 200), used=st.floats(0, 1))
 def test_no_advice_ever_exceeds_the_memory(large: tuple[Tables, Result], capacity: int, used: float) -> None:
     """Whatever the devices have, and however full they are: units of 4 GB, gathered and reduced more than once."""

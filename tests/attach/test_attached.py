@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,26 +17,16 @@ from diag.collectors.attach.environment import SITE
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import read_fields
 from diag.collectors.records import CHECKPOINT, EVALUATION
-from tests.attach.trainings import phases_of, steps_of
+from tests.attach.trainings import TRAIN, is_slow_loader, is_straggler, phases_of, steps_of, trained
 from tests.command import analyze_json, diag
 from tests.ports import free_port
 from tests.trainer.launching import launch
 
-TRAIN = Path(__file__).with_name("train.py")
-
-
-def trained(run: Path, nproc: int, *options: str) -> dict[str, Any]:
-    """What ``diag analyze`` says of the training under ``diag run``."""
-    done = diag("run", "--nproc", str(nproc), "--out", run, TRAIN, *options)
-    assert done.returncode == 0, done.stderr
-    assert "training" in done.stdout  # the script's own output
-    return analyze_json(run)
-
 
 @pytest.mark.multiproc
 def test_slow_loader_under_ddp(tmp_path: Path) -> None:
-    result = trained(tmp_path / "run", 2, "--slow-loader", "0.05")
-    assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("data", "slow-data-all-ranks")
+    result = trained(tmp_path / "run", "--slow-loader", "0.05")
+    is_slow_loader(result)
     assert (result["run"]["strategy"], result["run"]["backend"], result["run"]["world_size"]) == ("ddp", "gloo", 2)
     assert len(result["steps"]) == 24
     steps = steps_of(tmp_path / "run")
@@ -55,8 +44,8 @@ def test_slow_loader_under_ddp(tmp_path: Path) -> None:
 def test_one_rank_shows_that_the_loaders_of_all_are_too_slow(tmp_path: Path) -> None:
     """The loaders are equally slow, but rank 1's was late once: rank 0's workers got a head start that they keep."""
     options = ["--slow-loader", "0.2", "--workers", "2", "--stall-rank", "1"]
-    result = trained(tmp_path / "run", 2, *options)
-    assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("data", "slow-data-all-ranks")
+    result = trained(tmp_path / "run", *options)
+    is_slow_loader(result)
     assert result["verdict"]["culprit"] is None
     assert "Rank 1 shows the waiting" in result["verdict"]["headline"]
     ready = [[step["queue"] for step in steps_of(tmp_path / "run", rank)[8:20]] for rank in range(2)]
@@ -70,9 +59,8 @@ def test_straggler_among_micro_batches_evaluations_and_checkpoints(
 ) -> None:
     monkeypatch.setenv("SAVE_TO", str(tmp_path / "model.pt"))
     options = ["--slow-rank", "1", "--accumulate", "2", "--evaluate-every", "7", "--save-every", "5"]
-    result = trained(tmp_path / "run", 2, *options)
-    assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("compute", "compute-straggler")
-    assert result["verdict"]["culprit"]["ranks"] == [1]
+    result = trained(tmp_path / "run", *options)
+    is_straggler(result)
     steps = steps_of(tmp_path / "run")
     assert len(steps) == 24
     assert {step["micro_batches"] for step in steps} == {2}
@@ -104,16 +92,15 @@ def test_without_collectors_nothing_is_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.multiproc
 def test_straggler_under_fsdp2(tmp_path: Path) -> None:
-    result = trained(tmp_path / "run", 2, "--strategy", "fsdp2", "--slow-rank", "1", "--slow-seconds", "0.15")
-    assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("compute", "compute-straggler")
-    assert result["verdict"]["culprit"]["ranks"] == [1]
+    result = trained(tmp_path / "run", "--strategy", "fsdp2", "--slow-rank", "1", "--slow-seconds", "0.15")
+    is_straggler(result)
     assert result["run"]["strategy"] == "fsdp2"
 
 
 @pytest.mark.multiproc
 def test_slow_loader_of_compiled_ddp(tmp_path: Path) -> None:
-    result = trained(tmp_path / "run", 2, "--compile", "--slow-loader", "0.05")
-    assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("data", "slow-data-all-ranks")
+    result = trained(tmp_path / "run", "--compile", "--slow-loader", "0.05")
+    is_slow_loader(result)
     assert result["run"]["strategy"] == "ddp"
 
 
@@ -127,7 +114,7 @@ def test_command_without_process_group_and_with_children(tmp_path: Path) -> None
     assert done.stdout.splitlines()[0] == "training"
     assert done.stdout.count("loss") == 1  # and nothing of ours
     result = analyze_json(run)
-    assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("data", "slow-data-all-ranks")
+    is_slow_loader(result)
     assert result["run"]["ranks"] == [0]
     assert len(result["steps"]) == 24
 

@@ -16,7 +16,7 @@ import pytest
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import read_fields
 from diag.collectors.records import CHECKPOINT, EVALUATION
-from tests.attach.trainings import phases_of, steps_of
+from tests.attach.trainings import is_slow_loader, is_straggler, phases_of, steps_of
 from tests.command import analyze_json, diag
 from tests.ports import free_port
 
@@ -46,15 +46,6 @@ def told_by(run: Path, *command: str) -> dict[str, Any]:
 
 def module(name: str, *arguments: str) -> list[str]:
     return ["--", sys.executable, "-m", name, *arguments]
-
-
-def is_slow_loader(result: dict[str, Any]) -> None:
-    assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("data", "slow-data-all-ranks")
-
-
-def is_straggler(result: dict[str, Any]) -> None:
-    assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("compute", "compute-straggler")
-    assert result["verdict"]["culprit"]["ranks"] == [1]
 
 
 def test_slow_loader_under_fsdp2_of_transformers(tmp_path: Path) -> None:

@@ -12,11 +12,33 @@ from pathlib import Path
 from typing import Any
 
 from diag.collectors.layout import RunLayout
+from tests.command import analyze_json, diag
 from tests.trainer.launching import launch
 
-EVENTFUL = Path(__file__).with_name("eventful.py")
+TRAIN, EVENTFUL = (Path(__file__).with_name(name) for name in ("train.py", "eventful.py"))
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 MOST_STEPS = 300
+
+
+def trained(
+    run: Path, *options: str, script: Path = TRAIN, recording: tuple[str, ...] = (), exit_code: int = 0
+) -> dict[str, Any]:
+    """What ``diag analyze`` says of a script on two ranks under ``diag run``, with options for both."""
+    done = diag("run", "--nproc", "2", *recording, "--out", run, script, *options)
+    assert done.returncode == exit_code, done.stderr
+    assert "training" in done.stdout  # the script's own output
+    return analyze_json(run)
+
+
+def is_slow_loader(result: dict[str, Any]) -> None:
+    """Of all ranks."""
+    assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("data", "slow-data-all-ranks")
+
+
+def is_straggler(result: dict[str, Any]) -> None:
+    """Rank 1, which computes longer."""
+    assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("compute", "compute-straggler")
+    assert result["verdict"]["culprit"]["ranks"] == [1]
 
 
 def plain(*options: str) -> subprocess.CompletedProcess[str]:
