@@ -53,7 +53,10 @@ class Background:
         asked: Path | None = None,
         answer: Callable[[], object] | None = None,
         traces: TraceRequests | None = None,
+        write: Callable[[], object] = lambda: None,
     ) -> None:
+        """``write``: what the training's thread, if it stands still, has not written."""
+        self._write = write
         self._traces = traces
         self._asked = asked
         self._asked_ns = 0  # when the request that was answered last was written
@@ -100,6 +103,7 @@ class Background:
             self._look_for_requests()
             if self._traces is not None:
                 self._traces.look()
+            self._write()
             self.beat()
             if self._nvml is not None:
                 self._device_file.write(self._nvml.sample())

@@ -33,6 +33,7 @@ class Call:
     wait_start_ns: int | None = None
     wait_end_ns: int | None = None
     marks: tuple[Mark, Mark] | None = None
+    whole: bool = True
     ends_when_waited: bool = False  # its backend tells nobody when it is done: the end of the wait is the first sign
 
     def row(self) -> CollectiveRow:
@@ -46,6 +47,7 @@ class Call:
             self.end_ns,
             self.wait_start_ns,
             self.wait_end_ns,
+            self.whole,
         )
 
     @property

@@ -4,7 +4,7 @@ The functions of ``torch.distributed`` are replaced by timed ones while the coll
 too. A row says when this rank called the collective, when its result was there, and how long a thread of the training
 stood still for it. Sends and receives are in ``point_to_point``, the functional collectives of DTensor in
 ``functional``. Not seen here: what C++ calls by itself. DDP's reducer does; ``watch_ddp`` registers a communication
-hook that does what the reducer would do, in Python.
+hook that does what the reducer would do, in Python, and ``attach.ddp`` tells ``reduced`` what the reducer says.
 """
 
 from __future__ import annotations
@@ -140,13 +140,13 @@ class CollectiveTimer:
 
         return timed
 
-    def _begin(self, op: str, payload: Any, group: Any, marked: bool = True) -> Call | None:
+    def _begin(self, op: str, payload: Any, group: Any) -> Call | None:
         """None for what is not of the training's steps, and for arguments that we do not understand: the library shall
         judge them."""
         if getattr(group, "group_desc", "") == APART:
             return None
         try:
-            return self.begin(op, self.group_name(group), *describe(payload), marked=marked)
+            return self.begin(op, self.group_name(group), *describe(payload), marked=True)
         except (TypeError, ValueError, AttributeError, RuntimeError):
             return None
 
@@ -243,20 +243,15 @@ class CollectiveTimer:
 
         return timed_bucket
 
-    def all_reduce_bucket(self, group: Any, gradients: torch.Tensor) -> Any:
-        """The future of the sum over the group, for a communication hook. What tells its end is what DDP waits for: of
-        every further function gloo's thread would have to wait for the interpreter's lock."""
-        # The hook stays with its module when the recording is over.
-        call = self._begin("all_reduce", gradients, group, marked=False) if self._patches else None
-        future = group.allreduce([gradients]).get_future()  # as C++ calls it, without the checks of all_reduce
-
-        def ended(future: Any) -> torch.Tensor:
-            if call is not None and not call.device:
-                self._on_done(call, future)
-            summed: torch.Tensor = future.value()[0]
-            return summed
-
-        return future.then(ended)
+    def reduced(self, group: str, size: int, dtype: str, on_device: bool, start_ns: int, end_ns: int) -> None:
+        """Gradients that C++ has reduced, bucket by bucket: from the launch of the last one to the end of backward,
+        which waited for all of them."""
+        call = self.begin("all_reduce", group, size, dtype, on_device)
+        call.start_ns, call.whole = start_ns, False
+        if not on_device:
+            call.wait_start_ns, call.wait_end_ns = start_ns, end_ns
+            call.end_ns = end_ns
+            self.finished(call)
 
     def end_backward(self, end_ns: int) -> None:
         """The reducer waits for all buckets once the last is launched: from there to the end of backward it waited."""

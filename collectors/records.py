@@ -78,6 +78,9 @@ class CollectiveRow(NamedTuple):
     A send ends when it is handed over, or when the wait for it does where somebody stood still for it. A receive, and
     a functional collective, end when the wait for them does, which is later than they were done where nobody had to
     stand still.
+
+    Not ``whole``: several in C++, of which ``bytes`` is the sum, but the rest only from the start of the last one. What
+    they took is not known.
     """
 
     group: str
@@ -89,6 +92,7 @@ class CollectiveRow(NamedTuple):
     end_ns: int | None
     wait_start_ns: int | None
     wait_end_ns: int | None
+    whole: bool = True
 
 
 @dataclass(slots=True)

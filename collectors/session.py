@@ -47,14 +47,13 @@ from .records import (
     STEP_RANGE,
     WINDOW_ACTIVE,
     CheckpointRecord,
-    CollectiveLine,
-    CollectiveRow,
     Heartbeat,
     PhaseRow,
     StepRecord,
 )
 from .run_queue import RunQueue
 from .settings import CollectorSettings, run_dir_from, settings_from
+from .step_lines import StepLines, Taken
 from .summary import StepSummary
 from .window import TraceWindows
 
@@ -98,16 +97,9 @@ class Collector(AbstractContextManager["Collector"]):
                 self._layout.summary,
             )
         )
-        (
-            self._steps_file,
-            self._device_steps_file,
-            self._collectives_file,
-            self._device_file,
-            self._saved_file,
-            summary_file,
-        ) = self._files
+        steps, self._device_steps_file, collectives, self._device_file, self._saved_file, summary = self._files
         self._identity = identify(self._device)
-        self._summary = StepSummary(summary_file, self._identity, settings.summary_steps)
+        self._lines = StepLines(steps, collectives, StepSummary(summary, self._identity, settings.summary_steps))
         on_device = self._device.type == "cuda"
         self._clock = DeviceClock(_cuda_event) if on_device else None
         self._timer = timer or CollectiveTimer(settings.max_collectives_per_step)
@@ -128,6 +120,7 @@ class Collector(AbstractContextManager["Collector"]):
             self._run.asked,
             self._dump,
             TraceRequests(self._run.trace_asked, rank, self._windows.ask),
+            lambda: self._guarded(self._lines.write),
         )
         self._stacks = Stacks()
         self._standstill: tuple[object, ...] = ()  # what the last heartbeat said
@@ -181,8 +174,7 @@ class Collector(AbstractContextManager["Collector"]):
             self._failed_in, self._phase = self._phase, f"{FAILED}{kind.__name__}"
             self._phase_since_ns = time.monotonic_ns()
             self._dump()
-        rows = self._write_collectives(everything=True)
-        self._guarded(lambda: self._summary.close(rows))
+        self._guarded(lambda: self._lines.close(self._taken(everything=True)))
         self._write_device_steps()
         self._background.stop()
         # What was asked for in a doubt that passed is no evidence of anything.
@@ -259,6 +251,7 @@ class Collector(AbstractContextManager["Collector"]):
         if self._on_gc in gc.callbacks:
             gc.callbacks.remove(self._on_gc)
         self._complaints.messages.append(f"nothing more is recorded: {why}")
+        self._write_the_rest()
 
     def checkpoint(self, record: CheckpointRecord) -> None:
         """What a checkpoint cost, when it has ended; called by the training's thread."""
@@ -274,6 +267,7 @@ class Collector(AbstractContextManager["Collector"]):
             self._broken = True
             self._timer.uninstall()
             self._complaints.add("nothing more is recorded", repr(error))
+            self._write_the_rest()
 
     def _begin_step(self, record: StepRecord) -> None:
         step = record.step
@@ -296,8 +290,7 @@ class Collector(AbstractContextManager["Collector"]):
         if self._clock is not None:
             self._clock.end_step(self._timer.take_marks(record.step))
             self._write_device_steps()
-        self._steps_file.write(record)
-        self._summary.add(record, self._write_collectives())
+        self._lines.add(record, self._taken())
         self._index += 1
         self._phase, self._phase_since_ns = "between steps", record.end_ns
         self._ranges = False
@@ -319,16 +312,14 @@ class Collector(AbstractContextManager["Collector"]):
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def _write_collectives(self, everything: bool = False) -> list[CollectiveRow]:
-        """Returns what was written."""
-        dropped = self._timer.take_dropped()
-        written: list[CollectiveRow] = []
-        for step, calls in self._timer.take(self._step, everything):
-            line = CollectiveLine(step, [call.row() for call in calls], self._timer.take_groups(), dropped)
-            self._collectives_file.write(line)
-            written += line.rows
-            dropped = 0
-        return written
+    def _write_the_rest(self) -> None:
+        """Of a recording that has broken: the steps before."""
+        with contextlib.suppress(Exception):
+            self._lines.write()
+
+    def _taken(self, everything: bool = False) -> Taken:
+        timer = self._timer
+        return Taken(list(timer.take(self._step, everything)), timer.take_groups(), timer.take_dropped())
 
     def _write_device_steps(self) -> None:
         if self._clock is not None:

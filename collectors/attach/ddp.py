@@ -1,115 +1,114 @@
-"""DistributedDataParallel's gradient buckets, which C++ reduces unless a communication hook does.
+"""DistributedDataParallel's gradients, which C++ reduces while nobody in Python looks.
 
-Before the first backward a module without a hook is given one that does the same as C++, in Python, where it is timed.
-A hook of the training's own is timed as well, also one that it registers later: ours then calls it.
+The reducer stays as it is: with a communication hook of ours it would divide each bucket in a kernel of its own and
+make its views anew. It tells how long after the end of forward each gradient was ready, and backward returns when the
+last bucket is reduced. What lies between is what the rank stood still for, and the only part of the reduction that is
+seen: a row a backward, not one a bucket. A communication hook of the training's own is called through one of ours,
+which times what it calls.
 """
 
 from __future__ import annotations
 
 import functools
 import gc
+import time
 import weakref
 from dataclasses import dataclass
 from typing import Any
 
+from torch._C._distributed_c10d import Reducer
+from torch._compile import _disable_dynamo
 from torch.nn.parallel import DistributedDataParallel
 
+from ..calls import describe
 from ..collectives import CollectiveTimer
 from ..patches import Patches
 
 
-@dataclass
-class _Inner:
-    """What our hook calls."""
+@dataclass(slots=True)
+class _Reduced:
+    """What one reducer reduces, and what it last said of when gradients were ready."""
 
-    state: Any
-    hook: Any
+    module: weakref.ref[Any]
+    bytes: int
+    dtype: str
+    on_device: bool
+    ready: list[int]
+    group: str = ""  # asked for when it is needed: it may be gone, and the module not yet
+    hooked: bool = False  # a hook of the training's own reduces, and is timed
 
 
-class Buckets:
+class Reducers:
     """Knows the DDP modules of the process."""
 
     def __init__(self, timer: CollectiveTimer) -> None:
         self._timer = timer
-        self._inner: weakref.WeakKeyDictionary[Any, _Inner | None] = weakref.WeakKeyDictionary()
-        self._waiting: list[weakref.ref[Any]] = []
-        self._register: Any = DistributedDataParallel.register_comm_hook
+        self._reduced: dict[int, _Reduced] = {}  # by the reducer's id
+        self._prepared: dict[int, int] = {}  # those whose backward is to come, and since when
         self.seen = False  # whether there was a DDP module
         self.not_timed: list[str] = []
 
     def install(self, patches: Patches) -> None:
-        make, register = DistributedDataParallel.__init__, self._register
-        builtin = getattr(DistributedDataParallel, "_register_builtin_comm_hook", None)
+        make, register = DistributedDataParallel.__init__, DistributedDataParallel.register_comm_hook
+        prepare = Reducer.prepare_for_backward
 
         @functools.wraps(make)
         def init(module: Any, /, *args: Any, **kwargs: Any) -> None:
             make(module, *args, **kwargs)
-            self.seen = True
-            if module not in self._inner:
-                self._waiting.append(weakref.ref(module))
+            self._add(module)
 
         @functools.wraps(register)
         def register_comm_hook(module: Any, /, state: Any, hook: Any) -> None:
             module._check_comm_hook(hook)
-            inner = self._inner.get(module)
-            if inner is not None:
-                inner.state, inner.hook = state, hook
-            else:
-                self._put(module, _Inner(state, hook))
+            register(module, state, self._timer.timed_bucket(hook))
+            if id(module.reducer) in self._reduced:
+                self._reduced[id(module.reducer)].hooked = True
+
+        @_disable_dynamo  # as the forward that calls it
+        def prepare_for_backward(reducer: Any, /, *args: Any, **kwargs: Any) -> None:
+            self._prepared[id(reducer)] = time.monotonic_ns()  # it counts from here
+            prepare(reducer, *args, **kwargs)
 
         patches.replace(DistributedDataParallel, "__init__", init)
         patches.replace(DistributedDataParallel, "register_comm_hook", register_comm_hook)
-        if builtin is not None:
-
-            @functools.wraps(builtin)
-            def register_builtin(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-                self._inner[module] = None
-                self.not_timed.append("one of DDP's built-in communication hooks is used")
-                return builtin(module, *args, **kwargs)
-
-            patches.replace(DistributedDataParallel, "_register_builtin_comm_hook", register_builtin)
+        patches.replace(Reducer, "prepare_for_backward", prepare_for_backward)
 
     def find(self) -> None:
         """The modules that were there before ``install``."""
         for found in gc.get_objects():
-            if issubclass(type(found), DistributedDataParallel) and found not in self._inner:
-                self.seen = True
-                self._waiting.append(weakref.ref(found))
+            if issubclass(type(found), DistributedDataParallel):
+                self._add(found)
 
-    def watch_waiting(self) -> None:
-        """Registers our hook where the training has had the chance to register its own."""
-        waiting, self._waiting = self._waiting, []
-        for reference in waiting:
-            module = reference()
-            if module is None or module in self._inner:
+    def _add(self, module: Any) -> None:
+        self.seen = True
+        if getattr(module, "_use_python_reducer", False):
+            self.not_timed.append("torch.compile reduces DDP's gradients itself")
+            return
+        ignored = getattr(module, "parameters_to_ignore", ())
+        owned = [p for name, p in module.named_parameters() if p.requires_grad and name not in ignored]
+        size, dtype, on_device = describe(owned)
+        if getattr(module, "_comm_hooks", ()):
+            size = 0  # what its hook calls has rows of its own
+        reducer = module.reducer
+        self._reduced[id(reducer)] = _Reduced(weakref.ref(module), size, dtype, on_device, reducer.get_backward_stats())
+
+    def backward_ends(self) -> None:
+        """A backward has returned, of whichever modules."""
+        if not self._prepared:
+            return
+        now = time.monotonic_ns()
+        for number in list(self._prepared):
+            reduced = self._reduced.get(number)
+            module = reduced.module() if reduced is not None else None
+            if reduced is None or module is None or id(module.reducer) != number:
+                del self._prepared[number]
+                self._reduced.pop(number, None)
                 continue
-            if why := _why_not(module):
-                self.not_timed.append(why)
+            ready = module.reducer.get_backward_stats()
+            if ready == reduced.ready:  # its own backward is still to come
                 continue
-            self._put(module, _Inner(module.process_group, averaging(self._timer)))
-
-    def _put(self, module: Any, inner: _Inner) -> None:
-        timed = self._timer.timed_bucket(lambda _state, bucket: inner.hook(inner.state, bucket))
-        self._register(module, None, timed)
-        self._inner[module] = inner
-
-
-def _why_not(module: Any) -> str:
-    """Why C++ does what our hook would not; "" where it would."""
-    if getattr(getattr(module, "_join_config", None), "enable", False):
-        return "the inputs of DDP's ranks are uneven (join), which no communication hook knows"
-    if getattr(module, "_use_python_reducer", False):
-        return "torch.compile reduces DDP's gradients itself"
-    if getattr(module, "_comm_hooks", None):
-        return "DDP had a communication hook before the recording began"
-    return ""
-
-
-def averaging(timer: CollectiveTimer) -> Any:
-    """A communication hook that does what C++ does, bit by bit: multiplies by one over the number of ranks, sums."""
-
-    # Without annotations, as in ``collectives``.
-    def average(group, bucket):  # type: ignore[no-untyped-def]
-        return timer.all_reduce_bucket(group, bucket.buffer().mul_(1.0 / group.size()))
-
-    return average
+            reduced.ready = ready
+            last = self._prepared.pop(number) + max(ready)
+            if not reduced.hooked:
+                reduced.group = reduced.group or self._timer.group_name(module.process_group)
+                self._timer.reduced(reduced.group, reduced.bytes, reduced.dtype, reduced.on_device, min(last, now), now)

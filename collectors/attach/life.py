@@ -27,7 +27,7 @@ from ..session import Collector
 from ..settings import CollectorSettings, restarts, run_dir_from, settings_from
 from . import backwards, crash, evaluation, groups, loaders, optimizers, profiling, tokens
 from .checkpoints import Saving
-from .ddp import Buckets
+from .ddp import Reducers
 from .device import device, device_known
 from .environment import OWNER_VARIABLE, wanted
 from .hooking import Hooks
@@ -41,6 +41,7 @@ _TRAINS = frozenset({"backward_begins", "optimizer_begins", "told_steps"})
 _INFERRED = {
     "forward": "from the arrival of the last batch to the begin of backward",
     "optimizer": "from the end of the last backward to the end of the optimizer's step",
+    "DDP's reductions": "one call a backward, from when the last gradient was ready to the end of backward",
     "evaluation": "from Module.train(False), or a batch fetched without gradients, to the training's next batch",
 }
 _NOT_HOOKED = {
@@ -59,7 +60,7 @@ class Attachment:
         self._asked = asked
         self._handles: list[Any] = []  # of hooks that stay until the training has ended
         self._timer = CollectiveTimer(self._settings.max_collectives_per_step)
-        self._buckets = Buckets(self._timer)
+        self._reducers = Reducers(self._timer)
         self._hooks = Hooks()
         self._collector: Collector | None = None
         self._timeline: Timeline | None = None
@@ -92,7 +93,7 @@ class Attachment:
             place("process group", lambda patches: groups.install(patches, self))
             if self._settings.collectives:
                 place("collectives", lambda _patches: self._timer.install_calls())
-                place("DDP", self._buckets.install)
+                place("DDP", self._reducers.install)
 
         def on_import(module: str, what: str, put: Callable[[ModuleType, Patches, Attachment], None]) -> None:
             imports.call(module, lambda found: place(what, lambda patches: put(found, patches, self)))
@@ -126,7 +127,7 @@ class Attachment:
         collector.__enter__()
         self._collector, self._timeline = collector, Timeline(collector)
         if self._asked:
-            self._buckets.find()
+            self._reducers.find()
         if self._own_profiler:
             collector.no_windows("the training has a profiler of its own")
         backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
@@ -145,8 +146,8 @@ class Attachment:
 
     def _about(self) -> dict[str, Any]:
         missing = _NOT_HOOKED | self._hooks.missing
-        if self._buckets.not_timed:
-            missing["DDP's gradient buckets"] = "; ".join(dict.fromkeys(self._buckets.not_timed))
+        if self._reducers.not_timed:
+            missing["DDP's reductions"] = "; ".join(dict.fromkeys(self._reducers.not_timed))
         return {
             "command": sys.orig_argv,
             "restarts": restarts(),
@@ -166,8 +167,8 @@ class Attachment:
                 self._begin()
             if self._timeline is None:
                 return None
-            if event == "backward_begins":
-                self._buckets.watch_waiting()
+            if event == "backward_ends":
+                self._reducers.backward_ends()
             found = getattr(self._timeline, event)(*values)
             if self._timeline.steps and not self._described:
                 self._describe()
@@ -205,7 +206,7 @@ class Attachment:
         """Once, after the first step: what is known by then."""
         self._described = True
         assert self._collector is not None
-        strategy, mesh = strategy_of(self._optimizer, self._engine, self._buckets.seen)
+        strategy, mesh = strategy_of(self._optimizer, self._engine, self._reducers.seen)
         self._optimizer = self._engine = None
         self._collector.describe(strategy=strategy, mesh=mesh, collector={"attached": self._about()})
 

@@ -82,7 +82,7 @@ def calls_of(rows: Sequence[CollectiveRow], groups: Mapping[str, Sequence[int]])
                 row.op,
                 group,
                 ranks,
-                row.bytes,
+                row.bytes if row.whole else 0,  # for all of which it took longer than is told
                 row.start_ns,
                 row.end_ns,
                 dtype=row.dtype,

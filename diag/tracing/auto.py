@@ -86,8 +86,8 @@ class AutoTrace:
         why = f"automatic: {verdict.headline}"
         try:
             asked = ask(self._layout, STEPS, ranks_to_record(result.attribution.ranks, verdict.culprit_ranks), why)
-        except DiagError:
-            return None  # another window is under way, or the run is ending: the next round sees
+        except (DiagError, OSError):
+            return None  # another window is under way, the run is ending, or no disk is free: the next round sees
         self._known.add(state)
         self._left -= 1
         last = asked.first_step + asked.count - 1

@@ -1,5 +1,4 @@
-"""A training as a user writes one, that records itself in some blocks of steps and not in others: see
-``attach_overhead``."""
+"""A training as a user writes one, that records some of its steps and not the others: see ``attach_overhead``."""
 
 from __future__ import annotations
 
@@ -7,6 +6,7 @@ import argparse
 import contextlib
 import gc
 import json
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +14,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import _get_default_group
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+from diag.collectors.attach.life import Attachment
 from diag.collectors.layout import RunLayout
 from diag.collectors.recording import record
 from diag.collectors.settings import CollectorSettings
@@ -24,14 +26,15 @@ from diag.collectors.settings import CollectorSettings
 # Layers, width, sequence, batch of a rank.
 SHAPES = {"small": (2, 128, 64, 8), "large": (4, 256, 128, 8)}
 VOCABULARY = 512
-WARM_UP = 3  # steps of a block, while DDP builds its buckets
+WARM_UP = 3  # steps, while DDP builds its buckets
+BLOCK = 8  # steps that are measured of a block with a window, or without
 BATCHES = 2000  # of an epoch
-BARE, AGAIN, ALWAYS, WINDOW = "bare", "bare again", "always on", "with a window"
-SETTINGS = {
-    ALWAYS: CollectorSettings(trace=False),
-    WINDOW: CollectorSettings(trace_skip=WARM_UP + 1),
-}
-MODES = (BARE, AGAIN, ALWAYS, WINDOW)
+BARE, AGAIN, ALWAYS = TURNS = ("bare", "bare again", "always on")
+WITHOUT, WINDOW = "a block without a window", "a block with a window"
+ALWAYS_ON = CollectorSettings(trace=False)
+BLOCKS = {WITHOUT: ALWAYS_ON, WINDOW: CollectorSettings(trace_skip=WARM_UP + 1)}
+
+Times = tuple[float, float]  # seconds, and seconds of CPU of this process
 
 
 class Model(nn.Module):
@@ -48,8 +51,7 @@ class Model(nn.Module):
 
 
 class Training:
-    """The same model, optimizer and loader through all blocks. DDP keeps a communication hook for as long as it lives:
-    it is made anew for every block, around the same model."""
+    """One model, optimizer and loader through all steps, whatever is recorded."""
 
     def __init__(self, size: str) -> None:
         layers, width, length, batch = SHAPES[size]
@@ -60,22 +62,6 @@ class Training:
         sampler = DistributedSampler(data)
         self.batches = endless(DataLoader(data, batch, sampler=sampler, num_workers=1, persistent_workers=True))
 
-    def block(self, mode: str, steps: int, run: Path) -> tuple[float, float]:
-        """Seconds of a mean step, and of CPU time a step of this process, after the warm-up of the block."""
-        dist.barrier()
-        settings = SETTINGS.get(mode)
-        with record(run, settings) if settings is not None else contextlib.nullcontext():
-            module = DistributedDataParallel(self.model)
-            for _ in range(WARM_UP):
-                self.step(module)
-            begin, cpu = time.monotonic(), time.process_time()
-            for _ in range(steps):
-                self.step(module)
-            found = (time.monotonic() - begin) / steps, (time.process_time() - cpu) / steps
-        del module
-        gc.collect()
-        return found
-
     def step(self, module: nn.Module) -> None:
         (tokens,) = next(self.batches)
         logits = module(tokens[:, :-1])
@@ -84,6 +70,59 @@ class Training:
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
+
+    def alternating(self, turns: int, run: Path) -> dict[str, list[Times]]:
+        """Every step of every mode, which take turns. Each mode has a DDP wrapper of its own around the same model;
+        those that are not called see nothing of a backward."""
+        found: dict[str, list[Times]] = {mode: [] for mode in TURNS}
+        modules = {mode: DistributedDataParallel(self.model) for mode in TURNS}
+        for module in modules.values():
+            for _ in range(WARM_UP):
+                self.step(module)
+        life = Attachment(run, ALWAYS_ON, asked=True)
+        life.begin()
+        for _ in range(WARM_UP):
+            self.step(modules[ALWAYS])
+        barrier = _get_default_group().barrier  # that nobody records
+        order = random.Random(0)  # the same on all ranks
+        for _ in range(turns):
+            for mode in order.sample(TURNS, len(TURNS)):
+                with contextlib.nullcontext() if mode == ALWAYS else silent(life):
+                    barrier().wait()
+                    begin, cpu = time.monotonic(), time.process_time()
+                    self.step(modules[mode])
+                    barrier().wait()
+                    found[mode].append((time.monotonic() - begin, time.process_time() - cpu))
+        life.finish(None)
+        recorded = RunLayout(run).rank(dist.get_rank()).steps.read_bytes().count(b"\n")
+        assert turns <= recorded <= turns + 2 * WARM_UP
+        return found
+
+    def block(self, mode: str, run: Path) -> Times:
+        """Means of its steps, after the warm-up of the block."""
+        dist.barrier()
+        with record(run, BLOCKS[mode]):
+            module = DistributedDataParallel(self.model)
+            for _ in range(WARM_UP):
+                self.step(module)
+            begin, cpu = time.monotonic(), time.process_time()
+            for _ in range(BLOCK):
+                self.step(module)
+            found = (time.monotonic() - begin) / BLOCK, (time.process_time() - cpu) / BLOCK
+        del module
+        gc.collect()
+        return found
+
+
+@contextlib.contextmanager
+def silent(life: Attachment) -> Iterator[None]:
+    """The hooks are called, and return at once."""
+    life.tell = lambda *_: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del life.tell
+        life._reducers._prepared.clear()  # whose backward it has not been told of
 
 
 def endless(loader: DataLoader[tuple[Tensor, ...]]) -> Iterator[tuple[Tensor, ...]]:
@@ -94,24 +133,22 @@ def endless(loader: DataLoader[tuple[Tensor, ...]]) -> Iterator[tuple[Tensor, ..
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--size", choices=SHAPES, default="small")
-    parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--steps", type=int, default=8, help="that a block measures")
+    parser.add_argument("--turns", type=int, default=100, help="steps of each mode")
+    parser.add_argument("--windows", type=int, default=10, help="blocks with one, and as many without")
     parser.add_argument("--out", type=Path, required=True, help="folder for the times, and for what is recorded")
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     training = Training(options.size)
-    training.block(BARE, 10, options.out)
-    found: dict[str, list[tuple[float, float]]] = {mode: [] for mode in MODES}
-    for turn in range(options.rounds):
-        first = turn % len(MODES)
-        for mode in MODES[first:] + MODES[:first]:
-            run = options.out / f"run-{turn}-{mode}"
-            found[mode].append(training.block(mode, options.steps, run))
-            own = RunLayout(run).rank(rank)
-            assert own.steps.exists() == (mode in SETTINGS)
-            assert len(own.traces()) == (mode == WINDOW)
+    found = training.alternating(options.turns, options.out / "run")
+    for mode in BLOCKS:
+        found[mode] = []
+    for turn in range(options.windows):
+        for mode in sorted(BLOCKS, reverse=bool(turn % 2)):
+            run = options.out / f"{mode} {turn}"
+            found[mode].append(training.block(mode, run))
+            assert len(RunLayout(run).rank(rank).traces()) == (mode == WINDOW)
     (options.out / f"{rank}.json").write_text(json.dumps(found))
     time.sleep(0.3)  # until gloo's thread has let go of the last tensors
     dist.destroy_process_group()

@@ -1,15 +1,18 @@
 """What attaching costs a training that knows nothing of it.
 
-    python -m tests.bench.attach_overhead [--size small] [--size large] [--rounds 100] [--steps 8]
+    python -m tests.bench.attach_overhead [--size small] [--size large] [--turns 800] [--launches 2] [--windows 10]
 
-Two gloo ranks under torchrun, one loader worker each, train in blocks: bare; bare again, the noise; recorded without
-profiler windows; and recorded with one window of three steps. The order turns from round to round. The blocks lie in
-one process, since on a shared machine two processes after each other differ by ten percent without any reason of their
-own, and they are short, since it changes its speed from second to second; the hooks are those of ``diag run``, and a
-block that is not recorded has none of them. Prints medians over the
-rounds of the ratios to the bare block, of the mean step and of CPU time a step, with 95 % bootstrap intervals; what a
-window costs; and the ratio averaged over a schedule with a window in every ``EVERY`` steps. Goals: 1.005 without
-windows, 1.02 with.
+Two gloo ranks under torchrun, one loader worker each. Steps of three modes take turns in one process, in an order drawn
+anew for each turn: bare; bare again, the noise; and recorded without profiler windows, by the hooks of ``diag run``,
+which are silent in the others. A barrier before and after each step puts what a rank does late into its own step, and
+the slowest rank counts. Two processes after each other differ by ten percent without any reason of their own, and the
+machine's speed changes from second to second; steps after each other have both in common. What a window costs is
+measured in blocks of steps, with one and without, which take turns, too.
+
+Prints medians, over groups of ``GROUP`` turns, of the ratios to the bare steps, with 95 % bootstrap intervals, in wall
+and in CPU time; what a window of three steps costs; and the ratio over a schedule with a window in every ``EVERY``
+steps. Goals: 1.005 without windows, 1.02 with. The heartbeat's thread runs through all modes and is not in them: it
+takes about a millisecond of CPU a second.
 """
 
 from __future__ import annotations
@@ -21,66 +24,83 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
 
 from tests.bench._paired import paired_ratio
-from tests.bench._plain_training import AGAIN, ALWAYS, BARE, SHAPES, WINDOW
+from tests.bench._plain_training import AGAIN, ALWAYS, BARE, BLOCK, SHAPES, TURNS, WINDOW, WITHOUT, Times
 
 SCRIPT = Path(__file__).with_name("_plain_training.py")
 EVERY = (200, 1000)  # steps from window to window
+GROUP = 20
 RANKS = 2
 
+Found = dict[str, list[Times]]
 
-def trained(size: str, rounds: int, steps: int) -> dict[str, list[tuple[float, float]]]:
-    """Of each mode, round by round, the ranks' mean of seconds and of CPU seconds a step."""
+
+def trained(size: str, turns: int, windows: int) -> list[Found]:
+    """What each rank of a launch has measured."""
     with tempfile.TemporaryDirectory() as folder:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
-        asked = ["--size", size, "--rounds", str(rounds), "--steps", str(steps), "--out", folder]
+        asked = ["--size", size, "--turns", str(turns), "--windows", str(windows), "--out", folder]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         ended = subprocess.run([*torchrun, str(SCRIPT), *asked], env=environment, capture_output=True, text=True)
         if ended.returncode:
             sys.exit(f"exit code {ended.returncode}\n{ended.stderr[-2000:]}")
-        ranks = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(RANKS)]
-    found = {}
-    for mode in ranks[0]:
-        rows = zip(*(rank[mode] for rank in ranks), strict=True)
-        found[mode] = [(mean(wall for wall, _ in row), mean(cpu for _, cpu in row)) for row in rows]
-    return found
+        return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(RANKS)]
 
 
-def averaged(always: Sequence[float], window: Sequence[float], steps: int, every: int) -> list[float]:
-    """A step of a schedule with a window in ``every`` steps, where blocks of ``steps`` have one."""
-    return [on + (one - on) * steps / every for on, one in zip(always, window, strict=True)]
+def of_job(ranks: Sequence[Found], mode: str) -> list[Times]:
+    """Of each step or block, the slowest rank's seconds, and the mean of the CPU time."""
+    rows = zip(*(rank[mode] for rank in ranks), strict=True)
+    return [(max(wall for wall, _ in row), mean(cpu for _, cpu in row)) for row in rows]
 
 
-def measure(size: str, rounds: int, steps: int) -> None:
+def grouped(values: Sequence[float]) -> list[float]:
+    return [mean(values[at : at + GROUP]) for at in range(0, len(values) - GROUP + 1, GROUP)]
+
+
+def measure(size: str, turns: int, launches: int, windows: int) -> None:
     begin = time.monotonic()
-    found = trained(size, rounds, steps)
-    took = time.monotonic() - begin
-    walls, cpus = ({mode: [row[place] for row in rows] for mode, rows in found.items()} for place in (0, 1))
-    print(f"{size}: {1000 * mean(walls[BARE]):.1f} ms a step, {rounds} rounds of blocks of {steps}, {took:.0f} s")
-    for what, own in (("mean step", walls), ("CPU time", cpus)):
-        for mode in (AGAIN, ALWAYS):
-            print(f"  {mode} / bare, {what}: {paired_ratio(own[mode], own[BARE])}")
+    jobs = [trained(size, turns, windows) for _ in range(launches)]
+    print(f"{size}: {launches} launches of {turns} turns and {windows} windows, {time.monotonic() - begin:.0f} s")
+    for place, what in enumerate(("time", "CPU time")):
+        steps = {mode: _column([of_job(job, mode) for job in jobs], place) for mode in TURNS}
+        blocks = {mode: [row[place] for job in jobs for row in of_job(job, mode)] for mode in (WITHOUT, WINDOW)}
+        _say(what, steps, blocks)
+
+
+def _column(launches: Sequence[Sequence[Times]], place: int) -> list[float]:
+    return [one for rows in launches for one in grouped([row[place] for row in rows])]
+
+
+def _say(what: str, steps: Mapping[str, Sequence[float]], blocks: Mapping[str, Sequence[float]]) -> None:
+    bare, always = steps[BARE], steps[ALWAYS]
+    added = median(on - off for on, off in zip(always, bare, strict=True))
+    print(f"  {what}: {1000 * median(bare):.1f} ms a bare step; recorded {1000 * added:+.2f} ms", end="")
+    window = 0.0
+    if blocks[WINDOW]:
+        window = median(BLOCK * (one - on) for one, on in zip(blocks[WINDOW], blocks[WITHOUT], strict=True))
+        print(f", a window of three steps {1000 * window:+.0f} ms", end="")
+    print()
+    for mode in (AGAIN, ALWAYS):
+        print(f"    {mode} / bare: {paired_ratio(steps[mode], bare)}")
+    if blocks[WINDOW]:
         for every in EVERY:
-            scheduled = averaged(own[ALWAYS], own[WINDOW], steps, every)
-            print(f"  a window in {every} steps / bare, {what}: {paired_ratio(scheduled, own[BARE])}")
-    for what, own in (("time", walls), ("CPU time", cpus)):
-        always = median(1000 * (on - off) for on, off in zip(own[ALWAYS], own[BARE], strict=True))
-        window = median(1000 * steps * (one - on) for one, on in zip(own[WINDOW], own[ALWAYS], strict=True))
-        print(f"  {what}: {always:.2f} ms a step, {window:.0f} ms a window of three steps", flush=True)
+            print(f"    a window in {every} steps / bare: {paired_ratio([on + window / every for on in always], bare)}")
+    sys.stdout.flush()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", action="append", choices=SHAPES)
-    parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--steps", type=int, default=8, help="that a block measures")
+    parser.add_argument("--turns", type=int, default=800, help="of a launch: steps of each mode")
+    parser.add_argument("--launches", type=int, default=2)
+    parser.add_argument("--windows", type=int, default=10, help="of a launch: blocks with one, and as many without")
     given = parser.parse_args()
     for size in given.size or SHAPES:
-        measure(size, given.rounds, given.steps)
+        measure(size, given.turns, given.launches, given.windows)
 
 
 if __name__ == "__main__":

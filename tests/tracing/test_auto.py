@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from pathlib import Path
+from unittest.mock import Mock
 
+import pytest
 from psutil import Process
 
 from diag.collectors.layout import RunLayout
@@ -65,6 +68,16 @@ def test_a_change_for_the_worse_asks_for_a_window_once(tmp_path: Path) -> None:
     assert job.goes_on({1: {DATA: 90_000}}).startswith("automatic: Data-bound")
     assert windows(job.layout) == 2
     assert read_fields(job.layout)["windows"][0]["why"].startswith("automatic: Compute-bound")
+
+
+def test_a_full_disk_asks_for_nothing_until_it_is_emptied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Watched(tmp_path)
+    full = OSError(errno.ENOSPC, "no space left")
+    with monkeypatch.context() as patched:
+        patched.setattr("diag.tracing.ask.replace_file", Mock(side_effect=full))
+        assert job.goes_on({2: {FORWARD: 90_000}}) == ""
+    assert job.said == []
+    assert job.goes_on({2: {FORWARD: 90_000}}).startswith("automatic: Compute-bound")
 
 
 def test_there_are_no_more_windows_than_allowed(tmp_path: Path) -> None:

@@ -1,0 +1,135 @@
+"""Steps that wait to be written: for how long, and that none is lost between two threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diag.collectors.calls import Call
+from diag.collectors.files import Budget, Complaints, LineFile
+from diag.collectors.records import CollectiveLine, RankRecord, StepRecord, SummaryLine
+from diag.collectors.step_lines import StepLines, Taken
+from diag.collectors.summary import StepSummary
+from diag.ingest.lines import read_lines
+
+MS = 1_000_000
+WHO = RankRecord(0, 0, 1, "host-a", 1, "boot", 0, 0, "cpu")
+NOTHING = Taken([], {}, 0)
+FIRST = 20  # steps that do not wait
+
+
+class Written:
+    """The three files of a rank that has steps of ``length_ms``, from the first that may wait on unless ``early``."""
+
+    def __init__(self, folder: Path, length_ms: int, early: bool = False) -> None:
+        self.paths = [folder / name for name in ("steps.jsonl", "collectives.jsonl", "summary.jsonl")]
+        complaints, budget = Complaints(0), Budget(1 << 30)
+        steps, collectives, summary = (LineFile(path, budget, complaints) for path in self.paths)
+        self.lines = StepLines(steps, collectives, StepSummary(summary, WHO, 10))
+        self.length_ns = length_ms * MS
+        for number in range(0 if early else FIRST):
+            self.add(number - FIRST)
+        self.before = [path.stat().st_size if path.exists() else 0 for path in self.paths]
+
+    def add(self, number: int, taken: Taken = NOTHING, **fields: Any) -> None:
+        begin = (1 + FIRST + number) * self.length_ns
+        self.lines.add(StepRecord(number, begin, begin + self.length_ns, [], **fields), taken)
+
+    def steps(self) -> list[int]:
+        path = self.paths[0]
+        return [step.step for step in read_lines(path, StepRecord)[0] if step.step >= 0] if path.exists() else []
+
+
+def call(step: int, seq: int) -> tuple[int, list[Call]]:
+    return step, [Call(step, "0", seq, "all_reduce", 4, "float32", 5, False, end_ns=9)]
+
+
+def test_short_steps_wait_for_each_other(tmp_path: Path) -> None:
+    written = Written(tmp_path, 100)
+    for number in range(3):
+        written.add(number)
+    assert written.steps() == []
+    written.add(3)  # ends 300 ms after the first
+    assert written.steps() == [0, 1, 2, 3]
+
+
+def test_the_first_steps_do_not_wait(tmp_path: Path) -> None:
+    written = Written(tmp_path, 10, early=True)
+    for number in range(FIRST + 1):
+        written.add(number)
+        assert written.steps() == list(range(min(number + 1, FIRST)))
+
+
+def test_long_steps_do_not_wait(tmp_path: Path) -> None:
+    written = Written(tmp_path, 250)
+    for number in range(3):
+        written.add(number)
+        assert written.steps() == list(range(number + 1))
+
+
+def test_one_write_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = Written(tmp_path, 10)
+    sizes = []
+    original = os.write
+
+    def write(fd: int, data: bytes) -> int:
+        sizes.append(len(data))
+        return original(fd, data)
+
+    monkeypatch.setattr(os, "write", write)
+    for number in range(5):
+        written.add(number, Taken([call(number, number)], {"0": [0]} if number == 0 else {}, 0))
+    written.lines.write()
+    before = written.before
+    assert sizes == [path.stat().st_size - size for path, size in zip(written.paths, before, strict=True)]
+    lines, _ = read_lines(written.paths[1], CollectiveLine)
+    assert [(line.step, line.rows[0].seq, line.groups) for line in lines] == [
+        (number, number, {"0": [0]} if number == 0 else {}) for number in range(5)
+    ]
+
+
+def test_a_step_that_is_no_json_costs_no_other(tmp_path: Path) -> None:
+    written = Written(tmp_path, 10)
+    for number in range(3):
+        written.add(number, loss=object() if number == 1 else None)
+    written.lines.write()
+    assert written.steps() == [0, 2]
+
+
+def test_the_end_writes_everything(tmp_path: Path) -> None:
+    written = Written(tmp_path, 10)
+    for number in range(12):
+        written.add(number, Taken([call(number, number)], {}, 0))
+    written.lines.close(Taken([call(12, 12)], {}, 3))
+    assert written.steps() == list(range(12))
+    lines, _ = read_lines(written.paths[1], CollectiveLine)
+    assert [line.rows[0].seq for line in lines] == list(range(13))
+    assert lines[-1].dropped == 3
+    summary, _ = read_lines(written.paths[2], SummaryLine)
+    assert [(line.first, line.count) for line in summary] == [(-20, 10), (-10, 10), (0, 10), (10, 2)]
+
+
+def test_two_threads_write_every_step_once_and_in_order(tmp_path: Path) -> None:
+    written = Written(tmp_path, 10)
+    over = threading.Event()
+
+    def write() -> None:
+        while not over.is_set():
+            written.lines.write()
+
+    other = threading.Thread(target=write)
+    other.start()
+    for number in range(5000):
+        written.add(number, Taken([call(number, number)], {}, 0))
+    over.set()
+    other.join()
+    written.lines.close(NOTHING)
+    assert written.steps() == list(range(5000))
+    lines, _ = read_lines(written.paths[1], CollectiveLine)
+    assert [line.rows[0].seq for line in lines] == list(range(5000))
+    summary, _ = read_lines(written.paths[2], SummaryLine)
+    assert sum(line.count for line in summary) == FIRST + 5000
