@@ -180,7 +180,8 @@ class PathPiece(Struct, frozen=True):
 
 class CriticalPath(Struct, frozen=True, eq=False):
     """Consecutive stretches of time, first one first. Arrays of equal length; ``collective`` indexes ``keys``, -1 where
-    the stretch is no transfer."""
+    the stretch is no transfer. ``changes``: the collectives in which it goes over to a rank that others waited
+    for."""
 
     rank: npt.NDArray[np.int64]
     start_ns: npt.NDArray[np.int64]
@@ -189,6 +190,7 @@ class CriticalPath(Struct, frozen=True, eq=False):
     detail: npt.NDArray[np.int64]
     collective: npt.NDArray[np.int64]
     keys: tuple[tuple[str, int, str], ...]
+    changes: frozenset[tuple[str, int, str]] = frozenset()
 
     @property
     def dur_ns(self) -> int:

@@ -54,6 +54,8 @@ class Plan:
     seed: int = 0
     extra: Callable[[int, int], dict[str, int]] = field(default=lambda step, rank: {})
     tail: Callable[[int, int], int] = field(default=lambda step, rank: 0)  # a rank's own slow link
+    asks_later_ns: Callable[[int, int], int] = field(default=lambda step, rank: 0)  # after each call; as DTensor's
+    # collectives are recorded, it ends on that rank when it asks, and not before
     clock: Callable[[int, int], int] = field(default=lambda rank, now: now)  # what the rank's clock shows at `now`
     hosts: Callable[[int], str] = field(default=lambda rank: "host-a")
     strategy: str = "fsdp2"  # "ddp": no gathers, and one all-reduce a bucket behind its unit's backward; "zero2": no
@@ -96,8 +98,9 @@ def simulate(plan: Plan) -> Tables:
         own = plan.wire(op, phase, unit)
         for r in ranks:
             wire = plan.transfer_ns + round(plan.ns_a_byte * size) if own is None else own
-            end = arrival + wire + plan.tail(step, r.rank)
-            r.rows.append((step, CollectiveRow("0", seq, op, size, "float32", r.now, end, r.now, end)))
+            asked = r.now + plan.asks_later_ns(step, r.rank)
+            end = max(arrival + wire + plan.tail(step, r.rank), asked)
+            r.rows.append((step, CollectiveRow("0", seq, op, size, "float32", r.now, end, asked, end)))
             r.now = end
         seq += 1
 

@@ -50,7 +50,11 @@ def readiness(matched: Mapping[Key, Mapping[int, CollectiveCall]], timelines: Ma
 
 
 def held_up_at(path: CriticalPath, arrivals: Iterable[tuple[Key, int, int]]) -> list[Key]:
-    """The collectives that a last rank of was on the path when it was ready: (key, rank, that time) in, keys out."""
+    """The collectives that a last rank of was on the path when it was ready: (key, rank, that time) in, keys out.
+
+    Those in which the path changes ranks as well. A last rank that called, did something else and asked for the result
+    when the others had left already was ready after they were: at that time the path may be on one of them again.
+    """
     arrivals = list(arrivals)
     if not arrivals or not len(path.start_ns):
         return []
@@ -62,7 +66,8 @@ def held_up_at(path: CriticalPath, arrivals: Iterable[tuple[Key, int, int]]) -> 
     for near in (before, before + 1):
         index = np.clip(near, 0, len(path.start_ns) - 1)
         met |= (path.rank[index] == ranks) & (path.start_ns[index] <= at) & (at <= path.end_ns[index])
-    return list(dict.fromkeys(key for (key, _, _), held in zip(arrivals, met.tolist(), strict=True) if held))
+    held = (key for (key, _, _), was in zip(arrivals, met.tolist(), strict=True) if was or key in path.changes)
+    return list(dict.fromkeys(held))
 
 
 def walk(
@@ -82,7 +87,7 @@ def walk(
         index = line.segment_before(time)
         if index is not None and time > begin:
             found.add(rank, line, line.segment_after(begin), index, begin, time)
-        return found.path()
+        return found.path(jumped)
     while time > steps[rank].begin_ns:
         line, begin = timelines[rank], steps[rank].begin_ns
         index = line.segment_before(time)
@@ -115,7 +120,7 @@ def walk(
         rank, time = last[0], arrival
         if key is not None:
             jumped.add(key)
-    return found.path()
+    return found.path(jumped)
 
 
 class _Found:
@@ -139,11 +144,11 @@ class _Found:
             (np.full(len(start), rank), start, end, kinds_of(label), details_of(label), np.full(len(start), number))
         )
 
-    def path(self) -> CriticalPath:
+    def path(self, changes: Iterable[Key]) -> CriticalPath:
         empty = np.zeros(0, dtype=np.int64)
         columns = [np.concatenate(parts) for parts in zip(*reversed(self._columns), strict=True)] or [empty] * 6
         rank, start, end, kind, detail, collective = columns
-        return CriticalPath(rank, start, end, kind, detail, collective, tuple(self.keys))
+        return CriticalPath(rank, start, end, kind, detail, collective, tuple(self.keys), frozenset(changes))
 
 
 def nearly_last(ready: Mapping[int, int]) -> list[tuple[int, int]]:

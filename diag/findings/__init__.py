@@ -110,7 +110,11 @@ def examine(attribution: Attribution, tables: Tables) -> Examination:
     doubt = disagreement(stages, shares)
     alone = stages is not None and stages.alone
     shares = with_pipeline(shares, pipeline_of(attribution, shares.numbers))
-    subject = Subject(attribution, tables, stages.shares if stages is not None and alone else shares, alone)
+    by_stages = stages.shares if stages is not None else None
+    if alone and by_stages is not None:
+        subject = Subject(attribution, tables, by_stages, stages_alone=True)
+    else:
+        subject = Subject(attribution, tables, shares, by_stages=by_stages)
     answers = ask(
         subject,
         (

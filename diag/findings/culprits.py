@@ -25,12 +25,14 @@ class Culprits(Struct, frozen=True):
     """``ranks``: those at fault, worst first; () where the delay moves from rank to rank or is too small to tell.
     ``share``: what all late ranks cost together, of the time of all steps. ``steps``: (steps in which one of the
     suspects was the latest, steps affected). ``chance``: how likely that is if every rank is as likely to be late, by
-    how often it was this one or by how evenly it was, whichever tells more."""
+    how often it was this one or by how evenly it was, whichever tells more. ``suspects``: those at fault, or who would
+    be if chance did not explain it as well."""
 
     ranks: tuple[int, ...]
     share: float
     steps: tuple[int, int]
     chance: float
+    suspects: tuple[int, ...] = ()
 
 
 def find_culprits(late_ns: Mapping[int, Series], dur_ns: Series, ranks: int, noise_ns: int = 0) -> Culprits:
@@ -57,9 +59,9 @@ def find_culprits(late_ns: Mapping[int, Series], dur_ns: Series, ranks: int, noi
     proven = chance <= MAX_CHANCE or even <= MAX_CHANCE_STEADY
     lasting = ((late[suspects] > AFFECTED * dur_ns)[:, affected].mean(axis=1) >= PERSISTENT).all()
     alone = len(suspects) <= ranks / 2
-    guilty = alone and bool(lasting) and leads / count >= PERSISTENT and proven
-    worst_first = sorted(suspects, key=lambda i: -float(each[i]))
-    return Culprits(tuple(names[i] for i in worst_first) if guilty else (), share, (leads, count), min(chance, even))
+    persistent = alone and bool(lasting) and leads / count >= PERSISTENT
+    worst_first = tuple(names[i] for i in sorted(suspects, key=lambda i: -float(each[i]))) if persistent else ()
+    return Culprits(worst_first if proven else (), share, (leads, count), min(chance, even), worst_first)
 
 
 def _steadily(late: Series, suspects: npt.NDArray[np.intp], affected: npt.NDArray[np.bool_]) -> float:

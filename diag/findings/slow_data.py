@@ -1,4 +1,4 @@
-"""Waiting for the data loader: on every rank, on one, or now and then."""
+"""Waiting for the data loader: on every rank, on one, now and then, or on one that cannot be told for sure."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ def find(subject: Subject) -> list[Finding]:
     if culprits.ranks and culprits.share >= share / 2:
         return [_waiting_on(subject, culprits, cost)]
     bursty = bool(np.median(waited / shares.dur_ns) < _BURST_QUIET)
+    suspected = None if bursty else _suspected(subject)
+    if suspected is not None:
+        return [_perhaps(subject, suspected, cost)]
     if bursty:
         title = f"The data loader stalls now and then: {cost} on average, in few steps"
         action = "Let the queue ride out the stalls: raise prefetch_factor; look at what is read when it stalls."
@@ -42,13 +45,45 @@ def find(subject: Subject) -> list[Finding]:
     ]
 
 
+def _suspected(subject: Subject) -> Culprits | None:
+    """Who may be the only ones with slow loaders, although that is not proven: that all are slow cannot be said then.
+
+    It could be if all waited about as long, if now this rank waited longest and now that one, or if the others' loaders
+    were known to give all they can.
+    """
+    half = subject.shares.share(Cost.DATA) / 2
+    for shares in (subject.shares, subject.by_stages):
+        found = shares.culprits(Cost.DATA) if shares is not None else None
+        if found is not None and found.suspects and found.share >= half:
+            others = _others(subject, found.suspects)
+            return found if not others or _faster(others) else None
+    return None
+
+
+def _perhaps(subject: Subject, found: Culprits, cost: str) -> Finding:
+    who, (led, affected) = ranks_text(found.suspects), found.steps
+    return subject.costing(
+        Cost.DATA,
+        id="slow-data-rank-unknown",
+        title=f"A data loader is too slow, not certain whose: {cost}. {who.capitalize()} waited longest in {led} of "
+        f"{affected} steps",
+        action="Let it train for more steps, with a profiler window of all ranks among them (`diag trace`), and ask "
+        f"again. If it stays {who}, look at the storage there, the shard of the data and the transforms; more workers "
+        "everywhere help only if the others come to wait as long.",
+        evidence=(
+            Evidence("steps", f"{who} waited longest, of {affected} affected steps", float(led), "steps"),
+            *subject.per_rank("data_wait_ns"),
+            *_ready(subject.once(_reserves)),
+        ),
+    )
+
+
 def _waiting_on(subject: Subject, culprits: Culprits, cost: str) -> Finding:
     """Only these ranks wait for their loaders. It is their fault unless the other ranks' could give no more than they
     do: then all are too slow, and while the others wait for these in a collective, their workers get a head start."""
     ranks = culprits.ranks
-    reserves = subject.once(_reserves)
-    others = [reserve for rank, reserve in reserves.items() if rank not in ranks]
-    alone = not others or sum(reserve.faster for reserve in others) > len(others) / 2
+    others = _others(subject, ranks)
+    alone = not others or _faster(others)
     who = ranks_text(ranks)
     if alone:
         title = f"The data loader of {who} is slow: {cost}, and every other rank waits for it"
@@ -67,9 +102,19 @@ def _waiting_on(subject: Subject, culprits: Culprits, cost: str) -> Finding:
         id="slow-data-one-rank" if alone else "slow-data-all-ranks",
         title=title,
         action=action,
-        evidence=(*subject.per_rank("data_wait_ns"), *_ready(reserves)),
+        evidence=(*subject.per_rank("data_wait_ns"), *_ready(subject.once(_reserves))),
         ranks=ranks if alone else (),
     )
+
+
+def _others(subject: Subject, ranks: tuple[int, ...]) -> list[Reserve]:
+    """What the loaders of all ranks but these have in reserve, where that was recorded."""
+    return [reserve for rank, reserve in subject.once(_reserves).items() if rank not in ranks]
+
+
+def _faster(reserves: list[Reserve]) -> bool:
+    """Whether most of these loaders could give more than they do."""
+    return sum(reserve.faster for reserve in reserves) > len(reserves) / 2
 
 
 def _reserves(subject: Subject) -> dict[int, Reserve]:

@@ -33,6 +33,7 @@ class Subject(Struct, frozen=True):
     tables: Tables
     shares: Shares
     stages_alone: bool = False  # the shares come from the durations of stages: no collective ties the ranks together
+    by_stages: Shares | None = None  # what these durations say beside the timelines, where both were recorded
     _made: dict[Callable[[Subject], Any], Any] = field(default_factory=dict)
 
     def once(self, make: Callable[[Subject], T]) -> T:
