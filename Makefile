@@ -19,7 +19,9 @@ setup: $(STAMP) ## install diag, torch and the development tools into .venv
 $(STAMP): pyproject.toml constraints.txt
 	@echo "Installing diag (editable), torch and the development tools, as pinned in constraints.txt, into $(VENV)/ (about 2 GB, several more with CUDA; a few minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) install -qq -e '.[dev]'
+	@$(PIP) install -qq --no-compile -e '.[dev]'
+	@# pip would compile them on one core. What does not compile (templates, syntax of Python 2) is not Python's to import.
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $@
 
 browser: ## install the browser that the tests of the dashboard look through (Debian's chromium), if there is none
@@ -40,10 +42,11 @@ ifdef ARGS
 else
 	@# Every process of a training imports diag: compiled once, where PYTHONDONTWRITEBYTECODE keeps Python from doing so.
 	@$(BIN)/python -m compileall -q diag collectors app
-	@# One worker more than cores: many tests wait for a training. Those that judge its times run by themselves, after it.
+	@# One worker more than cores: many tests wait for a training. Those that judge its times run by themselves, after it,
+	@# from the files that have such tests: reading all others again would take longer than most of them.
 	@failed=0; \
 	$(BIN)/python -m pytest -m 'not multiproc' --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile --no-loadscope-reorder || failed=1; \
-	$(BIN)/python -m pytest -m multiproc || failed=1; \
+	$(BIN)/python -m pytest -m multiproc $$(grep -rl --include='test_*.py' 'mark\.multiproc' tests | sort) || failed=1; \
 	exit $$failed
 endif
 
@@ -56,7 +59,7 @@ check-lint: setup
 	$(BIN)/ruff check .
 
 check-types: setup
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 
 check-layers: setup
 	$(BIN)/lint-imports
