@@ -72,7 +72,7 @@ def test_a_rank_that_falls_behind_is_recorded_by_itself(tmp_path: Path) -> None:
     steps so far ahead that the run never reaches them."""
     layout = RunLayout(tmp_path / "run")
     faults = ("--inject", "slow-device:ms=10", "--inject", "straggler:rank=1,ms=120,from=60")
-    with training(layout.root, "--steps", "180", *faults, "--auto-traces", "3") as process:
+    with training(layout.root, "--steps", "150", *faults, "--auto-traces", "3") as process:
         _, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     windows = [told for told in read_fields(layout)["windows"] if "rank 1 is slower" in told["why"]]
