@@ -19,7 +19,9 @@ setup: $(STAMP) ## install diag, torch and the development tools into .venv
 $(STAMP): pyproject.toml constraints.txt
 	@echo "Installing diag (editable), torch and the development tools, as pinned in constraints.txt, into $(VENV)/ (about 2 GB, several more with CUDA; a few minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) install -qq -e '.[dev]'
+	@$(PIP) install -qq --no-compile -e '.[dev]'
+	@# pip would compile them on one core. What does not compile (templates, syntax of Python 2) is not Python's to import.
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $@
 
 browser: ## install the browser that the tests of the dashboard look through (Debian's chromium), if there is none
@@ -56,7 +58,7 @@ check-lint: setup
 	$(BIN)/ruff check .
 
 check-types: setup
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 
 check-layers: setup
 	$(BIN)/lint-imports

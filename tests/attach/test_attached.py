@@ -98,13 +98,6 @@ def test_straggler_under_fsdp2(tmp_path: Path) -> None:
 
 
 @pytest.mark.multiproc
-def test_slow_loader_of_compiled_ddp(tmp_path: Path) -> None:
-    result = trained(tmp_path / "run", "--compile", "--slow-loader", "0.05")
-    is_slow_loader(result)
-    assert result["run"]["strategy"] == "ddp"
-
-
-@pytest.mark.multiproc
 def test_command_without_process_group_and_with_children(tmp_path: Path) -> None:
     """A child that is forked, and a Python that the script starts, train too: neither gets into the records."""
     run = tmp_path / "run"

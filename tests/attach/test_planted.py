@@ -40,10 +40,11 @@ def test_straggler_of_ddp_that_crashes(tmp_path: Path) -> None:
     assert (result["run"]["exit_code"], len(result["steps"])) == (1, 20)
 
 
-def test_slow_loader_of_one_that_starts_children_and_has_its_own_collectors(tmp_path: Path) -> None:
+def test_slow_loader_of_one_that_compiles_starts_children_and_has_its_own_collectors(tmp_path: Path) -> None:
     script = with_its_own_collectors(tmp_path / "repository")
-    result = trained(tmp_path / "run", *SLOW_LOADER, "--children", script=script, recording=NO_TRACE)
+    result = trained(tmp_path / "run", *SLOW_LOADER, "--children", "--compile", script=script)
     is_slow_loader(result)
+    assert result["run"]["strategy"] == "ddp"
     assert len(result["steps"]) == 24
 
 

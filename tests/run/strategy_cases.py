@@ -16,7 +16,7 @@ SCRIPT = str(Path(__file__).with_name("recorded_runs.py"))
 
 LOADER, STRAGGLER, WIRE = "slow-loader", "straggler", "slow-wire"
 # Milliseconds of a micro-batch, more than all else in it. With tensor parallelism two cores need long for every layer.
-SLEEPS = {"tp": 250, "fsdp2 x tp": 500, "pp x fsdp2 x tp": 700, "pp, 1f1b": 80, "pp, gpipe": 80, "pp, interleaved": 200}
+SLEEPS = {"tp": 250, "fsdp2 x tp": 500, "pp x fsdp2 x tp": 700, "pp, 1f1b": 80, "pp, gpipe": 80, "pp, interleaved": 150}
 
 
 def planted(way: str, fault: str) -> str:

@@ -12,7 +12,7 @@ from tests.command import diag
 from tests.trainer.launching import launch
 
 SCRIPT = str(Path(__file__).with_name("recorded_runs.py"))
-SMALL = {"preset": "small", "batch_size": 2, "seq_len": 128, "num_workers": 0, "steps": 5}
+SMALL = {"preset": "small", "batch_size": 2, "seq_len": 64, "num_workers": 0, "steps": 4}
 WINDOW = {"trace_skip": 2, "trace_active": 1, "trace_memory": True}
 WAYS: dict[str, dict[str, object]] = {
     "ddp": {"strategy": "ddp"},

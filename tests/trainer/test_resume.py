@@ -30,7 +30,7 @@ TWO: dict[str, Options] = {
     "fsdp2, in the foreground": {**ON_TWO["fsdp2"], "checkpoint_async": False},
     "ddp, loader processes": {**ON_TWO["ddp"], "num_workers": 2},
     "fsdp2, bf16": {**ON_TWO["fsdp2"], "precision": "bf16"},
-    "pp, interleaved": {**INTERLEAVED["pp, interleaved"], "seq_len": 16},
+    "pp, interleaved": INTERLEAVED["pp, interleaved"],
 }  # fmt: skip
 FOUR: dict[str, Options] = dict(ON_FOUR)
 

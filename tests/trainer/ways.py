@@ -1,6 +1,6 @@
 """Every way of training that the bundled trainer knows, by name and ranks, with the options that ask for it.
 
-All of them compute the same steps: four sequences of 32 tokens each, whatever the ranks.
+All of them compute the same steps: four sequences of 32 tokens each, whatever the ranks; of 8 where stages interleave.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ ON_FOUR = {
 
 ON_EIGHT = {"pp x fsdp2 x tp": _set("fsdp2", pipeline_parallel=2, tensor_parallel=2, micro_batches=2, batch_size=1)}
 
-# Interleaved stages need more blocks than the tiny model has.
+# Interleaved stages need more blocks than the tiny model has, and the small one takes long for each token.
 INTERLEAVED = {
-    "one rank": _set("fsdp2", preset="small", batch_size=4),
-    "pp, interleaved": _set("ddp", preset="small", pipeline_parallel=2, micro_batches=4, batch_size=1,
+    "one rank": _set("fsdp2", preset="small", batch_size=4, seq_len=8),
+    "pp, interleaved": _set("ddp", preset="small", pipeline_parallel=2, micro_batches=4, batch_size=1, seq_len=8,
                             pipeline_schedule="interleaved", stages_per_rank=2),
 }  # fmt: skip
 
