@@ -1,8 +1,7 @@
 """Trainings of Hugging Face's Trainer, Lightning and DeepSpeed, unmodified: what is found, and how steps are told.
 
 They train on two CPU ranks with gloo, each by a launcher of its own. Accelerate knows FSDP on accelerators only (on a
-CPU its DistributedType is MULTI_CPU, which it never turns into FSDP), so that the Trainer is run with FSDP2 as
-transformers applies it itself, and with Accelerate's DDP.
+CPU its DistributedType is MULTI_CPU, which it never turns into FSDP): the script lets it take the CPU for one.
 """
 
 from __future__ import annotations
@@ -64,6 +63,23 @@ def test_straggler_under_fsdp2_of_transformers(tmp_path: Path) -> None:
     run = tmp_path / "run"
     options = ["--fsdp2", "--folder", str(tmp_path), "--slow-rank", "1", "--evaluate-every", "9"]
     result = told_by(run, "--nproc", "2", "--no-trace", TRANSFORMERS, *options)
+    is_straggler(result)
+    assert result["run"]["strategy"] == "fsdp2"
+    assert holding(steps_of(run), EVALUATION) == [9, 18]
+
+
+def test_slow_loader_under_fsdp2_of_accelerate(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    options = ["--accelerate-fsdp2", "--folder", str(tmp_path), "--slow-loader", "0.1"]
+    result = told_by(run, "--nproc", "2", "--no-trace", TRANSFORMERS, *options)
+    is_slow_loader(result)
+    assert result["run"]["strategy"] == "fsdp2"
+
+
+def test_straggler_under_fsdp2_of_accelerate(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    options = ["--accelerate-fsdp2", "--folder", str(tmp_path), "--slow-rank", "1", "--evaluate-every", "9"]
+    result = told_by(run, "--nproc", "2", TRANSFORMERS, *options)
     is_straggler(result)
     assert result["run"]["strategy"] == "fsdp2"
     assert holding(steps_of(run), EVALUATION) == [9, 18]

@@ -1,11 +1,15 @@
-"""Hugging Face's Trainer, as its users write it: under Accelerate's DDP, or with a model that transformers shards."""
+"""Hugging Face's Trainer, as its users write it: under Accelerate's DDP or FSDP, or with a model that transformers
+shards."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedType
 from planted import BATCH, STEPS, WIDTH, Samples, parser, seconds_a_sample, slow_down
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -44,13 +48,31 @@ def sharded(folder: Path, ranks: int) -> LlamaForCausalLM:
     return LlamaForCausalLM.from_pretrained(folder, distributed_config=config)
 
 
+def take_the_cpu_for_an_accelerator() -> None:
+    """Accelerate shards on accelerators only: on a CPU it trains with DDP, whatever is asked for. What it does then is
+    its own, and runs on any device."""
+    make = AcceleratorState.__init__
+
+    def init(state: Any, *args: Any, fsdp_plugin: Any = None, **kwargs: Any) -> None:
+        make(state, *args, fsdp_plugin=fsdp_plugin, **kwargs)
+        if fsdp_plugin is not None:
+            state.distributed_type, state.fsdp_plugin = DistributedType.FSDP, fsdp_plugin
+
+    AcceleratorState.__init__ = init
+
+
 def main() -> None:
     options = parser()
-    options.add_argument("--fsdp2", action="store_true")
+    options.add_argument("--fsdp2", action="store_true", help="by transformers")
+    options.add_argument("--accelerate-fsdp2", action="store_true", help="by Accelerate")
     given = options.parse_args()
+    if given.accelerate_fsdp2:
+        take_the_cpu_for_an_accelerator()
     arguments = TrainingArguments(
         output_dir=given.folder or tempfile.gettempdir(),
         use_cpu=True,
+        fsdp=given.accelerate_fsdp2,
+        fsdp_config={"version": 2, "transformer_layer_cls_to_wrap": "LlamaDecoderLayer"},
         per_device_train_batch_size=BATCH,
         per_device_eval_batch_size=BATCH,
         gradient_accumulation_steps=given.accumulate,
