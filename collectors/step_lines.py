@@ -18,6 +18,7 @@ from .summary import StepSummary
 
 _LONGEST_NS = 250_000_000
 _AT_ONCE = 20  # steps at the begin
+_PATIENCE_S = 5.0
 
 
 class Taken(NamedTuple):
@@ -37,6 +38,8 @@ class StepLines:
         self._waiting: deque[tuple[StepRecord | None, Taken]] = deque()
         self._since_ns = 0  # when the first of them ended
         self._seen = 0  # steps
+        self._groups: dict[str, list[int]] = {}  # for the next line of collectives
+        self._dropped = 0  # as well
         self._writing = threading.Lock()
 
     def add(self, record: StepRecord, taken: Taken) -> None:
@@ -59,32 +62,33 @@ class StepLines:
 
     def close(self, taken: Taken) -> None:
         """The training has ended, or fails. ``taken``: what it called since its last step."""
-        with self._writing:
-            self._waiting.append((None, taken))
-            self._write()
-            self._summary.close()
+        self._waiting.append((None, taken))
+        if self._writing.acquire(timeout=_PATIENCE_S):  # a forked child may find it taken, and nobody to give it back
+            try:
+                self._write()
+                self._summary.close()
+            finally:
+                self._writing.release()
 
     def _write(self) -> None:
         waiting = []
         while self._waiting:  # while the training adds
             waiting.append(self._waiting.popleft())
         records = [record for record, _ in waiting if record is not None]
-        lines, rows = _lines([taken for _, taken in waiting])
+        lines: list[CollectiveLine] = []
+        rows = [self._rows(taken, lines) for _, taken in waiting]
         self._steps.write(*records)
         self._collectives.write(*lines)
         for (record, _), own in zip(waiting, rows, strict=True):
             self._summary.add(record, own)
 
-
-def _lines(taken: list[Taken]) -> tuple[list[CollectiveLine], list[list[CollectiveRow]]]:
-    """The lines of the calls, and of each ``taken`` its rows."""
-    lines, rows = [], []
-    for calls, groups, dropped in taken:
-        own: list[CollectiveRow] = []
-        for step, called in calls:
-            line = CollectiveLine(step, [call.row() for call in called], groups, dropped)
-            groups, dropped = {}, 0
-            lines.append(line)
-            own += line.rows
-        rows.append(own)
-    return lines, rows
+    def _rows(self, taken: Taken, lines: list[CollectiveLine]) -> list[CollectiveRow]:
+        """The rows of these calls, added to the lines. A group may be known before a call on it is."""
+        self._groups |= taken.groups
+        self._dropped += taken.dropped
+        rows: list[CollectiveRow] = []
+        for step, calls in taken.calls:
+            lines.append(CollectiveLine(step, [call.row() for call in calls], self._groups, self._dropped))
+            self._groups, self._dropped = {}, 0
+            rows += lines[-1].rows
+        return rows

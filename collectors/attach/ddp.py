@@ -16,7 +16,6 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
-from torch._C._distributed_c10d import Reducer
 from torch._compile import _disable_dynamo
 from torch.nn.parallel import DistributedDataParallel
 
@@ -49,6 +48,8 @@ class Reducers:
         self.not_timed: list[str] = []
 
     def install(self, patches: Patches) -> None:
+        from torch._C._distributed_c10d import Reducer  # not in every build of torch
+
         make, register = DistributedDataParallel.__init__, DistributedDataParallel.register_comm_hook
         prepare = Reducer.prepare_for_backward
 

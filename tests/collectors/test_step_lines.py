@@ -92,6 +92,24 @@ def test_one_write_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     ]
 
 
+def test_groups_and_what_was_dropped_wait_for_a_call(tmp_path: Path) -> None:
+    written = Written(tmp_path, 10)
+    written.add(0, Taken([], {"a": [0]}, 2))
+    written.lines.write()
+    written.add(1, Taken([], {"b": [0]}, 1))
+    written.add(2, Taken([call(1, 0), call(2, 1)], {}, 0))
+    written.lines.write()
+    lines, _ = read_lines(written.paths[1], CollectiveLine)
+    assert [(line.step, line.groups, line.dropped) for line in lines] == [(1, {"a": [0], "b": [0]}, 3), (2, {}, 0)]
+
+
+def test_a_forked_child_does_not_wait_for_its_parent_s_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diag.collectors.step_lines._PATIENCE_S", 0.01)
+    written = Written(tmp_path, 10)
+    written.lines._writing.acquire()
+    written.lines.close(NOTHING)
+
+
 def test_a_step_that_is_no_json_costs_no_other(tmp_path: Path) -> None:
     written = Written(tmp_path, 10)
     for number in range(3):
