@@ -94,6 +94,7 @@ class RankStep(Struct, frozen=True):
     optimizer_ns: int  # part of compute or idle
     collectives: tuple[CollectiveCall, ...] = field(default=())
     comm_known: bool = True  # False: communication ran on a device that nobody recorded, so it hides in compute
+    hidden_known: bool = True  # False: of some of it only the end was recorded, so that more is hidden than is told
 
     @property
     def dur_ns(self) -> int:
@@ -161,6 +162,7 @@ class Parts(Struct, frozen=True):
     optimizer_ns: int
     exposed_wait_ns: int | None
     exposed_transfer_ns: int | None
+    hidden_known: bool = True  # False: ``overlapped_comm_ns`` lacks what was recorded from its end only
 
 
 class PathPiece(Struct, frozen=True):

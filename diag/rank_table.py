@@ -45,10 +45,15 @@ def rank_table(attribution: Attribution) -> RankTable:
 
 
 def _matters(by_rank: dict[int, list[Parts]], field: str) -> bool:
-    return field == "dur_ns" or any(getattr(parts, field) for rows in by_rank.values() for parts in rows)
+    return field == "dur_ns" or any(_value(parts, field) for rows in by_rank.values() for parts in rows)
 
 
 def _mean(rows: list[Parts], field: str) -> str:
-    values = [getattr(row, field) for row in rows]
+    values = [_value(row, field) for row in rows]
     known = [value for value in values if value is not None]
     return f"{float(np.mean(known)) / 1e6:,.1f}" if known else "unknown"
+
+
+def _value(parts: Parts, field: str) -> int | None:
+    value: int | None = getattr(parts, field)
+    return None if field == "overlapped_comm_ns" and not parts.hidden_known else value

@@ -158,11 +158,13 @@ def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[R
         found = steps_of(trace, windows, tables.rank, lambda: gpu.partition(trace, windows, tables.rank))
         gpu.forget(trace)
     else:
+        # Of what was recorded from its end only the trace has all.
+        rows = tables.rows if all(row.whole for row in tables.rows) else ()
         found = cpu.partition(
             trace,
             windows,
             tables.rank,
-            comm=[shift_call(call, delta) for call in records.calls_of(tables.rows, tables.groups)],
+            comm=[shift_call(call, delta) for call in records.calls_of(rows, tables.groups)],
             waits=records.blocked(tables.rows) + np.int64(delta),
             phases=[(cpu.GC_PHASE, a + delta, b + delta) for record in tables.steps for a, b in record.gc],
         )
@@ -190,6 +192,7 @@ def parts_of(step: RankStep, waits: iv.Intervals | None) -> Parts:
         optimizer_ns=step.optimizer_ns,
         exposed_wait_ns=waited,
         exposed_transfer_ns=exposed - waited if waited is not None else None,
+        hidden_known=step.hidden_known,
     )
 
 

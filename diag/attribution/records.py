@@ -42,6 +42,7 @@ def partition(
     waits = iv.EMPTY if on_device else blocked(rows)
     layers = _layers(records, waits, iv.EMPTY if on_device else blocked([row for row in rows if is_p2p(row)]))
     on_wire = iv.union(iv.make((call.start_ns, call.end_ns) for call in calls if not is_transfer(call)), waits)
+    whole = all(row.whole for row in rows)
     found = []
     for record in records:
         segments = cut(layers, record.begin_ns, record.end_ns)
@@ -59,6 +60,7 @@ def partition(
                 optimizer_ns=segments.total(Kind.COMPUTE, Detail.OPTIMIZER),
                 collectives=tuple(c for c in calls if c.end_ns > record.begin_ns and c.start_ns < record.end_ns),
                 comm_known=not on_device,
+                hidden_known=whole,
             )
         )
     return found

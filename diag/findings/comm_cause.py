@@ -87,7 +87,7 @@ def cause_of(subject: Subject) -> Cause:
             "exposed-communication",
             "how much of it is waiting for other ranks cannot be told from this",
             "Record all ranks, so that waiting and transfer can be told apart.",
-            (Evidence("steps", "communication hidden behind computation", round(_hidden_share(subject), 4), "share"),),
+            _hidden_evidence(_hidden_share(subject)),
         )
     if slow_link.ranks:
         who = ranks_text(slow_link.ranks)
@@ -146,18 +146,24 @@ def cause_of(subject: Subject) -> Cause:
     if crowded is not None:
         return crowded
     hidden = _hidden_share(subject)
+    if hidden is None:
+        return Cause(
+            "exposed-communication",
+            "what computation hides of it is not known without a profiler window",
+            "Record a window (`diag trace` while it trains): it shows each collective from its begin.",
+        )
     if hidden < _HIDDEN_LITTLE:
         return Cause(
             "communication-not-overlapped",
             "it runs while nothing is computed",
             _overlap_action(subject),
-            (Evidence("steps", "communication hidden behind computation", round(hidden, 4), "share"),),
+            _hidden_evidence(hidden),
         )
     return Cause(
         "exposed-communication",
         f"computation hides only {hidden:.0%} of it",
         "Gather earlier (prefetch), send less (bf16), or compute more between collectives (larger micro-batches).",
-        (Evidence("steps", "communication hidden behind computation", round(hidden, 4), "share"),),
+        _hidden_evidence(hidden),
     )
 
 
@@ -281,10 +287,20 @@ def _total(collectives: Sequence[MatchedCollective]) -> int:
     return sum(c.transfer_ns for c in collectives)
 
 
-def _hidden_share(subject: Subject) -> float:
-    hidden = sum(p.overlapped_comm_ns for p in subject.parts())
-    total = hidden + sum(p.exposed_comm_ns for p in subject.parts())
+def _hidden_share(subject: Subject) -> float | None:
+    """Over the steps in which it is known; None where it is in none."""
+    parts = [part for part in subject.parts() if part.hidden_known]
+    if not parts:
+        return None
+    hidden = sum(part.overlapped_comm_ns for part in parts)
+    total = hidden + sum(part.exposed_comm_ns for part in parts)
     return hidden / total if total else 0.0
+
+
+def _hidden_evidence(share: float | None) -> tuple[Evidence, ...]:
+    if share is None:
+        return ()
+    return (Evidence("steps", "communication hidden behind computation", round(share, 4), "share"),)
 
 
 def _latency_share(collectives: Sequence[MatchedCollective]) -> float | None:
