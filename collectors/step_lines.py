@@ -35,7 +35,7 @@ class StepLines:
 
     def __init__(self, steps: LineFile, collectives: LineFile, summary: StepSummary) -> None:
         self._steps, self._collectives, self._summary = steps, collectives, summary
-        self._waiting: deque[tuple[StepRecord | None, Taken]] = deque()
+        self._waiting: deque[tuple[StepRecord, Taken]] = deque()
         self._since_ns = 0  # when the first of them ended
         self._seen = 0  # steps
         self._groups: dict[str, list[int]] = {}  # for the next line of collectives
@@ -62,11 +62,13 @@ class StepLines:
 
     def close(self, taken: Taken) -> None:
         """The training has ended, or fails. ``taken``: what it called since its last step."""
-        self._waiting.append((None, taken))
         if self._writing.acquire(timeout=_PATIENCE_S):  # a forked child may find it taken, and nobody to give it back
             try:
                 self._write()
-                self._summary.close()
+                lines: list[CollectiveLine] = []
+                rows = self._rows(taken, lines)
+                self._collectives.write(*lines)
+                self._summary.close(rows)
             finally:
                 self._writing.release()
 
@@ -74,10 +76,9 @@ class StepLines:
         waiting = []
         while self._waiting:  # while the training adds
             waiting.append(self._waiting.popleft())
-        records = [record for record, _ in waiting if record is not None]
         lines: list[CollectiveLine] = []
         rows = [self._rows(taken, lines) for _, taken in waiting]
-        self._steps.write(*records)
+        self._steps.write(*(record for record, _ in waiting))
         self._collectives.write(*lines)
         for (record, _), own in zip(waiting, rows, strict=True):
             self._summary.add(record, own)

@@ -70,20 +70,20 @@ class StepSummary:
         self._records: list[StepRecord] = []  # whose waits may not be known yet
         self._waits: list[tuple[int, int, bool]] = []  # start, end, whether for a collective
 
-    def add(self, record: StepRecord | None, rows: Iterable[CollectiveRow]) -> None:
-        """A step that has ended, if one has, and the calls that became known with it."""
+    def add(self, record: StepRecord, rows: Iterable[CollectiveRow]) -> None:
+        """A step that has ended, and the calls that became known with it."""
         if not self._length:
             return
         self._wait(rows)
-        if record is not None:
-            self._records.append(record)
+        self._records.append(record)
         while len(self._records) > _LATER:
             self._condense(self._records.pop(0))
 
-    def close(self) -> None:
+    def close(self, rows: Iterable[CollectiveRow] = ()) -> None:
         """Writes what is left: the last steps of a training that ends or fails."""
         if not self._length:
             return
+        self._wait(rows)
         for record in self._records:
             self._condense(record)
         self._records = []

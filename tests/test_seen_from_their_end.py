@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from diag.api import Result, analyze
@@ -10,6 +9,7 @@ from diag.attribution.records import calls_of
 from diag.collectors.records import FORWARD, CollectiveRow
 from diag.ingest.run import Tables
 from diag.rank_table import rank_table
+from tests.copies import replace
 from tests.simulate import MS, Plan, simulate
 
 SLOW_WIRE = Plan(ranks=2, wire=lambda op, phase, unit: 60 * MS)
@@ -17,10 +17,10 @@ SLOW_WIRE = Plan(ranks=2, wire=lambda op, phase, unit: 60 * MS)
 
 def from_their_end(tables: Tables) -> Tables:
     ranks = {
-        rank: msgspec.structs.replace(own, rows=tuple(row._replace(whole=False) for row in own.rows))
+        rank: replace(own, rows=tuple(row._replace(whole=False) for row in own.rows))
         for rank, own in tables.ranks.items()
     }
-    return msgspec.structs.replace(tables, ranks=ranks)
+    return replace(tables, ranks=ranks)
 
 
 def told(result: Result, id: str) -> str:

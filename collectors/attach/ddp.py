@@ -62,8 +62,9 @@ class Reducers:
         def register_comm_hook(module: Any, /, state: Any, hook: Any) -> None:
             module._check_comm_hook(hook)
             register(module, state, self._timer.timed_bucket(hook))
-            if id(module.reducer) in self._reduced:
-                self._reduced[id(module.reducer)].hooked = True
+            reduced = self._reduced.get(id(module.reducer))
+            if reduced is not None:
+                reduced.hooked = True
 
         @_disable_dynamo  # as the forward that calls it
         def prepare_for_backward(reducer: Any, /, *args: Any, **kwargs: Any) -> None:

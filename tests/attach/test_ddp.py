@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +32,13 @@ def group() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def train(steps: int, *modules: Any, loss: Callable[..., torch.Tensor] | None = None) -> None:
-    """With one backward a step, through all modules unless ``loss`` says otherwise."""
+def train(steps: int, *modules: Any) -> None:
+    """With one backward a step, through all modules."""
     parameters = [parameter for module in modules for parameter in module.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=0.1)
     for _ in range(steps):
         optimizer.zero_grad()
-        found = [module(torch.ones(4)).sum() for module in modules]
-        (loss(*found) if loss is not None else torch.stack(found).sum()).backward()
+        torch.stack([module(torch.ones(4)).sum() for module in modules]).sum().backward()
         optimizer.step()
 
 
