@@ -54,7 +54,10 @@ def open_summaries(
     axes, left_out = axes_of(tables), steps_left_out(found)
     frontier = merged_frontier(found, set(found.numbers) - set(left_out) or set(found.numbers), axes.stages())
     if frontier is None:
-        raise DiagError("one rank left a summary, and it takes two to compare", path=path, hint="leave out --summary")
+        steps = f"steps {found.numbers[0]} to {found.numbers[-1]}"
+        raise DiagError(
+            f"one rank left a summary of {steps}, and it takes two to compare", path=path, hint="leave out --summary"
+        )
     shown = telling_ranks(frontier)
     attribution = merged_attribution(found, left_out, shown, axes)
     examination = examine_merged(found, frontier, attribution, tables)

@@ -145,6 +145,30 @@ def test_ranks_that_are_missing_or_behind_are_said_and_left_out(tmp_path: Path) 
     assert result.verdict.confidence <= 38 / 40
 
 
+def without_the_first_line(path: Path) -> None:
+    path.write_bytes(path.read_bytes().split(b"\n", 1)[1])
+
+
+def test_a_rank_without_the_steps_of_the_others_is_left_out(tmp_path: Path) -> None:
+    """As when the disk was full, and then had room for one rank's line."""
+    layout = write_summaries(Job(4, steps=50, extra_us={1: {DATA: 80_000}}), tmp_path / "short")
+    ahead = write_summaries(Job(4, steps=100), tmp_path / "long").rank(2).summary
+    without_the_first_line(ahead)
+    layout.rank(2).summary.write_bytes(ahead.read_bytes())
+    result = open_summaries(layout.root)
+    assert result.verdict.culprit_ranks == (1,)
+    assert [gap.reason for gap in result.coverage.skipped] == ["rank 2 recorded not all of the steps 0 to 49; left out"]
+
+
+def test_two_ranks_without_a_step_in_common_are_not_compared(tmp_path: Path) -> None:
+    layout = write_summaries(Job(2, steps=100), tmp_path)
+    first, second = (layout.rank(rank).summary for rank in (0, 1))
+    first.write_bytes(first.read_bytes().split(b"\n", 1)[0] + b"\n")
+    without_the_first_line(second)
+    with pytest.raises(DiagError, match="one rank left a summary of steps 0 to 49, and it takes two"):
+        open_summaries(layout.root)
+
+
 def test_the_newest_steps_that_nearly_all_have_are_read(tmp_path: Path) -> None:
     """Ranks write their lines at different moments; and of a long run only the end is read."""
     layout = write_summaries(Job(8, steps=2_000), tmp_path)

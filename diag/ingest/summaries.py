@@ -241,7 +241,7 @@ def _line(told: SummaryLine, rank: int) -> _Line:
 def _numbers(reads: Sequence[_Read], steps: int) -> tuple[int, ...]:
     """The newest steps that nearly all ranks have, oldest first, without a gap between them."""
     last = int(np.quantile([read.last for read in reads], _STRAGGLING, method="lower"))
-    firsts = [_first(read, last) for read in reads if read.last >= last]
+    firsts = [first for read in reads if read.last >= last and (first := _first(read, last)) <= last]
     first = int(np.quantile(firsts, 1 - _STRAGGLING, method="higher"))
     return tuple(range(max(first, last - steps + 1), last + 1))
 
@@ -256,7 +256,7 @@ def _first(read: _Read, last: int) -> int:
 
 
 def _covers(read: _Read, numbers: Sequence[int]) -> bool:
-    return bool(numbers) and read.last >= numbers[-1] and _first(read, numbers[-1]) <= numbers[0]
+    return read.last >= numbers[-1] and _first(read, numbers[-1]) <= numbers[0]
 
 
 def _fill(cells: Words, begin_us: npt.NDArray[np.int64], lines: Sequence[_Line], numbers: Sequence[int]) -> None:

@@ -113,8 +113,14 @@ class AutoTrace:
             ranks = len(self._layout.ranks())
             if ranks > _MANY:
                 interval = _INTERVAL_OF_MANY_S
-            if ranks > 1:
+            if ranks <= 1:
+                continue
+            try:
                 self.look()
+            except Exception as error:  # analysing what is half written must not show in the training's output
+                reason = f"{type(error).__name__}: {error}"
+                self._say(f"No more profiler windows are asked for by themselves ({reason}); diag trace asks for one.")
+                return
 
 
 def ranks_to_record(ranks: Sequence[int], culprits: Sequence[int]) -> list[int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from unittest.mock import Mock
@@ -39,6 +40,11 @@ class Watched:
 
     def goes_on(self, extra: Mapping[int, Mapping[str, int]] | None = None) -> str:
         """Another fifty steps with this planted, and whether a window is asked for."""
+        self.writes(extra)
+        asked = self.auto.look()
+        return asked.why if asked is not None else ""
+
+    def writes(self, extra: Mapping[int, Mapping[str, int]] | None = None) -> None:
         self._steps += 50
         written = write_summaries(
             Job(RANKS, steps=self._steps, extra_us=extra or {}, seed=self._steps), self._spare / str(self._steps)
@@ -48,8 +54,6 @@ class Watched:
             with self.layout.rank(rank).summary.open("ab") as file:
                 file.write(line)
             beat(self.layout, rank, 1_000 * self._steps)  # so that the window before is over
-        asked = self.auto.look()
-        return asked.why if asked is not None else ""
 
 
 def windows(layout: RunLayout) -> int:
@@ -78,6 +82,21 @@ def test_a_full_disk_asks_for_nothing_until_it_is_emptied(tmp_path: Path, monkey
         assert job.goes_on({2: {FORWARD: 90_000}}) == ""
     assert job.said == []
     assert job.goes_on({2: {FORWARD: 90_000}}).startswith("automatic: Compute-bound")
+
+
+def test_an_analysis_that_fails_ends_the_watching_with_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Watched(tmp_path)
+    job.goes_on()
+    monkeypatch.setattr("diag.tracing.auto.INTERVAL_S", 0.01)
+    monkeypatch.setattr("diag.summaries.open_summaries", Mock(side_effect=IndexError("out of range")))
+    job.writes({2: {FORWARD: 90_000}})
+    job.auto.start()
+    for thread in threading.enumerate():
+        if thread.name == "diag-auto-trace":
+            thread.join(60)
+    assert job.said == [
+        "No more profiler windows are asked for by themselves (IndexError: out of range); diag trace asks for one."
+    ]
 
 
 def test_there_are_no_more_windows_than_allowed(tmp_path: Path) -> None:
