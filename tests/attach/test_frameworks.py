@@ -1,7 +1,9 @@
-"""Trainings of Hugging Face's Trainer, Lightning and DeepSpeed, unmodified: what is found, and how steps are told.
+"""Trainings of Hugging Face's Trainer, Lightning, DeepSpeed and torchtitan, unmodified: what is found, and how steps
+are told.
 
 They train on two CPU ranks with gloo, each by a launcher of its own. Accelerate knows FSDP on accelerators only (on a
-CPU its DistributedType is MULTI_CPU, which it never turns into FSDP): the script lets it take the CPU for one.
+CPU its DistributedType is MULTI_CPU, which it never turns into FSDP), as does torchtitan: their scripts let them take
+the CPU for one.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from tests.command import analyze_json, diag
 from tests.ports import free_port
 
 SCRIPTS = Path(__file__).with_name("scripts")
-TRANSFORMERS, LIGHTNING, DEEPSPEED = (
-    str(SCRIPTS / f"with_{name}.py") for name in ("transformers", "lightning", "deepspeed")
+TRANSFORMERS, LIGHTNING, DEEPSPEED, TORCHTITAN = (
+    str(SCRIPTS / f"with_{name}.py") for name in ("transformers", "lightning", "deepspeed", "torchtitan")
 )
 pytestmark = pytest.mark.multiproc
 
@@ -152,4 +154,30 @@ def test_straggler_of_deepspeed_among_micro_batches_and_checkpoints(tmp_path: Pa
     steps = steps_of(run)
     assert {step["micro_batches"] for step in steps} == {2}
     assert phases_of(steps[3]) == [*["data", "forward", "backward"] * 2, "optimizer"]
+    assert holding(steps, CHECKPOINT) == [8, 16]
+
+
+def test_slow_loader_of_one_rank_of_torchtitan(tmp_path: Path) -> None:
+    """Its loader is torchdata's, whose iterators are its own, with a worker process."""
+    run = tmp_path / "run"
+    options = ["--slow-loader", "0.2", "--slow-loader-rank", "1", "--workers", "1"]
+    result = told_by(run, "--nproc", "2", "--no-trace", TORCHTITAN, *options)
+    assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("data", "slow-data-one-rank")
+    assert result["verdict"]["culprit"]["ranks"] == [1]
+    assert result["run"]["strategy"] == "fsdp2"
+    assert "batches" in {row["unit"] for row in result["findings"][0]["evidence"]}  # rank 0 has some in reserve
+    assert phases_of(steps_of(run)[10]) == ["data", "forward", "backward", "optimizer"]
+
+
+def test_straggler_of_torchtitan_among_micro_batches_and_checkpoints(tmp_path: Path) -> None:
+    """By torchrun, as torchtitan's own launcher does."""
+    run = tmp_path / "run"
+    launcher = ["--nproc-per-node", "2", "--master-port", str(free_port())]
+    options = ["--slow-rank", "1", "--accumulate", "2", "--save-every", "8", "--folder", str(tmp_path)]
+    result = told_by(run, *module("torch.distributed.run", *launcher, TORCHTITAN, *options))
+    is_straggler(result)
+    assert result["run"]["strategy"] == "fsdp2"
+    steps = steps_of(run)
+    assert {step["micro_batches"] for step in steps} == {2}
+    assert phases_of(steps[3]) == ["data", "data", *["forward", "backward"] * 2, "optimizer"]  # all batches first
     assert holding(steps, CHECKPOINT) == [8, 16]
