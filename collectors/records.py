@@ -250,6 +250,7 @@ class Manifest:
     mesh: dict[str, int] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)  # preset, parameters, layers, flops_per_token, ...
     trainer: dict[str, Any] = field(default_factory=dict)  # the bundled trainer's options
+    loader: dict[str, Any] = field(default_factory=dict)  # of an attached training's DataLoader: num_workers, ...
     versions: dict[str, str] = field(default_factory=dict)
     collector: dict[str, Any] = field(default_factory=dict)  # settings, and what could not be collected
     rendezvous: str = ""  # equal on all nodes of one job: its id and endpoint

@@ -187,8 +187,9 @@ def _settings(before: Manifest | None, after: Manifest | None) -> list[str]:
         found.append(f"strategy {before.strategy} and {after.strategy}")
     # What was planted an analysis must not know; "setup" repeats other settings in words.
     skipped = {"inject", "setup", "strategy", "steps"}
-    for name in sorted({*before.trainer, *after.trainer} - skipped):
-        own, theirs = before.trainer.get(name), after.trainer.get(name)
+    of_first, of_second = ({**manifest.loader, **manifest.trainer} for manifest in (before, after))
+    for name in sorted({*of_first, *of_second} - skipped):
+        own, theirs = of_first.get(name), of_second.get(name)
         if own != theirs:
             found.append(f"{name.replace('_', ' ')} {_text(own)} and {_text(theirs)}")
     return found

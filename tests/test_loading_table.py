@@ -45,6 +45,9 @@ def test_the_loaders_settings() -> None:
     assert tables.manifest is not None
     silent = analyze(replace(tables, manifest=replace(tables.manifest, trainer={}))).loading
     assert (silent.workers, silent.prefetch_factor, silent.queue, silent.pin_memory) == (None, None, None, None)
+    loader = {"num_workers": 2, "prefetch_factor": 2, "pin_memory": False}
+    seen = analyze(replace(tables, manifest=replace(tables.manifest, trainer={}, loader=loader))).loading
+    assert (seen.workers, seen.queue, seen.pin_memory) == (2, 4, False)
 
 
 def test_copies_that_the_host_makes() -> None:

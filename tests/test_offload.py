@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from diag.api import Result, open_run
+from diag.api import Result, analyze, open_run
+from diag.collectors.records import Manifest
 from diag.model import Bottleneck, Detail, Kind
 from tests.attribution.kineto_builder import KinetoBuilder
+from tests.copies import replace
 
 MS = 1_000_000
 STEPS = 6
@@ -92,6 +94,21 @@ def test_inputs_that_fsdp_moves_are_inputs(tmp_path: Path) -> None:
         assert step.segments.total(Kind.COPY, Detail.OFFLOAD) == 0
     assert result.verdict.cause == "exposed-copy", result.verdict.headline
     assert result.verdict.bottleneck == Bottleneck.DATA
+
+
+@pytest.mark.parametrize(
+    ("loader", "words"),
+    [
+        ({}, "(pin_memory=True)"),
+        ({"pin_memory": False}, "pin_memory=True), which is off"),
+        ({"pin_memory": True}, "page-locked already"),
+    ],
+)
+def test_where_inputs_are_copied_from(tmp_path: Path, loader: dict[str, bool], words: str) -> None:
+    tables = analysed(tmp_path, 22 * MS, 0, 0, ("FSDP::inputs_to_device", "")).tables
+    result = analyze(replace(tables, manifest=Manifest("run", 0, loader=loader)))
+    (finding,) = [finding for finding in result.examination.findings if finding.id == "exposed-copy"]
+    assert words in finding.action
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,8 @@ _INFERRED = {
     "evaluation": "from Module.train(False), or a batch fetched without gradients, to the training's next batch",
 }
 _NOT_HOOKED = {
-    "h2d": "copies to the device are seen in the profiler windows only",
+    "h2d": "when copies to the device run is seen in the profiler windows only: of one from pageable memory a host "
+    "tells how long it waited for the device",
     "other loaders": "batches that come from no torch DataLoader: waiting for them counts as forward",
 }
 
@@ -206,9 +207,11 @@ class Attachment:
         """Once, after the first step: what is known by then."""
         self._described = True
         assert self._collector is not None
+        assert self._timeline is not None
         strategy, mesh = strategy_of(self._optimizer, self._engine, self._reducers.seen)
         self._optimizer = self._engine = None
-        self._collector.describe(strategy=strategy, mesh=mesh, collector={"attached": self._about()})
+        loader = self.fetches.settings(self._timeline.loaders)
+        self._collector.describe(strategy=strategy, mesh=mesh, loader=loader, collector={"attached": self._about()})
 
     # -- ending ----------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -24,15 +24,18 @@ class Fetches:
     def __init__(self, life: Attachment) -> None:
         self._life = life
         self._outermost = Outermost()
+        self._asked = 0  # the outermost loader
+        self._settings: dict[int, dict[str, Any]] = {}  # by loader, as far as it has any
 
     def told(self, loader: int, iterator: Any, fetch: Callable[[], _Batch]) -> _Batch:
         """What ``fetch`` returns, the next of ``iterator``; StopIteration and whatever else it raises goes through."""
         if not self._outermost.enter():
-            self._tell_queue(iterator)  # what wraps a DataLoader has none of its own
+            self._look_at(iterator)  # what wraps a DataLoader has no queue of its own
             return fetch()
         try:
+            self._asked = loader
             self._life.tell("fetch_begins", loader, torch.is_grad_enabled())
-            self._tell_queue(iterator)
+            self._look_at(iterator)
             try:
                 batch = fetch()
             except StopIteration:
@@ -46,7 +49,15 @@ class Fetches:
             self._outermost.leave()
         return batch
 
-    def _tell_queue(self, iterator: Any) -> None:
+    def settings(self, loaders: Collection[int]) -> dict[str, Any]:
+        """In what these loaders agree, or all that were asked if it is not known which those are: ``num_workers``,
+        ``prefetch_factor``, ``pin_memory``."""
+        own = [self._settings.get(loader, {}) for loader in loaders or self._settings] or [{}]
+        return {name: value for name, value in own[0].items() if all(one.get(name) == value for one in own)}
+
+    def _look_at(self, iterator: Any) -> None:
+        if self._asked not in self._settings and (found := _settings_of(iterator)):
+            self._settings[self._asked] = found
         queue = queue_of(iterator)
         if queue is not None:
             self._life.tell("queue_seen", queue)
@@ -62,6 +73,16 @@ def install(patches: Patches, fetches: Fetches) -> None:
         return fetches.told(_number(iterator), iterator, lambda: original(iterator))
 
     patches.replace(_BaseDataLoaderIter, "__next__", fetch)
+
+
+def _settings_of(iterator: Any) -> dict[str, Any]:
+    """Empty of what is no DataLoader's iterator, whose fields these are, public in none."""
+    workers = getattr(iterator, "_num_workers", None)
+    if not isinstance(workers, int):
+        return {}
+    found = {"num_workers": workers, "pin_memory": bool(getattr(iterator, "_pin_memory", False))}
+    factor = getattr(iterator, "_prefetch_factor", None)
+    return {**found, "prefetch_factor": factor} if isinstance(factor, int) else found
 
 
 def _number(iterator: Any) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
 from enum import StrEnum
@@ -96,6 +97,12 @@ class Case(Struct, frozen=True):
     def number(self, name: str, otherwise: int) -> int:
         value = self.option(name, otherwise)
         return value if isinstance(value, int) else otherwise
+
+    @property
+    def micro_batches(self) -> int:
+        """Of a step: what the bundled trainer ran with, or most often seen."""
+        seen = Counter(record.micro_batches for own in self.tables.ranks.values() for record in own.steps)
+        return self.number("micro_batches", max(seen, key=seen.__getitem__, default=1))
 
     @property
     def blocks(self) -> int | None:

@@ -47,7 +47,7 @@ def recommend(
             not_advised.append(f"{candidate.change}: {told}")
         else:
             advised.append(told)
-    best = _best_of_each(sorted(advised, key=lambda a: (-a.predicted_gain_ns[1], a.id)))
+    best = _best_of_each(advised)
     return Recommendation(tuple(best[:MOST]), tuple(not_advised), base.error)
 
 
@@ -102,14 +102,16 @@ def memory_veto(delta: int | None, tables: Tables) -> str:
 
 
 def _best_of_each(advised: Iterable[Advice]) -> list[Advice]:
-    """Of one knob only the setting that gains most; of several that gain about the same, the most modest one."""
-    best: dict[str, Advice] = {}
+    """Of one knob only the setting that gains most; of several that gain about the same, the most modest one: they
+    are proposed in that order."""
+    of_knob: dict[str, list[Advice]] = {}
     for advice in advised:
-        before = best.setdefault(advice.knob, advice)
-        nearly = advice.gain_share >= before.gain_share - _NEARLY
-        if nearly and _cost(advice) < _cost(before):
-            best[advice.knob] = advice
-    return sorted(best.values(), key=lambda a: (-a.predicted_gain_ns[1], a.id))
+        of_knob.setdefault(advice.knob, []).append(advice)
+    best = []
+    for settings in of_knob.values():
+        most = max(advice.gain_share for advice in settings)
+        best.append(min((a for a in settings if a.gain_share >= most - _NEARLY), key=_cost))
+    return sorted(best, key=lambda a: (-a.predicted_gain_ns[1], a.id))
 
 
 def _cost(advice: Advice) -> tuple[int, int]:

@@ -9,7 +9,8 @@ import numpy as np
 from msgspec import Struct
 
 from diag.attribution.loader_reserve import Reserve, reserve_of
-from diag.collectors.records import H2D, Manifest
+from diag.attribution.loader_settings import loader_settings
+from diag.collectors.records import H2D
 from diag.ingest.run import RankTables, Tables
 from diag.model import Attribution, Kind
 
@@ -88,13 +89,14 @@ def loading_table(tables: Tables, attribution: Attribution) -> LoadingTable:
         )
         for rank in sorted(waits)
     ]
-    workers, factor, pinned = _settings(tables.manifest)
+    told = loader_settings(tables.manifest)
+    workers, factor = told.workers, told.prefetch_factor
     seen = {(row.reserve.workers, row.reserve.capacity) for row in rows if row.reserve is not None}
     if workers is None and len(seen) == 1:
         ((workers, capacity),) = seen
         factor = capacity // workers
     recorded = any(own.steps for own in tables.ranks.values()) or any(own for own in means.values())
-    return LoadingTable(tuple(rows), numbers, workers, factor, pinned, recorded)
+    return LoadingTable(tuple(rows), numbers, workers, factor, told.pin_memory, recorded)
 
 
 def _row(
@@ -130,13 +132,3 @@ def _host_copies(own: RankTables, counted: set[int]) -> int | None:
     steps = [record for record in own.steps if record.step in counted]
     spent = [row.end_ns - row.start_ns for record in steps for row in record.phases if row.phase == H2D]
     return round(sum(spent) / len(steps)) if spent else None
-
-
-def _settings(manifest: Manifest | None) -> tuple[int | None, int | None, bool | None]:
-    trainer = manifest.trainer if manifest is not None else {}
-    workers, factor, pinned = (trainer.get(name) for name in ("num_workers", "prefetch_factor", "pin_memory"))
-    return (
-        workers if isinstance(workers, int) else None,
-        factor if isinstance(factor, int) else None,
-        pinned if isinstance(pinned, bool) else None,
-    )

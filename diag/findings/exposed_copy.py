@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from diag.attribution.loader_settings import loader_settings
 from diag.findings.shares import Cost
 from diag.findings.subject import MENTION, Subject, mean_ns
 from diag.model import Finding
+
+_ACTIONS = {
+    None: "Copy from pinned memory (pin_memory=True) with non_blocking=True, one batch ahead.",
+    False: "Copy from pinned memory (DataLoader(..., pin_memory=True), which is off) with non_blocking=True, one batch "
+    "ahead.",
+    True: "The loader's batches are page-locked already: copy with non_blocking=True, one batch ahead, on a stream of "
+    "its own.",
+}
 
 
 def find(subject: Subject) -> list[Finding]:
     if subject.shares.share(Cost.COPY) < MENTION:
         return []
     copied = mean_ns(subject.shares.cost(Cost.COPY))
+    pinned = loader_settings(subject.tables.manifest).pin_memory
     return [
         subject.costing(
             Cost.COPY,
             id="exposed-copy",
             title=f"The device waits for copies from the host: {copied / 1e6:.1f} ms a step",
-            action="Copy from pinned memory (pin_memory=True) with non_blocking=True, one batch ahead.",
+            action=_ACTIONS[pinned],
             evidence=subject.per_rank("exposed_copy_ns"),
         )
     ]

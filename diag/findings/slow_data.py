@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from diag.attribution.loader_reserve import Reserve, reserve_of
+from diag.attribution.loader_settings import loader_settings
 from diag.findings.culprits import Culprits
 from diag.findings.shares import Cost
 from diag.findings.subject import MENTION, Subject, mean_ns, ranks_text
@@ -161,9 +162,8 @@ def _more_workers(subject: Subject) -> str:
 
 def _workers(subject: Subject) -> int | None:
     """Of each rank's loader, as the manifest has it, or as it was seen."""
-    manifest = subject.tables.manifest
-    told = manifest.trainer.get("num_workers") if manifest is not None else None
-    if isinstance(told, int):
+    told = loader_settings(subject.tables.manifest).workers
+    if told is not None:
         return told
     seen = {reserve.workers for reserve in subject.once(_reserves).values()}
     return seen.pop() if len(seen) == 1 else None

@@ -62,6 +62,16 @@ def test_a_slow_loader_gets_the_fewest_processes_that_do() -> None:
     assert abs(likely - 55 * MS) < 8 * MS
 
 
+def test_a_loader_that_was_seen_at_work_gets_them_too() -> None:
+    """Of an attached training, whose micro-batches its steps tell; as few as of the bundled trainer."""
+    tables = simulate(Plan(data_ns=55 * MS, micro_batches=2, trainer={"num_workers": None}))
+    assert tables.manifest is not None
+    seen = replace(tables, manifest=replace(tables.manifest, trainer={}, loader={"num_workers": 1}))
+    (advice,) = analyze(seen).recommendation.advice
+    assert advice.change == "2 loader processes a rank, not 1"
+    assert not advice.command
+
+
 def test_at_most_three_the_best_first() -> None:
     result = advised(Plan(units=6, transfer_ns=15 * MS, regather=True, data_ns=60 * MS))
     gains = [advice.predicted_gain_ns[1] for advice in result.advice]

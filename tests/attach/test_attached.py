@@ -38,6 +38,9 @@ def test_slow_loader_under_ddp(tmp_path: Path) -> None:
     assert {"loader", "backward", "optimizer", "DDP", "torch.save"} <= set(told["hooked"])
     assert "forward" in told["inferred"]
     assert "h2d" in told["not_hooked"]
+    assert read_fields(RunLayout(tmp_path / "run"))["loader"] == {"num_workers": 0, "pin_memory": False}
+    assert "num_workers (now 0)" in result["findings"][0]["action"]
+    assert any(advice["id"].startswith("loader-workers-") for advice in result["advice"])
 
 
 @pytest.mark.multiproc
@@ -47,6 +50,8 @@ def test_one_rank_shows_that_the_loaders_of_all_are_too_slow(tmp_path: Path) -> 
     result = trained(tmp_path / "run", *options)
     is_slow_loader(result)
     assert result["verdict"]["culprit"] is None
+    seen = {"num_workers": 2, "prefetch_factor": 2, "pin_memory": False}
+    assert read_fields(RunLayout(tmp_path / "run"))["loader"] == seen
     assert "Rank 1 shows the waiting" in result["verdict"]["headline"]
     ready = [[step["queue"] for step in steps_of(tmp_path / "run", rank)[8:20]] for rank in range(2)]
     assert all(queue[1:] == [4, 2] for own in ready for queue in own)

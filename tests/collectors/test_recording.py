@@ -109,6 +109,22 @@ def test_batches_ready_in_the_queue_of_a_loader(tmp_path: Path, wrapped: bool) -
     assert queues[5][0] > 0
 
 
+@pytest.mark.parametrize(
+    ("second", "agreed"), [(0, {"num_workers": 0, "pin_memory": False}), (1, {"pin_memory": False})]
+)
+def test_settings_in_which_the_loaders_of_a_step_agree(tmp_path: Path, second: int, agreed: dict[str, Any]) -> None:
+    """What loads for an evaluation is none of them."""
+    training = Training()
+    images, texts = (DataLoader(torch.ones(2, 2), num_workers=workers) for workers in (0, second))  # type: ignore[arg-type]
+    with record(tmp_path, PLAIN):
+        for image, text in zip(images, texts, strict=True):
+            training.step(image + text)
+        with torch.no_grad():
+            for _ in DataLoader(torch.ones(2, 2), num_workers=2):  # type: ignore[arg-type]
+                pass
+    assert read_fields(RunLayout(tmp_path))["loader"] == agreed
+
+
 def test_what_follows_the_optimizer_belongs_to_its_step(tmp_path: Path) -> None:
     training, model = Training(), torch.nn.Linear(2, 2)
     with record(tmp_path, PLAIN) as recording:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from diag.advice.case import Api, Candidate, Case
+from diag.attribution.loader_settings import loader_settings
 from diag.model import Risk
 from diag.replay.mutations.work import more_workers
 
@@ -13,9 +14,8 @@ _MOST = 32
 
 def propose(case: Case) -> Sequence[Candidate]:
     found = case.found("slow-data-all-ranks", "slow-data-bursty")
-    manifest = case.manifest
-    workers = manifest.trainer.get("num_workers") if manifest is not None else None
-    if found is None or not isinstance(workers, int):
+    workers = loader_settings(case.manifest).workers
+    if found is None or workers is None:
         return ()
     return [_candidate(case, found.id, workers, then) for then in _choices(workers)]
 
@@ -32,7 +32,7 @@ def _candidate(case: Case, finding: str, now: int, then: int) -> Candidate:
         finding=finding,
         knob="data loader",
         change=f"{then} loader processes a rank, not {now}",
-        mutation=more_workers(now, then, case.number("micro_batches", 1)),
+        mutation=more_workers(now, then, case.micro_batches),
         memory_delta_bytes=0,
         risk=Risk.SAFE,
         code={
