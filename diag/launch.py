@@ -148,7 +148,7 @@ def torchrun(
     from diag.hang.live.monitor import Monitor
     from diag.hang.live.rules import Limits
     from diag.hang.live.workers import workers_of
-    from diag.launch_ends import before_others_end, write_exits
+    from diag.launch_ends import before_others_end, exits_of, write_exits
     from diag.tracing.auto import AutoTrace
 
     os.environ.update(environment)  # torchrun hands its own environment to the workers
@@ -179,7 +179,8 @@ def torchrun(
         ended_well = True
     except ChildFailedError as error:
         hang = monitor.failed() if monitor is not None and launch.ends_hung else None
-        write_exits(layout, error, failed_first or (), by_launcher=hang is not None and hang.ended_by_diag)
+        by_launcher = hang is not None and hang.ended_by_diag
+        write_exits(layout, exits_of(error, failed_first or (), by_launcher))
         return _failure(layout, error, hang)
     except SignalException as error:
         name = signal.Signals(error.sigval).name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -58,17 +58,20 @@ def _exit_codes(context: Any) -> dict[int, int | None]:
         return {}
 
 
-def write_exits(
-    layout: RunLayout, error: ChildFailedError, first: list[int] | tuple[int, ...], by_launcher: bool
-) -> None:
-    """exits.json: what the triage needs and no log says. On shared storage another node's ranks may be there already.
-    Nothing where the disk is full: the logs remain."""
-    exits = [
+def exits_of(error: ChildFailedError, first: Collection[int], by_launcher: bool) -> list[RankExit]:
+    """What torchrun says of its workers. ``first``: those that had failed before it ended the others."""
+    return [
         RankExit(rank, failure.exitcode, first=rank in first and not by_launcher, by_launcher=by_launcher)
         for rank, failure in sorted(error.failures.items())
     ]
+
+
+def write_exits(layout: RunLayout, exits: Sequence[RankExit]) -> None:
+    """exits.json: what the triage needs and no log says. On shared storage another node's ranks may be there already.
+    Nothing where the disk is full: the logs remain."""
+    ranks = {one.rank for one in exits}
     try:
-        others = [one for one in json.loads(layout.exits.read_bytes()) if one["rank"] not in error.failures]
+        others = [one for one in json.loads(layout.exits.read_bytes()) if one["rank"] not in ranks]
     except (OSError, ValueError, KeyError, TypeError):
         others = []
     with suppress(OSError):

@@ -42,9 +42,11 @@ def run_script(
 
 def run_command(layout: RunLayout, launch: Launch, settings: CollectorSettings, command: Sequence[str]) -> Outcome:
     """Runs the command, which starts the training's processes itself; signals go on to it, its output is left alone."""
+    from diag.hang.live.exits import ExitWatch
     from diag.hang.live.monitor import Monitor
     from diag.hang.live.rules import Limits
     from diag.hang.live.workers import recorded_workers_of
+    from diag.launch_ends import write_exits
     from diag.tracing.auto import AutoTrace
 
     try:
@@ -63,6 +65,8 @@ def run_command(layout: RunLayout, launch: Launch, settings: CollectorSettings, 
         monitor.start()
     auto = AutoTrace(layout, settings, launch.say, workers)
     auto.start()
+    watch = ExitWatch(layout)
+    watch.start()
     code = 1
     try:
         with _signals_to(process) as passed:
@@ -71,9 +75,15 @@ def run_command(layout: RunLayout, launch: Launch, settings: CollectorSettings, 
         auto.stop()
         if monitor is not None:
             monitor.stop(ended_well=code == 0)
-    if monitor is not None and monitor.hang is not None and monitor.hang.ended_by_diag:
-        still = f"hung: no progress for {monitor.hang.still_s:.0f} s"
-        return close(layout, launch, Outcome(ExitCode.HANG, reason=still, hang=monitor.hang))
+        failed = watch.stop()
+    hang = monitor.hang if monitor is not None else None
+    if hang is not None and hang.ended_by_diag:
+        return close(
+            layout, launch, Outcome(ExitCode.HANG, reason=f"hung: no progress for {hang.still_s:.0f} s", hang=hang)
+        )
+    for attempt, exits in failed if not passed else ():
+        if code or attempt.root != layout.newest().root:  # else its launcher thinks nothing of it
+            write_exits(attempt, exits)
     reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}" if code else ""
     ended = Outcome(128 - code if code < 0 else code, reason=reason, interrupted=bool(passed))
     return close(layout, launch, ended)

@@ -58,7 +58,8 @@ def investigate(paths: Iterable[str], progress: Callable[[int, int, str], None] 
     runs = read_runs(given)
     # Of a log beside the run it is not known which job it is of.
     well = ended_well(runs[0]) if len(runs) == len(given) == 1 else None
-    if not logs.paths and not dumps.paths and well is None:
+    from_runs = [clue for run in runs for clue in clues_of_run(run)]
+    if not logs.paths and not dumps.paths and not from_runs and well is None:
         raise DiagError(
             "neither a log nor a Flight Recorder dump is there",
             hint="give text logs of the ranks (NCCL_DEBUG=INFO), torchrun's output, or dumps; folders are searched",
@@ -67,5 +68,4 @@ def investigate(paths: Iterable[str], progress: Callable[[int, int, str], None] 
     # What is a dump is no text, which is no news of it.
     known = set(dumps.paths)
     logs = replace(logs, gaps=tuple(gap for gap in logs.gaps if gap[0] not in known))
-    from_runs = [clue for run in runs for clue in clues_of_run(run)]
     return Investigation(reason(logs, found, from_runs, well), logs, dumps)

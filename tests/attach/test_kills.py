@@ -59,11 +59,14 @@ def test_a_killed_rank_ends_the_training_as_without_us(tmp_path: Path) -> None:
     result = analyze_json(run)
     assert [step["step"] for step in result["steps"]] == list(range(6))
     assert result["run"]["exit_code"] == bare.returncode == 1
+    found = json.loads(RunLayout(run).hang.read_text())
+    assert found["verdict"]["fault_class"] == "rank_killed_sigkill"
+    assert [culprit["rank"] for culprit in found["culprits"]] == [1]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_rank_of_a_script_is_named(tmp_path: Path, rank: int) -> None:
-    """Here the launcher is ours: it knows who ended first, and of which signal."""
+    """Here the launcher is ours."""
     run = tmp_path / "run"
     ended = diag("run", "--nproc", "2", *WINDOW, "--out", run, EVENTFUL, "--kill", str(rank))
     assert ended.returncode == 128 + signal.SIGKILL, ended.stderr

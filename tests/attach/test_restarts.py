@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,10 @@ def test_each_attempt_is_recorded(tmp_path: Path) -> None:
         (str(run / "restart-1"), True)
     ]
     assert list_runs(run) == [run, run / "restart-1"]
+    why = json.loads(diag("triage", run, "--json").stdout)
+    assert why["verdict"]["fault_class"] == "rank_killed_sigkill"
+    assert [culprit["rank"] for culprit in why["culprits"]] == [1]
+    assert not RunLayout(run / "restart-1").exits.exists()
     manifests = [read_fields(RunLayout(folder)) for folder in (run, run / "restart-1")]
     assert [manifest["exit_code"] for manifest in manifests] == [0, 0]
     assert [manifest["collector"]["attached"]["restarts"] for manifest in manifests] == [0, 1]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from diag.collectors.layout import RunLayout
+from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.settings import RUN_DIR_VARIABLE
 
 _POLL_S = 0.05
@@ -47,13 +47,19 @@ def recorded_workers_of(layout: RunLayout) -> tuple[Worker, ...]:
     below = {process.pid: process for process in psutil.Process().children(recursive=True)}
     found = []
     for rank, files in layout.newest().ranks().items():
-        try:
-            pid = json.loads(files.identity.read_bytes())["pid"]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
+        _, pid = recorded_process(files)
         if pid in below:
             found.append(Worker(rank, below[pid]))
     return tuple(found)
+
+
+def recorded_process(files: RankLayout) -> tuple[str, int]:
+    """Host and pid, as the rank has written them; ("", 0) before that."""
+    try:
+        identity = json.loads(files.identity.read_bytes())
+        return str(identity["host"]), int(identity["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "", 0
 
 
 def workers_of(layout: RunLayout) -> tuple[Worker, ...]:
