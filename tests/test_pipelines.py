@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from diag.api import Result, analyze
@@ -10,7 +12,7 @@ from diag.findings.pipeline_bubble import ideal_share
 from diag.model import Bottleneck, Finding
 from diag.wording import group_name
 from tests.copies import replace
-from tests.pipelines import MS, Pipelined, simulate
+from tests.pipelines import MS, Pipelined, simulate, traced
 
 PP = {"pp": 2, "dp": 1}
 PP_DP_TP = {"pp": 2, "dp": 2, "tp": 2}
@@ -117,6 +119,20 @@ def test_a_straggler_alone_in_its_stage_is_an_unequal_or_slow_stage() -> None:
         found = finding(result, "unbalanced-stages")
         assert found is not None
         assert "slow machine would look the same" in found.action
+
+
+@pytest.mark.parametrize("steps", [5, 7, 9, 12])
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_profiler_window_makes_no_straggler_of_a_stage(tmp_path: Path, steps: int, slow: int) -> None:
+    """What a trace calls idle is computing in the records of the other steps, and no more of it than there. ``steps``:
+    two of them are in the window, and two or three are left out as the first ones, or because a trace was written."""
+    plan = Pipelined(steps=steps, extra=lambda step, rank: {FORWARD: 80 * MS * (rank == slow)})
+    result = analyze(traced(simulate(plan), range(steps - 2, steps), tmp_path))
+    counted = result.attribution.usable
+    assert {parts.source for step in counted for parts in step.parts} == {"trace", "records"}
+    assert (result.verdict.cause, result.verdict.culprit_ranks) == ("unbalanced-stages", (slow,))
+    assert [f.id for f in result.examination.findings if f.id not in ("unbalanced-stages", "pipeline-bubble")] == []
+    assert result.examination.doubts == ()
 
 
 def test_a_rank_that_is_slow_now_and_then_is_held_against_its_own_usual_steps() -> None:
