@@ -25,7 +25,10 @@ from diag.collectors.records import (
     RankRecord,
     StepRecord,
 )
+from diag.ingest.kineto import read_trace
 from diag.ingest.run import RankTables, Tables
+from tests.attribution.kineto_builder import KinetoBuilder
+from tests.copies import replace
 
 MS = 1_000_000
 _HANDED_OVER_NS = 20_000
@@ -190,3 +193,19 @@ def simulate(plan: Pipelined) -> Tables:
         for r in ranks
     }
     return Tables(Path("simulated"), manifest, world, tables, ())
+
+
+def traced(tables: Tables, steps: range, folder: Path) -> Tables:
+    """The same run with a profiler window of all ranks over these steps: each phase is one operator in its first half,
+    and Python in the other."""
+    ranks = {}
+    for rank, own in tables.ranks.items():
+        build = KinetoBuilder(rank, tables.world_size or 1, backend="gloo")
+        for record in own.steps:
+            if record.step in steps:
+                build.step(record.step, record.begin_ns, record.end_ns)
+                for phase in record.phases:
+                    build.range(f"diag.{phase.phase}", phase.start_ns, phase.end_ns)
+                    build.op("aten::mm", phase.start_ns, (phase.start_ns + phase.end_ns) // 2)
+        ranks[rank] = replace(own, traces=(read_trace(build.write(folder, f"rank{rank}.json")),))
+    return replace(tables, ranks=ranks)

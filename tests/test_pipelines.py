@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from diag.api import Result, analyze
@@ -10,8 +12,9 @@ from diag.findings.pipeline_bubble import ideal_share
 from diag.model import Bottleneck, Finding
 from diag.wording import group_name
 from tests.copies import replace
-from tests.pipelines import MS, Pipelined, simulate
+from tests.pipelines import MS, Pipelined, simulate, traced
 
+UNKNOWN = "straggler-rank-unknown"
 PP = {"pp": 2, "dp": 1}
 PP_DP_TP = {"pp": 2, "dp": 2, "tp": 2}
 MESHES = [
@@ -119,6 +122,20 @@ def test_a_straggler_alone_in_its_stage_is_an_unequal_or_slow_stage() -> None:
         assert "slow machine would look the same" in found.action
 
 
+@pytest.mark.parametrize("steps", [5, 7, 9, 12])
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_profiler_window_makes_no_straggler_of_a_stage(tmp_path: Path, steps: int, slow: int) -> None:
+    """What a trace calls idle is computing in the records of the other steps, and no more of it than there. ``steps``:
+    two of them are in the window, and two or three are left out as the first ones, or because a trace was written."""
+    plan = Pipelined(steps=steps, extra=lambda step, rank: {FORWARD: 80 * MS * (rank == slow)})
+    result = analyze(traced(simulate(plan), range(steps - 2, steps), tmp_path))
+    counted = result.attribution.usable
+    assert {parts.source for step in counted for parts in step.parts} == {"trace", "records"}
+    assert (result.verdict.cause, result.verdict.culprit_ranks) == ("unbalanced-stages", (slow,))
+    assert [f.id for f in result.examination.findings if f.id not in ("unbalanced-stages", "pipeline-bubble")] == []
+    assert result.examination.doubts == ()
+
+
 def test_a_rank_that_is_slow_now_and_then_is_held_against_its_own_usual_steps() -> None:
     plan = Pipelined(steps=24, extra=lambda step, rank: {FORWARD: 150 * MS * (rank == 1 and step % 3 == 0)})
     result = analyze(simulate(plan))
@@ -127,6 +144,26 @@ def test_a_rank_that_is_slow_now_and_then_is_held_against_its_own_usual_steps() 
     assert found.ranks == (1,)
     assert "than it usually is" in found.title
     assert finding(result, "unbalanced-stages") is None
+
+
+def test_a_rank_that_is_slow_in_two_steps_may_be_the_only_one_or_not() -> None:
+    """Of seven steps five count. That chance made it the same one twice is as likely as a coin's two heads."""
+
+    def said(steps: int, late: dict[int, int]) -> Finding:
+        """``late``: by step, the rank that is."""
+        plan = Pipelined(steps=steps, extra=lambda step, rank: {FORWARD: 150 * MS * (rank == late.get(step))})
+        (found,) = [f for f in analyze(simulate(plan)).examination.findings if f.id != "pipeline-bubble"]
+        return found
+
+    twice = said(7, {3: 1, 5: 1})
+    assert (twice.id, twice.ranks) == (UNKNOWN, ())
+    assert "not certain which" in twice.title
+    assert "Rank 1 came last in 2 of 2 affected steps" in twice.title
+    assert "more steps" in twice.action
+    often = said(20, dict.fromkeys(range(2, 20, 3), 1))
+    assert (often.id, often.ranks) == ("compute-straggler", (1,))
+    moving = said(20, {step: step % 2 for step in range(2, 20, 3)})
+    assert (moving.id, moving.ranks) == ("compute-imbalance", ())
 
 
 def test_a_slow_wire_between_stages_is_communication() -> None:

@@ -1,5 +1,6 @@
 """Whom a rank's work may be compared with. The stages of a pipeline do different work on different layers: there a rank
-is compared with the ranks of its own stage, and where it has none, with what itself usually does by then.
+is compared with the ranks of its own stage, and where it has none, with what itself usually does by then: in steps of
+the same source, since a trace calls idle what records count as computing, and the profiler makes a step longer.
 
 What does not depend on the layers is compared with everybody: waiting for data, copies, checkpoints, garbage
 collection.
@@ -39,9 +40,10 @@ class StagePeers:
         self._stages = stages
         self._timelines = timelines
         self._begins = {rank: np.array([s.begin_ns for s in own], dtype=np.int64) for rank, own in steps.items()}
+        self._source = {(rank, s.begin_ns): s.source for rank, own in steps.items() for s in own}
         self._matched, self._ready = matched, ready
         self._by_group: dict[int, dict[str, dict[Key, tuple[int, int]]]] = {}
-        self._usual: dict[tuple[int, str, int], Activity] = {}
+        self._usual: dict[tuple[int, str, int, str], Activity] = {}
 
     def step_begin(self, rank: int, time_ns: int) -> int:
         """When the step began in which the moment just before ``time_ns`` lies; the first one, where none had."""
@@ -91,12 +93,14 @@ class StagePeers:
     def _own_usual(self, rank: int, key: Key) -> Activity:
         """What the rank has usually done of a step when it comes to this one of its sends, or receives."""
         places = self._places(rank, key[0])
-        place = places[key][0]
-        if (rank, key[0], place) not in self._usual:
-            alike = [own for own, (at, _) in places.items() if at == place]
+        place, begin = places[key]
+        source = self._source[rank, begin]
+        if (rank, key[0], place, source) not in self._usual:
+            alike = [k for k, (at, of) in places.items() if at == place and self._source[rank, of] == source]
             line, ready = self._timelines[rank], self._ready
-            self._usual[rank, key[0], place] = _median(line.activity(places[k][1], ready[k][rank]) for k in alike)
-        return self._usual[rank, key[0], place]
+            usual = _median(line.activity(places[k][1], ready[k][rank]) for k in alike)
+            self._usual[rank, key[0], place, source] = usual
+        return self._usual[rank, key[0], place, source]
 
     def _places(self, rank: int, group: str) -> dict[Key, tuple[int, int]]:
         """Of each of the rank's calls in a group, the how manieth of its step it is, and when that step began."""

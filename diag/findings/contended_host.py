@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from diag.findings.culprits import Series
+from diag.findings.culprits import Culprits, Series
 from diag.findings.shares import Cost
-from diag.findings.subject import MENTION, Subject, mean_ns, ranks_text
+from diag.findings.subject import MENTION, Subject, mean_ns, who_is_late
 from diag.model import Evidence, Finding
 
 _EXPLAINS = 0.5  # of the lateness: less, and waiting for a core is not why
 
 
 class Contended(Struct, frozen=True):
-    """``ranks``: the late ones, () where it is now this one, now that one; ``explained``: the part of their lateness in
-    which they were ready to run and had no core. ``queued_ns``: that time by rank, the mean of the steps."""
+    """``explained``: the part of the late ranks' lateness in which they were ready to run and had no core.
+    ``queued_ns``: that time by rank, the mean of the steps."""
 
-    ranks: tuple[int, ...]
+    culprits: Culprits
     explained: float
     queued_ns: dict[int, float]
 
@@ -27,16 +27,14 @@ def find(subject: Subject) -> list[Finding]:
     if found is None:
         return []
     cost = f"{mean_ns(subject.shares.cost(Cost.STRAGGLER)) / 1e6:.0f} ms a step"
-    if found.ranks:
-        who = f"{ranks_text(found.ranks).capitalize()} {'waits' if len(found.ranks) == 1 else 'wait'}"
-    else:
-        who = "Now this rank, now that one waits"
+    who = who_is_late(found.culprits).capitalize()
+    wait = "wait" if len(found.culprits.ranks) > 1 else "waits"
     shown = sorted(found.queued_ns, key=lambda rank: -found.queued_ns[rank])[:8]
     return [
         subject.costing(
             Cost.STRAGGLER,
             id="contended-host",
-            title=f"{who} for a CPU core, and every other rank with it: {cost}",
+            title=f"{who} {wait} for a CPU core, and every other rank with it: {cost}",
             action="Find what else runs on the host (top, pidstat): other jobs, too many loader processes or threads "
             "(OMP_NUM_THREADS). Give each rank cores of its own (taskset, numactl, --cpus-per-task).",
             evidence=[
@@ -46,7 +44,7 @@ def find(subject: Subject) -> list[Finding]:
                     for r in shown
                 ),
             ],
-            ranks=found.ranks,
+            ranks=found.culprits.ranks,
         )
     ]
 
@@ -76,7 +74,7 @@ def contended(subject: Subject) -> Contended | None:
     if explained < _EXPLAINS * total:
         return None
     means = {rank: float(own.mean()) for rank, own in waited.items()}
-    return Contended(shares.culprits(Cost.STRAGGLER).ranks, explained / total, means)
+    return Contended(shares.culprits(Cost.STRAGGLER), explained / total, means)
 
 
 def queued(subject: Subject) -> dict[int, Series]:

@@ -1,4 +1,5 @@
-"""A rank that computes longer than the others, so that they wait for it: always the same one, or now this, now that."""
+"""A rank that computes longer than the others, so that they wait for it: always the same one, or now this, now that; or
+neither is proven."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from diag.findings import slow_modules
 from diag.findings.contended_host import contended
 from diag.findings.culprits import Culprits
 from diag.findings.shares import UNEXPLAINED, Cost
-from diag.findings.subject import MENTION, Subject, mean_ns, ranks_text
+from diag.findings.subject import MENTION, Subject, mean_ns, ranks_text, who_is_late
 from diag.findings.throttled_device import throttled_ranks
 from diag.findings.token_balance import longest_batch_last
 from diag.ingest.comm_names import P2P_OPS
@@ -29,9 +30,12 @@ def find(subject: Subject) -> list[Finding]:
         return []  # likewise diag.findings.contended_host
     if shares.unexplained > UNEXPLAINED:
         return [_for_no_known_reason(subject, culprits, cost, shares.unexplained)]
-    return [
-        _always_the_same(subject, culprits, cost) if culprits.ranks else _now_this_now_that(subject, culprits, cost)
-    ]
+    if culprits.ranks:
+        return [_always_the_same(subject, culprits, cost)]
+    longest = longest_batch_last(subject)
+    if longest is not None:
+        return [_longer_batches(subject, cost, *longest)]
+    return [_now_this_now_that(subject, culprits, cost) if culprits.moves else _perhaps(subject, culprits, cost)]
 
 
 def _always_the_same(subject: Subject, culprits: Culprits, cost: str) -> Finding:
@@ -56,9 +60,6 @@ def _always_the_same(subject: Subject, culprits: Culprits, cost: str) -> Finding
 
 def _now_this_now_that(subject: Subject, culprits: Culprits, cost: str) -> Finding:
     leads, affected = culprits.steps
-    longest = longest_batch_last(subject)
-    if longest is not None:
-        return _longer_batches(subject, cost, *longest)
     return subject.costing(
         Cost.STRAGGLER,
         id="compute-imbalance",
@@ -68,6 +69,29 @@ def _now_this_now_that(subject: Subject, culprits: Culprits, cost: str) -> Findi
         evidence=[
             Evidence("steps", f"the most frequent last rank, of {affected} affected steps", float(leads), "steps")
         ],
+    )
+
+
+def _perhaps(subject: Subject, culprits: Culprits, cost: str) -> Finding:
+    """Too few steps tell whether it is always this rank: neither is said then."""
+    leads, affected = culprits.steps
+    who = ranks_text(culprits.suspects) if culprits.suspects else "the most frequent one"
+    title = f"A rank is slower than {_than(subject, culprits.suspects)}, not certain which: {cost}"
+    if affected:
+        title += f". {who.capitalize()} came last in {leads} of {affected} affected steps"
+    return subject.costing(
+        Cost.STRAGGLER,
+        id="straggler-rank-unknown",
+        title=title,
+        action="Let it train for more steps, with a profiler window of all ranks among them (`diag trace`), and ask "
+        f"again. If it stays {ranks_text(culprits.suspects) if culprits.suspects else 'one rank'}, look at the machine "
+        "there: clocks and temperature, other processes, CPU affinity; if it moves from rank to rank, look for work "
+        "that differs from batch to batch.",
+        evidence=(
+            Evidence("steps", f"{who} last, of {affected} affected steps", float(leads), "steps"),
+            *_waiting(subject, culprits.suspects),
+            *subject.per_rank("compute_ns" if subject.stages_alone else "exposed_comm_ns"),
+        ),
     )
 
 
@@ -85,7 +109,7 @@ def _longer_batches(subject: Subject, cost: str, steps: int, affected: int) -> F
 def _for_no_known_reason(subject: Subject, culprits: Culprits, cost: str, unknown: float) -> Finding:
     """The rank is known, what it did is not: better an open question than a wrong cause."""
     leads, affected = culprits.steps
-    who = ranks_text(culprits.ranks).capitalize() if culprits.ranks else "Now this rank, now that one"
+    who = who_is_late(culprits).capitalize()
     late = "arrives" if len(culprits.ranks) < 2 else "arrive"
     return subject.costing(
         Cost.STRAGGLER,
@@ -124,9 +148,9 @@ def _waiting(subject: Subject, ranks: tuple[int, ...]) -> list[Evidence]:
 def _than(subject: Subject, ranks: tuple[int, ...]) -> str:
     """Whom it was compared with (diag.attribution.peers)."""
     stages = subject.attribution.axes.stages()
-    mates = [rank for rank, stage in stages.items() if rank not in ranks and stage == stages.get(ranks[0])]
-    if not stages:
+    if not stages or not ranks:
         return "the others"
+    mates = [rank for rank, stage in stages.items() if rank not in ranks and stage == stages.get(ranks[0])]
     return "the others of its stage" if mates else "it usually is"
 
 

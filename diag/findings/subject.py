@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 
-from diag.findings.culprits import Series
+from diag.findings.culprits import Culprits, Series
 from diag.findings.shares import CLASS_OF, Cost, Shares
 from diag.ingest.run import Tables
 from diag.model import Attribution, Evidence, Finding, Parts, Severity
@@ -163,3 +163,10 @@ def ranks_text(ranks: tuple[int, ...]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return "ranks " + ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+
+
+def who_is_late(culprits: Culprits) -> str:
+    """The ranks at fault; or in words that it is not always the same one, or that this is not proven either."""
+    if culprits.ranks:
+        return ranks_text(culprits.ranks)
+    return "now this rank, now that one" if culprits.moves else "a rank, not certain which,"

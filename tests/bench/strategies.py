@@ -35,9 +35,10 @@ The slow loader of `tp` was recorded more often, on cores that had other work to
 in 15 of 40 with one or two busy loops beside them, where communication between ranks without a core costs as much as
 what was planted. None of the 109 verdicts says that all ranks' loaders are slow, one leaves open whose it is.
 
-Where a pipeline has one rank a stage, no other rank shows what a straggler should have taken: it is found because it
-stands out from its own other steps, in those that were traced. Trained for 7 steps instead of 9, 17 of 18 such
-stragglers were called ones that move from rank to rank.
+Where a pipeline has one rank a stage, no other rank shows what a straggler should have taken: that its stage has more
+work than the others is all that can be said (`unbalanced-stages`), and the verdict names the stage's rank. In 18 runs
+of 7 steps instead of 9 it does in all. It said of 17 of them that the ranks are slow in turn as long as steps in the
+profiler's window, where a trace tells Python from operators, were held against steps that were only recorded.
 
 Nothing here was run on GPUs. What cannot run on a CPU at all has a section of its own, at the end; pinned memory and
 copies of offloaded states as such are in synthetic traces (tests/test_offload.py), too.
