@@ -83,7 +83,7 @@ def _perhaps(subject: Subject, culprits: Culprits, cost: str) -> Finding:
         Cost.STRAGGLER,
         id="straggler-rank-unknown",
         title=title,
-        action="Let it train for more steps, with a profiler window of all ranks among them (`diag trace`), and ask "
+        action="Let it train for more steps, with a profiler window of all ranks among them (diag trace), and ask "
         f"again. If it stays {ranks_text(culprits.suspects) if culprits.suspects else 'one rank'}, look at the machine "
         "there: clocks and temperature, other processes, CPU affinity; if it moves from rank to rank, look for work "
         "that differs from batch to batch.",
