@@ -12,7 +12,7 @@ import select
 import signal
 import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from diag.collectors.settings import RUN_DIR_VARIABLE
 from diag.hang.live.workers import recorded_process
 
 _LEAST_S, _MOST_S = 0.25, 16.0  # between two looks for ranks; longer when some have come, and no others
+_MOST_RANKS = 4_096  # the launcher of every node reads who they are
 _EXIT_CODE = 49  # of /proc/PID/stat, behind the name of the program
 
 
@@ -78,14 +79,19 @@ class ExitWatch:
         while not last:
             last = self._stopped.is_set()  # one more time: somebody may have ended just before
             wait_s = _LEAST_S if self._look() else min(2 * wait_s, _MOST_S)
-            self._note(descriptor for descriptor, _ in self._poll.poll(wait_s * 1000) if descriptor != self._wake[0])
+            ended = [descriptor for descriptor, _ in self._poll.poll(wait_s * 1000) if descriptor != self._wake[0]]
+            self._note(ended)
+            wait_s = _LEAST_S if ended else wait_s  # a restart may follow
 
     def _look(self) -> bool:
         """Whether to look again soon: nobody has come yet, or somebody has just now."""
         layout = self._layout.newest()
         attempt = self._attempts.setdefault(layout.root, _Attempt(layout))
         found = False
-        for rank, files in layout.ranks().items():
+        ranks = layout.ranks()
+        if len(ranks) > _MOST_RANKS:
+            return False
+        for rank, files in ranks.items():
             if rank in attempt.seen:
                 continue
             host, pid = recorded_process(files)
@@ -118,14 +124,13 @@ class ExitWatch:
             return False
         return told == str(self._layout.root.resolve())
 
-    def _note(self, descriptors: Iterable[int]) -> None:
+    def _note(self, ended: Sequence[int]) -> None:
         """Of those that ended at once nobody is known to be the first."""
         assert self._poll is not None
-        ended = list(descriptors)
         codes = [(attempt, rank, _exit_code(pid)) for attempt, rank, pid in map(self._watched.__getitem__, ended)]
         for attempt in {id(attempt): attempt for attempt, _, _ in codes}.values():
             own = {rank: code for one, rank, code in codes if one is attempt}
-            if not any(attempt.ended.values()) and None not in attempt.ended.values():
+            if not any(attempt.ended.values()) and None not in {*attempt.ended.values(), *own.values()}:
                 attempt.first = frozenset(rank for rank, code in own.items() if code)
             attempt.ended |= own
         for descriptor in ended:
