@@ -14,6 +14,7 @@ from diag.attribution.clock import Alignment, align
 from diag.attribution.critical_path import held_up_at, nearly_last, readiness, walk
 from diag.attribution.kept_steps import steps_of, windows_of
 from diag.attribution.layers import within
+from diag.attribution.loader_settings import loader_settings
 from diag.attribution.match import Key, by_key, measure
 from diag.attribution.peers import StagePeers
 from diag.attribution.segments import intervals_of, on_clock, shift, shift_call
@@ -300,11 +301,11 @@ def _compiling(ranks: Mapping[int, RankTables]) -> dict[int, str]:
 
 def queued_steps(manifest: Manifest | None) -> int:
     """How many steps the loaders' queues can feed, rounded up; 0 where nothing says it."""
-    trainer = manifest.trainer if manifest is not None else {}
-    workers, factor, batches = (trainer.get(k) for k in ("num_workers", "prefetch_factor", "micro_batches"))
-    if not (isinstance(workers, int) and isinstance(factor, int) and isinstance(batches, int) and batches > 0):
+    loader = loader_settings(manifest)
+    batches = manifest.trainer.get("micro_batches") if manifest is not None else None
+    if loader.workers is None or loader.prefetch_factor is None or not isinstance(batches, int) or batches <= 0:
         return 0
-    return min(-(-workers * factor // batches), MAX_QUEUED_STEPS)
+    return min(-(-loader.workers * loader.prefetch_factor // batches), MAX_QUEUED_STEPS)
 
 
 def _first_warm_step(ranks: Mapping[int, RankTables], steps: Sequence[int]) -> int:

@@ -17,7 +17,7 @@ import pytest
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import read_fields
 from diag.collectors.records import CHECKPOINT, EVALUATION
-from tests.attach.trainings import is_slow_loader, is_straggler, phases_of, steps_of
+from tests.attach.trainings import is_slow_loader, is_slow_loader_of_rank_1, is_straggler, phases_of, steps_of
 from tests.command import analyze_json, diag
 from tests.ports import free_port
 
@@ -132,10 +132,8 @@ def test_slow_loader_of_one_rank_of_deepspeed(tmp_path: Path) -> None:
     run = tmp_path / "run"
     options = ["--slow-loader", "0.2", "--slow-loader-rank", "1"]
     result = told_by(run, "--nproc", "2", "--no-trace", DEEPSPEED, *options)
-    assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("data", "slow-data-one-rank")
-    assert result["verdict"]["culprit"]["ranks"] == [1]
+    is_slow_loader_of_rank_1(result)
     assert result["run"]["strategy"] == "deepspeed-zero2"
-    assert "batches" in {row["unit"] for row in result["findings"][0]["evidence"]}  # rank 0 has some in reserve
     # Gradients are reduced in the engine's backward, after PyTorch's: that is where rank 0 waits.
     rows = [row for step in steps_of(run)[5:] for row in step["phases"]]
     spent = {
@@ -162,10 +160,8 @@ def test_slow_loader_of_one_rank_of_torchtitan(tmp_path: Path) -> None:
     run = tmp_path / "run"
     options = ["--slow-loader", "0.2", "--slow-loader-rank", "1", "--workers", "1"]
     result = told_by(run, "--nproc", "2", "--no-trace", TORCHTITAN, *options)
-    assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("data", "slow-data-one-rank")
-    assert result["verdict"]["culprit"]["ranks"] == [1]
+    is_slow_loader_of_rank_1(result)
     assert result["run"]["strategy"] == "fsdp2"
-    assert "batches" in {row["unit"] for row in result["findings"][0]["evidence"]}  # rank 0 has some in reserve
     assert phases_of(steps_of(run)[10]) == ["data", "forward", "backward", "optimizer"]
 
 

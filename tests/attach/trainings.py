@@ -35,6 +35,13 @@ def is_slow_loader(result: dict[str, Any]) -> None:
     assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("data", "slow-data-all-ranks")
 
 
+def is_slow_loader_of_rank_1(result: dict[str, Any]) -> None:
+    """Which the reserve of rank 0's worker processes shows."""
+    assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("data", "slow-data-one-rank")
+    assert result["verdict"]["culprit"]["ranks"] == [1]
+    assert "batches" in {row["unit"] for row in result["findings"][0]["evidence"]}
+
+
 def is_straggler(result: dict[str, Any]) -> None:
     """Rank 1, which computes longer."""
     assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("compute", "compute-straggler")

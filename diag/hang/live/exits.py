@@ -16,19 +16,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import RankExit
-from diag.collectors.settings import RUN_DIR_VARIABLE
-from diag.hang.live.workers import recorded_process
+from diag.hang.live.workers import recorded_process, recording_environment
 
 _LEAST_S, _MOST_S = 0.25, 16.0  # between two looks for ranks; longer when some have come, and no others
 _MOST_RANKS = 4_096  # the launcher of every node reads who they are
 _EXIT_CODE = 49  # of /proc/PID/stat, behind the name of the program
 
 
-@dataclass
+@dataclass(eq=False)  # one is itself only
 class _Attempt:
     """The ranks of one run directory: a restart has one of its own."""
 
@@ -109,26 +106,18 @@ class ExitWatch:
         except OSError:  # it was faster than we
             attempt.ended[rank] = None
             return
-        if not self._records(pid):  # in a container of its own, or its number was given to another process
+        if not recording_environment(self._layout, pid):  # of another container, or another process has its number
             os.close(descriptor)
             attempt.ended[rank] = None
             return
         self._watched[descriptor] = attempt, rank, pid
         self._poll.register(descriptor, select.POLLIN)
 
-    def _records(self, pid: int) -> bool:
-        """Whether it is a process that records into this run, whoever started it."""
-        try:
-            told = psutil.Process(pid).environ().get(RUN_DIR_VARIABLE, "")
-        except (psutil.Error, OSError):
-            return False
-        return told == str(self._layout.root.resolve())
-
     def _note(self, ended: Sequence[int]) -> None:
         """Of those that ended at once nobody is known to be the first."""
         assert self._poll is not None
         codes = [(attempt, rank, _exit_code(pid)) for attempt, rank, pid in map(self._watched.__getitem__, ended)]
-        for attempt in {id(attempt): attempt for attempt, _, _ in codes}.values():
+        for attempt in {attempt for attempt, _, _ in codes}:
             own = {rank: code for one, rank, code in codes if one is attempt}
             if not any(attempt.ended.values()) and None not in {*attempt.ended.values(), *own.values()}:
                 attempt.first = frozenset(rank for rank, code in own.items() if code)

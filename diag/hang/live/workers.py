@@ -66,13 +66,19 @@ def workers_of(layout: RunLayout) -> tuple[Worker, ...]:
     """Children of this process that train into this run directory, by rank. Those of other nodes are not among them."""
     found = []
     for process in psutil.Process().children():
-        try:
-            environment = process.environ()
-        except (psutil.Error, OSError):
-            continue
-        if environment.get(RUN_DIR_VARIABLE) == str(layout.root.resolve()) and environment.get("RANK", "").isdecimal():
+        environment = recording_environment(layout, process.pid)
+        if environment.get("RANK", "").isdecimal():
             found.append(Worker(int(environment["RANK"]), process))
     return tuple(sorted(found, key=lambda worker: worker.rank))
+
+
+def recording_environment(layout: RunLayout, pid: int) -> dict[str, str]:
+    """The environment of a process that records into this run, whoever started it; empty of any other."""
+    try:
+        environment = psutil.Process(pid).environ()
+    except (psutil.Error, OSError):
+        return {}
+    return environment if environment.get(RUN_DIR_VARIABLE) == str(layout.root.resolve()) else {}
 
 
 def end(workers: Iterable[Worker], grace_s: float, sleep: Callable[[float], None] = time.sleep) -> None:
