@@ -13,6 +13,7 @@ import functools
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -58,15 +59,15 @@ _FUNCTIONS: dict[str, tuple[str, Callable[[tuple[Any, ...], dict[str, Any]], Any
 class CollectiveTimer:
     """Installs the timed functions and hands out what they recorded.
 
-    Thread-safe under the interpreter's lock: the training's threads append, backend threads fill in ends, and the
-    training's thread takes the finished calls at the end of each step.
+    Thread-safe under the interpreter's lock: the training's threads append, backend threads fill in ends, and one
+    thread at a time takes the finished calls of the steps that are over.
     """
 
     def __init__(self, max_calls_per_step: int, device_clock: DeviceClock | None = None) -> None:
         self.step = -1
         self._limit = max_calls_per_step
         self.device_clock = device_clock
-        self._calls: list[Call] = []
+        self._calls: deque[Call] = deque()
         self._dropped = 0
         self._sequence: dict[str, int] = {}
         self._group_ranks: dict[str, list[int]] = {}
@@ -81,6 +82,7 @@ class CollectiveTimer:
         self.last_finished: dict[str, int] = {}
         self.last_op = ""
         self._ddp_buckets: list[Call] = []
+        self._in_bucket = False  # DDP's communication hook is being called
 
     # -- installing ------------------------------------------------------------------------------------------------
 
@@ -159,6 +161,8 @@ class CollectiveTimer:
             self._calls.append(call)
         else:
             self._dropped += 1
+        if self._in_bucket:
+            self._ddp_buckets.append(call)
         self.last_started[group] = seq
         self.last_op = op
         if marked and on_device and self.device_clock is not None:
@@ -236,10 +240,11 @@ class CollectiveTimer:
         """The communication hook, with what it calls counted among DDP's buckets."""
 
         def timed_bucket(state, bucket):  # type: ignore[no-untyped-def]  # see reduce_bucket
-            before = len(self._calls)
-            done = reduce(state, bucket)
-            self._ddp_buckets.extend(self._calls[before:])
-            return done
+            self._in_bucket = True
+            try:
+                return reduce(state, bucket)
+            finally:
+                self._in_bucket = False
 
         return timed_bucket
 
@@ -267,21 +272,22 @@ class CollectiveTimer:
     # -- handing out -----------------------------------------------------------------------------------------------
 
     def take(self, step: int, everything: bool = False) -> Iterator[tuple[int, list[Call]]]:
-        """Yields (step, calls) of what has ended, oldest step first; what is still under way stays for two more steps.
-        ``everything``: the run is over, or fails; nothing stays."""
+        """Yields (step, calls) of what has ended in a step or before it, oldest step first; what is still under way
+        stays for two more steps. ``everything``: the run is over, or fails; nothing stays."""
         ready: dict[int, list[Call]] = {}
         waiting = []
-        for call in self._calls:
-            if everything or call.settled or call.step < step - 1:
+        for _ in range(len(self._calls)):  # which a thread of the training may add to
+            call = self._calls.popleft()
+            if everything or (call.step <= step and (call.settled or call.step < step - 1)):
                 ready.setdefault(call.step, []).append(call)
             else:
                 waiting.append(call)
-        self._calls = waiting
+        self._calls.extendleft(reversed(waiting))
         yield from sorted(ready.items())
 
     def take_marks(self, step: int) -> list[tuple[str, int, Mark, Mark]]:
         """The device marks of a step's synchronous calls: (group, seq, before, after)."""
-        return [(c.group, c.seq, *c.marks) for c in self._calls if c.step == step and c.marks is not None]
+        return [(c.group, c.seq, *c.marks) for c in list(self._calls) if c.step == step and c.marks is not None]
 
     def under_way(self, step: int) -> list[CollectiveRow]:
         """What this rank has called in a step so far, in order; the training's thread may be anywhere."""
@@ -290,6 +296,11 @@ class CollectiveTimer:
     def groups(self) -> dict[str, list[int]]:
         """The global ranks of every group used so far."""
         return dict(self._group_ranks)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether calls of several steps together may be more than one step is allowed."""
+        return 2 * len(self._calls) >= self._limit
 
     def take_groups(self) -> dict[str, list[int]]:
         groups, self._new_groups = self._new_groups, {}

@@ -13,12 +13,13 @@ class ProcFile:
     def __init__(self, path: Callable[[], str]) -> None:
         self._path = path
         self._fd: int | None = None
-        self._pid = 0
+        self.pid = 0  # whose file was read
 
     def number(self, field: int) -> int | None:
         """The integer in a field, counted from 0; None where the system does not tell."""
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
+        pid = os.getpid()
+        if self.pid != pid:
+            self.pid = pid
             try:
                 self._fd = os.open(self._path(), os.O_RDONLY | os.O_CLOEXEC)
             except OSError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 
 from .proc import ProcFile
@@ -23,8 +22,8 @@ class RunQueue:
         waited = self._file.number(_FIELD)
         if waited is None:
             return None
-        if self._pid != os.getpid():  # the first time, and in a forked child, whose thread is another one
-            self._pid, self._before = os.getpid(), waited
+        if self._pid != self._file.pid:  # the first time, and in a forked child, whose thread is another one
+            self._pid, self._before = self._file.pid, waited
         found, self._before = waited - self._before, waited
         return found
 

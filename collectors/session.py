@@ -57,6 +57,7 @@ from .step_lines import StepLines, Taken
 from .summary import StepSummary
 from .window import TraceWindows
 
+BETWEEN_STEPS = "between steps"  # in place of a phase
 _LEAST_GC_PAUSE_NS = 200_000  # the youngest generation is collected in microseconds, many times a step
 
 
@@ -65,6 +66,13 @@ class Moment(NamedTuple):
 
     ns: int
     mark: Mark | None
+
+
+class Boundary(NamedTuple):
+    """Where a step ended and the next one began, without anything to be done in between."""
+
+    ns: int
+    queued_ns: int | None  # as of StepRecord
 
 
 class Collector(AbstractContextManager["Collector"]):
@@ -120,19 +128,19 @@ class Collector(AbstractContextManager["Collector"]):
             self._run.asked,
             self._dump,
             TraceRequests(self._run.trace_asked, rank, self._windows.ask),
-            lambda: self._guarded(self._lines.write),
+            lambda: self._guarded(self._write_waiting),
         )
         self._stacks = Stacks()
         self._standstill: tuple[object, ...] = ()  # what the last heartbeat said
         self._failed_in = ""
         self._index = 0  # steps of this process so far
         self._step = -1
-        self._phase = "setup"
-        self._phase_since_ns = time.monotonic_ns()
+        self.doing = "setup", time.monotonic_ns()  # the phase under way, for heartbeats, and since when
         self._phases: list[PhaseRow] = []
         self._gc_start_ns = time.monotonic_ns()
         self._gc_pauses: list[tuple[int, int]] = []
         self._ranges = False  # whether a profiler window wants our ranges
+        self._catch_up: Callable[[bool], object] = lambda _still: None
         self._done = False
         self._broken = False
 
@@ -166,15 +174,15 @@ class Collector(AbstractContextManager["Collector"]):
         self._timer.uninstall()
         if self._on_gc in gc.callbacks:
             gc.callbacks.remove(self._on_gc)
+        self._guarded(lambda: self._catch_up(False))
         if kind is None:
             self._windows.close()
         if kind is None:
-            self._phase, self._done = "done", True
+            self.doing, self._done = ("done", self.doing[1]), True
         else:
-            self._failed_in, self._phase = self._phase, f"{FAILED}{kind.__name__}"
-            self._phase_since_ns = time.monotonic_ns()
+            self._failed_in, self.doing = self.doing[0], (f"{FAILED}{kind.__name__}", time.monotonic_ns())
             self._dump()
-        self._guarded(lambda: self._lines.close(self._taken(everything=True)))
+        self._guarded(lambda: self._lines.close(self._taken(self._step, everything=True)))
         self._write_device_steps()
         self._background.stop()
         # What was asked for in a doubt that passed is no evidence of anything.
@@ -217,9 +225,33 @@ class Collector(AbstractContextManager["Collector"]):
 
     # -- a step ----------------------------------------------------------------------------------------------------
 
-    def step(self, step: int) -> _StepContext:
-        """One optimizer step, everything in it included. Its record takes tokens, loss and micro_batches."""
-        return _StepContext(self, step)
+    def step(self, step: int, passed: Callable[[], Boundary | None] = lambda: None) -> _StepContext:
+        """One optimizer step, everything in it included. Its record takes tokens, loss and micro_batches. ``passed``,
+        asked when it is entered and when it is left: the boundary that this is told of belatedly, None of one now."""
+        return _StepContext(self, step, passed)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether moments have marks in a device's stream."""
+        return self._clock is not None
+
+    def pass_boundary(self, now: int) -> Boundary | None:
+        """The end of the step under way and the begin of the next, if its record may wait and nothing else has to be
+        done there; else None, and nothing has happened."""
+        if self._clock is not None or self._broken or self._lines.due(now) or self._timer.crowded:
+            return None
+        if not self._windows.quiet(self._index + 1):
+            return None
+        self._index += 1
+        self._step += 1
+        self._timer.step = self._step
+        self.doing = BETWEEN_STEPS, now
+        return Boundary(now, self._run_queue.read())
+
+    def followed_by(self, catch_up: Callable[[bool], object]) -> None:
+        """``catch_up`` tells of the boundaries that were passed. It is called before steps are written at last, and,
+        with True, by another thread now and then, to see whether the training stands still."""
+        self._catch_up = catch_up
 
     def phase(self, name: str) -> _PhaseContext:
         """A part of the step; see ``records.PHASES``."""
@@ -230,7 +262,7 @@ class Collector(AbstractContextManager["Collector"]):
         marks = self._clock if self._clock is not None and not torch.cuda.is_current_stream_capturing() else None
         found = Moment(time.monotonic_ns(), marks.mark() if marks is not None else None)
         if ahead:
-            self._phase, self._phase_since_ns = ahead, found.ns
+            self.doing = ahead, found.ns
         return found
 
     def passed(self, name: str, start: Moment, end: Moment) -> None:
@@ -269,30 +301,36 @@ class Collector(AbstractContextManager["Collector"]):
             self._complaints.add("nothing more is recorded", repr(error))
             self._write_the_rest()
 
-    def _begin_step(self, record: StepRecord) -> None:
+    def _begin_step(self, record: StepRecord, passed: Boundary | None) -> None:
+        self._phases = []
+        if passed is not None:
+            record.begin_ns = passed.ns
+            return
         step = record.step
         record.window = self._windows.before_step(self._index, step)
         self._ranges = record.window == WINDOW_ACTIVE
         self._step = self._timer.step = step
-        self._phases = []
         self._gc_pauses = []
         if self._clock is not None:
             self._clock.begin_step(step)
         self._run_queue.read()
         record.begin_ns = time.monotonic_ns()
 
-    def _end_step(self, record: StepRecord) -> None:
-        record.end_ns = time.monotonic_ns()
-        record.queued_ns = self._run_queue.read()
+    def _end_step(self, record: StepRecord, passed: Boundary | None) -> None:
+        record.end_ns, record.queued_ns = passed or (time.monotonic_ns(), self._run_queue.read())
         record.phases = self._phases
-        record.gc = self._gc_pauses
+        record.gc = [pause for pause in self._gc_pauses if pause[0] < record.end_ns]
+        if passed is not None:
+            del self._gc_pauses[: len(record.gc)]
+            self._lines.add(record, self._taken(record.step))
+            return
         record.memory = self._memory.read()
         if self._clock is not None:
             self._clock.end_step(self._timer.take_marks(record.step))
             self._write_device_steps()
-        self._lines.add(record, self._taken())
+        self._lines.add(record, self._taken(record.step))
         self._index += 1
-        self._phase, self._phase_since_ns = "between steps", record.end_ns
+        self.doing = BETWEEN_STEPS, record.end_ns
         self._ranges = False
         self._windows.after_step()
 
@@ -300,8 +338,6 @@ class Collector(AbstractContextManager["Collector"]):
         self._phases.append(PhaseRow(name, start.ns, end.ns))
         if start.mark is not None and end.mark is not None and self._clock is not None:
             self._clock.phase(name, start.mark, end.mark)
-        if name == BACKWARD:
-            self._timer.end_backward(end.ns)
 
     def _range(self, name: str) -> AbstractContextManager[Any] | None:
         if not self._ranges:
@@ -315,11 +351,17 @@ class Collector(AbstractContextManager["Collector"]):
     def _write_the_rest(self) -> None:
         """Of a recording that has broken: the steps before."""
         with contextlib.suppress(Exception):
+            self._catch_up(False)
+        with contextlib.suppress(Exception):
             self._lines.write()
 
-    def _taken(self, everything: bool = False) -> Taken:
+    def _write_waiting(self) -> None:
+        self._catch_up(True)
+        self._lines.write()
+
+    def _taken(self, step: int, everything: bool = False) -> Taken:
         timer = self._timer
-        return Taken(list(timer.take(self._step, everything)), timer.take_groups(), timer.take_dropped())
+        return Taken(list(timer.take(step, everything)), timer.take_groups(), timer.take_dropped())
 
     def _write_device_steps(self) -> None:
         if self._clock is not None:
@@ -353,18 +395,19 @@ class Collector(AbstractContextManager["Collector"]):
 
     def _plain_heartbeat(self) -> Heartbeat:
         trace_number, trace_answer = self._windows.answer
+        phase, since_ns = self.doing
         return Heartbeat(
             unix_ns=time.time_ns(),
             monotonic_ns=time.monotonic_ns(),
             step=self._step,
-            phase=self._phase,
+            phase=phase,
             last_started=dict(self._timer.last_started),
             last_finished=dict(self._timer.last_finished),
             last_op=self._timer.last_op,
             done=self._done,
             errors=list(self._complaints.messages),
             steps=self._index,
-            phase_since_ns=self._phase_since_ns,
+            phase_since_ns=since_ns,
             trace_number=trace_number,
             trace_answer=trace_answer,
             failed_in=self._failed_in,
@@ -377,15 +420,16 @@ class Collector(AbstractContextManager["Collector"]):
 
 
 class _StepContext:
-    __slots__ = ("_collector", "_range", "_record", "_step")
+    __slots__ = ("_collector", "_passed", "_range", "_record", "_step")
 
-    def __init__(self, collector: Collector, step: int) -> None:
+    def __init__(self, collector: Collector, step: int, passed: Callable[[], Boundary | None]) -> None:
         self._collector = collector
         self._step = step
+        self._passed = passed
 
     def __enter__(self) -> StepRecord:
         collector, self._record = self._collector, StepRecord(self._step, 0, 0, [])
-        collector._guarded(lambda: collector._begin_step(self._record))
+        collector._guarded(lambda: collector._begin_step(self._record, self._passed()))
         self._range = collector._range(f"{STEP_RANGE}{self._step}")
         return self._record
 
@@ -393,7 +437,7 @@ class _StepContext:
         if self._range is not None:
             self._range.__exit__(None, None, None)
         if kind is None:  # a step that raised is no step; what it called is written when the collector closes
-            self._collector._guarded(lambda: self._collector._end_step(self._record))
+            self._collector._guarded(lambda: self._collector._end_step(self._record, self._passed()))
 
 
 class _PhaseContext:
@@ -409,7 +453,10 @@ class _PhaseContext:
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is None:
-            self._collector.passed(self._name, self._start, self._collector.moment())
+            end = self._collector.moment()
+            self._collector.passed(self._name, self._start, end)
+            if self._name == BACKWARD:
+                self._collector._timer.end_backward(end.ns)
         if self._range is not None:
             self._range.__exit__(None, None, None)
 

@@ -1,7 +1,7 @@
 """Steps that are over, written a few at a time.
 
 In a training the code that writes finds its instructions and data out of the caches, and what one step costs four then
-cost hardly more. A step waits for others of a quarter of a second, and for a heartbeat where none ends; the first ones
+cost hardly more. A step waits for others of half a second, and for a heartbeat where none ends; the first ones
 do not wait, for many a training dies early.
 """
 
@@ -16,7 +16,7 @@ from .files import LineFile
 from .records import CollectiveLine, CollectiveRow, StepRecord
 from .summary import StepSummary
 
-_LONGEST_NS = 250_000_000
+_LONGEST_NS = 500_000_000
 _AT_ONCE = 20  # steps at the begin
 _PATIENCE_S = 5.0
 
@@ -36,7 +36,7 @@ class StepLines:
     def __init__(self, steps: LineFile, collectives: LineFile, summary: StepSummary) -> None:
         self._steps, self._collectives, self._summary = steps, collectives, summary
         self._waiting: deque[tuple[StepRecord, Taken]] = deque()
-        self._since_ns = 0  # when the first of them ended
+        self._since_ns = 0  # when the last one ended that was written
         self._seen = 0  # steps
         self._groups: dict[str, list[int]] = {}  # for the next line of collectives
         self._dropped = 0  # as well
@@ -44,13 +44,15 @@ class StepLines:
 
     def add(self, record: StepRecord, taken: Taken) -> None:
         """A step that has ended, and the calls that became known with it."""
-        if not self._waiting:
-            self._since_ns = record.end_ns
+        due = self.due(record.end_ns)
         self._waiting.append((record, taken))
         self._seen += 1
-        took_ns, waited_ns = record.end_ns - record.begin_ns, record.end_ns - self._since_ns
-        if max(took_ns, waited_ns) >= _LONGEST_NS or self._seen <= _AT_ONCE:
+        if due:
             self.write()
+
+    def due(self, end_ns: int) -> bool:
+        """Whether a step that ends then is to be written at once, with all that wait."""
+        return end_ns - self._since_ns >= _LONGEST_NS or self._seen < _AT_ONCE
 
     def write(self) -> None:
         """Whatever waits, unless another thread is about it."""
@@ -78,6 +80,8 @@ class StepLines:
             waiting.append(self._waiting.popleft())
         lines: list[CollectiveLine] = []
         rows = [self._rows(taken, lines) for _, taken in waiting]
+        if waiting:
+            self._since_ns = waiting[-1][0].end_ns
         self._steps.write(*(record for record, _ in waiting))
         self._collectives.write(*lines)
         for (record, _), own in zip(waiting, rows, strict=True):

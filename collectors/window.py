@@ -85,6 +85,10 @@ class TraceWindows:
             self._guard(lambda: self._start(self._settings.trace_active))
         return state if self._profiler is not None or state == WINDOW_AFTER else WINDOW_NONE
 
+    def quiet(self, index: int) -> bool:
+        """Whether nothing has to be done before a step but to train: no window, neither begun nor asked for."""
+        return self._profiler is self._asked is self._wanted is None and self.state_of(index) == WINDOW_NONE
+
     def ask(self, asked: TraceAsked) -> None:
         """Takes a request up, for ``before_step`` to see to; called by another thread. The window comes at the steps
         that were asked for, which all ranks agree on, or not at all: the answer says why."""

@@ -96,9 +96,8 @@ class Reducers:
 
     def backward_ends(self) -> None:
         """A backward has returned, of whichever modules."""
-        if not self._prepared:
-            return
         now = time.monotonic_ns()
+        self._timer.end_backward(now)
         for number in list(self._prepared):
             reduced = self._reduced.get(number)
             module = reduced.module() if reduced is not None else None

@@ -11,7 +11,7 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,10 +30,10 @@ from .checkpoints import Saving
 from .ddp import Reducers
 from .device import device, device_known
 from .environment import OWNER_VARIABLE, wanted
+from .events import Events
 from .hooking import Hooks
 from .importing import AfterImport
 from .strategy import strategy_of
-from .timeline import Timeline
 
 # What begins the recording of a process without a process group: a process that trains.
 _TRAINS = frozenset({"backward_begins", "optimizer_begins", "told_steps"})
@@ -64,7 +64,7 @@ class Attachment:
         self._reducers = Reducers(self._timer)
         self._hooks = Hooks()
         self._collector: Collector | None = None
-        self._timeline: Timeline | None = None
+        self._events: Events | None = None
         self._over = False  # nothing more is heard
         self._closed = False
         self._thread = threading.get_ident()  # the one that trains
@@ -126,7 +126,8 @@ class Attachment:
         os.environ[OWNER_VARIABLE] = str(os.getpid())
         collector = Collector(self.run_dir, self._settings, device(), self._timer)
         collector.__enter__()
-        self._collector, self._timeline = collector, Timeline(collector)
+        self._collector, self._events = collector, Events(collector)
+        collector.followed_by(self._events.catch_up)
         if self._asked:
             self._reducers.find()
         if self._own_profiler:
@@ -164,15 +165,15 @@ class Attachment:
         if self._over or (threading.get_ident() != self._thread and not self._moves(event)):
             return None
         try:
-            if self._timeline is None and (event in _TRAINS or _joined()):
+            if self._events is None and (event in _TRAINS or _joined()):
                 self._begin()
-            if self._timeline is None:
+            if self._events is None:
                 return None
-            if event == "backward_ends":
+            if event == "backward_ends":  # before the next backward changes what DDP says
                 self._reducers.backward_ends()
-            found = getattr(self._timeline, event)(*values)
-            if self._timeline.steps and not self._described:
-                self._describe()
+            found = self._events.hear(event, values)
+            if not self._described and self._events.timeline.steps:
+                self._describe(self._events.timeline.loaders)
             return found
         except Exception as error:
             self._end(repr(error))
@@ -180,7 +181,7 @@ class Attachment:
 
     def _moves(self, event: str) -> bool:
         """A training may run in a thread of its own: it is the one that steps first."""
-        if event != "optimizer_begins" or (self._timeline is not None and self._timeline.steps):
+        if event != "optimizer_begins" or (self._events is not None and self._events.timeline.steps):
             return False
         self._thread = threading.get_ident()
         return True
@@ -203,14 +204,13 @@ class Attachment:
             collector = self._collector
             self.safely(lambda: collector.no_windows("the training has a profiler of its own"))
 
-    def _describe(self) -> None:
+    def _describe(self, trained_with: Collection[int]) -> None:
         """Once, after the first step: what is known by then."""
         self._described = True
         assert self._collector is not None
-        assert self._timeline is not None
         strategy, mesh = strategy_of(self._optimizer, self._engine, self._reducers.seen)
         self._optimizer = self._engine = None
-        loader = self.fetches.settings(self._timeline.loaders)
+        loader = self.fetches.settings(trained_with)
         self._collector.describe(strategy=strategy, mesh=mesh, loader=loader, collector={"attached": self._about()})
 
     # -- ending ----------------------------------------------------------------------------------------------------

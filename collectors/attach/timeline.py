@@ -17,11 +17,11 @@ from ..session import Moment
 
 
 class Recorder(Protocol):
-    """What is used of ``Collector``."""
+    """What is used of ``Events``."""
 
     def moment(self, ahead: str = "") -> Moment: ...
     def passed(self, name: str, start: Moment, end: Moment, /) -> None: ...
-    def step(self, step: int) -> AbstractContextManager[StepRecord]: ...
+    def step(self, step: int, /) -> AbstractContextManager[StepRecord]: ...
 
 
 class _Edge(Enum):
@@ -75,7 +75,7 @@ class Timeline:
         self._fetched: set[int] = set()  # since the last backward
         self._eval_called: Moment | None = None  # since the last backward
         self._evaluation: _Evaluation | None = None
-        self._optimizing: int | None = None
+        self.optimizing: int | None = None  # the outermost that is stepping
         self._optimizer_began = self._edge
         self._backwards = 0  # of this step
         self._in_backward = False
@@ -83,12 +83,31 @@ class Timeline:
         self._leader: int | None = None
         self._stepped: set[int] = set()  # other optimizers, since the leader's last step
 
+    @property
+    def steady(self) -> bool:
+        """Whether nothing ends a step or begins an evaluation but what ``trains_with`` and ``ends_step`` tell of."""
+        if self._open is None or self._leader is None or self._in_backward or self._ends_with_backward:
+            return False
+        return self._evaluation is None and self._eval_called is None
+
+    def trains_with(self, loader: int, gradients: bool) -> bool:
+        """Whether a batch fetched so is one of the training, if the timeline is steady."""
+        return gradients and loader in self._loaders
+
+    def leads(self, optimizer: int) -> bool:
+        """Whether it is the leading optimizer, if the timeline is steady."""
+        return optimizer == self._leader
+
+    def ends_step(self, optimizer: int, stepped: bool = True) -> bool:
+        """Whether a step ends with this end of an optimizer's call, the outermost, if the timeline is steady."""
+        return stepped and optimizer == self._leader and not self._told
+
     # -- the loader ------------------------------------------------------------------------------------------------
 
     def fetch_begins(self, loader: int, gradients: bool) -> None:
         """``gradients``: whether what follows would record for a backward."""
         self._begin_step()
-        self._optimizing = None  # one whose step raised has told nobody
+        self.optimizing = None  # one whose step raised has told nobody
         self._loader, self._gradients = loader, gradients
         self._began = self._recorder.moment(ahead=DATA)
         if self._for_evaluation(loader, gradients):
@@ -159,14 +178,14 @@ class Timeline:
 
     def optimizer_begins(self, optimizer: int) -> None:
         """Of optimizers within optimizers only the outermost counts."""
-        if self._optimizing in (None, optimizer):
-            self._optimizing, self._optimizer_began = optimizer, self._recorder.moment()
+        if self.optimizing in (None, optimizer):
+            self.optimizing, self._optimizer_began = optimizer, self._recorder.moment()
 
     def optimizer_ends(self, optimizer: int, stepped: bool = True) -> None:
         """``stepped``: it was not the call of an engine that only counts micro-batches."""
-        if self._optimizing not in (None, optimizer):
+        if self.optimizing not in (None, optimizer):
             return
-        self._optimizing = None
+        self.optimizing = None
         if not stepped:
             return
         leads = self._leads(optimizer)
@@ -183,7 +202,7 @@ class Timeline:
 
     def gradients_cleared(self) -> None:
         """Ends a step where no optimizer is ever seen to: then it is compiled, and what clears its gradients is not."""
-        if self._leader is None and self._optimizing is None and self._edge_kind is _Edge.BACKWARD:
+        if self._leader is None and self.optimizing is None and self._edge_kind is _Edge.BACKWARD:
             now = self._recorder.moment()
             self._recorder.passed(OPTIMIZER, self._edge, now)
             self._reach(_Edge.OTHER, now)

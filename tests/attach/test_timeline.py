@@ -1,80 +1,18 @@
-"""What the timeline makes of events, on a clock that the test moves."""
+"""What the timeline makes of events, told at once, or by ``Events``, belatedly."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import pytest
 
-from diag.collectors.attach.timeline import Timeline
-from diag.collectors.records import LoaderQueue, StepRecord
-from diag.collectors.session import Moment
-
-TRAIN, VALIDATION, OTHER = 1, 2, 3  # loaders
-ADAM, SGD, ENGINE = 10, 11, 12  # optimizers
+from diag.collectors.records import LoaderQueue
+from tests.attach.told import ADAM, ENGINE, SGD, TRAIN, VALIDATION, Recorder, Training, evaluate
 
 
-class Recorder:
-    """Keeps the phases of every step: (name, start, end), in milliseconds."""
-
-    def __init__(self) -> None:
-        self.now = 0
-        self.ahead = ""
-        self.open: list[tuple[str, int, int]] = []
-        self.steps: list[tuple[int, int, int, list[tuple[str, int, int]]]] = []
-        self.queues: list[LoaderQueue | None] = []
-
-    def moment(self, ahead: str = "") -> Moment:
-        self.ahead = ahead or self.ahead
-        return Moment(self.now, None)
-
-    def passed(self, name: str, start: Moment, end: Moment) -> None:
-        self.open.append((name, start.ns, end.ns))
-
-    @contextmanager
-    def step(self, step: int) -> Iterator[StepRecord]:
-        record, begin, self.open = StepRecord(step, 0, 0, []), self.now, []
-        yield record
-        self.steps.append((begin, self.now, record.micro_batches, self.open))
-        self.queues.append(record.queue)
-
-
-class Training:
-    """Calls a timeline as a training would; every call takes the time that it is given."""
-
-    def __init__(self) -> None:
-        self.recorder = Recorder()
-        self.timeline = Timeline(self.recorder)
-
-    def wait(self, ms: int) -> None:
-        self.recorder.now += ms
-
-    def fetch(self, ms: int, loader: int = TRAIN, gradients: bool = True) -> None:
-        self.timeline.fetch_begins(loader, gradients)
-        self.wait(ms)
-        self.timeline.fetch_ends()
-
-    def backward(self, ms: int) -> None:
-        self.timeline.backward_begins()
-        self.wait(ms)
-        self.timeline.backward_ends()
-
-    def optimize(self, ms: int, optimizer: int = ADAM, stepped: bool = True) -> None:
-        self.timeline.optimizer_begins(optimizer)
-        self.wait(ms)
-        self.timeline.optimizer_ends(optimizer, stepped)
-
-    def train(self) -> None:
-        """A step of 10: data 1, forward 2, backward 3, clipping 2, optimizer 1, and 1 before the next batch."""
-        self.fetch(1)
-        self.wait(2)
-        self.backward(3)
-        self.wait(2)
-        self.optimize(1)
-        self.wait(1)
-
-    @property
-    def phases(self) -> list[list[tuple[str, int, int]]]:
-        return [phases for *_, phases in self.recorder.steps]
+@pytest.fixture(autouse=True, params=[False, True], ids=["at once", "belated"])
+def told(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Training, "belated", request.param)
+    if request.param:  # of the clock that the test moves
+        monkeypatch.setattr("diag.collectors.attach.events.monotonic_ns", lambda: Recorder.last.now)
 
 
 def test_a_step_ends_with_the_optimizer_and_holds_what_lies_before() -> None:
@@ -222,14 +160,6 @@ def test_an_optimizer_that_raised_does_not_hide_the_others() -> None:
     training.timeline.optimizer_begins(SGD)  # and no end
     training.train()
     assert len(training.recorder.steps) == 1
-
-
-def evaluate(training: Training, called: bool, gradients: bool) -> None:
-    if called:
-        training.timeline.eval_called()
-    for _ in range(3):
-        training.fetch(1, VALIDATION, gradients)
-        training.wait(4)
 
 
 def test_an_evaluation_by_either_sign() -> None:

@@ -18,6 +18,7 @@ from torch.distributed.distributed_c10d import _get_default_group
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+from diag.collectors import step_lines
 from diag.collectors.attach.life import Attachment
 from diag.collectors.layout import RunLayout
 from diag.collectors.recording import record
@@ -83,6 +84,7 @@ class Training:
         life.begin()
         for _ in range(WARM_UP):
             self.step(modules[ALWAYS])
+        step_lines._LONGEST_NS *= len(TURNS)  # of which a recorded step is one
         barrier = _get_default_group().barrier  # that nobody records
         order = random.Random(0)  # the same on all ranks
         for _ in range(turns):
@@ -94,6 +96,7 @@ class Training:
                     barrier().wait()
                     found[mode].append((time.monotonic() - begin, time.process_time() - cpu))
         life.finish(None)
+        step_lines._LONGEST_NS //= len(TURNS)
         recorded = RunLayout(run).rank(dist.get_rank()).steps.read_bytes().count(b"\n")
         assert turns <= recorded <= turns + 2 * WARM_UP
         return found
