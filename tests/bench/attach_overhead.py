@@ -10,10 +10,11 @@ machine's speed changes from second to second; steps after each other have both 
 measured in blocks of steps, with one and without, which take turns, too. Records wait for each other half a second of
 recorded steps, as they would if no others lay between.
 
-Prints medians, over groups of ``GROUP`` turns, of the ratios to the bare steps, with 95 % bootstrap intervals, in wall
-and in CPU time; what a window of three steps costs; and the ratio over a schedule with a window in every ``EVERY``
-steps. Goals: 1.005 without windows, 1.02 with. The heartbeat's thread runs through all modes and is not in them: it
-takes about a millisecond of CPU a second.
+Prints the mean of what a recorded step takes longer than the two bare ones of its turn, as a ratio to theirs, with a
+95 % bootstrap interval over the turns, in wall and in CPU time; differences beyond five times their median deviation
+are cut to that, on both sides, for other processes have spikes. Then what a window of three steps costs, the median of
+the blocks; and the ratio over a schedule with a window in every ``EVERY`` steps. Goals: 1.005 without windows, 1.02
+with. The heartbeat's thread runs through all modes and is not in them: it takes about a millisecond of CPU a second.
 """
 
 from __future__ import annotations
@@ -25,19 +26,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 
-from tests.bench._paired import paired_ratio
+import numpy as np
+from numpy.typing import NDArray
+
 from tests.bench._plain_training import AGAIN, ALWAYS, BARE, BLOCK, SHAPES, TURNS, WINDOW, WITHOUT, Times
 
 SCRIPT = Path(__file__).with_name("_plain_training.py")
 EVERY = (200, 1000)  # steps from window to window
-GROUP = 20
+SPIKE = 5  # median deviations
+DRAWS = 2000
 RANKS = 2
 
 Found = dict[str, list[Times]]
+Seconds = NDArray[np.float64]
 
 
 def trained(size: str, turns: int, windows: int) -> list[Found]:
@@ -58,39 +63,49 @@ def of_job(ranks: Sequence[Found], mode: str) -> list[Times]:
     return [(max(wall for wall, _ in row), mean(cpu for _, cpu in row)) for row in rows]
 
 
-def grouped(values: Sequence[float]) -> list[float]:
-    return [mean(values[at : at + GROUP]) for at in range(0, len(values) - GROUP + 1, GROUP)]
-
-
 def measure(size: str, turns: int, launches: int, windows: int) -> None:
     begin = time.monotonic()
     jobs = [trained(size, turns, windows) for _ in range(launches)]
     print(f"{size}: {launches} launches of {turns} turns and {windows} windows, {time.monotonic() - begin:.0f} s")
     for place, what in enumerate(("time", "CPU time")):
-        steps = {mode: _column([of_job(job, mode) for job in jobs], place) for mode in TURNS}
-        blocks = {mode: [row[place] for job in jobs for row in of_job(job, mode)] for mode in (WITHOUT, WINDOW)}
-        _say(what, steps, blocks)
+        columns = {mode: np.array([row[place] for job in jobs for row in of_job(job, mode)]) for mode in jobs[0][0]}
+        bare, again, always = (columns[mode] for mode in TURNS)
+        step = float(np.median(np.concatenate([bare, again])))
+        added = _means(without_spikes(always - (bare + again) / 2))
+        print(f"  {what}: {1000 * step:.1f} ms a bare step; recorded {1000 * added[0]:+.2f} ms", end="")
+        if windows:
+            window = _medians(BLOCK * (columns[WINDOW] - columns[WITHOUT]))
+            print(f", a window of three steps {1000 * window[0]:+.0f} ms", end="")
+        print()
+        _say(f"{AGAIN} / {BARE}", _means(without_spikes(again - bare)), step)
+        _say(f"{ALWAYS} / {BARE}", added, step)
+        for every in EVERY if windows else ():
+            _say(f"a window in {every} steps / {BARE}", added + window / every, step)
 
 
-def _column(launches: Sequence[Sequence[Times]], place: int) -> list[float]:
-    return [one for rows in launches for one in grouped([row[place] for row in rows])]
+def without_spikes(differences: Seconds) -> Seconds:
+    middle = np.median(differences)
+    most = SPIKE * np.median(np.abs(differences - middle))
+    return np.clip(differences, middle - most, middle + most)
 
 
-def _say(what: str, steps: Mapping[str, Sequence[float]], blocks: Mapping[str, Sequence[float]]) -> None:
-    bare, always = steps[BARE], steps[ALWAYS]
-    added = median(on - off for on, off in zip(always, bare, strict=True))
-    print(f"  {what}: {1000 * median(bare):.1f} ms a bare step; recorded {1000 * added:+.2f} ms", end="")
-    window = 0.0
-    if blocks[WINDOW]:
-        window = median(BLOCK * (one - on) for one, on in zip(blocks[WINDOW], blocks[WITHOUT], strict=True))
-        print(f", a window of three steps {1000 * window:+.0f} ms", end="")
-    print()
-    for mode in (AGAIN, ALWAYS):
-        print(f"    {mode} / bare: {paired_ratio(steps[mode], bare)}")
-    if blocks[WINDOW]:
-        for every in EVERY:
-            print(f"    a window in {every} steps / bare: {paired_ratio([on + window / every for on in always], bare)}")
-    sys.stdout.flush()
+def _means(values: Seconds) -> Seconds:
+    """The mean, and behind it those of bootstrap draws."""
+    return np.concatenate([[values.mean()], _draws(values).mean(axis=1)])
+
+
+def _medians(values: Seconds) -> Seconds:
+    return np.concatenate([[np.median(values)], np.median(_draws(values), axis=1)])
+
+
+def _draws(values: Seconds) -> Seconds:
+    return np.random.default_rng(0).choice(values, size=(DRAWS, len(values)))
+
+
+def _say(what: str, added: Seconds, step: float) -> None:
+    """``added``: seconds a step, and behind them bootstrap draws of them."""
+    low, high = 1 + np.percentile(added[1:], [2.5, 97.5]) / step
+    print(f"    {what}: {1 + added[0] / step:.4f} [{low:.4f}, {high:.4f}]", flush=True)
 
 
 def main() -> None:
