@@ -238,9 +238,8 @@ class Collector(AbstractContextManager["Collector"]):
     def pass_boundary(self, now: int) -> Boundary | None:
         """The end of the step under way and the begin of the next, if its record may wait and nothing else has to be
         done there; else None, and nothing has happened."""
-        if self._clock is not None or self._broken or self._lines.due(now) or self._timer.crowded:
-            return None
-        if not self._windows.quiet(self._index + 1):
+        busy = self._clock is not None or self._broken or self._lines.due(now) or self._timer.crowded
+        if busy or not self._windows.quiet(self._index + 1):
             return None
         self._index += 1
         self._step += 1

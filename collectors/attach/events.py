@@ -19,7 +19,7 @@ from ..records import BACKWARD, DATA, FORWARD, OPTIMIZER, StepRecord
 from ..session import Boundary, Moment
 from .timeline import Timeline
 
-_MOST_WAITING = 256
+_MOST_WAITING = 1024
 _STILL_NS = 500_000_000  # without an event, and the training stands still
 
 # Name, values, when it was heard (None: nobody asks), and the boundary between steps that it was.

@@ -73,7 +73,7 @@ class Training:
         self.optimizer.zero_grad()
 
     def alternating(self, turns: int, run: Path) -> dict[str, list[Times]]:
-        """Every step of every mode, which take turns: all through one DDP wrapper, since the buckets of another would lie
+        """Every step of every mode, which take turns: all through one DDP wrapper, since the buckets of another lie
         elsewhere in the memory, which takes time of its own."""
         found: dict[str, list[Times]] = {mode: [] for mode in TURNS}
         module = DistributedDataParallel(self.model)

@@ -7,7 +7,7 @@ anew for each turn: bare; bare again, the noise; and recorded without profiler w
 which are silent in the others. A barrier before and after each step puts what a rank does late into its own step, and
 the slowest rank counts. Two processes after each other differ by ten percent without any reason of their own, and the
 machine's speed changes from second to second; steps after each other have both in common. What a window costs is
-measured in blocks of steps, with one and without, which take turns, too. Records wait for each other half a second of
+measured in blocks of steps, with one and without, which take turns, too. Records wait for each other a second of
 recorded steps, as they would if no others lay between.
 
 Prints the mean of what a recorded step takes longer than the two bare ones of its turn, as a ratio to theirs, with a

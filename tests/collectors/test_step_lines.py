@@ -49,11 +49,11 @@ def call(step: int, seq: int) -> tuple[int, list[Call]]:
 
 
 def test_short_steps_wait_for_each_other(tmp_path: Path) -> None:
-    written = Written(tmp_path, 200)
+    written = Written(tmp_path, 400)
     for number in range(2):
         written.add(number)
     assert written.steps() == []
-    written.add(2)  # ends 600 ms after the last that did not wait
+    written.add(2)  # ends 1,200 ms after the last that did not wait
     assert written.steps() == [0, 1, 2]
 
 
@@ -65,7 +65,7 @@ def test_the_first_steps_do_not_wait(tmp_path: Path) -> None:
 
 
 def test_long_steps_do_not_wait(tmp_path: Path) -> None:
-    written = Written(tmp_path, 500)
+    written = Written(tmp_path, 1000)
     for number in range(3):
         written.add(number)
         assert written.steps() == list(range(number + 1))
