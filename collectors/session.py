@@ -278,6 +278,8 @@ class Collector(AbstractContextManager["Collector"]):
 
     def give_up(self, why: str) -> None:
         """Stops recording; heartbeats go on and say why."""
+        with contextlib.suppress(Exception):
+            self._catch_up(False)
         self._broken = True
         if self._on_gc in gc.callbacks:
             gc.callbacks.remove(self._on_gc)
@@ -349,8 +351,6 @@ class Collector(AbstractContextManager["Collector"]):
 
     def _write_the_rest(self) -> None:
         """Of a recording that has broken: the steps before."""
-        with contextlib.suppress(Exception):
-            self._catch_up(False)
         with contextlib.suppress(Exception):
             self._lines.write()
 

@@ -48,7 +48,10 @@ class Events:
         self._waiting: deque[_Event] = deque()
         self._moment: Moment | None = None  # when what is told belatedly was heard
         self._boundary: Boundary | None = None  # which it was
-        self._telling = threading.Lock()  # the training's thread, or the heartbeat's where that stands still
+        # The training's thread tells, or the heartbeat's where that stands still; a signal handler of the training's may
+        # come between any two lines.
+        self._telling = threading.RLock()
+        self._teller = 0  # which of them is in the middle of it
         # As of the timeline, when it has been told of what waits:
         self._steady = False
         self._optimizing: int | None = None
@@ -110,13 +113,14 @@ class Events:
             self._recorder.doing = ahead, ns
         self._waiting.append((name, values, at, boundary))
         if len(self._waiting) >= _MOST_WAITING:
-            with self._telling:
-                self._tell()
+            self.catch_up(if_still=False)
         return None
 
     def catch_up(self, if_still: bool) -> None:
         """Tells what waits; by another thread only ``if_still``: where no event has come for a while."""
         if if_still and monotonic_ns() - self._recorder.doing[1] < _STILL_NS:
+            return
+        if self._is_telling():
             return
         if self._telling.acquire(blocking=False):  # a forked child may find it taken, and nobody to give it back
             try:
@@ -125,17 +129,29 @@ class Events:
                 self._telling.release()
 
     def _now(self, name: str, values: tuple[Any, ...]) -> Any:
+        if self._is_telling():  # it is the handler, which saves, say
+            self._waiting.append((name, values, self._recorder.moment(), None))
+            return None
         with self._telling:
             self._tell()
-            found = getattr(self.timeline, name)(*values)
+            self._teller = threading.get_ident()
+            try:
+                found = getattr(self.timeline, name)(*values)
+            finally:
+                self._teller = 0
         self._steady, self._optimizing, self._in_backward = self.timeline.steady, self.timeline.optimizing, False
         return found
 
+    def _is_telling(self) -> bool:
+        """Whether this thread is in the middle of it."""
+        return self._teller == threading.get_ident()
+
     def _tell(self) -> None:
+        self._teller = threading.get_ident()
         try:
             while self._waiting:
                 name, values, at, self._boundary = self._waiting.popleft()
                 self._moment = Moment(at, None) if isinstance(at, int) else at
                 getattr(self.timeline, name)(*values)
         finally:
-            self._moment = self._boundary = None
+            self._teller, self._moment, self._boundary = 0, None, None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -97,3 +98,26 @@ def test_another_thread_tells_only_what_has_waited_for_a_while(monkeypatch: pyte
     training.wait(50)
     training.recorder.catch_up(True)
     assert len(training.recorder._steps) == 3
+
+
+def test_a_signal_handler_that_saves_between_two_lines_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs on the training's thread, in the middle of what is being told."""
+    monkeypatch.setattr(Training, "belated", True)
+    training = Training()
+    for _ in range(7):
+        training.train()
+    passed, told = training.timeline.events.passed, []
+
+    def interrupted(*phase: Any) -> None:
+        passed(*phase)
+        if not told:
+            told.append(training.timeline.checkpoint_begins())
+            told.append(training.timeline.eval_called())
+
+    training.timeline.events.passed = interrupted
+    known = len(training.recorder._steps)
+    assert len(training.recorder.steps) == 7 > known
+    assert told == [None, None]
+    assert all(end - begin == 10 for begin, end, *_ in training.recorder.steps[known + 1 :])
+    training.train()
+    assert len(training.recorder.steps) == 8
