@@ -48,8 +48,8 @@ class Events:
         self._waiting: deque[_Event] = deque()
         self._moment: Moment | None = None  # when what is told belatedly was heard
         self._boundary: Boundary | None = None  # which it was
-        # The training's thread tells, or the heartbeat's where that stands still; a signal handler of the training's may
-        # come between any two lines.
+        # The training's thread tells, or the heartbeat's where that stands still. A signal handler of the training's
+        # may come between any two lines.
         self._telling = threading.RLock()
         self._teller = 0  # which of them is in the middle of it
         # As of the timeline, when it has been told of what waits:
