@@ -25,7 +25,7 @@ from diag.collectors.recording import record
 from diag.collectors.settings import CollectorSettings
 
 # Layers, width, sequence, batch of a rank.
-SHAPES = {"small": (2, 128, 64, 8), "large": (4, 256, 128, 8)}
+SHAPES = {"small": (2, 128, 64, 8), "medium": (3, 192, 96, 8), "large": (4, 256, 128, 8)}
 VOCABULARY = 512
 WARM_UP = 3  # steps, while DDP builds its buckets
 BLOCK = 8  # steps that are measured of a block with a window, or without
