@@ -1,6 +1,6 @@
 """What attaching costs a training that knows nothing of it.
 
-    python -m tests.bench.attach_overhead [--size small] [--size medium] [--size large] [--turns 800] [--launches 2] [--windows 10]
+    python -m tests.bench.attach_overhead [--size small] ... [--turns 800] [--launches 2] [--windows 10]
 
 Two gloo ranks under torchrun, one loader worker each. Steps of three modes take turns in one process, in an order drawn
 anew for each turn: bare; bare again, the noise; and recorded without profiler windows, by the hooks of ``diag run``,
