@@ -23,10 +23,7 @@ def queue_of(iterator: Any) -> LoaderQueue | None:
         tasks = iterator._task_info  # asked of the workers and not given to the training; with the batch, if received
         if len(tasks) != capacity or iterator._num_yielded < capacity:
             return None
-        received = 0
-        for task in tasks.values():
-            if len(task) > 1:  # early: batches are given in order
-                received += 1
+        received = sum(len(task) > 1 for task in tasks.values())  # early: batches are given in order
         return LoaderQueue(min(received + iterator._data_queue.qsize(), capacity), capacity, workers)
     except Exception:  # another torch, a loader of another kind, or a system whose queues cannot be counted
         return None

@@ -321,15 +321,18 @@ class Collector(AbstractContextManager["Collector"]):
         record.end_ns, record.queued_ns = passed or (time.monotonic_ns(), self._run_queue.read())
         record.phases = self._phases
         record.gc = [pause for pause in self._gc_pauses if pause[0] < record.end_ns]
-        if passed is not None:
-            del self._gc_pauses[: len(record.gc)]
-            self._lines.add(record, self._taken(record.step))
-            return
-        record.memory = self._memory.read()
-        if self._clock is not None:
-            self._clock.end_step(self._timer.take_marks(record.step))
-            self._write_device_steps()
+        del self._gc_pauses[: len(record.gc)]
+        if passed is None:
+            record.memory = self._memory.read()
+            if self._clock is not None:
+                self._clock.end_step(self._timer.take_marks(record.step))
+                self._write_device_steps()
         self._lines.add(record, self._taken(record.step))
+        if passed is None:
+            self._step_ended(record)
+
+    def _step_ended(self, record: StepRecord) -> None:
+        """Now; ``pass_boundary`` has seen to it where it was before."""
         self._index += 1
         self.doing = BETWEEN_STEPS, record.end_ns
         self._ranges = False

@@ -87,9 +87,8 @@ class TraceWindows:
 
     def quiet(self, index: int) -> bool:
         """Whether nothing has to be done before a step but to train: no window, neither begun nor asked for."""
-        if self._profiler is not None or self._asked is not None or self._wanted is not None:
-            return False
-        return not self._on or self.state_of(index) == WINDOW_NONE
+        none = self._profiler is None and self._asked is None and self._wanted is None
+        return none and self.state_of(index) == WINDOW_NONE
 
     def ask(self, asked: TraceAsked) -> None:
         """Takes a request up, for ``before_step`` to see to; called by another thread. The window comes at the steps

@@ -28,7 +28,6 @@ from ..patches import Patches
 class _Reduced:
     """What one reducer reduces, and what it last said of when gradients were ready."""
 
-    reducer: weakref.ref[Any]
     module: weakref.ref[Any]
     bytes: int
     dtype: str
@@ -93,9 +92,7 @@ class Reducers:
         if getattr(module, "_comm_hooks", ()):
             size = 0  # what its hook calls has rows of its own
         reducer = module.reducer
-        ready = reducer.get_backward_stats()
-        own = _Reduced(weakref.ref(reducer), weakref.ref(module), size, dtype, on_device, ready)
-        self._reduced[id(reducer)] = own
+        self._reduced[id(reducer)] = _Reduced(weakref.ref(module), size, dtype, on_device, reducer.get_backward_stats())
 
     def backward_ends(self) -> None:
         """A backward has returned, of whichever modules."""
@@ -103,18 +100,16 @@ class Reducers:
         self._timer.end_backward(now)
         for number in list(self._prepared):
             reduced = self._reduced.get(number)
-            reducer = reduced.reducer() if reduced is not None else None
-            if reduced is None or reducer is None:
+            module = reduced.module() if reduced is not None else None
+            if reduced is None or module is None or id(module.reducer) != number:
                 del self._prepared[number]
                 self._reduced.pop(number, None)
                 continue
-            ready = reducer.get_backward_stats()
+            ready = module.reducer.get_backward_stats()
             if ready == reduced.ready:  # its own backward is still to come
                 continue
             reduced.ready = ready
             last = self._prepared.pop(number) + max(ready)
             if not reduced.hooked:
-                module = reduced.module()
-                if not reduced.group and module is not None:
-                    reduced.group = self._timer.group_name(module.process_group)
+                reduced.group = reduced.group or self._timer.group_name(module.process_group)
                 self._timer.reduced(reduced.group, reduced.bytes, reduced.dtype, reduced.on_device, min(last, now), now)

@@ -77,7 +77,8 @@ class Events:
         if not self._steady:
             return self._now(name, values)
         ns = monotonic_ns()
-        timed, boundary, ahead = True, None, ""  # the phase that heartbeats tell from here on
+        at: int | Moment | None = ns
+        boundary, ahead = None, ""  # the phase that heartbeats tell from here on
         if name == "backward_begins":
             self._in_backward, ahead = True, BACKWARD
         elif name == "backward_ends":
@@ -95,19 +96,18 @@ class Events:
             if self._optimizing in (None, values[0]):  # else it is inside of another
                 if self._in_backward or not self.timeline.leads(values[0]):
                     return self._now(name, values)
-                if self.timeline.ends_step(*values):
+                if self.timeline.ends_step(*values[1:]):
                     boundary = self._recorder.pass_boundary(ns)
                     if boundary is None:
                         return self._now(name, values)
                 self._optimizing = None
         elif name == "queue_seen" or (name == "note" and values[1] is None):  # a loss may be overwritten
-            timed = False
+            at = None
         elif name == "gradients_cleared":  # means nothing in a training whose optimizer is known
             return None
         else:
             return self._now(name, values)
-        at: int | Moment | None = ns if timed else None
-        if timed and self._on_device:
+        if at is not None and self._on_device:
             at = self._recorder.moment(ahead)
         elif ahead:
             self._recorder.doing = ahead, ns

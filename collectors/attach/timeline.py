@@ -98,9 +98,9 @@ class Timeline:
         """Whether it is the leading optimizer, if the timeline is steady."""
         return optimizer == self._leader
 
-    def ends_step(self, optimizer: int, stepped: bool = True) -> bool:
-        """Whether a step ends with this end of an optimizer's call, the outermost, if the timeline is steady."""
-        return stepped and optimizer == self._leader and not self._told
+    def ends_step(self, stepped: bool = True) -> bool:
+        """Whether a step ends with the end of the leading optimizer's call, if the timeline is steady."""
+        return stepped and not self._told
 
     # -- the loader ------------------------------------------------------------------------------------------------
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from diag.collectors.layout import RunLayout
+from tests.attach.trainings import collective_lines_of
 from tests.command import analyze_json
 from tests.ports import free_port
 
@@ -53,5 +52,5 @@ def test_straggler_of_a_model_that_was_wrapped_before(tmp_path: Path) -> None:
     result = analyze_json(run)
     assert (result["verdict"]["cause"], result["verdict"]["culprit"]["ranks"]) == ("compute-straggler", [1])
     assert (result["run"]["strategy"], result["run"]["world_size"], len(result["steps"])) == ("ddp", 2, 20)
-    rows = [json.loads(line) for line in RunLayout(run).rank(0).collectives.read_text().splitlines()]
+    rows = collective_lines_of(run)
     assert [row[2] for row in rows[10]["rows"]] == ["all_reduce"]  # a bucket of gradients

@@ -17,7 +17,15 @@ from diag.collectors.attach.environment import SITE
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import read_fields
 from diag.collectors.records import CHECKPOINT, EVALUATION
-from tests.attach.trainings import TRAIN, is_slow_loader, is_straggler, phases_of, steps_of, trained
+from tests.attach.trainings import (
+    TRAIN,
+    collective_lines_of,
+    is_slow_loader,
+    is_straggler,
+    phases_of,
+    steps_of,
+    trained,
+)
 from tests.command import analyze_json, diag
 from tests.ports import free_port
 from tests.trainer.launching import launch
@@ -32,7 +40,7 @@ def test_slow_loader_under_ddp(tmp_path: Path) -> None:
     steps = steps_of(tmp_path / "run")
     assert phases_of(steps[20]) == ["data", "forward", "backward", "optimizer"]
     assert any(step["window"] == "active" for step in steps)  # a profiler window
-    rows = [json.loads(line) for line in RunLayout(tmp_path / "run").rank(0).collectives.read_text().splitlines()]
+    rows = collective_lines_of(tmp_path / "run")
     assert any(row[2] == "all_reduce" for line in rows if line["step"] == 20 for row in line["rows"])
     told = read_fields(RunLayout(tmp_path / "run"))["collector"]["attached"]
     assert {"loader", "backward", "optimizer", "DDP", "torch.save"} <= set(told["hooked"])

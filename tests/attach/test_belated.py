@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,18 +17,13 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.records import CollectiveRow
 from diag.collectors.session import Collector
 from diag.collectors.settings import CollectorSettings
-from tests.attach.trainings import phases_of, steps_of
+from tests.attach.trainings import collective_lines_of, phases_of, steps_of
+
+pytestmark = pytest.mark.usefixtures("group_of_one")
 
 STEPS = 80
 FIRST = 20  # steps that nothing waits in
 PATIENCE_S = 30
-
-
-@pytest.fixture(autouse=True)
-def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.fixture
@@ -64,10 +57,6 @@ def train(steps: int = STEPS, calls: int = 1) -> None:
         optimizer.step()
 
 
-def lines_of(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in RunLayout(run).rank(0).collectives.read_text().splitlines()]
-
-
 def test_every_step_with_its_phases_and_calls(tmp_path: Path, passed: list[int]) -> None:
     with record(tmp_path, CollectorSettings(trace=False, nvml=False)):
         train()
@@ -78,7 +67,7 @@ def test_every_step_with_its_phases_and_calls(tmp_path: Path, passed: list[int])
     for step in steps:
         assert step["begin_ns"] <= step["phases"][0][1]
         assert step["phases"][-1][2] <= step["end_ns"]
-    rows = {line["step"]: [CollectiveRow(*row) for row in line["rows"]] for line in lines_of(tmp_path)}
+    rows = {line["step"]: [CollectiveRow(*row) for row in line["rows"]] for line in collective_lines_of(tmp_path)}
     assert [[row.seq for row in rows[step]] for step in range(STEPS)] == [[step] for step in range(STEPS)]
     assert all(steps[step]["begin_ns"] <= rows[step][0].start_ns <= steps[step]["end_ns"] for step in rows)
     assert len(passed) > STEPS / 4
@@ -114,7 +103,7 @@ def test_a_profiler_window_begins_where_it_should(tmp_path: Path, passed: list[i
 def test_waiting_costs_no_call_of_a_step_with_many(tmp_path: Path, passed: list[int]) -> None:
     with record(tmp_path, CollectorSettings(trace=False, nvml=False, max_collectives_per_step=16)):
         train(calls=3)
-    lines = lines_of(tmp_path)
+    lines = collective_lines_of(tmp_path)
     assert sum(line["dropped"] for line in lines) == 0
     assert sum(len(line["rows"]) for line in lines) == 3 * STEPS
     assert passed

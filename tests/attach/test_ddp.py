@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from diag.collectors import record
-from diag.collectors.layout import RunLayout
 from diag.collectors.records import BACKWARD, CollectiveRow
 from diag.collectors.settings import CollectorSettings
-from tests.attach.trainings import steps_of
+from tests.attach.trainings import collective_lines_of, steps_of
+
+pytestmark = pytest.mark.usefixtures("group_of_one")
 
 PLAIN = CollectorSettings(trace=False, nvml=False)
 BYTES = 80  # of the gradients of Linear(4, 4)
-
-
-@pytest.fixture(autouse=True)
-def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def train(steps: int, *modules: Any) -> None:
@@ -43,9 +34,7 @@ def train(steps: int, *modules: Any) -> None:
 
 
 def rows_of(run: Path) -> list[CollectiveRow]:
-    path = RunLayout(run).rank(0).collectives
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return [CollectiveRow(*row) for line in lines for row in line["rows"]]
+    return [CollectiveRow(*row) for line in collective_lines_of(run) for row in line["rows"]]
 
 
 def wrapped(**options: Any) -> Any:

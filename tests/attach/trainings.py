@@ -77,6 +77,12 @@ def steps_of(run: Path, rank: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in RunLayout(run).rank(rank).steps.read_text().splitlines()]
 
 
+def collective_lines_of(run: Path, rank: int = 0) -> list[dict[str, Any]]:
+    """The lines of collectives.jsonl."""
+    path = RunLayout(run).rank(rank).collectives
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
 def phases_of(step: dict[str, Any]) -> list[str]:
     """The names, in order."""
     return [name for name, _, _ in step["phases"]]

@@ -33,12 +33,12 @@ from statistics import mean
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.bench._paired import bootstrap
 from tests.bench._plain_training import AGAIN, ALWAYS, BARE, BLOCK, SHAPES, TURNS, WINDOW, WITHOUT, Times
 
 SCRIPT = Path(__file__).with_name("_plain_training.py")
 EVERY = (200, 1000)  # steps from window to window
 SPIKE = 5  # median deviations
-DRAWS = 2000
 RANKS = 2
 
 Found = dict[str, list[Times]]
@@ -91,15 +91,11 @@ def without_spikes(differences: Seconds) -> Seconds:
 
 def _means(values: Seconds) -> Seconds:
     """The mean, and behind it those of bootstrap draws."""
-    return np.concatenate([[values.mean()], _draws(values).mean(axis=1)])
+    return np.concatenate([[values.mean()], bootstrap(values).mean(axis=1)])
 
 
 def _medians(values: Seconds) -> Seconds:
-    return np.concatenate([[np.median(values)], np.median(_draws(values), axis=1)])
-
-
-def _draws(values: Seconds) -> Seconds:
-    return np.random.default_rng(0).choice(values, size=(DRAWS, len(values)))
+    return np.concatenate([[np.median(values)], np.median(bootstrap(values), axis=1)])
 
 
 def _say(what: str, added: Seconds, step: float) -> None:

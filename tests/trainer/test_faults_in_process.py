@@ -17,15 +17,10 @@ from diag.collectors.trainer.inject import Injector
 from diag.collectors.trainer.model import build
 from diag.collectors.trainer.options import PRESETS
 
+pytestmark = pytest.mark.usefixtures("group_of_one")
+
 CPU = torch.device("cpu")
 GRADIENTS = 25_000  # floats: 100,000 bytes, 8 ms at 100 Mbit/s
-
-
-@pytest.fixture(autouse=True)
-def group_of_one() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.fixture
