@@ -208,7 +208,8 @@ def _headline(
     shares: Shares,
     stages: Stages | None,
 ) -> str:
-    step = f"{float(np.median(shares.dur_ns)) / 1e6:.0f} ms a step"
+    # The mean: the share is of it, and so are the milliseconds of a finding.
+    step = f"{float(shares.dur_ns.mean()) / 1e6:.0f} ms a step"
     if stages is not None and (level == Severity.HEALTHY or cause is None):
         unseen = "" if stages.frontier.communication_known else "; communication is not told from computation"
         return f"No stage and no rank stands out, {step}{unseen}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -67,6 +68,14 @@ def test_a_loader_that_stalls_now_and_then() -> None:
     plan = Plan(ranks=2, extra=lambda step, rank: {DATA: 300 * MS} if step % 5 == 4 else {})
     verdict = verdict_of(plan).verdict
     assert (verdict.bottleneck, verdict.cause) == (Bottleneck.DATA, "slow-data-bursty")
+
+
+def test_the_numbers_of_the_headline_fit_where_steps_differ() -> None:
+    """Most steps take a fifth of the mean."""
+    plan = Plan(ranks=2, extra=lambda step, rank: {DATA: 800 * MS} if step % 5 == 4 else {})
+    headline = verdict_of(plan).verdict.headline
+    share, step, lost = map(int, re.search(r"\((\d+)% of (\d+) ms a step\).* (\d+) ms", headline).groups())  # type: ignore[union-attr]
+    assert abs(share / 100 * step - lost) <= 2
 
 
 def test_a_slow_wire_is_nobodys_fault() -> None:
