@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -81,7 +81,7 @@ class CollectiveTimer:
         self.last_started: dict[str, int] = {}
         self.last_finished: dict[str, int] = {}
         self.last_op = ""
-        self._ddp_buckets: list[Call] = []
+        self.ddp_buckets: list[Call] = []  # of a backward that has not ended
         self._in_bucket = False  # DDP's communication hook is being called
 
     # -- installing ------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class CollectiveTimer:
         else:
             self._dropped += 1
         if self._in_bucket:
-            self._ddp_buckets.append(call)
+            self.ddp_buckets.append(call)
         self.last_started[group] = seq
         self.last_op = op
         if marked and on_device and self.device_clock is not None:
@@ -260,7 +260,7 @@ class CollectiveTimer:
 
     def end_backward(self, end_ns: int) -> None:
         """The reducer waits for all buckets once the last is launched: from there to the end of backward it waited."""
-        buckets, self._ddp_buckets = self._ddp_buckets, []
+        buckets, self.ddp_buckets = self.ddp_buckets, []
         if not buckets:
             return
         last_launch = buckets[-1].start_ns
@@ -271,19 +271,22 @@ class CollectiveTimer:
 
     # -- handing out -----------------------------------------------------------------------------------------------
 
-    def take(self, step: int, everything: bool = False) -> Iterator[tuple[int, list[Call]]]:
-        """Yields (step, calls) of what has ended in a step or before it, oldest step first; what is still under way
+    def take(self, step: int, everything: bool = False) -> list[tuple[int, list[Call]]]:
+        """(step, calls) of what has ended in a step or before it, oldest step first; what is still under way
         stays for two more steps. ``everything``: the run is over, or fails; nothing stays."""
+        calls, waiting = self._calls, []
         ready: dict[int, list[Call]] = {}
-        waiting = []
-        for _ in range(len(self._calls)):  # which a thread of the training may add to
-            call = self._calls.popleft()
-            if everything or (call.step <= step and (call.settled or call.step < step - 1)):
-                ready.setdefault(call.step, []).append(call)
+        while calls and (everything or calls[0].step <= step):  # they lie there by step
+            call = calls.popleft()
+            if everything or call.step < step - 1 or call.settled:
+                if call.step in ready:
+                    ready[call.step].append(call)
+                else:
+                    ready[call.step] = [call]
             else:
                 waiting.append(call)
-        self._calls.extendleft(reversed(waiting))
-        yield from sorted(ready.items())
+        calls.extendleft(reversed(waiting))
+        return sorted(ready.items())
 
     def take_marks(self, step: int) -> list[tuple[str, int, Mark, Mark]]:
         """The device marks of a step's synchronous calls: (group, seq, before, after)."""

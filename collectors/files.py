@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
+import operator
 import os
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +78,15 @@ def encode(record: Any) -> bytes:
 
 def _fields(record: Any) -> dict[str, Any]:
     """The fields of a dataclass as they are: ``asdict`` copies them deeply, which took most of a step's recording."""
-    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+    names, values_of = _getters(record.__class__)
+    return dict(zip(names, values_of(record), strict=True))
+
+
+@functools.cache
+def _getters(kind: Any) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+    names = tuple(kind.__dataclass_fields__)
+    one = operator.attrgetter(names[0])
+    return names, operator.attrgetter(*names) if len(names) > 1 else lambda record: (one(record),)
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=_fields)

@@ -6,6 +6,16 @@ import contextlib
 import os
 from collections.abc import Callable
 
+_forks = 0  # that led to this process, of those this module has seen: cheaper than to ask the system for its number
+
+
+def _forked() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_forked)
+
 
 class ProcFile:
     """A small file of fields; ``path`` is asked again in a forked child, of which the file tells something else."""
@@ -13,13 +23,12 @@ class ProcFile:
     def __init__(self, path: Callable[[], str]) -> None:
         self._path = path
         self._fd: int | None = None
-        self.pid = 0  # whose file was read
+        self.process = -1  # whose file was read: how many forks lie before it
 
     def number(self, field: int) -> int | None:
         """The integer in a field, counted from 0; None where the system does not tell."""
-        pid = os.getpid()
-        if self.pid != pid:
-            self.pid = pid
+        if self.process != _forks:
+            self.process = _forks
             try:
                 self._fd = os.open(self._path(), os.O_RDONLY | os.O_CLOEXEC)
             except OSError:

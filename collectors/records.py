@@ -157,7 +157,8 @@ class StepRecord:
     memory: MemoryRecord | None = None
     queued_ns: int | None = None  # the training's thread was ready to run and had no core; None: not told by the system
     held: HeldRecord | None = None  # in the last step of a run only
-    queue: LoaderQueue | None = None  # when the step asked for its first batch; None: see ``loader_queue``
+    # When the step asked for its first batch. None: see ``loader_queue``; steps shorter than 0.2 s do not all look.
+    queue: LoaderQueue | None = None
 
 
 @dataclass(slots=True)

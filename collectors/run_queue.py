@@ -14,7 +14,7 @@ class RunQueue:
 
     def __init__(self) -> None:
         self._file = ProcFile(lambda: f"/proc/self/task/{threading.get_native_id()}/schedstat")
-        self._pid = 0
+        self._process = -1
         self._before = 0
 
     def read(self) -> int | None:
@@ -22,8 +22,8 @@ class RunQueue:
         waited = self._file.number(_FIELD)
         if waited is None:
             return None
-        if self._pid != self._file.pid:  # the first time, and in a forked child, whose thread is another one
-            self._pid, self._before = self._file.pid, waited
+        if self._process != self._file.process:  # the first time, and in a forked child, whose thread is another one
+            self._process, self._before = self._file.process, waited
         found, self._before = waited - self._before, waited
         return found
 

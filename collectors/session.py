@@ -25,7 +25,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 import torch.distributed as dist
@@ -73,6 +73,16 @@ class Boundary(NamedTuple):
 
     ns: int
     queued_ns: int | None  # as of StepRecord
+
+
+class Follower(Protocol):
+    """Who tells a collector of the boundaries that were passed."""
+
+    def catch_up(self, if_still: bool) -> None:
+        """Tells of them. With ``if_still``, by another thread, only where the training seems to stand still."""
+
+    def doing(self) -> tuple[str, int]:
+        """The phase under way, and since when."""
 
 
 class Collector(AbstractContextManager["Collector"]):
@@ -135,12 +145,13 @@ class Collector(AbstractContextManager["Collector"]):
         self._failed_in = ""
         self._index = 0  # steps of this process so far
         self._step = -1
-        self.doing = "setup", time.monotonic_ns()  # the phase under way, for heartbeats, and since when
+        # The phase under way, for heartbeats, and since when; a follower may know of a later one.
+        self.doing = "setup", time.monotonic_ns()
         self._phases: list[PhaseRow] = []
         self._gc_start_ns = time.monotonic_ns()
         self._gc_pauses: list[tuple[int, int]] = []
         self._ranges = False  # whether a profiler window wants our ranges
-        self._catch_up: Callable[[bool], object] = lambda _still: None
+        self._follower: Follower | None = None
         self._done = False
         self._broken = False
 
@@ -174,7 +185,8 @@ class Collector(AbstractContextManager["Collector"]):
         self._timer.uninstall()
         if self._on_gc in gc.callbacks:
             gc.callbacks.remove(self._on_gc)
-        self._guarded(lambda: self._catch_up(False))
+        self._guarded(lambda: self._catch_up(if_still=False))
+        self.doing, self._follower = self._doing(), None
         if kind is None:
             self._windows.close()
         if kind is None:
@@ -235,22 +247,21 @@ class Collector(AbstractContextManager["Collector"]):
         """Whether moments have marks in a device's stream."""
         return self._clock is not None
 
-    def pass_boundary(self, now: int) -> Boundary | None:
+    def pass_boundary(self) -> Boundary | None:
         """The end of the step under way and the begin of the next, if its record may wait and nothing else has to be
         done there; else None, and nothing has happened."""
-        busy = self._clock is not None or self._broken or self._lines.due(now) or self._timer.crowded
-        if busy or not self._windows.quiet(self._index + 1):
+        now, index = time.monotonic_ns(), self._index + 1
+        if self._clock is not None or self._broken or self._lines.due(index, now):
             return None
-        self._index += 1
-        self._step += 1
-        self._timer.step = self._step
-        self.doing = BETWEEN_STEPS, now
+        if self._timer.crowded or not self._windows.quiet(index):
+            return None
+        self._index = index
+        self._step = self._timer.step = self._step + 1
         return Boundary(now, self._run_queue.read())
 
-    def followed_by(self, catch_up: Callable[[bool], object]) -> None:
-        """``catch_up`` tells of the boundaries that were passed. It is called before steps are written at last, and,
-        with True, by another thread now and then, to see whether the training stands still."""
-        self._catch_up = catch_up
+    def followed_by(self, follower: Follower) -> None:
+        """It is asked to catch up before steps are written at last, and by another thread now and then."""
+        self._follower = follower
 
     def phase(self, name: str) -> _PhaseContext:
         """A part of the step; see ``records.PHASES``."""
@@ -266,7 +277,12 @@ class Collector(AbstractContextManager["Collector"]):
 
     def passed(self, name: str, start: Moment, end: Moment) -> None:
         """A phase of the step under way of which only its end told what it was."""
-        self._guarded(lambda: self._add_phase(name, start, end))
+        if self._broken:
+            return
+        self._phases.append(PhaseRow(name, start.ns, end.ns))
+        clock, before, after = self._clock, start.mark, end.mark
+        if clock is not None and before is not None and after is not None:
+            self._guarded(lambda: clock.phase(name, before, after))
 
     def no_windows(self, why: str) -> None:
         """Ends a profiler window that is open, and records no other."""
@@ -279,7 +295,7 @@ class Collector(AbstractContextManager["Collector"]):
     def give_up(self, why: str) -> None:
         """Stops recording; heartbeats go on and say why."""
         with contextlib.suppress(Exception):
-            self._catch_up(False)
+            self._catch_up(if_still=False)
         self._broken = True
         if self._on_gc in gc.callbacks:
             gc.callbacks.remove(self._on_gc)
@@ -338,11 +354,6 @@ class Collector(AbstractContextManager["Collector"]):
         self._ranges = False
         self._windows.after_step()
 
-    def _add_phase(self, name: str, start: Moment, end: Moment) -> None:
-        self._phases.append(PhaseRow(name, start.ns, end.ns))
-        if start.mark is not None and end.mark is not None and self._clock is not None:
-            self._clock.phase(name, start.mark, end.mark)
-
     def _range(self, name: str) -> AbstractContextManager[Any] | None:
         if not self._ranges:
             return None
@@ -358,12 +369,19 @@ class Collector(AbstractContextManager["Collector"]):
             self._lines.write()
 
     def _write_waiting(self) -> None:
-        self._catch_up(True)
+        self._catch_up(if_still=True)
         self._lines.write()
+
+    def _catch_up(self, if_still: bool) -> None:
+        if self._follower is not None:
+            self._follower.catch_up(if_still)
+
+    def _doing(self) -> tuple[str, int]:
+        return self._follower.doing() if self._follower is not None else self.doing
 
     def _taken(self, step: int, everything: bool = False) -> Taken:
         timer = self._timer
-        return Taken(list(timer.take(step, everything)), timer.take_groups(), timer.take_dropped())
+        return Taken(timer.take(step, everything), timer.take_groups(), timer.take_dropped())
 
     def _write_device_steps(self) -> None:
         if self._clock is not None:
@@ -397,7 +415,7 @@ class Collector(AbstractContextManager["Collector"]):
 
     def _plain_heartbeat(self) -> Heartbeat:
         trace_number, trace_answer = self._windows.answer
-        phase, since_ns = self.doing
+        phase, since_ns = self._doing()
         return Heartbeat(
             unix_ns=time.time_ns(),
             monotonic_ns=time.monotonic_ns(),

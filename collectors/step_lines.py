@@ -1,8 +1,11 @@
 """Steps that are over, written a few at a time.
 
 In a training the code that writes finds its instructions and data out of the caches: ten steps then cost hardly twice
-what one does. A step waits for others of a second, and for a heartbeat where none ends; the first ones
-do not wait, for many a training dies early.
+what one does. A step waits for others of two seconds, and for a heartbeat where none ends; the first ones do not wait,
+for many a training dies early.
+
+All ranks write after the same steps, those whose number is a multiple of a power of two: a rank that writes is late by
+a millisecond or two, and the others wait for it. If each wrote when it pleased, every step of many ranks would be late.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from .files import LineFile
 from .records import CollectiveLine, CollectiveRow, StepRecord
 from .summary import StepSummary
 
-_LONGEST_NS = 1_000_000_000
+_LONGEST_NS = 2_000_000_000
 _AT_ONCE = 20  # steps at the begin
 _PATIENCE_S = 5.0
 
@@ -36,7 +39,8 @@ class StepLines:
     def __init__(self, steps: LineFile, collectives: LineFile, summary: StepSummary) -> None:
         self._steps, self._collectives, self._summary = steps, collectives, summary
         self._waiting: deque[tuple[StepRecord, Taken]] = deque()
-        self._since_ns = 0  # when the last one ended that was written
+        self._due = 0  # as many steps, or more, are to be written at once,
+        self._due_ns = 0  # and so is one that ends then, or later
         self._seen = 0  # steps
         self._groups: dict[str, list[int]] = {}  # for the next line of collectives
         self._dropped = 0  # as well
@@ -44,15 +48,14 @@ class StepLines:
 
     def add(self, record: StepRecord, taken: Taken) -> None:
         """A step that has ended, and the calls that became known with it."""
-        due = self.due(record.end_ns)
         self._waiting.append((record, taken))
         self._seen += 1
-        if due:
+        if self.due(self._seen, record.end_ns):
             self.write()
 
-    def due(self, end_ns: int) -> bool:
-        """Whether a step that ends then is to be written at once, with all that wait."""
-        return end_ns - self._since_ns >= _LONGEST_NS or self._seen < _AT_ONCE
+    def due(self, steps: int, end_ns: int) -> bool:
+        """Whether so many, of which the last ends then, are not to wait any longer."""
+        return steps >= self._due or end_ns >= self._due_ns
 
     def write(self) -> None:
         """Whatever waits, unless another thread is about it."""
@@ -80,8 +83,11 @@ class StepLines:
             waiting.append(self._waiting.popleft())
         lines: list[CollectiveLine] = []
         rows = [self._rows(taken, lines) for _, taken in waiting]
-        if waiting:
-            self._since_ns = waiting[-1][0].end_ns
+        if waiting and self._seen >= _AT_ONCE:
+            begin_ns, end_ns = waiting[0][0].begin_ns, waiting[-1][0].end_ns
+            together = _power_of_two(_LONGEST_NS * len(waiting) // max(1, end_ns - begin_ns))
+            self._due = (self._seen // together + 1) * together
+            self._due_ns = end_ns + 3 * _LONGEST_NS // 2  # ranks agree on the number, and not on the time
         self._steps.write(*(record for record, _ in waiting))
         self._collectives.write(*lines)
         for (record, _), own in zip(waiting, rows, strict=True):
@@ -97,3 +103,8 @@ class StepLines:
             self._groups, self._dropped = {}, 0
             rows += lines[-1].rows
         return rows
+
+
+def _power_of_two(most: int) -> int:
+    """The largest up to it, 1 at least."""
+    return 1 << max(0, most.bit_length() - 1)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import sys
 from array import array
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from .files import LineFile
 from .records import (
@@ -25,12 +26,14 @@ from .records import (
     TOKENS,
     CollectiveRow,
     MemoryRecord,
+    PhaseRow,
     RankRecord,
     StepRecord,
     SummaryLine,
 )
 
 _WORD = "I" if array("I").itemsize == 4 else "L"
+_START = itemgetter(PhaseRow._fields.index("start_ns"))
 _MOST = (1 << 32) - 1  # microseconds: 71 minutes
 # A collective that is still under way when its step ends is known two steps later: ``CollectiveTimer.take``.
 _LATER = 2
@@ -48,14 +51,17 @@ class _Line:
     marked: dict[str, list[int]] = field(default_factory=dict)
     memory: MemoryRecord | None = None
 
-    def put(self, name: str, value: int, most_steps: int) -> None:
-        """The value of the step that is next."""
-        if not value:
-            return
-        column = self.columns.get(name)
-        if column is None:
-            column = self.columns[name] = array(_WORD, bytes(4 * most_steps))
-        column[self.count] = min(max(value, 0), _MOST)
+    def put(self, values: Mapping[str, int], unit: int, most_steps: int) -> None:
+        """The values of the step that is next, in whole ``unit``s."""
+        columns, count = self.columns, self.count
+        for name, value in values.items():
+            whole = (value + unit // 2) // unit
+            if whole <= 0:
+                continue
+            column = columns.get(name)
+            if column is None:
+                column = columns[name] = array(_WORD, bytes(4 * most_steps))
+            column[count] = whole if whole < _MOST else _MOST
 
 
 class StepSummary:
@@ -100,14 +106,14 @@ class StepSummary:
         line = self._line
         if not line.count:
             line.first, line.begin_ns, self._begun_ns = record.step, record.begin_ns, record.begin_ns
-        waits = sorted(wait for wait in self._waits if wait[0] < record.end_ns and wait[1] > record.begin_ns)
-        self._waits = [wait for wait in self._waits if wait[1] > record.end_ns]
+        begin, end = record.begin_ns, record.end_ns
+        waits = sorted([wait for wait in self._waits if wait[0] < end and wait[1] > begin])
+        self._waits = [wait for wait in self._waits if wait[1] > end]
         line.waits += len(waits)
         values = {BEGIN: record.begin_ns - self._begun_ns, STEP: record.end_ns - record.begin_ns}
-        for name, ns in (values | stages(record, waits)).items():
-            line.put(name, (ns + 500) // 1000, self._length)
+        line.put(values | stages(record, waits), 1000, self._length)
         if type(record.tokens) is int:  # a training may count what it likes: a tensor would wait for its device
-            line.put(TOKENS, record.tokens, self._length)
+            line.put({TOKENS: record.tokens}, 1, self._length)
         if record.window:
             line.marked.setdefault(record.window, []).append(record.step)
         if any(row.phase == EVALUATION for row in record.phases):
@@ -142,22 +148,22 @@ def stages(record: StepRecord, waits: Sequence[tuple[int, int, bool]]) -> dict[s
     which it stood still for collectives. ``waits``: (start, end, whether for a collective), by start. Waiting for a
     peer's message is neither. What no phase has is REST."""
     found: dict[str, int] = {}
-    at = record.begin_ns
-    for row in sorted(record.phases, key=lambda row: row.start_ns):
-        start, end = max(at, row.start_ns), min(row.end_ns, record.end_ns)
+    at, last = record.begin_ns, record.end_ns
+    for phase, start, end in sorted(record.phases, key=_START):
+        start, end = max(at, start), min(end, last)
         if end <= start:  # inside of another phase
             continue
-        _add(found, REST, at, start, waits)
-        _add(found, row.phase if row.phase in PHASES else REST, start, end, waits)
+        if start > at:
+            _add(found, REST, at, start, waits)
+        _add(found, phase if phase in PHASES else REST, start, end, waits)
         at = end
-    _add(found, REST, at, record.end_ns, waits)
+    if last > at:
+        _add(found, REST, at, last, waits)
     return found
 
 
 def _add(found: dict[str, int], stage: str, start: int, end: int, waits: Sequence[tuple[int, int, bool]]) -> None:
     """The time from ``start`` to ``end``, of which no nanosecond is waited twice, where waits overlap."""
-    if end <= start:
-        return
     waited = still = 0
     at = start
     for begin, until, collective in waits:

@@ -11,6 +11,7 @@ import contextlib
 import gzip
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,12 +50,15 @@ class TraceWindows:
         self._budget = budget
         self._complaints = complaints
         self._metadata = metadata
+        self._length = settings.trace_warmup + settings.trace_active  # of a window, in steps
+        self._period = max(settings.trace_every, self._length + 1)  # from begin to begin, where the schedule has many
         self._on = settings.trace and settings.trace_active > 0
         self._failed = ""  # why no window is recorded any more
         self._profiler: Any = None
         self._first_active = -1
         self._wanted: TraceAsked | None = None  # not begun
         self._asked: TraceAsked | None = None  # begun, and its last step is not over
+        self._next_scheduled = 0  # no step before it, from the last that was asked for on, is one of the schedule's
         self.answer = (0, "")  # to the last request: its number, and Heartbeat.trace_answer
 
     def state_of(self, step: int) -> str:
@@ -63,14 +67,13 @@ class TraceWindows:
         since = step - settings.trace_skip
         if not self._on or self._failed or since < 0:
             return WINDOW_NONE
-        length = settings.trace_warmup + settings.trace_active
         if settings.trace_every:
-            since %= max(settings.trace_every, length + 1)
+            since %= self._period
         if since < settings.trace_warmup:
             return WINDOW_WARMUP
-        if since < length:
+        if since < self._length:
             return WINDOW_ACTIVE
-        return WINDOW_AFTER if since == length else WINDOW_NONE
+        return WINDOW_AFTER if since == self._length else WINDOW_NONE
 
     def before_step(self, index: int, step: int) -> str:
         """Starts a window where somebody asked for it, or the schedule wants one. ``index`` counts the steps of this
@@ -87,8 +90,24 @@ class TraceWindows:
 
     def quiet(self, index: int) -> bool:
         """Whether nothing has to be done before a step but to train: no window, neither begun nor asked for."""
-        none = self._profiler is None and self._asked is None and self._wanted is None
-        return none and self.state_of(index) == WINDOW_NONE
+        if self._profiler is not None or self._asked is not None or self._wanted is not None:
+            return False
+        if index >= self._next_scheduled:
+            self._next_scheduled = self._scheduled_from(index)
+        return index < self._next_scheduled
+
+    def _scheduled_from(self, index: int) -> int:
+        """The first step, from this one on, of which the schedule wants something."""
+        settings = self._settings
+        if not self._on or self._failed:
+            return sys.maxsize
+        if self.state_of(index) != WINDOW_NONE:
+            return index
+        if index < settings.trace_skip:
+            return settings.trace_skip
+        if not settings.trace_every:
+            return sys.maxsize
+        return index + self._period - (index - settings.trace_skip) % self._period
 
     def ask(self, asked: TraceAsked) -> None:
         """Takes a request up, for ``before_step`` to see to; called by another thread. The window comes at the steps

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..patches import Patches
-from .hooking import Hooks, Outermost, around
+from .hooking import Hooks, Inside, around
 from .importing import AfterImport
 
 if TYPE_CHECKING:
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 def install(hooks: Hooks, imports: AfterImport, life: Attachment) -> None:
-    outermost = Outermost()
+    inside = Inside()
 
     def put(patches: Patches, *owners: Any) -> None:
         for owner in owners:
             timed = around(
                 owner.backward,
-                outermost,
-                begin=lambda _args: life.tell("backward_begins"),
-                end=lambda _begun: life.tell("backward_ends"),
+                inside,
+                begin=life.events.backward_begins,
+                end=life.events.backward_ends,
                 interrupted=lambda: life.tell("interrupted"),
             )
             patches.replace(owner, "backward", timed)

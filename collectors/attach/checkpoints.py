@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..patches import Patches
-from .hooking import Hooks, Outermost, around
+from .hooking import Hooks, Inside, around
 from .importing import AfterImport
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Saving:
 
     def __init__(self, life: Attachment) -> None:
         self._life = life
-        self._outermost = Outermost()
+        self._inside = Inside()
 
     def install(self, hooks: Hooks, imports: AfterImport) -> None:
         """On ``torch.save`` at once, on the others when the training imports them."""
@@ -62,8 +62,8 @@ class Saving:
                 continue
             timed = around(
                 original,
-                self._outermost,
-                begin=lambda _args: self._life.tell("checkpoint_begins"),
+                self._inside,
+                begin=lambda: self._life.tell("checkpoint_begins"),
                 end=lambda start: start is not None and self._life.tell("checkpoint_ends", start),
                 interrupted=lambda: self._life.tell("interrupted"),
             )

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import functools
 import gc
-import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic_ns
+from types import ModuleType
 from typing import Any
 
-from torch._compile import _disable_dynamo
 from torch.nn.parallel import DistributedDataParallel
 
 from ..calls import describe
@@ -24,17 +25,19 @@ from ..collectives import CollectiveTimer
 from ..patches import Patches
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Reduced:
-    """What one reducer reduces, and what it last said of when gradients were ready."""
+    """What one reducer reduces."""
 
+    reducer: weakref.ref[Any]
     module: weakref.ref[Any]
     bytes: int
     dtype: str
     on_device: bool
-    ready: list[int]
+    ready_ns: int  # the sum of what it last said of its gradients: changes with every backward of its own
     group: str = ""  # asked for when it is needed: it may be gone, and the module not yet
     hooked: bool = False  # a hook of the training's own reduces, and is timed
+    prepared_ns: int = 0  # when it was last told that a backward is to come
 
 
 class Reducers:
@@ -43,15 +46,16 @@ class Reducers:
     def __init__(self, timer: CollectiveTimer) -> None:
         self._timer = timer
         self._reduced: dict[int, _Reduced] = {}  # by the reducer's id
-        self._prepared: dict[int, int] = {}  # those whose backward is to come, and since when
+        self._prepared: list[_Reduced] = []  # those whose backward is to come
         self.seen = False  # whether there was a DDP module
         self.not_timed: list[str] = []
+        self._noting: Callable[..., None] | None = None  # in place of the reducer's function
 
     def install(self, patches: Patches) -> None:
         from torch._C._distributed_c10d import Reducer  # not in every build of torch
 
         make, register = DistributedDataParallel.__init__, DistributedDataParallel.register_comm_hook
-        prepare = Reducer.prepare_for_backward
+        prepare, known, prepared = Reducer.prepare_for_backward, self._reduced.get, self._prepared
 
         @functools.wraps(make)
         def init(module: Any, /, *args: Any, **kwargs: Any) -> None:
@@ -66,14 +70,23 @@ class Reducers:
             if reduced is not None:
                 reduced.hooked = True
 
-        @_disable_dynamo  # as the forward that calls it
         def prepare_for_backward(reducer: Any, /, *args: Any, **kwargs: Any) -> None:
-            self._prepared[id(reducer)] = time.monotonic_ns()  # it counts from here
+            reduced = known(id(reducer))
+            if reduced is not None:
+                reduced.prepared_ns = monotonic_ns()  # it counts from here
+                if reduced not in prepared:
+                    prepared.append(reduced)
             prepare(reducer, *args, **kwargs)
 
         patches.replace(DistributedDataParallel, "__init__", init)
         patches.replace(DistributedDataParallel, "register_comm_hook", register_comm_hook)
         patches.replace(Reducer, "prepare_for_backward", prepare_for_backward)
+        self._noting = prepare_for_backward
+
+    def keep_from(self, dynamo: ModuleType) -> None:
+        """Not to be compiled, as the forward that calls it is not. torch's own decorator for that would wrap it in what
+        takes three times as long as all of it."""
+        dynamo.skip(self._noting)
 
     def find(self) -> None:
         """The modules that were there before ``install``."""
@@ -92,24 +105,33 @@ class Reducers:
         if getattr(module, "_comm_hooks", ()):
             size = 0  # what its hook calls has rows of its own
         reducer = module.reducer
-        self._reduced[id(reducer)] = _Reduced(weakref.ref(module), size, dtype, on_device, reducer.get_backward_stats())
+        number, ready_ns = id(reducer), sum(reducer.get_backward_stats())
+        own = weakref.ref(reducer, lambda _gone: self._reduced.pop(number, None))  # another may get its number
+        self._reduced[number] = _Reduced(own, weakref.ref(module), size, dtype, on_device, ready_ns)
 
     def backward_ends(self) -> None:
         """A backward has returned, of whichever modules."""
-        now = time.monotonic_ns()
-        self._timer.end_backward(now)
-        for number in list(self._prepared):
-            reduced = self._reduced.get(number)
-            module = reduced.module() if reduced is not None else None
-            if reduced is None or module is None or id(module.reducer) != number:
-                del self._prepared[number]
-                self._reduced.pop(number, None)
+        now, timer = monotonic_ns(), self._timer
+        if timer.ddp_buckets:
+            timer.end_backward(now)
+        for reduced in self._prepared[:]:
+            reducer = reduced.reducer()
+            if reducer is None:
+                self._prepared.remove(reduced)
                 continue
-            ready = module.reducer.get_backward_stats()
-            if ready == reduced.ready:  # its own backward is still to come
+            ready = reducer.get_backward_stats()
+            ready_ns = sum(ready)
+            if ready_ns == reduced.ready_ns:  # its own backward is still to come
                 continue
-            reduced.ready = ready
-            last = self._prepared.pop(number) + max(ready)
-            if not reduced.hooked:
-                reduced.group = reduced.group or self._timer.group_name(module.process_group)
-                self._timer.reduced(reduced.group, reduced.bytes, reduced.dtype, reduced.on_device, min(last, now), now)
+            reduced.ready_ns = ready_ns
+            self._prepared.remove(reduced)
+            if not reduced.hooked and (group := reduced.group or self._group_of(reduced)):
+                last = min(reduced.prepared_ns + max(ready), now)
+                timer.reduced(group, reduced.bytes, reduced.dtype, reduced.on_device, last, now)
+
+    def _group_of(self, reduced: _Reduced) -> str:
+        """Empty where the module is gone."""
+        module = reduced.module()
+        if module is not None:
+            reduced.group = self._timer.group_name(module.process_group)
+        return reduced.group

@@ -1,26 +1,32 @@
 """The events of a training, on their way to the timeline.
 
 What happens in an ordinary training is kept with its time and interpreted some steps at a time. Between two kernels of
-a training our code finds its instructions and data out of the caches, and interpreting an event then takes 20 to 50 us;
-for one after the other it takes 1 to 4. Whatever begins an evaluation, asks for a profiler window or for a record to be
-written is told at once, as is everything before the timeline knows the training, and on a device each end of a step.
+a training our code finds its instructions and data out of the caches: interpreting an event then takes 20 to 50 us, and
+every function on the way to it 3; for one after the other it takes 1 to 4. The hooks that are called in every step
+therefore call the methods here that are named after their events, which keep them if they may wait. Whatever begins an
+evaluation, asks for a profiler window or for a record to be written is told at once, as is everything before the
+timeline knows the training, and on a device each end of a step.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import AbstractContextManager
+from threading import get_ident
 from time import monotonic_ns
 from typing import Any, Protocol
 
-from ..records import BACKWARD, DATA, FORWARD, OPTIMIZER, StepRecord
-from ..session import Boundary, Moment
+from ..records import BACKWARD, DATA, FORWARD, OPTIMIZER, LoaderQueue, StepRecord
+from ..session import BETWEEN_STEPS, Boundary, Moment
 from .timeline import Timeline
 
 _MOST_WAITING = 1024
+_LOOK_NS = 200_000_000  # shorter steps do not all look at the loader's queue, which changes slowly
 _STILL_NS = 500_000_000  # without an event, and the training stands still
+# The phases that heartbeats tell from an event on.
+_AHEAD = {"backward_begins": BACKWARD, "backward_ends": OPTIMIZER, "fetch_begins": DATA, "fetch_ends": FORWARD}
 
 # Name, values, when it was heard (None: nobody asks), and the boundary between steps that it was.
 _Event = tuple[str, tuple[Any, ...], int | Moment | None, Boundary | None]
@@ -29,23 +35,66 @@ _Event = tuple[str, tuple[Any, ...], int | Moment | None, Boundary | None]
 class Recorder(Protocol):
     """What is used of ``Collector``."""
 
-    doing: tuple[str, int]
+    doing: tuple[str, int]  # the phase under way and since when, as far as it has been told
 
     @property
     def on_device(self) -> bool: ...
     def moment(self, ahead: str = "") -> Moment: ...
     def passed(self, name: str, start: Moment, end: Moment, /) -> None: ...
     def step(self, step: int, passed: Callable[[], Boundary | None], /) -> AbstractContextManager[StepRecord]: ...
-    def pass_boundary(self, ns: int, /) -> Boundary | None: ...
+    def pass_boundary(self) -> Boundary | None: ...
 
 
 class Events:
-    """Tells them to ``timeline``, all in their order and with the time at which they were heard."""
+    """Tells them to ``timeline``, all in their order and with the time at which they were heard.
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._on_device = recorder.on_device
+    The methods that are named after events never raise. Any thread of the process may call them.
+    """
+
+    __slots__ = (
+        "_at",
+        "_boundary",
+        "_fail",
+        "_in_backward",
+        "_infers",
+        "_last",
+        "_leader",
+        "_loaders",
+        "_look_ns",
+        "_moment",
+        "_optimizing",
+        "_recorder",
+        "_reduced",
+        "_steady",
+        "_stopped",
+        "_tell",
+        "_teller",
+        "_telling",
+        "_waiting",
+        "looks",
+        "passed",
+        "thread",
+        "timeline",
+    )
+
+    timeline: Timeline
+    _recorder: Recorder
+    passed: Callable[[str, Moment, Moment], None]
+
+    def __init__(
+        self, tell: Callable[..., Any], reduced: Callable[[], object], fail: Callable[[Exception], object]
+    ) -> None:
+        """``tell`` takes the name and values of an event that may not wait, and brings it to ``hear`` if it is to be
+        heard. ``reduced`` is called when a backward has returned. ``fail`` takes what goes wrong."""
+        self._tell = tell
+        self._reduced = reduced
+        self._fail = fail
+        self.thread = get_ident()  # the one that trains
+        self.looks = True  # whether the loader's queue is looked at in this step
+        self._look_ns = 0
         self._waiting: deque[_Event] = deque()
+        self._last: _Event | None = None  # of those that wait, from which heartbeats tell the phase
+        self._at: Callable[[], int | Moment] = monotonic_ns
         self._moment: Moment | None = None  # when what is told belatedly was heard
         self._boundary: Boundary | None = None  # which it was
         # The training's thread tells, or the heartbeat's where that stands still. A signal handler of the training's
@@ -53,11 +102,32 @@ class Events:
         self._telling = threading.RLock()
         self._teller = 0  # which of them is in the middle of it
         # As of the timeline, when it has been told of what waits:
-        self._steady = False
+        self._steady, self._stopped = False, False
         self._optimizing: int | None = None
         self._in_backward = False
+        self._loaders: Set[int] = frozenset()  # whose batches the training trains with
+        self._leader: int | None = None  # the optimizer whose step ends one of the training,
+        self._infers = True  # unless the training says itself where one ends
+
+    def record(self, recorder: Recorder) -> None:
+        """From here on they are told to a timeline that tells ``recorder``."""
+        self._recorder = recorder
         self.passed = recorder.passed
+        if recorder.on_device:
+            self._at = self._mark
         self.timeline = Timeline(self)
+        self._loaders = self.timeline.loaders
+
+    def stop(self) -> None:
+        """Nothing is kept any more: ``tell`` is told everything."""
+        self._steady, self._stopped = False, True
+
+    def _mark(self) -> Moment:
+        try:
+            return self._recorder.moment()
+        except Exception as error:  # whatever a device that fails raises
+            self._fail(error)
+            return Moment(monotonic_ns(), None)
 
     # -- what the timeline asks ------------------------------------------------------------------------------------
 
@@ -67,64 +137,125 @@ class Events:
     def step(self, step: int) -> AbstractContextManager[StepRecord]:
         return self._recorder.step(step, lambda: self._boundary)
 
-    # -- hearing ---------------------------------------------------------------------------------------------------
+    # -- what happens in every step --------------------------------------------------------------------------------
+    # As few calls as can be. An event is kept before what it means is: a signal handler may come in between, and its
+    # events are told after those that wait.
+
+    def fetch_begins(self, loader: int, gradients: bool) -> None:
+        if self._steady and gradients and loader in self._loaders and get_ident() == self.thread:
+            self._last = event = ("fetch_begins", (loader, True), self._at(), None)
+            self._waiting.append(event)
+            self._optimizing = None
+        else:
+            self._tell("fetch_begins", loader, gradients)
+
+    def queue_seen(self, queue: LoaderQueue) -> None:
+        if self._steady and get_ident() == self.thread:
+            self._waiting.append(("queue_seen", (queue,), None, None))
+        else:
+            self._tell("queue_seen", queue)
+
+    def fetch_ends(self) -> None:
+        if self._steady and get_ident() == self.thread:
+            self._last = event = ("fetch_ends", (), self._at(), None)
+            self._waiting.append(event)
+            if len(self._waiting) >= _MOST_WAITING:
+                self._tell("too_many")
+        else:
+            self._tell("fetch_ends")
+
+    def backward_begins(self) -> None:
+        if self._steady and get_ident() == self.thread:
+            self._last = event = ("backward_begins", (), self._at(), None)
+            self._waiting.append(event)
+            self._in_backward = True
+        else:
+            self._tell("backward_begins")
+
+    def backward_ends(self, _begun: object = None) -> None:
+        if self._steady and get_ident() == self.thread:
+            try:
+                self._reduced()
+            except Exception as error:
+                self._fail(error)
+                return
+            self._last = event = ("backward_ends", (), self._at(), None)
+            self._waiting.append(event)
+            self._in_backward = False
+            if len(self._waiting) >= _MOST_WAITING:
+                self._tell("too_many")
+        else:
+            self._tell("backward_ends")
+
+    def optimizer_begins(self, optimizer: int) -> None:
+        if self._steady and get_ident() == self.thread:
+            self._waiting.append(("optimizer_begins", (optimizer,), self._at(), None))
+            if self._optimizing is None:
+                self._optimizing = optimizer
+        else:
+            self._tell("optimizer_begins", optimizer)
+
+    def optimizer_ends(self, optimizer: int, stepped: bool = True) -> None:
+        if not self._steady or get_ident() != self.thread:
+            self._tell("optimizer_ends", optimizer, stepped)
+            return
+        if self._optimizing is None or self._optimizing == optimizer:  # else it is inside of another
+            if self._in_backward or optimizer != self._leader:
+                self._tell("optimizer_ends", optimizer, stepped)
+                return
+            if stepped and self._infers:
+                try:
+                    boundary = self._recorder.pass_boundary()
+                except Exception as error:
+                    self._fail(error)
+                    return
+                if boundary is None:
+                    self._tell("optimizer_ends", optimizer, stepped)
+                    return
+                self._last = event = ("optimizer_ends", (optimizer, True), boundary.ns, boundary)
+                self._waiting.append(event)
+                self._optimizing, self.looks = None, boundary.ns >= self._look_ns
+                if self.looks:
+                    self._look_ns = boundary.ns + _LOOK_NS
+                return
+            self._optimizing = None
+        self._waiting.append(("optimizer_ends", (optimizer, stepped), self._at(), None))
+
+    def gradients_cleared(self) -> None:
+        if self._leader is None:  # means nothing in a training whose optimizer is known
+            self._tell("gradients_cleared")
+
+    # -- telling ---------------------------------------------------------------------------------------------------
 
     def hear(self, name: str, values: tuple[Any, ...]) -> Any:
-        """What the timeline's method of this name returns, None of what waits.
-
-        One function, and a plain tuple of each event: every call from here would be one out of the caches.
-        """
-        if not self._steady:
-            return self._now(name, values)
-        ns = monotonic_ns()
-        at: int | Moment | None = ns
-        boundary, ahead = None, ""  # the phase that heartbeats tell from here on
-        if name == "backward_begins":
-            self._in_backward, ahead = True, BACKWARD
-        elif name == "backward_ends":
-            self._in_backward, ahead = False, OPTIMIZER
-        elif name == "fetch_begins":
-            if not self.timeline.trains_with(*values):
-                return self._now(name, values)
-            self._optimizing, ahead = None, DATA
-        elif name == "fetch_ends":
-            ahead = FORWARD
-        elif name == "optimizer_begins":
-            if self._optimizing is None:
-                self._optimizing = values[0]
-        elif name == "optimizer_ends":
-            if self._optimizing in (None, values[0]):  # else it is inside of another
-                if self._in_backward or not self.timeline.leads(values[0]):
-                    return self._now(name, values)
-                if self.timeline.ends_step(*values[1:]):
-                    boundary = self._recorder.pass_boundary(ns)
-                    if boundary is None:
-                        return self._now(name, values)
-                self._optimizing = None
-        elif name == "queue_seen" or (name == "note" and values[1] is None):  # a loss may be overwritten
-            at = None
-        elif name == "gradients_cleared":  # means nothing in a training whose optimizer is known
-            return None
-        else:
-            return self._now(name, values)
-        if at is not None and self._on_device:
-            at = self._recorder.moment(ahead)
-        elif ahead:
-            self._recorder.doing = ahead, ns
-        self._waiting.append((name, values, at, boundary))
-        if len(self._waiting) >= _MOST_WAITING:
+        """What the timeline's method of this name returns, None of what waits. For the training's thread."""
+        if name == "too_many":
             self.catch_up(if_still=False)
-        return None
+            return None
+        if self._steady and name == "note" and values[1] is None:  # a loss may be overwritten
+            self._waiting.append((name, values, None, None))
+            return None
+        if name == "backward_ends":
+            self._reduced()
+        return self._now(name, values)
+
+    def doing(self) -> tuple[str, int]:
+        """The phase under way, and since when, whatever waits."""
+        last = self._last
+        if last is None:
+            return self._recorder.doing
+        name, _, at, _ = last
+        return _AHEAD.get(name, BETWEEN_STEPS), at.ns if isinstance(at, Moment) else at or 0
 
     def catch_up(self, if_still: bool) -> None:
         """Tells what waits; by another thread only ``if_still``: where no event has come for a while."""
-        if if_still and monotonic_ns() - self._recorder.doing[1] < _STILL_NS:
+        if if_still and monotonic_ns() - self.doing()[1] < _STILL_NS:
             return
         if self._is_telling():
             return
         if self._telling.acquire(blocking=False):  # a forked child may find it taken, and nobody to give it back
             try:
-                self._tell()
+                self._tell_waiting()
             finally:
                 self._telling.release()
 
@@ -132,22 +263,29 @@ class Events:
         if self._is_telling():  # it is the handler, which saves, say
             self._waiting.append((name, values, self._recorder.moment(), None))
             return None
+        if self._last is not None:
+            self._recorder.doing, self._last = self.doing(), None
         with self._telling:
-            self._tell()
-            self._teller = threading.get_ident()
+            self._tell_waiting()
+            steps = self.timeline.steps
+            self._teller = get_ident()
             try:
                 found = getattr(self.timeline, name)(*values)
             finally:
                 self._teller = 0
-        self._steady, self._optimizing, self._in_backward = self.timeline.steady, self.timeline.optimizing, False
+        timeline = self.timeline
+        self._steady = timeline.steady and not self._stopped
+        self._optimizing, self._in_backward = timeline.optimizing, False
+        self.looks = self.looks or timeline.steps > steps
+        self._leader, self._infers = timeline.leader, timeline.infers
         return found
 
     def _is_telling(self) -> bool:
         """Whether this thread is in the middle of it."""
-        return self._teller == threading.get_ident()
+        return self._teller == get_ident()
 
-    def _tell(self) -> None:
-        self._teller = threading.get_ident()
+    def _tell_waiting(self) -> None:
+        self._teller = get_ident()
         try:
             while self._waiting:
                 name, values, at, self._boundary = self._waiting.popleft()

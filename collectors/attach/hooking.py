@@ -35,34 +35,29 @@ class Hooks:
         self.patches.undo()
 
 
-class Outermost:
-    """Whether a call is inside another of its kind, on this thread."""
+class Inside(threading.local):
+    """Whether this thread is in a call of a kind, of which only the outermost counts."""
 
-    def __init__(self) -> None:
-        self._inside = threading.local()
-
-    def enter(self) -> bool:
-        """False where this thread is in one already; else ``leave`` must follow."""
-        if getattr(self._inside, "now", False):
-            return False
-        self._inside.now = True
-        return True
-
-    def leave(self) -> None:
-        self._inside.now = False
+    now = False
 
 
 def around(
-    original: Function, outermost: Outermost, begin: Function, end: Function, interrupted: Callable[[], object]
+    original: Function,
+    inside: Inside,
+    begin: Callable[[], Any],
+    end: Callable[[Any], object],
+    interrupted: Callable[[], object],
 ) -> Function:
-    """The function, with ``begin(args)`` before it and ``end(what begin returned)`` when it has returned."""
+    """The function, with ``begin()`` before it and ``end(what begin returned)`` when it has returned."""
+    compiling = torch.compiler.is_dynamo_compiling
 
     @functools.wraps(original)
     def told(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or not outermost.enter():
+        if compiling() or inside.now:
             return original(*args, **kwargs)
+        inside.now = True
         try:
-            begun = begin(args)
+            begun = begin()
             try:
                 result = original(*args, **kwargs)
             except BaseException:
@@ -70,7 +65,7 @@ def around(
                 raise
             end(begun)
         finally:
-            outermost.leave()
+            inside.now = False
         return result
 
     return told

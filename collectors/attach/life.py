@@ -56,22 +56,21 @@ class Attachment:
 
     def __init__(self, run_dir: Path, settings: CollectorSettings, asked: bool = False) -> None:
         self.run_dir = run_dir
+        self._timer = CollectiveTimer(settings.max_collectives_per_step)
+        self._reducers = Reducers(self._timer)
+        self.events = Events(self.tell, self._reducers.backward_ends, lambda error: self._end(repr(error)))
         self.fetches = loaders.Fetches(self)
         self._settings = settings
         self._asked = asked
         self._handles: list[Any] = []  # of hooks that stay until the training has ended
-        self._timer = CollectiveTimer(self._settings.max_collectives_per_step)
-        self._reducers = Reducers(self._timer)
         self._hooks = Hooks()
         self._collector: Collector | None = None
-        self._events: Events | None = None
         self._over = False  # nothing more is heard
         self._closed = False
-        self._thread = threading.get_ident()  # the one that trains
         self._optimizer: Any = None
         self._engine: Any = None
         self._imports: AfterImport | None = None
-        self._described = False
+        self.described = False
         self._own_profiler = False  # the training has one
 
     # -- beginning -------------------------------------------------------------------------------------------------
@@ -80,6 +79,10 @@ class Attachment:
         """Everything that ``import torch`` brought, and the rest when the training imports it."""
         self._imports = imports
         place = self._hooks.place
+
+        def on_import(module: str, what: str, put: Callable[[ModuleType, Patches, Attachment], None]) -> None:
+            imports.call(module, lambda found: place(what, lambda patches: put(found, patches, self)))
+
         place("loader", lambda patches: loaders.install(patches, self.fetches))
         backwards.install(self._hooks, imports, self)
         place("optimizer", lambda _patches: self._handles.extend(optimizers.install(self)))
@@ -95,9 +98,7 @@ class Attachment:
             if self._settings.collectives:
                 place("collectives", lambda _patches: self._timer.install_calls())
                 place("DDP", self._reducers.install)
-
-        def on_import(module: str, what: str, put: Callable[[ModuleType, Patches, Attachment], None]) -> None:
-            imports.call(module, lambda found: place(what, lambda patches: put(found, patches, self)))
+                on_import("torch._dynamo.decorators", "compiler", lambda dynamo, *_: self._reducers.keep_from(dynamo))
 
         on_import("deepspeed.runtime.engine", "DeepSpeed", optimizers.install_engine)
         on_import("transformers.trainer", "tokens", tokens.install)
@@ -126,8 +127,9 @@ class Attachment:
         os.environ[OWNER_VARIABLE] = str(os.getpid())
         collector = Collector(self.run_dir, self._settings, device(), self._timer)
         collector.__enter__()
-        self._collector, self._events = collector, Events(collector)
-        collector.followed_by(self._events.catch_up)
+        self.events.record(collector)
+        collector.followed_by(self.events)
+        self._collector = collector
         if self._asked:
             self._reducers.find()
         if self._own_profiler:
@@ -162,18 +164,16 @@ class Attachment:
 
     def tell(self, event: str, *values: Any) -> Any:
         """Hands an event of the training's thread to the timeline. Never raises."""
-        if self._over or (threading.get_ident() != self._thread and not self._moves(event)):
+        if self._over or (threading.get_ident() != self.events.thread and not self._moves(event)):
             return None
         try:
-            if self._events is None and (event in _TRAINS or _joined()):
+            if self._collector is None and (event in _TRAINS or _joined()):
                 self._begin()
-            if self._events is None:
+            if self._collector is None:
                 return None
-            if event == "backward_ends":  # before the next backward changes what DDP says
-                self._reducers.backward_ends()
-            found = self._events.hear(event, values)
-            if not self._described and self._events.timeline.steps:
-                self._describe(self._events.timeline.loaders)
+            found = self.events.hear(event, values)
+            if not self.described and self.events.timeline.steps:
+                self._describe(self.events.timeline.loaders)
             return found
         except Exception as error:
             self._end(repr(error))
@@ -181,18 +181,18 @@ class Attachment:
 
     def _moves(self, event: str) -> bool:
         """A training may run in a thread of its own: it is the one that steps first."""
-        if event != "optimizer_begins" or (self._events is not None and self._events.timeline.steps):
+        if event != "optimizer_begins" or (self._collector is not None and self.events.timeline.steps):
             return False
-        self._thread = threading.get_ident()
+        self.events.thread = threading.get_ident()
         return True
 
     def optimizer_stepped(self, optimizer: Any) -> None:
         """Remembers the first one, until the first step is over."""
-        if self._optimizer is None and not (self._described or self._over):
+        if self._optimizer is None and not (self.described or self._over):
             self._optimizer = optimizer
 
     def engine_stepped(self, engine: Any) -> None:
-        if not (self._described or self._over):
+        if not (self.described or self._over):
             self._engine = engine
 
     def profiler_starts(self, profiler: Any) -> None:
@@ -206,7 +206,7 @@ class Attachment:
 
     def _describe(self, trained_with: Collection[int]) -> None:
         """Once, after the first step: what is known by then."""
-        self._described = True
+        self.described = True
         assert self._collector is not None
         strategy, mesh = strategy_of(self._optimizer, self._engine, self._reducers.seen)
         self._optimizer = self._engine = None
@@ -227,7 +227,8 @@ class Attachment:
         """The training has ended, or fails with ``error``."""
         if self._closed:
             return
-        failed, self._over, self._closed = self._over, True, True
+        failed, self._closed = self._over, True
+        self._hear_no_more()
         if isinstance(error, SystemExit) and error.code in (None, 0):
             error = None
         try:
@@ -253,12 +254,16 @@ class Attachment:
 
     def _end(self, why: str) -> None:
         """Ends the recording, not the training."""
-        self._over = True
+        self._hear_no_more()
         self._optimizer = self._engine = None
         self._remove()
         _say(why)
         if self._collector is not None:
             self._collector.give_up(why)
+
+    def _hear_no_more(self) -> None:
+        self._over = True
+        self.events.stop()
 
     def _remove(self) -> None:
         """Takes the patches away. The optimizers' hooks stay, and do nothing: this may be called from one of them."""
@@ -274,10 +279,11 @@ class Attachment:
     def _forked(self) -> None:
         """A child of a process that records does not; one of a process that does not yet may be the one that trains."""
         if self._collector is not None and not self._over:
-            self._over = self._closed = True
+            self._closed = True
+            self._hear_no_more()
             self._remove()
             self._collector.give_up("forked")
-        self._thread = threading.get_ident()
+        self.events.thread = threading.get_ident()
 
 
 armed: Attachment | None = None  # of this process; ``recording`` looks for it

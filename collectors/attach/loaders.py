@@ -10,7 +10,7 @@ import torch
 
 from ..loader_queue import queue_of
 from ..patches import Patches
-from .hooking import Outermost
+from .hooking import Inside
 
 if TYPE_CHECKING:
     from .life import Attachment
@@ -23,19 +23,25 @@ class Fetches:
 
     def __init__(self, life: Attachment) -> None:
         self._life = life
-        self._outermost = Outermost()
+        self._events = life.events
+        self._inside = Inside()
         self._asked = 0  # the outermost loader
         self._settings: dict[int, dict[str, Any]] = {}  # by loader, as far as it has any
 
     def told(self, loader: int, iterator: Any, fetch: Callable[[], _Batch]) -> _Batch:
         """What ``fetch`` returns, the next of ``iterator``; StopIteration and whatever else it raises goes through."""
-        if not self._outermost.enter():
-            self._look_at(iterator)  # what wraps a DataLoader has no queue of its own
+        inside = self._inside
+        if inside.now:
+            if self._events.looks:
+                self._look_at(iterator)  # what wraps a DataLoader has no queue of its own
             return fetch()
+        inside.now = True
         try:
             self._asked = loader
-            self._life.tell("fetch_begins", loader, torch.is_grad_enabled())
-            self._look_at(iterator)
+            events = self._events
+            events.fetch_begins(loader, torch.is_grad_enabled())
+            if events.looks:
+                self._look_at(iterator)
             try:
                 batch = fetch()
             except StopIteration:
@@ -44,9 +50,9 @@ class Fetches:
             except BaseException:
                 self._life.tell("interrupted")
                 raise
-            self._life.tell("fetch_ends")
+            events.fetch_ends()
         finally:
-            self._outermost.leave()
+            inside.now = False
         return batch
 
     def settings(self, loaders: Collection[int]) -> dict[str, Any]:
@@ -60,7 +66,7 @@ class Fetches:
             self._settings[self._asked] = found
         queue = queue_of(iterator)
         if queue is not None:
-            self._life.tell("queue_seen", queue)
+            self._events.queue_seen(queue)
 
 
 def install(patches: Patches, fetches: Fetches) -> None:
@@ -70,7 +76,8 @@ def install(patches: Patches, fetches: Fetches) -> None:
 
     @functools.wraps(original)
     def fetch(iterator: Any) -> Any:
-        return fetches.told(_number(iterator), iterator, lambda: original(iterator))
+        # The loader's number: an epoch makes a new iterator, but of the same sampler.
+        return fetches.told(id(getattr(iterator, "_index_sampler", iterator)), iterator, lambda: original(iterator))
 
     patches.replace(_BaseDataLoaderIter, "__next__", fetch)
 
@@ -83,8 +90,3 @@ def _settings_of(iterator: Any) -> dict[str, Any]:
     found = {"num_workers": workers, "pin_memory": bool(getattr(iterator, "_pin_memory", False))}
     factor = getattr(iterator, "_prefetch_factor", None)
     return {**found, "prefetch_factor": factor} if isinstance(factor, int) else found
-
-
-def _number(iterator: Any) -> int:
-    """The loader's: an epoch makes a new iterator, but of the same sampler."""
-    return id(getattr(iterator, "_index_sampler", iterator))

@@ -24,14 +24,17 @@ def install(life: Attachment) -> list[RemovableHandle]:
     """PyTorch's own hooks, which every subclass of ``Optimizer`` calls, whoever wraps it. They must not be removed from
     within one of them."""
 
+    events, compiling = life.events, torch.compiler.is_dynamo_compiling
+
     def begins(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        if not torch.compiler.is_compiling():
-            life.tell("optimizer_begins", id(optimizer))
+        if not compiling():
+            events.optimizer_begins(id(optimizer))
 
     def ends(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        if not torch.compiler.is_compiling():
-            life.optimizer_stepped(optimizer)
-            life.tell("optimizer_ends", id(optimizer))
+        if not compiling():
+            if not life.described:
+                life.optimizer_stepped(optimizer)
+            events.optimizer_ends(id(optimizer))
 
     return [register_optimizer_step_pre_hook(begins), register_optimizer_step_post_hook(ends)]
 
@@ -43,10 +46,12 @@ def install_zeroing(patches: Patches, life: Attachment) -> None:
 
 
 def _told(original: Any, life: Attachment) -> Any:
+    events, compiling = life.events, torch.compiler.is_dynamo_compiling
+
     @functools.wraps(original)
     def zero_grad(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if not torch.compiler.is_compiling():
-            life.tell("gradients_cleared")
+        if not compiling():
+            events.gradients_cleared()
         return original(owner, *args, **kwargs)
 
     return zero_grad
@@ -61,9 +66,9 @@ def install_scaler(patches: Patches, life: Attachment) -> None:
     @functools.wraps(original)
     def step(scaler: Any, /, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         around = -id(optimizer)  # another number than the optimizer's own, whose step is within
-        life.tell("optimizer_begins", around)
+        life.events.optimizer_begins(around)
         result = original(scaler, optimizer, *args, **kwargs)
-        life.tell("optimizer_ends", around)
+        life.events.optimizer_ends(around)
         return result
 
     patches.replace(GradScaler, "step", step)
@@ -78,10 +83,10 @@ def install_engine(engine_module: ModuleType, patches: Patches, life: Attachment
     @functools.wraps(original)
     def step(engine: Any, /, *args: Any, **kwargs: Any) -> Any:
         before = engine.global_steps
-        life.tell("optimizer_begins", id(engine))
+        life.events.optimizer_begins(id(engine))
         result = original(engine, *args, **kwargs)
         life.engine_stepped(engine)
-        life.tell("optimizer_ends", id(engine), engine.global_steps > before)
+        life.events.optimizer_ends(id(engine), engine.global_steps > before)
         return result
 
     patches.replace(engine_class, "step", step)

@@ -71,7 +71,7 @@ class Timeline:
         self._step_began = self._edge
         self._began = self._edge  # of what is under way: a fetch, a backward, a save
         self._loader, self._gradients = 0, True  # of the last fetch
-        self._loaders: set[int] = set()  # of the training: a backward has followed their batches
+        self.loaders: set[int] = set()  # of the training: a backward has followed their batches
         self._fetched: set[int] = set()  # since the last backward
         self._eval_called: Moment | None = None  # since the last backward
         self._evaluation: _Evaluation | None = None
@@ -80,27 +80,21 @@ class Timeline:
         self._backwards = 0  # of this step
         self._in_backward = False
         self._ends_with_backward = False  # an optimizer has stepped within the backward
-        self._leader: int | None = None
+        self.leader: int | None = None
         self._stepped: set[int] = set()  # other optimizers, since the leader's last step
 
     @property
     def steady(self) -> bool:
-        """Whether nothing ends a step or begins an evaluation but what ``trains_with`` and ``ends_step`` tell of."""
-        if self._open is None or self._leader is None or self._in_backward or self._ends_with_backward:
+        """Whether nothing ends a step or begins an evaluation but the leading optimizer's step, where steps are
+        inferred, and a batch without gradients or from another loader than ``loaders``."""
+        if self._open is None or self.leader is None or self._in_backward or self._ends_with_backward:
             return False
         return self._evaluation is None and self._eval_called is None
 
-    def trains_with(self, loader: int, gradients: bool) -> bool:
-        """Whether a batch fetched so is one of the training, if the timeline is steady."""
-        return gradients and loader in self._loaders
-
-    def leads(self, optimizer: int) -> bool:
-        """Whether it is the leading optimizer, if the timeline is steady."""
-        return optimizer == self._leader
-
-    def ends_step(self, stepped: bool = True) -> bool:
-        """Whether a step ends with the end of the leading optimizer's call, if the timeline is steady."""
-        return stepped and not self._told
+    @property
+    def infers(self) -> bool:
+        """Whether a step ends with the leading optimizer's, and not where the training says so."""
+        return not self._told
 
     # -- the loader ------------------------------------------------------------------------------------------------
 
@@ -116,11 +110,11 @@ class Timeline:
                 within = called is not None and called.ns >= self._step_began.ns  # a model is loaded in that mode, too
                 self._evaluation = _Evaluation(called if called is not None and within else self._began)
             self._recorder.moment(ahead=EVALUATION)
-        elif loader in self._loaders:
+        elif loader in self.loaders:
             self._end_evaluation(self._began)
 
     def _for_evaluation(self, loader: int, gradients: bool) -> bool:
-        if loader in self._loaders:  # a frozen teacher may be set to eval() in every step
+        if loader in self.loaders:  # a frozen teacher may be set to eval() in every step
             return not gradients and self._eval_called is not None
         return not gradients or self._eval_called is not None
 
@@ -156,7 +150,7 @@ class Timeline:
                 self._recorder.passed(DATA, fetch.start, fetch.end)
         self._end_evaluation(self._edge)
         self._recorder.passed(FORWARD, self._edge, self._began)
-        self._loaders |= self._fetched
+        self.loaders |= self._fetched
         self._fetched.clear()
         self._eval_called = None
         self._in_backward = True
@@ -202,7 +196,7 @@ class Timeline:
 
     def gradients_cleared(self) -> None:
         """Ends a step where no optimizer is ever seen to: then it is compiled, and what clears its gradients is not."""
-        if self._leader is None and self.optimizing is None and self._edge_kind is _Edge.BACKWARD:
+        if self.leader is None and self.optimizing is None and self._edge_kind is _Edge.BACKWARD:
             now = self._recorder.moment()
             self._recorder.passed(OPTIMIZER, self._edge, now)
             self._reach(_Edge.OTHER, now)
@@ -210,9 +204,9 @@ class Timeline:
 
     def _leads(self, optimizer: int) -> bool:
         """The first one leads, until another steps twice without it."""
-        if self._leader is None or optimizer in self._stepped:
-            self._leader = optimizer
-        if optimizer == self._leader:
+        if self.leader is None or optimizer in self._stepped:
+            self.leader = optimizer
+        if optimizer == self.leader:
             self._stepped.clear()
             return True
         self._stepped.add(optimizer)
@@ -236,7 +230,7 @@ class Timeline:
         """From here on the training says where its steps end, and whose batches it trains with if it gives a loader."""
         self._told = True
         if loader is not None:
-            self._loaders.add(loader)
+            self.loaders.add(loader)
 
     def inferred_steps(self) -> None:
         """From here on a step ends with the optimizer's again."""
@@ -255,11 +249,6 @@ class Timeline:
         record.tokens += int(tokens)
         if loss is not None:
             record.loss = float(loss)
-
-    @property
-    def loaders(self) -> frozenset[int]:
-        """Those whose batches the training was trained with."""
-        return frozenset(self._loaders)
 
     def _reach(self, kind: _Edge, at: Moment) -> None:
         self._edge_kind, self._edge = kind, at

@@ -33,7 +33,7 @@ from tests.trainer.launching import launch
 
 @pytest.mark.multiproc
 def test_slow_loader_under_ddp(tmp_path: Path) -> None:
-    result = trained(tmp_path / "run", "--slow-loader", "0.05")
+    result = trained(tmp_path / "run", "--slow-loader", "0.1")
     is_slow_loader(result)
     assert (result["run"]["strategy"], result["run"]["backend"], result["run"]["world_size"]) == ("ddp", "gloo", 2)
     assert len(result["steps"]) == 24
@@ -104,10 +104,11 @@ def test_without_collectors_nothing_is_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.multiproc
-def test_straggler_under_fsdp2(tmp_path: Path) -> None:
-    result = trained(tmp_path / "run", "--strategy", "fsdp2", "--slow-rank", "1", "--slow-seconds", "0.15")
+@pytest.mark.parametrize("strategy", ["fsdp1", "fsdp2"])
+def test_straggler_of_a_sharded_loop(tmp_path: Path, strategy: str) -> None:
+    result = trained(tmp_path / "run", "--strategy", strategy, "--slow-rank", "1", "--slow-seconds", "0.15")
     is_straggler(result)
-    assert result["run"]["strategy"] == "fsdp2"
+    assert result["run"]["strategy"] == strategy
 
 
 @pytest.mark.multiproc

@@ -32,9 +32,9 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     original = Collector.pass_boundary
 
-    def pass_boundary(collector: Collector, now: int) -> Any:
+    def pass_boundary(collector: Collector) -> Any:
         step = collector._step
-        boundary = original(collector, now)
+        boundary = original(collector)
         if boundary is not None:
             found.append(step)
         return boundary

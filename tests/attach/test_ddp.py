@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -112,6 +115,20 @@ def test_two_modules_of_one_backward_and_of_two(tmp_path: Path) -> None:
     assert rows[2].end_ns < between < rows[3].start_ns
 
 
+def test_a_module_that_is_gone_before_its_backward(tmp_path: Path) -> None:
+    one, other = wrapped(), wrapped()
+    with record(tmp_path, PLAIN):
+        one(torch.ones(4)).sum()
+        reducer = weakref.ref(one.reducer)
+        del one
+        gc.collect()
+        assert reducer() is None  # nobody keeps it, with its buckets
+        train(2, other)
+        one = wrapped()
+        train(2, one)
+    assert [row.seq for row in rows_of(tmp_path)] == list(range(4))
+
+
 def test_parameters_without_a_gradient(tmp_path: Path) -> None:
     module = DistributedDataParallel(nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]), find_unused_parameters=True)
     module.module.forward = lambda value: module.module[0](value)  # type: ignore[method-assign]
@@ -139,6 +156,24 @@ def test_a_hook_that_was_there_before(tmp_path: Path) -> None:
     rows = rows_of(tmp_path)
     assert [row.bytes for row in rows if row.whole] == [BYTES] * 3
     assert [row.bytes for row in rows if not row.whole] == [0] * 3
+
+
+def test_nothing_of_it_is_compiled(tmp_path: Path) -> None:
+    """Around the compiled forward of a module, whose callers a compiler may look at, too."""
+
+    def frames() -> dict[str, int]:
+        """How many functions the compiler has looked at, and how many it has compiled."""
+        torch._dynamo.reset()
+        counters.clear()
+        train(3, torch.compile(wrapped(), backend="eager"))
+        return dict(counters["frames"])
+
+    frames()  # the first time, it looks at some of its own
+    bare = frames()
+    with record(tmp_path, PLAIN):
+        assert frames() == bare
+    assert bare["ok"]
+    assert len(rows_of(tmp_path)) == 3
 
 
 def test_a_recording_that_is_over_hears_nothing(tmp_path: Path) -> None:

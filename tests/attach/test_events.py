@@ -16,6 +16,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diag.collectors.attach.events.monotonic_ns", lambda: Recorder.last.now)
 
 
+def under_way(monkeypatch: pytest.MonkeyPatch) -> Training:
+    """After three steps, of which the last ones are kept."""
+    monkeypatch.setattr(Training, "belated", True)
+    training = Training()
+    for _ in range(3):
+        training.train()
+    return training
+
+
 def some_training(training: Training, chance: random.Random) -> None:
     """Anything that a training may do, in an order that makes sense or does not."""
 
@@ -87,17 +96,73 @@ def test_belated_telling_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_another_thread_tells_only_what_has_waited_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Training, "belated", True)
     monkeypatch.setattr("diag.collectors.attach.events._STILL_NS", 50)
-    training = Training()
-    for _ in range(3):
-        training.train()
+    training = under_way(monkeypatch)
     known = len(training.recorder._steps)
-    training.recorder.catch_up(True)
+    training.timeline.events.catch_up(if_still=True)
     assert len(training.recorder._steps) == known < 3
     training.wait(50)
-    training.recorder.catch_up(True)
+    training.timeline.events.catch_up(if_still=True)
     assert len(training.recorder._steps) == 3
+
+
+def test_backwards_without_any_end_do_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where gradients are looked at, and no optimizer steps."""
+    monkeypatch.setattr("diag.collectors.attach.events._MOST_WAITING", 50)
+    training = under_way(monkeypatch)
+    for many in (lambda: training.backward(1), lambda: training.fetch(1)):
+        before = len(training.recorder.open)
+        for _ in range(100):
+            many()
+        assert len(training.recorder.open) - before > 100 - 50
+
+
+def test_nothing_is_kept_of_a_recording_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = under_way(monkeypatch)
+    heard: list[str] = []
+    training.timeline.events.stop()
+    training.timeline.events._tell = lambda name, *_values: heard.append(name)
+    for _ in range(2):
+        training.train()
+    once = ["fetch_begins", "fetch_ends", "backward_begins", "backward_ends", "optimizer_begins", "optimizer_ends"]
+    assert heard == 2 * once
+
+
+@pytest.mark.parametrize("broken", ["pass_boundary", "moment"])
+def test_what_goes_wrong_ends_the_recording_and_not_the_training(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+    monkeypatch.setattr(Recorder, "on_device", broken == "moment")
+    training = under_way(monkeypatch)
+    failed: list[str] = []
+
+    def fail(error: Exception) -> None:
+        failed.append(repr(error))
+        training.timeline.events.stop()
+
+    training.timeline.events._fail = fail
+    training.timeline.events._tell = lambda *_event: None
+    monkeypatch.setattr(Recorder, broken, lambda *_values, **_named: 1 / 0)
+    training.train()
+    assert failed == ["ZeroDivisionError('division by zero')"]
+
+
+def test_the_queue_is_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the begin of a step, or not at all in it: several batches in a row empty it."""
+    monkeypatch.setattr(Training, "belated", True)
+    monkeypatch.setattr("diag.collectors.attach.events._LOOK_NS", 35)
+    training = Training()
+    looked = []
+    for _ in range(24):  # of 10
+        training.train()
+        looked.append(training.timeline.events.looks)
+    assert 6 <= sum(looked[4:]) <= 14  # and after the steps that end at once
+    seen = []
+    for _ in range(40):
+        events = training.timeline.events
+        seen.append([events.looks for _ in range(3) if training.fetch(1) is None])
+        training.backward(1)
+        training.optimize(1)
+    assert all(len(set(one)) == 1 for one in seen)
+    assert {one[0] for one in seen} == {True, False}
 
 
 def test_a_signal_handler_that_saves_between_two_lines_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ def module(name: str, *arguments: str) -> list[str]:
 
 def test_slow_loader_under_fsdp2_of_transformers(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    options = ["--fsdp2", "--folder", str(tmp_path), "--slow-loader", "0.1"]
+    options = ["--fsdp2", "--folder", str(tmp_path), "--slow-loader", "0.15"]
     result = told_by(run, "--nproc", "2", TRANSFORMERS, *options)
     is_slow_loader(result)
     assert result["run"]["strategy"] == "fsdp2"
@@ -72,7 +72,7 @@ def test_straggler_under_fsdp2_of_transformers(tmp_path: Path) -> None:
 
 def test_slow_loader_under_fsdp2_of_accelerate(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    options = ["--accelerate-fsdp2", "--folder", str(tmp_path), "--slow-loader", "0.1"]
+    options = ["--accelerate-fsdp2", "--folder", str(tmp_path), "--slow-loader", "0.15"]
     result = told_by(run, "--nproc", "2", "--no-trace", TRANSFORMERS, *options)
     is_slow_loader(result)
     assert result["run"]["strategy"] == "fsdp2"
@@ -85,6 +85,15 @@ def test_straggler_under_fsdp2_of_accelerate(tmp_path: Path) -> None:
     is_straggler(result)
     assert result["run"]["strategy"] == "fsdp2"
     assert holding(steps_of(run), EVALUATION) == [9, 18]
+
+
+def test_straggler_under_zero_3_of_accelerate(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    options = ["--accelerate-zero3", "--folder", str(tmp_path), "--slow-rank", "1", "--accumulate", "2"]
+    result = told_by(run, "--nproc", "2", "--no-trace", TRANSFORMERS, *options)
+    is_straggler(result)
+    assert result["run"]["strategy"] == "deepspeed-zero3"
+    assert {step["micro_batches"] for step in steps_of(run)} == {2}
 
 
 def test_straggler_of_accelerate_among_micro_batches_evaluations_and_checkpoints(tmp_path: Path) -> None:

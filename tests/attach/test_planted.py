@@ -10,8 +10,8 @@ import pytest
 
 from tests.attach.trainings import TRAIN, is_slow_loader, is_straggler, trained
 
-SLOW_LOADER = ("--slow-loader", "0.05")
-STRAGGLER = ("--slow-rank", "1")
+SLOW_LOADER = ("--slow-loader", "0.15")
+STRAGGLER = ("--slow-rank", "1", "--slow-seconds", "0.15")
 NO_TRACE = ("--no-trace",)
 pytestmark = pytest.mark.multiproc
 

@@ -9,7 +9,7 @@ from typing import Any
 from diag.collectors.attach.events import Events
 from diag.collectors.attach.timeline import Timeline
 from diag.collectors.records import LoaderQueue, StepRecord
-from diag.collectors.session import Boundary, Moment
+from diag.collectors.session import BETWEEN_STEPS, Boundary, Moment
 
 TRAIN, VALIDATION, OTHER = 1, 2, 3  # loaders
 ADAM, SGD, ENGINE = 10, 11, 12  # optimizers
@@ -27,24 +27,25 @@ class Recorder:
         self.doing = "", 0
         self.open: list[tuple[str, int, int]] = []
         self.passes = 0  # boundaries
-        self.catch_up: Callable[[bool], object] = lambda _still: None
+        self.follower: Events | None = None
         self._steps: list[tuple[int, int, int, list[tuple[str, int, int]]]] = []
         self.queues: list[LoaderQueue | None] = []
 
     @property
     def steps(self) -> list[tuple[int, int, int, list[tuple[str, int, int]]]]:
-        self.catch_up(False)
+        if self.follower is not None:
+            self.follower.catch_up(if_still=False)
         return self._steps
 
     @property
     def ahead(self) -> str:
-        return self.doing[0]
+        return self.follower.doing()[0] if self.follower is not None else self.doing[0]
 
     def moment(self, ahead: str = "") -> Moment:
-        self.doing = (ahead or self.ahead), self.now
+        self.doing = (ahead or self.doing[0]), self.now
         return Moment(self.now, None)
 
-    def pass_boundary(self, _ns: int) -> Boundary | None:
+    def pass_boundary(self) -> Boundary | None:
         """All but every fourth."""
         self.passes += 1
         return Boundary(self.now, None) if self.passes % 4 else None
@@ -56,6 +57,8 @@ class Recorder:
     def step(self, step: int, passed: Callable[[], Boundary | None] = lambda: None) -> Iterator[StepRecord]:
         record, begin, self.open = StepRecord(step, 0, 0, []), self._at(passed), []
         yield record
+        if passed() is None:
+            self.doing = BETWEEN_STEPS, self.now
         self._steps.append((begin, self._at(passed), record.micro_batches, self.open))
         self.queues.append(record.queue)
 
@@ -68,11 +71,24 @@ class Heard:
     """A timeline that ``Events`` tells of what it hears."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self.events = Events(recorder)
-        recorder.catch_up = self.events.catch_up
+        self.events = Events(self._tell, lambda: None, _fail)
+        self.events.record(recorder)
+        recorder.follower = self.events
+
+    def _tell(self, name: str, *values: Any) -> Any:
+        return self.events.hear(name, values)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        return lambda *values, **named: self.events.hear(name, (*values, *named.values()))
+        def call(*values: Any, **named: Any) -> Any:
+            if hasattr(self.events, name) and not named:  # what happens in every step
+                return getattr(self.events, name)(*values)
+            return self._tell(name, *values, *named.values())
+
+        return call
+
+
+def _fail(error: Exception) -> None:
+    raise error
 
 
 class Training:

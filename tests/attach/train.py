@@ -55,6 +55,12 @@ def wrapped(net: Net, options: argparse.Namespace) -> nn.Module:
     model: nn.Module = net
     if options.strategy == "ddp":
         model = DistributedDataParallel(net)
+    elif options.strategy == "fsdp1":
+        from torch.distributed.fsdp import FullyShardedDataParallel
+        from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+        policy = ModuleWrapPolicy({nn.Linear})
+        model = FullyShardedDataParallel(net, auto_wrap_policy=policy, device_id=torch.device("cpu"))
     elif options.strategy == "fsdp2":
         from torch.distributed.fsdp import fully_shard
 
@@ -66,7 +72,7 @@ def wrapped(net: Net, options: argparse.Namespace) -> nn.Module:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--strategy", choices=["none", "ddp", "fsdp2"], default="ddp")
+    parser.add_argument("--strategy", choices=["none", "ddp", "fsdp1", "fsdp2"], default="ddp")
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--accumulate", type=int, default=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,14 @@ def test_damaged_lines_are_counted(tmp_path: Path) -> None:
     records, gaps = read_lines(path, StepRecord)
     assert [r.step for r in records] == [0, 1]
     assert gaps[0].reason.startswith("3 of 5 lines")
+
+
+def test_a_record_of_one_field() -> None:
+    @dataclass
+    class One:
+        value: int
+
+    assert encode(One(7)) == b'{"value":7}\n'
 
 
 def test_a_loss_that_is_no_number_is_still_json() -> None:

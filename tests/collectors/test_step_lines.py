@@ -49,12 +49,32 @@ def call(step: int, seq: int) -> tuple[int, list[Call]]:
 
 
 def test_short_steps_wait_for_each_other(tmp_path: Path) -> None:
-    written = Written(tmp_path, 400)
-    for number in range(2):
+    written = Written(tmp_path, 450)
+    for number in range(3):
         written.add(number)
     assert written.steps() == []
-    written.add(2)  # ends 1,200 ms after the last that did not wait
-    assert written.steps() == [0, 1, 2]
+    written.add(3)  # which makes 24, a multiple of the 4 that last 1,800 ms
+    assert written.steps() == [0, 1, 2, 3]
+
+
+def test_ranks_of_which_one_is_a_little_slower_write_after_the_same_steps(tmp_path: Path) -> None:
+    """Of 16 and of 32 steps together."""
+    ranks = [Written(tmp_path / str(rank), length) for rank, length in enumerate([62, 63])]
+    written: list[set[int]] = [set(), set()]
+    for number in range(200):
+        for found, rank in zip(written, ranks, strict=True):
+            rank.add(number)
+            if rank.steps()[-1:] == [number]:
+                found.add(number + FIRST + 1)
+    assert written == [set(range(32, FIRST + 201, 32)), set(range(32, FIRST + 201, 16))]
+
+
+def test_a_step_that_is_much_longer_does_not_wait(tmp_path: Path) -> None:
+    written = Written(tmp_path, 100)
+    written.add(0)
+    written.length_ns = 3000 * MS
+    written.add(1)
+    assert written.steps() == [0, 1]
 
 
 def test_the_first_steps_do_not_wait(tmp_path: Path) -> None:
@@ -65,7 +85,7 @@ def test_the_first_steps_do_not_wait(tmp_path: Path) -> None:
 
 
 def test_long_steps_do_not_wait(tmp_path: Path) -> None:
-    written = Written(tmp_path, 1000)
+    written = Written(tmp_path, 1001)
     for number in range(3):
         written.add(number)
         assert written.steps() == list(range(number + 1))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 BATCH, LENGTH, WIDTH, STEPS = 4, 16, 64, 20
+# For DeepSpeed's configuration: with torch's optimizer, since its own would have to be compiled.
+TORCH_OPTIMIZER = {"zero_force_ds_cpu_optimizer": False, "zero_allow_untested_optimizer": True}
 
 
 class Samples(Dataset[Tensor]):
@@ -45,6 +48,11 @@ def parser() -> argparse.ArgumentParser:
 def seconds_a_sample(options: argparse.Namespace) -> float:
     everywhere = options.slow_loader_rank < 0
     return options.slow_loader / BATCH if everywhere or rank() == options.slow_loader_rank else 0
+
+
+def compile_nothing(deepspeed: Any) -> None:
+    """DeepSpeed would compile its collectives in shared memory at first use, for two minutes."""
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 def rank() -> int:

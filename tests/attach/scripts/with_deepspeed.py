@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import deepspeed
 import torch
-from planted import BATCH, STEPS, WIDTH, Samples, parser, seconds_a_sample, slow_down
+from planted import BATCH, STEPS, TORCH_OPTIMIZER, WIDTH, Samples, compile_nothing, parser, seconds_a_sample, slow_down
 from torch import nn
 
 
@@ -12,8 +12,7 @@ def main() -> None:
     options = parser()
     options.add_argument("--local_rank", type=int, default=0)  # from DeepSpeed's launcher
     given = options.parse_args()
-    # Its collectives in shared memory would be compiled at first use, for two minutes.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    compile_nothing(deepspeed)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(WIDTH, WIDTH), *[nn.Linear(WIDTH, WIDTH) for _ in range(4)])
     slow_down(model, given)
@@ -28,8 +27,7 @@ def main() -> None:
             "gradient_accumulation_steps": given.accumulate,
             "gradient_clipping": 1.0,
             "zero_optimization": {"stage": 2},
-            "zero_force_ds_cpu_optimizer": False,  # DeepSpeed's own would have to be compiled
-            "zero_allow_untested_optimizer": True,
+            **TORCH_OPTIMIZER,
             "steps_per_print": 8,
         },
     )

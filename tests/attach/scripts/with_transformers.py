@@ -1,5 +1,5 @@
-"""Hugging Face's Trainer, as its users write it: under Accelerate's DDP or FSDP, or with a model that transformers
-shards."""
+"""Hugging Face's Trainer, as its users write it: under Accelerate's DDP, FSDP or DeepSpeed, or with a model that
+transformers shards."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
-from planted import BATCH, STEPS, WIDTH, Samples, parser, seconds_a_sample, slow_down
+from planted import BATCH, STEPS, TORCH_OPTIMIZER, WIDTH, Samples, compile_nothing, parser, seconds_a_sample, slow_down
 from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
@@ -25,6 +25,14 @@ CONFIG = LlamaConfig(
     num_key_value_heads=2,
     max_position_embeddings=64,
 )
+
+
+ZERO_3 = {
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+    "zero_optimization": {"stage": 3},
+    **TORCH_OPTIMIZER,
+}
 
 
 class Texts(Dataset[dict[str, Tensor]]):
@@ -65,7 +73,12 @@ def main() -> None:
     options = parser()
     options.add_argument("--fsdp2", action="store_true", help="by transformers")
     options.add_argument("--accelerate-fsdp2", action="store_true", help="by Accelerate")
+    options.add_argument("--accelerate-zero3", action="store_true", help="DeepSpeed's, by Accelerate")
     given = options.parse_args()
+    if given.accelerate_zero3:
+        import deepspeed
+
+        compile_nothing(deepspeed)
     if given.accelerate_fsdp2:
         take_the_cpu_for_an_accelerator()
     arguments = TrainingArguments(
@@ -73,6 +86,7 @@ def main() -> None:
         use_cpu=True,
         fsdp=given.accelerate_fsdp2,
         fsdp_config={"version": 2, "transformer_layer_cls_to_wrap": "LlamaDecoderLayer"},
+        deepspeed=ZERO_3 if given.accelerate_zero3 else None,
         per_device_train_batch_size=BATCH,
         per_device_eval_batch_size=BATCH,
         gradient_accumulation_steps=given.accumulate,
