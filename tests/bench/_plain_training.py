@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import json
 import random
@@ -19,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from diag.collectors import step_lines
+from diag.collectors.attach import optimizers
 from diag.collectors.attach.life import Attachment
 from diag.collectors.layout import RunLayout
 from diag.collectors.recording import record
@@ -84,16 +84,18 @@ class Training:
         for _ in range(WARM_UP):
             self.step(module)
         step_lines._LONGEST_NS *= len(TURNS)  # of which a recorded step is one
+        hooks = _Hooks(life)
         barrier = _get_default_group().barrier  # that nobody records
         order = random.Random(0)  # the same on all ranks
         for _ in range(turns):
             for mode in order.sample(TURNS, len(TURNS)):
-                with contextlib.nullcontext() if mode == ALWAYS else silent(life):
-                    barrier().wait()
-                    begin, cpu = time.monotonic(), time.process_time()
-                    self.step(module)
-                    barrier().wait()
-                    found[mode].append((time.monotonic() - begin, time.process_time() - cpu))
+                hooks.place(mode == ALWAYS)
+                barrier().wait()
+                begin, cpu = time.monotonic(), time.process_time()
+                self.step(module)
+                barrier().wait()
+                found[mode].append((time.monotonic() - begin, time.process_time() - cpu))
+        hooks.place(True)
         life.finish(None)
         step_lines._LONGEST_NS //= len(TURNS)
         recorded = RunLayout(run).rank(dist.get_rank()).steps.read_bytes().count(b"\n")
@@ -116,15 +118,26 @@ class Training:
         return found
 
 
-@contextlib.contextmanager
-def silent(life: Attachment) -> Iterator[None]:
-    """The hooks are called, and return at once."""
-    life.tell = lambda *_: None  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        del life.tell
-        life._reducers._prepared.clear()  # whose backward it has not been told of
+class _Hooks:
+    """Those of a recording: in place for some steps, and gone for the others, which run what they would without us."""
+
+    def __init__(self, life: Attachment) -> None:
+        self._life = life
+        self._patched = [*life._hooks.patches._replaced, *life._timer._patches._replaced]
+
+    def place(self, wanted: bool) -> None:
+        """Python looks anew for the methods of a class that has been changed: before every step, of each mode alike."""
+        self._put(False)
+        self._put(wanted)
+
+    def _put(self, ours: bool) -> None:
+        for owner, name, original, value in self._patched:
+            setattr(owner, name, value if ours else original)
+        handles = self._life._handles
+        while handles:
+            handles.pop().remove()
+        if ours:
+            handles.extend(optimizers.install(self._life))
 
 
 def endless(loader: DataLoader[tuple[Tensor, ...]]) -> Iterator[tuple[Tensor, ...]]:

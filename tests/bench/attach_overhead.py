@@ -4,17 +4,18 @@
 
 Two gloo ranks under torchrun, one loader worker each. Steps of three modes take turns in one process, in an order drawn
 anew for each turn: bare; bare again, the noise; and recorded without profiler windows, by the hooks of ``diag run``,
-which are silent in the others. A barrier before and after each step puts what a rank does late into its own step, and
-the slowest rank counts. Two processes after each other differ by ten percent without any reason of their own, and the
-machine's speed changes from second to second; steps after each other have both in common. What a window costs is
-measured in blocks of steps, with one and without, which take turns, too. Records wait for each other a second of
+which are taken out for the others. A barrier before and after each step puts what a rank does late into its own step,
+and the slowest rank counts. Two processes after each other differ by ten percent without any reason of their own, and
+the machine's speed changes from second to second; steps after each other have both in common. What a window costs is
+measured in blocks of steps, with one and without, which take turns, too. Records wait for each other two seconds of
 recorded steps, as they would if no others lay between.
 
 Prints the mean of what a recorded step takes longer than the two bare ones of its turn, as a ratio to theirs, with a
 95 % bootstrap interval over the turns, in wall and in CPU time; differences beyond five times their median deviation
-are cut to that, on both sides, for other processes have spikes. Then what a window of three steps costs, the median of
-the blocks; and the ratio over a schedule with a window in every ``EVERY`` steps. Goals: 1.005 without windows, 1.02
-with. The heartbeat's thread runs through all modes and is not in them: it takes about a millisecond of CPU a second.
+are cut to that, on both sides, for other processes have spikes. The median beside it does not see the one step in
+twenty or so that writes for the others. Then what a window of three steps costs, the median of the blocks; and the
+ratio over a schedule with a window in every ``EVERY`` steps. Goals: 1.005 without windows, 1.02 with. The heartbeat's
+thread runs through all modes and is not in them: it takes about a millisecond of CPU a second.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ def measure(size: str, turns: int, launches: int, windows: int) -> None:
         columns = {mode: np.array([row[place] for job in jobs for row in of_job(job, mode)]) for mode in jobs[0][0]}
         bare, again, always = (columns[mode] for mode in TURNS)
         step = float(np.median(np.concatenate([bare, again])))
-        added = _means(without_spikes(always - (bare + again) / 2))
+        differences = always - (bare + again) / 2
+        added = _means(without_spikes(differences))
         print(f"  {what}: {1000 * step:.1f} ms a bare step; recorded {1000 * added[0]:+.2f} ms", end="")
         if windows:
             window = _medians(BLOCK * (columns[WINDOW] - columns[WITHOUT]))
@@ -79,6 +81,7 @@ def measure(size: str, turns: int, launches: int, windows: int) -> None:
         print()
         _say(f"{AGAIN} / {BARE}", _means(without_spikes(again - bare)), step)
         _say(f"{ALWAYS} / {BARE}", added, step)
+        _say(f"{ALWAYS} / {BARE}, the median", _medians(differences), step)
         for every in EVERY if windows else ():
             _say(f"a window in {every} steps / {BARE}", added + window / every, step)
 
