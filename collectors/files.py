@@ -116,7 +116,7 @@ class LineFile:
         self._refused = False
 
     def write(self, *records: Any) -> None:
-        """A line of each, all in one write."""
+        """A line of each, all in one write; where the disk has no room for all of them, the first that fit."""
         if self._off or os.getpid() != self._pid:
             return
         lines = b""
@@ -135,8 +135,9 @@ class LineFile:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
             written = os.write(self._fd, lines)
-            if written != len(lines):  # a part, which a later line must not go on from
-                os.ftruncate(self._fd, os.fstat(self._fd).st_size - written)
+            if written != len(lines):  # what fits stays, but no part of a line, which a later one must not go on from
+                whole = lines.rfind(b"\n", 0, written) + 1
+                os.ftruncate(self._fd, os.fstat(self._fd).st_size - written + whole)
                 raise disk_full("short write")
         except OSError as error:
             if is_full(error):

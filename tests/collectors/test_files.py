@@ -99,6 +99,26 @@ def test_a_disk_that_was_full_for_a_while(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(complaints.messages) == 1
 
 
+@pytest.mark.parametrize(("room", "kept"), [(0, 0), (1, 0), (-1, 0), (0, 1), (7, 1), (0, 2), (-1, 2)])
+def test_lines_written_together_of_which_some_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int, kept: int
+) -> None:
+    """``room``: bytes beside those of the lines that are kept, or, below 0, short of one more."""
+    file, _ = line_file(tmp_path / "x.jsonl")
+    steps = [StepRecord(step, 0, 1, []) for step in range(5)]
+    size = len(encode(steps[0]))
+    fits = (kept + (room < 0)) * size + room
+    file.write(steps[0])
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:fits]))
+    file.write(*steps[1:4])
+    monkeypatch.undo()
+    file.write(steps[4])
+    records, gaps = read_lines(tmp_path / "x.jsonl", StepRecord)
+    assert [record.step for record in records] == [0, *range(1, kept + 1), 4]
+    assert gaps == []
+
+
 def test_a_full_disk_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It ends one file after the other; every one is kept for the heartbeat."""
     complaints = Complaints(3)
