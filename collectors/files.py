@@ -115,10 +115,11 @@ class LineFile:
         self._off = False
         self._refused = False
 
-    def write(self, *records: Any) -> None:
-        """A line of each, all in one write; where the disk has no room for all of them, the first that fit."""
+    def write(self, *records: Any) -> int:
+        """A line of each, all in one write; where the disk has no room for all of them, the first that fit. How many
+        lines were written."""
         if self._off or os.getpid() != self._pid:
-            return
+            return 0
         lines = b""
         for record in records:
             try:
@@ -126,17 +127,18 @@ class LineFile:
             except (TypeError, ValueError, AttributeError) as error:  # a field that is no JSON: a tensor as loss, say
                 self._leave_out(error)
         if not lines:
-            return
+            return 0
         if not self._budget.take(len(lines)):
             self._stop("byte budget used up")
-            return
+            return 0
+        whole = 0  # bytes
         try:
             if self._fd is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
             written = os.write(self._fd, lines)
+            whole = lines.rfind(b"\n", 0, written) + 1
             if written != len(lines):  # what fits stays, but no part of a line, which a later one must not go on from
-                whole = lines.rfind(b"\n", 0, written) + 1
                 os.ftruncate(self._fd, os.fstat(self._fd).st_size - written + whole)
                 raise disk_full("short write")
         except OSError as error:
@@ -144,6 +146,7 @@ class LineFile:
                 self._leave_out(error)
             else:
                 self._stop(error)
+        return lines.count(b"\n", 0, whole)
 
     def close(self) -> None:
         if self._fd is not None and os.getpid() == self._pid:

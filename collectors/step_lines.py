@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from itertools import pairwise
 from typing import NamedTuple
 
 from .calls import Call
@@ -82,14 +83,22 @@ class StepLines:
         while self._waiting:  # while the training adds
             waiting.append(self._waiting.popleft())
         lines: list[CollectiveLine] = []
-        rows = [self._rows(taken, lines) for _, taken in waiting]
+        rows, ends = [], []
+        for _, taken in waiting:
+            rows.append(self._rows(taken, lines))
+            ends.append(len(lines))
         if waiting and self._seen >= _AT_ONCE:
             begin_ns, end_ns = waiting[0][0].begin_ns, waiting[-1][0].end_ns
             together = _power_of_two(_LONGEST_NS * len(waiting) // max(1, end_ns - begin_ns))
             self._due = (self._seen // together + 1) * together
             self._due_ns = end_ns + 3 * _LONGEST_NS // 2  # ranks agree on the number, and not on the time
-        self._steps.write(*(record for record, _ in waiting))
-        self._collectives.write(*lines)
+        # First the collectives: whoever reads a step that has none takes all of it for computation.
+        kept = self._collectives.write(*lines)
+        for line in lines[kept:]:  # of groups later calls tell only the name
+            self._groups = line.groups | self._groups
+            self._dropped += line.dropped
+        whole = [end <= kept or begin == end for begin, end in pairwise([0, *ends])]
+        self._steps.write(*(record for (record, _), known in zip(waiting, whole, strict=True) if known))
         for (record, _), own in zip(waiting, rows, strict=True):
             self._summary.add(record, own)
 

@@ -63,18 +63,20 @@ class FinishedSteps:
         return self._records.unreadable + self._lines.unreadable + self._device.unreadable
 
     def read(self, ended: bool) -> tuple[list[FinishedStep], list[Call]]:
-        """What is new. The newest step waits for its collectives, which are written behind it, unless the run has
-        ``ended``. RestartedError where the files are others by now."""
-        self._waiting += self._records.read()
+        """What is new. Steps beyond the last collectives wait for theirs, which a network file system may show later,
+        until there are newer steps: these may have none. If the run has ``ended`` none waits. RestartedError where the
+        files are others by now."""
+        new = self._records.read()
         lines = self._lines.read()
         for line in lines:
             self._seen = max(self._seen, line.step)
             self._rows.setdefault(line.step, []).extend(line.rows)
         calls = [self._call(row) for line in lines for row in line.rows]
         calls += (call for record in self._device.read() for call in self._ended(record))
-        held = bool(self._waiting) and self._lines.started and not ended and self._waiting[-1].step > self._seen
-        ready = self._waiting[:-1] if held else self._waiting
-        self._waiting = self._waiting[-1:] if held else []
+        waits = self._lines.exists and not ended
+        patient, ready = (new, self._waiting) if new else (self._waiting, [])
+        self._waiting = [record for record in patient if waits and record.step > self._seen]
+        ready = ready + [record for record in patient if not waits or record.step <= self._seen]
         return list(self._split([record for record in ready if record.end_ns > record.begin_ns])), calls
 
     def _split(self, ready: Sequence[StepRecord]) -> Iterator[FinishedStep]:

@@ -25,9 +25,9 @@ class Tail(Generic[T]):
         self._decode = msgspec.json.Decoder(kind).decode
 
     @property
-    def started(self) -> bool:
-        """Whether there has been anything to read."""
-        return self._read > 0
+    def exists(self) -> bool:
+        """Whether there was a file when it was last read."""
+        return self._file is not None
 
     def read(self) -> list[T]:
         """What is new. RestartedError where the file is another one by now."""

@@ -22,6 +22,7 @@ exec 3> "$TO/output" 4> "$TO/errors"
 "$PYTHON" -m diag run --nproc 2 --trace-skip 2 --out "$DISK/run" "$SCRIPT" --steps "$STEPS" >&3 2>&4
 echo $? > "$TO/code"
 df --output=avail "$DISK" | tail -1 > "$TO/left"
+cp -r "$DISK/run/ranks" "$TO"
 "$PYTHON" -m diag analyze "$DISK/run" --json > "$TO/analysis"
 echo $? > "$TO/analysed"
 """
@@ -43,6 +44,11 @@ def on_a_small_disk(folder: Path, size: str) -> Path:
     return to
 
 
+def numbers(lines: Path) -> set[int]:
+    """Of the steps that a file has a line of."""
+    return {json.loads(line)["step"] for line in lines.read_text().splitlines()}
+
+
 def test_the_last_byte(tmp_path: Path) -> None:
     """300 kB hold some 150 steps, and not what the profiler writes before it is packed."""
     to = on_a_small_disk(tmp_path, "300k")
@@ -57,6 +63,8 @@ def test_the_last_byte(tmp_path: Path) -> None:
     result = json.loads((to / "analysis").read_text())
     assert 50 < len(result["steps"]) < STEPS
     reasons = json.dumps(result["coverage"]["skipped"])
-    assert "lines of steps.jsonl are left out" in reasons
+    assert "lines of collectives.jsonl are left out" in reasons
+    for rank in ("00000", "00001"):  # a step without its collectives would be taken for one that only computes
+        assert numbers(to / "ranks" / rank / "steps.jsonl") <= numbers(to / "ranks" / rank / "collectives.jsonl")
     assert "the profiler could not write its trace" in reasons
     assert result["run"]["exit_code"] == 0

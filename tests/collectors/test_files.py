@@ -111,9 +111,9 @@ def test_lines_written_together_of_which_some_fit(
     file.write(steps[0])
     write = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:fits]))
-    file.write(*steps[1:4])
+    assert file.write(*steps[1:4]) == kept
     monkeypatch.undo()
-    file.write(steps[4])
+    assert file.write(steps[4]) == 1
     records, gaps = read_lines(tmp_path / "x.jsonl", StepRecord)
     assert [record.step for record in records] == [0, *range(1, kept + 1), 4]
     assert gaps == []

@@ -104,12 +104,39 @@ def test_one_write_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for number in range(5):
         written.add(number, Taken([call(number, number)], {"0": [0]} if number == 0 else {}, 0))
     written.lines.write()
-    before = written.before
-    assert sizes == [path.stat().st_size - size for path, size in zip(written.paths, before, strict=True)]
+    steps, collectives, summary = (
+        path.stat().st_size - size for path, size in zip(written.paths, written.before, strict=True)
+    )
+    assert sizes == [collectives, steps, summary]  # a step is there only with its collectives
     lines, _ = read_lines(written.paths[1], CollectiveLine)
     assert [(line.step, line.rows[0].seq, line.groups) for line in lines] == [
         (number, number, {"0": [0]} if number == 0 else {}) for number in range(5)
     ]
+
+
+def test_a_step_whose_collectives_found_no_room_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be all computation. What is known of a group comes with the next line."""
+    written = Written(tmp_path, 10)
+    for number in range(5):
+        calls = [call(number, number)] if number != 3 else []
+        written.add(number, Taken(calls, {"ab"[number // 2]: [0]} if number in (0, 2) else {}, 1))
+    original = os.write
+
+    def write(fd: int, data: bytes) -> int:
+        return original(fd, data[: 2 * len(data) // 3] if b'"rows"' in data else data)
+
+    monkeypatch.setattr(os, "write", write)
+    written.lines.write()
+    monkeypatch.undo()
+    assert written.steps() == [0, 1, 3]
+    written.add(5, Taken([call(5, 5)], {}, 1))
+    written.lines.write()
+    assert written.steps() == [0, 1, 3, 5]
+    lines, gaps = read_lines(written.paths[1], CollectiveLine)
+    assert gaps == []
+    assert [(line.step, line.groups, line.dropped) for line in lines] == [
+        (0, {"a": [0]}, 1), (1, {}, 1), (5, {"b": [0]}, 4),
+    ]  # fmt: skip
 
 
 def test_groups_and_what_was_dropped_wait_for_a_call(tmp_path: Path) -> None:

@@ -93,14 +93,29 @@ def test_reading_a_run_as_it_grows_gives_the_same_in_the_end(parts: list[float])
         assert in_pieces == pytest.approx(at_once)
 
 
-def test_the_newest_step_waits_for_its_collectives(tmp_path: Path) -> None:
-    layout = written(tmp_path / "r", ranks=1, steps=3)
-    lines = layout.rank(0).collectives.read_text().splitlines(keepends=True)
-    layout.rank(0).collectives.write_text("".join(lines[:2]))
+def test_steps_wait_for_their_collectives_until_there_are_newer_ones(tmp_path: Path) -> None:
+    layout = written(tmp_path / "r", ranks=1, steps=9)
+    files = layout.rank(0)
+    whole = {path: path.read_text().splitlines(keepends=True) for path in (files.steps, files.collectives)}
+
+    def steps_of(steps: int, collectives: float) -> float:
+        """That are counted when so many lines are there to be read."""
+        files.steps.write_text("".join(whole[files.steps][:steps]))
+        lines = "".join(whole[files.collectives][: int(collectives)])
+        files.collectives.write_text(lines + ("{" if collectives % 1 else ""))
+        return values(followed.read(NOW_NS), of.STEPS).get("0", 0)
+
+    files.collectives.write_text("")
     followed = RunMetrics(layout.root)
-    assert values(followed.read(NOW_NS), of.STEPS) == {"0": 2}
-    layout.rank(0).collectives.write_text("".join(lines))
-    assert values(followed.read(NOW_NS), of.STEPS) == {"0": 3}
+    assert steps_of(3, 0.5) == 0
+    assert steps_of(3, 1) == 1
+    assert steps_of(3, 1) == 1
+    assert steps_of(5, 3) == 3
+    assert steps_of(5, 5) == 5
+    assert steps_of(7, 5) == 5
+    assert steps_of(8, 5) == 7  # they have none
+    parts = values(followed.read(NOW_NS), of.PART_SECONDS, of.PART)
+    assert parts["exposed_comm"] == pytest.approx(5 * 0.0035, rel=0.1)
 
 
 def test_a_run_that_starts_anew_in_its_folder_is_counted_anew(tmp_path: Path) -> None:
