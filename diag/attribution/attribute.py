@@ -23,7 +23,7 @@ from diag.attribution.trace_ranges import compiling
 from diag.attribution.trace_steps import host_windows
 from diag.collectors.records import EVALUATION, WINDOW_AFTER, WINDOW_WARMUP, Manifest
 from diag.ingest.axes import axes_of
-from diag.ingest.run import RankTables, Tables
+from diag.ingest.run import RankTables, Tables, rank_ranges
 from diag.ingest.trace import Trace
 from diag.model import (
     Attribution,
@@ -260,7 +260,20 @@ def steps_left_out(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:
     ranks = {rank: t for rank, t in tables.ranks.items() if not t.empty}
     warm_from = _first_warm_step(ranks, numbers)
     warming = {number: "warm-up" for number in numbers if number < warm_from}
-    return _evaluating(ranks) | _compiling(ranks) | _disturbed(tables) | warming
+    return _incomplete(ranks) | _evaluating(ranks) | _compiling(ranks) | _disturbed(tables) | warming
+
+
+def _incomplete(ranks: Mapping[int, RankTables]) -> dict[int, str]:
+    """Steps that a rank did not record which recorded others, killed or out of room: who waits for it there seems to
+    transfer. None where that is most of them: such a rank is hardly seen, whatever is left out."""
+    recorded = {rank: {record.step for record in t.steps} for rank, t in ranks.items() if t.steps}
+    if not recorded:
+        return {}
+    every, common = set().union(*recorded.values()), set.intersection(*recorded.values())
+    if 2 * len(common) < len(every):
+        return {}
+    lacking = {step: [rank for rank, own in recorded.items() if step not in own] for step in every - common}
+    return {step: f"{rank_ranges(absent)} did not record it" for step, absent in lacking.items()}
 
 
 def _evaluating(ranks: Mapping[int, RankTables]) -> dict[int, str]:

@@ -1,0 +1,54 @@
+"""Steps that not all of the ranks recorded which record: one was killed, or its disk was full."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+import pytest
+from msgspec.structs import replace
+
+from diag.api import Result, analyze
+from diag.collectors.records import DATA
+from diag.findings.shares import Cost
+from diag.model import Bottleneck
+from tests.simulate import MS, Plan, simulate
+
+STEPS = 40
+
+
+def without(steps: Container[int], ranks: Container[int]) -> Result:
+    """Of a run in which rank 1 is waited for, without what these ranks recorded of these steps."""
+    slow = Plan(ranks=4, steps=STEPS, extra=lambda _, rank: {DATA: 60 * MS} if rank == 1 else {})
+    tables = simulate(slow)
+    cut = {
+        rank: replace(own, steps=tuple(step for step in own.steps if step.step not in steps)) if rank in ranks else own
+        for rank, own in tables.ranks.items()
+    }
+    return analyze(replace(tables, ranks=cut))
+
+
+@pytest.mark.parametrize(
+    ("steps", "ranks", "note"),
+    [
+        (range(30, STEPS), (1,), "rank 1 did not record it"),
+        (range(20, STEPS), (0, 1, 3), "ranks 0-1, 3 did not record it"),
+        (range(10, 17), (2,), "rank 2 did not record it"),
+    ],
+)
+def test_they_do_not_count(steps: range, ranks: tuple[int, ...], note: str) -> None:
+    result = without(steps, ranks)
+    assert {step.step: step.note for step in result.attribution.steps if step.step in steps} == dict.fromkeys(
+        steps, note
+    )
+    assert {step.step for step in result.attribution.usable}.isdisjoint(steps)
+    assert (result.verdict.bottleneck, result.verdict.culprit_ranks) == (Bottleneck.DATA, (1,))
+    assert result.verdict.cause == "slow-data-one-rank"
+    shares, whole = result.examination.shares, without((), ()).examination.shares
+    for cost in (Cost.DATA, Cost.COMM):
+        assert shares.share(cost) == pytest.approx(whole.share(cost), abs=0.02)
+
+
+def test_a_rank_that_recorded_hardly_any_does_not_take_the_others_steps_away() -> None:
+    result = without(range(5, STEPS), (2,))
+    assert len(result.attribution.usable) > STEPS - 5
+    assert result.verdict.culprit_ranks == (1,)
