@@ -49,51 +49,53 @@ def module(name: str, *arguments: str) -> list[str]:
     return ["--", sys.executable, "-m", name, *arguments]
 
 
+def told_of_transformers(
+    folder: Path, *options: str, recording: tuple[str, ...] = ()
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What is said of Hugging Face's Trainer on two ranks, and the steps of rank 0."""
+    run = folder / "run"
+    result = told_by(run, "--nproc", "2", *recording, TRANSFORMERS, "--folder", str(folder), *options)
+    return result, steps_of(run)
+
+
 def test_slow_loader_under_fsdp2_of_transformers(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    options = ["--fsdp2", "--folder", str(tmp_path), "--slow-loader", "0.15"]
-    result = told_by(run, "--nproc", "2", TRANSFORMERS, *options)
+    result, steps = told_of_transformers(tmp_path, "--fsdp2", "--slow-loader", "0.15")
     is_slow_loader(result)
     assert result["run"]["strategy"] == "fsdp2"
-    steps = steps_of(run)
     assert phases_of(steps[0])[:3] == ["data", "data", "forward"]  # Accelerate's loader is a batch ahead
     assert phases_of(steps[10]) == ["data", "forward", "backward", "optimizer"]
     assert holding(steps, EVALUATION) == []  # though from_pretrained calls Module.eval()
 
 
 def test_straggler_under_fsdp2_of_transformers(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    options = ["--fsdp2", "--folder", str(tmp_path), "--slow-rank", "1", "--evaluate-every", "9"]
-    result = told_by(run, "--nproc", "2", "--no-trace", TRANSFORMERS, *options)
+    options = ["--fsdp2", "--slow-rank", "1", "--evaluate-every", "9"]
+    result, steps = told_of_transformers(tmp_path, *options, recording=("--no-trace",))
     is_straggler(result)
     assert result["run"]["strategy"] == "fsdp2"
-    assert holding(steps_of(run), EVALUATION) == [9, 18]
+    assert holding(steps, EVALUATION) == [9, 18]
 
 
 def test_slow_loader_under_fsdp2_of_accelerate(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    options = ["--accelerate-fsdp2", "--folder", str(tmp_path), "--slow-loader", "0.15"]
-    result = told_by(run, "--nproc", "2", "--no-trace", TRANSFORMERS, *options)
+    options = ["--accelerate-fsdp2", "--slow-loader", "0.15"]
+    result, _ = told_of_transformers(tmp_path, *options, recording=("--no-trace",))
     is_slow_loader(result)
     assert result["run"]["strategy"] == "fsdp2"
 
 
 def test_straggler_under_fsdp2_of_accelerate(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    options = ["--accelerate-fsdp2", "--folder", str(tmp_path), "--slow-rank", "1", "--evaluate-every", "9"]
-    result = told_by(run, "--nproc", "2", TRANSFORMERS, *options)
+    options = ["--accelerate-fsdp2", "--slow-rank", "1", "--evaluate-every", "9"]
+    result, steps = told_of_transformers(tmp_path, *options)
     is_straggler(result)
     assert result["run"]["strategy"] == "fsdp2"
-    assert holding(steps_of(run), EVALUATION) == [9, 18]
+    assert holding(steps, EVALUATION) == [9, 18]
 
 
 def test_straggler_under_zero_3_of_accelerate(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    options = ["--accelerate-zero3", "--folder", str(tmp_path), "--slow-rank", "1", "--accumulate", "2"]
-    result = told_by(run, "--nproc", "2", "--no-trace", TRANSFORMERS, *options)
+    options = ["--accelerate-zero3", "--slow-rank", "1", "--accumulate", "2"]
+    result, steps = told_of_transformers(tmp_path, *options, recording=("--no-trace",))
     is_straggler(result)
     assert result["run"]["strategy"] == "deepspeed-zero3"
-    assert {step["micro_batches"] for step in steps_of(run)} == {2}
+    assert {step["micro_batches"] for step in steps} == {2}
 
 
 def test_straggler_of_accelerate_among_micro_batches_evaluations_and_checkpoints(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ recorded steps, as they would if no others lay between.
 
 Prints the mean of what a recorded step takes longer than the two bare ones of its turn, as a ratio to theirs, with a
 95 % bootstrap interval over the turns, in wall and in CPU time; differences beyond five times their median deviation
-are cut to that, on both sides, for other processes have spikes. The median beside it does not see the one step in
-twenty or so that writes for the others. Then what a window of three steps costs, the median of the blocks; and the
+are cut to that, on both sides, for other processes have spikes. The median beside it does not see the step, one in 32
+of 40 ms each, that writes for the others. Then what a window of three steps costs, the median of the blocks; and the
 ratio over a schedule with a window in every ``EVERY`` steps. Goals: 1.005 without windows, 1.02 with. The heartbeat's
 thread runs through all modes and is not in them: it takes about a millisecond of CPU a second.
 """
