@@ -23,6 +23,7 @@ class KernelKind(StrEnum):
     EMBEDDING = "embedding"  # and other gathers by index
     OPTIMIZER = "optimizer"
     COMMUNICATION = "communication"
+    FUSED = "fused"  # computes and communicates at once; compute in the partition
     TRITON = "triton"
     OTHER = "other"
 
@@ -135,6 +136,11 @@ class KernelTable(Struct, frozen=True):
     busy_ns: int
     rank_steps: int
     peak: DevicePeak | None
+
+    @property
+    def fused_ns(self) -> int:
+        """Time of the kernels that compute and communicate at once."""
+        return sum(row.total_ns for row in self.rows if row.kind == KernelKind.FUSED)
 
 
 class ModuleStat(Struct, frozen=True):

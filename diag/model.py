@@ -95,6 +95,7 @@ class RankStep(Struct, frozen=True):
     collectives: tuple[CollectiveCall, ...] = field(default=())
     comm_known: bool = True  # False: communication ran on a device that nobody recorded, so it hides in compute
     hidden_known: bool = True  # False: of some of it only the end was recorded, so that more is hidden than is told
+    fused_ns: int = 0  # part of compute: kernels that compute and communicate at once
 
     @property
     def dur_ns(self) -> int:
@@ -163,6 +164,7 @@ class Parts(Struct, frozen=True):
     exposed_wait_ns: int | None
     exposed_transfer_ns: int | None
     hidden_known: bool = True  # False: ``overlapped_comm_ns`` lacks what was recorded from its end only
+    fused_ns: int = 0  # part of compute: kernels that compute and communicate at once, which a trace cannot tell apart
 
 
 class PathPiece(Struct, frozen=True):

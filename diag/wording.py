@@ -17,7 +17,7 @@ RISK = {
     Risk.CORRECTNESS: "may change what is trained",
 }
 
-_MESSAGES = ("send", "recv", "send_recv")
+_MESSAGES = ("send", "recv", "send_recv", "wait")
 NOTHING_FOUND = "Nothing costs a twentieth of the step or more."
 EVERYTHING_FOUND = "Everything looked for was found."
 EVERYTHING_LOOKED_FOR = "Everything could be looked for."
@@ -96,6 +96,14 @@ EVIDENCE_COLUMNS = ("Table", "Rows", "Value")
 def evidence_row(item: Evidence) -> tuple[str, str, str]:
     """The cells of EVIDENCE_COLUMNS."""
     return item.table, item.filter, measured(item.value, item.unit)
+
+
+def fused_words(ns_per_step: float) -> str:
+    """What the time in kernels that compute and communicate at once means, nanoseconds of a rank and step."""
+    return (
+        f"{duration(ns_per_step)} a step are spent in kernels that compute and communicate at once, and communication "
+        "inside them cannot be told apart"
+    )
 
 
 def sentence(text: str) -> str:

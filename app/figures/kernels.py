@@ -28,6 +28,7 @@ _STYLE: dict[KernelKind, tuple[Part, str]] = {
     KernelKind.COPY: (Part.COPY, ""),
     KernelKind.OPTIMIZER: (Part.DATA, ""),
     KernelKind.COMMUNICATION: (Part.TRANSFER, ""),
+    KernelKind.FUSED: (Part.TRANSFER, "/"),
     KernelKind.OTHER: (Part.IDLE, ""),
 }
 _PART_OF = {

@@ -13,6 +13,7 @@ from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import EMPTY, beyond_summaries, draw, head, known_columns, nothing
 from diag.breakdown import Bound, Efficiency, KernelStat, KernelTable, Measure, ModuleStat, ModuleTable, PathTable
+from diag.wording import fused_words
 
 _MOST_ROWS = 200
 _FROM = {"shapes": "measured", "class": "inferred"}  # from recorded shapes, or from the class of kernel
@@ -103,6 +104,8 @@ def _kernels(table: KernelTable, theme: Theme) -> None:
         )
     if any(row.bound != Bound.UNKNOWN and row.bound_from != "shapes" for row in table.rows):
         said.append("Inferred: from the class of kernel, not measured; traces with record_shapes=True tell it.")
+    if table.fused_ns:
+        said.append(f"{fused_words(table.fused_ns / max(1, table.rank_steps))}.")
     if said:
         st.caption(plain(" ".join(said)))
 

@@ -194,6 +194,7 @@ def parts_of(step: RankStep, waits: iv.Intervals | None) -> Parts:
         exposed_wait_ns=waited,
         exposed_transfer_ns=exposed - waited if waited is not None else None,
         hidden_known=step.hidden_known,
+        fused_ns=step.fused_ns,
     )
 
 

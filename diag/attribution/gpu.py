@@ -69,7 +69,7 @@ def partition(trace: Trace, windows: Sequence[Window], rank: int) -> list[RankSt
     hidden = iv.intersect(ranges.as_intervals(talking), ranges.as_intervals(work.filter(pl.col("class") == COMPUTE)))
     optimizing = _optimizer_time(work, layers)
     calls = from_kernels(trace, talking, windows)
-    return traced_steps(rank, windows, layers, hidden, optimizing, calls)
+    return traced_steps(rank, windows, layers, hidden, optimizing, calls, ranges.as_intervals(fused_work(trace)))
 
 
 _WORK: WeakKeyDictionary[Trace, pl.DataFrame] = WeakKeyDictionary()
@@ -85,6 +85,13 @@ def device_work(trace: Trace) -> pl.DataFrame:
     if trace not in _WORK:
         _WORK[trace] = _device_work(trace)
     return _WORK[trace]
+
+
+def fused_work(trace: Trace) -> pl.DataFrame:
+    """The kernels that compute and communicate at once; by class they are compute."""
+    work = device_work(trace)
+    named = trace.says(work, comm_names.FUSED_PATTERN) & ~trace.says(work, comm_names.FUSED_NOT_PATTERN)
+    return work.filter(named & (work["cat"] == names.KERNEL) & (work["class"] == COMPUTE))
 
 
 def forget(trace: Trace) -> None:
@@ -134,7 +141,7 @@ def _classes(trace: Trace, work: pl.DataFrame) -> pl.Series:
     is_copy = work["cat"] == names.MEMCPY
     called = trace.says(work, comm_names.KERNEL_PATTERN) & ~trace.says(work, comm_names.NOT_KERNEL_PATTERN)
     comm = (is_copy & trace.says(work, comm_names.PEER_COPY_PATTERN)) | (
-        (work["cat"] == names.KERNEL) & (called | work[ARGS_ROW].is_not_null())
+        (work["cat"] == names.KERNEL) & (called | work[ARGS_ROW].is_not_null() | trace.named_by_user(work))
     )
     copy = is_copy & ~comm & ~trace.says(work, comm_names.LOCAL_COPY_PATTERN)
     found = np.select([comm.to_numpy(), copy.to_numpy()], [1, 2], 0).astype(np.uint8)

@@ -1,7 +1,8 @@
 """The account of a large trace's steps, kept beside its tables, so that a second analysis starts from there.
 
-An account depends on nothing but the trace, the windows and the code that made it: its name is a hash of these. What is
-kept is data (msgpack and bytes of arrays), never code: a run directory may come from anybody.
+An account depends on nothing but the trace, the kernels that the user calls communication, the windows and the code
+that made it: its name is a hash of these. What is kept is data (msgpack and bytes of arrays), never code: a run
+directory may come from anybody.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ class _Kept(msgspec.Struct, array_like=True):
     overlapped_comm_ns: int
     optimizer_ns: int
     collectives: list[CollectiveCall]
+    fused_ns: int = 0
 
 
 def windows_of(trace: Trace) -> list[Window]:
     """The windows of the trace's steps, kept or found."""
-    name = f"windows-{_code()}"
+    name = f"windows-{_code()}{_named_by_user(trace)}"
     data = trace.derived.load(name) if trace.derived is not None else None
     if data is not None:
         try:
@@ -55,7 +57,7 @@ def steps_of(
     """The accounts of the windows, kept or made."""
     if trace.derived is None:
         return account()
-    asked = repr((list(windows), rank, trace.rank, trace.world_size, sorted(trace.groups.items())))
+    asked = repr((list(windows), rank, trace.rank, trace.world_size, sorted(trace.groups.items()), trace.comm_kernels))
     name = f"steps-{_code()}-{sha256(asked.encode()).hexdigest()[:16]}"
     data = trace.derived.load(name)
     if data is not None:
@@ -72,7 +74,7 @@ def _kept(step: RankStep) -> _Kept:
     cut = step.segments
     return _Kept(
         step.step, step.begin_ns, step.end_ns, np.append(cut.start_ns, cut.end_ns[-1:]).tobytes(), cut.kind.tobytes(),
-        cut.detail.tobytes(), step.overlapped_comm_ns, step.optimizer_ns, list(step.collectives),
+        cut.detail.tobytes(), step.overlapped_comm_ns, step.optimizer_ns, list(step.collectives), step.fused_ns,
     )  # fmt: skip
 
 
@@ -83,8 +85,13 @@ def _step(rank: int, kept: _Kept) -> RankStep:
         raise ValueError("arrays of different lengths")
     return RankStep(
         rank, kept.step, kept.begin_ns, kept.end_ns, "trace", Segments(edges[:-1], edges[1:], kind, detail),
-        kept.overlapped_comm_ns, kept.optimizer_ns, tuple(kept.collectives),
+        kept.overlapped_comm_ns, kept.optimizer_ns, tuple(kept.collectives), fused_ns=kept.fused_ns,
     )  # fmt: skip
+
+
+def _named_by_user(trace: Trace) -> str:
+    """A part of a name for the user's own names of communication; "" without any."""
+    return f"-{sha256(repr(trace.comm_kernels).encode()).hexdigest()[:16]}" if trace.comm_kernels else ""
 
 
 @cache

@@ -12,13 +12,16 @@ from functools import cache
 from typing import Final
 
 from diag.breakdown import Bound, KernelKind
+from diag.ingest.comm_names import FUSED_PATTERN
 
 Patterns = tuple[tuple[KernelKind, str], ...]
 
-# Order matters: implicit GEMMs are convolutions, fbgemm's lookups are no GEMM, a fused Adam contains a functor.
+# Order matters: Inductor's names repeat the operators around a kernel, implicit GEMMs are convolutions, fbgemm's
+# lookups are no GEMM, a fused Adam contains a functor.
 KERNELS: Final[Patterns] = (
     (KernelKind.GEMM, r"(?i)^triton_tem_"),  # inductor's template of a matrix product
     (KernelKind.TRITON, r"^triton_"),
+    (KernelKind.FUSED, FUSED_PATTERN),
     (KernelKind.ATTENTION, r"(?i)flash|fmha|attention|aotriton|_attn_|attn_(?:fwd|bwd)|mem_eff"),
     (
         KernelKind.EMBEDDING,

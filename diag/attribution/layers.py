@@ -62,9 +62,11 @@ def traced_steps(
     hidden: Intervals,
     optimizing: Intervals,
     calls: Iterable[tuple[CollectiveCall, ...]],
+    fused: Intervals = iv.EMPTY,
 ) -> list[RankStep]:
     """One exact account per window of a trace. ``layers`` are disjoint; ``hidden``: communication behind compute;
-    ``optimizing``: compute or idle of the optimizer; ``calls``: the collectives of each window."""
+    ``optimizing``: compute or idle of the optimizer; ``calls``: the collectives of each window; ``fused``: kernels that
+    compute and communicate at once, part of compute."""
     return [
         RankStep(
             rank=rank,
@@ -76,6 +78,7 @@ def traced_steps(
             overlapped_comm_ns=iv.total(within(hidden, begin, end)),
             optimizer_ns=iv.total(within(optimizing, begin, end)),
             collectives=collectives,
+            fused_ns=iv.total(within(fused, begin, end)),
         )
         for (step, begin, end), collectives in zip(windows, calls, strict=True)
     ]

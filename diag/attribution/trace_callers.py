@@ -20,7 +20,6 @@ from .layers import covers
 from .trace_ranges import as_intervals, named, on_threads, spans, thread_set
 
 ARGS: Final = ("coll_name", "in_elems", "out_elems", "dtype", "group_name", "group_ranks", "group_size", "seq")
-_COALESCED_RANGE: Final = r"(?i)^(?:nccl|xccl):\w*coalesced$"
 _NO_TRANSFER: Final = frozenset({"wait", "barrier"})  # coll_name of calls that no coalesced kernel carries out
 
 # Operators of torch's own that copy; the others launch no copy, and there are millions of them.
@@ -47,7 +46,7 @@ def with_callers(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     )
     found = filled.drop("caller_end").sort("ts_ns")
     # Most traces have neither, and going through ten thousand calls one by one takes as long as all the rest here.
-    coalesced = pl.col("group_name").is_null() & pl.col("caller_name").str.contains(_COALESCED_RANGE)
+    coalesced = pl.col("group_name").is_null() & pl.col("caller_name").str.contains(comm_names.COALESCED_CALL_PATTERN)
     if not found.select((coalesced | _IS_PART).any()).item():
         return found
     rows = found.to_dicts()
@@ -173,7 +172,7 @@ def _describe_coalesced(rows: Iterable[Row], host: pl.DataFrame) -> None:
     for row in sorted((row for row in rows if row["launch_thread"] is not None), key=lambda row: row["launch_ns"]):
         thread, since = row["launch_thread"], launched.get(row["launch_thread"], 0)
         launched[thread] = row["launch_ns"]
-        if row["group_name"] is not None or not re.match(_COALESCED_RANGE, row["caller_name"] or ""):
+        if row["group_name"] is not None or not re.match(comm_names.COALESCED_CALL_PATTERN, row["caller_name"] or ""):
             continue
         if params is None:
             params = host.filter(pl.col("name") == comm_names.PARAM_COMMS, ~pl.col("coll_name").is_in(_NO_TRANSFER))

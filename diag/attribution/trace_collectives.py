@@ -45,7 +45,7 @@ def from_kernels(trace: Trace, kernels: pl.DataFrame, windows: Sequence[Window])
     """
 
     def told(row: Row) -> _Told:
-        op = _op(row["coll_name"], row["caller_name"], row["name"])
+        op = trace.operation_named(row["name"]) or _op(row["coll_name"], row["caller_name"], row["name"])
         size = full_bytes(op, row["in_elems"], row["out_elems"], names.dtype_bytes(row["dtype"]))
         return _told(trace, row, op, size or _shape_bytes(row["caller_dims"], row["caller_type"]))
 

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from diag.cli.reading import ClusterOption, JobsOption, PathsArgument, RankOption, ranks_by_path
+from diag.cli.reading import (
+    ClusterOption,
+    CommKernelsOption,
+    JobsOption,
+    PathsArgument,
+    RankOption,
+    comm_rules,
+    ranks_by_path,
+)
 from diag.errors import DiagError, ExitCode
 
 if TYPE_CHECKING:
@@ -108,6 +116,7 @@ def analyze(
         ),
     ] = None,
     rank: RankOption = None,
+    comm_kernels: CommKernelsOption = None,
     jobs: JobsOption = None,
     cluster: ClusterOption = None,
 ) -> None:
@@ -127,7 +136,13 @@ def analyze(
         raise DiagError("--summary reads one run directory", exit_code=ExitCode.USAGE)
     asked = _Asked.of(cross_check, hta or [])
     with reading_progress() as progress:
-        reading = Reading(jobs=jobs, cluster=cluster, ranks=ranks_by_path(rank or []), progress=progress)
+        reading = Reading(
+            jobs=jobs,
+            cluster=cluster,
+            ranks=ranks_by_path(rank or []),
+            progress=progress,
+            comm_kernels=comm_rules(comm_kernels),
+        )
         result: Result
         if summary:
             result = open_summaries(paths[0], progress)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from diag.cli.reading import JobsOption
+from diag.cli.reading import CommKernelsOption, JobsOption, comm_rules
 from diag.errors import DiagError, ExitCode
 from diag.gate import budgets as of
 
@@ -58,6 +58,7 @@ def check(
     github: Annotated[
         bool, typer.Option("--github", help="Print workflow commands, too, which GitHub Actions shows as annotations.")
     ] = False,
+    comm_kernels: CommKernelsOption = None,
     jobs: JobsOption = None,
 ) -> None:
     """Hold a run against budgets. A budget that cannot be measured is never passed.
@@ -82,8 +83,9 @@ def check(
     from diag.summaries import open_by_size
 
     with reading_progress() as progress:
-        before = open_by_size(against, reading=Reading(jobs=jobs, progress=progress)) if against is not None else None
-        result = open_by_size(run, reading=Reading(jobs=jobs, progress=progress))
+        reading = Reading(jobs=jobs, progress=progress, comm_kernels=comm_rules(comm_kernels))
+        before = open_by_size(against, reading=reading) if against is not None else None
+        result = open_by_size(run, reading=reading)
     gate = check_budgets(result, asked, before, strict)
     if junit is not None:
         from diag.report.junit import to_junit

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from diag.cli.reading import JobsOption
+from diag.cli.reading import CommKernelsOption, JobsOption, comm_rules
 from diag.errors import DiagError, ExitCode
 
 
@@ -19,6 +19,7 @@ def compare(
         bool, typer.Option("--anyway", help="Compare, at your own risk, runs whose steps are not the same work.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The JSON contract on standard output.")] = False,
+    comm_kernels: CommKernelsOption = None,
     jobs: JobsOption = None,
 ) -> None:
     """Say in which part of the step two runs differ, and how sure that is.
@@ -32,7 +33,8 @@ def compare(
     from diag.summaries import open_by_size
 
     with reading_progress() as progress:
-        first, second = (open_by_size(path, reading=Reading(jobs=jobs, progress=progress)) for path in (before, after))
+        reading = Reading(jobs=jobs, progress=progress, comm_kernels=comm_rules(comm_kernels))
+        first, second = (open_by_size(path, reading=reading) for path in (before, after))
     found = compare_runs(first, second)
     if found.not_comparable and not anyway:
         raise DiagError(

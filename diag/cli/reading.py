@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from diag.ingest.comm_rules import CommRule
 
 PathsArgument = Annotated[
     list[str],
@@ -25,6 +28,27 @@ ClusterOption = Annotated[
         "the folder that DIAG_CACHE names. Needs the extra: pip install 'diag\\[cluster]'.",
     ),
 ]
+CommKernelsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="REGEX=OPERATION",
+        help="Count the kernels whose names match as communication, by this operation (all_reduce, all_to_all, ...); "
+        "repeatable. A diag.toml in the folder of the traces or in the current directory adds its own: "
+        'comm_kernels = \\["REGEX=OPERATION"]. The first that matches counts, those of the command line first.',
+    ),
+]
+
+
+def comm_rules(given: list[str] | None) -> tuple[CommRule, ...]:
+    """The rules in REGEX=OPERATION."""
+    if not given:
+        return ()
+    from diag.ingest.comm_rules import RuleError, parse_rule
+
+    try:
+        return tuple(parse_rule(text) for text in given)
+    except RuleError as error:
+        raise typer.BadParameter(f"--comm-kernels {error}") from error
 
 
 def ranks_by_path(given: list[str]) -> dict[str, int]:

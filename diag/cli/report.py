@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from diag.cli.reading import ClusterOption, JobsOption, PathsArgument, RankOption, ranks_by_path
+from diag.cli.reading import (
+    ClusterOption,
+    CommKernelsOption,
+    JobsOption,
+    PathsArgument,
+    RankOption,
+    comm_rules,
+    ranks_by_path,
+)
 from diag.errors import DiagError, ExitCode
 from diag.report.kept import KEPT, REDACTED
 
@@ -35,6 +43,7 @@ def report(
     ] = False,
     open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
     rank: RankOption = None,
+    comm_kernels: CommKernelsOption = None,
     jobs: JobsOption = None,
     cluster: ClusterOption = None,
 ) -> None:
@@ -52,7 +61,13 @@ def report(
     from diag.summaries import open_by_size
 
     with reading_progress() as progress:
-        reading = Reading(jobs=jobs, cluster=cluster, ranks=ranks_by_path(rank or []), progress=progress)
+        reading = Reading(
+            jobs=jobs,
+            cluster=cluster,
+            ranks=ranks_by_path(rank or []),
+            progress=progress,
+            comm_kernels=comm_rules(comm_kernels),
+        )
         result = open_by_size(*paths, reading=reading)
     shown = ["--redact", "-o", "report.html"] if redact else ["-o", out.name]
     command = shlex.join(["diag", "report", *paths, *shown])

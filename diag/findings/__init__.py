@@ -34,6 +34,7 @@ from diag.findings import (
     sync_every_micro_step,
     throttled_device,
     unbalanced_stages,
+    unseen_communication,
     zero_buckets,
 )
 from diag.findings.noise import noise_of
@@ -74,6 +75,7 @@ REGISTRY: dict[str, Find] = {
 
 # Why a question cannot be answered, where the diagnosis itself knows best; the others are in ``Subject.cannot_look``.
 LIMITS: dict[str, Callable[[Subject], str]] = {
+    "exposed communication": unseen_communication.unrecognised,
     "collectives below their group's best": low_bus_bandwidth.cannot_look,
     "gathers that nothing prefetches": missing_prefetch.cannot_look,
     "gathers in the backward": regather_in_backward.cannot_look,
@@ -115,14 +117,15 @@ def examine(attribution: Attribution, tables: Tables) -> Examination:
         subject = Subject(attribution, tables, by_stages, stages_alone=True)
     else:
         subject = Subject(attribution, tables, shares, by_stages=by_stages)
-    answers = ask(
+    found, not_found, not_looked = ask(
         subject,
         (
             (question, find, subject.cannot_look(question) or (LIMITS[question](subject) if question in LIMITS else ""))
             for question, find in REGISTRY.items()
         ),
     )
-    return Examination(*answers, subject.shares, stages, (doubt,) if doubt else ())
+    not_looked += unseen_communication.inside_fused(attribution)
+    return Examination(found, not_found, not_looked, subject.shares, stages, (doubt,) if doubt else ())
 
 
 def ask(

@@ -16,6 +16,7 @@ from diag.findings.contended_host import queued
 from diag.findings.culprits import Culprits, find_culprits
 from diag.findings.noise import crowd_of
 from diag.findings.subject import Subject, ranks_text
+from diag.findings.workload import workload
 from diag.ingest.comm_names import P2P_OPS
 from diag.model import Detail, Evidence, MatchedCollective
 from diag.states import Sharding, sharding_of
@@ -162,7 +163,7 @@ def cause_of(subject: Subject) -> Cause:
     return Cause(
         "exposed-communication",
         f"computation hides only {hidden:.0%} of it",
-        "Gather earlier (prefetch), send less (bf16), or compute more between collectives (larger micro-batches).",
+        _between_collectives(subject),
         _hidden_evidence(hidden),
     )
 
@@ -211,8 +212,17 @@ def _slow_network(subject: Subject, collectives: Sequence[MatchedCollective]) ->
         "slow-network",
         f"the network is slow, {why}",
         "Check which interface is used (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, NCCL_IB_HCA), its speed, and other "
-        "traffic on it. Until then send less: bf16 gradients, larger micro-batches, sharding within a host.",
+        f"traffic on it. Until then send less: {_less_sent(subject)}.",
         (Evidence("collectives", f"transfer of {smallest} bytes, median", round(latency_ms, 3), "ms"),),
+    )
+
+
+def _less_sent(subject: Subject) -> str:
+    training = subject.once(workload).training
+    return (
+        "sharding within a host"
+        if training is False
+        else "bf16 gradients, larger micro-batches, sharding within a host"
     )
 
 
@@ -250,7 +260,18 @@ def _overlap_action(subject: Subject) -> str:
         )
     if strategy == "fsdp2":
         return "Gather the next unit early: set_modules_to_forward_prefetch([next]); remove synchronising calls."
+    if subject.once(workload).training is False:
+        return _between_collectives(subject)
     return "Start the reductions earlier (smaller buckets), or compute more between them (larger micro-batches)."
+
+
+def _between_collectives(subject: Subject) -> str:
+    if subject.once(workload).training is False:
+        return (
+            "Compute one half of the batch while the other communicates, fuse collectives with the matrix products "
+            "around them, send less (bf16, fp8), or compute more between collectives (larger batches)."
+        )
+    return "Gather earlier (prefetch), send less (bf16), or compute more between collectives (larger micro-batches)."
 
 
 def is_replicated(subject: Subject) -> bool:

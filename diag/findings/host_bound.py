@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from diag.findings.shares import Cost
 from diag.findings.subject import MENTION, Subject, mean_ns
+from diag.findings.workload import allocator_action, launch_action, sync_action, workload
 from diag.model import Detail, Evidence, Finding, Kind
 
 _WHY = {
-    Detail.LAUNCH: ("launch-bound", "kernels finish faster than the host launches them", "torch.compile (mode "
-                    '"reduce-overhead" records CUDA graphs), fused optimizers, larger micro-batches.'),
-    Detail.SYNC: ("synchronising-calls", "the host waits for the device and then launches late", "Remove .item(), "
-                  ".cpu(), printing of losses and other synchronising calls from the step."),
-    Detail.ALLOCATOR: ("allocator-stall", "cudaMalloc and cudaFree run inside the step", "Set "
-                       "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; keep shapes constant; no empty_cache()."),
-}  # fmt: skip
+    Detail.LAUNCH: ("launch-bound", "kernels finish faster than the host launches them", launch_action),
+    Detail.SYNC: ("synchronising-calls", "the host waits for the device and then launches late", sync_action),
+    Detail.ALLOCATOR: ("allocator-stall", "cudaMalloc and cudaFree run inside the step", allocator_action),
+}
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -32,7 +30,8 @@ def find(subject: Subject) -> list[Finding]:
             Cost.HOST,
             id=name,
             title=f"The device is idle because {why}: {mean_ns(waited) / 1e6:.1f} ms a step",
-            action=action + " The profiler slows launches down: compare with the time of steps without it.",
+            action=action(subject.once(workload))
+            + " The profiler slows launches down: compare with the time of steps without it.",
             evidence=[
                 Evidence("critical path", f"idle, {detail.name.lower()}", round(ns / 1e6 / len(waited), 3), "ms a step")
                 for detail, ns in lost.items()

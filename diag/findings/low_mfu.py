@@ -9,6 +9,7 @@ from diag.attribution.peaks import device_of, peak_of
 from diag.breakdown import Measure
 from diag.findings.shares import Cost, Shares
 from diag.findings.subject import WARN, Subject
+from diag.findings.workload import Workload, larger_batches, workload
 from diag.ingest.run import Tables
 from diag.model import Evidence, Finding, Kind, Severity
 
@@ -40,10 +41,16 @@ def find(subject: Subject) -> list[Finding]:
             ranks=(),
             evidence=(Evidence("efficiency", f"MFU: {mfu.basis}", round(mfu.value, 4), "share"),),
             bottleneck=None,
-            action="torch.compile, BF16 (TF32 at least: set_float32_matmul_precision('high')), fused attention, "
-            "larger micro-batches, sizes in multiples of 64; see which kernels take the time.",
+            action=_action(subject.once(workload)),
         )
     ]
+
+
+def _action(facts: Workload) -> str:
+    compiling = [] if facts.compiled else ["torch.compile"]
+    types = "BF16 (TF32 at least: set_float32_matmul_precision('high'))"
+    changes = [*compiling, types, "fused attention", larger_batches(facts), "sizes in multiples of 64"]
+    return f"{', '.join(changes)}; see which kernels take the time."
 
 
 def cannot_look(subject: Subject) -> str:

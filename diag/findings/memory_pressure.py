@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from diag.findings.subject import Subject, ranks_text
+from diag.findings.workload import allocator_setting, less_memory, workload
 from diag.ingest.run import Tables
 from diag.model import Evidence, Finding, Severity
 
@@ -37,6 +38,7 @@ def find(subject: Subject) -> list[Finding]:
     peaks = {peak.rank: peak.reserved / peak.capacity for peak in held}
     retries = {peak.rank: peak.retries for peak in held}
     full = tuple(rank for rank, peak in peaks.items() if peak >= NEAR_FULL)
+    facts = subject.once(workload)
     retried = tuple(rank for rank, count in retries.items() if count > 0)
     found = []
     if retried:
@@ -49,7 +51,7 @@ def find(subject: Subject) -> list[Finding]:
                 tuple(
                     Evidence("memory", f"rank == {r}, allocation retries", float(retries[r]), "times") for r in retried
                 ),
-                "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or take less memory (activation checkpointing).",
+                f"Set {allocator_setting(facts)}, or take less memory ({less_memory(facts)}).",
             )
         )
     elif full:
@@ -60,7 +62,9 @@ def find(subject: Subject) -> list[Finding]:
                 Severity.WARN,
                 full,
                 tuple(Evidence("memory", f"rank == {r}, peak reserved", round(peaks[r], 4), "share") for r in full),
-                "Leave head-room: reshard after forward, activation checkpointing, smaller micro-batches.",
+                "Leave head-room: smaller batches."
+                if facts.training is False
+                else "Leave head-room: reshard after forward, activation checkpointing, smaller micro-batches.",
             )
         )
     return found

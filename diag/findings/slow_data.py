@@ -9,6 +9,7 @@ from diag.attribution.loader_settings import loader_settings
 from diag.findings.culprits import Culprits
 from diag.findings.shares import Cost
 from diag.findings.subject import MENTION, Subject, mean_ns, ranks_text
+from diag.findings.workload import workload
 from diag.model import Evidence, Finding
 
 # One step in a few holds nearly all of the wait: the mean hides what the loader does.
@@ -32,7 +33,8 @@ def find(subject: Subject) -> list[Finding]:
         return [_perhaps(subject, suspected, cost)]
     if bursty:
         title = f"The data loader stalls now and then: {cost} on average, in few steps"
-        action = "Let the queue ride out the stalls: raise prefetch_factor; look at what is read when it stalls."
+        ahead = "prepare more batches ahead" if subject.once(workload).loader is False else "raise prefetch_factor"
+        action = f"Let the queue ride out the stalls: {ahead}; look at what is read when it stalls."
     else:
         title, action = f"The data loader is slower than the training: {cost}", _more_workers(subject)
     return [
@@ -156,6 +158,8 @@ def _look_at(subject: Subject, ranks: tuple[int, ...], others_known: bool) -> st
 
 def _more_workers(subject: Subject) -> str:
     workers = _workers(subject)
+    if workers is None and subject.once(workload).loader is False:
+        return "Prepare batches ahead of the step, in other processes, or make the transform or the storage faster."
     now = f" (now {workers})" if workers is not None else ""
     return f"Raise the DataLoader's num_workers{now}, or make the transform or the storage faster."
 

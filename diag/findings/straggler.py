@@ -186,6 +186,11 @@ def _action(subject: Subject, ranks: tuple[int, ...], inside: float | None) -> s
             f"{ranks_text(ranks).capitalize()}{where} spends the extra time outside of operators: look for "
             "Python code, locks, sleeps or I/O that only it runs (py-spy dump on its process)."
         )
+    if inside is not None and inside < 0.5:  # its device computes no longer: its host gives it work later
+        return (
+            f"The device of {ranks_text(ranks)}{where} waits for its host: look there for other processes, CPU "
+            "affinity (numactl), and Python code, locks or I/O that only it runs (py-spy dump on its process)."
+        )
     return (
         f"Check the machine of {ranks_text(ranks)}{where}: clocks and temperature, other processes, CPU affinity; does "
         "its share of the data hold longer sequences?"

@@ -14,6 +14,7 @@ from diag.errors import DiagError
 
 from . import kineto_json
 from . import kineto_names as names
+from .comm_rules import CommRule
 from .event_chunks import Cutter
 from .event_table import EventTable, whole
 from .kineto_events import add_events
@@ -83,7 +84,7 @@ def _decode_any(table: EventTable, cutter: Cutter, chunk: bytes, name: str) -> N
     add_events(table, events)
 
 
-def as_trace(contents: Contents, path: str, rank: int | None = None) -> Trace:
+def as_trace(contents: Contents, path: str, rank: int | None = None, comm_kernels: tuple[CommRule, ...] = ()) -> Trace:
     """The contents as the trace at a path. Without a rank the header names it, else the path's last part."""
     info = contents.distributed if isinstance(contents.distributed, dict) else {}
     rank = rank if rank is not None else _index(info.get("rank"))
@@ -101,6 +102,7 @@ def as_trace(contents: Contents, path: str, rank: int | None = None) -> Trace:
         base_ns=contents.base_ns,
         groups=_groups(info.get("pg_config")),
         descriptions=_descriptions(info.get("pg_config")),
+        comm_kernels=comm_kernels,
         threads=contents.threads,
         begin_ns=contents.begin_ns + contents.base_ns,
         end_ns=contents.end_ns + contents.base_ns,

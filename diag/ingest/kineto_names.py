@@ -37,7 +37,7 @@ _OTHER_CATEGORIES: Final = {
 
 # Ranges that a person or a library put around work; old profilers filed them under "Operator".
 RANGE_PATTERN: Final = (
-    r"^(?:ProfilerStep#|diag\.|enumerate\(DataLoader\)|Optimizer\.|[A-Za-z]*DataParallel\.|(?:gloo|nccl|mpi|ucc):"
+    r"^(?:ProfilerStep#|diag\.|enumerate\(DataLoader\)|Optimizer\.|[A-Za-z]*DataParallel\.|(?:gloo|nccl2?|nccl-lazy|ncclx|xccl|mpi|ucc):"
     r"|\[pl\]\[|## (?:dense_)?(?:forward|backward|optimizer|zero_grad|load_batch)\b)"
 )
 
@@ -51,7 +51,7 @@ SHAPED_OP_PATTERN: Final = (
 )
 # Events whose arguments are read: communication on the host, and those operators; kernels by comm_names.KERNEL_PATTERN.
 ARGUMENT_PATTERN: Final = (
-    r"^(?:(?:gloo|nccl|mpi|ucc|xccl):|c10d::|_?c10d_functional::|record_param_comms$|symm_mem::|triton_)|"
+    r"^(?:(?:gloo|nccl2?|nccl-lazy|ncclx|mpi|ucc|xccl):|c10d::|_?c10d_functional::|record_param_comms$|symm_mem::|triton_)|"
     + SHAPED_OP_PATTERN
 )
 

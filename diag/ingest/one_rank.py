@@ -11,6 +11,7 @@ from diag.collectors.layout import RunLayout
 from diag.errors import DiagError
 from diag.ingest.reading import Reading, read_traces
 from diag.ingest.run import must_exist, open_paths, rank_ranges, run_cache
+from diag.ingest.settings import with_settings
 from diag.ingest.sources import is_remote
 from diag.ingest.trace import Trace
 from diag.model import Gap
@@ -31,7 +32,7 @@ def traces_of(path: Path | str, rank: int, reading: Reading | None = None) -> tu
     files = {number: own.traces() for number, own in layout.ranks().items()}
     if not files.get(rank):
         raise _no_trace(path, rank, [number for number, own in files.items() if own])
-    reading = reading or Reading()
+    reading = with_settings(reading or Reading(), [str(path)])
     reading = replace(reading, cache=run_cache(layout, reading.cache))
     found = list(read_traces([str(file) for file in files[rank]], reading))
     traces = tuple(item for item in found if not isinstance(item, Gap))

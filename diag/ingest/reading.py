@@ -18,6 +18,7 @@ from diag.model import Gap
 
 from . import kineto, sources
 from .cache import Cache, UnwritableError, user_cache
+from .comm_rules import CommRule
 from .outcome import Found
 from .text_stream import file_name, members
 from .trace import Trace
@@ -35,13 +36,15 @@ _BYTES_A_PROCESS = 600 << 20  # of memory, at least
 
 class Reading(Struct, frozen=True):
     """How to read. ``ranks``: rank by path, where neither the header nor the name says it (or says it wrong);
-    ``progress`` is told (files done, files in all, the file)."""
+    ``progress`` is told (files done, files in all, the file). ``comm_kernels``: the user's own names of kernels that
+    communicate; `diag.ingest.settings` adds those of diag.toml."""
 
     cache: Cache = field(default_factory=user_cache)
     jobs: int | None = None  # processes; None: as many as pay
     cluster: str | None = None  # address of a Dask scheduler
     ranks: dict[str, int] = field(default_factory=dict)
     progress: Callable[[int, int, str], None] | None = None
+    comm_kernels: tuple[CommRule, ...] = ()
 
 
 def read_traces(paths: Sequence[str], reading: Reading) -> Iterator[Trace | Gap]:
@@ -55,7 +58,7 @@ def _trace(item: Found, reading: Reading) -> Trace | Gap:
     contents = item.contents if item.contents is not None else reading.cache.load(item.key) if item.key else None
     if contents is None:
         return Gap(item.path, item.reason or "its entry in the cache vanished while it was read; run again")
-    return kineto.as_trace(contents, item.path, rank=reading.ranks.get(item.path))
+    return kineto.as_trace(contents, item.path, reading.ranks.get(item.path), reading.comm_kernels)
 
 
 def _run(paths: Sequence[str], reading: Reading) -> Iterator[list[Found]]:

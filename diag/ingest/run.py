@@ -25,6 +25,7 @@ from diag.ingest.cache import Cache
 from diag.ingest.lines import read_lines, read_record
 from diag.ingest.range_names import PROFILER_STEP_PATTERN, STEP_PATTERN
 from diag.ingest.reading import Reading, read_traces
+from diag.ingest.settings import with_settings
 from diag.ingest.sources import exists, is_remote, trace_files
 from diag.ingest.trace import Trace
 from diag.model import Gap
@@ -85,8 +86,8 @@ class Tables(Struct, frozen=True):
 def open_paths(paths: Sequence[Path | str], reading: Reading | None = None) -> Tables:
     """The tables of a run directory, or of all traces under the paths. DiagError where there is nothing to analyse."""
     names = [str(path) for path in paths]
-    reading = reading or Reading()
     must_exist(names)
+    reading = with_settings(reading or Reading(), names)
     if len(names) == 1 and not is_remote(names[0]) and RunLayout(Path(names[0])).is_run():
         tables = _open_run(RunLayout(Path(names[0])), reading)
     else:

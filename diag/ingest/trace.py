@@ -17,6 +17,7 @@ import polars as pl
 from msgspec import Struct
 
 from . import kineto_names as names
+from .comm_rules import CommRule, operations
 from .stored_events import ARGS_ROW, ROW, STORED, Events, by_time
 
 # What `Trace.select` returns. Times in ns since 1970 where the trace has a base time or writes absolute times.
@@ -69,6 +70,7 @@ class Trace(Struct, frozen=True, eq=False, dict=True, weakref=True):
     gaps: tuple[str, ...] = ()  # what of the file was not kept, and why
     derived: Derived | None = None
     descriptions: dict[str, str] = {}  # process group name: what it is for, as its maker says
+    comm_kernels: tuple[CommRule, ...] = ()  # which kernels communicate, as the user says
 
     @property
     def has_gpu(self) -> bool:
@@ -157,6 +159,20 @@ class Trace(Struct, frozen=True, eq=False, dict=True, weakref=True):
         row = np.nan_to_num(events[ARGS_ROW].to_numpy(), nan=len(table) - 1).astype(np.int64)
         shown = [column for column in events if column.name != ARGS_ROW]
         return pl.DataFrame([*shown, *table[row]])
+
+    def named_by_user(self, events: pl.DataFrame) -> pl.Series:
+        """For each of these events of the trace, whether the user says that it communicates."""
+        if not self._operations:
+            return pl.repeat(False, len(events), eager=True)
+        return events["name"].cast(pl.String).is_in(list(self._operations))
+
+    def operation_named(self, name: str) -> str | None:
+        """The operation of a kernel of this name, where the user says it."""
+        return self._operations.get(name)
+
+    @cached_property
+    def _operations(self) -> dict[str, str]:
+        return operations(self.stored.names, self.comm_kernels)
 
     def says(self, events: pl.DataFrame, pattern: str) -> pl.Series:
         """For each of these events of the trace, whether its name matches; costs a match a distinct name."""

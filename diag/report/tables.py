@@ -20,6 +20,7 @@ from diag.breakdown import (
 )
 from diag.ingest.comm_names import P2P_OPS
 from diag.kernel_names import short_name
+from diag.wording import fused_words
 
 from .cells import UNKNOWN, ms, percent, print_columns, report_console, short, size
 from .path_table import print_path
@@ -148,6 +149,8 @@ def _print_kernels(console: Console, found: KernelTable) -> None:
     left = ("operator: kernel", "operator", "class", "bound by")
     print_columns(console, columns, left=left, more=len(found.rows) - len(rows))
     console.print(f"[dim]{_by_class(found)}[/]")
+    if found.fused_ns:
+        console.print(f"[dim]{fused_words(found.fused_ns / max(1, steps))}.[/]")
     if found.peak is not None and found.peak.ridge is not None:
         peak = found.peak
         console.print(
