@@ -212,7 +212,7 @@ def analyze(tables: Tables) -> Result:
         clock_drift_ppm=attribution.clock_drift * 1e6,
         not_looked=(*examination.not_looked, *_left_out(attribution)),
         explained_wait=attribution.explained_wait,
-        notes=tuple(f"two accounts of the run disagree: {doubt}" for doubt in examination.doubts),
+        notes=(*(f"two accounts of the run disagree: {doubt}" for doubt in examination.doubts), *_named(tables)),
     )
     verdict = judge(attribution, examination, coverage, tables)
     return Result(tables, attribution, examination, coverage, verdict)
@@ -249,6 +249,14 @@ def describe_run(result: Result) -> dict[str, Any]:
         "steps": len(result.attribution.steps),
         "exit_code": manifest.exit_code if manifest is not None else None,
     }
+
+
+def _named(tables: Tables) -> list[str]:
+    """What the user's own names of communication made of the kernels: nobody else can check it."""
+    rules = dict.fromkeys(rule for own in tables.ranks.values() for trace in own.traces for rule in trace.comm_kernels)
+    return [
+        f"kernels that match {rule.pattern} count as {rule.op}, as --comm-kernels or diag.toml says" for rule in rules
+    ]
 
 
 def _left_out(attribution: Attribution) -> list[str]:

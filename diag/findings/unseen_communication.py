@@ -29,8 +29,8 @@ def unrecognised(subject: Subject) -> str:
     if not several or not subject.attribution.comm_known or _seen(subject.attribution):
         return ""
     if any(step.fused_ns for step in subject.attribution.rank_steps):
-        return f"{several} and all its communication that was recognised is inside fused kernels"
-    reason = f"{several} and no kernel was recognised as communication"
+        return f"{several}, and all communication that was recognised is inside fused kernels"
+    reason = f"{several}, and no kernel was recognised as communication"
     unknown = _unknown_kernels(subject.tables)
     if not unknown:
         return reason

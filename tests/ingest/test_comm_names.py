@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from diag.attribution.kernel_kinds import KERNELS, kinds_of
 from diag.ingest import comm_names
 from diag.ingest import kineto_names as names
 
@@ -15,7 +16,12 @@ def is_communication(kernel: str) -> bool:
     return bool((one.str.contains(comm_names.KERNEL_PATTERN) & ~one.str.contains(comm_names.NOT_KERNEL_PATTERN)).item())
 
 
-KERNELS = {
+def is_fused(kernel: str) -> bool:
+    one = pl.Series([kernel])
+    return bool((one.str.contains(comm_names.FUSED_PATTERN) & ~one.str.contains(comm_names.FUSED_NOT_PATTERN)).item())
+
+
+OPERATIONS = {
     "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)": "all_reduce",
     "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)": "send_recv",
     "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)": "send_recv",
@@ -56,10 +62,52 @@ KERNELS = {
     "kuserbuffers_pushsend(int*, int*)": "send",
     "kuserbuffers_pullrecv(int, int)": "recv",
     "oneccl_allreduce_kernel": "all_reduce",
+    # A name as AMD's profiler leaves it.
+    "_ZN5aiter26cross_device_reduce_1stageI14__hip_bfloat16Li8EEEvPNS_8RankDataE": "all_reduce",
+    "_ZN7deep_ep9intranode8dispatchILi8ELi768EEEvP4int4": "all_to_all",
+    "void uccl::internode_ll::dispatch<true, 7168>(void*)": "all_to_all",
+    "void uccl::intranode::cached_notify_combine<8>(void**)": "all_to_all",
+    "void hybrid_ep::dispatch_kernel<x>(y)": "all_to_all",
+    "hybrid_ep::device_sync_kernel(unsigned int*)": "barrier",
+    "void nccl_ep::internode_ll::combine<x>(y)": "all_to_all",
+    "void rose::a2a_dispatch_send_kernel<true>(unsigned long)": "all_to_all",
+    "void dispatchKernel<16, true>(int*)": "all_to_all",
+    "void (anonymous namespace)::combineKernel<8, float>(float*)": "all_to_all",
+    "mori::moe::EpDispatchInterNodeV1Kernel_bf16": "all_to_all",
+    "EpCombineLowLatencyAsyncRecvTransfer": "all_to_all",
+    "void mori::moe::EpCombineSyncBarrier<float>(x)": "barrier",
+    "void mori::collective::OneShotAll2allSdmaKernel<unsigned int>(x)": "all_to_all",
+    "void mori::collective::OneShotBroadcastSdmaSubGroupKernel_u32(x)": "broadcast",
+    "void fcollect_on_stream_kernel<int>(int)": "all_gather",
+    "void rdxn_on_stream_kernel<float, (rdxn_ops)3>(int)": "all_reduce",
+    "sync_on_stream_kernel(int)": "barrier",
+    "wait_until_on_stream_and_reset(unsigned long*, unsigned long, unsigned long)": "wait",
+    "void flashinfer::pcie_ipc::ipc_rsag_push_param_kernel<float>(x)": "all_reduce",
+    "combine_publish_fp8_grouped_kernel(x)": "all_to_all",
+    "wait_combine_kernel(unsigned int*)": "wait",
+    "void aiter::ar_gfx1250_kernel<__hip_bfloat16>(x)": "all_reduce",
+    "void aiter::rs_gfx1250_kernel<__hip_bfloat16>(x)": "reduce_scatter",
+    "void bytedance::flux::a2a_single_kernel<8>(x)": "all_to_all",
+    "bytedance::flux::CudaIpcBarrierAllKernel(int**, int)": "barrier",
+    "void bytedance::flux::post_attn_all2all_transpose_kernel<x>(y)": "all_to_all",
+    "void bytedance::flux::ep_topk_gather_rs_kernel_v2<x>(y)": "reduce_scatter",
+    "void bytedance::flux::dis_scatter_forward_flatten_kernel<4>(x)": "all_to_all",
+    "kernel_dispatch_token_intra_node": "all_to_all",
+    "kernel_all2all_push_intra_node_nvl": "all_to_all",
+    "kernel_pre_attn_qkv_pack_a2a": "all_to_all",
+    "_forward_push_2d_ll_multimem_kernel": "all_gather",
+    "kernel_inter_node_p2p_for_same_local_rank": "send_recv",
+    "kernel_local_copy_and_barrier_all": "barrier",
+    "persistent_all_scatter": "all_gather",
+    "ubx_kernel_a2a_lamport<x>(y)": "all_to_all",
+    "void comms::prims::link_ep::dispatch<8>(x)": "all_to_all",
+    "hcom_allGather__321_0_1": "all_gather",
+    "hcom_batchSendRecv__321_1_1": "send_recv",
+    "hcom_receive__321_2_1": "recv",
 }
 
 
-@pytest.mark.parametrize(("kernel", "op"), KERNELS.items())
+@pytest.mark.parametrize(("kernel", "op"), OPERATIONS.items())
 def test_kernels_of_every_library(kernel: str, op: str) -> None:
     assert is_communication(kernel)
     assert comm_names.collective_op(comm_names.without_parameters(kernel)) == op
@@ -83,10 +131,77 @@ def test_kernels_of_every_library(kernel: str, op: str) -> None:
         "void deep_gemm::fp8_gemm_kernel<x>(y)", "allgather_gemm_kernel(x)",
         "void tensorrt_llm::kernels::moeA2APrepareDispatchKernel(x)", "oneRankReduce(void*)",
         "void c10d::checkForNaN<float>(float*, unsigned long)", "permute_pooled_embs_kernel(x)",
+        # Sums over what another kernel brought, indices and conversions.
+        "kernel_ring_reduce_tma", "void bytedance::flux::packed_ring_reduction<x, 256>(y)",
+        "void bytedance::flux::dis_scatter_forward_build_index_flatten_kernel(x)",
+        "void mori::moe::ReduceScatterLocalReduceKernel<float>(x)", "mori_ConvertDispatchOutputKernel",
+        "kernel_build_fused_dispatch_metadata", "kernel_skipped_token_local_dispatch_intra_node",
+        # Within a block of threads, or a device.
+        "void BlockAllReduceKernel<float, 256>(float*)", "softmax_warp_all_reduce_kernel",
+        # dispatch, combine and scatter are words of everybody's.
+        "void (anonymous namespace)::groupnorm_kernel_dispatch_down<__hip_bfloat16, 1024u>(x)",
+        "void cub::DeviceReduceByKeyKernel<cub::DispatchReduceByKey<long*>::Policy>(x)", "combineKernelResults(x)",
+        "_combined_routing_compute", "_finalize_matmul_scatter_bf16",
+        "void ck_tile::kentry<2, ck_tile::MoeSortingKernel<x>>(y)",
+        "void moe::dev::finalize::finalizeKernel<moe::dev::finalize::KernelParams<x>>(y)",
+        "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_64x64_64x6_tn_align8>(x)",
+        "void cublasLt::splitKreduce_kernel<32, 16, int, float>(x)", "triton_poi_fused_all_to_all_single_view_2",
+        "void recat_copy_async_kernel<float>(long const*)",
     ],
 )  # fmt: skip
 def test_kernels_that_only_sound_like_communication(kernel: str) -> None:
     assert not is_communication(kernel)
+
+
+FUSED = [
+    "kernel_fused_ag_gemm", "kernel_fused_gemm_allreduce", "persistent_gemm_all_reduce", "kernel_allgather_gemm",
+    "kernel_gemm_rs_producer_persistent", "kernel_all_to_all_gemm_consumer", "persistent_gemm_all_scatter",
+    "mega_kernel_dispatch_token_moe_grouped_gemm", "moe_gather_rs_grouped_gemm_kernel",
+    "kernel_consumer_gemm_persistent",
+    "_fused_all_gather_matmul_kernel", "kernel_persistent_gemm_notify", "MEGA_TRITON_KERNEL",
+    "void deep_gemm::sm100_fp8_fp4_mega_moe_impl<7168, 2048>(x)", "allgather_gemm_kernel(x)",
+    "void cutlass::device_kernel<bytedance::flux::Sm90AGGemmUniversal<x, y>>(z)",
+    "void cutlass::Kernel2<bytedance::flux::GemmV2ReduceScatter_Kernel<x>>(y)",
+    "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversalAllReduce<x>>(y)",
+    "void kittens::py::global_kernel_unclustered<gemm_ar::config, gemm_ar::globals, &gemm_ar::kernel>(x)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kernel", FUSED)
+def test_a_matrix_product_with_a_collective_in_it_is_fused(kernel: str) -> None:
+    """It is no communication, whose time would be taken for waiting and transfer."""
+    assert kinds_of([kernel], KERNELS) == {kernel: "fused"}
+    assert is_fused(kernel)
+    assert not is_communication(kernel)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "triton_tem_fused_all_gather_mm_0", "triton_red_fused_reduce_scatter_matmul_3", "_finalize_matmul_scatter_bf16",
+        "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_64x64_64x6_tn_align8>(x)",
+        "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<x, cutlass::epilogue::collective::Y>>(z)",
+        "linear_gemm_kernel", "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x192x64_AG0", "nvjet_tst_128x128",
+        "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64",
+        "void ck::kernel_moe_gemm<ck::GridwiseMoeGemm<x>>(y)",
+        "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", "void (anonymous namespace)::fused_rope_store_kernel<true>(x)",
+        "flash_fwd_splitkv_combine_kernel", "void deep_gemm::fp8_gemm_kernel<x>(y)",
+    ],
+)  # fmt: skip
+def test_kernels_that_only_compute_or_only_communicate_are_not_fused(kernel: str) -> None:
+    assert not is_fused(kernel)
+    assert kinds_of([kernel], KERNELS)[kernel] != "fused"
+
+
+@pytest.mark.parametrize("prefix", ["nccl", "nccl2", "nccl-lazy", "ncclx", "xccl"])
+def test_host_ranges_of_every_backend(prefix: str) -> None:
+    range_names = pl.Series([f"{prefix}:all_reduce", f"{prefix}:send 0->1", f"{prefix}:coalesced"])
+    assert range_names.str.contains(comm_names.CALL_PATTERN).all()
+    assert range_names.str.contains(comm_names.CALL_OP_PATTERN).all()
+    assert range_names.str.contains(names.ARGUMENT_PATTERN).all()
+    assert range_names.str.contains(comm_names.P2P_RANGE_PATTERN).to_list() == [False, True, False]
+    assert range_names.str.contains(comm_names.COALESCED_PATTERN).to_list() == [False, False, True]
+    assert comm_names.peers(f"{prefix}:send 0->1") == (0, 1)
 
 
 @pytest.mark.parametrize(
