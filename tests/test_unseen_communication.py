@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from diag.api import Result, open_run
+from diag.formatting import duration
 from diag.report.json import to_json
 from diag.report.tables import print_table
 from diag.report.text import print_report
@@ -17,8 +19,8 @@ MS = 1_000_000
 STEPS = 4
 FUSED = "kernel_fused_gemm_allreduce"
 FUSED_SAID = (
-    "communication inside fused kernels: 5.00 ms a step are spent in kernels that compute and communicate at once, and "
-    "communication inside them cannot be told apart"
+    f"communication inside fused kernels: {duration(5 * MS)} a step are spent in kernels that compute and communicate at once, "
+    "and communication inside them cannot be told apart"
 )
 
 
@@ -69,7 +71,7 @@ def test_a_fused_kernel_computes_and_is_told(tmp_path: Path, capsys: pytest.Capt
     print_report(result)
     print_table(result, "kernels")
     shown = " ".join(capsys.readouterr().out.split())
-    assert shown.count("5.00 ms a step are spent in kernels that compute and communicate at once") == 2
+    assert shown.count("5.00 ms a step are spent in kernels that compute and communicate at once") == 2
 
 
 def test_nothing_is_told_of_fused_kernels_where_there_are_none(tmp_path: Path) -> None:
@@ -92,8 +94,8 @@ def test_a_job_of_several_ranks_whose_communication_has_unknown_names(tmp_path: 
     assert "exposed communication" not in result.examination.not_found
     assert about_communication(result) == [
         "exposed communication: the job has 8 ranks, and no kernel was recognised as communication; the longest "
-        "kernels of unknown kind are swap_a (2.0 ms a step), swap_b (1.0 ms a step), swap_c (0.5 ms a step): name those "
-        "that communicate (--comm-kernels)"
+        "kernels of unknown kind are swap_a (2.0 ms a step), swap_b (1.0 ms a step), swap_c (0.5 ms a step): name "
+        "those that communicate (--comm-kernels)"
     ]
 
 
@@ -115,9 +117,10 @@ def test_where_nothing_says_that_there_are_several_ranks_none_are_assumed(tmp_pa
         ({}, "the host calls collectives, and"),
     ],
 )
-def test_what_the_host_calls_says_that_there_are_several(tmp_path: Path, calls: dict[str, int], said: str) -> None:
+def test_what_the_host_calls_says_that_there_are_several(tmp_path: Path, calls: dict[str, Any], said: str) -> None:
     build = built(0, ("gemm", 5 * MS), world_size=None)
-    build.op("record_param_comms", MS, MS + 10, **{"Collective name": "allreduce", **calls})
+    arguments: dict[str, Any] = {"Collective name": "allreduce", **calls}
+    build.op("record_param_comms", MS, MS + 10, **arguments)
     found = about_communication(written(tmp_path, build))
     assert [said in text for text in found] == ([True] if said else [])
 
