@@ -19,8 +19,8 @@ MS = 1_000_000
 STEPS = 4
 FUSED = "kernel_fused_gemm_allreduce"
 FUSED_SAID = (
-    f"communication inside fused kernels: {duration(5 * MS)} a step are spent in kernels that compute and communicate at once, "
-    "and communication inside them cannot be told apart"
+    f"communication inside fused kernels: {duration(5 * MS)} a step are spent in kernels that compute and communicate "
+    "at once, and communication inside them cannot be told apart"
 )
 
 
@@ -106,7 +106,8 @@ def test_one_rank_has_nobody_to_talk_to(tmp_path: Path) -> None:
 
 def test_where_nothing_says_that_there_are_several_ranks_none_are_assumed(tmp_path: Path) -> None:
     build = built(0, ("gemm", 5 * MS), ("swap", 2 * MS), world_size=None)
-    assert about_communication(written(tmp_path, build)) == []
+    build.write(tmp_path, "gpt-rank3.json")
+    assert about_communication(open_run(tmp_path)) == []
 
 
 @pytest.mark.parametrize(

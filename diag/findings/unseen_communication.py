@@ -60,8 +60,7 @@ def _several_ranks(tables: Tables) -> str:
     if not traces or tables.world_size == 1:
         return ""
     sizes = [len(ranks) for trace in traces for ranks in trace.groups.values()]
-    named = [trace.rank + 1 for trace in traces if trace.rank is not None]
-    ranks = max([tables.world_size or 0, *named, *sizes])
+    ranks = max([tables.world_size or 0, *sizes])  # not by a rank in a file's name: any number may stand there
     if ranks > 1:
         return f"the job has {ranks} ranks"
     for trace in traces:
