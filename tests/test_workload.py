@@ -23,7 +23,7 @@ from diag.findings.workload import (
     workload_of,
 )
 from diag.ingest.run import open_paths
-from tests.attribution.kineto_builder import AUTOGRAD, KinetoBuilder
+from tests.attribution.kineto_builder import AUTOGRAD, KinetoBuilder, nccl_args
 
 MS = 1_000_000
 NODE = "autograd::engine::evaluate_function: MmBackward0"
@@ -185,3 +185,26 @@ def test_a_launch_bound_trace_is_advised_by_what_is_in_it(tmp_path: Path, traini
     assert "CUDA graphs" not in found.action
     assert ("fused optimizers" in found.action) is training
     assert ("micro-batches" in found.action) is training
+
+
+@pytest.mark.parametrize("host", [True, False])
+def test_a_late_host_is_not_told_to_look_at_clocks_and_temperature(tmp_path: Path, host: bool) -> None:
+    """Rank 1 meets the others 3 ms late in each step of 10: its host launches later, or its kernel takes longer."""
+    for rank in (0, 1):
+        build = KinetoBuilder(rank=rank)
+        for step in range(8):
+            begin = step * 10 * MS
+            late = 3 * MS * rank
+            build.step(step, begin, begin + 10 * MS)
+            first = begin + 100_000 + late * host
+            ready = begin + 5 * MS + late
+            build.op("aten::mm", first - 50_000, first).kernel(first, ready, launch=first - 20_000)
+            args = nccl_args("allreduce", 1 << 20, step)
+            build.kernel(
+                ready, begin + 9 * MS, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", first - 10_000, 20, **args
+            )
+        build.write(tmp_path, f"rank{rank}.json")
+    found = next(f for f in open_run(tmp_path).examination.findings if f.id == "compute-straggler")
+    assert found.ranks == (1,)
+    assert ("waits for its host" in found.action) is host
+    assert ("clocks and temperature" in found.action) is not host

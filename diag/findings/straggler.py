@@ -76,6 +76,8 @@ def _perhaps(subject: Subject, culprits: Culprits, cost: str) -> Finding:
     """Too few steps tell whether it is always this rank: neither is said then."""
     leads, affected = culprits.steps
     who = ranks_text(culprits.suspects) if culprits.suspects else "the most frequent one"
+    _, inside = _place(subject, culprits.suspects)
+    machine = "" if _host_is_late(inside) else "clocks and temperature, "
     title = f"A rank is slower than {_than(subject, culprits.suspects)}, not certain which: {cost}"
     if affected:
         title += f". {who.capitalize()} came last in {leads} of {affected} affected steps"
@@ -85,8 +87,8 @@ def _perhaps(subject: Subject, culprits: Culprits, cost: str) -> Finding:
         title=title,
         action="Let it train for more steps, with a profiler window of all ranks among them (diag trace), and ask "
         f"again. If it stays {ranks_text(culprits.suspects) if culprits.suspects else 'one rank'}, look at the machine "
-        "there: clocks and temperature, other processes, CPU affinity; if it moves from rank to rank, look for work "
-        "that differs from batch to batch.",
+        f"there: {machine}other processes, CPU affinity; if it moves from rank to rank, look for work that differs "
+        "from batch to batch.",
         evidence=(
             Evidence("steps", f"{who} last, of {affected} affected steps", float(leads), "steps"),
             *_waiting(subject, culprits.suspects),
@@ -178,15 +180,20 @@ def _inside_operators(subject: Subject, ranks: tuple[int, ...], detail: Detail) 
     return inside / (inside + outside) if inside + outside else None
 
 
+def _host_is_late(inside: float | None) -> bool:
+    """Whether the extra time lies mostly outside of the rank's work: its host does something else meanwhile."""
+    return inside is not None and inside < 0.5
+
+
 def _action(subject: Subject, ranks: tuple[int, ...], inside: float | None) -> str:
     host = subject.host_of(ranks[0])
     where = f" ({host})" if host else ""
-    if inside is not None and inside < 0.5 and not subject.shares.on_device:
+    if _host_is_late(inside) and not subject.shares.on_device:
         return (
             f"{ranks_text(ranks).capitalize()}{where} spends the extra time outside of operators: look for "
             "Python code, locks, sleeps or I/O that only it runs (py-spy dump on its process)."
         )
-    if inside is not None and inside < 0.5:  # its device computes no longer: its host gives it work later
+    if _host_is_late(inside):
         return (
             f"The device of {ranks_text(ranks)}{where} waits for its host: look there for other processes, CPU "
             "affinity (numactl), and Python code, locks or I/O that only it runs (py-spy dump on its process)."

@@ -29,7 +29,7 @@ _LOOKED_AT: Final = 4  # ranks
 # Ranges of torch/_inductor/output_code.py and _dynamo/convert_frame.py, AOTAutograd's node, Inductor's kernels.
 _COMPILED: Final = (
     rf"^{range_names.COMPILED_CODE_PREFIX}|^Torch-Compiled Region|^CompiledFunction(?:Backward)?$"
-    r"|^triton_(?:poi|red|per|tem|for|mm|bmm)_"
+    r"|^triton_(?:poi|red|per|tem|for)_"
 )
 _GRAPHS: Final = r"^(?:cuda|hip|cu)GraphLaunch"
 # Not "dgrad" and "bwd_data": a transposed convolution of an inference runs these kernels.

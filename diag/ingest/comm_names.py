@@ -35,25 +35,27 @@ _LIBRARIES: Final = (
     "hybrid_ep::(?:dispatch_kernel|combine_kernel|device_sync|rdma_sync|ag_nvl)",
     "a2a_(?:dispatch|combine)_(?:send|recv)_kernel",  # perplexityai/pplx-garden
     # ROCm/mori: src/ops/dispatch_combine and include/mori/collective, with and without its namespace.
-    r"mori::(?:\w+::)*(?:Ep(?:Dispatch|Combine)|\w*(?:Put|Get|Signal|SendRecv|Barrier)\w*Kernel)|mori_shmem_",
-    r"Ep(?:Dispatch|Combine)\w*(?:Kernel|All|Sync|LowLatency)|OneShot(?:All2all|Broadcast)\w*Kernel",
+    "mori::|mori_shmem_|Ep(?:Dispatch|Combine)(?:InterNode|IntraNode|LowLatency|All|Sync)|OneShotBroadcast",
     "(?:broadcast|fcollect|rdxn|barrier|sync)_on_stream_kernel|wait_until_on_stream",  # nvshmem, TransformerEngine
     "pcie_ipc::(?:ipc_|push_oneshot)",  # FlashInfer: comm/pcie_ipc_all_reduce.cuh
-    r"(?:combine|store)_publish\w*_kernel|wait_combine_kernel",  # FlashInfer's moe_ep: pushes between devices
+    "(?:combine|store)_publish_|wait_combine_kernel",  # FlashInfer's moe_ep: pushes between devices
     "(?:ar|ag|rs)_gfx1250_",  # AMD's aiter: csrc/include/custom_all_reduce_gfx1250.cuh
     # ByteDance's flux; building indices and adding up what arrived (packed_ring_reduction) stay on the device.
-    r"flux::(?:\w+::)*(?:a2a_|all2all|ag_a2a|CudaIpcBarrier|\w*attn_all2all|pre_attn_\w*a2a|\w*gather_rs"
-    "|dis_scatter_(?:forward|backward)_(?:flatten_|single_node_)?kernel)",
+    "flux::(?:a2a_|ag_a2a|CudaIpcBarrier|pre_attn_qkv_pack_a2a|(?:ep_)?topk_gather_rs)",
+    "flux::dis_scatter_(?:forward|backward)_(?:flatten_|single_node_)?kernel",
     # Triton-distributed.
-    r"\w*barrier_all(?:_\w+)?\b|(?:tile_)?kernel_(?:dispatch|combine)_token|kernel_inter_node_p2p|kernel_ag_intra_node",
-    r"exchange_split_offset|_forward_pu(?:sh|ll)_(?:\w+_)?kernel\b|p2p_(?:put|copy)_\w*kernel|p2p_(?:set|wait)_signal",
+    "(?:tile_)?kernel_(?:dispatch|combine)_token|kernel_inter_node_p2p|kernel_ag_intra_node|exchange_split_offset",
+    "_forward_pu(?:sh|ll)_(?:kernel|numa|[23]d)|p2p_(?:put|copy)_(?:kernel|remote)|p2p_(?:set|wait)_signal",
     "ubx_kernel_(?:a2a|barrier)|(?:direct)?ReshardKernelUserWindow",  # NVIDIA/nccl: contrib
     "comms::prims::(?:ib|link_ep)::",  # meta-pytorch/torchcomms
     # Huawei's HCCL, as msprof-analyze names its tasks; hcom_allReduce_ and the like are found by their operation.
     "hcom_(?:send|receive|batchsendrecv|broadcast|reduce)|Notify_Wait",
 )
 # An operation in the name, in any library. Not after an m: "small_gather" gathers from memory.
-_OPERATIONS: Final = r"(?:^|[^m(<])all_?(?:reduce|gather|scatter|(?:to|2)_?all)|reduce_?scatter|[a-z]_a2a(?:_kernel)?\b"
+_OPERATIONS: Final = (
+    r"(?:^|[^m(<])all_?(?:reduce|gather|scatter|(?:to|2)_?all)|reduce_?scatter"
+    r"|[a-z]_a2a(?:_kernel)?\b|barrier_all(?:_|\b)"
+)
 # AMD's profiler leaves some names mangled (_ZN5aiter26cross_device_reduce_...), so that a digit may come before. Words
 # as general as ppl-ai/pplx-kernels' dispatchKernel count only where they are the whole name.
 KERNEL_PATTERN: Final = (
@@ -65,12 +67,13 @@ KERNEL_PATTERN: Final = (
 _GEMM: Final = "(?:gemm|matmul)"
 _WITH: Final = "(?:all_?(?:reduce|gather|scatter|(?:to|2)_?all)|reduce_?scatter|a2a|(?:dispatch|combine)_token)"
 _INITIALS: Final = "(?:ag|rs|ar|a2a)"
+_BETWEEN: Final = "[0-9a-z_]{0,60}?"  # bounded: a hostile name must not take long in an engine that goes back
 _FUSED: Final = (
     # kernel_fused_gemm_allreduce and mega_kernel_dispatch_token_moe_grouped_gemm (Triton-distributed),
     # persistent_gemm_all_reduce and _fused_all_gather_matmul_kernel (ROCm/iris)
-    rf"{_GEMM}\w*?{_WITH}|{_WITH}\w*?{_GEMM}",
+    rf"{_GEMM}{_BETWEEN}{_WITH}|{_WITH}{_BETWEEN}{_GEMM}",
     # kernel_fused_ag_gemm, kernel_gemm_rs_producer_persistent, moe_gather_rs_grouped_gemm_kernel
-    rf"(?:\b|_){_INITIALS}_(?:\w+_)?{_GEMM}|{_GEMM}_{_INITIALS}(?:_|\b)",
+    rf"(?:\b|_){_INITIALS}_(?:{_BETWEEN}_)?{_GEMM}|{_GEMM}_{_INITIALS}(?:_|\b)",
     # Triton-distributed's halves, which wait for another device's tiles or signal their own, and its megakernel
     rf"kernel_consumer_(?:{_GEMM}|flash_attn)|\bconsumer_gemm_|{_GEMM}_notify|MEGA_TRITON_KERNEL",
     "dispatch_group_gemm|mega_?moe",  # HazyResearch/ThunderKittens; DeepGEMM's sm100_fp8_fp4_mega_moe
@@ -79,7 +82,7 @@ _FUSED: Final = (
 # Sm90AGGemmUniversal and GemmV2ReduceScatter_Kernel, TensorRT-LLM's sm100_gemm_allreduce, gemm_ar::globals.
 _WRAPPED: Final = (
     r"^(?:void )?(?:cutlass|kittens)\w*::(?:\w+::)*\w+<.*(?:Sm[0-9]+(?:AG|RS)Gemm|AGScatter|GatherRS"
-    rf"|Gemm(?:Grouped)?V[23]\w*(?:AGKernel|ReduceScatter|AllToAll)|{_GEMM}\w*?{_WITH}|\b{_INITIALS}_{_GEMM}"
+    rf"|Gemm(?:Grouped)?V[23]{_BETWEEN}(?:AGKernel|ReduceScatter|AllToAll)|{_GEMM}{_BETWEEN}{_WITH}|\b{_INITIALS}_{_GEMM}"
     rf"|{_GEMM}_{_INITIALS}\b)"
 )
 # Inductor names a fused Triton kernel after the operators around it, so `triton_poi_fused_all_gather_...` computes.
@@ -146,7 +149,7 @@ _OPS: Final = tuple(
         (
             "all_to_all",
             r"all_?(?:to|2)_?all|a2a|exchange_?Split|Reshard|dis_scatter_|(?:combine|store)_publish"
-            r"|(?:deep_ep|uccl|hybrid_ep|nccl_ep|link_ep).*(?:dispatch|combine|notify)|\bEp(?:Dispatch|Combine)"
+            r"|(?:deep_ep|uccl|hybrid_ep|nccl_ep|link_ep).{0,300}?(?:dispatch|combine|notify)|\bEp(?:Dispatch|Combine)"
             r"|kernel_(?:dispatch|combine)_token|^(?:void )?(?:dispatch|combine)Kernel<",
         ),
         ("broadcast", r"broadcast"),
