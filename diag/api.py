@@ -11,7 +11,6 @@ from msgspec import Struct
 from diag.attribution.attribute import attribute
 from diag.collectors.layout import RunLayout
 from diag.findings import Examination, examine
-from diag.findings.shares import CLASS_OF
 from diag.ingest.reading import Reading as Reading
 from diag.ingest.run import Tables, open_paths, rank_ranges
 from diag.model import Advice, Attribution, Bottleneck, Coverage, Finding, Recommendation, StepAccount, Verdict
@@ -59,8 +58,7 @@ class Result(Struct, frozen=True, dict=True):
 
     def share_of(self, bottleneck: Bottleneck) -> float:
         """Part of the critical path that a change in this class could remove, 0 to 1: what the verdict compares."""
-        shares = faults_first(self.examination.shares)
-        return sum(shares.share(cost) for cost, of in CLASS_OF.items() if of == bottleneck)
+        return faults_first(self.examination.shares).of_class(bottleneck)
 
     @cached_property
     def mfu(self) -> Measure:

@@ -12,6 +12,7 @@ from diag.attribution import intervals as iv
 from diag.attribution.blame import Meetings
 from diag.attribution.clock import Alignment, align
 from diag.attribution.critical_path import held_up_at, nearly_last, readiness, walk
+from diag.attribution.gpu_idle import idle_parts
 from diag.attribution.kept_steps import steps_of, windows_of
 from diag.attribution.layers import within
 from diag.attribution.loader_settings import loader_settings
@@ -194,6 +195,8 @@ def parts_of(step: RankStep, waits: iv.Intervals | None) -> Parts:
         exposed_wait_ns=waited,
         exposed_transfer_ns=exposed - waited if waited is not None else None,
         hidden_known=step.hidden_known,
+        idle_parts=idle_parts(segments),
+        stalls=step.stalls,
     )
 
 

@@ -26,11 +26,12 @@ from . import intervals as iv
 from . import trace_offload
 from . import trace_ranges as ranges
 from .gpu_idle import NEVER, gap_layers
+from .host_activity import with_stalls
 from .intervals import Intervals
 from .layers import Layer, Window, covers, disjoint, traced_steps
 from .trace_callers import engine_copies, point_to_point
 from .trace_collectives import from_kernels
-from .trace_steps import host_windows, step_ranges
+from .trace_steps import host_windows, marks_steps, step_ranges
 
 COMPUTE, COMM, COPY = "compute", "comm", "copy"  # the classes of device_work
 _CLASSES = pl.Enum([COMPUTE, COMM, COPY])
@@ -69,7 +70,7 @@ def partition(trace: Trace, windows: Sequence[Window], rank: int) -> list[RankSt
     hidden = iv.intersect(ranges.as_intervals(talking), ranges.as_intervals(work.filter(pl.col("class") == COMPUTE)))
     optimizing = _optimizer_time(work, layers)
     calls = from_kernels(trace, talking, windows)
-    return traced_steps(rank, windows, layers, hidden, optimizing, calls)
+    return with_stalls(trace, traced_steps(rank, windows, layers, hidden, optimizing, calls), threads)
 
 
 _WORK: WeakKeyDictionary[Trace, pl.DataFrame] = WeakKeyDictionary()
@@ -77,7 +78,7 @@ _WORK: WeakKeyDictionary[Trace, pl.DataFrame] = WeakKeyDictionary()
 
 def device_work(trace: Trace) -> pl.DataFrame:
     """Device events by start, with end_ns, class, phase (a Detail) and the launch: launch_known_ns (NEVER where the
-    trace has none), launch_ns, launch_thread.
+    trace has none) and launch_until_ns, begin and end of the call; launch_ns, launch_thread.
 
     Without a launch in the trace, ``launch_ns`` is the work's own start; but for work ahead of all that was launched
     in the trace, it is just before the trace: it was queued by then, so no step of it did it.
@@ -99,7 +100,7 @@ def _device_work(trace: Trace) -> pl.DataFrame:
     first_known = pl.col("ts_ns").filter(pl.col("launch_known_ns").is_not_null()).min()
     own = pl.when(pl.col("ts_ns") < first_known).then(trace.begin_ns - 1).otherwise(pl.col("ts_ns"))
     joined = joined.with_columns(
-        pl.coalesce("launch_known_ns", own).alias("launch_ns"), pl.col("launch_known_ns").fill_null(NEVER)
+        pl.coalesce("launch_known_ns", own).alias("launch_ns"), pl.col("launch_known_ns", "launch_until_ns").fill_null(NEVER)
     )
     made_by_collective = pl.lit(engine_copies(trace, joined))
     return joined.with_columns(
@@ -108,12 +109,12 @@ def _device_work(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _launches(trace: Trace, correlation: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """launch_known_ns and launch_thread of work with these correlations: of the first call that has each; null where
-    the trace has none. A million calls are too many for a join that keeps an order."""
-    calls = trace.unsorted(*names.LAUNCH_CATEGORIES, columns=("correlation", "ts_ns", "thread"))
+def _launches(trace: Trace, correlation: pl.Series) -> list[pl.Series]:
+    """launch_known_ns, launch_until_ns and launch_thread of work with these correlations: of the first call that has
+    each; null where the trace has none. A million calls are too many for a join that keeps an order."""
+    calls = trace.unsorted(*names.LAUNCH_CATEGORIES, columns=("correlation", "ts_ns", "dur_ns", "thread"))
     calls = calls.filter(pl.col("correlation") > 0)
-    keys, starts, threads = (calls[key].to_numpy() for key in ("correlation", "ts_ns", "thread"))
+    keys, starts, durs, threads = (calls[key].to_numpy() for key in ("correlation", "ts_ns", "dur_ns", "thread"))
     order = np.lexsort((starts, keys))
     keys = keys[order]
     wanted = correlation.fill_null(0).to_numpy()
@@ -122,11 +123,15 @@ def _launches(trace: Trace, correlation: pl.Series) -> tuple[pl.Series, pl.Serie
     known[known] = keys[at[known]] == wanted[known]
     call = order[at[known]]
     found = []
-    for name, values, kind in (("launch_known_ns", starts, pl.Int64), ("launch_thread", threads, pl.UInt32)):
+    for name, values, kind in (
+        ("launch_known_ns", starts, pl.Int64),
+        ("launch_until_ns", starts + durs, pl.Int64),
+        ("launch_thread", threads, pl.UInt32),
+    ):
         column = np.zeros(len(wanted), dtype=values.dtype)
         column[known] = values[call]
         found.append(pl.Series(name, column, dtype=kind).set(pl.Series(~known), None))
-    return found[0], found[1]
+    return found
 
 
 def _classes(trace: Trace, work: pl.DataFrame) -> pl.Series:
@@ -174,7 +179,7 @@ def _layers(trace: Trace, work: pl.DataFrame, comm: pl.DataFrame, threads: set[r
         Layer(Kind.CHECKPOINT, Detail.NONE, checkpoint),
         Layer(Kind.IDLE, Detail.GC, collecting),
         Layer(Kind.IDLE, Detail.OFFLOAD, fetching),
-        *gap_layers(trace, work, iv.union(data, checkpoint, collecting, fetching), threads),
+        *gap_layers(trace, work, iv.union(data, checkpoint, collecting, fetching), threads, marks_steps(trace)),
     ]
 
 

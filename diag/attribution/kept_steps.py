@@ -16,7 +16,7 @@ import numpy as np
 
 from diag.ingest.cache import hash_of_sources
 from diag.ingest.trace import Trace
-from diag.model import CollectiveCall, RankStep, Segments
+from diag.model import CollectiveCall, RankStep, Segments, Stall
 
 from . import cpu, gpu
 from .layers import Window
@@ -32,6 +32,7 @@ class _Kept(msgspec.Struct, array_like=True):
     overlapped_comm_ns: int
     optimizer_ns: int
     collectives: list[CollectiveCall]
+    stalls: list[Stall]
 
 
 def windows_of(trace: Trace) -> list[Window]:
@@ -72,7 +73,7 @@ def _kept(step: RankStep) -> _Kept:
     cut = step.segments
     return _Kept(
         step.step, step.begin_ns, step.end_ns, np.append(cut.start_ns, cut.end_ns[-1:]).tobytes(), cut.kind.tobytes(),
-        cut.detail.tobytes(), step.overlapped_comm_ns, step.optimizer_ns, list(step.collectives),
+        cut.detail.tobytes(), step.overlapped_comm_ns, step.optimizer_ns, list(step.collectives), list(step.stalls),
     )  # fmt: skip
 
 
@@ -84,6 +85,7 @@ def _step(rank: int, kept: _Kept) -> RankStep:
     return RankStep(
         rank, kept.step, kept.begin_ns, kept.end_ns, "trace", Segments(edges[:-1], edges[1:], kind, detail),
         kept.overlapped_comm_ns, kept.optimizer_ns, tuple(kept.collectives),
+        stalls=tuple(kept.stalls),
     )  # fmt: skip
 
 

@@ -32,6 +32,11 @@ def step_ranges(trace: Trace) -> pl.DataFrame:
     return _RANGES[trace]
 
 
+def marks_steps(trace: Trace) -> bool:
+    """Whether the trace marks its steps."""
+    return not step_ranges(trace).is_empty()
+
+
 def _step_ranges(trace: Trace) -> pl.DataFrame:
     for pattern in (range_names.STEP_PATTERN, range_names.PROFILER_STEP_PATTERN):
         found = trace.select(names.ANNOTATION, name=pattern)

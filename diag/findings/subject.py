@@ -10,7 +10,7 @@ import numpy.typing as npt
 from msgspec import Struct, field
 
 from diag.findings.culprits import Culprits, Series
-from diag.findings.shares import CLASS_OF, Cost, Shares
+from diag.findings.shares import Cost, Shares, class_of
 from diag.ingest.run import Tables
 from diag.model import Attribution, Evidence, Finding, Parts, Severity
 
@@ -117,7 +117,7 @@ class Subject(Struct, frozen=True):
             confidence=self._confidence(series),
             ranks=ranks,
             evidence=(whole, *evidence),
-            bottleneck=CLASS_OF[cost],
+            bottleneck=class_of(cost, self.shares.on_device),
             action=action,
         )
 

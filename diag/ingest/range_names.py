@@ -74,6 +74,17 @@ FSDP2_BACKWARD_BEGIN: Final = r"^FSDP::pre_backward"
 
 # torch/_dynamo/utils.py, dynamo_timed: only while something compiles or is tuned, never when compiled code runs.
 COMPILING_PATTERN: Final = r" \(dynamo_timed\)$"
+# What compiles or tunes elsewhere: Triton's JIT (triton/compiler/compiler.py, runtime/autotuner.py), Inductor's own
+# autotuning (torch/_inductor/runtime/triton_heuristics.py), cpp extensions, and graphs being recorded
+# (torch/cuda/graphs.py, torch/_inductor/cudagraph_trees.py).
+LOADING_PATTERN: Final = (
+    r"(?:^|/)triton/(?:compiler/compiler|runtime/(?:autotuner|build))\.py\(\d+\): (?:compile|run|benchmark|_bench|_build)$"
+    r"|(?:^|/)torch/_inductor/runtime/triton_heuristics\.py\(\d+\): (?:autotune_to_one_config|benchmark_all_configs|"
+    r"coordinate_descent_tuning|precompile)$|(?:^|/)torch/utils/cpp_extension\.py\(\d+\): load"
+    r"|(?:^|/)torch/cuda/graphs\.py\(\d+\): (?:capture_begin|capture_end|__enter__|make_graphed_callables)$"
+    r"|(?:^|/)torch/_inductor/cudagraph_trees\.py\(\d+\): (?:record|_record)"
+)
+
 # torch/_inductor/output_code.py: the compiled code runs. Its own C++ kernels leave no event of their own.
 COMPILED_CODE_PREFIX: Final = "## Call CompiledFxGraph"
 

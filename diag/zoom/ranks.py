@@ -27,10 +27,15 @@ _CATEGORY = {
 }
 _WORDS = {
     Detail.GC: "garbage collection",
-    Detail.SYNC: "synchronisation",
+    Detail.SYNC: "synchronising call",
     Detail.ALLOCATOR: "allocator",
-    Detail.LAUNCH: "late launches",
-    Detail.DEPENDENCY: "another stream",
+    Detail.LAUNCH: "not launched",
+    Detail.AFTER_SYNC: "not launched, after a synchronisation",
+    Detail.ONCE: "not launched, once",
+    Detail.IN_LAUNCH: "in the launch",
+    Detail.LOADING: "loading or compiling",
+    Detail.OUTSIDE: "outside of the work",
+    Detail.DEPENDENCY: "launched, not running",
     Detail.P2P: "pipeline",
     Detail.NONE: "",
     Detail.OTHER: "",
