@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
 
-from diag.attribution.attribute import attribute
+from diag.attribution.attribute import attribute, with_comparable_steps
 from diag.collectors.layout import RunLayout
 from diag.findings import Examination, examine
 from diag.ingest.reading import Reading as Reading
@@ -200,6 +200,7 @@ def open_run(*paths: Path | str, reading: Reading | None = None) -> Result:
 
 def analyze(tables: Tables) -> Result:
     """The analysis of tables that are already read. Pure."""
+    tables = with_comparable_steps(tables)
     attribution = attribute(tables)
     examination = examine(attribution, tables)
     coverage = Coverage(

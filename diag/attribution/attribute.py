@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from diag.attribution import cpu, gpu, records
 from diag.attribution import intervals as iv
@@ -21,7 +22,7 @@ from diag.attribution.peers import StagePeers
 from diag.attribution.segments import intervals_of, on_clock, shift, shift_call
 from diag.attribution.timeline import Timeline
 from diag.attribution.trace_ranges import compiling
-from diag.attribution.trace_steps import host_windows
+from diag.attribution.trace_steps import agreed, host_windows, outside_of_iterations
 from diag.collectors.records import EVALUATION, WINDOW_AFTER, WINDOW_WARMUP, Manifest
 from diag.ingest.axes import axes_of
 from diag.ingest.run import RankTables, Tables, rank_ranges
@@ -106,6 +107,13 @@ def attribute(tables: Tables) -> Attribution:
         rank_steps=tuple(step for _, own in sorted(placed.items()) for step in own),
         axes=axes,
     )
+
+
+def with_comparable_steps(tables: Tables) -> Tables:
+    """The tables with the steps of their traces numbered alike on all ranks, and inferred only where all agree."""
+    traces = agreed({rank: t.traces for rank, t in tables.ranks.items() if t.traces and not t.steps})
+    ranks = {r: replace(t, traces=traces[r]) if r in traces else t for r, t in tables.ranks.items()}
+    return replace(tables, ranks=ranks)
 
 
 def _placed(steps: Sequence[RankStep], anchor_ns: int, alignment: Alignment, rank: int) -> list[RankStep]:
@@ -263,7 +271,10 @@ def steps_left_out(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:
     ranks = {rank: t for rank, t in tables.ranks.items() if not t.empty}
     warm_from = _first_warm_step(ranks, numbers)
     warming = {number: "warm-up" for number in numbers if number < warm_from}
-    return _incomplete(ranks) | _evaluating(ranks) | _compiling(ranks) | _disturbed(tables) | warming
+    outside = {
+        step: why for t in ranks.values() for trace in t.traces for step, why in outside_of_iterations(trace).items()
+    }
+    return _incomplete(ranks) | _evaluating(ranks) | _compiling(ranks) | _disturbed(tables) | warming | outside
 
 
 def _incomplete(ranks: Mapping[int, RankTables]) -> dict[int, str]:
@@ -328,6 +339,9 @@ def _first_warm_step(ranks: Mapping[int, RankTables], steps: Sequence[int]) -> i
     """The first step that counts; steps before it are warm-up. A trace of its own has skipped the first ones already,
     so that only the profiler's first active step is left out of it."""
     recorded = sorted({r.step for t in ranks.values() for r in t.steps})
+    # What lies before the first inferred iteration is no step.
+    outside = {step for t in ranks.values() for trace in t.traces for step in outside_of_iterations(trace)}
+    steps = [step for step in steps if step not in outside]
     begin, warmup = (recorded, WARMUP_STEPS) if recorded else (steps, 1)
     return begin[warmup] if len(begin) > 2 * warmup else begin[0] if begin else 0
 

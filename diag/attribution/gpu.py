@@ -31,14 +31,15 @@ from .intervals import Intervals
 from .layers import Layer, Window, covers, disjoint, traced_steps
 from .trace_callers import engine_copies, point_to_point
 from .trace_collectives import from_kernels
-from .trace_steps import host_windows, marks_steps, step_ranges
+from .trace_steps import host_windows, marks_steps
 
 COMPUTE, COMM, COPY = "compute", "comm", "copy"  # the classes of device_work
 _CLASSES = pl.Enum([COMPUTE, COMM, COPY])
 
 
 def step_windows(trace: Trace) -> list[Window]:
-    """(step, begin_ns, end_ns) of every step: our ``diag.step#N``, else ``ProfilerStep#N``, else the whole trace.
+    """(step, begin_ns, end_ns) of every step: our ``diag.step#N``, else ``ProfilerStep#N``, else iterations that repeat,
+    else the whole trace.
 
     On a GPU each edge moves to when the device had finished what the host launched before it. A departure from
     science.md 2.1, whose edges are the host's: the host runs ahead of the device by up to several steps (on the MI300
@@ -46,7 +47,7 @@ def step_windows(trace: Trace) -> list[Window]:
     other steps' kernels and the last steps' are in none.
     """
     host = host_windows(trace)
-    if not trace.has_gpu or step_ranges(trace).is_empty():
+    if not trace.has_gpu or (len(host) == 1 and not marks_steps(trace)):
         return host
     work = device_work(trace).sort("launch_ns")
     launched = work["launch_ns"].to_numpy()
@@ -66,7 +67,7 @@ def partition(trace: Trace, windows: Sequence[Window], rank: int) -> list[RankSt
     launchers = ranges.thread_set(trace.unsorted(*names.LAUNCH_CATEGORIES, columns=("thread",)))
     threads = launchers | ({main} if main is not None else set())
     talking = trace.with_arguments(work.filter(pl.col("class") == COMM))
-    layers = disjoint(_layers(trace, work, talking, threads))
+    layers = disjoint(_layers(trace, work, talking, threads, divided=len(windows) > 1))
     hidden = iv.intersect(ranges.as_intervals(talking), ranges.as_intervals(work.filter(pl.col("class") == COMPUTE)))
     optimizing = _optimizer_time(work, layers)
     calls = from_kernels(trace, talking, windows)
@@ -100,7 +101,8 @@ def _device_work(trace: Trace) -> pl.DataFrame:
     first_known = pl.col("ts_ns").filter(pl.col("launch_known_ns").is_not_null()).min()
     own = pl.when(pl.col("ts_ns") < first_known).then(trace.begin_ns - 1).otherwise(pl.col("ts_ns"))
     joined = joined.with_columns(
-        pl.coalesce("launch_known_ns", own).alias("launch_ns"), pl.col("launch_known_ns", "launch_until_ns").fill_null(NEVER)
+        pl.coalesce("launch_known_ns", own).alias("launch_ns"),
+        pl.col("launch_known_ns", "launch_until_ns").fill_null(NEVER),
     )
     made_by_collective = pl.lit(engine_copies(trace, joined))
     return joined.with_columns(
@@ -157,7 +159,9 @@ def _phases(trace: Trace, work: pl.DataFrame) -> pl.Series:
     return pl.Series("phase", found, dtype=pl.Int8)
 
 
-def _layers(trace: Trace, work: pl.DataFrame, comm: pl.DataFrame, threads: set[ranges.Thread]) -> list[Layer]:
+def _layers(
+    trace: Trace, work: pl.DataFrame, comm: pl.DataFrame, threads: set[ranges.Thread], divided: bool
+) -> list[Layer]:
     spans, phase = ranges.spans(work), work["phase"].to_numpy()
     computes, copies = (work["class"] == COMPUTE).to_numpy(), (work["class"] == COPY).to_numpy()
     offloading = copies & trace_offload.copies(trace, work, computes)
@@ -179,7 +183,9 @@ def _layers(trace: Trace, work: pl.DataFrame, comm: pl.DataFrame, threads: set[r
         Layer(Kind.CHECKPOINT, Detail.NONE, checkpoint),
         Layer(Kind.IDLE, Detail.GC, collecting),
         Layer(Kind.IDLE, Detail.OFFLOAD, fetching),
-        *gap_layers(trace, work, iv.union(data, checkpoint, collecting, fetching), threads, marks_steps(trace)),
+        *gap_layers(
+            trace, work, iv.union(data, checkpoint, collecting, fetching), threads, marks_steps(trace), divided
+        ),
     ]
 
 

@@ -31,17 +31,20 @@ _ONCE_NS, _ONCE_SHARE = 10_000_000, 0.2
 Times = npt.NDArray[np.int64]
 
 
-def gap_layers(trace: Trace, work: pl.DataFrame, explained: Intervals, threads: set[Thread], marked: bool) -> list[Layer]:
+def gap_layers(
+    trace: Trace, work: pl.DataFrame, explained: Intervals, threads: set[Thread], marked: bool, divided: bool
+) -> list[Layer]:
     """Idle layers by science.md 6.1, for the gaps between the device's ``work``, disjoint and covering every gap.
 
     ``work``: device events by start, with ``end_ns``, ``launch_known_ns`` and ``launch_until_ns``. The first gap begins
     with the trace and the last one ends with it. ``explained``: time whose cause is known otherwise (data, checkpoint,
     garbage collection), which splits a gap. ``marked``: whether the trace marks its steps; if it does not, the first
-    and the last gap are OUTSIDE.
+    and the last gap are OUTSIDE. ``divided``: whether iterations were found in it all the same.
 
     Each gap is cut at the begin and the end of the call that launches the work behind it. Until its begin nothing was
     launched: ALLOCATOR or SYNC inside such a call of the host, LOADING while it loads or compiles code, AFTER_SYNC from
-    the return of a call that waited for the device, ONCE for a stall that an unmarked window shows once, else LAUNCH.
+    the return of a call that waited for the device, ONCE for a stall that an
+    undivided window shows once, else LAUNCH.
     During the call: IN_LAUNCH, or LOADING where that takes too long for a launch. From its end on: DEPENDENCY, or NONE
     within 10 us, which the device takes to begin what was launched. OTHER where the trace lacks the launch.
 
@@ -77,7 +80,7 @@ def gap_layers(trace: Trace, work: pl.DataFrame, explained: Intervals, threads: 
     after_sync = _holds(rest, calls.returns)
     dur = rest[:, 1] - rest[:, 0]
     once = np.zeros(len(rest), dtype=np.bool_)
-    if not marked:
+    if not (marked or divided):
         once = (dur >= _ONCE_NS) & (dur >= _ONCE_SHARE * dur.sum())
     not_launched = _pairs(gap_begin, launched, known)
     return [

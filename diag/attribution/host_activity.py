@@ -42,14 +42,10 @@ def with_stalls(trace: Trace, steps: Sequence[RankStep], threads: set[Thread]) -
     for (dur, index, at, begin), (name, share) in zip(found, named, strict=True):
         part = part_of(Detail(int(steps[index].segments.detail[at]))).removesuffix("_ns")
         stalls.setdefault(index, []).append(Stall(begin - steps[index].begin_ns, dur, part, name, round(share, 4)))
-    return [
-        replace(step, stalls=tuple(stalls[index])) if index in stalls else step for index, step in enumerate(steps)
-    ]
+    return [replace(step, stalls=tuple(stalls[index])) if index in stalls else step for index, step in enumerate(steps)]
 
 
-def _innermost(
-    trace: Trace, pieces: Sequence[tuple[int, int]], threads: set[Thread]
-) -> list[tuple[str, float]]:
+def _innermost(trace: Trace, pieces: Sequence[tuple[int, int]], threads: set[Thread]) -> list[tuple[str, float]]:
     """For each piece of time the shortest event of these threads that covers at least half of it, and the part of it
     that the event covers; ("", 0) where there is none."""
     events = on_threads(trace.unsorted(*_HOST, columns=("ts_ns", "dur_ns", "name", "thread")), threads)

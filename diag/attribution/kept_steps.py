@@ -37,7 +37,7 @@ class _Kept(msgspec.Struct, array_like=True):
 
 def windows_of(trace: Trace) -> list[Window]:
     """The windows of the trace's steps, kept or found."""
-    name = f"windows-{_code()}"
+    name = f"windows-{_code()}-{int(trace.undivided)}-{trace.step_shift}"
     data = trace.derived.load(name) if trace.derived is not None else None
     if data is not None:
         try:
@@ -56,7 +56,7 @@ def steps_of(
     """The accounts of the windows, kept or made."""
     if trace.derived is None:
         return account()
-    asked = repr((list(windows), rank, trace.rank, trace.world_size, sorted(trace.groups.items())))
+    asked = repr((list(windows), rank, trace.rank, trace.world_size, sorted(trace.groups.items()), trace.undivided))
     name = f"steps-{_code()}-{sha256(asked.encode()).hexdigest()[:16]}"
     data = trace.derived.load(name)
     if data is not None:

@@ -145,7 +145,9 @@ def capturing(trace: Trace) -> Intervals:
     begins = named(trace, names.CAPTURE_BEGIN_PATTERN, *names.LAUNCH_CATEGORIES)["ts_ns"].to_numpy()
     ends = spans(named(trace, names.CAPTURE_END_PATTERN, *names.LAUNCH_CATEGORIES))[:, 1]
     at = np.searchsorted(ends, begins)
-    return iv.make([(int(begin), int(ends[i]) if i < len(ends) else trace.end_ns) for begin, i in zip(begins, at, strict=True)])
+    return iv.make(
+        [(int(begin), int(ends[i]) if i < len(ends) else trace.end_ns) for begin, i in zip(begins, at, strict=True)]
+    )
 
 
 def _own(name: str) -> str:

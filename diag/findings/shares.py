@@ -78,7 +78,6 @@ def class_of(cost: Cost, on_device: bool) -> Bottleneck:
     return _ON_DEVICE.get(cost, CLASS_OF[cost]) if on_device else CLASS_OF[cost]
 
 
-
 def costs_of(step: StepAccount, on_device: bool) -> dict[Cost, int]:
     """Nanoseconds of one step by what could be removed. On a CPU idle time is Python between operators: not counted."""
     costs: dict[Cost, int] = defaultdict(int)

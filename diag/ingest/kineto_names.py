@@ -74,6 +74,7 @@ LOADING_PATTERN: Final = (
 # Between these a stream is captured into a graph: nothing that is launched on it runs.
 CAPTURE_BEGIN_PATTERN: Final = r"^(?:cu|cuda|hip)StreamBeginCapture"
 CAPTURE_END_PATTERN: Final = r"^(?:cu|cuda|hip)StreamEndCapture"
+GRAPH_LAUNCH_PATTERN: Final = r"^(?:cu|cuda|hip)GraphLaunch"
 # Calls that give the device work: kernels, graphs, copies, memsets. Old CUPTI wrote INVALID for cooperative launches
 # (on the V100 traces, those of NCCL).
 LAUNCH_PATTERN: Final = r"(?i)launch|memcpy|memset|enqueue|^INVALID$"

@@ -58,6 +58,9 @@ OPTIMIZER_PATTERN: Final = _any(
     rf"{_LIGHTNING}optimizer_step$",  # loops/optimization/manual.py
     r"## optimizer(?: \d+)? ##$",
 )
+# What comes once in an iteration, at its end and near its begin.
+OPTIMIZER_STEP_PATTERN: Final = r"^Optimizer\.step#"
+ZERO_GRAD_PATTERN: Final = r"^(?:Optimizer\.zero_grad#|## zero_grad ##$)"
 CHECKPOINT_PATTERN: Final = _any(
     rf"{_LIGHTNING}save_checkpoint$",  # trainer/trainer.py
     rf"{_LIGHTNING}\[Callback\].*\.on_save_checkpoint$",  # trainer/call.py
