@@ -13,7 +13,17 @@ from diag.collectors.layout import RunLayout
 from diag.findings import Examination, examine
 from diag.ingest.reading import Reading as Reading
 from diag.ingest.run import Tables, open_paths, rank_ranges
-from diag.model import Advice, Attribution, Bottleneck, Coverage, Finding, Recommendation, StepAccount, Verdict
+from diag.model import (
+    Advice,
+    Attribution,
+    Bottleneck,
+    Coverage,
+    Division,
+    Finding,
+    Recommendation,
+    StepAccount,
+    Verdict,
+)
 from diag.runs import RunState as RunState
 from diag.runs import State as State
 from diag.runs import newest_change as newest_change
@@ -211,7 +221,7 @@ def analyze(tables: Tables) -> Result:
         clock_drift_ppm=attribution.clock_drift * 1e6,
         not_looked=(*examination.not_looked, *_left_out(attribution)),
         explained_wait=attribution.explained_wait,
-        notes=tuple(f"two accounts of the run disagree: {doubt}" for doubt in examination.doubts),
+        notes=(*_notes_on_steps(attribution), *(f"two accounts of the run disagree: {d}" for d in examination.doubts)),
     )
     verdict = judge(attribution, examination, coverage, tables)
     return Result(tables, attribution, examination, coverage, verdict)
@@ -246,8 +256,18 @@ def describe_run(result: Result) -> dict[str, Any]:
         "trainer": {k: v for k, v in manifest.trainer.items() if k != "inject"} if manifest is not None else {},
         "versions": manifest.versions if manifest is not None else {},
         "steps": len(result.attribution.steps),
+        "steps_from": result.attribution.division,
+        "step_marker": result.attribution.step_marker or None,
         "exit_code": manifest.exit_code if manifest is not None else None,
     }
+
+
+def _notes_on_steps(attribution: Attribution) -> list[str]:
+    if attribution.undivided:
+        return ["nothing marks the steps and nothing repeats: the whole window counts as one step"]
+    if attribution.division == Division.INFERRED:
+        return [f"nothing marks the steps: they were inferred from what repeats ({attribution.step_marker})"]
+    return []
 
 
 def _left_out(attribution: Attribution) -> list[str]:

@@ -46,11 +46,12 @@ class Detail(IntEnum):
     AFTER_SYNC = 14  # not launched: the host has just returned from waiting for the device
     LOADING = 15  # the host loads code, creates a context, compiles, autotunes or captures a graph
     ONCE = 16  # not launched: one long stall in a window without step marks, which may never come again
+    LATENCY = 18  # the few microseconds from a late launch to its work, which a launch in time would have hidden
     OUTSIDE = 17  # before the first or after the last device work of a window without step marks
 
 
 # Idle time of a device that its host could remove: it had not launched anything, or was busy launching.
-HOST_DETAILS = (Detail.LAUNCH, Detail.AFTER_SYNC, Detail.SYNC, Detail.ALLOCATOR, Detail.IN_LAUNCH)
+HOST_DETAILS = (Detail.LAUNCH, Detail.AFTER_SYNC, Detail.SYNC, Detail.ALLOCATOR, Detail.IN_LAUNCH, Detail.LATENCY)
 # Idle time of a device whose cause the trace does not hold: launched and not running, or a launch that is not there.
 QUEUED_DETAILS = (Detail.DEPENDENCY, Detail.OTHER)
 # What happens once in a process, and is no part of a step.
@@ -97,8 +98,8 @@ class CollectiveCall(msgspec.Struct, frozen=True):
 
 class Stall(Struct, frozen=True):
     """A long piece of a device's idle time. ``at_ns``: when it began, from the step's begin; ``part``: which of
-    ``IdleParts`` it belongs to, without "_ns"; ``host``: the innermost range, module, operator or call of the host that covers ``host_share`` of it, ""
-    where the trace has none."""
+    ``IdleParts`` it belongs to, without "_ns"; ``host``: the innermost range, module, operator or call of the host that
+    covers ``host_share`` of it, "" where the trace has none."""
 
     at_ns: int
     dur_ns: int
@@ -175,9 +176,9 @@ class IdleParts(Struct, frozen=True):
 
     For each gap between two pieces of device work: until the host began to launch the second one (``not_launched_ns``,
     or ``host_call_ns`` while the host was inside a synchronising or allocating call), during that launch or while the
-    host loaded or compiled code (``in_launch_ns``), and from the launch's end on (``queued_ns``). ``outside_ns``: before
-    the first and after the last work of a window without step marks. ``unknown_ns``: the trace does not hold the launch,
-    or nothing of a device was traced.
+    host loaded or compiled code (``in_launch_ns``), and from the launch's end on (``queued_ns``). ``outside_ns``:
+    before the first and after the last work of a window without step marks. ``unknown_ns``: the trace does not hold the
+    launch, or nothing of a device was traced.
     """
 
     not_launched_ns: int = 0
@@ -306,6 +307,15 @@ class StepAccount(Struct, frozen=True):
         return sum(self.path.total(kind) for kind in kinds)
 
 
+class Division(StrEnum):
+    """What divides a run into steps."""
+
+    RECORDED = "recorded"  # the collectors' own records
+    MARKED = "marked"  # step ranges in the trace
+    INFERRED = "inferred"  # what repeats once in each iteration
+    UNDIVIDED = "undivided"  # nothing: the whole window is one step
+
+
 class Attribution(Struct, frozen=True):
     """Every step of the run accounted for, and what the account rests on."""
 
@@ -319,6 +329,12 @@ class Attribution(Struct, frozen=True):
     rank_steps: tuple[RankStep, ...] = ()  # what the accounts rest on, on the common clock where there is one
     clock_drift: float = 0.0  # the largest difference between the rates of two clocks that was taken out; 1e-6 is 1 ppm
     axes: Axes = field(default_factory=Axes)  # of the device mesh
+    division: Division = Division.RECORDED
+    step_marker: str = ""  # what repeats, where the steps are inferred
+
+    @property
+    def undivided(self) -> bool:
+        return self.division == Division.UNDIVIDED
 
     @property
     def usable(self) -> tuple[StepAccount, ...]:

@@ -91,7 +91,8 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
             idle,
         )
     culprits = cause.ranks if cause is not None and level != Severity.HEALTHY else ()
-    headline = _headline(bottleneck, level, share, cause, findings, shares, stages)
+    per = " in this window" if attribution.undivided else " a step"
+    headline = _headline(bottleneck, level, share, cause, findings, shares, stages, per)
     if stages is not None:
         headline += _BASIS
     return Verdict(
@@ -237,9 +238,10 @@ def _headline(
     findings: Sequence[Finding],
     shares: Shares,
     stages: Stages | None,
+    per: str,
 ) -> str:
     # The mean: the share is of it, and so are the milliseconds of a finding.
-    step = f"{float(shares.dur_ns.mean()) / 1e6:.0f} ms a step"
+    step = f"{float(shares.dur_ns.mean()) / 1e6:.0f} ms{per}"
     if stages is not None and (level == Severity.HEALTHY or cause is None):
         unseen = "" if stages.frontier.communication_known else "; communication is not told from computation"
         return f"No stage and no rank stands out, {step}{unseen}."
@@ -278,8 +280,8 @@ def _nothing_to_judge(attribution: Attribution, shares: Shares) -> Verdict | Non
         return _undetermined(f"the window holds only {busy / 1e3:.1f} us of device work", again)
     if startup > _STARTUP * whole:
         return _undetermined(
-            f"{startup / 1e6:,.0f} of {whole / 1e6:,.0f} ms are start-up: creating contexts, loading code, compiling, and "
-            "what lies before the first and after the last work of the device",
+            f"{startup / 1e6:,.0f} of {whole / 1e6:,.0f} ms are start-up: creating contexts, loading code, compiling, "
+            "and what lies before the first and after the last work of the device",
             again,
             startup / whole,
         )

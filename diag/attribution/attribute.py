@@ -14,6 +14,7 @@ from diag.attribution.blame import Meetings
 from diag.attribution.clock import Alignment, align
 from diag.attribution.critical_path import held_up_at, nearly_last, readiness, walk
 from diag.attribution.gpu_idle import idle_parts
+from diag.attribution.iterations import iterations_of
 from diag.attribution.kept_steps import steps_of, windows_of
 from diag.attribution.layers import within
 from diag.attribution.loader_settings import loader_settings
@@ -22,7 +23,7 @@ from diag.attribution.peers import StagePeers
 from diag.attribution.segments import intervals_of, on_clock, shift, shift_call
 from diag.attribution.timeline import Timeline
 from diag.attribution.trace_ranges import compiling
-from diag.attribution.trace_steps import agreed, host_windows, outside_of_iterations
+from diag.attribution.trace_steps import agreed, host_windows, marks_steps, outside_of_iterations
 from diag.collectors.records import EVALUATION, WINDOW_AFTER, WINDOW_WARMUP, Manifest
 from diag.ingest.axes import axes_of
 from diag.ingest.run import RankTables, Tables, rank_ranges
@@ -30,6 +31,7 @@ from diag.ingest.trace import Trace
 from diag.model import (
     Attribution,
     CollectiveCall,
+    Division,
     Kind,
     MatchedCollective,
     Parts,
@@ -72,6 +74,7 @@ def attribute(tables: Tables) -> Attribution:
         for rank, time in nearly_last(ready[met.key]):
             arrivals[met.step].append((met.key, rank, time))
     left_out = steps_left_out(tables, sorted(by_step))
+    division, marker = _division(ranks)
     accounts = []
     for number, members in sorted(by_step.items()):
         path = walk(_comparable(members, tied), timelines, ready)
@@ -106,6 +109,8 @@ def attribute(tables: Tables) -> Attribution:
         collectives=collectives,
         rank_steps=tuple(step for _, own in sorted(placed.items()) for step in own),
         axes=axes,
+        division=division,
+        step_marker=marker,
     )
 
 
@@ -114,6 +119,20 @@ def with_comparable_steps(tables: Tables) -> Tables:
     traces = agreed({rank: t.traces for rank, t in tables.ranks.items() if t.traces and not t.steps})
     ranks = {r: replace(t, traces=traces[r]) if r in traces else t for r, t in tables.ranks.items()}
     return replace(tables, ranks=ranks)
+
+
+def _division(ranks: Mapping[int, RankTables]) -> tuple[Division, str]:
+    """What divides the ranks' traces into steps, the least certain of all of them; and what repeats where that is
+    inferred."""
+    if any(t.steps for t in ranks.values()):
+        return Division.RECORDED, ""
+    unmarked = [trace for t in ranks.values() for trace in t.traces if not marks_steps(trace)]
+    if not unmarked:
+        return Division.MARKED, ""
+    if any(not outside_of_iterations(trace) for trace in unmarked):
+        return Division.UNDIVIDED, ""
+    found = iterations_of(unmarked[0])
+    return Division.INFERRED, found.marker if found is not None else ""
 
 
 def _placed(steps: Sequence[RankStep], anchor_ns: int, alignment: Alignment, rank: int) -> list[RankStep]:

@@ -38,8 +38,8 @@ _CLASSES = pl.Enum([COMPUTE, COMM, COPY])
 
 
 def step_windows(trace: Trace) -> list[Window]:
-    """(step, begin_ns, end_ns) of every step: our ``diag.step#N``, else ``ProfilerStep#N``, else iterations that repeat,
-    else the whole trace.
+    """(step, begin_ns, end_ns) of every step: our ``diag.step#N``, else ``ProfilerStep#N``, else iterations that
+    repeat, else the whole trace.
 
     On a GPU each edge moves to when the device had finished what the host launched before it. A departure from
     science.md 2.1, whose edges are the host's: the host runs ahead of the device by up to several steps (on the MI300

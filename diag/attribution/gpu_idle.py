@@ -45,8 +45,8 @@ def gap_layers(
     launched: ALLOCATOR or SYNC inside such a call of the host, LOADING while it loads or compiles code, AFTER_SYNC from
     the return of a call that waited for the device, ONCE for a stall that an
     undivided window shows once, else LAUNCH.
-    During the call: IN_LAUNCH, or LOADING where that takes too long for a launch. From its end on: DEPENDENCY, or NONE
-    within 10 us, which the device takes to begin what was launched. OTHER where the trace lacks the launch.
+    During the call: IN_LAUNCH, or LOADING where that takes too long for a launch. From its end on: DEPENDENCY, or within
+    10 us, which the device takes to begin what was launched, LATENCY after a late launch and NONE after another. OTHER where the trace lacks the launch.
 
     A dependency is not charged to the awaited stream's work: while that works, there is no gap. What is waited for in
     a gap is a callback or a device that the trace does not show, and cudaStreamWaitEvent names no stream in it. Nor
@@ -72,7 +72,7 @@ def gap_layers(
     launched = np.where(known, np.clip(launch, gap_begin, gap_end), gap_end)
     returned = np.where(known, np.clip(until, launched, gap_end), gap_end)
     slow = until - launch >= np.where(_of_graphs(work, launch), _LOADING_GRAPH_NS, _LOADING_LAUNCH_NS)
-    handed_over = gap_end - returned < HANDOVER_NS
+    handed_over, late = gap_end - returned < HANDOVER_NS, launched > gap_begin
 
     calls = _Calls(trace, work, threads, gap_begin, gap_end)
     waiting = iv.subtract(_pairs(gap_begin, launched, known), iv.union(explained, calls.loading, calls.allocating))
@@ -93,7 +93,8 @@ def gap_layers(
         Layer(Kind.IDLE, Detail.LAUNCH, rest[~after_sync & ~once]),
         Layer(Kind.IDLE, Detail.LOADING, _pairs(launched, returned, known & slow)),
         Layer(Kind.IDLE, Detail.IN_LAUNCH, _pairs(launched, returned, known & ~slow)),
-        Layer(Kind.IDLE, Detail.NONE, _pairs(returned, gap_end, known & handed_over)),
+        Layer(Kind.IDLE, Detail.LATENCY, _pairs(returned, gap_end, known & handed_over & late)),
+        Layer(Kind.IDLE, Detail.NONE, _pairs(returned, gap_end, known & handed_over & ~late)),
         Layer(Kind.IDLE, Detail.DEPENDENCY, _pairs(returned, gap_end, known & ~handed_over)),
     ]  # OTHER is what is left
 
@@ -106,6 +107,7 @@ _PART_OF = {
     Detail.IN_LAUNCH: "in_launch_ns",
     Detail.LOADING: "in_launch_ns",
     Detail.NONE: "queued_ns",
+    Detail.LATENCY: "queued_ns",
     Detail.DEPENDENCY: "queued_ns",
     Detail.SYNC: "host_call_ns",
     Detail.ALLOCATOR: "host_call_ns",

@@ -39,9 +39,9 @@ def with_stalls(trace: Trace, steps: Sequence[RankStep], threads: set[Thread]) -
         return list(steps)
     named = _innermost(trace, [(begin, begin + dur) for dur, _, _, begin in found], threads)
     stalls: dict[int, list[Stall]] = {}
-    for (dur, index, at, begin), (name, share) in zip(found, named, strict=True):
+    for (length, index, at, begin), (name, share) in zip(found, named, strict=True):
         part = part_of(Detail(int(steps[index].segments.detail[at]))).removesuffix("_ns")
-        stalls.setdefault(index, []).append(Stall(begin - steps[index].begin_ns, dur, part, name, round(share, 4)))
+        stalls.setdefault(index, []).append(Stall(begin - steps[index].begin_ns, length, part, name, round(share, 4)))
     return [replace(step, stalls=tuple(stalls[index])) if index in stalls else step for index, step in enumerate(steps)]
 
 

@@ -143,10 +143,10 @@ def _period(trace: Trace, rows: pl.DataFrame, exchanges: Times) -> Iterations | 
 
 
 def _has_work(trace: Trace, edges: Sequence[int]) -> bool:
-    """Whether most work of the device, if there is one, was done from the first edge to one iteration behind the last."""
+    """Whether most work of the device, if there is one, lies between the first edge and one iteration after the last."""
     work = trace.unsorted(*names.DEVICE_CATEGORIES, columns=("ts_ns", "dur_ns"))
     if work.is_empty():
         return True
     until = edges[-1] + (edges[-1] - edges[0]) // (len(edges) - 1)
     inside = work.filter((pl.col("ts_ns") >= edges[0]) & (pl.col("ts_ns") < until))["dur_ns"].sum()
-    return bool(inside >= _ALL_WORK * work["dur_ns"].sum())
+    return int(inside) >= _ALL_WORK * int(work["dur_ns"].sum())

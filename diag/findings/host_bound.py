@@ -16,6 +16,7 @@ _WORDS = {
     Detail.SYNC: "inside a synchronising call",
     Detail.ALLOCATOR: "inside an allocator call",
     Detail.IN_LAUNCH: "inside the launch",
+    Detail.LATENCY: "from a late launch to its work",
 }
 LAUNCH_BOUND, STALL, SYNC, ALLOCATOR = "launch-bound", "host-stall", "synchronising-calls", "allocator-stall"
 _ACTION = {
@@ -37,7 +38,7 @@ def _late_host(subject: Subject) -> list[Finding]:
     if shares.share(Cost.HOST) < MENTION:
         return []
     waited = shares.cost(Cost.HOST)
-    ms = f"{mean_ns(waited) / 1e6:.1f} ms a step"
+    ms = f"{mean_ns(waited) / 1e6:.1f} ms {subject.per}"
     lost = dict.fromkeys(_WORDS, 0)
     long = 0
     for step in _steps(subject):
@@ -45,7 +46,7 @@ def _late_host(subject: Subject) -> list[Finding]:
             lost[detail] += step.path.total(Kind.IDLE, detail)
         long += _long_pieces(step)
     by_cause = {
-        LAUNCH_BOUND: lost[Detail.LAUNCH] - long + lost[Detail.IN_LAUNCH],
+        LAUNCH_BOUND: lost[Detail.LAUNCH] - long + lost[Detail.IN_LAUNCH] + lost[Detail.LATENCY],
         STALL: long,
         SYNC: lost[Detail.SYNC] + lost[Detail.AFTER_SYNC],
         ALLOCATOR: lost[Detail.ALLOCATOR],
@@ -55,7 +56,7 @@ def _late_host(subject: Subject) -> list[Finding]:
     title = {
         LAUNCH_BOUND: f"The device is idle for {ms} because the host launches kernels more slowly than the device runs "
         "them",
-        STALL: f"The device is idle for {ms}{_while(busy)}",
+        STALL: f"The device is idle for {ms}{_while(busy, sum(waited))}",
         SYNC: f"The device is idle for {ms} because the host synchronises with it and then launches late",
         ALLOCATOR: f"The device is idle for {ms} because cudaMalloc and cudaFree run inside the step",
     }[cause]
@@ -69,6 +70,7 @@ def _late_host(subject: Subject) -> list[Finding]:
                 *(
                     Evidence("critical path", f"idle, {_WORDS[detail]}", round(ns / 1e6 / len(waited), 3), "ms a step")
                     for detail, ns in lost.items()
+                    if ns
                 ),
                 *_stalls(busy, len(waited)),
             ],
@@ -86,8 +88,9 @@ def _unexplained(subject: Subject) -> list[Finding]:
             subject.costing(
                 Cost.QUEUED,
                 id="idle-after-launch",
-                title=f"The device is idle for {mean_ns(shares.cost(Cost.QUEUED)) / 1e6:.1f} ms a step although its next "
-                "work had been launched: it waits for an event, another stream or work that this trace does not hold",
+                title=f"The device is idle for {mean_ns(shares.cost(Cost.QUEUED)) / 1e6:.1f} ms {subject.per} although "
+                "its next work had been launched: it waits for an event, another stream or work that is not in this "
+                "trace",
                 action="Record a longer window (several steps between two prof.step() calls) with all streams and "
                 "processes of this device, for example with Nsight Systems or rocprof beside the profiler.",
                 evidence=_stalls(busy, len(shares.numbers)),
@@ -100,7 +103,7 @@ def _unexplained(subject: Subject) -> list[Finding]:
                 Cost.ONCE,
                 id="one-long-stall",
                 title=f"The device is idle for {mean_ns(shares.cost(Cost.ONCE)) / 1e6:.0f} ms in one stall of the host"
-                f"{_while(busy)}; nothing shows whether it happens in every step",
+                f"{_while(busy, sum(shares.cost(Cost.ONCE)))}; nothing shows whether it happens in every step",
                 action="Mark the steps with prof.step() and record several of them after the warm-up "
                 "(schedule(skip_first=10, wait=1, warmup=1, active=3)).",
                 evidence=_stalls(busy, len(shares.numbers)),
@@ -132,8 +135,13 @@ def _busiest(subject: Subject, parts: Iterable[str]) -> list[tuple[str, int]]:
     return sorted(spent.items(), key=lambda item: (-item[1], item[0]))[:_MOST_STALLS]
 
 
-def _while(busy: list[tuple[str, int]]) -> str:
-    return f" while the host runs {busy[0][0]}" if busy else " while the host launches nothing"
+def _while(busy: list[tuple[str, int]], stalled_ns: float) -> str:
+    """What the host did for at least half of the time, if one name says it."""
+    return (
+        f" while the host runs {busy[0][0]}"
+        if busy and busy[0][1] >= stalled_ns / 2
+        else " while the host launches nothing"
+    )
 
 
 def _stalls(busy: list[tuple[str, int]], steps: int) -> list[Evidence]:

@@ -91,7 +91,8 @@ def costs_of(step: StepAccount, on_device: bool) -> dict[Cost, int]:
     costs[Cost.GC] = step.path.total(Kind.IDLE, Detail.GC)
     if on_device:
         costs[Cost.HOST] = step.path.idle(HOST_DETAILS)
-        costs[Cost.QUEUED] = step.path.idle(QUEUED_DETAILS)
+        if all(parts.source == "trace" for parts in step.parts):
+            costs[Cost.QUEUED] = step.path.idle(QUEUED_DETAILS)
         costs[Cost.ONCE] = step.path.total(Kind.IDLE, Detail.ONCE)
     for blame in step.blames:
         if _BLAMED_AS.get(blame.kind) == Cost.STRAGGLER and blame.detail not in _NO_STRAGGLING:

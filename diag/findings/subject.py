@@ -77,6 +77,11 @@ class Subject(Struct, frozen=True):
         for step in self.attribution.usable or self.attribution.steps:
             yield from step.parts
 
+    @property
+    def per(self) -> str:
+        """What a cost is the cost of, in words."""
+        return "in this window" if self.attribution.undivided else "a step"
+
     def host_of(self, rank: int) -> str | None:
         tables = self.tables.ranks.get(rank)
         return tables.host if tables is not None else None

@@ -81,9 +81,9 @@ COMPILING_PATTERN: Final = r" \(dynamo_timed\)$"
 # autotuning (torch/_inductor/runtime/triton_heuristics.py), cpp extensions, and graphs being recorded
 # (torch/cuda/graphs.py, torch/_inductor/cudagraph_trees.py).
 LOADING_PATTERN: Final = (
-    r"(?:^|/)triton/(?:compiler/compiler|runtime/(?:autotuner|build))\.py\(\d+\): (?:compile|run|benchmark|_bench|_build)$"
-    r"|(?:^|/)torch/_inductor/runtime/triton_heuristics\.py\(\d+\): (?:autotune_to_one_config|benchmark_all_configs|"
-    r"coordinate_descent_tuning|precompile)$|(?:^|/)torch/utils/cpp_extension\.py\(\d+\): load"
+    r"(?:^|/)triton/(?:compiler/compiler|runtime/(?:autotuner|build))\.py\(\d+\): "
+    r"(?:compile|run|benchmark|_bench|_build)$|(?:^|/)torch/_inductor/runtime/triton_heuristics\.py\(\d+\): "
+    r"(?:autotune_to_one_config|benchmark_all_configs|coordinate_descent_tuning|precompile)$|(?:^|/)torch/utils/cpp_extension\.py\(\d+\): load"
     r"|(?:^|/)torch/cuda/graphs\.py\(\d+\): (?:capture_begin|capture_end|__enter__|make_graphed_callables)$"
     r"|(?:^|/)torch/_inductor/cudagraph_trees\.py\(\d+\): (?:record|_record)"
 )

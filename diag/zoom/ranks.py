@@ -33,6 +33,7 @@ _WORDS = {
     Detail.AFTER_SYNC: "not launched, after a synchronisation",
     Detail.ONCE: "not launched, once",
     Detail.IN_LAUNCH: "in the launch",
+    Detail.LATENCY: "launch latency",
     Detail.LOADING: "loading or compiling",
     Detail.OUTSIDE: "outside of the work",
     Detail.DEPENDENCY: "launched, not running",
