@@ -123,6 +123,7 @@ class RankStep(Struct, frozen=True):
     comm_known: bool = True  # False: communication ran on a device that nobody recorded, so it hides in compute
     hidden_known: bool = True  # False: of some of it only the end was recorded, so that more is hidden than is told
     stalls: tuple[Stall, ...] = ()  # the longest pieces of idle time of a device
+    pieces: int = 0  # of device work that began in it: kernels, copies, collectives
 
     @property
     def dur_ns(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from diag.confidence import evidence
 from diag.findings import Examination, low_mfu, pipeline_bubble
 from diag.findings.culprits import Series
 from diag.findings.shares import REMOVABLE, Cost, Shares, class_of, costs_of, judged_ns
@@ -30,6 +31,7 @@ TIE = 0.05
 _INTERVAL = 2.5  # per cent on either side: two causes whose order is within it are of equal weight, too
 _NO_COMMUNICATION_DATA = 0.6  # the most that can be said for sure where communication was not recorded
 _NOT_ALIGNED = 0.6  # ... and where waiting could not be told from transfer
+_FEW_RANKS, _WAITS_FOR_NOBODY = 0.5, 0.75  # ... and where few of the ranks were seen
 _UNSEEN = 0.6  # ... and where ranks that nobody saw may be whom the others waited for
 _COARSE = 0.5  # ... and where the stages are all there is, with communication somewhere in them
 _DOUBTED = 0.6  # ... and where two accounts of the run contradict each other
@@ -73,10 +75,9 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
         cause, share, level = slow, slow.share, slow.severity
     confidence = min(
         _margin(drawn, bottleneck),
-        1 - unexplained,
+        evidence(attribution, removable, bottleneck),
         low_mfu.CONFIDENCE if cause is not None and cause.id == low_mfu.ID else 1.0,
-        _enough(len(shares.dur_ns)),
-        _covered(coverage, cause),
+        _covered(coverage, cause, shares),
         _UNSEEN if coverage.ranks_missing and _waits(bottleneck, cause, shares) else 1.0,
         1.0 if attribution.comm_known else _NO_COMMUNICATION_DATA,
         _resting_on(stages) if stages is not None else _alignment(attribution, tables, share, shares),
@@ -182,9 +183,11 @@ def _margin(drawn: Mapping[Bottleneck, Series], bottleneck: Bottleneck) -> float
     return same / rounds
 
 
-def _covered(coverage: Coverage, cause: Finding | None) -> float:
-    """The part of the ranks that were seen, and of the waiting whose reason is known where a late rank is the cause."""
+def _covered(coverage: Coverage, cause: Finding | None, shares: Shares) -> float:
+    """The part of the ranks that were seen, and of the waiting whose reason is known where a late rank is the cause.
+    A rank that hardly communicates in the open waits for nobody: what holds it up is what holds up the job."""
     ranks = len(coverage.ranks_used) / max(1, len(coverage.ranks_used) + len(coverage.ranks_missing))
+    ranks = max(ranks, _FEW_RANKS if shares.share(Cost.COMM) >= WARN else _WAITS_FOR_NOBODY)
     explained = coverage.explained_wait
     if cause is None or not cause.ranks or explained is None or explained >= _EXPLAINED:
         return ranks
@@ -211,11 +214,6 @@ def _alignment(attribution: Attribution, tables: Tables, share: float, shares: S
 
 def _resting_on(stages: Stages) -> float:
     return STAGES_ALONE if stages.frontier.communication_known else _COARSE
-
-
-def _enough(steps: int) -> float:
-    """Few steps prove little, however alike they are: the rule of succession."""
-    return (steps + 1) / (steps + 2)
 
 
 def _low_use(findings: Sequence[Finding]) -> Finding | None:

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from diag.ingest import comm_names
 from diag.ingest import kineto_names as names
@@ -71,7 +72,11 @@ def partition(trace: Trace, windows: Sequence[Window], rank: int) -> list[RankSt
     hidden = iv.intersect(ranges.as_intervals(talking), ranges.as_intervals(work.filter(pl.col("class") == COMPUTE)))
     optimizing = _optimizer_time(work, layers)
     calls = from_kernels(trace, talking, windows)
-    return with_stalls(trace, traced_steps(rank, windows, layers, hidden, optimizing, calls), threads)
+    steps = traced_steps(rank, windows, layers, hidden, optimizing, calls)
+    edges = np.array([(begin, end) for _, begin, end in windows], dtype=np.int64).reshape(-1, 2)
+    pieces = np.diff(np.searchsorted(work["ts_ns"].to_numpy(), edges), axis=1)[:, 0].tolist()
+    counted = [replace(step, pieces=count) for step, count in zip(steps, pieces, strict=True)]
+    return with_stalls(trace, counted, threads)
 
 
 _WORK: WeakKeyDictionary[Trace, pl.DataFrame] = WeakKeyDictionary()

@@ -41,12 +41,14 @@ def gap_layers(
     garbage collection), which splits a gap. ``marked``: whether the trace marks its steps; if it does not, the first
     and the last gap are OUTSIDE. ``divided``: whether iterations were found in it all the same.
 
-    Each gap is cut at the begin and the end of the call that launches the work behind it. Until its begin nothing was
-    launched: ALLOCATOR or SYNC inside such a call of the host, LOADING while it loads or compiles code, AFTER_SYNC from
-    the return of a call that waited for the device, ONCE for a stall that an
-    undivided window shows once, else LAUNCH.
-    During the call: IN_LAUNCH, or LOADING where that takes too long for a launch. From its end on: DEPENDENCY, or within
-    10 us, which the device takes to begin what was launched, LATENCY after a late launch and NONE after another. OTHER where the trace lacks the launch.
+    Each gap is cut at the begin and the end of the call that launches the work after it.
+    - Until the call begins, nothing was launched: ALLOCATOR or SYNC inside such a call of the host, LOADING while it
+      loads or compiles code, AFTER_SYNC from the return of a call that waited for the device, ONCE for a stall that an
+      undivided window shows once, else LAUNCH.
+    - During the call: IN_LAUNCH, or LOADING where that takes too long for a launch.
+    - From its end on: DEPENDENCY; or within the 10 us that the device takes to begin what was launched, LATENCY after a
+      late launch and NONE after another.
+    - OTHER where the trace lacks the launch.
 
     A dependency is not charged to the awaited stream's work: while that works, there is no gap. What is waited for in
     a gap is a callback or a device that the trace does not show, and cudaStreamWaitEvent names no stream in it. Nor

@@ -143,7 +143,7 @@ def _period(trace: Trace, rows: pl.DataFrame, exchanges: Times) -> Iterations | 
 
 
 def _has_work(trace: Trace, edges: Sequence[int]) -> bool:
-    """Whether most work of the device, if there is one, lies between the first edge and one iteration after the last."""
+    """Whether most of the device's work lies between the first edge and one iteration after the last."""
     work = trace.unsorted(*names.DEVICE_CATEGORIES, columns=("ts_ns", "dur_ns"))
     if work.is_empty():
         return True

@@ -33,6 +33,7 @@ class _Kept(msgspec.Struct, array_like=True):
     optimizer_ns: int
     collectives: list[CollectiveCall]
     stalls: list[Stall]
+    pieces: int
 
 
 def windows_of(trace: Trace) -> list[Window]:
@@ -73,7 +74,8 @@ def _kept(step: RankStep) -> _Kept:
     cut = step.segments
     return _Kept(
         step.step, step.begin_ns, step.end_ns, np.append(cut.start_ns, cut.end_ns[-1:]).tobytes(), cut.kind.tobytes(),
-        cut.detail.tobytes(), step.overlapped_comm_ns, step.optimizer_ns, list(step.collectives), list(step.stalls),
+        cut.detail.tobytes(), step.overlapped_comm_ns, step.optimizer_ns, list(step.collectives),
+        list(step.stalls), step.pieces,
     )  # fmt: skip
 
 
@@ -85,7 +87,7 @@ def _step(rank: int, kept: _Kept) -> RankStep:
     return RankStep(
         rank, kept.step, kept.begin_ns, kept.end_ns, "trace", Segments(edges[:-1], edges[1:], kind, detail),
         kept.overlapped_comm_ns, kept.optimizer_ns, tuple(kept.collectives),
-        stalls=tuple(kept.stalls),
+        stalls=tuple(kept.stalls), pieces=kept.pieces,
     )  # fmt: skip
 
 

@@ -77,15 +77,22 @@ FSDP2_BACKWARD_BEGIN: Final = r"^FSDP::pre_backward"
 
 # torch/_dynamo/utils.py, dynamo_timed: only while something compiles or is tuned, never when compiled code runs.
 COMPILING_PATTERN: Final = r" \(dynamo_timed\)$"
-# What compiles or tunes elsewhere: Triton's JIT (triton/compiler/compiler.py, runtime/autotuner.py), Inductor's own
-# autotuning (torch/_inductor/runtime/triton_heuristics.py), cpp extensions, and graphs being recorded
-# (torch/cuda/graphs.py, torch/_inductor/cudagraph_trees.py).
+# Functions of Python that compile, tune or record a graph, once: Triton's JIT, Inductor's autotuning, C++ extensions,
+# graphs. Not Triton's ``run``, which launches as well.
 LOADING_PATTERN: Final = (
-    r"(?:^|/)triton/(?:compiler/compiler|runtime/(?:autotuner|build))\.py\(\d+\): "
-    r"(?:compile|run|benchmark|_bench|_build)$|(?:^|/)torch/_inductor/runtime/triton_heuristics\.py\(\d+\): "
-    r"(?:autotune_to_one_config|benchmark_all_configs|coordinate_descent_tuning|precompile)$|(?:^|/)torch/utils/cpp_extension\.py\(\d+\): load"
-    r"|(?:^|/)torch/cuda/graphs\.py\(\d+\): (?:capture_begin|capture_end|__enter__|make_graphed_callables)$"
-    r"|(?:^|/)torch/_inductor/cudagraph_trees\.py\(\d+\): (?:record|_record)"
+    r"(?:^|/)(?:"
+    + "|".join(
+        (
+            r"triton/compiler/compiler\.py\(\d+\): compile$",
+            r"triton/runtime/autotuner\.py\(\d+\): (?:benchmark|_bench)$",
+            r"triton/runtime/build\.py\(\d+\): _build$",
+            r"torch/_inductor/runtime/triton_heuristics\.py\(\d+\): (?:autotune_to_one|benchmark_all)_configs?$",
+            r"torch/utils/cpp_extension\.py\(\d+\): load",
+            r"torch/cuda/graphs\.py\(\d+\): (?:capture_begin|capture_end|__enter__|make_graphed_callables)$",
+            r"torch/_inductor/cudagraph_trees\.py\(\d+\): _?record",
+        )
+    )
+    + ")"
 )
 
 # torch/_inductor/output_code.py: the compiled code runs. Its own C++ kernels leave no event of their own.
