@@ -17,6 +17,8 @@ class Part(StrEnum):
     COPY = "copy to the device"
     DATA = "data wait"
     CHECKPOINT = "checkpoint"
+    HOST = "idle: waiting for the host"  # nothing launched, or inside a launch or another call of the host
+    QUEUED = "idle: launched, not running"
     IDLE = "idle"
 
 
@@ -34,6 +36,8 @@ PART_OF = {
 def split(parts: Parts) -> dict[Part, int]:
     """Nanoseconds by part; every part is there, and they add up to ``parts.dur_ns``."""
     known = parts.exposed_wait_ns is not None and parts.exposed_transfer_ns is not None
+    idle = parts.idle_parts
+    host = idle.not_launched_ns + idle.in_launch_ns + idle.host_call_ns
     return {
         Part.COMPUTE: parts.compute_ns,
         Part.TRANSFER: (parts.exposed_transfer_ns or 0) if known else 0,
@@ -42,5 +46,7 @@ def split(parts: Parts) -> dict[Part, int]:
         Part.COPY: parts.exposed_copy_ns,
         Part.DATA: parts.data_wait_ns,
         Part.CHECKPOINT: parts.checkpoint_ns,
-        Part.IDLE: parts.idle_ns,
+        Part.HOST: host,
+        Part.QUEUED: idle.queued_ns,
+        Part.IDLE: parts.idle_ns - host - idle.queued_ns,
     }

@@ -45,6 +45,7 @@ def _bottlenecks(part: Mapping[Part, str], mixed: str) -> dict[Bottleneck, str]:
         Bottleneck.COMPUTE: part[Part.COMPUTE],
         Bottleneck.COMMUNICATION: part[Part.TRANSFER],
         Bottleneck.DATA: part[Part.DATA],
+        Bottleneck.HOST: part[Part.HOST],
         Bottleneck.MIXED: mixed,
         Bottleneck.UNDETERMINED: part[Part.IDLE],
     }
@@ -58,6 +59,8 @@ _LIGHT_PARTS = {
     Part.COPY: "#cc79a7",
     Part.DATA: "#00a878",
     Part.CHECKPOINT: "#7cc8f2",
+    Part.HOST: "#7a5c8e",
+    Part.QUEUED: "#b3a5c4",
     Part.IDLE: "#c9ced6",
 }
 _DARK_PARTS = {
@@ -68,6 +71,8 @@ _DARK_PARTS = {
     Part.COPY: "#d98cb8",
     Part.DATA: "#12b886",
     Part.CHECKPOINT: "#a5dcfa",
+    Part.HOST: "#a685bd",
+    Part.QUEUED: "#756a85",
     Part.IDLE: "#5c6470",
 }
 

@@ -8,13 +8,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
 
-from diag.attribution.attribute import attribute
+from diag.attribution.attribute import attribute, with_comparable_steps
 from diag.collectors.layout import RunLayout
 from diag.findings import Examination, examine
-from diag.findings.shares import CLASS_OF
 from diag.ingest.reading import Reading as Reading
 from diag.ingest.run import Tables, open_paths, rank_ranges
-from diag.model import Advice, Attribution, Bottleneck, Coverage, Finding, Recommendation, StepAccount, Verdict
+from diag.model import (
+    Advice,
+    Attribution,
+    Bottleneck,
+    Coverage,
+    Division,
+    Finding,
+    Recommendation,
+    StepAccount,
+    Verdict,
+)
 from diag.runs import RunState as RunState
 from diag.runs import State as State
 from diag.runs import newest_change as newest_change
@@ -59,8 +68,7 @@ class Result(Struct, frozen=True, dict=True):
 
     def share_of(self, bottleneck: Bottleneck) -> float:
         """Part of the critical path that a change in this class could remove, 0 to 1: what the verdict compares."""
-        shares = faults_first(self.examination.shares)
-        return sum(shares.share(cost) for cost, of in CLASS_OF.items() if of == bottleneck)
+        return faults_first(self.examination.shares).of_class(bottleneck)
 
     @cached_property
     def mfu(self) -> Measure:
@@ -202,6 +210,7 @@ def open_run(*paths: Path | str, reading: Reading | None = None) -> Result:
 
 def analyze(tables: Tables) -> Result:
     """The analysis of tables that are already read. Pure."""
+    tables = with_comparable_steps(tables)
     attribution = attribute(tables)
     examination = examine(attribution, tables)
     coverage = Coverage(
@@ -212,7 +221,11 @@ def analyze(tables: Tables) -> Result:
         clock_drift_ppm=attribution.clock_drift * 1e6,
         not_looked=(*examination.not_looked, *_left_out(attribution)),
         explained_wait=attribution.explained_wait,
-        notes=(*(f"two accounts of the run disagree: {doubt}" for doubt in examination.doubts), *_named(tables)),
+        notes=(
+            *_notes_on_steps(attribution),
+            *(f"two accounts of the run disagree: {d}" for d in examination.doubts),
+            *_named(tables),
+        ),
     )
     verdict = judge(attribution, examination, coverage, tables)
     return Result(tables, attribution, examination, coverage, verdict)
@@ -247,6 +260,8 @@ def describe_run(result: Result) -> dict[str, Any]:
         "trainer": {k: v for k, v in manifest.trainer.items() if k != "inject"} if manifest is not None else {},
         "versions": manifest.versions if manifest is not None else {},
         "steps": len(result.attribution.steps),
+        "steps_from": result.attribution.division,
+        "step_marker": result.attribution.step_marker or None,
         "exit_code": manifest.exit_code if manifest is not None else None,
     }
 
@@ -257,6 +272,14 @@ def _named(tables: Tables) -> list[str]:
     return [
         f"kernels that match {rule.pattern} count as {rule.op}, as --comm-kernels or diag.toml says" for rule in rules
     ]
+
+
+def _notes_on_steps(attribution: Attribution) -> list[str]:
+    if attribution.undivided:
+        return ["nothing marks the steps and nothing repeats: the whole window counts as one step"]
+    if attribution.division == Division.INFERRED:
+        return [f"nothing marks the steps: they were inferred from what repeats ({attribution.step_marker})"]
+    return []
 
 
 def _left_out(attribution: Attribution) -> list[str]:

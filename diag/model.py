@@ -5,6 +5,7 @@ Run ──ingest──▶ Tables ──attribution──▶ Attribution ──fi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum, StrEnum
 
 import msgspec
@@ -33,14 +34,28 @@ class Detail(IntEnum):
     BACKWARD = 2
     OPTIMIZER = 3
     GC = 4  # Python's garbage collector
-    SYNC = 5  # the host waited for the device, then the device waited for the host
-    ALLOCATOR = 6
-    LAUNCH = 7  # the host issues kernels more slowly than the device runs them
-    DEPENDENCY = 8  # waiting for another stream
+    SYNC = 5  # the host is inside a synchronising call while the device has nothing to do
+    ALLOCATOR = 6  # the host is inside cudaMalloc, cudaFree or the like
+    LAUNCH = 7  # not launched: the host had not asked for the next work yet
+    DEPENDENCY = 8  # launched and not running: waits for an event, another stream, or what the trace does not hold
     P2P = 9  # pipeline bubble
     OTHER = 10
     UNKNOWN = 11  # of blame only: a rank was late, and nothing that it recorded says why
     OFFLOAD = 12  # parameters, gradients or optimizer states that are kept on the host: copying them, or waiting for it
+    IN_LAUNCH = 13  # the host is inside the call that launches the next work
+    AFTER_SYNC = 14  # not launched: the host has just returned from waiting for the device
+    LOADING = 15  # the host loads code, creates a context, compiles, autotunes or captures a graph
+    ONCE = 16  # not launched: one long stall in a window without step marks, which may never come again
+    LATENCY = 18  # the few microseconds from a late launch to its work, which a launch in time would have hidden
+    OUTSIDE = 17  # before the first or after the last device work of a window without step marks
+
+
+# Idle time of a device that its host could remove: it had not launched anything, or was busy launching.
+HOST_DETAILS = (Detail.LAUNCH, Detail.AFTER_SYNC, Detail.SYNC, Detail.ALLOCATOR, Detail.IN_LAUNCH, Detail.LATENCY)
+# Idle time of a device whose cause the trace does not hold: launched and not running, or a launch that is not there.
+QUEUED_DETAILS = (Detail.DEPENDENCY, Detail.OTHER)
+# What happens once in a process, and is no part of a step.
+STARTUP_DETAILS = (Detail.LOADING, Detail.OUTSIDE)
 
 
 class Segments(Struct, frozen=True):
@@ -81,6 +96,18 @@ class CollectiveCall(msgspec.Struct, frozen=True):
     waited_ns: tuple[int, int] | None = None  # when a thread of the training stood still for it; None: not recorded
 
 
+class Stall(Struct, frozen=True):
+    """A long piece of a device's idle time. ``at_ns``: when it began, from the step's begin; ``part``: which of
+    ``IdleParts`` it belongs to, without "_ns"; ``host``: the innermost range, module, operator or call of the host that
+    covers ``host_share`` of it, "" where the trace has none."""
+
+    at_ns: int
+    dur_ns: int
+    part: str
+    host: str
+    host_share: float
+
+
 class RankStep(Struct, frozen=True):
     """One step of one rank, partitioned."""
 
@@ -95,6 +122,8 @@ class RankStep(Struct, frozen=True):
     collectives: tuple[CollectiveCall, ...] = field(default=())
     comm_known: bool = True  # False: communication ran on a device that nobody recorded, so it hides in compute
     hidden_known: bool = True  # False: of some of it only the end was recorded, so that more is hidden than is told
+    stalls: tuple[Stall, ...] = ()  # the longest pieces of idle time of a device
+    pieces: int = 0  # of device work that began in it: kernels, copies, collectives
     fused_ns: int = 0  # part of compute: kernels that compute and communicate at once
 
     @property
@@ -133,6 +162,7 @@ class Bottleneck(StrEnum):
     COMPUTE = "compute"
     COMMUNICATION = "communication"
     DATA = "data"
+    HOST = "host"  # the device waits because its host launched nothing
     MIXED = "mixed"
     UNDETERMINED = "undetermined"
 
@@ -141,6 +171,24 @@ class Severity(StrEnum):
     HEALTHY = "healthy"
     WARN = "warn"
     CRITICAL = "critical"
+
+
+class IdleParts(Struct, frozen=True):
+    """Why a device was idle, in nanoseconds; the fields add up to ``idle_ns`` exactly (science.md 6.1).
+
+    For each gap between two pieces of device work: until the host began to launch the second one (``not_launched_ns``,
+    or ``host_call_ns`` while the host was inside a synchronising or allocating call), during that launch or while the
+    host loaded or compiled code (``in_launch_ns``), and from the launch's end on (``queued_ns``). ``outside_ns``:
+    before the first and after the last work of a window without step marks. ``unknown_ns``: the trace does not hold the
+    launch, or nothing of a device was traced.
+    """
+
+    not_launched_ns: int = 0
+    in_launch_ns: int = 0
+    queued_ns: int = 0
+    host_call_ns: int = 0
+    outside_ns: int = 0
+    unknown_ns: int = 0
 
 
 class Parts(Struct, frozen=True):
@@ -164,6 +212,8 @@ class Parts(Struct, frozen=True):
     exposed_wait_ns: int | None
     exposed_transfer_ns: int | None
     hidden_known: bool = True  # False: ``overlapped_comm_ns`` lacks what was recorded from its end only
+    idle_parts: IdleParts = IdleParts()
+    stalls: tuple[Stall, ...] = ()  # the longest pieces of the idle time, the longest first
     fused_ns: int = 0  # part of compute: kernels that compute and communicate at once, which a trace cannot tell apart
 
 
@@ -206,6 +256,10 @@ class CriticalPath(Struct, frozen=True, eq=False):
         if detail is not None:
             chosen &= self.detail == detail
         return int((self.end_ns - self.start_ns)[chosen].sum())
+
+    def idle(self, details: Iterable[Detail]) -> int:
+        """Nanoseconds of idle time of these causes."""
+        return sum(self.total(Kind.IDLE, detail) for detail in details)
 
     def pieces(self) -> list[PathPiece]:
         """The same as objects: for a short path."""
@@ -256,6 +310,15 @@ class StepAccount(Struct, frozen=True):
         return sum(self.path.total(kind) for kind in kinds)
 
 
+class Division(StrEnum):
+    """What divides a run into steps."""
+
+    RECORDED = "recorded"  # the collectors' own records
+    MARKED = "marked"  # step ranges in the trace
+    INFERRED = "inferred"  # what repeats once in each iteration
+    UNDIVIDED = "undivided"  # nothing: the whole window is one step
+
+
 class Attribution(Struct, frozen=True):
     """Every step of the run accounted for, and what the account rests on."""
 
@@ -269,6 +332,12 @@ class Attribution(Struct, frozen=True):
     rank_steps: tuple[RankStep, ...] = ()  # what the accounts rest on, on the common clock where there is one
     clock_drift: float = 0.0  # the largest difference between the rates of two clocks that was taken out; 1e-6 is 1 ppm
     axes: Axes = field(default_factory=Axes)  # of the device mesh
+    division: Division = Division.RECORDED
+    step_marker: str = ""  # what repeats, where the steps are inferred
+
+    @property
+    def undivided(self) -> bool:
+        return self.division == Division.UNDIVIDED
 
     @property
     def usable(self) -> tuple[StepAccount, ...]:

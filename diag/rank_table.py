@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import numpy as np
 from msgspec import Struct
 
 from diag.model import Attribution, Parts
 
 MOST_RANKS = 16
+# Why a device was idle, in the words of every front end.
+IDLE_PARTS = (
+    ("not launched", "not_launched_ns"),
+    ("in launch", "in_launch_ns"),
+    ("queued", "queued_ns"),
+    ("host call", "host_call_ns"),
+    ("outside", "outside_ns"),
+    ("unknown", "unknown_ns"),
+)
 _PARTS = (
     ("step", "dur_ns"),
     ("compute", "compute_ns"),
@@ -17,6 +28,7 @@ _PARTS = (
     ("data wait", "data_wait_ns"),
     ("checkpoint", "checkpoint_ns"),
     ("idle", "idle_ns"),
+    *((name, f"idle_parts.{field}") for name, field in IDLE_PARTS),
     ("hidden comm.", "overlapped_comm_ns"),
 )
 
@@ -45,7 +57,14 @@ def rank_table(attribution: Attribution) -> RankTable:
 
 
 def _matters(by_rank: dict[int, list[Parts]], field: str) -> bool:
+    if field.startswith("idle_parts.") and not _of_a_device(by_rank):
+        return False  # idle time of a CPU is not divided
     return field == "dur_ns" or any(_value(parts, field) for rows in by_rank.values() for parts in rows)
+
+
+def _of_a_device(by_rank: dict[int, list[Parts]]) -> bool:
+    every = [parts for rows in by_rank.values() for parts in rows]
+    return any(parts.idle_parts.unknown_ns < parts.idle_ns for parts in every)
 
 
 def _mean(rows: list[Parts], field: str) -> str:
@@ -55,5 +74,5 @@ def _mean(rows: list[Parts], field: str) -> str:
 
 
 def _value(parts: Parts, field: str) -> int | None:
-    value: int | None = getattr(parts, field)
+    value: int | None = attrgetter(field)(parts)
     return None if field == "overlapped_comm_ns" and not parts.hidden_known else value

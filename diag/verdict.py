@@ -7,24 +7,40 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from diag.confidence import evidence
 from diag.findings import Examination, low_mfu, pipeline_bubble
 from diag.findings.culprits import Series
-from diag.findings.shares import CLASS_OF, Cost, Shares, costs_of
+from diag.findings.shares import REMOVABLE, Cost, Shares, class_of, costs_of, judged_ns
 from diag.findings.stages import Stages
 from diag.findings.subject import LEAST_FOR_BLOCKS, STAGES_ALONE, WARN, resampled, severity
 from diag.ingest.run import Tables
-from diag.model import Attribution, Bottleneck, Coverage, Finding, Severity, StepAccount, Verdict
+from diag.model import (
+    STARTUP_DETAILS,
+    Attribution,
+    Bottleneck,
+    Coverage,
+    Finding,
+    Kind,
+    Severity,
+    StepAccount,
+    Verdict,
+)
 
 # Two causes whose shares differ by less than this are one "mixed" answer.
 TIE = 0.05
 _INTERVAL = 2.5  # per cent on either side: two causes whose order is within it are of equal weight, too
 _NO_COMMUNICATION_DATA = 0.6  # the most that can be said for sure where communication was not recorded
 _NOT_ALIGNED = 0.6  # ... and where waiting could not be told from transfer
+_FEW_RANKS, _WAITS_FOR_NOBODY = 0.5, 0.75  # ... and where few of the ranks were seen
 _UNSEEN = 0.6  # ... and where ranks that nobody saw may be whom the others waited for
 _COARSE = 0.5  # ... and where the stages are all there is, with communication somewhere in them
 _DOUBTED = 0.6  # ... and where two accounts of the run contradict each other
 _LATE_AT_LEAST = 0.5  # who was late is known, whatever the reason
 _BASIS = " This rests on the durations of the stages alone: no collectives tie the ranks' timelines together."
+_NOT_HEALTHY = 0.3  # idle time of a device, whatever its cause: more is not compute-bound
+_STARTUP = 0.8  # of a window: the rest says nothing about a step
+_LEAST_WORK_NS = 20_000  # a handful of kernels
+_COMPETING = (*REMOVABLE, Bottleneck.UNDETERMINED)
 _EXPLAINED = 0.8  # of the waiting for late ranks (science.md 2.6); below it the confidence is no more than the part
 
 
@@ -33,14 +49,17 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
     shares = examination.shares
     if not len(shares.dur_ns) or shares.dur_ns.sum() <= 0:
         return _undetermined("no complete step was recorded", "let the training run for some steps more")
+    if (nothing := _nothing_to_judge(attribution, shares)) is not None:
+        return nothing
     shares, findings = faults_first(shares), examination.findings
     if Cost.BUBBLE not in shares.cost_ns:
         findings = tuple(finding for finding in findings if finding.id != pipeline_bubble.ID)
     by_class = _by_class(shares)
     removable = {name: float(series.sum() / shares.dur_ns.sum()) for name, series in by_class.items()}
     drawn = {name: resampled(series, shares.dur_ns) for name, series in by_class.items()}
+    unexplained = removable[Bottleneck.UNDETERMINED]
     bottleneck, share = classify(removable)
-    if bottleneck != Bottleneck.COMPUTE or share >= WARN:
+    if bottleneck not in (Bottleneck.COMPUTE, Bottleneck.UNDETERMINED) or share >= WARN:
         bottleneck = _unless_by_chance(bottleneck, removable, drawn, len(shares.dur_ns))
     stages = examination.stages if examination.stages is not None and examination.stages.alone else None
     most = max(removable.values()) if stages is not None else removable[Bottleneck.DATA]
@@ -56,16 +75,25 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
         cause, share, level = slow, slow.share, slow.severity
     confidence = min(
         _margin(drawn, bottleneck),
+        evidence(attribution, removable, bottleneck),
         low_mfu.CONFIDENCE if cause is not None and cause.id == low_mfu.ID else 1.0,
-        _enough(len(shares.dur_ns)),
-        _covered(coverage, cause),
+        _covered(coverage, cause, shares),
         _UNSEEN if coverage.ranks_missing and _waits(bottleneck, cause, shares) else 1.0,
         1.0 if attribution.comm_known else _NO_COMMUNICATION_DATA,
         _resting_on(stages) if stages is not None else _alignment(attribution, tables, share, shares),
         _DOUBTED if examination.doubts else 1.0,
     )
+    if bottleneck == Bottleneck.UNDETERMINED:
+        return _unexplained(cause, unexplained)
+    if level == Severity.HEALTHY and (idle := _idle(attribution, shares)) >= _NOT_HEALTHY:
+        return _undetermined(
+            f"the device is idle for {idle:.0%} of the time, and no single cause takes a tenth of it",
+            "record several marked steps (prof.step()) after the warm-up, with Python stacks (with_stack=True)",
+            idle,
+        )
     culprits = cause.ranks if cause is not None and level != Severity.HEALTHY else ()
-    headline = _headline(bottleneck, level, share, cause, findings, shares, stages)
+    per = " in this window" if attribution.undivided else " a step"
+    headline = _headline(bottleneck, level, share, cause, findings, shares, stages, per)
     if stages is not None:
         headline += _BASIS
     return Verdict(
@@ -86,14 +114,18 @@ def faults_first(shares: Shares) -> Shares:
     if Cost.BUBBLE not in shares.cost_ns:
         return shares
     rest = replace(shares, cost_ns={cost: ns for cost, ns in shares.cost_ns.items() if cost != Cost.BUBBLE})
-    worst = max(float(series.sum()) for series in _by_class(rest).values())
+    worst = max(rest.of_class(name) for name in REMOVABLE) * float(shares.dur_ns.sum())
     return rest if worst >= WARN * float(shares.dur_ns.sum()) else shares
 
 
-def classify(removable: Mapping[Bottleneck, float]) -> tuple[Bottleneck, float]:
-    """The class of a step or a run, and the share that decided it, from the removable share of each class."""
-    ordered = sorted(removable.items(), key=lambda item: -item[1])
+def classify(shares: Mapping[Bottleneck, float]) -> tuple[Bottleneck, float]:
+    """The class of a step or a run, and the share that decided it, from the share of each class. What nobody can
+    explain decides where it is more than any class, and where it is too much to call the rest healthy."""
+    unexplained = shares.get(Bottleneck.UNDETERMINED, 0.0)
+    ordered = sorted(((name, of) for name, of in shares.items() if name in REMOVABLE), key=lambda item: -item[1])
     top, share = ordered[0]
+    if unexplained >= (share if share >= WARN else _NOT_HEALTHY):
+        return Bottleneck.UNDETERMINED, unexplained
     if share < WARN:
         return Bottleneck.COMPUTE, share
     if len(ordered) > 1 and ordered[1][1] >= WARN and share - ordered[1][1] < TIE:
@@ -103,12 +135,13 @@ def classify(removable: Mapping[Bottleneck, float]) -> tuple[Bottleneck, float]:
 
 def step_bottleneck(step: StepAccount, on_device: bool) -> Bottleneck:
     """The class of one step, by the rule of the run."""
-    if step.dur_ns <= 0:
+    judged = judged_ns(step)
+    if judged <= 0:
         return Bottleneck.UNDETERMINED
-    removable = dict.fromkeys((Bottleneck.DATA, Bottleneck.COMMUNICATION, Bottleneck.COMPUTE), 0.0)
+    shares = dict.fromkeys(_COMPETING, 0.0)
     for cost, ns in costs_of(step, on_device).items():
-        removable[CLASS_OF[cost]] += ns / (step.dur_ns + step.unexplained_ns)
-    return classify(removable)[0]
+        shares[class_of(cost, on_device)] += ns / judged
+    return classify(shares)[0]
 
 
 def classes_of(shares: Shares) -> dict[int, Bottleneck]:
@@ -122,11 +155,10 @@ def classes_of(shares: Shares) -> dict[int, Bottleneck]:
 
 
 def _by_class(shares: Shares) -> dict[Bottleneck, Series]:
-    found: dict[Bottleneck, Series] = {
-        name: np.zeros_like(shares.dur_ns) for name in (Bottleneck.DATA, Bottleneck.COMMUNICATION, Bottleneck.COMPUTE)
-    }
+    found: dict[Bottleneck, Series] = {name: np.zeros_like(shares.dur_ns) for name in _COMPETING}
     for cost in Cost:
-        found[CLASS_OF[cost]] = found[CLASS_OF[cost]] + shares.cost(cost)
+        name = class_of(cost, shares.on_device)
+        found[name] = found[name] + shares.cost(cost)
     return found
 
 
@@ -135,7 +167,7 @@ def _unless_by_chance(
 ) -> Bottleneck:
     """ "Mixed" where both of the top two classes are worth a warning and other steps might have them the other way
     round."""
-    first, second, *_ = sorted(removable, key=lambda name: -removable[name])
+    first, second, *_ = sorted(REMOVABLE, key=lambda name: -removable[name])
     if steps < LEAST_FOR_BLOCKS or removable[second] < WARN:
         return bottleneck
     return Bottleneck.MIXED if np.percentile(drawn[first] - drawn[second], _INTERVAL) <= 0 else bottleneck
@@ -145,15 +177,17 @@ def _margin(drawn: Mapping[Bottleneck, Series], bottleneck: Bottleneck) -> float
     """How often the same class comes out over resampled steps; of a mixed run, how often both classes are worth a
     warning."""
     if bottleneck == Bottleneck.MIXED:
-        return float((np.sort(np.stack(list(drawn.values())), axis=0)[-2] >= WARN).mean())
+        return float((np.sort(np.stack([drawn[name] for name in REMOVABLE]), axis=0)[-2] >= WARN).mean())
     rounds = len(next(iter(drawn.values())))
     same = sum(classify({name: float(drawn[name][i]) for name in drawn})[0] == bottleneck for i in range(rounds))
     return same / rounds
 
 
-def _covered(coverage: Coverage, cause: Finding | None) -> float:
-    """The part of the ranks that were seen, and of the waiting whose reason is known where a late rank is the cause."""
+def _covered(coverage: Coverage, cause: Finding | None, shares: Shares) -> float:
+    """The part of the ranks that were seen, and of the waiting whose reason is known where a late rank is the cause.
+    A rank that hardly communicates in the open waits for nobody: what holds it up is what holds up the job."""
     ranks = len(coverage.ranks_used) / max(1, len(coverage.ranks_used) + len(coverage.ranks_missing))
+    ranks = max(ranks, _FEW_RANKS if shares.share(Cost.COMM) >= WARN else _WAITS_FOR_NOBODY)
     explained = coverage.explained_wait
     if cause is None or not cause.ranks or explained is None or explained >= _EXPLAINED:
         return ranks
@@ -182,11 +216,6 @@ def _resting_on(stages: Stages) -> float:
     return STAGES_ALONE if stages.frontier.communication_known else _COARSE
 
 
-def _enough(steps: int) -> float:
-    """Few steps prove little, however alike they are: the rule of succession."""
-    return (steps + 1) / (steps + 2)
-
-
 def _low_use(findings: Sequence[Finding]) -> Finding | None:
     """Computation that is slow by itself: what a run is bound by where nothing else costs time (science.md 2.7)."""
     return next((finding for finding in findings if finding.id == low_mfu.ID), None)
@@ -207,9 +236,10 @@ def _headline(
     findings: Sequence[Finding],
     shares: Shares,
     stages: Stages | None,
+    per: str,
 ) -> str:
     # The mean: the share is of it, and so are the milliseconds of a finding.
-    step = f"{float(shares.dur_ns.mean()) / 1e6:.0f} ms a step"
+    step = f"{float(shares.dur_ns.mean()) / 1e6:.0f} ms{per}"
     if stages is not None and (level == Severity.HEALTHY or cause is None):
         unseen = "" if stages.frontier.communication_known else "; communication is not told from computation"
         return f"No stage and no rank stands out, {step}{unseen}."
@@ -218,17 +248,51 @@ def _headline(
     if bottleneck == Bottleneck.MIXED:
         first, second = [f for f in findings if f.bottleneck is not None][:2]
         return f"Mixed: {_lower(first.title)}; and {_lower(second.title)}."
-    name = {Bottleneck.COMPUTE: "Compute", Bottleneck.COMMUNICATION: "Communication", Bottleneck.DATA: "Data"}
-    return f"{name[bottleneck]}-bound ({share:.0%} of {step}): {_lower(cause.title)}."
+    return f"{bottleneck.value.capitalize()}-bound ({share:.0%} of {step}): {_lower(cause.title)}."
 
 
 def _lower(text: str) -> str:
     return text if text[1:2].isupper() else text[:1].lower() + text[1:]  # "DDP reduces ..." stays
 
 
-def _undetermined(why: str, next_step: str) -> Verdict:
+def _undetermined(why: str, next_step: str, share: float = 0.0, cause: str = "") -> Verdict:
     headline = f"Undetermined: {why}. Next: {next_step}."
-    return Verdict(Bottleneck.UNDETERMINED, Severity.WARN, "", 0.0, 0.0, (), (), headline)
+    return Verdict(Bottleneck.UNDETERMINED, Severity.WARN, cause, round(share, 4), 0.0, (), (), headline)
+
+
+def _unexplained(cause: Finding | None, share: float) -> Verdict:
+    if cause is None:
+        return _undetermined("idle time of the device has no known cause", "record several steps (prof.step())", share)
+    return _undetermined(_lower(cause.title), _lower(cause.action).rstrip("."), share, cause.id)
+
+
+def _nothing_to_judge(attribution: Attribution, shares: Shares) -> Verdict | None:
+    """A recording that holds hardly more than start-up, or hardly any work."""
+    steps = attribution.usable or attribution.steps
+    if not shares.on_device or not any(parts.source == "trace" for step in steps for parts in step.parts):
+        return None
+    whole, startup = (sum(ns) for ns in zip(*((s.dur_ns, s.path.idle(STARTUP_DETAILS)) for s in steps), strict=True))
+    again = "record several steps after the warm-up (schedule(skip_first=10, wait=1, warmup=1, active=3), prof.step())"
+    busy = sum(parts.dur_ns - parts.idle_ns for step in steps for parts in step.parts)
+    if busy < _LEAST_WORK_NS:
+        return _undetermined(f"the window holds only {busy / 1e3:.1f} us of device work", again)
+    if startup > _STARTUP * whole:
+        return _undetermined(
+            f"{startup / 1e6:,.0f} of {whole / 1e6:,.0f} ms are start-up: creating contexts, loading code, compiling, "
+            "and what lies before the first and after the last work of the device",
+            again,
+            startup / whole,
+        )
+    return None
+
+
+def _idle(attribution: Attribution, shares: Shares) -> float:
+    """The part of the judged time in which a device was idle for whatever reason."""
+    if not shares.on_device:
+        return 0.0
+    steps = attribution.usable or attribution.steps
+    idle = sum(step.path.total(Kind.IDLE) - step.path.idle(STARTUP_DETAILS) for step in steps)
+    return idle / float(shares.dur_ns.sum())
 
 
 def _hosts(tables: Tables, ranks: Sequence[int]) -> tuple[str, ...]:

@@ -122,6 +122,7 @@ def _verdicts(against: RunView, view: RunView, before: str, after: str) -> None:
                 "Verdict": plain(one.result.verdict.headline),
                 "Communication": share(one.result.share_of(Bottleneck.COMMUNICATION)),
                 "Data": share(one.result.share_of(Bottleneck.DATA)),
+                "Host": share(one.result.share_of(Bottleneck.HOST)),
             }
         )
     st.table(rows, border="horizontal", hide_index=True)

@@ -6,12 +6,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from diag.attribution import cpu, gpu, records
 from diag.attribution import intervals as iv
 from diag.attribution.blame import Meetings
 from diag.attribution.clock import Alignment, align
 from diag.attribution.critical_path import held_up_at, nearly_last, readiness, walk
+from diag.attribution.gpu_idle import idle_parts
+from diag.attribution.iterations import iterations_of
 from diag.attribution.kept_steps import steps_of, windows_of
 from diag.attribution.layers import within
 from diag.attribution.loader_settings import loader_settings
@@ -20,7 +23,7 @@ from diag.attribution.peers import StagePeers
 from diag.attribution.segments import intervals_of, on_clock, shift, shift_call
 from diag.attribution.timeline import Timeline
 from diag.attribution.trace_ranges import compiling
-from diag.attribution.trace_steps import host_windows
+from diag.attribution.trace_steps import agreed, host_windows, marks_steps, outside_of_iterations
 from diag.collectors.records import EVALUATION, WINDOW_AFTER, WINDOW_WARMUP, Manifest
 from diag.ingest.axes import axes_of
 from diag.ingest.run import RankTables, Tables, rank_ranges
@@ -28,6 +31,7 @@ from diag.ingest.trace import Trace
 from diag.model import (
     Attribution,
     CollectiveCall,
+    Division,
     Kind,
     MatchedCollective,
     Parts,
@@ -70,6 +74,7 @@ def attribute(tables: Tables) -> Attribution:
         for rank, time in nearly_last(ready[met.key]):
             arrivals[met.step].append((met.key, rank, time))
     left_out = steps_left_out(tables, sorted(by_step))
+    division, marker = _division(ranks)
     accounts = []
     for number, members in sorted(by_step.items()):
         path = walk(_comparable(members, tied), timelines, ready)
@@ -104,7 +109,30 @@ def attribute(tables: Tables) -> Attribution:
         collectives=collectives,
         rank_steps=tuple(step for _, own in sorted(placed.items()) for step in own),
         axes=axes,
+        division=division,
+        step_marker=marker,
     )
+
+
+def with_comparable_steps(tables: Tables) -> Tables:
+    """The tables with the steps of their traces numbered alike on all ranks, and inferred only where all agree."""
+    traces = agreed({rank: t.traces for rank, t in tables.ranks.items() if t.traces and not t.steps})
+    ranks = {r: replace(t, traces=traces[r]) if r in traces else t for r, t in tables.ranks.items()}
+    return replace(tables, ranks=ranks)
+
+
+def _division(ranks: Mapping[int, RankTables]) -> tuple[Division, str]:
+    """What divides the ranks' traces into steps, the least certain of all of them; and what repeats where that is
+    inferred."""
+    if any(t.steps for t in ranks.values()):
+        return Division.RECORDED, ""
+    unmarked = [trace for t in ranks.values() for trace in t.traces if not marks_steps(trace)]
+    if not unmarked:
+        return Division.MARKED, ""
+    if any(not outside_of_iterations(trace) for trace in unmarked):
+        return Division.UNDIVIDED, ""
+    found = iterations_of(unmarked[0])
+    return Division.INFERRED, found.marker if found is not None else ""
 
 
 def _placed(steps: Sequence[RankStep], anchor_ns: int, alignment: Alignment, rank: int) -> list[RankStep]:
@@ -194,6 +222,8 @@ def parts_of(step: RankStep, waits: iv.Intervals | None) -> Parts:
         exposed_wait_ns=waited,
         exposed_transfer_ns=exposed - waited if waited is not None else None,
         hidden_known=step.hidden_known,
+        idle_parts=idle_parts(segments),
+        stalls=step.stalls,
         fused_ns=step.fused_ns,
     )
 
@@ -261,7 +291,10 @@ def steps_left_out(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:
     ranks = {rank: t for rank, t in tables.ranks.items() if not t.empty}
     warm_from = _first_warm_step(ranks, numbers)
     warming = {number: "warm-up" for number in numbers if number < warm_from}
-    return _incomplete(ranks) | _evaluating(ranks) | _compiling(ranks) | _disturbed(tables) | warming
+    outside = {
+        step: why for t in ranks.values() for trace in t.traces for step, why in outside_of_iterations(trace).items()
+    }
+    return _incomplete(ranks) | _evaluating(ranks) | _compiling(ranks) | _disturbed(tables) | warming | outside
 
 
 def _incomplete(ranks: Mapping[int, RankTables]) -> dict[int, str]:
@@ -326,6 +359,9 @@ def _first_warm_step(ranks: Mapping[int, RankTables], steps: Sequence[int]) -> i
     """The first step that counts; steps before it are warm-up. A trace of its own has skipped the first ones already,
     so that only the profiler's first active step is left out of it."""
     recorded = sorted({r.step for t in ranks.values() for r in t.steps})
+    # What lies before the first inferred iteration is no step.
+    outside = {step for t in ranks.values() for trace in t.traces for step in outside_of_iterations(trace)}
+    steps = [step for step in steps if step not in outside]
     begin, warmup = (recorded, WARMUP_STEPS) if recorded else (steps, 1)
     return begin[warmup] if len(begin) > 2 * warmup else begin[0] if begin else 0
 

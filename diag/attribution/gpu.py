@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from diag.ingest import comm_names
 from diag.ingest import kineto_names as names
@@ -26,18 +27,20 @@ from . import intervals as iv
 from . import trace_offload
 from . import trace_ranges as ranges
 from .gpu_idle import NEVER, gap_layers
+from .host_activity import with_stalls
 from .intervals import Intervals
 from .layers import Layer, Window, covers, disjoint, traced_steps
 from .trace_callers import engine_copies, point_to_point
 from .trace_collectives import from_kernels
-from .trace_steps import host_windows, step_ranges
+from .trace_steps import host_windows, marks_steps
 
 COMPUTE, COMM, COPY = "compute", "comm", "copy"  # the classes of device_work
 _CLASSES = pl.Enum([COMPUTE, COMM, COPY])
 
 
 def step_windows(trace: Trace) -> list[Window]:
-    """(step, begin_ns, end_ns) of every step: our ``diag.step#N``, else ``ProfilerStep#N``, else the whole trace.
+    """(step, begin_ns, end_ns) of every step: our ``diag.step#N``, else ``ProfilerStep#N``, else iterations that
+    repeat, else the whole trace.
 
     On a GPU each edge moves to when the device had finished what the host launched before it. A departure from
     science.md 2.1, whose edges are the host's: the host runs ahead of the device by up to several steps (on the MI300
@@ -45,7 +48,7 @@ def step_windows(trace: Trace) -> list[Window]:
     other steps' kernels and the last steps' are in none.
     """
     host = host_windows(trace)
-    if not trace.has_gpu or step_ranges(trace).is_empty():
+    if not trace.has_gpu or (len(host) == 1 and not marks_steps(trace)):
         return host
     work = device_work(trace).sort("launch_ns")
     launched = work["launch_ns"].to_numpy()
@@ -65,11 +68,15 @@ def partition(trace: Trace, windows: Sequence[Window], rank: int) -> list[RankSt
     launchers = ranges.thread_set(trace.unsorted(*names.LAUNCH_CATEGORIES, columns=("thread",)))
     threads = launchers | ({main} if main is not None else set())
     talking = trace.with_arguments(work.filter(pl.col("class") == COMM))
-    layers = disjoint(_layers(trace, work, talking, threads))
+    layers = disjoint(_layers(trace, work, talking, threads, divided=len(windows) > 1))
     hidden = iv.intersect(ranges.as_intervals(talking), ranges.as_intervals(work.filter(pl.col("class") == COMPUTE)))
     optimizing = _optimizer_time(work, layers)
     calls = from_kernels(trace, talking, windows)
-    return traced_steps(rank, windows, layers, hidden, optimizing, calls, ranges.as_intervals(fused_work(trace)))
+    steps = traced_steps(rank, windows, layers, hidden, optimizing, calls, ranges.as_intervals(fused_work(trace)))
+    edges = np.array([(begin, end) for _, begin, end in windows], dtype=np.int64).reshape(-1, 2)
+    pieces = np.diff(np.searchsorted(work["ts_ns"].to_numpy(), edges), axis=1)[:, 0].tolist()
+    counted = [replace(step, pieces=count) for step, count in zip(steps, pieces, strict=True)]
+    return with_stalls(trace, counted, threads)
 
 
 _WORK: WeakKeyDictionary[Trace, pl.DataFrame] = WeakKeyDictionary()
@@ -77,7 +84,7 @@ _WORK: WeakKeyDictionary[Trace, pl.DataFrame] = WeakKeyDictionary()
 
 def device_work(trace: Trace) -> pl.DataFrame:
     """Device events by start, with end_ns, class, phase (a Detail) and the launch: launch_known_ns (NEVER where the
-    trace has none), launch_ns, launch_thread.
+    trace has none) and launch_until_ns, begin and end of the call; launch_ns, launch_thread.
 
     Without a launch in the trace, ``launch_ns`` is the work's own start; but for work ahead of all that was launched
     in the trace, it is just before the trace: it was queued by then, so no step of it did it.
@@ -106,7 +113,8 @@ def _device_work(trace: Trace) -> pl.DataFrame:
     first_known = pl.col("ts_ns").filter(pl.col("launch_known_ns").is_not_null()).min()
     own = pl.when(pl.col("ts_ns") < first_known).then(trace.begin_ns - 1).otherwise(pl.col("ts_ns"))
     joined = joined.with_columns(
-        pl.coalesce("launch_known_ns", own).alias("launch_ns"), pl.col("launch_known_ns").fill_null(NEVER)
+        pl.coalesce("launch_known_ns", own).alias("launch_ns"),
+        pl.col("launch_known_ns", "launch_until_ns").fill_null(NEVER),
     )
     made_by_collective = pl.lit(engine_copies(trace, joined))
     return joined.with_columns(
@@ -115,12 +123,12 @@ def _device_work(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _launches(trace: Trace, correlation: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """launch_known_ns and launch_thread of work with these correlations: of the first call that has each; null where
-    the trace has none. A million calls are too many for a join that keeps an order."""
-    calls = trace.unsorted(*names.LAUNCH_CATEGORIES, columns=("correlation", "ts_ns", "thread"))
+def _launches(trace: Trace, correlation: pl.Series) -> list[pl.Series]:
+    """launch_known_ns, launch_until_ns and launch_thread of work with these correlations: of the first call that has
+    each; null where the trace has none. A million calls are too many for a join that keeps an order."""
+    calls = trace.unsorted(*names.LAUNCH_CATEGORIES, columns=("correlation", "ts_ns", "dur_ns", "thread"))
     calls = calls.filter(pl.col("correlation") > 0)
-    keys, starts, threads = (calls[key].to_numpy() for key in ("correlation", "ts_ns", "thread"))
+    keys, starts, durs, threads = (calls[key].to_numpy() for key in ("correlation", "ts_ns", "dur_ns", "thread"))
     order = np.lexsort((starts, keys))
     keys = keys[order]
     wanted = correlation.fill_null(0).to_numpy()
@@ -129,11 +137,15 @@ def _launches(trace: Trace, correlation: pl.Series) -> tuple[pl.Series, pl.Serie
     known[known] = keys[at[known]] == wanted[known]
     call = order[at[known]]
     found = []
-    for name, values, kind in (("launch_known_ns", starts, pl.Int64), ("launch_thread", threads, pl.UInt32)):
+    for name, values, kind in (
+        ("launch_known_ns", starts, pl.Int64),
+        ("launch_until_ns", starts + durs, pl.Int64),
+        ("launch_thread", threads, pl.UInt32),
+    ):
         column = np.zeros(len(wanted), dtype=values.dtype)
         column[known] = values[call]
         found.append(pl.Series(name, column, dtype=kind).set(pl.Series(~known), None))
-    return found[0], found[1]
+    return found
 
 
 def _classes(trace: Trace, work: pl.DataFrame) -> pl.Series:
@@ -159,7 +171,9 @@ def _phases(trace: Trace, work: pl.DataFrame) -> pl.Series:
     return pl.Series("phase", found, dtype=pl.Int8)
 
 
-def _layers(trace: Trace, work: pl.DataFrame, comm: pl.DataFrame, threads: set[ranges.Thread]) -> list[Layer]:
+def _layers(
+    trace: Trace, work: pl.DataFrame, comm: pl.DataFrame, threads: set[ranges.Thread], divided: bool
+) -> list[Layer]:
     spans, phase = ranges.spans(work), work["phase"].to_numpy()
     computes, copies = (work["class"] == COMPUTE).to_numpy(), (work["class"] == COPY).to_numpy()
     offloading = copies & trace_offload.copies(trace, work, computes)
@@ -181,7 +195,9 @@ def _layers(trace: Trace, work: pl.DataFrame, comm: pl.DataFrame, threads: set[r
         Layer(Kind.CHECKPOINT, Detail.NONE, checkpoint),
         Layer(Kind.IDLE, Detail.GC, collecting),
         Layer(Kind.IDLE, Detail.OFFLOAD, fetching),
-        *gap_layers(trace, work, iv.union(data, checkpoint, collecting, fetching), threads),
+        *gap_layers(
+            trace, work, iv.union(data, checkpoint, collecting, fetching), threads, marks_steps(trace), divided
+        ),
     ]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from diag.ingest.cache import hash_of_sources
 from diag.ingest.trace import Trace
-from diag.model import CollectiveCall, RankStep, Segments
+from diag.model import CollectiveCall, RankStep, Segments, Stall
 
 from . import cpu, gpu
 from .layers import Window
@@ -33,12 +33,14 @@ class _Kept(msgspec.Struct, array_like=True):
     overlapped_comm_ns: int
     optimizer_ns: int
     collectives: list[CollectiveCall]
+    stalls: list[Stall]
+    pieces: int
     fused_ns: int = 0
 
 
 def windows_of(trace: Trace) -> list[Window]:
     """The windows of the trace's steps, kept or found."""
-    name = f"windows-{_code()}{_named_by_user(trace)}"
+    name = f"windows-{_code()}-{int(trace.undivided)}-{trace.step_shift}{_named_by_user(trace)}"
     data = trace.derived.load(name) if trace.derived is not None else None
     if data is not None:
         try:
@@ -57,7 +59,8 @@ def steps_of(
     """The accounts of the windows, kept or made."""
     if trace.derived is None:
         return account()
-    asked = repr((list(windows), rank, trace.rank, trace.world_size, sorted(trace.groups.items()), trace.comm_kernels))
+    shown = (list(windows), rank, trace.rank, trace.world_size, sorted(trace.groups.items()), trace.undivided)
+    asked = repr((*shown, trace.comm_kernels))
     name = f"steps-{_code()}-{sha256(asked.encode()).hexdigest()[:16]}"
     data = trace.derived.load(name)
     if data is not None:
@@ -74,7 +77,8 @@ def _kept(step: RankStep) -> _Kept:
     cut = step.segments
     return _Kept(
         step.step, step.begin_ns, step.end_ns, np.append(cut.start_ns, cut.end_ns[-1:]).tobytes(), cut.kind.tobytes(),
-        cut.detail.tobytes(), step.overlapped_comm_ns, step.optimizer_ns, list(step.collectives), step.fused_ns,
+        cut.detail.tobytes(), step.overlapped_comm_ns, step.optimizer_ns, list(step.collectives),
+        list(step.stalls), step.pieces, step.fused_ns,
     )  # fmt: skip
 
 
@@ -85,7 +89,8 @@ def _step(rank: int, kept: _Kept) -> RankStep:
         raise ValueError("arrays of different lengths")
     return RankStep(
         rank, kept.step, kept.begin_ns, kept.end_ns, "trace", Segments(edges[:-1], edges[1:], kind, detail),
-        kept.overlapped_comm_ns, kept.optimizer_ns, tuple(kept.collectives), fused_ns=kept.fused_ns,
+        kept.overlapped_comm_ns, kept.optimizer_ns, tuple(kept.collectives),
+        stalls=tuple(kept.stalls), pieces=kept.pieces, fused_ns=kept.fused_ns,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from diag.model import Attribution, CollectiveCall, Detail, Kind, RankStep
+from diag.model import HOST_DETAILS, Attribution, CollectiveCall, Detail, Kind, RankStep
 
 from . import intervals as iv
 from .attribute import waiting
@@ -26,9 +26,7 @@ _OWN_IDLE = (
     Detail.FORWARD,
     Detail.BACKWARD,
     Detail.OPTIMIZER,
-    Detail.LAUNCH,
-    Detail.SYNC,
-    Detail.ALLOCATOR,
+    *HOST_DETAILS,
     Detail.OFFLOAD,
 )
 

@@ -132,6 +132,24 @@ def compiling(trace: Trace) -> Intervals:
     return as_intervals(named(trace, range_names.COMPILING_PATTERN, names.CPU_OP, names.ANNOTATION))
 
 
+def loading(trace: Trace, threads: set[Thread]) -> Intervals:
+    """What the host does once and not in every step, on these threads: loading a kernel's code, compiling, autotuning,
+    recording a graph."""
+    calls = on_threads(named(trace, names.LOADING_PATTERN, *names.LAUNCH_CATEGORIES), threads)
+    ranges = named(trace, range_names.LOADING_PATTERN, names.CPU_OP, names.ANNOTATION, names.PYTHON)
+    return iv.union(as_intervals(calls), as_intervals(on_threads(ranges, threads)), compiling(trace), capturing(trace))
+
+
+def capturing(trace: Trace) -> Intervals:
+    """When the host records a graph: its launches run nothing until the graph is launched."""
+    begins = named(trace, names.CAPTURE_BEGIN_PATTERN, *names.LAUNCH_CATEGORIES)["ts_ns"].to_numpy()
+    ends = spans(named(trace, names.CAPTURE_END_PATTERN, *names.LAUNCH_CATEGORIES))[:, 1]
+    at = np.searchsorted(ends, begins)
+    return iv.make(
+        [(int(begin), int(ends[i]) if i < len(ends) else trace.end_ns) for begin, i in zip(begins, at, strict=True)]
+    )
+
+
 def _own(name: str) -> str:
     return f"^{re.escape(records.PHASE_RANGE + name)}$"
 

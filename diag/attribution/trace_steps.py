@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from weakref import WeakKeyDictionary
 
 import polars as pl
+from msgspec.structs import replace
 
 from diag.ingest import kineto_names as names
 from diag.ingest import range_names
 from diag.ingest.trace import Trace
 
+from .iterations import iterations_of
 from .layers import Window
 
 # Old profilers write microseconds, so that one range's end can pass the next one's begin.
@@ -32,6 +36,51 @@ def step_ranges(trace: Trace) -> pl.DataFrame:
     return _RANGES[trace]
 
 
+def marks_steps(trace: Trace) -> bool:
+    """Whether the trace marks its steps."""
+    return not step_ranges(trace).is_empty()
+
+
+def _inferred(trace: Trace) -> tuple[int, ...]:
+    found = iterations_of(trace) if not trace.undivided and not marks_steps(trace) else None
+    return found.edges if found is not None else ()
+
+
+def outside_of_iterations(trace: Trace) -> dict[int, str]:
+    """The windows of inferred iterations that are none themselves, each with the reason."""
+    edges = _inferred(trace)
+    if not edges:
+        return {}
+    last = trace.step_shift + len(edges)
+    return {trace.step_shift: "before the first iteration", last: "after the last iteration"}
+
+
+def agreed(ranks: Mapping[int, Sequence[Trace]]) -> dict[int, tuple[Trace, ...]]:
+    """The traces of each rank, in order of time, so that their steps can be compared: undivided where the ranks show
+    different iterations, and with numbers that go on from window to window."""
+    inferred = {
+        rank: [(found.marker, len(found.edges)) if (found := iterations_of(trace)) is not None else None
+               for trace in traces if not marks_steps(trace)]
+        for rank, traces in ranks.items()
+    }  # fmt: skip
+    same = len({tuple(own) for own in inferred.values()}) <= 1
+    return {rank: _numbered(traces, undivided=not same) for rank, traces in ranks.items()}
+
+
+def _numbered(traces: Sequence[Trace], undivided: bool) -> tuple[Trace, ...]:
+    found: list[Trace] = []
+    last = -1
+    for trace in traces:
+        own = replace(trace, undivided=True) if undivided and not marks_steps(trace) else trace
+        numbers = [step for step, _, _ in host_windows(own)]
+        if found and numbers and numbers[0] <= last:
+            own = replace(own, step_shift=last + 1 - numbers[0])
+            numbers = [number + own.step_shift for number in numbers]
+        last = max([last, *numbers])
+        found.append(own)
+    return tuple(found)
+
+
 def _step_ranges(trace: Trace) -> pl.DataFrame:
     for pattern in (range_names.STEP_PATTERN, range_names.PROFILER_STEP_PATTERN):
         found = trace.select(names.ANNOTATION, name=pattern)
@@ -42,15 +91,17 @@ def _step_ranges(trace: Trace) -> pl.DataFrame:
             if pattern == range_names.STEP_PATTERN:
                 # Our own numbers are the run's: a second range of one number repeats it.
                 return found.unique("step", keep="first", maintain_order=True)
-            return _numbered_on(_without_stub(trace, found))
+            return _numbered_on(_without_stub(trace, found)).with_columns(pl.col("step") + trace.step_shift)
     return found.with_columns(pl.lit(0, pl.Int64).alias("step"))
 
 
 def host_windows(trace: Trace) -> list[Window]:
-    """(step, begin_ns, end_ns) on the host, without overlap; the whole trace as step 0 where nothing marks steps."""
+    """(step, begin_ns, end_ns) on the host, without overlap. Where nothing marks steps, the iterations that repeat,
+    between what lies before the first and after the last of them; else the whole trace as one step."""
     found = step_ranges(trace)
     if found.is_empty():
-        return [(0, trace.begin_ns, trace.end_ns)]
+        edges = [trace.begin_ns, *_inferred(trace), trace.end_ns]
+        return [(trace.step_shift + at, *span) for at, span in enumerate(pairwise(edges))]
     begins = found["ts_ns"].to_list()
     ends_ns = (found["ts_ns"] + found["dur_ns"]).to_list()
     limits = [*begins[1:], ends_ns[-1]]

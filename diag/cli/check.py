@@ -28,6 +28,7 @@ def check(
     max_exposed_comm: Annotated[str | None, _option(of.EXPOSED_COMM)] = None,
     max_data_wait: Annotated[str | None, _option(of.DATA_WAIT)] = None,
     max_exposed_copies: Annotated[str | None, _option(of.EXPOSED_COPIES)] = None,
+    max_host_wait: Annotated[str | None, _option(of.HOST_WAIT)] = None,
     max_checkpoint: Annotated[str | None, _option(of.CHECKPOINTS)] = None,
     max_straggler: Annotated[str | None, _option(of.STRAGGLER)] = None,
     max_step: Annotated[str | None, _option(of.STEP)] = None,
@@ -67,6 +68,7 @@ def check(
     """
     written = {
         of.EXPOSED_COMM: max_exposed_comm, of.DATA_WAIT: max_data_wait, of.EXPOSED_COPIES: max_exposed_copies,
+        of.HOST_WAIT: max_host_wait,
         of.CHECKPOINTS: max_checkpoint, of.STRAGGLER: max_straggler, of.STEP: max_step, of.MFU: min_mfu,
         of.TOKENS: min_tokens_per_second, of.PEAK_MEMORY: max_peak_memory, of.REGRESSION: max_regression,
     }  # fmt: skip

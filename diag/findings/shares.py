@@ -13,7 +13,16 @@ from msgspec.structs import replace
 from diag.attribution.pipeline import Pipeline
 from diag.findings.culprits import Culprits, Series, find_culprits
 from diag.findings.noise import Noise
-from diag.model import Attribution, Bottleneck, Detail, Kind, StepAccount
+from diag.model import (
+    HOST_DETAILS,
+    QUEUED_DETAILS,
+    STARTUP_DETAILS,
+    Attribution,
+    Bottleneck,
+    Detail,
+    Kind,
+    StepAccount,
+)
 
 
 class Cost(StrEnum):
@@ -27,6 +36,8 @@ class Cost(StrEnum):
     GC = "garbage collection"
     CHECKPOINT = "checkpoints"
     HOST = "waiting for the host"  # a device that waits for its host to launch work
+    QUEUED = "launched, not running"  # a device that waits for what its trace does not hold
+    ONCE = "one long stall"  # of the host, in a window that nothing divides into steps
     BUBBLE = "pipeline bubble"  # of all ranks' time, not of the path: there somebody always works
     IMBALANCE = "unequal pipeline stages"
 
@@ -39,7 +50,9 @@ CLASS_OF = {
     Cost.STRAGGLER: Bottleneck.COMPUTE,
     Cost.GC: Bottleneck.COMPUTE,
     Cost.CHECKPOINT: Bottleneck.COMPUTE,
-    Cost.HOST: Bottleneck.COMPUTE,
+    Cost.HOST: Bottleneck.HOST,
+    Cost.QUEUED: Bottleneck.UNDETERMINED,
+    Cost.ONCE: Bottleneck.UNDETERMINED,
     Cost.BUBBLE: Bottleneck.COMPUTE,
     Cost.IMBALANCE: Bottleneck.COMPUTE,
 }
@@ -54,7 +67,15 @@ _BLAMED_AS = {
 _BY_DETAIL = {Detail.GC: Cost.GC, Detail.OFFLOAD: Cost.OFFLOAD}
 UNEXPLAINED = 0.2  # of the waiting (science.md 2.6: 0.8 explained): from here on the cause is left open
 _NO_STRAGGLING = (Detail.GC, Detail.OFFLOAD, Detail.UNKNOWN)  # costs of their own, and what is added as unexplained
-_HOST_DETAILS = (Detail.LAUNCH, Detail.SYNC, Detail.ALLOCATOR)
+# A device that waits while its host collects garbage or saves waits for its host.
+_ON_DEVICE = {Cost.GC: Bottleneck.HOST, Cost.CHECKPOINT: Bottleneck.HOST}
+# The classes that a change can make smaller.
+REMOVABLE = (Bottleneck.DATA, Bottleneck.COMMUNICATION, Bottleneck.HOST, Bottleneck.COMPUTE)
+
+
+def class_of(cost: Cost, on_device: bool) -> Bottleneck:
+    """The class that a cost makes a step belong to. UNDETERMINED: idle time that the recording does not explain."""
+    return _ON_DEVICE.get(cost, CLASS_OF[cost]) if on_device else CLASS_OF[cost]
 
 
 def costs_of(step: StepAccount, on_device: bool) -> dict[Cost, int]:
@@ -69,7 +90,10 @@ def costs_of(step: StepAccount, on_device: bool) -> dict[Cost, int]:
     costs[Cost.OFFLOAD] += awaited
     costs[Cost.GC] = step.path.total(Kind.IDLE, Detail.GC)
     if on_device:
-        costs[Cost.HOST] = sum(step.path.total(Kind.IDLE, detail) for detail in _HOST_DETAILS)
+        costs[Cost.HOST] = step.path.idle(HOST_DETAILS)
+        if all(parts.source == "trace" for parts in step.parts):
+            costs[Cost.QUEUED] = step.path.idle(QUEUED_DETAILS)
+        costs[Cost.ONCE] = step.path.total(Kind.IDLE, Detail.ONCE)
     for blame in step.blames:
         if _BLAMED_AS.get(blame.kind) == Cost.STRAGGLER and blame.detail not in _NO_STRAGGLING:
             costs[Cost.STRAGGLER] += blame.ns
@@ -79,11 +103,16 @@ def costs_of(step: StepAccount, on_device: bool) -> dict[Cost, int]:
     left = step.on_path(Kind.COMPUTE, Kind.IDLE) - costs[Cost.GC] - awaited
     costs[Cost.STRAGGLER] = min(costs[Cost.STRAGGLER], left)
     # A host that is slower than the others' makes its rank late: on the path its launches are those same nanoseconds.
-    late = sum(blame.ns for blame in step.blames if blame.kind == Kind.IDLE and blame.detail in _HOST_DETAILS)
+    late = sum(blame.ns for blame in step.blames if blame.kind == Kind.IDLE and blame.detail in HOST_DETAILS)
     own = max(0, costs[Cost.HOST] - round(late * step.together))
     costs[Cost.HOST] = min(own, left - costs[Cost.STRAGGLER])
     costs[Cost.STRAGGLER] += step.unexplained_ns
     return {cost: ns for cost, ns in costs.items() if ns}
+
+
+def judged_ns(step: StepAccount) -> int:
+    """How much of the step's time is judged: all of it, and waiting for what lies outside of it, but for start-up."""
+    return step.dur_ns + step.unexplained_ns - step.path.idle(STARTUP_DETAILS)
 
 
 class Shares(Struct, frozen=True):
@@ -117,6 +146,10 @@ class Shares(Struct, frozen=True):
     def culprits(self, cost: Cost) -> Culprits:
         """Who is late with this, if it is always the same."""
         return find_culprits(self.blame_ns.get(cost, {}), self.dur_ns, len(self.ranks), self.noise.late_ns)
+
+    def of_class(self, name: Bottleneck) -> float:
+        """Part of the time of all steps that the costs of a class take."""
+        return sum(self.share(cost) for cost in Cost if class_of(cost, self.on_device) == name)
 
     def cost(self, cost: Cost) -> Series:
         return self.cost_ns.get(cost, np.zeros_like(self.dur_ns))
@@ -158,7 +191,7 @@ def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares
                 tail_ns[rank][i] += min(tail, int(path.end_ns[at] - path.start_ns[at]))
     return Shares(
         numbers=tuple(step.step for step in steps),
-        dur_ns=np.array([step.dur_ns + step.unexplained_ns for step in steps], dtype=np.float64),
+        dur_ns=np.array([judged_ns(step) for step in steps], dtype=np.float64),
         cost_ns=dict(cost_ns),
         blame_ns={cost: dict(by_rank) for cost, by_rank in blame_ns.items()},
         tail_ns=dict(tail_ns),

@@ -15,7 +15,7 @@ from diag.attribution.frontier import Frontier, frontier
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, H2D, OPTIMIZER, REST
 from diag.findings.culprits import Series
 from diag.findings.noise import Noise
-from diag.findings.shares import CLASS_OF, UNEXPLAINED, Cost, Shares
+from diag.findings.shares import REMOVABLE, UNEXPLAINED, Cost, Shares, class_of
 from diag.findings.subject import CRITICAL, MENTION, WARN, ranks_text
 from diag.ingest.run import Tables
 from diag.model import Attribution, Bottleneck, Detail, Kind
@@ -68,8 +68,8 @@ def disagreement(stages: Stages | None, shares: Shares) -> str:
     ours, theirs = _claim(shares, _told_by_stages(shares)), _claim(stages.shares, tuple(Cost))
     if ours is None or theirs is None:
         return _one_alone(ours or theirs, stages if theirs is None else None, shares, stages.shares)
-    unseen = _share(stages.shares, ours.name) < _HALF * ours.share
-    unshared = _share(shares, theirs.name) < _HALF * theirs.share
+    unseen = stages.shares.of_class(ours.name) < _HALF * ours.share
+    unshared = shares.of_class(theirs.name) < _HALF * theirs.share
     if theirs.name != ours.name and unseen and unshared:
         return f"the ranks' timelines say {ours.name.value}, the durations of their stages say {theirs.name.value}"
     if ours.ranks and theirs.ranks and not set(ours.ranks) & set(theirs.ranks):
@@ -93,9 +93,9 @@ def _one_alone(claim: _Claim | None, silent: Stages | None, shares: Shares, by_s
         return ""
     name = claim.name.value
     if silent is None:
-        return f"only the durations of the stages say {name}" if _share(shares, claim.name) < MENTION else ""
+        return f"only the durations of the stages say {name}" if shares.of_class(claim.name) < MENTION else ""
     visible = claim.name == Bottleneck.DATA or silent.frontier.communication_known
-    seen = not visible or _share(by_stages, claim.name) >= MENTION
+    seen = not visible or by_stages.of_class(claim.name) >= MENTION
     return "" if seen else f"the ranks' timelines say {name}, the durations of their stages show none of it"
 
 
@@ -104,6 +104,8 @@ def _told_by_stages(shares: Shares) -> tuple[Cost, ...]:
     hidden = {
         Cost.GC,
         Cost.HOST,
+        Cost.QUEUED,
+        Cost.ONCE,
         Cost.OFFLOAD,
         Cost.BUBBLE,
         Cost.IMBALANCE,
@@ -114,16 +116,13 @@ def _told_by_stages(shares: Shares) -> tuple[Cost, ...]:
 
 def _claim(shares: Shares, costs: tuple[Cost, ...]) -> _Claim | None:
     """None where nothing is worth a warning."""
-    by_class = {name: sum(shares.share(c) for c in costs if CLASS_OF[c] == name) for name in CLASS_OF.values()}
+    class_by_cost = {cost: class_of(cost, shares.on_device) for cost in costs}
+    by_class = {name: sum(shares.share(c) for c in costs if class_by_cost[c] == name) for name in REMOVABLE}
     top = max(by_class, key=lambda name: by_class[name])
     if by_class[top] < WARN:
         return None
-    main = max((cost for cost in costs if CLASS_OF[cost] == top), key=shares.share)
+    main = max((cost for cost in costs if class_by_cost[cost] == top), key=shares.share)
     return _Claim(top, by_class[top], shares.culprits(main).ranks)
-
-
-def _share(shares: Shares, name: Bottleneck) -> float:
-    return sum(shares.share(cost) for cost, of in CLASS_OF.items() if of == name)
 
 
 def _shares(found: Frontier, on_device: bool, noise: Noise) -> Shares:

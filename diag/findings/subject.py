@@ -10,7 +10,7 @@ import numpy.typing as npt
 from msgspec import Struct, field
 
 from diag.findings.culprits import Culprits, Series
-from diag.findings.shares import CLASS_OF, Cost, Shares
+from diag.findings.shares import Cost, Shares, class_of
 from diag.ingest.run import Tables
 from diag.model import Attribution, Evidence, Finding, Parts, Severity
 
@@ -77,6 +77,11 @@ class Subject(Struct, frozen=True):
         for step in self.attribution.usable or self.attribution.steps:
             yield from step.parts
 
+    @property
+    def per(self) -> str:
+        """What a cost is the cost of, in words."""
+        return "in this window" if self.attribution.undivided else "a step"
+
     def host_of(self, rank: int) -> str | None:
         tables = self.tables.ranks.get(rank)
         return tables.host if tables is not None else None
@@ -117,7 +122,7 @@ class Subject(Struct, frozen=True):
             confidence=self._confidence(series),
             ranks=ranks,
             evidence=(whole, *evidence),
-            bottleneck=CLASS_OF[cost],
+            bottleneck=class_of(cost, self.shares.on_device),
             action=action,
         )
 

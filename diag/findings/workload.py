@@ -95,6 +95,12 @@ def launch_action(facts: Workload) -> str:
     return f"Launch fewer and larger kernels: {', '.join([*changes, larger_batches(facts)])}."
 
 
+def stall_action(facts: Workload) -> str:
+    """What to do where the host is busy with something else for long."""
+    workers = "" if facts.loader is False else "DataLoader workers, "
+    return f"Move this work out of the step: into {workers}a background thread or the step before."
+
+
 def sync_action(facts: Workload) -> str:
     """What to do where the host waits for the device before it launches more."""
     losses = ", printing of losses" if facts.training else ""

@@ -53,6 +53,9 @@ EXPOSED_COPIES = Quantity(
     "max-exposed-copies", Unit.SHARE, "host-device copies that nothing hides, of the critical path"
 )
 CHECKPOINTS = Quantity("max-checkpoint", Unit.SHARE, "standing still for checkpoints, of the critical path")
+HOST_WAIT = Quantity(
+    "max-host-wait", Unit.SHARE, "a device's idle time before its host launches work, of the critical path"
+)
 STRAGGLER = Quantity("max-straggler", Unit.SHARE, "waiting for ranks that compute longer than the others")
 STEP = Quantity("max-step", Unit.DURATION, "the mean step")
 MFU = Quantity("min-mfu", Unit.SHARE, "model FLOPs utilisation")
@@ -63,7 +66,8 @@ PEAK_MEMORY = Quantity(
 REGRESSION = Quantity("max-regression", Unit.SHARE, "how much longer the mean step is than the baseline's")
 
 QUANTITIES = (
-    EXPOSED_COMM, DATA_WAIT, EXPOSED_COPIES, CHECKPOINTS, STRAGGLER, STEP, MFU, TOKENS, PEAK_MEMORY, REGRESSION,
+    EXPOSED_COMM, DATA_WAIT, EXPOSED_COPIES, CHECKPOINTS, HOST_WAIT, STRAGGLER, STEP, MFU, TOKENS, PEAK_MEMORY,
+    REGRESSION,
 )  # fmt: skip
 BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
 

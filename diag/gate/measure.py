@@ -26,6 +26,7 @@ _SHARES = {
     budgets.DATA_WAIT: (Cost.DATA, "slow data loading"),
     budgets.EXPOSED_COPIES: (Cost.COPY, "exposed host-to-device copies"),
     budgets.CHECKPOINTS: (Cost.CHECKPOINT, "checkpoint stalls"),
+    budgets.HOST_WAIT: (Cost.HOST, "a device that waits for its host"),
     budgets.STRAGGLER: (Cost.STRAGGLER, "a slow rank"),
 }
 

@@ -65,6 +65,16 @@ ALLOCATOR_PATTERN: Final = (
     r"|Mem(?:Create|Map|Unmap|Release|Alloc|Free|SetAccess|Address(?:Reserve|Free)|Host(?:Alloc|Register|Unregister)))"
     r"|urUSM(?:\w*Alloc|Free)|zeMem(?:Alloc|Free))"
 )
+# Calls that load code onto the device or prepare it, once for each module.
+LOADING_PATTERN: Final = (
+    r"^(?:cuModuleLoad|cuLibrary(?:Load|GetKernel)|cuKernel(?:GetFunction|SetAttribute)|cuLink|cu(?:Device)?(?:Primary)?CtxCreate"
+    r"|cuDevicePrimaryCtxRetain|cuInit$|hip(?:Module|Library)Load|hipCtxCreate|hipInit$|cudaLibraryLoad|nvrtc|hiprtc"
+    r"|cu(?:da)?Graph(?:Instantiate|Upload)|hipGraph(?:Instantiate|Upload))"
+)
+# Between these a stream is captured into a graph: nothing that is launched on it runs.
+CAPTURE_BEGIN_PATTERN: Final = r"^(?:cu|cuda|hip)StreamBeginCapture"
+CAPTURE_END_PATTERN: Final = r"^(?:cu|cuda|hip)StreamEndCapture"
+GRAPH_LAUNCH_PATTERN: Final = r"^(?:cu|cuda|hip)GraphLaunch"
 # Calls that give the device work: kernels, graphs, copies, memsets. Old CUPTI wrote INVALID for cooperative launches
 # (on the V100 traces, those of NCCL).
 LAUNCH_PATTERN: Final = r"(?i)launch|memcpy|memset|enqueue|^INVALID$"

@@ -58,6 +58,9 @@ OPTIMIZER_PATTERN: Final = _any(
     rf"{_LIGHTNING}optimizer_step$",  # loops/optimization/manual.py
     r"## optimizer(?: \d+)? ##$",
 )
+# What comes once in an iteration, at its end and near its begin.
+OPTIMIZER_STEP_PATTERN: Final = r"^Optimizer\.step#"
+ZERO_GRAD_PATTERN: Final = r"^(?:Optimizer\.zero_grad#|## zero_grad ##$)"
 CHECKPOINT_PATTERN: Final = _any(
     rf"{_LIGHTNING}save_checkpoint$",  # trainer/trainer.py
     rf"{_LIGHTNING}\[Callback\].*\.on_save_checkpoint$",  # trainer/call.py
@@ -74,6 +77,24 @@ FSDP2_BACKWARD_BEGIN: Final = r"^FSDP::pre_backward"
 
 # torch/_dynamo/utils.py, dynamo_timed: only while something compiles or is tuned, never when compiled code runs.
 COMPILING_PATTERN: Final = r" \(dynamo_timed\)$"
+# Functions of Python that compile, tune or record a graph, once: Triton's JIT, Inductor's autotuning, C++ extensions,
+# graphs. Not Triton's ``run``, which launches as well.
+LOADING_PATTERN: Final = (
+    r"(?:^|/)(?:"
+    + "|".join(
+        (
+            r"triton/compiler/compiler\.py\(\d+\): compile$",
+            r"triton/runtime/autotuner\.py\(\d+\): (?:benchmark|_bench)$",
+            r"triton/runtime/build\.py\(\d+\): _build$",
+            r"torch/_inductor/runtime/triton_heuristics\.py\(\d+\): (?:autotune_to_one|benchmark_all)_configs?$",
+            r"torch/utils/cpp_extension\.py\(\d+\): load",
+            r"torch/cuda/graphs\.py\(\d+\): (?:capture_begin|capture_end|__enter__|make_graphed_callables)$",
+            r"torch/_inductor/cudagraph_trees\.py\(\d+\): _?record",
+        )
+    )
+    + ")"
+)
+
 # torch/_inductor/output_code.py: the compiled code runs. Its own C++ kernels leave no event of their own.
 COMPILED_CODE_PREFIX: Final = "## Call CompiledFxGraph"
 

@@ -70,6 +70,8 @@ class Trace(Struct, frozen=True, eq=False, dict=True, weakref=True):
     gaps: tuple[str, ...] = ()  # what of the file was not kept, and why
     derived: Derived | None = None
     descriptions: dict[str, str] = {}  # process group name: what it is for, as its maker says
+    undivided: bool = False  # no iterations are inferred in it: other ranks, or other windows, show other ones
+    step_shift: int = 0  # added to the numbers of its steps, which go on after those of an earlier window of its rank
     comm_kernels: tuple[CommRule, ...] = ()  # which kernels communicate, as the user says
 
     @property

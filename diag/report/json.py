@@ -1,4 +1,4 @@
-"""The JSON contract, ``schema_version`` 1. Fields are only ever added."""
+"""The JSON contract, ``schema_version`` 2: since it there is the class ``host``. Fields are only ever added."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from msgspec import to_builtins
 from diag.api import Result, describe_run
 from diag.breakdown import Breakdowns
 from diag.collectors.files import replace_file
-from diag.collectors.layout import SCHEMA_VERSION, RunLayout
+from diag.collectors.layout import RunLayout
 from diag.collectors.records import STAGES
 from diag.model import Finding, StepAccount
 
+ANALYSIS_VERSION = 2
 _MOST_ROWS = 30  # kernels, and modules of one source
 _MOST_COLLECTIVES = 100
 _MOST_OF_PATH = 200
@@ -46,7 +47,7 @@ def to_dict(result: Result) -> dict[str, Any]:
     verdict, coverage = result.verdict, result.coverage
     culprit = {"ranks": list(verdict.culprit_ranks), "hosts": list(verdict.culprit_hosts)}
     return {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": ANALYSIS_VERSION,
         "run": describe_run(result),
         "verdict": {
             "bottleneck": verdict.bottleneck,

@@ -115,7 +115,7 @@ def test_data_wait_checkpoint_and_gc_take_only_what_the_device_idles(tmp_path: P
     )
     step = one(build, tmp_path)
     assert kinds(step) == {Kind.COMPUTE: 210, Kind.DATA: 250, Kind.CHECKPOINT: 300, Kind.IDLE: 240}
-    assert idle(step) == {Detail.GC: 20, Detail.LAUNCH: 130 + 90}
+    assert idle(step) == {Detail.GC: 20, Detail.LAUNCH: 50 + 70 + 85, Detail.IN_LAUNCH: 1 + 1, Detail.LATENCY: 9 + 4}
 
 
 def test_idle_causes(tmp_path: Path) -> None:
@@ -132,8 +132,10 @@ def test_idle_causes(tmp_path: Path) -> None:
     build.kernel(351 * us, 500 * us, launch=350 * us)
     step = one(build, tmp_path)
     assert idle(step) == {
-        Detail.NONE: 5 * us, Detail.DEPENDENCY: 30 * us, Detail.SYNC: 30 * us + 30 * us,
-        Detail.LAUNCH: 60 * us + 10 * us + 10 * us, Detail.ALLOCATOR: 20 * us,
+        Detail.NONE: 5 * us, Detail.DEPENDENCY: 30 * us,
+        Detail.LATENCY: 5 * us - 1 + 10 * us - 1 + 5 * us - 1 + 1 * us - 1,
+        Detail.SYNC: 10 * us + 9 * us, Detail.AFTER_SYNC: 15 * us + 20 * us, Detail.ALLOCATOR: 20 * us,
+        Detail.LAUNCH: 50 * us + 15 * us, Detail.IN_LAUNCH: 4,
     }  # fmt: skip
     assert step.segments.total(Kind.COPY) == 1 * us
 

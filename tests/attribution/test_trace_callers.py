@@ -183,7 +183,7 @@ def test_gaps_within_a_graph_are_dependencies(tmp_path: Path, call: str) -> None
         build.event("kernel", name, start * US, end * US, 7, 0, device=0, stream=7, correlation=900)
     step = one(build, tmp_path)
     idle = {d: step.segments.total(Kind.IDLE, d) // US for d in Detail if step.segments.total(Kind.IDLE, d)}
-    assert idle == {Detail.LAUNCH: 50, Detail.DEPENDENCY: 50, Detail.NONE: 5}
+    assert idle == {Detail.LAUNCH: 30, Detail.IN_LAUNCH: 5, Detail.DEPENDENCY: 15 + 50, Detail.NONE: 5}
     assert step.segments.total(Kind.COMPUTE, Detail.FORWARD) == (30 + 50 + 255) * US
 
 
@@ -192,7 +192,7 @@ def test_launches_by_the_driver(tmp_path: Path) -> None:
     build.event("kernel", "triton_poi_fused_all_gather_0", 50, 100, 7, 0, device=0, stream=7, correlation=901)
     step = one(build.range("Forward 0", 30, 60), tmp_path)
     assert step.segments.total(Kind.COMPUTE, Detail.FORWARD) == 50
-    assert step.segments.total(Kind.IDLE, Detail.LAUNCH) == 50
+    assert step.segments.total(Kind.IDLE, Detail.LAUNCH) == 40
 
 
 def test_devices_that_are_not_known_do_no_work(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ WARN = 0.10
 TIE = 0.05
 GREY = 0.015  # either side of an edge
 HEALTHY, MIXED, UNDETERMINED = "healthy", "mixed", "undetermined"
-COMPUTE, COMMUNICATION, DATA = "compute", "communication", "data"
+COMPUTE, COMMUNICATION, DATA, HOST = "compute", "communication", "data", "host"
 
 Ranks = tuple[int, ...]
 

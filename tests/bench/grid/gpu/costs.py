@@ -15,7 +15,7 @@ from tests.bench.grid.gpu.simulate import (
     without_offload,
     without_stragglers,
 )
-from tests.bench.grid.truth import COMMUNICATION, COMPUTE, DATA, Cost, Ranks
+from tests.bench.grid.truth import COMMUNICATION, COMPUTE, DATA, HOST, Cost, Ranks
 from tests.copies import replace
 
 Change = Callable[[Job], Job]
@@ -56,12 +56,12 @@ def costs_of(job: Job) -> list[Cost]:
         found.append(Cost(COMPUTE, share(without_stragglers), frozenset({"compute-imbalance"})))
     for kind, name in ((Planted.GC, "gc-pause"), (Planted.CHECKPOINT, "checkpoint-stall")):
         if faults := planted(kind):
-            found.append(Cost(COMPUTE, share(partial(_rid, kinds=(kind,))), frozenset({name}), _culprits(faults)))
+            found.append(Cost(HOST, share(partial(_rid, kinds=(kind,))), frozenset({name}), _culprits(faults)))
     causes = {_HOST_CAUSES[fault.kind] for fault in planted(*_HOST_CAUSES)}
     culprits = _culprits(planted(*_HOST_CAUSES))
     if culprits != ((),):
         causes |= {"compute-straggler"}  # one host that is slow makes one rank slow: both say so
-    found.append(Cost(COMPUTE, share(without_host), frozenset(causes or {"launch-bound"}), culprits))
+    found.append(Cost(HOST, share(without_host), frozenset(causes or {"launch-bound"}), culprits))
     if job.recorded is not None and job.recorded.mfu is not None:
         low = max(0.0, 1 - job.recorded.mfu / REFERENCE_MFU)
         found.append(Cost(COMPUTE, low, frozenset({"low-mfu"})))

@@ -1,0 +1,136 @@
+"""What a GPU trace says when its device is idle: whose time that is, and when nobody can tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diag.api import Result, open_run
+from diag.model import Bottleneck, Severity
+from tests.attribution.kineto_builder import KinetoBuilder
+
+US, MS = 1_000, 1_000_000
+STEPS = 6
+
+
+def trace_of(
+    folder: Path, *, step: int, busy: int, kernels: int = 50, queued: bool = False, marked: bool = True
+) -> KinetoBuilder:
+    """Steps in which the device works ``busy``, in equal kernels spread over the step; each is launched 2 us before it
+    begins, or all at the begin of the step."""
+    build = KinetoBuilder(world_size=1)
+    for number in range(STEPS):
+        begin = number * step
+        if marked:
+            build.step(number, begin, begin + step, "ProfilerStep#")
+        for kernel in range(kernels):
+            at = begin + 100 * US + kernel * (step - 100 * US) // kernels
+            launch = begin + 10 * US + kernel * 1_000 if queued else at - 2 * US
+            build.kernel(at, at + busy // kernels, launch=launch)
+    return build
+
+
+def opened(build: KinetoBuilder, folder: Path) -> Result:
+    return open_run(build.write(folder))
+
+
+def test_late_launches_make_a_run_host_bound(tmp_path: Path) -> None:
+    result = opened(trace_of(tmp_path, step=10 * MS, busy=4 * MS), tmp_path)
+    verdict = result.verdict
+    assert (verdict.bottleneck, verdict.severity, verdict.cause) == (Bottleneck.HOST, Severity.CRITICAL, "launch-bound")
+    assert verdict.share == pytest.approx(0.6, abs=0.01)
+    assert verdict.confidence > 0.9
+    assert {result.bottleneck_of(step) for step in result.attribution.usable} == {Bottleneck.HOST}
+    assert verdict.headline.startswith("Host-bound (")
+
+
+def test_one_long_stall_in_every_step_is_named(tmp_path: Path) -> None:
+    build = KinetoBuilder(world_size=1)
+    for number in range(STEPS):
+        begin = number * 50 * MS
+        build.step(number, begin, begin + 50 * MS, "ProfilerStep#")
+        build.event("python_function", "app/images.py(40): resize", begin + MS, begin + 29 * MS)
+        for kernel in range(20):
+            at = begin + 30 * MS + kernel * MS
+            build.kernel(at, at + MS, launch=begin + 29 * MS + kernel * 5_000)
+    verdict = opened(build, tmp_path).verdict
+    assert (verdict.bottleneck, verdict.cause) == (Bottleneck.HOST, "host-stall")
+    assert "images.resize" in verdict.headline
+
+
+def test_work_that_was_launched_and_does_not_run_leaves_the_verdict_open(tmp_path: Path) -> None:
+    result = opened(trace_of(tmp_path, step=10 * MS, busy=4 * MS, queued=True), tmp_path)
+    verdict = result.verdict
+    assert (verdict.bottleneck, verdict.cause) == (Bottleneck.UNDETERMINED, "idle-after-launch")
+    assert (verdict.severity, verdict.confidence) == (Severity.WARN, 0)
+    assert "Next: " in verdict.headline
+
+
+def test_a_busy_device_is_compute_bound(tmp_path: Path) -> None:
+    verdict = opened(trace_of(tmp_path, step=10 * MS, busy=97 * MS // 10), tmp_path).verdict
+    assert (verdict.bottleneck, verdict.severity) == (Bottleneck.COMPUTE, Severity.HEALTHY)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_window_of_start_up_says_nothing_about_a_step(tmp_path: Path, inside: bool) -> None:
+    """Ten seconds before the first kernel, or in the call that launches it."""
+    build = KinetoBuilder(world_size=1).op("aten::conv2d", 0, 11_000 * MS).kernel(0, MS, launch=0) if inside else (
+        KinetoBuilder(world_size=1).op("aten::conv2d", 0, 11_000 * MS)
+    )  # fmt: skip
+    if inside:
+        build.runtime("cudaLaunchKernel", 2 * MS, 10_000 * MS, correlation=900)
+    else:
+        build.runtime("cudaLaunchKernel", 10_000 * MS - 10 * US, 10_000 * MS, correlation=900)
+    build.event(
+        "kernel", "implicit_convolve_sgemm", 10_000 * MS, 10_400 * MS, 7, 0, device=0, stream=7, correlation=900
+    )
+    verdict = opened(build, tmp_path).verdict
+    assert (verdict.bottleneck, verdict.cause) == (Bottleneck.UNDETERMINED, "")
+    assert "start-up" in verdict.headline
+    assert "skip_first" in verdict.headline
+
+
+def test_one_stall_in_an_undivided_window_may_never_come_again(tmp_path: Path) -> None:
+    build = KinetoBuilder(world_size=1).op("aten::conv2d", 2 * MS, 100 * MS)
+    for kernel in range(50):
+        at = (0 if kernel < 10 else 100 * MS) + kernel * MS
+        build.kernel(at, at + MS, launch=max(0, at - 5 * US))
+    verdict = opened(build, tmp_path).verdict
+    assert (verdict.bottleneck, verdict.cause) == (Bottleneck.UNDETERMINED, "one-long-stall")
+    assert "aten::conv2d" in verdict.headline
+
+
+def test_a_handful_of_kernels_is_not_enough_for_a_verdict(tmp_path: Path) -> None:
+    build = KinetoBuilder(world_size=1).step(0, 0, MS, "ProfilerStep#").kernel(10 * US, 12 * US, launch=5 * US)
+    verdict = opened(build, tmp_path).verdict
+    assert verdict.bottleneck == Bottleneck.UNDETERMINED
+    assert "2.0 us of device work" in verdict.headline
+
+
+def test_idle_time_of_many_small_causes_is_not_healthy(tmp_path: Path) -> None:
+    """Between queued kernels of 12 us the device takes 8 us to begin the next one: 40 % idle, and nobody's fault."""
+    build = KinetoBuilder(world_size=1)
+    for number in range(STEPS):
+        begin = number * 2 * MS
+        build.step(number, begin, begin + 2 * MS, "ProfilerStep#")
+        for kernel in range(100):
+            at = begin + kernel * 20 * US
+            build.kernel(at, at + 12 * US, launch=max(0, at - 100 * US))
+    verdict = opened(build, tmp_path).verdict
+    assert (verdict.bottleneck, verdict.severity) == (Bottleneck.UNDETERMINED, Severity.WARN)
+    assert "idle for 40%" in verdict.headline
+
+
+def test_few_pieces_of_work_and_a_single_step_lower_the_confidence(tmp_path: Path) -> None:
+    def confidence(kernels: int, name: str) -> float:
+        (tmp_path / name).mkdir()
+        build = KinetoBuilder(world_size=1).step(0, 0, 10 * MS, "ProfilerStep#")
+        for kernel in range(kernels):
+            at = 100 * US + kernel * 9 * MS // kernels
+            build.kernel(at, at + 4 * MS // kernels, launch=at - 2 * US)
+        verdict = opened(build, tmp_path / name).verdict
+        assert verdict.bottleneck == Bottleneck.HOST
+        return verdict.confidence
+
+    assert confidence(4, "few") < 0.6 < confidence(60, "more") < confidence(600, "many") <= 0.9
