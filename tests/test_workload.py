@@ -19,6 +19,7 @@ from diag.findings.workload import (
     allocator_action,
     allocator_setting,
     launch_action,
+    stall_action,
     sync_action,
     workload_of,
 )
@@ -166,6 +167,12 @@ def test_the_allocators_variable(facts: Workload, name: str) -> None:
 def test_losses_are_printed_in_a_training() -> None:
     assert "printing of losses" in sync_action(TRAINING)
     assert "loss" not in sync_action(INFERENCE)
+
+
+def test_work_goes_to_a_loader_only_where_there_is_one() -> None:
+    assert "DataLoader workers" in stall_action(replace(TRAINING, loader=True))
+    assert "DataLoader workers" in stall_action(TRAINING), "nothing says that there is none"
+    assert "DataLoader" not in stall_action(replace(TRAINING, loader=False))
 
 
 @pytest.mark.parametrize("training", [True, False])
