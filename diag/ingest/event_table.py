@@ -21,7 +21,6 @@ MAX_NAMES = 250_000
 MAX_NAME_CHARS = 4096  # kernels of templates of templates have names of a few thousand characters
 MAX_THREADS = 1_000_000
 MAX_PROCESSES = 10_000
-MAX_RANKS = 1 << 20  # ten times the largest run known
 OTHER_NAMES = "(other names)"
 FAR_NS = (1 << 62) - 1  # the year 2116: a later time is damage, and a start plus a duration must fit int64
 
@@ -115,7 +114,7 @@ class EventTable(Struct):
     def says_rank(self, event: Event) -> None:
         """An event's arguments say of which rank it is."""
         rank = whole(event.args.rank) if event.args is not None else None
-        if event.args is not None and rank is not None and 0 <= rank <= MAX_RANKS:
+        if event.args is not None and rank is not None and 0 <= rank <= names.MOST_RANKS:
             process = self._process(event)
             process.ranks.add(rank)
             process.raw = process.raw or _label(event.args.raw_pid if isinstance(event.args.raw_pid, int | str) else None)

@@ -16,8 +16,8 @@ from diag.errors import DiagError
 
 from .text_stream import damaged, file_name
 
+_KINETO = "give the trace that torch.profiler wrote of the run"
 INSTEAD = "Give the trace that torch.profiler writes (export_chrome_trace, tensorboard_trace_handler) for the same run."
-_KINETO = "give the Kineto trace of the same run"
 
 # How files begin that are not JSON.
 _MAGIC: tuple[tuple[bytes, str], ...] = (
@@ -40,14 +40,14 @@ _OBJECTS: tuple[tuple[frozenset[str], str], ...] = tuple(
     (frozenset(keys.split()), what)
     for keys, what in (
         # torch.profiler.ExecutionTraceObserver and Chakra's converter
-        ("schema nodes", f"a PyTorch execution trace (Chakra), which has operators but no timeline: {_KINETO}"),
-        ("rocprofiler-sdk-tool", f"the output of rocprofv3 (rocprofiler-sdk): {_KINETO}"),
-        ("segments device_traces", "a snapshot of the CUDA caching allocator's memory, which has no timeline of work"),
+        ("schema nodes", "a PyTorch execution trace (Chakra), which has operators but no device times"),
+        ("rocprofiler-sdk-tool", "the output of rocprofv3 (rocprofiler-sdk)"),
+        ("segments device_traces", "a snapshot of the CUDA caching allocator's memory, which has no times of work"),
         ("entries pg_config", "a dump of the NCCL Flight Recorder, which `diag triage` reads"),
         ("entries nccl_version", "a dump of the NCCL Flight Recorder, which `diag triage` reads"),
-        ("profiles shared", f"a profile for speedscope (py-spy, torch's stacks): {_KINETO}"),
-        ("root_frame sample_count", f"a profile of pyinstrument: {_KINETO}"),
-        ("nodes samples timeDeltas", f"a CPU profile of V8: {_KINETO}"),
+        ("profiles shared", "a profile for speedscope (py-spy, torch's stacks)"),
+        ("root_frame sample_count", "a profile of pyinstrument"),
+        ("nodes samples timeDeltas", "a CPU profile of V8"),
         ("zero_optimization", "a configuration of DeepSpeed"),
         ("train_batch_size", "a configuration of DeepSpeed"),
         ("train_micro_batch_size_per_gpu", "a configuration of DeepSpeed"),
@@ -98,7 +98,7 @@ def no_trace(name: str, text: bytes, whole: bool, otherwise: DiagError | None = 
     if keys and "traceEvents" not in keys:
         for known, what in _OBJECTS:
             if known <= set(keys):
-                return DiagError(f"{file_name(name)}: {what}, not a Kineto trace", hint=INSTEAD, path=name)
+                return DiagError(f"{file_name(name)}: {what}, not a Kineto trace; {_KINETO}", hint=INSTEAD, path=name)
         if not whole:
             reason = f"no events in its first {len(text) >> 20} MB, but the keys {_listed(keys)}: not a Kineto trace"
             return damaged(name, reason)

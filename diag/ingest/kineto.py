@@ -15,7 +15,7 @@ from diag.errors import DiagError
 from . import foreign, kineto_json, several_ranks
 from . import kineto_names as names
 from .event_chunks import Cutter
-from .event_table import MAX_RANKS, EventTable, whole
+from .event_table import EventTable, whole
 from .kineto_events import add_events
 from .kineto_text import KinetoText
 from .sources import opened
@@ -111,7 +111,7 @@ def as_trace(contents: Contents, path: str, rank: int | None = None, of_several:
         rank = rank if rank is not None else names.rank_from_name(file_name(path))
     gaps = contents.gaps
     world_size = _index(info.get("world_size"))
-    if world_size is not None and world_size > MAX_RANKS:
+    if world_size is not None and world_size > names.MOST_RANKS:
         world_size, gaps = None, (*gaps, f"says that the run has {world_size:,} ranks: not believed")
     return Trace(
         path=path,
@@ -182,7 +182,7 @@ def _groups(config: object) -> dict[str, tuple[int, ...]]:
     for item in _configured(config):
         ranks = parse_ranks(item.get("ranks"))
         # An empty list stands for the default group in some versions.
-        found[str(item["pg_name"])] = ranks or tuple(range(min(_index(item.get("pg_size")) or 0, MAX_RANKS))) * (
+        found[str(item["pg_name"])] = ranks or tuple(range(min(_index(item.get("pg_size")) or 0, names.MOST_RANKS))) * (
             item.get("pg_desc") == "default_pg"
         )
     return found

@@ -118,10 +118,22 @@ def test_ranks_of_a_list() -> None:
 @pytest.mark.parametrize(
     ("name", "rank"),
     [
-        ("rank-3.json", 3), ("rank3.json.gz", 3), ("worker12.pt.trace.json", 12),
-        ("trace_3.json", 3), ("Rank_007.json", 7),
-        ("node1_783658.1669783687.pt.trace.json", None), ("trace.json", None), ("trace-step000100.json.gz", None),
-        ("worker0_step_12.1694128201545.pt.trace.json", 0), ("rank99999999999999.json", None),
+        ("rank-3.json", 3), ("rank3.json.gz", 3), ("worker12.pt.trace.json", 12), ("Rank_007.json", 7),
+        ("traceRank3.json", 3), ("RANK=5.json", 5), ("worker0_step_12.1694128201545.pt.trace.json", 0),
+        ("rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz", 34), ("rank3_trace_8.json", 3), ("bs_32_rank0.json.gz", 0),
+        ("capture_trace_rank_0_annotation_iteration_1_execute_1_256x256.json.gz", 0), ("node1_rank_9.json", 9),
+        # parallel axes
+        ("1782841132.2905657-TP-3-DECODE.trace.json.gz", 3), ("17-TP-0-PP-0.trace.json.gz", 0),
+        ("17-TP-3-EP-3.trace.json.gz", 3), ("17-TP-0-PP-1.trace.json.gz", None), ("17-TP-3-DP-3.json.gz", None),
+        ("dp0_pp0_tp3_dcp0_ep3_rank11.1764000000000.pt.trace.json.gz", 11), ("x_tp_rank_2.json", 2),
+        ("x_tp_rank_2_pp_rank_1.json", None), ("tp8.json", None), ("llama_tp8_rank5.json", 5),
+        ("local_rank_2.json", 2), ("node1_local_rank_2.json", None),
+        # numbers of something else
+        ("trace_3.json", None), ("node1_783658.1669783687.pt.trace.json", None), ("trace.json", None),
+        ("trace-step000100.json.gz", None), ("rank99999999999999.json", None), ("batch_size_512.json", None),
+        ("step_based_trace_2543932.json.gz", None), ("lora_rank_16.json", None), ("lora-rank16_rank2.json", 2),
+        ("num_workers_4.json", None), ("num_workers_4_worker2.json", 2), ("rank_0_to_rank_3.json", None),
+        ("http-2.json", None), ("frank2.json", None), ("lowrank8.json", None),
     ],
 )  # fmt: skip
 def test_rank_from_the_file_name(name: str, rank: int | None) -> None:

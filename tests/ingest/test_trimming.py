@@ -115,7 +115,7 @@ def test_a_key_that_is_written_with_escapes(tmp_path: Path) -> None:
     ("content", "said"),
     [
         (b"", "empty"),
-        (b"[]", "not a Kineto trace"),
+        (b"[1, 2]", "not a Kineto trace"),
         (b"{}", "traceEvents"),
         (b'{"traceEvents": [{"ph": "X", "ts": 25, "dur": 1}', "truncated"),
         (b'{"traceEvents": 3}', "not a Kineto trace"),
