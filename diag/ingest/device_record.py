@@ -93,8 +93,7 @@ def record_of(trace: Trace) -> DeviceRecord:
     if captures and launched_nothing > _CAPTURED_SHARE:
         return DeviceRecord(
             DeviceWork.CAPTURED,
-            holds=f"the capture of a CUDA graph, in which {_count(launches - device_events, launches)} launch calls ran "
-            "nothing",
+            holds=f"the capture of a CUDA graph: {launches - device_events:,} of {launches:,} launch calls ran nothing",
             lacks="the replays of the graph that make up the run",
             collect="profile steps after the warm-up, when the graphs are captured",
             launches=launches,
@@ -130,9 +129,7 @@ def _not_understood(trace: Trace) -> DeviceRecord | None:
     categories = pl.Series("category", stored.categories, dtype=pl.String)
     known = (*names.DEVICE_CATEGORIES, *names.LAUNCH_CATEGORIES)
     foreign = [
-        category
-        for category in categories.filter(categories.str.contains(_ACCELERATOR))
-        if category not in known
+        category for category in categories.filter(categories.str.contains(_ACCELERATOR)) if category not in known
     ]
     device = [category for category in foreign if not category.endswith(("_runtime", "_driver"))]
     ascend = [name for name in trace.process_names if name.lower().startswith(_ASCEND)]
@@ -147,7 +144,9 @@ def _not_understood(trace: Trace) -> DeviceRecord | None:
     who = next((_ACCELERATOR_NAMES[family] for family in families if family in _ACCELERATOR_NAMES), "an accelerator")
     if ascend:
         who = "an Ascend NPU"
-    what = f"category {', '.join(sorted(category for category in device if category))}" if any(device) else "no category"
+    what = (
+        f"category {', '.join(sorted(category for category in device if category))}" if any(device) else "no category"
+    )
     events = f"events of {who} ({what}) in {share:.0%} of its time" if device else f"runtime calls of {who}"
     return DeviceRecord(
         DeviceWork.NOT_UNDERSTOOD,
@@ -196,7 +195,3 @@ def _few_device_events(trace: Trace) -> bool:
 
 def _any_name(trace: Trace, pattern: str) -> bool:
     return bool(trace.stored.matching(pattern).any())
-
-
-def _count(part: int, whole: int) -> str:
-    return f"{part:,} of {whole:,}"

@@ -38,9 +38,9 @@ _BEGINNING_BYTES = 1 << 12
 class Cutter:
     """Feeds on blocks of text; gives the header, then chunks, then the rest.
 
-    ``header`` is everything before the first event, including ``"traceEvents": [`` or the bracket of a bare array, or the
-    whole text where there is neither. ``rest`` is what is left when there are no more chunks: the last events, ``]`` and
-    what follows. ``beginning`` is how the text of the events begins.
+    ``header`` is everything before the first event, including ``"traceEvents": [`` or the bracket of a bare array, or
+    the whole text where there is neither. ``rest`` is what is left when there are no more chunks: the last events,
+    ``]`` and what follows. ``beginning`` is how the text of the events begins.
 
     The text stays in the blocks in which it came, and so does a chunk: whoever decodes it puts it together, once.
     """

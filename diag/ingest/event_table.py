@@ -117,7 +117,9 @@ class EventTable(Struct):
         if event.args is not None and rank is not None and 0 <= rank <= names.MOST_RANKS:
             process = self._process(event)
             process.ranks.add(rank)
-            process.raw = process.raw or _label(event.args.raw_pid if isinstance(event.args.raw_pid, int | str) else None)
+            process.raw = process.raw or _label(
+                event.args.raw_pid if isinstance(event.args.raw_pid, int | str) else None
+            )
 
     def names_process(self, event: Event) -> None:
         """Metadata: the name of a process."""

@@ -59,7 +59,7 @@ _OBJECTS: tuple[tuple[frozenset[str], str], ...] = tuple(
     )
 )
 
-# Who writes Chrome's format, by (what is looked at, a pattern, the writer). PyTorch's own legacy profiler is among them.
+# Who writes Chrome's format: what is looked at, a pattern, the writer. PyTorch's legacy profiler is among them.
 _WRITERS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
     (where, re.compile(pattern, re.I), who)
     for where, pattern, who in (

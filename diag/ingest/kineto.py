@@ -102,13 +102,13 @@ def as_traces(contents: Contents, path: str, rank: int | None = None) -> list[Tr
 
 
 def as_trace(contents: Contents, path: str, rank: int | None = None, of_several: bool = False) -> Trace:
-    """The contents as the trace at a path. Without a rank the header names it, else the path's last part; neither does
-    for a file ``of_several`` ranks."""
+    """The contents as the trace at a path. Without a rank the header names it, else the file's or its folder's name;
+    neither does for a file ``of_several`` ranks."""
     info = contents.distributed if isinstance(contents.distributed, dict) else {}
     if rank is None and not of_several:
         rank = _index(info.get("rank"))
         rank = rank if rank is not None else several_ranks.only_rank(contents)
-        rank = rank if rank is not None else names.rank_from_name(file_name(path))
+        rank = rank if rank is not None else names.rank_from_path(path)
     gaps = contents.gaps
     world_size = _index(info.get("world_size"))
     if world_size is not None and world_size > names.MOST_RANKS:

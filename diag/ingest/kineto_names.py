@@ -92,6 +92,7 @@ _AXIS_RANK: Final = re.compile(
     r"|(?P<axis>tp|pp|dp|ep|cp|etp|mp|local)[-_]?rank[-_=]?(?P<m>\d{1,6}))(?!\d)",
     re.I,
 )
+_RANK_FOLDER: Final = re.compile(r"(?:global[-_]?)?rank[-_]?\d+$", re.I)
 _NODE: Final = re.compile(r"(?<![A-Za-z])(?:node|host|machine)[-_]?\d", re.I)
 MOST_RANKS: Final = 1 << 20  # ten times the largest run known
 
@@ -105,6 +106,13 @@ def category(raw: str) -> str:
 def dtype_bytes(dtype: str | None) -> int:
     """Bytes of one element, 0 where the type is not known. Accepts ``Float``, ``c10::BFloat16``, ``long int``."""
     return _DTYPE_BYTES.get((dtype or "").lower().removeprefix("c10::").removeprefix("torch."), 0)
+
+
+def rank_from_path(path: str) -> int | None:
+    """The global rank that the name of a file or of its folder says (``rank3/trace.json``)."""
+    *_, folder, name = ["", *re.split(r"[/\\!]", path)]
+    rank = rank_from_name(name)
+    return rank if rank is not None or not _RANK_FOLDER.match(folder) else rank_from_name(folder)
 
 
 def rank_from_name(file_name: str) -> int | None:

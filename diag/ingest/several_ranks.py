@@ -141,7 +141,7 @@ def _launching(contents: Contents, path: str) -> list[_Process]:
         return []
     devices = _pids(contents, names.DEVICE_CATEGORIES)
     if not devices:
-        return [_Process(pid) for pid in sorted(pids, key=_number)]
+        return [_Process(pid) for pid in pids]
     owners = _owners(contents, pids, devices, path)
     found = {pid: _Process(pid) for pid in pids}
     for device, pid in owners.items():
@@ -157,7 +157,7 @@ def _busy_pids(contents: Contents) -> list[str]:
     kinds: Sequence[str] = (names.CPU_OP,) if _pids(contents, (names.CPU_OP,)) else names.LAUNCH_CATEGORIES
     counts = _by_pid(contents, kinds).group_by("pid").len()
     total = sum(counts["len"])
-    return [pid for pid, count in counts.iter_rows() if count >= _LEAST_SHARE * total]
+    return sorted((pid for pid, count in counts.iter_rows() if count >= _LEAST_SHARE * total), key=_number)
 
 
 def _owners(contents: Contents, pids: Sequence[str], devices: Sequence[str], path: str) -> dict[str, str]:

@@ -361,7 +361,7 @@ STRUCTURES: list[tuple[str, str, int | str | None]] = [
     ("a bare control character", f'{{"traceEvents": [{called(CONTROL)}]}}', None),
     ("a comment", f'{{"traceEvents": [/* one */ {EVENT}]}}', None),
     ("HTML", "<!DOCTYPE html><html><body>404</body></html>", "an HTML or XML page"),
-    ("a Git LFS pointer", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "a Git LFS pointer"),
+    ("a Git LFS pointer", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "git lfs pull"),
 ]  # fmt: skip
 
 

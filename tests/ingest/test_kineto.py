@@ -12,7 +12,7 @@ import pytest
 from diag.errors import DiagError
 from diag.ingest.comm_names import collective_op
 from diag.ingest.kineto import parse_ranks, read_trace
-from diag.ingest.kineto_names import category, dtype_bytes, rank_from_name
+from diag.ingest.kineto_names import category, dtype_bytes, rank_from_name, rank_from_path
 
 OP = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
 
@@ -138,6 +138,18 @@ def test_ranks_of_a_list() -> None:
 )  # fmt: skip
 def test_rank_from_the_file_name(name: str, rank: int | None) -> None:
     assert rank_from_name(name) == rank
+
+
+@pytest.mark.parametrize(
+    ("path", "rank"),
+    [
+        ("run/rank_3/trace.json", 3), ("a.tar.gz!run/rank3/trace.json", 3), ("run/rank_3/rank_5.json", 5),
+        ("s3://bucket/rank7/trace.json", 7), ("rank3", 3), ("run_rank3_of_8/trace.json", None), ("3/trace.json", None),
+        ("rank3/deeper/trace.json", None), (r"C:\run\rank-2\trace.json", 2),
+    ],
+)  # fmt: skip
+def test_rank_from_the_folder(path: str, rank: int | None) -> None:
+    assert rank_from_path(path) == rank
 
 
 def test_the_header_knows_the_rank_better_than_the_name(tmp_path: Path) -> None:
