@@ -101,9 +101,10 @@ class Cutter:
         rest = self.rest
         if not self.is_array:
             return (self.header + b"]}", _OPENED + rest) if rest else (self.header, b"")
-        self.unclosed = not exact_cut(rest)[2]
+        rest = rest.rstrip()
+        self.unclosed = not rest.endswith(b"]")
         if self.unclosed:
-            rest = rest.rstrip().removesuffix(b",") + b"]"
+            rest = rest.removesuffix(b",") + b"]"
         return _OPENED + b"]}", _OPENED + rest + b"}"
 
     def _fill(self, size: int) -> bool:

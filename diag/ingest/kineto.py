@@ -14,7 +14,7 @@ from diag.errors import DiagError
 
 from . import foreign, kineto_json, several_ranks
 from . import kineto_names as names
-from .event_chunks import Cutter
+from .event_chunks import Cutter, exact_cut
 from .event_table import EventTable, whole
 from .kineto_events import add_events
 from .kineto_text import KinetoText
@@ -75,7 +75,7 @@ def _documents(cutter: Cutter, name: str) -> tuple[kineto_json.Document, kineto_
     except DiagError as error:
         if not tail:
             raise foreign.no_trace(name, head, whole=True, otherwise=error) from error
-        if cutter.unclosed and "nested too deeply" not in error.message:
+        if cutter.unclosed and "nested too deeply" not in error.message and not exact_cut(cutter.rest)[2]:
             raise damaged(name, "the JSON ends early, the file is truncated") from error
         raise
 

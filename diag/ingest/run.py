@@ -237,10 +237,12 @@ def _open_traces(paths: Sequence[str], reading: Reading) -> Tables:
             gaps.append(Gap(trace.path, f"rank {trace.rank} again, of the time that {twin.path} covers; left out"))
         else:
             others.append(trace)
+    taken: dict[str, list[int]] = {}
     for process in _processes(unnamed):
         rank = next(r for r in range(len(by_rank) + 1) if r not in by_rank)
         by_rank[rank] = _distinct(process, rank, gaps)
-        gaps.append(Gap(process[0].path, _taken_as(rank, by_rank)))
+        taken.setdefault(process[0].path, []).append(rank)
+    gaps += [Gap(path, _taken_as(numbers, by_rank)) for path, numbers in taken.items()]
     ranks = {
         rank: RankTables(rank, traces=tuple(sorted(traces, key=lambda trace: trace.begin_ns)))
         for rank, traces in sorted(by_rank.items())
@@ -296,7 +298,10 @@ def _distinct(process: Sequence[Trace], rank: int, gaps: list[Gap]) -> list[Trac
     return found
 
 
-def _taken_as(rank: int, by_rank: Mapping[int, Sequence[Trace]]) -> str:
+def _taken_as(taken: Sequence[int], by_rank: Mapping[int, Sequence[Trace]]) -> str:
+    if len(taken) > 1:  # a file of several processes, which says why
+        return f"its processes, in the order of their devices, were taken as {rank_ranges(taken)}"
+    (rank,) = taken
     own = by_rank[rank]
     windows = ""
     if len(own) > 1:

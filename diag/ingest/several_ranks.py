@@ -28,8 +28,8 @@ _HOST = (names.CPU_OP, *names.LAUNCH_CATEGORIES)
 _WORK = (*_HOST, *names.DEVICE_CATEGORIES)
 # A process with fewer of the operators is none that ran the model: a stray event, or damage.
 _LEAST_SHARE = 0.01
-# Of a device's launched work, as much must have a launch before it in a process whose device it is. Where the ranks'
-# correlation ids are the same numbers, some launches of another rank are later than the work that they seem to launch.
+# Of a device's work that any process launched, as much must be launched by the process whose device it is, and after
+# its launch. Where ranks count their launches alike, some of another rank come after the work that they seem to launch.
 _LAUNCHED, _CAUSAL = 0.9, 0.99
 _HINT = "Give the ranks' own files, one each, or merge them with ids that differ."
 
@@ -164,17 +164,17 @@ def _owners(contents: Contents, pids: Sequence[str], devices: Sequence[str], pat
     """The process of each device."""
     launches = _by_pid(contents, names.LAUNCH_CATEGORIES, names.LAUNCH_PATTERN).filter(pl.col("pid").is_in(pids))
     work = _by_pid(contents, names.DEVICE_CATEGORIES).drop_nulls("correlation")
-    totals = dict(work.group_by("pid").len().iter_rows())
-    pairs = (
-        work.unique(["pid", "correlation"], keep="first")
-        .join(launches.unique(["pid", "correlation"], keep="first"), on="correlation", suffix="_host")
-        .group_by("pid", "pid_host")
-        .agg(pl.len().alias("count"), (pl.col("ts_ns_host") <= pl.col("ts_ns")).mean().alias("causal"))
+    joined = work.unique(["pid", "correlation"], keep="first").join(
+        launches.unique(["pid", "correlation"], keep="first"), on="correlation", suffix="_host"
     )
-    distinct = dict(work.unique(["pid", "correlation"]).group_by("pid").len().iter_rows())
-    possible: dict[str, list[str]] = {device: [] for device in devices if device in totals}
+    pairs = joined.group_by("pid", "pid_host").agg(
+        pl.len().alias("count"), (pl.col("ts_ns_host") <= pl.col("ts_ns")).mean().alias("causal")
+    )
+    launched = dict(joined.unique(["pid", "correlation"]).group_by("pid").len().iter_rows())
+    # Work without a correlation says nothing of who launched it; where all of a device's has none, nobody knows.
+    possible: dict[str, list[str]] = {device: [] for device in devices}
     for device, host, count, causal in pairs.iter_rows():
-        if count >= _LAUNCHED * distinct[device] and causal >= _CAUSAL:
+        if count >= _LAUNCHED * launched[device] and causal >= _CAUSAL:
             possible[device].append(host)
     owners: dict[str, str] = {}
     while True:

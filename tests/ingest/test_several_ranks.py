@@ -155,7 +155,10 @@ def test_processes_with_devices_of_their_own(tmp_path: Path) -> None:
     tables = open_run(tmp_path).tables
     assert list(tables.ranks) == [0, 1, 2]
     assert [tables.ranks[r].traces[0].select("kernel")["device"][0] for r in range(3)] == [0, 1, 2]
-    assert any("3 processes (300, 299, 298)" in gap.reason for gap in tables.gaps)
+    said = [gap.reason for gap in tables.gaps]
+    assert len(said) == 2
+    assert "3 processes (300, 299, 298)" in said[0]
+    assert said[1].endswith("taken as ranks 0-2")
 
 
 def test_correlation_ids_that_are_the_same_numbers(tmp_path: Path) -> None:
@@ -163,6 +166,21 @@ def test_correlation_ids_that_are_the_same_numbers(tmp_path: Path) -> None:
     events = [*of_process(built(0), 10, 1), *of_process(built(1, shift=10 * MS), 11, 0)]
     traces = read(put(tmp_path, events))
     assert [(t.host_pids[0], t.select("kernel")["device"][0]) for t in traces] == [("11", 0), ("10", 1)]
+
+
+def test_work_whose_launches_were_cut_off(tmp_path: Path) -> None:
+    """A launch is missing, and one of another process has its number."""
+    events = []
+    for rank in range(2):
+        made = built(rank)
+        for at in range(40):
+            made.kernel(200 * MS + 1000 * at + 100, 200 * MS + 1000 * at + 600, launch=200 * MS + 1000 * at)
+        own = of_process(made, 10 + rank, rank, 45 * rank)  # 1 to 46, and 46 to 91
+        first = next(event for event in own if event["cat"] == "cuda_runtime")
+        events += [event for event in own if event is not first]
+    traces = read(put(tmp_path, events))
+    assert [(t.host_pids[0], t.select("kernel")["device"][0]) for t in traces] == [("10", 0), ("11", 1)]
+    assert [len(trace.select("kernel")) for trace in traces] == [2 * STEPS + 40] * 2
 
 
 def test_processes_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
@@ -262,7 +280,7 @@ def test_what_is_no_window_of_the_same_process(tmp_path: Path, pid: int, shift: 
     assert list(tables.ranks) == [0, 1]
     assert [len(rank.traces) for rank in tables.ranks.values()] == [1, 1]
     apart = [gap for gap in tables.gaps if "at another time" in gap.reason]
-    assert len(apart) == (1 if shift > 200 * MS else 0)
+    assert len(apart) == (2 if shift > 200 * MS else 0)
 
 
 def test_a_copy_of_a_window_is_left_out(tmp_path: Path) -> None:
