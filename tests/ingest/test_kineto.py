@@ -13,6 +13,7 @@ from diag.errors import DiagError
 from diag.ingest.comm_names import collective_op
 from diag.ingest.kineto import parse_ranks, read_trace
 from diag.ingest.kineto_names import category, dtype_bytes, rank_from_name, rank_from_path
+from tests.attribution.kineto_builder import serialised
 
 OP = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
 
@@ -235,6 +236,25 @@ def test_every_cut_of_a_file_is_an_error_or_the_whole(tmp_path: Path) -> None:
 def test_bare_infinities_of_kineto_are_read(tmp_path: Path) -> None:
     text = document({**OP, "args": {"memory bandwidth (GB/s)": 1, "x": 2}}).replace(': 1, "x": 2', ': inf, "x": -nan')
     assert len(read_trace(write(tmp_path, text)).events) == 1
+
+
+@pytest.mark.parametrize("closing", ["]", " ]\n\n", "", ",\n"], ids=["closed", "blanks", "open", "a comma"])
+@pytest.mark.parametrize("style", ["compact", "indented", "kineto"])
+def test_a_bare_array_of_events(tmp_path: Path, style: str, closing: str) -> None:
+    """The other form of Chrome's format, in one chunk and in several."""
+    for count in (3, 9_000):
+        events = [{**OP, "name": f"{i} {'x' * 1500}", "ts": i, "args": {"External id": i}} for i in range(count)]
+        if style == "kineto":
+            text = serialised({}, events, "kineto")
+            text = text[text.index("[") :].rstrip().removesuffix("}").rstrip()
+        else:
+            text = json.dumps(events, indent=2 if style == "indented" else None)
+        path = write(tmp_path, "\ufeff\n" * (count == 3) + text.removesuffix("]").rstrip() + closing)
+        trace = read_trace(path)
+        assert trace.events["ts_ns"].to_list() == [1000 * i for i in range(count)]
+        assert trace.stored.names[count - 1].startswith(f"{count - 1} x")
+        assert [("closing bracket" in gap) for gap in trace.gaps] == ([] if "]" in closing else [True])
+    assert count * 1500 > 8 << 20
 
 
 def test_gzip_is_known_by_its_content(tmp_path: Path) -> None:
