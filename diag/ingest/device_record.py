@@ -6,6 +6,7 @@ points to a device: no call launches work, no operator that only a GPU has, no e
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ import polars as pl
 from msgspec import Struct
 
 from . import kineto_names as names
+from .foreign import is_known
 
 if TYPE_CHECKING:
     from .trace import Trace
@@ -55,13 +57,13 @@ class DeviceRecord(Struct, frozen=True):
 
 # Of accelerators whose device events libkineto writes in categories of their own (ActivityType.h), and of Ascend's and
 # AWS's plugins. Host calls of the same backends end in _runtime or _driver.
-_ACCELERATOR = r"^(?:mtia|hpu|privateuse1|neuron|npu|glow|insight|ccp|tpu)_\w+$"
+_ACCELERATOR = re.compile(r"(?:mtia|hpu|privateuse1|neuron|npu|glow)_\w+$")
 _ACCELERATOR_NAMES = {
     "mtia": "an MTIA accelerator", "hpu": "a Gaudi accelerator (HPU)", "privateuse1": "an out-of-tree accelerator",
     "neuron": "a Neuron accelerator", "npu": "an Ascend NPU", "glow": "a Glow accelerator",
 }  # fmt: skip
 # Process names of Ascend's msprof, whose events have no category.
-_ASCEND = ("ascend hardware", "cann", "npu", "hccl")
+_ASCEND = re.compile(r"Ascend Hardware|(?:CANN|NPU|HCCL)\b", re.I)
 # Operators that exist on CUDA and ROCm alone, NCCL's collectives, and calls that leave work to a stream.
 _GPU_OP_PATTERN = (
     r"^(?:nccl:|aten::(?:cudnn_|_cudnn|miopen_|record_stream$|_flash_attention_|_efficient_attention_|_thnn_fused_"
@@ -125,16 +127,12 @@ def record_of(trace: Trace) -> DeviceRecord:
 
 def _not_understood(trace: Trace) -> DeviceRecord | None:
     """Events of an accelerator whose kinds are not known, where they take a share of the time."""
-    stored = trace.stored
-    categories = pl.Series("category", stored.categories, dtype=pl.String)
     known = (*names.DEVICE_CATEGORIES, *names.LAUNCH_CATEGORIES)
-    foreign = [
-        category for category in categories.filter(categories.str.contains(_ACCELERATOR)) if category not in known
-    ]
+    categories = [category for category in trace.stored.categories if category not in known]
+    foreign = [category for category in categories if _ACCELERATOR.match(category)]
     device = [category for category in foreign if not category.endswith(("_runtime", "_driver"))]
-    ascend = [name for name in trace.process_names if name.lower().startswith(_ASCEND)]
-    if ascend and "" in stored.categories:
-        device.append("")
+    device += [category for category in categories if not is_known(category) and _elsewhere(trace, category)]
+    ascend = any(_ASCEND.match(name) for name in trace.process_names)
     share = _share(trace, device)
     if not foreign and share < _LEAST_SHARE:
         return None
@@ -142,7 +140,7 @@ def _not_understood(trace: Trace) -> DeviceRecord | None:
         return None
     families = dict.fromkeys(category.split("_")[0] for category in foreign)
     who = next((_ACCELERATOR_NAMES[family] for family in families if family in _ACCELERATOR_NAMES), "an accelerator")
-    if ascend:
+    if ascend and not foreign:
         who = "an Ascend NPU"
     what = (
         f"category {', '.join(sorted(category for category in device if category))}" if any(device) else "no category"
@@ -155,6 +153,12 @@ def _not_understood(trace: Trace) -> DeviceRecord | None:
         collect="use the vendor's analyser for the device, or a backend that reports kernels to Kineto as `kernel`",
         share=share,
     )
+
+
+def _elsewhere(trace: Trace, category: str) -> bool:
+    """Whether events of this category are in no process of the host."""
+    threads = trace.unsorted(category, columns=("thread",))["thread"].unique()
+    return not {trace.threads[thread][0] for thread in threads} & set(trace.host_pids)
 
 
 def _share(trace: Trace, categories: list[str]) -> float:

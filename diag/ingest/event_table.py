@@ -59,6 +59,7 @@ class EventTable(Struct):
     _gaps: dict[str, None] = field(default_factory=dict)  # each reason once, in order
     _places: dict[tuple[int, int], None] = field(default_factory=dict)
     _processes: dict[str, Process] = field(default_factory=dict)
+    profiled: bool = False  # the profiler's own span was seen
     phases: set[str] = field(default_factory=set)  # of events without a duration, where the general decoder saw any
     rows: int = 0
 
@@ -77,6 +78,7 @@ class EventTable(Struct):
     def _new_head(self, cat: str, name: str, pid: str, tid: str) -> Head:
         category = names.category(cat)
         if category == "trace":
+            self.profiled = True
             return Head(kept=False)
         if category == names.CPU_OP and _RANGE.match(name):
             category = names.ANNOTATION

@@ -110,11 +110,25 @@ def no_trace(name: str, text: bytes, whole: bool, otherwise: DiagError | None = 
     return otherwise or damaged(name, "not JSON: it begins with neither a brace nor a bracket")
 
 
+def no_events(name: str) -> DiagError:
+    """The error for a trace of the profiler in which nothing was recorded."""
+    return DiagError(
+        f"{file_name(name)}: the trace holds no event with a duration",
+        hint="The profiler was stopped before its first active step; record a longer window.",
+        path=name,
+    )
+
+
+def is_known(category: str) -> bool:
+    """Whether PyTorch's profiler writes events of this category."""
+    return _OURS.match(category) is not None
+
+
 def is_ours(categories: Collection[str]) -> bool:
     """Whether events of these categories are from PyTorch's profiler."""
     if _ONNX_RUNTIME & set(categories) and "cpu_op" not in categories:
         return False
-    return any(_OURS.match(category) for category in categories)
+    return any(map(is_known, categories))
 
 
 def no_events_of_ours(
@@ -127,11 +141,7 @@ def no_events_of_ours(
         if beginning.lstrip().startswith(b"{") and keys and "ph" not in keys:
             reason = f"JSON, but not a Kineto trace: a list of objects with the keys {_listed(keys)}"
             return DiagError(f"{file_name(name)}: {reason}", hint=INSTEAD, path=name)
-        return DiagError(
-            f"{file_name(name)}: the trace holds no event with a duration",
-            hint="The profiler was stopped before its first active step; record a longer window.",
-            path=name,
-        )
+        return no_events(name)
     shown = [category for category in categories if category]
     writer = _writer(shown, processes)
     parts = [f"of the categories {_listed(shown)}" if shown else "without categories"]

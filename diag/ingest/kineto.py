@@ -19,7 +19,7 @@ from .event_table import EventTable, whole
 from .kineto_events import add_events
 from .kineto_text import KinetoText
 from .sources import opened
-from .text_stream import blocks, damaged, file_name
+from .text_stream import blocks, damaged
 from .trace import Contents, Trace
 
 _UNCLOSED = "its array of events has no closing bracket: what was written last may be missing"
@@ -45,9 +45,10 @@ def read_contents(file: BinaryIO, name: str, write: Callable[[pl.DataFrame], Non
             _decode_any(table, cutter, b"".join(pieces), name)
     head, tail = _documents(cutter, name)
     add_events(table, tail.events)
-    if not table.rows and table.untimed:
-        raise _no_events(name)
-    if not table.rows or not foreign.is_ours(table.categories):
+    framed = table.profiled or head.devices is not None or tail.devices is not None
+    if not table.rows and (table.untimed or framed):
+        raise foreign.no_events(name)
+    if not table.rows or not (framed or foreign.is_ours(table.categories)):
         names_of = {process.name or pid for pid, process in table.processes.items()}
         raise foreign.no_events_of_ours(name, table.categories, table.phases, names_of, cutter.beginning)
     return Contents(
@@ -132,14 +133,6 @@ def as_trace(contents: Contents, path: str, rank: int | None = None, of_several:
         derived=contents.derived,
         host_pids=several_ranks.host_pids(contents),
         process_names=tuple(process.name for process in contents.processes.values() if process.name),
-    )
-
-
-def _no_events(name: str) -> DiagError:
-    return DiagError(
-        f"{file_name(name)}: the trace holds no event with a duration",
-        hint="The profiler was stopped before its first active step; record a longer window.",
-        path=name,
     )
 
 

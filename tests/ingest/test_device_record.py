@@ -9,7 +9,7 @@ import pytest
 
 from diag.ingest.device_record import DeviceRecord, DeviceWork
 from diag.ingest.kineto import read_trace
-from tests.attribution.kineto_builder import KinetoBuilder
+from tests.attribution.kineto_builder import PID, KinetoBuilder
 
 MS = 1_000_000
 
@@ -125,6 +125,16 @@ def test_other_categories_of_accelerators(tmp_path: Path, category: str) -> None
     found = record(tmp_path, host().event(category, "x", 0, 4 * MS))
     is_complete(found)
     assert found.work is DeviceWork.NOT_UNDERSTOOD
+
+
+@pytest.mark.parametrize(("pid", "work"), [(9, DeviceWork.NOT_UNDERSTOOD), (PID, DeviceWork.NONE)])
+def test_a_category_that_nobody_knows(tmp_path: Path, pid: int, work: DeviceWork) -> None:
+    """On the host it is what a person added; elsewhere it may be a device."""
+    found = record(tmp_path, host().event("warp_core_op", "x", 0, 4 * MS, pid=pid))
+    assert found.work is work
+    if work is DeviceWork.NOT_UNDERSTOOD:
+        is_complete(found)
+        assert "warp_core_op" in found.holds
 
 
 @pytest.mark.parametrize("backend", ["xpu", "privateuse1"])

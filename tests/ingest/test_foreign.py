@@ -11,7 +11,7 @@ import pytest
 
 from diag.errors import DiagError
 from diag.ingest.kineto import read_trace
-from tests.attribution.kineto_builder import KinetoBuilder
+from tests.attribution.kineto_builder import LAYOUTS, KinetoBuilder, Layout
 from tests.command import diag
 from tests.ingest.outcomes import is_plain, read
 
@@ -105,6 +105,13 @@ def test_one_category_of_the_profilers_own_is_enough(tmp_path: Path, category: s
     path = tmp_path / "rank-4.json"
     path.write_text(json.dumps(chrome(event(cat="mine"), event(cat=category))))
     assert len(read_trace(path).events) == 2
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_trace_of_the_profiler_without_work_is_not_called_another_tools(tmp_path: Path, layout: Layout) -> None:
+    found = read(KinetoBuilder().framed().write(tmp_path, layout=layout))
+    assert "no event with a duration" in found.error
+    assert "longer window" in found.hint
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
