@@ -99,7 +99,7 @@ def test_a_handful_of_kernels_is_not_enough_for_a_verdict(tmp_path: Path) -> Non
     build = KinetoBuilder(world_size=1).step(0, 0, MS, "ProfilerStep#").kernel(10 * US, 12 * US, launch=5 * US)
     verdict = opened(build, tmp_path).verdict
     assert verdict.bottleneck == Bottleneck.UNDETERMINED
-    assert "2.0 us of device work" in verdict.headline
+    assert "2.0 us of work" in verdict.headline
 
 
 def test_idle_time_of_many_small_causes_is_not_healthy(tmp_path: Path) -> None:
