@@ -60,7 +60,7 @@ _LIGHT_PARTS = {
     Part.DATA: "#00a878",
     Part.CHECKPOINT: "#7cc8f2",
     Part.HOST: "#7a5c8e",
-    Part.QUEUED: "#b3a5c4",
+    Part.QUEUED: "#6a6af0",
     Part.IDLE: "#c9ced6",
 }
 _DARK_PARTS = {
@@ -72,7 +72,7 @@ _DARK_PARTS = {
     Part.DATA: "#12b886",
     Part.CHECKPOINT: "#a5dcfa",
     Part.HOST: "#a685bd",
-    Part.QUEUED: "#756a85",
+    Part.QUEUED: "#5656d8",
     Part.IDLE: "#5c6470",
 }
 

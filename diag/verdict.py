@@ -38,6 +38,7 @@ _DOUBTED = 0.6  # ... and where two accounts of the run contradict each other
 _LATE_AT_LEAST = 0.5  # who was late is known, whatever the reason
 _BASIS = " This rests on the durations of the stages alone: no collectives tie the ranks' timelines together."
 _NOT_HEALTHY = 0.3  # idle time of a device, whatever its cause: more is not compute-bound
+_NOT_HEALTHY_ON_CPU = 0.5  # there Python between the operators is work as well
 _STARTUP = 0.8  # of a window: the rest says nothing about a step
 _LEAST_WORK_NS = 20_000  # a handful of kernels
 _COMPETING = (*REMOVABLE, Bottleneck.UNDETERMINED)
@@ -49,7 +50,7 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
     shares = examination.shares
     if not len(shares.dur_ns) or shares.dur_ns.sum() <= 0:
         return _undetermined("no complete step was recorded", "let the training run for some steps more")
-    if (nothing := _nothing_to_judge(attribution, shares)) is not None:
+    if (nothing := _nothing_to_judge(attribution, shares, tables)) is not None:
         return nothing
     shares, findings = faults_first(shares), examination.findings
     if Cost.BUBBLE not in shares.cost_ns:
@@ -85,9 +86,12 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
     )
     if bottleneck == Bottleneck.UNDETERMINED:
         return _unexplained(cause, unexplained)
-    if level == Severity.HEALTHY and (idle := _idle(attribution, shares)) >= _NOT_HEALTHY:
+    idle = _idle(attribution, shares)
+    if level == Severity.HEALTHY and idle >= (_NOT_HEALTHY if shares.on_device else _NOT_HEALTHY_ON_CPU):
         return _undetermined(
-            f"the device is idle for {idle:.0%} of the time, and no single cause takes a tenth of it",
+            f"the device is idle for {idle:.0%} of the time, and no single cause takes a tenth of it"
+            if shares.on_device
+            else f"no operator runs for {idle:.0%} of the time",
             "record several marked steps (prof.step()) after the warm-up, with Python stacks (with_stack=True)",
             idle,
         )
@@ -266,17 +270,21 @@ def _unexplained(cause: Finding | None, share: float) -> Verdict:
     return _undetermined(_lower(cause.title), _lower(cause.action).rstrip("."), share, cause.id)
 
 
-def _nothing_to_judge(attribution: Attribution, shares: Shares) -> Verdict | None:
-    """A recording that holds hardly more than start-up, or hardly any work."""
+def _nothing_to_judge(attribution: Attribution, shares: Shares, tables: Tables) -> Verdict | None:
+    """Of a run that has traces only: the work of its device is not in them, or hardly any work, or only start-up."""
     steps = attribution.usable or attribution.steps
-    if not shares.on_device or not any(parts.source == "trace" for step in steps for parts in step.parts):
+    if any(parts.source != "trace" for step in steps for parts in step.parts):
         return None
+    records = [trace.device_record for rank in tables.ranks.values() for trace in rank.traces]
+    unread = next((record for record in records if not record.decides), None)
+    if unread is not None:
+        return _undetermined(f"the trace holds {unread.holds}, but not {unread.lacks}", unread.collect)
     whole, startup = (sum(ns) for ns in zip(*((s.dur_ns, s.path.idle(STARTUP_DETAILS)) for s in steps), strict=True))
     again = "record several steps after the warm-up (schedule(skip_first=10, wait=1, warmup=1, active=3), prof.step())"
     busy = sum(parts.dur_ns - parts.idle_ns for step in steps for parts in step.parts)
     if busy < _LEAST_WORK_NS:
-        return _undetermined(f"the window holds only {busy / 1e3:.1f} us of device work", again)
-    if startup > _STARTUP * whole:
+        return _undetermined(f"the window holds only {busy / 1e3:.1f} us of work", again)
+    if shares.on_device and startup > _STARTUP * whole:
         return _undetermined(
             f"{startup / 1e6:,.0f} of {whole / 1e6:,.0f} ms are start-up: creating contexts, loading code, compiling, "
             "and what lies before the first and after the last work of the device",
@@ -287,10 +295,11 @@ def _nothing_to_judge(attribution: Attribution, shares: Shares) -> Verdict | Non
 
 
 def _idle(attribution: Attribution, shares: Shares) -> float:
-    """The part of the judged time in which a device was idle for whatever reason."""
-    if not shares.on_device:
-        return 0.0
+    """The part of the judged time in which a device was idle for whatever reason; on a CPU that has traces only, in
+    which no operator ran."""
     steps = attribution.usable or attribution.steps
+    if not shares.on_device and any(parts.source != "trace" for step in steps for parts in step.parts):
+        return 0.0
     idle = sum(step.path.total(Kind.IDLE) - step.path.idle(STARTUP_DETAILS) for step in steps)
     return idle / float(shares.dur_ns.sum())
 

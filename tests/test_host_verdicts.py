@@ -14,16 +14,13 @@ US, MS = 1_000, 1_000_000
 STEPS = 6
 
 
-def trace_of(
-    folder: Path, *, step: int, busy: int, kernels: int = 50, queued: bool = False, marked: bool = True
-) -> KinetoBuilder:
+def trace_of(*, step: int, busy: int, kernels: int = 50, queued: bool = False) -> KinetoBuilder:
     """Steps in which the device works ``busy``, in equal kernels spread over the step; each is launched 2 us before it
     begins, or all at the begin of the step."""
     build = KinetoBuilder(world_size=1)
     for number in range(STEPS):
         begin = number * step
-        if marked:
-            build.step(number, begin, begin + step, "ProfilerStep#")
+        build.step(number, begin, begin + step, "ProfilerStep#")
         for kernel in range(kernels):
             at = begin + 100 * US + kernel * (step - 100 * US) // kernels
             launch = begin + 10 * US + kernel * 1_000 if queued else at - 2 * US
@@ -36,7 +33,7 @@ def opened(build: KinetoBuilder, folder: Path) -> Result:
 
 
 def test_late_launches_make_a_run_host_bound(tmp_path: Path) -> None:
-    result = opened(trace_of(tmp_path, step=10 * MS, busy=4 * MS), tmp_path)
+    result = opened(trace_of(step=10 * MS, busy=4 * MS), tmp_path)
     verdict = result.verdict
     assert (verdict.bottleneck, verdict.severity, verdict.cause) == (Bottleneck.HOST, Severity.CRITICAL, "launch-bound")
     assert verdict.share == pytest.approx(0.6, abs=0.01)
@@ -60,7 +57,7 @@ def test_one_long_stall_in_every_step_is_named(tmp_path: Path) -> None:
 
 
 def test_work_that_was_launched_and_does_not_run_leaves_the_verdict_open(tmp_path: Path) -> None:
-    result = opened(trace_of(tmp_path, step=10 * MS, busy=4 * MS, queued=True), tmp_path)
+    result = opened(trace_of(step=10 * MS, busy=4 * MS, queued=True), tmp_path)
     verdict = result.verdict
     assert (verdict.bottleneck, verdict.cause) == (Bottleneck.UNDETERMINED, "idle-after-launch")
     assert (verdict.severity, verdict.confidence) == (Severity.WARN, 0)
@@ -68,20 +65,17 @@ def test_work_that_was_launched_and_does_not_run_leaves_the_verdict_open(tmp_pat
 
 
 def test_a_busy_device_is_compute_bound(tmp_path: Path) -> None:
-    verdict = opened(trace_of(tmp_path, step=10 * MS, busy=97 * MS // 10), tmp_path).verdict
+    verdict = opened(trace_of(step=10 * MS, busy=97 * MS // 10), tmp_path).verdict
     assert (verdict.bottleneck, verdict.severity) == (Bottleneck.COMPUTE, Severity.HEALTHY)
 
 
 @pytest.mark.parametrize("inside", [True, False])
 def test_a_window_of_start_up_says_nothing_about_a_step(tmp_path: Path, inside: bool) -> None:
     """Ten seconds before the first kernel, or in the call that launches it."""
-    build = KinetoBuilder(world_size=1).op("aten::conv2d", 0, 11_000 * MS).kernel(0, MS, launch=0) if inside else (
-        KinetoBuilder(world_size=1).op("aten::conv2d", 0, 11_000 * MS)
-    )  # fmt: skip
+    build = KinetoBuilder(world_size=1).op("aten::conv2d", 0, 11_000 * MS)
     if inside:
-        build.runtime("cudaLaunchKernel", 2 * MS, 10_000 * MS, correlation=900)
-    else:
-        build.runtime("cudaLaunchKernel", 10_000 * MS - 10 * US, 10_000 * MS, correlation=900)
+        build.kernel(0, MS, launch=0)
+    build.runtime("cudaLaunchKernel", 2 * MS if inside else 10_000 * MS - 10 * US, 10_000 * MS, correlation=900)
     build.event(
         "kernel", "implicit_convolve_sgemm", 10_000 * MS, 10_400 * MS, 7, 0, device=0, stream=7, correlation=900
     )
@@ -105,7 +99,7 @@ def test_a_handful_of_kernels_is_not_enough_for_a_verdict(tmp_path: Path) -> Non
     build = KinetoBuilder(world_size=1).step(0, 0, MS, "ProfilerStep#").kernel(10 * US, 12 * US, launch=5 * US)
     verdict = opened(build, tmp_path).verdict
     assert verdict.bottleneck == Bottleneck.UNDETERMINED
-    assert "2.0 us of device work" in verdict.headline
+    assert "2.0 us of work" in verdict.headline
 
 
 def test_idle_time_of_many_small_causes_is_not_healthy(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from msgspec import Struct, field
 
 from diag.collectors.files import replace_file
 
-from .stored_events import ROW, STORED, Events
+from .stored_events import ROW, STORED, Events, Process
 from .trace import Contents
 
 ENVIRONMENT = "DIAG_CACHE"  # a folder, or "off"
@@ -49,6 +49,8 @@ class _Saved(msgspec.Struct):
     untimed_events: int
     gaps: list[str]
     categories: list[str]
+    places: list[tuple[int, int]]
+    processes: dict[str, Process]
     sizes: dict[str, int]  # of the entry's files: one of another size was cut off or written over
 
 
@@ -121,6 +123,8 @@ class Cache(Struct, frozen=True):
                 arguments=tables["arguments"],
                 counters=tables["counters"],
             ),
+            places=tuple(saved.places),
+            processes=saved.processes,
             derived=Shelf(folder),
         )
 
@@ -211,7 +215,7 @@ class Writer(Struct):
             saved = _Saved(
                 contents.distributed, contents.devices, contents.base_ns, contents.host, list(contents.threads),
                 contents.begin_ns, contents.end_ns, contents.untimed_events, list(contents.gaps),
-                list(events.categories), sizes,
+                list(events.categories), list(contents.places), contents.processes, sizes,
             )  # fmt: skip
             (self.folder / "contents.json").write_bytes(msgspec.json.encode(saved))
         except OSError as error:

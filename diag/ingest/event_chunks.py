@@ -1,5 +1,8 @@
 """A trace's text cut at event boundaries: the header, chunks of whole events, and what follows the events.
 
+Chrome's format has two forms: an object with the list ``traceEvents``, and that list alone, whose closing bracket may
+be missing.
+
 Nothing here knows what an event means. A chunk is the text of consecutive elements of ``traceEvents``; where it may be
 cut is first guessed from the last bytes and proven by whoever decodes it (``[chunk]`` is JSON only if it was cut
 between two elements); `exact_cut` finds a place by reading every bracket, for the rare texts that defeat guessing.
@@ -14,6 +17,7 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from .foreign import no_trace
 from .text_stream import damaged
 
 CHUNK_BYTES = 8 << 20
@@ -27,13 +31,16 @@ _BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
 # Between two events as Kineto prints them. A newline cannot lie inside a JSON string.
 KINETO_BETWEEN = b"\n  },\n  {\n"
 _BOM = b"\xef\xbb\xbf"
+_OPENED = b'{"traceEvents": ['
+_BEGINNING_BYTES = 1 << 12
 
 
 class Cutter:
     """Feeds on blocks of text; gives the header, then chunks, then the rest.
 
-    ``header`` is everything before the first event, including ``"traceEvents": [``, or the whole text where there is no
-    such thing. ``rest`` is what is left when there are no more chunks: the last events, ``]`` and what follows.
+    ``header`` is everything before the first event, including ``"traceEvents": [`` or the bracket of a bare array, or
+    the whole text where there is neither. ``rest`` is what is left when there are no more chunks: the last events,
+    ``]`` and what follows. ``beginning`` is how the text of the events begins.
 
     The text stays in the blocks in which it came, and so does a chunk: whoever decodes it puts it together, once.
     """
@@ -44,6 +51,9 @@ class Cutter:
         self._size = chunk_bytes
         self._parts: list[bytes] = []
         self.closed = False
+        self.is_array = False
+        self.unclosed = False  # an array without its last bracket; known from `documents`
+        self.beginning = b""
         self.header = self._read_header()
 
     def next_chunk(self) -> list[bytes]:
@@ -85,6 +95,18 @@ class Cutter:
             self._too_long()
         return self._joined()
 
+    def documents(self) -> tuple[bytes, bytes]:
+        """When there are no more chunks: the header, and the last events with what follows them, each as a document.
+        The second is b"" where the text has no list of events that begins with its key."""
+        rest = self.rest
+        if not self.is_array:
+            return (self.header + b"]}", _OPENED + rest) if rest else (self.header, b"")
+        rest = rest.rstrip()
+        self.unclosed = not rest.endswith(b"]")
+        if self.unclosed:
+            rest = rest.removesuffix(b",") + b"]"
+        return _OPENED + b"]}", _OPENED + rest + b"}"
+
     def _fill(self, size: int) -> bool:
         """Whether there are that many bytes of text to work on."""
         have = sum(map(len, self._parts))
@@ -109,17 +131,23 @@ class Cutter:
         while True:
             more = self._fill(size)
             text = self._hold(self._joined().removeprefix(_BOM))
-            found = _first_opening(text)
+            found = self._opening(text)
             if found is not None:
                 self._hold(text[found:])
+                self.beginning = text[found : found + _BEGINNING_BYTES]
                 return text[:found]
             if not more:
                 self._hold(b"")
                 return text  # no events: whoever decodes it says why
-            hopeless = _hopeless(text)
-            if size >= MAX_PIECE_BYTES or hopeless:
-                raise damaged(self._name, hopeless or "no events in its first 64 MB: not a Kineto trace")
+            if not text.lstrip().startswith(b"{") or size >= MAX_PIECE_BYTES:
+                raise no_trace(self._name, text, whole=False)
             size *= 4
+
+    def _opening(self, text: bytes) -> int | None:
+        """Where the first event begins."""
+        start = len(text) - len(text.lstrip())
+        self.is_array = text[start : start + 1] == b"["
+        return start + 1 if self.is_array else _first_opening(text)
 
     def _cut(self) -> tuple[int, int]:
         """End of the chunk and begin of what follows in the joined text, guessed from its last bytes."""
@@ -159,13 +187,6 @@ def _first_opening(text: bytes) -> int | None:
         if depth == 1 and not inside:
             return match.end() + 1
     return None
-
-
-def _hopeless(text: bytes) -> str:
-    start = text[:256].lstrip()
-    if start and not start.startswith(b"{"):
-        return "not JSON: it does not begin with a brace"
-    return ""
 
 
 def depth_before(text: bytes) -> tuple[int, bool]:

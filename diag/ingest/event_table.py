@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from . import comm_names
 from . import kineto_names as names
 from .kineto_json import Args, Event
-from .stored_events import ARGUMENTS, COUNTERS, ROW, STORED, Events
+from .stored_events import ARGUMENTS, COUNTERS, ROW, STORED, Events, Process
 
 K = TypeVar("K", str, tuple[str, str])
 
@@ -20,6 +20,7 @@ K = TypeVar("K", str, tuple[str, str])
 MAX_NAMES = 250_000
 MAX_NAME_CHARS = 4096  # kernels of templates of templates have names of a few thousand characters
 MAX_THREADS = 1_000_000
+MAX_PROCESSES = 10_000
 OTHER_NAMES = "(other names)"
 FAR_NS = (1 << 62) - 1  # the year 2116: a later time is damage, and a start plus a duration must fit int64
 
@@ -56,6 +57,10 @@ class EventTable(Struct):
     _arguments: dict[tuple[object, ...], int] = field(default_factory=dict)
     _counters: list[pl.DataFrame] = field(default_factory=list)
     _gaps: dict[str, None] = field(default_factory=dict)  # each reason once, in order
+    _places: dict[tuple[int, int], None] = field(default_factory=dict)
+    _processes: dict[str, Process] = field(default_factory=dict)
+    profiled: bool = False  # the profiler's own span was seen
+    phases: set[str] = field(default_factory=set)  # of events without a duration, where the general decoder saw any
     rows: int = 0
 
     def head_of(self, event: Event) -> Head:
@@ -73,14 +78,18 @@ class EventTable(Struct):
     def _new_head(self, cat: str, name: str, pid: str, tid: str) -> Head:
         category = names.category(cat)
         if category == "trace":
+            self.profiled = True
             return Head(kept=False)
         if category == names.CPU_OP and _RANGE.match(name):
             category = names.ANNOTATION
+        code = self._category(category)
+        thread = self._code(self._threads, (pid[:256], tid[:256]), MAX_THREADS, ("", OTHER_NAMES))
+        self._places[code, thread] = None
         return Head(
             kept=True,
             name=self._name(name),
-            cat=self._category(category),
-            thread=self._code(self._threads, (pid[:256], tid[:256]), MAX_THREADS, ("", OTHER_NAMES)),
+            cat=code,
+            thread=thread,
             launches=category in _WITH_LAUNCH,
             tells_stream=category == names.CPU_OP and name.startswith("triton_"),
             arguments=bool(_ARGUMENT.match(name) or (category == names.KERNEL and _COMM_KERNEL.search(name))),
@@ -103,6 +112,27 @@ class EventTable(Struct):
                 key = beyond
             found = codes.setdefault(key, len(codes))
         return found
+
+    def says_rank(self, event: Event) -> None:
+        """An event's arguments say of which rank it is."""
+        rank = whole(event.args.rank) if event.args is not None else None
+        if event.args is not None and rank is not None and 0 <= rank <= names.MOST_RANKS:
+            process = self._process(event)
+            process.ranks.add(rank)
+            process.raw = process.raw or _label(
+                event.args.raw_pid if isinstance(event.args.raw_pid, int | str) else None
+            )
+
+    def names_process(self, event: Event) -> None:
+        """Metadata: the name of a process."""
+        if event.args is not None and isinstance(event.args.name, str):
+            self._process(event).name = event.args.name[:256]
+
+    def _process(self, event: Event) -> Process:
+        label = _label(event.pid)[:256]
+        if len(self._processes) >= MAX_PROCESSES:
+            return Process()
+        return self._processes.setdefault(label, Process())
 
     def _gap(self, reason: str) -> None:
         self._gaps[reason] = None
@@ -144,6 +174,20 @@ class EventTable(Struct):
     @property
     def threads(self) -> tuple[tuple[str, str], ...]:
         return tuple(self._threads)
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        return tuple(self._categories)
+
+    @property
+    def places(self) -> tuple[tuple[int, int], ...]:
+        """Which threads events of which category are on: codes of both."""
+        return tuple(self._places)
+
+    @property
+    def processes(self) -> dict[str, Process]:
+        """What is said of processes, by how the events call them."""
+        return self._processes
 
     def events(self) -> Events:
         """All that was added; without the rows that were written."""

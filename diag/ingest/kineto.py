@@ -12,18 +12,17 @@ import polars as pl
 
 from diag.errors import DiagError
 
-from . import kineto_json
+from . import foreign, kineto_json, several_ranks
 from . import kineto_names as names
-from .comm_rules import CommRule
-from .event_chunks import Cutter
+from .event_chunks import Cutter, exact_cut
 from .event_table import EventTable, whole
 from .kineto_events import add_events
 from .kineto_text import KinetoText
 from .sources import opened
-from .text_stream import blocks, file_name
+from .text_stream import blocks, damaged
 from .trace import Contents, Trace
 
-MAX_RANKS = 1 << 20  # ten times the largest run known
+_UNCLOSED = "its array of events has no closing bracket: what was written last may be missing"
 
 
 def read_trace(path: Path | str) -> Trace:
@@ -44,20 +43,14 @@ def read_contents(file: BinaryIO, name: str, write: Callable[[pl.DataFrame], Non
     while pieces := cutter.next_chunk():
         if not text.decode(pieces):
             _decode_any(table, cutter, b"".join(pieces), name)
-    rest = cutter.rest
-    if rest:
-        head = kineto_json.document(cutter.header + b"]}", name)
-        tail = kineto_json.document(b'{"traceEvents": [' + rest, name)
-        add_events(table, tail.events)
-    else:
-        head = tail = kineto_json.document(cutter.header, name)
-        add_events(table, head.events)  # the key may be written with escapes
-    if not table.rows:
-        raise DiagError(
-            f"{file_name(name)}: the trace holds no event with a duration",
-            hint="The profiler was stopped before its first active step; record a longer window.",
-            path=name,
-        )
+    head, tail = _documents(cutter, name)
+    add_events(table, tail.events)
+    framed = table.profiled or head.devices is not None or tail.devices is not None
+    if not table.rows and (table.untimed or framed):
+        raise foreign.no_events(name)
+    if not table.rows or not (framed or foreign.is_ours(table.categories)):
+        names_of = {process.name or pid for pid, process in table.processes.items()}
+        raise foreign.no_events_of_ours(name, table.categories, table.phases, names_of, cutter.beginning)
     return Contents(
         distributed=head.distributed or tail.distributed,
         devices=head.devices or tail.devices,
@@ -67,9 +60,25 @@ def read_contents(file: BinaryIO, name: str, write: Callable[[pl.DataFrame], Non
         begin_ns=table.begin_ns,
         end_ns=table.end_ns,
         untimed_events=table.untimed,
-        gaps=table.gaps,
+        gaps=(*table.gaps, _UNCLOSED) if cutter.unclosed else table.gaps,
         events=table.events(),
+        places=table.places,
+        processes=table.processes,
     )
+
+
+def _documents(cutter: Cutter, name: str) -> tuple[kineto_json.Document, kineto_json.Document]:
+    """What is before and behind the chunks. DiagError where the file is no whole trace."""
+    head, tail = cutter.documents()
+    try:
+        first = kineto_json.document(head, name)
+        return first, kineto_json.document(tail, name) if tail else first  # the key may be written with escapes
+    except DiagError as error:
+        if not tail:
+            raise foreign.no_trace(name, head, whole=True, otherwise=error) from error
+        if cutter.unclosed and "nested too deeply" not in error.message and not exact_cut(cutter.rest)[2]:
+            raise damaged(name, "the JSON ends early, the file is truncated") from error
+        raise
 
 
 def _decode_any(table: EventTable, cutter: Cutter, chunk: bytes, name: str) -> None:
@@ -84,17 +93,30 @@ def _decode_any(table: EventTable, cutter: Cutter, chunk: bytes, name: str) -> N
     add_events(table, events)
 
 
-def as_trace(contents: Contents, path: str, rank: int | None = None, comm_kernels: tuple[CommRule, ...] = ()) -> Trace:
-    """The contents as the trace at a path. Without a rank the header names it, else the path's last part."""
+def as_traces(contents: Contents, path: str, rank: int | None = None) -> list[Trace]:
+    """The contents as the trace at a path, or as the traces of several ranks where the file holds the events of
+    several. DiagError where it does and they cannot be told apart."""
+    parts = several_ranks.parts(contents, path)
+    if not parts:
+        return [as_trace(contents, path, rank)]
+    return [as_trace(part.contents, path, part.rank, of_several=len(parts) > 1) for part in parts]
+
+
+def as_trace(contents: Contents, path: str, rank: int | None = None, of_several: bool = False) -> Trace:
+    """The contents as the trace at a path. Without a rank the header names it, else the file's or its folder's name;
+    neither does for a file ``of_several`` ranks."""
     info = contents.distributed if isinstance(contents.distributed, dict) else {}
-    rank = rank if rank is not None else _index(info.get("rank"))
+    if rank is None and not of_several:
+        rank = _index(info.get("rank"))
+        rank = rank if rank is not None else several_ranks.only_rank(contents)
+        rank = rank if rank is not None else names.rank_from_path(path)
     gaps = contents.gaps
     world_size = _index(info.get("world_size"))
-    if world_size is not None and world_size > MAX_RANKS:
+    if world_size is not None and world_size > names.MOST_RANKS:
         world_size, gaps = None, (*gaps, f"says that the run has {world_size:,} ranks: not believed")
     return Trace(
         path=path,
-        rank=rank if rank is not None else names.rank_from_name(file_name(path)),
+        rank=rank,
         world_size=world_size,
         host=contents.host,
         backend=_text(info.get("backend")),
@@ -102,7 +124,6 @@ def as_trace(contents: Contents, path: str, rank: int | None = None, comm_kernel
         base_ns=contents.base_ns,
         groups=_groups(info.get("pg_config")),
         descriptions=_descriptions(info.get("pg_config")),
-        comm_kernels=comm_kernels,
         threads=contents.threads,
         begin_ns=contents.begin_ns + contents.base_ns,
         end_ns=contents.end_ns + contents.base_ns,
@@ -110,6 +131,8 @@ def as_trace(contents: Contents, path: str, rank: int | None = None, comm_kernel
         untimed_events=contents.untimed_events,
         gaps=gaps,
         derived=contents.derived,
+        host_pids=several_ranks.host_pids(contents),
+        process_names=tuple(process.name for process in contents.processes.values() if process.name),
     )
 
 
@@ -152,7 +175,7 @@ def _groups(config: object) -> dict[str, tuple[int, ...]]:
     for item in _configured(config):
         ranks = parse_ranks(item.get("ranks"))
         # An empty list stands for the default group in some versions.
-        found[str(item["pg_name"])] = ranks or tuple(range(min(_index(item.get("pg_size")) or 0, MAX_RANKS))) * (
+        found[str(item["pg_name"])] = ranks or tuple(range(min(_index(item.get("pg_size")) or 0, names.MOST_RANKS))) * (
             item.get("pg_desc") == "default_pg"
         )
     return found

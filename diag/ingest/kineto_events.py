@@ -24,6 +24,12 @@ def add_events(table: EventTable, events: Sequence[Event]) -> None:
             if head.kept:
                 kept.append(event)
                 heads.append(head)
+            if event.args is not None and event.args.rank is not None:
+                table.says_rank(event)
+        else:
+            table.phases.add(event.ph)
+            if event.ph == "M" and event.name == "process_name":
+                table.names_process(event)
     args = [event.args or NO_ARGS for event in kept]
     rows = [table.arguments_row(arg) if _kept(head, arg) else None for head, arg in zip(heads, args, strict=True)]
     columns: dict[str, Any] = {

@@ -42,6 +42,10 @@ class Args(msgspec.Struct, gc=False):
     reserved: Any = msgspec.field(default=None, name="Total Reserved")
     memory_device_type: Any = msgspec.field(default=None, name="Device Type")
     memory_device: Any = msgspec.field(default=None, name="Device Id")
+    # What tools write that merge the ranks' traces into one file (AMD's TraceLens), and of a process's metadata.
+    rank: Any = None
+    raw_pid: Any = msgspec.field(default=None, name="pid_raw")
+    name: Any = None
 
     @property
     def told(self) -> bool:

@@ -87,8 +87,24 @@ _DTYPE_BYTES: Final = {
     "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1,
 }  # fmt: skip
 
-_NAMED_RANK: Final = re.compile(r"(?:rank|worker)[-_ ]?(\d+)", re.I)
-_TRAILING_RANK: Final = re.compile(r"_(\d+)\.(?!\d{10,}\.)")
+# A number in a name is a rank only next to a word for it. Seen: rank-3, rank_3, Rank3, worker0 (TensorBoard's handler),
+# rank3_trace_8, capture_trace_rank_0_annotation_iteration_1 (vLLM, xDiT), mp_rank_00 (DeepSpeed: of an axis, below).
+# Not: lora_rank_16, num_workers_4, batch_size_512, step_based_trace_2543932, host_1987242.1733769848.pt.trace.json.
+_NAMED_RANK: Final = re.compile(
+    r"(?:(?P<before>[A-Za-z]+)[-_. ]?)?(?:(?<![A-Za-z])(?:rank|RANK|worker|WORKER)|Rank|Worker)[-_= ]?(?P<number>\d+)"
+)
+# Of what else a number behind "rank" may be the rank: an adapter, a matrix.
+_OTHER_RANKS: Final = frozenset({"lora", "low", "adapter", "r", "tensor", "matrix"})
+# The ranks of one parallel axis. SGLang: 1782841132.29-TP-0-DP-1-DECODE. Without "rank" and dashes a number behind one
+# is as often the axis's size (llama_tp8.json).
+_AXIS_RANK: Final = re.compile(
+    r"(?<![A-Za-z])(?:(?P<dashed>(?-i:TP|PP|DP|EP|CP|ETP))-(?P<n>\d{1,6})"
+    r"|(?P<axis>tp|pp|dp|ep|cp|etp|mp|local)[-_]?rank[-_=]?(?P<m>\d{1,6}))(?!\d)",
+    re.I,
+)
+_RANK_FOLDER: Final = re.compile(r"(?:global[-_]?)?rank[-_]?\d+$", re.I)
+_NODE: Final = re.compile(r"(?<![A-Za-z])(?:node|host|machine)[-_]?\d", re.I)
+MOST_RANKS: Final = 1 << 20  # ten times the largest run known
 
 
 def category(raw: str) -> str:
@@ -102,7 +118,28 @@ def dtype_bytes(dtype: str | None) -> int:
     return _DTYPE_BYTES.get((dtype or "").lower().removeprefix("c10::").removeprefix("torch."), 0)
 
 
+def rank_from_path(path: str) -> int | None:
+    """The global rank that the name of a file or of its folder says (``rank3/trace.json``)."""
+    *_, folder, name = ["", *re.split(r"[/\\!]", path)]
+    rank = rank_from_name(name)
+    return rank if rank is not None or not _RANK_FOLDER.match(folder) else rank_from_name(folder)
+
+
 def rank_from_name(file_name: str) -> int | None:
-    """``rank-3``, ``rank3``, ``worker3`` or ``_3.``; the process id that the TensorBoard handler writes is no rank."""
-    found = _NAMED_RANK.search(file_name) or _TRAILING_RANK.search(file_name)
-    return int(found.group(1)) if found and len(found.group(1)) <= 7 else None
+    """The global rank that a file's name says; None where it says none, or not surely.
+
+    A rank on one parallel axis is the global rank where no other axis is named, where all of them are 0, or where
+    expert parallelism shares tensor parallelism's ranks. A local rank is one where no node is named.
+    """
+    axes = {(m["dashed"] or m["axis"]).lower(): int(m["n"] or m["m"]) for m in _AXIS_RANK.finditer(file_name)}
+    found = {
+        int(match["number"])
+        for match in _NAMED_RANK.finditer(_AXIS_RANK.sub("~", file_name))
+        if (match["before"] or "").lower() not in _OTHER_RANKS and len(match["number"]) <= 7
+    }
+    if not found and axes:
+        local = "local" in axes and _NODE.search(file_name) is not None
+        alike = len(axes) == 1 or not any(axes.values()) or axes.keys() == {"tp", "ep"}
+        found = set(axes.values()) if alike and not local else set()
+    rank = next(iter(found)) if len(found) == 1 else None
+    return rank if rank is not None and rank <= MOST_RANKS else None

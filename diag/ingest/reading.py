@@ -48,17 +48,27 @@ class Reading(Struct, frozen=True):
 
 
 def read_traces(paths: Sequence[str], reading: Reading) -> Iterator[Trace | Gap]:
-    """The trace or the traces (of an archive) at each path, in order; a Gap for what cannot be read."""
+    """The trace or the traces (of an archive, of several ranks in one file) at each path, in order; a Gap for what
+    cannot be read."""
     for found in _run(paths, reading):
         for item in found:
-            yield _trace(item, reading)
+            yield from _traces(item, reading)
 
 
-def _trace(item: Found, reading: Reading) -> Trace | Gap:
+def _traces(item: Found, reading: Reading) -> Sequence[Trace | Gap]:
+    """One, unless a tool merged the traces of several ranks into the file."""
     contents = item.contents if item.contents is not None else reading.cache.load(item.key) if item.key else None
     if contents is None:
-        return Gap(item.path, item.reason or "its entry in the cache vanished while it was read; run again")
-    return kineto.as_trace(contents, item.path, reading.ranks.get(item.path), reading.comm_kernels)
+        return [Gap(item.path, item.reason or "its entry in the cache vanished while it was read; run again")]
+    try:
+        traces = kineto.as_traces(contents, item.path, rank=reading.ranks.get(item.path))
+    except DiagError as error:
+        return [Gap(item.path, _reason(error, item.path))]
+    return [msgspec.structs.replace(trace, comm_kernels=reading.comm_kernels) for trace in traces]
+
+
+def _reason(error: DiagError, path: str) -> str:
+    return error.message.removeprefix(f"{file_name(path)}: ")
 
 
 def _run(paths: Sequence[str], reading: Reading) -> Iterator[list[Found]]:
@@ -144,8 +154,8 @@ def read_file(path: str, folder: str | None, keep_small: bool = False) -> list[F
         with kept_memory():
             return _read_file(path, cache, keep_small)
     except (DiagError, OSError) as error:
-        reason = error.message if isinstance(error, DiagError) else f"cannot be read: {error.strerror or error}"
-        return [Found(path, reason=reason.removeprefix(f"{file_name(path)}: "))]
+        reason = _reason(error, path) if isinstance(error, DiagError) else f"cannot be read: {error.strerror or error}"
+        return [Found(path, reason=reason)]
 
 
 def _read_file(path: str, cache: Cache, keep_small: bool) -> list[Found]:
@@ -205,7 +215,7 @@ def _read_archive(path: str, cache: Cache) -> Iterator[Found]:
             try:
                 yield _read_member(inner, content, cache, key)
             except DiagError as error:
-                yield Found(inner, reason=error.message.removeprefix(f"{file_name(inner)}: "))
+                yield Found(inner, reason=_reason(error, inner))
     if not found:
         yield Found(path, reason="holds no file that ends in .json or .json.gz")
 

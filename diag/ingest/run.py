@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -27,8 +28,12 @@ from diag.ingest.range_names import PROFILER_STEP_PATTERN, STEP_PATTERN
 from diag.ingest.reading import Reading, read_traces
 from diag.ingest.settings import with_settings
 from diag.ingest.sources import exists, is_remote, trace_files
+from diag.ingest.text_stream import file_name
 from diag.ingest.trace import Trace
 from diag.model import Gap
+
+# A process whose traces are further apart than this is more likely another one with the same id.
+_ONE_PROCESS_NS = 24 * 3600 * 10**9
 
 
 class RankTables(Struct, frozen=True):
@@ -105,16 +110,28 @@ def must_exist(paths: Sequence[str]) -> None:
 
 
 def _nothing(paths: Sequence[str], tables: Tables) -> DiagError:
-    reasons = "".join(f"\n      {gap.path}: {gap.reason}" for gap in tables.gaps[:3])
-    if len(tables.gaps) > 3:
-        reasons += f"\n      and {len(tables.gaps) - 3} more"
+    reasons = _reasons(tables.gaps)
     if tables.manifest is not None or tables.ranks:
-        message = "the run recorded no step" + reasons
+        message = "the run recorded no step" + (f": {reasons}" if reasons else "")
         hint = "did the training start? its output is in ranks/*/log.txt"
     else:
-        message = ("no trace could be read" if reasons else "holds neither a run nor a trace") + reasons
+        message = f"no trace could be read: {reasons}" if reasons else "holds neither a run nor a trace"
         hint = "give a run directory (`diag run --out`), or Kineto traces: one .json or .json.gz a rank"
     return DiagError(message, path=paths[0] if len(paths) == 1 else None, hint=hint)
+
+
+def _reasons(gaps: Sequence[Gap]) -> str:
+    """Why files could not be read, in one line: each reason once, with its first file."""
+    files: dict[str, list[str]] = {}
+    for gap in gaps:
+        archive, inside, member = gap.path.partition("!")
+        files.setdefault(" ".join(gap.reason.split()), []).append(file_name(archive) + inside + member)
+    texts = [
+        f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {reason}"
+        for reason, names in files.items()
+    ]
+    more = f"; and {len(texts) - 3} more reasons" if len(texts) > 3 else ""
+    return "; ".join(texts[:3]) + more
 
 
 # -- a run directory ---------------------------------------------------------------------------------------------------
@@ -211,15 +228,22 @@ def run_cache(layout: RunLayout, otherwise: Cache) -> Cache:
 def _open_traces(paths: Sequence[str], reading: Reading) -> Tables:
     gaps: list[Gap] = []
     by_rank: dict[int, list[Trace]] = {}
+    unnamed: list[Trace] = []
     for trace in _read(trace_files(paths, gaps), reading, gaps):
-        rank = trace.rank
-        if rank is None:
-            rank = next(r for r in range(len(by_rank) + 1) if r not in by_rank)
-            gaps.append(Gap(trace.path, f"says no rank, in the file or in its name; taken as rank {rank}"))
-        elif (twin := _twin(trace, by_rank.get(rank, ()))) is not None:
-            gaps.append(Gap(trace.path, f"rank {rank} again, of the time that {twin.path} covers; left out"))
+        if trace.rank is None:
+            unnamed.append(trace)
             continue
-        by_rank.setdefault(rank, []).append(trace)
+        others = by_rank.setdefault(trace.rank, [])
+        if (twin := _twin(trace, others)) is not None:
+            gaps.append(Gap(trace.path, f"rank {trace.rank} again, of the time that {twin.path} covers; left out"))
+        else:
+            others.append(trace)
+    taken: dict[str, list[int]] = {}
+    for process in _processes(unnamed):
+        rank = next(r for r in range(len(by_rank) + 1) if r not in by_rank)
+        by_rank[rank] = _distinct(process, rank, gaps)
+        taken.setdefault(process[0].path, []).append(rank)
+    gaps += [Gap(path, _taken_as(numbers, by_rank)) for path, numbers in taken.items()]
     ranks = {
         rank: RankTables(rank, traces=tuple(sorted(traces, key=lambda trace: trace.begin_ns)))
         for rank, traces in sorted(by_rank.items())
@@ -230,6 +254,69 @@ def _open_traces(paths: Sequence[str], reading: Reading) -> Tables:
     if absent:
         gaps.append(Gap(paths[0], f"no trace of {rank_ranges(absent)}"))
     return Tables(Path(paths[0]), None, world_size, ranks, tuple(gaps))
+
+
+def _processes(traces: Sequence[Trace]) -> list[list[Trace]]:
+    """Traces that name no rank, by the process that wrote them: one rank's windows in order of time. The processes in
+    the order of their files' names, in which 10 comes after 9."""
+    found: list[list[Trace]] = []
+    for trace in sorted(traces, key=lambda trace: trace.begin_ns):
+        same = next((process for process in found if _goes_on(process[-1], trace)), None)
+        if same is not None:
+            same.append(trace)
+        else:
+            found.append([trace])
+    return sorted(found, key=lambda process: (_in_words(process[0].path), traces.index(process[0])))
+
+
+def _goes_on(before: Trace, trace: Trace) -> bool:
+    """Whether a trace is a later window of the process that wrote another, or a copy of it. Process ids come again: in
+    another container, on another host, on another day."""
+    if not trace.host_pids or set(before.host_pids) != set(trace.host_pids) or before.host != trace.host:
+        return False
+    if before.path == trace.path or _written_by(before.path) != _written_by(trace.path):
+        return False
+    if before.device_names != trace.device_names or trace.begin_ns - before.end_ns > _ONE_PROCESS_NS:
+        return False
+    same_span = before.begin_ns == trace.begin_ns and before.end_ns == trace.end_ns
+    return trace.begin_ns >= before.end_ns or same_span
+
+
+def _written_by(path: str) -> str:
+    """``host_pid`` where TensorBoard's handler named the file; "" otherwise."""
+    found = re.match(r"(.+_\d+)\.\d{10,}\.pt\.trace\.json", file_name(path))
+    return found[1] if found else ""
+
+
+def _distinct(process: Sequence[Trace], rank: int, gaps: list[Gap]) -> list[Trace]:
+    """The windows of a process without copies of them."""
+    found: list[Trace] = []
+    for trace in process:
+        if (twin := _twin(trace, found)) is not None:
+            gaps.append(Gap(trace.path, f"rank {rank} again, of the time that {twin.path} covers; left out"))
+        else:
+            found.append(trace)
+    return found
+
+
+def _taken_as(taken: Sequence[int], by_rank: Mapping[int, Sequence[Trace]]) -> str:
+    if len(taken) > 1:  # a file of several processes, which says why
+        return f"its processes, in the order of their devices, were taken as {rank_ranges(taken)}"
+    (rank,) = taken
+    own = by_rank[rank]
+    windows = ""
+    if len(own) > 1:
+        pids = ", ".join(own[0].host_pids)
+        windows = f"; with {len(own) - 1} more of process {pids}, one rank in {len(own)} windows"
+    others = [trace for number, traces in by_rank.items() if number != rank for trace in traces]
+    apart = others and not any(a.begin_ns < b.end_ns and b.begin_ns < a.end_ns for a in own for b in others)
+    doubt = ", though it ran at another time than the others: perhaps of another run" if apart else ""
+    return f"says no rank, in the file or in its name; taken as rank {rank}{doubt}{windows}"
+
+
+def _in_words(path: str) -> list[tuple[int, str]]:
+    """For an order in which numbers count by their value."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d{1,18})", path)]
 
 
 def _twin(trace: Trace, others: Sequence[Trace]) -> Trace | None:

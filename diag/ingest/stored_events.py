@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from msgspec import Struct
+from msgspec import Struct, field
 
 # Arguments of the few events whose arguments are read: communication, and operators whose shapes tell their work.
 ARGUMENTS: dict[str, type[pl.DataType]] = {
@@ -43,6 +43,15 @@ COUNTERS: dict[str, type[pl.DataType]] = {
     "allocated": pl.Int64,
     "reserved": pl.Int64,
 }
+
+
+class Process(Struct):
+    """What a file says of one of its processes beside its events. ``ranks``: those that its events' arguments name;
+    ``raw``: its id before the ranks' traces were merged into one file."""
+
+    name: str = ""
+    ranks: set[int] = field(default_factory=set)
+    raw: str = ""
 
 
 # A category of no more rows is held in memory while it is looked at again and again: an analysis of one trace asks for

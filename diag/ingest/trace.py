@@ -18,7 +18,8 @@ from msgspec import Struct
 
 from . import kineto_names as names
 from .comm_rules import CommRule, operations
-from .stored_events import ARGS_ROW, ROW, STORED, Events, by_time
+from .device_record import DeviceRecord, record_of
+from .stored_events import ARGS_ROW, ROW, STORED, Events, Process, by_time
 
 # What `Trace.select` returns. Times in ns since 1970 where the trace has a base time or writes absolute times.
 # ``thread`` is an index into Trace.threads; ``device`` and ``stream`` are null on the host, ``correlation`` where there
@@ -48,6 +49,8 @@ class Contents(Struct, frozen=True, eq=False):
     untimed_events: int  # left out: no start that could be read
     gaps: tuple[str, ...]
     events: Events
+    places: tuple[tuple[int, int], ...] = ()  # category and thread, both codes: which are together in an event
+    processes: dict[str, Process] = {}  # by how the events call them
     derived: Derived | None = None  # None: the file is read anew each time
 
 
@@ -72,11 +75,18 @@ class Trace(Struct, frozen=True, eq=False, dict=True, weakref=True):
     descriptions: dict[str, str] = {}  # process group name: what it is for, as its maker says
     undivided: bool = False  # no iterations are inferred in it: other ranks, or other windows, show other ones
     step_shift: int = 0  # added to the numbers of its steps, which go on after those of an earlier window of its rank
+    host_pids: tuple[str, ...] = ()  # of the processes whose operators or runtime calls these are
+    process_names: tuple[str, ...] = ()  # where the file is not printed as Kineto prints
     comm_kernels: tuple[CommRule, ...] = ()  # which kernels communicate, as the user says
 
     @property
     def has_gpu(self) -> bool:
         return any(category in names.DEVICE_CATEGORIES for category in self.stored.categories)
+
+    @cached_property
+    def device_record(self) -> DeviceRecord:
+        """Whether the work of a device was recorded and understood, and what is missing if not."""
+        return record_of(self)
 
     @property
     def events(self) -> pl.DataFrame:

@@ -40,15 +40,14 @@ class Trimming(Struct):
         trace; what came before it is of no use then."""
         cutter = Cutter(blocks, self.name)
         chunk = cutter.next_chunk()
-        rest = cutter.rest if not chunk else b""
-        if not chunk and not rest:  # the key may be written with escapes
+        if not chunk and not cutter.documents()[1]:  # the key may be written with escapes
             yield from self._whole(kineto_json.fields(cutter.header, self.name))
             return
-        yield from self._before(kineto_json.fields(cutter.header + b"]}", self.name))
+        yield from self._before({} if cutter.is_array else kineto_json.fields(cutter.header + b"]}", self.name))
         while chunk:
             yield self._chosen(*_spans(cutter, b"".join(chunk), self.name))
             chunk = cutter.next_chunk()
-        tail = kineto_json.fields(b'{"traceEvents": [' + cutter.rest, self.name)
+        tail = kineto_json.fields(cutter.documents()[1], self.name)
         yield self._chosen(*kineto_json.spans(_inside(tail), self.name))
         yield from self._after(tail)
 

@@ -12,7 +12,7 @@ import tarfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from isal import igzip
@@ -71,9 +71,13 @@ def is_error_or_stated_part(path: Path, whole: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("compress", [False, True], ids=["plain", "gzip"])
-@pytest.mark.parametrize("layout", ["kineto", "compact"])
-def test_a_small_file_cut_anywhere(tmp_path: Path, layout: Layout, compress: bool) -> None:
-    path = built().write(tmp_path, "whole.json", layout=layout, compress=compress)
+@pytest.mark.parametrize("layout", ["kineto", "compact", "array"])
+def test_a_small_file_cut_anywhere(tmp_path: Path, layout: Layout | Literal["array"], compress: bool) -> None:
+    if layout == "array":
+        data = json.dumps(built().events).encode()
+        path = put(tmp_path, gzip.compress(data) if compress else data, "whole.json")
+    else:
+        path = built().write(tmp_path, "whole.json", layout=layout, compress=compress)
     whole, data = rows(path), path.read_bytes()
     for length in range(len(data)):
         is_error_or_stated_part(put(tmp_path, data[:length], f"{length}.json"), whole)
@@ -320,7 +324,13 @@ STRUCTURES: list[tuple[str, str, int | str | None]] = [
     ("traceEvents as a value", '{"a": "traceEvents", "b": ["traceEvents", []]}', "not a Kineto trace"),
     ("no event", '{"traceEvents": []}', "no event with a duration"),
     ("only metadata", '{"traceEvents": [{"ph": "M", "name": "process_name", "pid": 1}]}', "no event with a duration"),
-    ("a bare list", f"[{EVENT}]", None),
+    ("a bare list", f"[{EVENT}, {EVENT}]", 2),
+    ("a bare list of nothing", "[]", "no event with a duration"),
+    ("a bare list without its bracket", f"[{EVENT},\n{EVENT}", None),
+    ("a bare list that goes on", f"[{EVENT},\n", None),
+    ("a bare list and text behind", f"[{EVENT}] and more", None),
+    ("a bare list of lists", f"[[{EVENT}]]", "not a Kineto trace"),
+    ("a bracket alone", "[", "no event with a duration"),
     ("two documents", f'{{"traceEvents": [{EVENT}]}}{{"traceEvents": [{EVENT}]}}', None),
     ("a number among events", f'{{"traceEvents": [{EVENT}, 7]}}', None),
     ("null among events", f'{{"traceEvents": [null, {EVENT}]}}', None),
@@ -350,8 +360,8 @@ STRUCTURES: list[tuple[str, str, int | str | None]] = [
     ("a zero byte in a name", f'{{"traceEvents": [{called(ZERO)}]}}', 1),
     ("a bare control character", f'{{"traceEvents": [{called(CONTROL)}]}}', None),
     ("a comment", f'{{"traceEvents": [/* one */ {EVENT}]}}', None),
-    ("HTML", "<!DOCTYPE html><html><body>404</body></html>", "not JSON"),
-    ("a Git LFS pointer", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "not JSON"),
+    ("HTML", "<!DOCTYPE html><html><body>404</body></html>", "an HTML or XML page"),
+    ("a Git LFS pointer", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "git lfs pull"),
 ]  # fmt: skip
 
 

@@ -12,7 +12,8 @@ import pytest
 from diag.errors import DiagError
 from diag.ingest.comm_names import collective_op
 from diag.ingest.kineto import parse_ranks, read_trace
-from diag.ingest.kineto_names import category, dtype_bytes, rank_from_name
+from diag.ingest.kineto_names import category, dtype_bytes, rank_from_name, rank_from_path
+from tests.attribution.kineto_builder import serialised
 
 OP = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
 
@@ -118,14 +119,38 @@ def test_ranks_of_a_list() -> None:
 @pytest.mark.parametrize(
     ("name", "rank"),
     [
-        ("rank-3.json", 3), ("rank3.json.gz", 3), ("worker12.pt.trace.json", 12),
-        ("trace_3.json", 3), ("Rank_007.json", 7),
-        ("node1_783658.1669783687.pt.trace.json", None), ("trace.json", None), ("trace-step000100.json.gz", None),
-        ("worker0_step_12.1694128201545.pt.trace.json", 0), ("rank99999999999999.json", None),
+        ("rank-3.json", 3), ("rank3.json.gz", 3), ("worker12.pt.trace.json", 12), ("Rank_007.json", 7),
+        ("traceRank3.json", 3), ("RANK=5.json", 5), ("worker0_step_12.1694128201545.pt.trace.json", 0),
+        ("rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz", 34), ("rank3_trace_8.json", 3), ("bs_32_rank0.json.gz", 0),
+        ("capture_trace_rank_0_annotation_iteration_1_execute_1_256x256.json.gz", 0), ("node1_rank_9.json", 9),
+        # parallel axes
+        ("1782841132.2905657-TP-3-DECODE.trace.json.gz", 3), ("17-TP-0-PP-0.trace.json.gz", 0),
+        ("17-TP-3-EP-3.trace.json.gz", 3), ("17-TP-0-PP-1.trace.json.gz", None), ("17-TP-3-DP-3.json.gz", None),
+        ("dp0_pp0_tp3_dcp0_ep3_rank11.1764000000000.pt.trace.json.gz", 11), ("x_tp_rank_2.json", 2),
+        ("x_tp_rank_2_pp_rank_1.json", None), ("tp8.json", None), ("llama_tp8_rank5.json", 5),
+        ("local_rank_2.json", 2), ("node1_local_rank_2.json", None),
+        # numbers of something else
+        ("trace_3.json", None), ("node1_783658.1669783687.pt.trace.json", None), ("trace.json", None),
+        ("trace-step000100.json.gz", None), ("rank99999999999999.json", None), ("batch_size_512.json", None),
+        ("step_based_trace_2543932.json.gz", None), ("lora_rank_16.json", None), ("lora-rank16_rank2.json", 2),
+        ("num_workers_4.json", None), ("num_workers_4_worker2.json", 2), ("rank_0_to_rank_3.json", None),
+        ("http-2.json", None), ("frank2.json", None), ("lowrank8.json", None),
     ],
 )  # fmt: skip
 def test_rank_from_the_file_name(name: str, rank: int | None) -> None:
     assert rank_from_name(name) == rank
+
+
+@pytest.mark.parametrize(
+    ("path", "rank"),
+    [
+        ("run/rank_3/trace.json", 3), ("a.tar.gz!run/rank3/trace.json", 3), ("run/rank_3/rank_5.json", 5),
+        ("s3://bucket/rank7/trace.json", 7), ("rank3", 3), ("run_rank3_of_8/trace.json", None), ("3/trace.json", None),
+        ("rank3/deeper/trace.json", None), (r"C:\run\rank-2\trace.json", 2),
+    ],
+)  # fmt: skip
+def test_rank_from_the_folder(path: str, rank: int | None) -> None:
+    assert rank_from_path(path) == rank
 
 
 def test_the_header_knows_the_rank_better_than_the_name(tmp_path: Path) -> None:
@@ -211,6 +236,25 @@ def test_every_cut_of_a_file_is_an_error_or_the_whole(tmp_path: Path) -> None:
 def test_bare_infinities_of_kineto_are_read(tmp_path: Path) -> None:
     text = document({**OP, "args": {"memory bandwidth (GB/s)": 1, "x": 2}}).replace(': 1, "x": 2', ': inf, "x": -nan')
     assert len(read_trace(write(tmp_path, text)).events) == 1
+
+
+@pytest.mark.parametrize("closing", ["]", " ]\n\n", "", ",\n"], ids=["closed", "blanks", "open", "a comma"])
+@pytest.mark.parametrize("style", ["compact", "indented", "kineto"])
+def test_a_bare_array_of_events(tmp_path: Path, style: str, closing: str) -> None:
+    """The other form of Chrome's format, in one chunk and in several."""
+    for count in (3, 9_000):
+        events = [{**OP, "name": f"{i} {'x' * 1500}", "ts": i, "args": {"External id": i}} for i in range(count)]
+        if style == "kineto":
+            text = serialised({}, events, "kineto")
+            text = text[text.index("[") :].rstrip().removesuffix("}").rstrip()
+        else:
+            text = json.dumps(events, indent=2 if style == "indented" else None)
+        path = write(tmp_path, "\ufeff\n" * (count == 3) + text.removesuffix("]").rstrip() + closing)
+        trace = read_trace(path)
+        assert trace.events["ts_ns"].to_list() == [1000 * i for i in range(count)]
+        assert trace.stored.names[count - 1].startswith(f"{count - 1} x")
+        assert [("closing bracket" in gap) for gap in trace.gaps] == ([] if "]" in closing else [True])
+    assert count * 1500 > 8 << 20
 
 
 def test_gzip_is_known_by_its_content(tmp_path: Path) -> None:

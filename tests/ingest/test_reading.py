@@ -24,7 +24,7 @@ from diag.ingest.reading import Reading, read_traces
 from diag.ingest.trace import Trace
 from diag.ingest.worker import Workers
 from diag.model import Gap
-from tests.attribution.kineto_builder import KinetoBuilder, nccl_args
+from tests.attribution.kineto_builder import PID, KinetoBuilder, nccl_args
 from tests.command import diag
 from tests.copies import replace
 
@@ -277,8 +277,11 @@ def test_an_address_that_leads_nowhere(address: str) -> None:
 
 
 def test_the_rank_by_header_by_name_and_by_option(tmp_path: Path) -> None:
-    built = KinetoBuilder(rank=None).step(1, 0, 1000).kernel(10, 900, launch=5)
-    paths = [str(built.write(tmp_path, name)) for name in ("rank5.json", "a.json", "b.json")]
+    paths = []
+    for pid, name in enumerate(("rank5.json", "a.json", "b.json")):
+        text = KinetoBuilder(rank=None).step(1, 0, 1000).kernel(10, 900, launch=5).text()
+        paths.append(str(tmp_path / name))
+        Path(paths[-1]).write_text(text.replace(f'"pid": {PID}', f'"pid": {PID + pid}'))
     ranks = {paths[1]: 3, paths[0]: 4}
     found = [item for item in read_traces(paths, Reading(ranks=ranks)) if isinstance(item, Trace)]
     assert [trace.rank for trace in found] == [4, 3, None]

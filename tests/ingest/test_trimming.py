@@ -72,6 +72,19 @@ def test_any_window_of_any_events(spans: list[tuple[int, int]], begin: int, leng
     assert document["baseTimeNanoseconds"] == 5
 
 
+@pytest.mark.parametrize("closing", ["]", "", ",\n"])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_of_a_bare_array(tmp_path: Path, indent: int | None, closing: str) -> None:
+    """Its window is written as an object."""
+    events = [{**OP, "name": f"{i} {'x' * 2000}", "ts": i, "dur": 1} for i in range(6_000)]
+    path = tmp_path / "rank-0.json"
+    path.write_text(json.dumps(events, indent=indent).removesuffix("]").rstrip() + closing)
+    assert path.stat().st_size > 8 << 20
+    document, count = trimmed(path, 3_000_000, 3_003_000)
+    assert [event["ts"] for event in document["traceEvents"]] == [3000, 3001, 3002]
+    assert count == 3
+
+
 def test_over_many_chunks(tmp_path: Path) -> None:
     filler = "x" * 2000
     events = [{**OP, "name": f"{i} {filler}", "ts": i, "dur": 1} for i in range(12_000)]
@@ -115,7 +128,7 @@ def test_a_key_that_is_written_with_escapes(tmp_path: Path) -> None:
     ("content", "said"),
     [
         (b"", "empty"),
-        (b"[]", "not a Kineto trace"),
+        (b"[1, 2]", "not a Kineto trace"),
         (b"{}", "traceEvents"),
         (b'{"traceEvents": [{"ph": "X", "ts": 25, "dur": 1}', "truncated"),
         (b'{"traceEvents": 3}', "not a Kineto trace"),

@@ -1,0 +1,210 @@
+"""What a file is that is no trace of PyTorch's profiler, in one sentence with what to give instead.
+
+Many files end in .json, and half of the tools of this field write Chrome's trace format. Each sentence rests on what
+the file holds: how it begins, the keys at its top, or the categories, phases and processes of its events. The formats
+were read in their writers' sources or documentation (August 2026).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from diag.errors import DiagError
+
+from .text_stream import damaged, file_name
+
+_KINETO = "give the trace that torch.profiler wrote of the run"
+INSTEAD = "Give the trace that torch.profiler writes (export_chrome_trace, tensorboard_trace_handler) for the same run."
+
+# How files begin that are not JSON.
+_MAGIC: tuple[tuple[bytes, str], ...] = (
+    (b"version https://git-lfs", "a Git LFS pointer, not the file itself: fetch it with `git lfs pull`"),
+    (b"SQLite format 3", "an SQLite database (an export of Nsight Systems, or of rocpd), not a Kineto trace"),
+    (b"PK\x03\x04", "a zip archive, not a trace: unpack it"),
+    (b"BZh", "compressed with bzip2: decompress it"),
+    (b"\xfd7zXZ", "compressed with xz: decompress it"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd: decompress it"),
+    (b"PAR1", "a Parquet file, not a Kineto trace"),
+    (b"\x80\x02", "a Python pickle, not a Kineto trace"),
+    (b"\x80\x04", "a Python pickle, not a Kineto trace"),
+    (b"\x80\x05", "a Python pickle, not a Kineto trace"),
+    (b"\x7fELF", "a program, not a trace"),
+)
+_MARKUP = re.compile(rb"<(?:!doctype|html|\?xml|head|body|!--)", re.I)
+
+# The keys at the top of JSON objects without traceEvents: all of them must be there. The first that fits counts.
+_OBJECTS: tuple[tuple[frozenset[str], str], ...] = tuple(
+    (frozenset(keys.split()), what)
+    for keys, what in (
+        # torch.profiler.ExecutionTraceObserver and Chakra's converter
+        ("schema nodes", "a PyTorch execution trace (Chakra), which has operators but no device times"),
+        ("rocprofiler-sdk-tool", "the output of rocprofv3 (rocprofiler-sdk)"),
+        ("segments device_traces", "a snapshot of the CUDA caching allocator's memory, which has no times of work"),
+        ("entries pg_config", "a dump of the NCCL Flight Recorder, which `diag triage` reads"),
+        ("entries nccl_version", "a dump of the NCCL Flight Recorder, which `diag triage` reads"),
+        ("profiles shared", "a profile for speedscope (py-spy, torch's stacks)"),
+        ("root_frame sample_count", "a profile of pyinstrument"),
+        ("nodes samples timeDeltas", "a CPU profile of V8"),
+        ("zero_optimization", "a configuration of DeepSpeed"),
+        ("train_batch_size", "a configuration of DeepSpeed"),
+        ("train_micro_batch_size_per_gpu", "a configuration of DeepSpeed"),
+        ("model_type architectures", "a model's configuration"),
+        ("weight_map metadata", "the index of a model's weights"),
+        ("name version dependencies", "a package's description"),
+        ("name version scripts", "a package's description"),
+        ("cells nbformat", "a Jupyter notebook"),
+    )
+)
+
+# Who writes Chrome's format: what is looked at, a pattern, the writer. PyTorch's legacy profiler is among them.
+_WRITERS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
+    (where, re.compile(pattern, re.I), who)
+    for where, pattern, who in (
+        ("process", r"^/device:(?:TPU|GPU|CPU)|^/host:|^#Chip", "JAX or TensorFlow's XProf"),
+        ("process", r"^/job:\w+/replica:", "TensorFlow's timeline"),
+        ("process", r"Ascend Hardware|^CANN$|^HCCL$|^NPU\b", "Ascend's profiler (msprof)"),
+        ("process", r"^CPU functions$|^CUDA functions$", "PyTorch's legacy autograd profiler"),
+        ("process", r"^(?:CPU )?HIP API$|^HSA API$|^COPY$|^Markers and Ranges$", "rocprof"),
+        ("category", r"^FEE$|^viztracer$", "VizTracer"),
+        ("category", r"^py-spy$", "py-spy"),
+        ("category", r"^Session$|^Node$", "ONNX Runtime's profiler"),
+        ("category", r"^devtools\.timeline|^disabled-by-default|^blink", "the Chrome browser"),
+        ("category", r"^task(?:::|$)|^actor_", "Ray's timeline"),
+        ("category", r"^(?:cuda_api|nvtx|osrt)$", "a converter from Nsight Systems"),
+    )
+)
+# Kernels of these are called Kernel too, as PyTorch 1.10 called them.
+_ONNX_RUNTIME = frozenset({"session", "node"})
+# What libkineto and PyTorch write (ActivityType.cpp, August 2026), as `kineto_names.category` spells them, without what
+# other tools' traces have as well.
+_OURS = re.compile(
+    r"^(?:cpu_op|user_annotation|gpu_user_annotation|cpu_instant_event|python_function|kernel|gpu_memcpy|gpu_memset"
+    r"|concurrent_kernel|cuda_(?:runtime|driver|sync|event|profiler_range)|external_correlation|overhead"
+    r"|collective_comm|(?:xpu|mtia|hpu|privateuse1|glow|neuron|npu)_\w+)$"
+)
+_MOST_SHOWN = 6
+
+
+def no_trace(name: str, text: bytes, whole: bool, otherwise: DiagError | None = None) -> DiagError:
+    """The error for a text in which no list of events begins. ``whole``: this is all of the file; ``otherwise``: what
+    the decoder says of it."""
+    what = _by_beginning(text)
+    if what:
+        return DiagError(f"{file_name(name)}: {what}", hint=INSTEAD, path=name)
+    keys = _keys(text)
+    if keys and "traceEvents" not in keys:
+        for known, what in _OBJECTS:
+            if known <= set(keys):
+                return DiagError(f"{file_name(name)}: {what}, not a Kineto trace; {_KINETO}", hint=INSTEAD, path=name)
+        if not whole:
+            reason = f"no events in its first {len(text) >> 20} MB, but the keys {_listed(keys)}: not a Kineto trace"
+            return damaged(name, reason)
+        lines = _json_lines(text)
+        if lines or (otherwise is not None and "not a Kineto trace: Object missing" in otherwise.message):
+            form = "JSON Lines" if lines else "JSON"
+            reason = f"{form}, but not a Kineto trace: no traceEvents, but the keys {_listed(keys)}"
+            return DiagError(f"{file_name(name)}: {reason}", hint=INSTEAD, path=name)
+    return otherwise or damaged(name, "not JSON: it begins with neither a brace nor a bracket")
+
+
+def no_events(name: str) -> DiagError:
+    """The error for a trace of the profiler in which nothing was recorded."""
+    return DiagError(
+        f"{file_name(name)}: the trace holds no event with a duration",
+        hint="The profiler was stopped before its first active step; record a longer window.",
+        path=name,
+    )
+
+
+def is_known(category: str) -> bool:
+    """Whether PyTorch's profiler writes events of this category."""
+    return _OURS.match(category) is not None
+
+
+def is_ours(categories: Collection[str]) -> bool:
+    """Whether events of these categories are from PyTorch's profiler."""
+    if _ONNX_RUNTIME & set(categories) and "cpu_op" not in categories:
+        return False
+    return any(map(is_known, categories))
+
+
+def no_events_of_ours(
+    name: str, categories: Sequence[str], phases: Collection[str], processes: Collection[str], beginning: bytes
+) -> DiagError:
+    """The error for a list of events, or of anything else, in which no event is from PyTorch's profiler."""
+    phases = sorted(phase for phase in phases if phase and phase != "M")
+    if not categories and not phases:
+        keys = _keys(beginning)
+        if beginning.lstrip().startswith(b"{") and keys and "ph" not in keys:
+            reason = f"JSON, but not a Kineto trace: a list of objects with the keys {_listed(keys)}"
+            return DiagError(f"{file_name(name)}: {reason}", hint=INSTEAD, path=name)
+        return no_events(name)
+    shown = [category for category in categories if category]
+    writer = _writer(shown, processes)
+    parts = [f"of the categories {_listed(shown)}" if shown else "without categories"]
+    if phases and not categories:
+        parts = [f"of the phases {_listed(phases)} (marks, counters, begins and ends), none with a duration"]
+    if processes:
+        parts.append(f"of the processes {_listed(sorted(processes))}")
+    reason = f"a Chrome trace{f' of {writer}' if writer else ''}, not of PyTorch's profiler: its events are "
+    return DiagError(f"{file_name(name)}: {reason}{', '.join(parts)}", hint=INSTEAD, path=name)
+
+
+def _writer(categories: Collection[str], processes: Collection[str]) -> str:
+    for where, pattern, who in _WRITERS:
+        if any(pattern.search(text) for text in (processes if where == "process" else categories)):
+            return who
+    return ""
+
+
+def _by_beginning(text: bytes) -> str:
+    start = text[:4096]
+    for magic, what in _MAGIC:
+        if start.startswith(magic):
+            return what
+    if _MARKUP.match(start.lstrip()):
+        return "an HTML or XML page, not a trace: the answer of a server that was saved under this name?"
+    return ""
+
+
+def _keys(text: bytes) -> list[str]:
+    """The keys at the top of an object; [] where it is none. Of a text that is no whole JSON those in its beginning."""
+    if not text[:256].lstrip().startswith(b"{"):
+        return []
+    try:
+        return list(msgspec.json.decode(text, type=dict[str, msgspec.Raw]))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    found, depth, before = [], 0, b""
+    for match in _TOKEN.finditer(text, 0, _SEARCHED_BYTES):
+        token = match[0]
+        if token == b":" and depth == 1 and before[:1] == b'"':
+            found.append(before[1:-1].decode("utf-8", "replace"))
+        depth += (token in b"{[") - (token in b"}]")
+        if not depth:
+            break
+        before = token
+    return list(dict.fromkeys(found))
+
+
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:]')
+_SEARCHED_BYTES = 1 << 18
+
+
+def _json_lines(text: bytes) -> bool:
+    """Whether the first two lines are an object each."""
+    lines = [line for line in text[:_SEARCHED_BYTES].split(b"\n", 64) if line.strip()][:2]
+    try:
+        return len(lines) == 2 and all(isinstance(msgspec.json.decode(line), dict) for line in lines)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+def _listed(words: Sequence[str]) -> str:
+    """The first of them, shortened where they are long, and how many more there are."""
+    shown = [word if len(word) <= 40 else word[:39] + "\u2026" for word in words[:_MOST_SHOWN]]
+    more = f" and {len(words) - len(shown)} more" if len(words) > len(shown) else ""
+    return " ".join(", ".join(shown).split()) + more
