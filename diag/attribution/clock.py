@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from diag.attribution import drift
-from diag.attribution.bounds import Bounds, closure, fold, meetings, rank_bounds, reference
+from diag.attribution.bounds import Bounds, Met, clock_bounds, closure, least_within, meetings, reference
 from diag.attribution.match import SYNCHRONISING, Key
 from diag.model import CollectiveCall
 
@@ -42,22 +42,27 @@ class Alignment(Struct, frozen=True):
         return moved
 
 
-def align(matched: Mapping[Key, Mapping[int, CollectiveCall]], domains: Mapping[int, str]) -> Alignment:
-    """Offsets of all ranks against the lowest. ``domains``: ranks with equal values share a clock."""
+def align(
+    matched: Mapping[Key, Mapping[int, CollectiveCall]],
+    domains: Mapping[int, str],
+    shift_ns: Mapping[int, int] | None = None,
+) -> Alignment:
+    """Offsets of all ranks against the lowest. ``domains``: ranks with equal values share a clock; ``shift_ns``: what
+    is added to the times of each rank before they are compared."""
     ranks = sorted(domains)
     if len(ranks) < 2:
         return Alignment(dict.fromkeys(ranks, 0), None)
-    met = meetings(ranks, [members for key, members in matched.items() if key[2] in SYNCHRONISING])
-    bounds = rank_bounds(met, len(ranks))
-    names = _honest_domains(ranks, domains, bounds)
+    synchronising = [members for key, members in matched.items() if key[2] in SYNCHRONISING]
+    met = meetings(ranks, synchronising, shift_ns or {})
+    names = _honest_domains(ranks, domains, met)
     order = list(dict.fromkeys(names))
     if len(order) == 1:
         return Alignment(dict.fromkeys(ranks, 0), 0)
     of_rank = np.array([order.index(name) for name in names])
-    closed, known = closure(*fold(bounds, of_rank))
+    closed, known = closure(*clock_bounds(met, of_rank))
     clocks = drift.fit(met, of_rank) if drift.contradict(closed, known) else None
     if clocks is not None:
-        closed, known = closure(*fold(rank_bounds(clocks.corrected(met), len(ranks)), of_rank))
+        closed, known = closure(*clock_bounds(clocks.corrected(met), of_rank))
     tied = known[0] & known[:, 0]
     tied[0] = True
     offset, half = _middle(closed[np.ix_(tied, tied)])
@@ -89,12 +94,9 @@ def _middle(closed: Bounds) -> tuple[Bounds, int]:
     return offset - offset[0], int(np.abs(closed + closed.T).max()) // 2
 
 
-def _honest_domains(ranks: Sequence[int], domains: Mapping[int, str], bounds: Bounds) -> list[str]:
+def _honest_domains(ranks: Sequence[int], domains: Mapping[int, str], met: Sequence[Met]) -> list[str]:
     """The domains, with those taken apart whose ranks' calls contradict a common clock."""
-    names = [domains[rank] for rank in ranks]
-    for domain in set(names):
-        members = [i for i, name in enumerate(names) if name == domain]
-        if bounds[np.ix_(members, members)].min() < -CONTRADICTION_NS:
-            for i in members:
-                names[i] = f"{domain}#{ranks[i]}"
-    return names
+    number = {name: i for i, name in enumerate(dict.fromkeys(domains[rank] for rank in ranks))}
+    least = least_within(met, np.array([number[domains[rank]] for rank in ranks]))
+    contradicted = {name for name, i in number.items() if least[i] < -CONTRADICTION_NS}
+    return [f"{domains[rank]}#{rank}" if domains[rank] in contradicted else domains[rank] for rank in ranks]
