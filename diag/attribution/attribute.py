@@ -174,7 +174,8 @@ def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[R
 def parts_of(step: RankStep, waits: iv.Intervals | None) -> Parts:
     """The sums that the JSON contract names. ``waits``: when this rank waited for a later one; None: not known."""
     segments = step.segments
-    exposed = segments.total(Kind.COMM)
+    spent = np.bincount(segments.kind, segments.end_ns - segments.start_ns, len(Kind)).astype(np.int64).tolist()
+    exposed = spent[Kind.COMM]
     waited = None
     if waits is not None:
         waited = iv.total(iv.intersect(intervals_of(segments, Kind.COMM), waits)) if exposed else 0
@@ -182,12 +183,12 @@ def parts_of(step: RankStep, waits: iv.Intervals | None) -> Parts:
         rank=step.rank,
         source=step.source,
         dur_ns=step.dur_ns,
-        compute_ns=segments.total(Kind.COMPUTE),
+        compute_ns=spent[Kind.COMPUTE],
         exposed_comm_ns=exposed,
-        exposed_copy_ns=segments.total(Kind.COPY),
-        data_wait_ns=segments.total(Kind.DATA),
-        checkpoint_ns=segments.total(Kind.CHECKPOINT),
-        idle_ns=segments.total(Kind.IDLE),
+        exposed_copy_ns=spent[Kind.COPY],
+        data_wait_ns=spent[Kind.DATA],
+        checkpoint_ns=spent[Kind.CHECKPOINT],
+        idle_ns=spent[Kind.IDLE],
         overlapped_comm_ns=step.overlapped_comm_ns,
         optimizer_ns=step.optimizer_ns,
         exposed_wait_ns=waited,

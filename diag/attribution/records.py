@@ -73,16 +73,20 @@ def partition(
 
 def calls_of(rows: Sequence[CollectiveRow], groups: Mapping[str, Sequence[int]]) -> list[CollectiveCall]:
     """The collectives, sends and receives whose end is known, in order of start."""
+    # Of each group once: its ranks, its name, and whether it is of sends and receives. Two groups of one name (a mesh
+    # axis is named alike on all its groups) differ in their first member.
+    known: dict[str, tuple[tuple[int, ...], str, bool]] = {}
     calls = []
     for row in rows:
         if row.end_ns is None:
             continue
-        ranks = tuple(groups.get(row.group, ()))
-        if is_p2p(row):
+        if row.group not in known:
+            ranks = tuple(groups.get(row.group, ()))
+            known[row.group] = ranks, f"{row.group}@{ranks[0]}" if ranks else row.group, is_p2p(row)
+        ranks, group, p2p = known[row.group]
+        if p2p:
             calls.append(_transfer(row, ranks))
             continue
-        # Two groups of one name (a mesh axis is named alike on all its groups) differ in their first member.
-        group = f"{row.group}@{ranks[0]}" if ranks else row.group
         calls.append(
             CollectiveCall(
                 (group, row.seq, row.op),

@@ -44,8 +44,8 @@ LABELS = len(Kind) * _DETAILS
 class Arrivals(NamedTuple):
     """Of some calls of a rank, in their order.
 
-    ``start_ns``, ``end_ns``: the calls' own. ``ready_ns``: when it had nothing left to do but wait for the call's end: when it called, or when what it computed
-    beside the transfer was done. When it called, too, if it was busy to the end. What is computed while the thread
+    ``start_ns``, ``end_ns``: the calls' own. ``ready_ns``: when it had nothing left to do but wait for the call's end:
+    when it called, or when what it computed beside the transfer was done. When it called, too, if it was busy to the end. What is computed while the thread
     waits is the collective's own work: gloo copies. ``idle_ns``: the same, or earlier, where the rank already stood
     still for collectives before. ``still``: whether it has nothing to do but wait when the call ends.
     """
