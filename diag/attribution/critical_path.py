@@ -68,10 +68,8 @@ def readiness(matched: Mapping[Key, Mapping[int, CollectiveCall]], timelines: Ma
     edges = np.cumsum([0, *(len(members) for members in matched.values())])
     found = {}
     for key, first, last in zip(matched, edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        own = slice(first, last)
-        found[key] = Attendance(
-            rank_of[own], rows[own], start[own], end[own], ready[own], idle[own], bool(still[own].all())
-        )
+        at = slice(first, last)
+        found[key] = Attendance(rank_of[at], rows[at], start[at], end[at], ready[at], idle[at], bool(still[at].all()))
     return Readiness(found, tuple(row))
 
 

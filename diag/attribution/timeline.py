@@ -45,9 +45,10 @@ class Arrivals(NamedTuple):
     """Of some calls of a rank, in their order.
 
     ``start_ns``, ``end_ns``: the calls' own. ``ready_ns``: when it had nothing left to do but wait for the call's end:
-    when it called, or when what it computed beside the transfer was done. When it called, too, if it was busy to the end. What is computed while the thread
-    waits is the collective's own work: gloo copies. ``idle_ns``: the same, or earlier, where the rank already stood
-    still for collectives before. ``still``: whether it has nothing to do but wait when the call ends.
+    when it called, or when what it computed beside the transfer was done. When it called, too, if it was busy to the
+    end. What is computed while the thread waits is the collective's own work: gloo copies. ``idle_ns``: the same, or
+    earlier, where the rank already stood still for collectives before. ``still``: whether it has nothing to do but wait
+    when the call ends.
     """
 
     start_ns: Times
@@ -131,7 +132,9 @@ class Timeline:
 
     def activity(self, start_ns: int, end_ns: int) -> Activity:
         """What the rank did in a window, nanoseconds by label."""
-        return self.activities(np.array([start_ns]), np.array([end_ns]))[0]
+        window = np.array([start_ns], dtype=np.int64), np.array([end_ns], dtype=np.int64)
+        found: Activity = self.activities(*window)[0]
+        return found
 
     def activities(self, start_ns: Times, end_ns: Times) -> Activity:
         """The same of many windows: shape (windows, labels)."""
