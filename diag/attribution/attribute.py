@@ -228,7 +228,9 @@ def _align(
 ) -> Alignment:
     if len(ranks) < 2:
         return align({}, _domains(ranks))
-    return align(by_key({rank: _calls(own) for rank, own in steps.items()}), _domains(ranks), anchors)
+    on_device = all(t.traces and all(trace.has_gpu for trace in t.traces) for t in ranks.values())
+    calls = by_key({rank: _calls(own) for rank, own in steps.items()})
+    return align(calls, _domains(ranks), anchors, on_device)
 
 
 def waiting(matched: Mapping[Key, Mapping[int, CollectiveCall]]) -> dict[int, iv.Intervals]:

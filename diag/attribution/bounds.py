@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -48,8 +48,7 @@ def clock_bounds(met: Iterable[Met], of_rank: Bounds) -> tuple[Bounds, Known]:
     """
     count = int(of_rank.max()) + 1
     bounds = np.full((count, count), _UNBOUNDED, dtype=np.int64)
-    for who, starts, ends in met:
-        clocks, first_end, last_start = _by_clock(of_rank[who], starts, ends)
+    for clocks, first_end, last_start in by_clock(of_rank, met):
         between = first_end[:, None] - last_start[None, :]
         if len(clocks) == count:
             np.minimum(bounds, between, out=bounds)
@@ -64,18 +63,19 @@ def least_within(met: Iterable[Met], of_rank: Bounds) -> Bounds:
     """Of each clock: the least end minus start of any two of its ranks in one collective. Below 0, its ranks' calls
     contradict each other."""
     least = np.full(int(of_rank.max()) + 1, _UNBOUNDED, dtype=np.int64)
-    for who, starts, ends in met:
-        clocks, first_end, last_start = _by_clock(of_rank[who], starts, ends)
+    for clocks, first_end, last_start in by_clock(of_rank, met):
         least[clocks] = np.minimum(least[clocks], first_end - last_start)
     return least
 
 
-def _by_clock(of_member: Bounds, starts: Bounds, ends: Bounds) -> tuple[Bounds, Bounds, Bounds]:
-    """The clocks that took part, and of each the first end and the last start."""
-    order = np.argsort(of_member, kind="stable")
-    sorted_clocks = of_member[order]
-    first = np.flatnonzero(np.concatenate(([True], sorted_clocks[1:] != sorted_clocks[:-1])))
-    return sorted_clocks[first], np.minimum.reduceat(ends[order], first), np.maximum.reduceat(starts[order], first)
+def by_clock(of_rank: Bounds, met: Iterable[Met]) -> Iterator[tuple[Bounds, Bounds, Bounds]]:
+    """Of each collective: the clocks that took part, and of each the first end and the last start."""
+    for who, starts, ends in met:
+        of_member = of_rank[who]
+        order = np.argsort(of_member, kind="stable")
+        clocks = of_member[order]
+        first = np.flatnonzero(np.concatenate(([True], clocks[1:] != clocks[:-1])))
+        yield clocks[first], np.minimum.reduceat(ends[order], first), np.maximum.reduceat(starts[order], first)
 
 
 def closure(bounds: Bounds, known: Known) -> tuple[Bounds, Known]:
