@@ -133,6 +133,7 @@ class Bottleneck(StrEnum):
     COMPUTE = "compute"
     COMMUNICATION = "communication"
     DATA = "data"
+    HOST = "host"
     MIXED = "mixed"
     UNDETERMINED = "undetermined"
 

@@ -15,6 +15,8 @@ from diag.findings.subject import LEAST_FOR_BLOCKS, STAGES_ALONE, WARN, resample
 from diag.ingest.run import Tables
 from diag.model import Attribution, Bottleneck, Coverage, Finding, Severity, StepAccount, Verdict
 
+_CLASSES = (Bottleneck.DATA, Bottleneck.HOST, Bottleneck.COMMUNICATION, Bottleneck.COMPUTE)
+
 # Two causes whose shares differ by less than this are one "mixed" answer.
 TIE = 0.05
 _INTERVAL = 2.5  # per cent on either side: two causes whose order is within it are of equal weight, too
@@ -64,7 +66,7 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
         _resting_on(stages) if stages is not None else _alignment(attribution, tables, share, shares),
         _DOUBTED if examination.doubts else 1.0,
     )
-    culprits = cause.ranks if cause is not None and level != Severity.HEALTHY else ()
+    culprits = _culprits(cause, findings) if cause is not None and level != Severity.HEALTHY else ()
     headline = _headline(bottleneck, level, share, cause, findings, shares, stages)
     if stages is not None:
         headline += _BASIS
@@ -105,7 +107,7 @@ def step_bottleneck(step: StepAccount, on_device: bool) -> Bottleneck:
     """The class of one step, by the rule of the run."""
     if step.dur_ns <= 0:
         return Bottleneck.UNDETERMINED
-    removable = dict.fromkeys((Bottleneck.DATA, Bottleneck.COMMUNICATION, Bottleneck.COMPUTE), 0.0)
+    removable = dict.fromkeys(_CLASSES, 0.0)
     for cost, ns in costs_of(step, on_device).items():
         removable[CLASS_OF[cost]] += ns / (step.dur_ns + step.unexplained_ns)
     return classify(removable)[0]
@@ -122,9 +124,7 @@ def classes_of(shares: Shares) -> dict[int, Bottleneck]:
 
 
 def _by_class(shares: Shares) -> dict[Bottleneck, Series]:
-    found: dict[Bottleneck, Series] = {
-        name: np.zeros_like(shares.dur_ns) for name in (Bottleneck.DATA, Bottleneck.COMMUNICATION, Bottleneck.COMPUTE)
-    }
+    found: dict[Bottleneck, Series] = {name: np.zeros_like(shares.dur_ns) for name in _CLASSES}
     for cost in Cost:
         found[CLASS_OF[cost]] = found[CLASS_OF[cost]] + shares.cost(cost)
     return found
@@ -199,6 +199,14 @@ def _cause(findings: Sequence[Finding], bottleneck: Bottleneck) -> Finding | Non
     return None
 
 
+def _culprits(cause: Finding, findings: Sequence[Finding]) -> tuple[int, ...]:
+    """The ranks at fault: those of the cause; and where all hosts hold their devices up, the one that does so most."""
+    if cause.ranks or cause.bottleneck != Bottleneck.HOST:
+        return cause.ranks
+    of_hosts = (f for f in findings if f.bottleneck == Bottleneck.HOST and f.ranks and f.severity != Severity.HEALTHY)
+    return next((finding.ranks for finding in of_hosts), ())
+
+
 def _headline(
     bottleneck: Bottleneck,
     level: Severity,
@@ -218,8 +226,7 @@ def _headline(
     if bottleneck == Bottleneck.MIXED:
         first, second = [f for f in findings if f.bottleneck is not None][:2]
         return f"Mixed: {_lower(first.title)}; and {_lower(second.title)}."
-    name = {Bottleneck.COMPUTE: "Compute", Bottleneck.COMMUNICATION: "Communication", Bottleneck.DATA: "Data"}
-    return f"{name[bottleneck]}-bound ({share:.0%} of {step}): {_lower(cause.title)}."
+    return f"{bottleneck.value.capitalize()}-bound ({share:.0%} of {step}): {_lower(cause.title)}."
 
 
 def _lower(text: str) -> str:
