@@ -77,7 +77,7 @@ def measure(step: int, key: Key, members: Mapping[int, CollectiveCall]) -> Match
             for rank in ranks
         ),
         tail_ns=tuple(ends[rank] - first_end for rank in ranks),
-        complete=not first.group_ranks or set(ranks) >= set(first.group_ranks),
+        complete=set(ranks) >= set(first.group_ranks) and len(ranks) >= first.group_size,
         inferred=any(call.inferred for call in members.values()),
         sizes=tuple(members[rank].bytes for rank in ranks),
     )

@@ -69,7 +69,7 @@ def last_arrivals(subject: Subject) -> LastArrivals | None:
     total = late.sum(axis=0)
     if not telling.any():
         return None
-    # All that came last and made the others wait, and not much less than the worst, stand trial together; at most half of the ranks.
+    # All that the others waited for, and not much less than for the worst, stand trial together: at most half of them.
     suspects = np.flatnonzero(total >= total.max() / 2)
     if len(suspects) > len(ranks) / 2:
         return None
