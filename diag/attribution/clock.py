@@ -114,7 +114,7 @@ def _by_ends(met: Sequence[Met], of_rank: Bounds, closed: Bounds) -> tuple[Bound
     for i, (clocks, first_end, _) in enumerate(by_clock(of_rank, met)):
         ends[i, clocks], there[i, clocks] = first_end, True
     offset = np.zeros(count, dtype=np.int64)
-    placed, apart = [0], 0
+    placed, apart = [reference(closed)], 0
     while len(placed) < count:
         # The clock next that shares most collectives with one that has its place already.
         shared = there[:, placed].astype(np.int64).T @ there.astype(np.int64)
@@ -124,11 +124,13 @@ def _by_ends(met: Sequence[Met], of_rank: Bounds, closed: Bounds) -> tuple[Bound
             return None
         both = there[:, placed[base]] & there[:, clock]
         behind = ends[both, placed[base]] + offset[placed[base]] - ends[both, clock]
-        offset[clock] = int(np.median(behind))
-        apart = max(apart, int(np.quantile(np.abs(behind - offset[clock]), _MOST_APART)))
+        near = behind - behind[0]  # a median is a float, which has no nanoseconds for clocks decades apart
+        middle = int(np.median(near))
+        offset[clock] = behind[0] + middle
+        apart = max(apart, int(np.quantile(np.abs(near - middle), _MOST_APART)))
         placed.append(clock)
     beyond = offset[None, :] - offset[:, None] - closed
-    return (offset, apart) if int(beyond.max()) <= apart + drift.NOISE_NS else None
+    return (offset - offset[0], apart) if int(beyond.max()) <= apart + drift.NOISE_NS else None
 
 
 def _honest_domains(ranks: Sequence[int], domains: Mapping[int, str], met: Sequence[Met]) -> list[str]:
