@@ -62,12 +62,22 @@ def missing_ranks(subject: Subject) -> Missing | None:
             with_group[call.group].add(step.rank)
     world = subject.tables.world_size or (2 if len(seen) == 1 else 0)  # a collective of one rank is none
 
-    def lacks(call: CollectiveCall) -> bool:
-        if call.group_ranks:
-            return not seen.issuperset(call.group_ranks)
-        return len(with_group[call.group]) < (call.group_size or world)
+    known: dict[
+        tuple[int, str, int], bool
+    ] = {}  # of each rank's groups once: comparing the members of each call is slow
 
-    calls = {id(step): [call for call in step.collectives if lacks(call)] for step in steps}
+    def lacks(rank: int, call: CollectiveCall) -> bool:
+        at = rank, call.group, len(call.group_ranks) or call.group_size
+        if at not in known:
+            whole = seen.issuperset(call.group_ranks)
+            if not call.group_ranks:
+                whole = len(with_group[call.group]) >= (call.group_size or world)
+            known[at] = not whole
+        return known[at]
+
+    calls = {id(step): [call for call in step.collectives if lacks(step.rank, call)] for step in steps}
+    if not any(calls.values()):
+        return None
     floors = _floors([call for own in calls.values() for call in own])
     exposed_ns = of_missing = waiting = 0
     for step in steps:
