@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from tests.attribution.kineto_builder import BASE_NS, KinetoBuilder, nccl_args
@@ -18,11 +19,13 @@ def nothing(call: int, rank: int) -> int:
 
 @dataclass(frozen=True)
 class Ranks:
-    """One step: ``calls`` times ``work_ns`` of kernels, then an all-reduce that ends for everybody ``transfer_ns``
-    after the last rank came. ``host_ns``: how much later than its device ran dry a rank's host launches the kernel;
-    ``more_ns``: how much longer its kernel takes; ``tail_ns``: how much later its part of the collective ends."""
+    """``steps`` (the first is warm-up where there are more than two) with ``calls`` in all: each ``work_ns`` of kernels,
+    then an all-reduce that ends for everybody ``transfer_ns`` after the last rank came. ``host_ns``: how much later
+    than its device ran dry a rank's host launches the kernel; ``more_ns``: how much longer its kernel takes;
+    ``tail_ns``: how much later its part of the collective ends."""
 
     ranks: int = 8
+    steps: int = 1
     calls: int = 40
     work_ns: int = 2 * MS
     transfer_ns: int = 600 * US
@@ -40,6 +43,7 @@ class Ranks:
         built = [KinetoBuilder(rank, self.ranks, base_ns=BASE_NS + self.off_ns(rank)) for rank in range(self.ranks)]
         now = [MS] * self.ranks
         waited = []
+        edges = [MS]
         for call in range(self.calls):
             for rank, own in enumerate(built):
                 begin = now[rank] + 20 * US + self.host_ns(call, rank)
@@ -53,9 +57,12 @@ class Ranks:
                 name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
                 own.kernel(now[rank], end, name, launch=now[rank] - MS, stream=20, **arguments)
                 now[rank] = end
-        end = max(now)
+            if (call + 1) % (self.calls // self.steps) == 0:
+                edges.append(max(now))
         folder.mkdir(parents=True, exist_ok=True)
         for rank in range(self.ranks) if recorded is None else recorded:
             built[rank].header["host_name"] = f"node-{rank}" if self.off_ns(rank) else "node-a"
-            built[rank].step(0, 0, end, "ProfilerStep#").write(folder, f"rank{rank}.json")
+            for step, (begin, end) in enumerate(pairwise(edges)):
+                built[rank].step(step, begin, end, "ProfilerStep#")
+            built[rank].write(folder, f"rank{rank}.json")
         return waited

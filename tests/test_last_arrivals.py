@@ -70,6 +70,23 @@ def test_lateness_at_random_names_nobody(tmp_path: Path, ranks: int, seed: int) 
     assert result.verdict.culprit_ranks == ()
 
 
+@pytest.mark.parametrize(("late", "expected"), [((0, 0, 0, 0), (0,)), ((0, 0, 1, 0), ())])
+def test_one_step_that_says_otherwise_leaves_it_open(
+    tmp_path: Path, late: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    """One of two ranks in all of four steps, by unequal amounts: one chance in sixteen, and the collectives prove it.
+    In three of four: what is late in all collectives of a step may be so for one reason."""
+    Ranks(
+        ranks=2,
+        steps=5,
+        calls=50,
+        work_ns=MS,
+        transfer_ns=MS // 10,
+        host_ns=lambda call, rank: (1 + call // 10) * MS // 2 if rank == late[max(0, call // 10 - 1)] else 0,
+    ).write(tmp_path)
+    assert found(open_run(tmp_path), "host-straggler").ranks == expected
+
+
 def test_a_rank_that_shares_its_device_makes_no_other_one_late(tmp_path: Path) -> None:
     """Its part of each collective ends later, so that it is longer; the other rank's is not late for that."""
     Ranks(ranks=2, work_ns=3 * MS, tail_ns=lambda call, rank: 2 * MS if rank == 0 else 0).write(tmp_path)

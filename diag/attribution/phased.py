@@ -53,7 +53,7 @@ def phased_calls(attribution: Attribution, steps: Collection[int]) -> list[Phase
     arrival = {met.key: met.arrival_ns for met in attribution.collectives}
     counted = frozenset(steps)
     axes = attribution.axes
-    # By the identity of their ranks, which the calls of a group share: to hash a thousand of them for each call is slow.
+    # By the identity of their ranks, which the calls of a group share: hashing a thousand of them for each is slow.
     groups = {id(call.group_ranks): call.group_ranks for step in attribution.rank_steps for call in step.collectives}
     of_data = {group: is_data(axes.of(ranks)) for group, ranks in groups.items()}
     return [

@@ -46,16 +46,13 @@ def _of_work(subject: Subject) -> list[Finding]:
 
 
 def _culprits(subject: Subject, cost: Cost) -> Culprits:
-    """By how often a rank is late in the steps; where these are too few to tell, by how often in the collectives."""
+    """By how often a rank is late in the steps; where these are too few to tell, by how often in the collectives. All
+    that is late in one step may be so for one reason, so that they count only where no step says otherwise."""
     found, last = subject.shares.culprits(cost), subject.once(last_arrivals)
     late = {rank: float(series.sum()) for rank, series in subject.shares.blame_ns.get(cost, {}).items()}
-    if (
-        found.ranks
-        or found.moves
-        or last is None
-        or not late
-        or max(late, key=lambda rank: late[rank]) not in last.ranks
-    ):
+    if found.ranks or found.moves or last is None or found.steps[0] < found.steps[1]:
+        return found
+    if not late or max(late, key=lambda rank: late[rank]) not in last.ranks:
         return found
     return replace(found, ranks=last.ranks, suspects=last.ranks, chance=last.chance)
 
