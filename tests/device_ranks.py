@@ -19,7 +19,7 @@ def nothing(call: int, rank: int) -> int:
 
 @dataclass(frozen=True)
 class Ranks:
-    """``steps`` (the first is warm-up where there are more than two) with ``calls`` in all: each ``work_ns`` of kernels,
+    """``steps`` (the first is warm-up where there are more than two), in all ``calls`` times ``work_ns`` of kernels and
     then an all-reduce that ends for everybody ``transfer_ns`` after the last rank came. ``host_ns``: how much later
     than its device ran dry a rank's host launches the kernel; ``more_ns``: how much longer its kernel takes;
     ``tail_ns``: how much later its part of the collective ends."""
