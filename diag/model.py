@@ -75,9 +75,10 @@ class Segments(Struct, frozen=True):
         return int((self.end_ns - self.start_ns)[chosen].sum())
 
 
-class CollectiveCall(msgspec.Struct, frozen=True):
+class CollectiveCall(msgspec.Struct, frozen=True, gc=False):
     """One rank's part in one collective, on the clock of that rank. A Struct, because there are thousands of them: made
-    in 0.1 us where a frozen dataclass takes 1.3.
+    in 0.1 us where a frozen dataclass takes 1.3; and out of the garbage collector's sight, which else looks through all
+    of them again and again (half of the time of a run of 256 ranks). It is in no reference cycle.
 
     ``key`` is equal on all ranks that take part in the same collective: (group, sequence number or k-th call, op).
     ``start_ns``: the rank entered it; ``end_ns``: it was done on this rank. ``bytes`` is the full tensor, 0 if unknown.

@@ -95,9 +95,12 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
             "record several marked steps (prof.step()) after the warm-up, with Python stacks (with_stack=True)",
             idle,
         )
-    culprits = cause.ranks if cause is not None and level != Severity.HEALTHY else ()
+    guilty = _guilty(cause, findings) if cause is not None and level != Severity.HEALTHY else None
+    culprits = guilty.ranks if guilty is not None else ()
     per = " in this window" if attribution.undivided else " a step"
     headline = _headline(bottleneck, level, share, cause, findings, shares, stages, per)
+    if guilty is not None and guilty is not cause:
+        headline += f" {guilty.title}."
     if stages is not None:
         headline += _BASIS
     return Verdict(
@@ -232,6 +235,15 @@ def _cause(findings: Sequence[Finding], bottleneck: Bottleneck) -> Finding | Non
     return None
 
 
+def _guilty(cause: Finding, findings: Sequence[Finding]) -> Finding:
+    """The finding that names the ranks at fault: the cause; and where all hosts hold their devices up, the one of those
+    that do so most."""
+    if cause.ranks or cause.bottleneck != Bottleneck.HOST:
+        return cause
+    of_hosts = (f for f in findings if f.bottleneck == Bottleneck.HOST and f.ranks and f.severity != Severity.HEALTHY)
+    return next(of_hosts, cause)
+
+
 def _headline(
     bottleneck: Bottleneck,
     level: Severity,
@@ -250,7 +262,7 @@ def _headline(
     if level == Severity.HEALTHY or cause is None:
         return f"Healthy: compute-bound, {step}; nothing removable costs more than {max(share, 0.0):.0%} of it."
     if bottleneck == Bottleneck.MIXED:
-        first, second = [f for f in findings if f.bottleneck is not None][:2]
+        first, second = [f for f in findings if f.bottleneck in REMOVABLE][:2]
         return f"Mixed: {_lower(first.title)}; and {_lower(second.title)}."
     return f"{bottleneck.value.capitalize()}-bound ({share:.0%} of {step}): {_lower(cause.title)}."
 

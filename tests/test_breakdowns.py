@@ -24,10 +24,11 @@ FLOPS = 2 * 4096**3
 
 
 def rank_trace(
-    rank: int, late: int = 30 * MS, off: int = 0, shapes: bool = True, recompute: bool = True
+    rank: int, late: int = 30 * MS, off: int = 0, shapes: bool = True, recompute: bool = True, apart: int = 0
 ) -> KinetoBuilder:
     """A step: 20 ms forward of block.0, 40 ms backward (10 of them the forward again), `late` more on rank 1, then
-    two all-reduces: 100 MB in 10 ms behind nothing, 50 MB in 10 ms half behind the optimizer's 5 ms."""
+    two all-reduces: 100 MB in 10 ms behind nothing, 50 MB in 10 ms half behind the optimizer's 5 ms. In every other
+    step those of rank 1 end ``apart`` later."""
     built = KinetoBuilder(rank=rank, base_ns=BASE_NS + off)
     built.header["host_name"] = f"node-{rank}" if off else "node-a"
     built.header["deviceProperties"] = [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]
@@ -55,6 +56,7 @@ def rank_trace(
         ):
             call = nccl_args("allreduce", elems, seq=2 * step + seq)
             name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+            done += apart * rank * (step % 2)
             built.kernel(start, done, name, launch=t + 3 * MS + seq, stream=20, **call)
         built.range("Optimizer.step#AdamW.step", t + 4 * MS, t + 5 * MS)
         name = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, float>(int)"
@@ -139,7 +141,8 @@ def test_one_rank_does_not_know_who_waits(tmp_path: Path) -> None:
 
 
 def test_clocks_that_say_nothing_leave_the_bound(tmp_path: Path) -> None:
-    result = two_ranks(tmp_path, off=50 * MS, late=0)
+    """Nobody is late, so that the bounds leave a transfer open; and the kernels do not end together."""
+    result = two_ranks(tmp_path, off=50 * MS, late=0, apart=20 * MS)
     check_sums(result)
     large = rows(result)[100_000_000]
     assert (large.wait_mean_ns, large.transfer_mean_ns, large.efficiency) == (None,) * 3

@@ -60,9 +60,8 @@ def attribute(tables: Tables) -> Attribution:
     matched = by_key({rank: _calls(own) for rank, own in placed.items() if rank in tied})
     timelines = {rank: Timeline(own) for rank, own in placed.items() if own}
     came = readiness(matched, timelines)
-    ready = came.ready
     axes = axes_of(tables)
-    meetings = Meetings(matched, timelines, came, StagePeers(axes.stages(), timelines, placed, matched, ready))
+    meetings = Meetings(matched, timelines, came, StagePeers(axes.stages(), timelines, placed, matched, came))
     by_step: dict[int, dict[int, RankStep]] = defaultdict(dict)
     for rank, own in placed.items():
         for step in own:
@@ -71,13 +70,13 @@ def attribute(tables: Tables) -> Attribution:
     collectives = _measured(matched, by_step)
     arrivals: dict[int, list[tuple[Key, int, int]]] = defaultdict(list)
     for met in collectives:
-        for rank, time in nearly_last(ready[met.key]):
+        for rank, time in nearly_last(came.of[met.key]):
             arrivals[met.step].append((met.key, rank, time))
     left_out = steps_left_out(tables, sorted(by_step))
     division, marker = _division(ranks)
     accounts = []
     for number, members in sorted(by_step.items()):
-        path = walk(_comparable(members, tied), timelines, ready)
+        path = walk(_comparable(members, tied), timelines, came)
         held = held_up_at(path, sorted(arrivals[number], key=lambda arrival: (arrival[2], arrival[0])))
         late = meetings.lateness(held)
         note = left_out.get(number, "")
@@ -203,7 +202,8 @@ def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[R
 def parts_of(step: RankStep, waits: iv.Intervals | None) -> Parts:
     """The sums that the JSON contract names. ``waits``: when this rank waited for a later one; None: not known."""
     segments = step.segments
-    exposed = segments.total(Kind.COMM)
+    spent = np.bincount(segments.kind, segments.end_ns - segments.start_ns, len(Kind)).astype(np.int64).tolist()
+    exposed = spent[Kind.COMM]
     waited = None
     if waits is not None:
         waited = iv.total(iv.intersect(intervals_of(segments, Kind.COMM), waits)) if exposed else 0
@@ -211,12 +211,12 @@ def parts_of(step: RankStep, waits: iv.Intervals | None) -> Parts:
         rank=step.rank,
         source=step.source,
         dur_ns=step.dur_ns,
-        compute_ns=segments.total(Kind.COMPUTE),
+        compute_ns=spent[Kind.COMPUTE],
         exposed_comm_ns=exposed,
-        exposed_copy_ns=segments.total(Kind.COPY),
-        data_wait_ns=segments.total(Kind.DATA),
-        checkpoint_ns=segments.total(Kind.CHECKPOINT),
-        idle_ns=segments.total(Kind.IDLE),
+        exposed_copy_ns=spent[Kind.COPY],
+        data_wait_ns=spent[Kind.DATA],
+        checkpoint_ns=spent[Kind.CHECKPOINT],
+        idle_ns=spent[Kind.IDLE],
         overlapped_comm_ns=step.overlapped_comm_ns,
         optimizer_ns=step.optimizer_ns,
         exposed_wait_ns=waited,
@@ -259,20 +259,22 @@ def _align(
 ) -> Alignment:
     if len(ranks) < 2:
         return align({}, _domains(ranks))
-    calls = {rank: [shift_call(call, anchors[rank]) for call in _calls(own)] for rank, own in steps.items()}
-    return align(by_key(calls), _domains(ranks))
+    on_device = all(t.traces and all(trace.has_gpu for trace in t.traces) for t in ranks.values())
+    calls = by_key({rank: _calls(own) for rank, own in steps.items()})
+    return align(calls, _domains(ranks), anchors, on_device)
 
 
 def waiting(matched: Mapping[Key, Mapping[int, CollectiveCall]]) -> dict[int, iv.Intervals]:
     """For each rank, when a collective it had entered still lacked somebody."""
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for members in matched.values():
-        arrival = max(call.start_ns for call in members.values())
+        arrival = max([call.start_ns for call in members.values()])
         for rank, call in members.items():
-            since = call.start_ns
+            since, end = call.start_ns, call.end_ns
             if records.is_transfer(call):  # it may be open while the rank waits for something else
-                since = max(since, call.waited_ns[0]) if call.waited_ns is not None else call.end_ns
-            spans[rank].append((since, min(arrival, call.end_ns)))
+                since = max(since, call.waited_ns[0]) if call.waited_ns is not None else end
+            if since < arrival:
+                spans[rank].append((since, arrival if arrival < end else end))
     return {rank: iv.make(pairs) for rank, pairs in spans.items()}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,36 +24,58 @@ class Met(NamedTuple):
     end_ns: Bounds
 
 
-def meetings(ranks: Sequence[int], collectives: Sequence[Mapping[int, CollectiveCall]]) -> list[Met]:
-    """The collectives as arrays. ``ranks``: all of them, in the order of the places."""
+def meetings(
+    ranks: Sequence[int], collectives: Sequence[Mapping[int, CollectiveCall]], shift_ns: Mapping[int, int]
+) -> list[Met]:
+    """The collectives as arrays. ``ranks``: all of them, in the order of the places; ``shift_ns``: what is added to
+    the times of each."""
     index = {rank: i for i, rank in enumerate(ranks)}
-    return [
-        Met(
-            np.array([index[rank] for rank in members]),
-            np.array([call.start_ns for call in members.values()], dtype=np.int64),
-            np.array([call.end_ns for call in members.values()], dtype=np.int64),
-        )
-        for members in collectives
-    ]
+    shift = np.array([shift_ns.get(rank, 0) for rank in ranks], dtype=np.int64)
+    found = []
+    for members in collectives:
+        who = np.array([index[rank] for rank in members])
+        times = ([getattr(call, key) for call in members.values()] for key in ("start_ns", "end_ns"))
+        found.append(Met(who, *(np.array(own, dtype=np.int64) + shift[who] for own in times)))
+    return found
 
 
-def rank_bounds(met: Sequence[Met], count: int) -> Bounds:
-    """``bounds[r, s]``: the least end on r minus start on s seen, which ``o_s - o_r`` cannot exceed."""
-    bounds = np.full((count, count), _UNBOUNDED, dtype=np.int64)
-    for who, starts, ends in met:
-        window = np.ix_(who, who)
-        bounds[window] = np.minimum(bounds[window], ends[:, None] - starts[None, :])
-    np.fill_diagonal(bounds, 0)
-    return bounds
+def clock_bounds(met: Iterable[Met], of_rank: Bounds) -> tuple[Bounds, Known]:
+    """``bounds[a, b]``: the least end on clock a minus start on clock b seen, which ``o_b - o_a`` cannot exceed; and
+    whether there is one. ``of_rank``: the clock of each rank.
 
-
-def fold(bounds: Bounds, of_rank: Bounds) -> tuple[Bounds, Known]:
-    """The tightest bound between any ranks of two clocks, and whether there is one. ``of_rank``: the clock of each."""
+    Of the ranks of one clock in one collective only the first end and the last start bound anything, so that a
+    collective takes time by its ranks, and by the pairs of clocks in it, not by the pairs of ranks.
+    """
     count = int(of_rank.max()) + 1
-    folded = np.full((count, count), _UNBOUNDED, dtype=np.int64)
-    np.minimum.at(folded, (of_rank[:, None], of_rank[None, :]), bounds)
-    np.fill_diagonal(folded, 0)
-    return folded, folded < _UNBOUNDED
+    bounds = np.full((count, count), _UNBOUNDED, dtype=np.int64)
+    for clocks, first_end, last_start in by_clock(of_rank, met):
+        between = first_end[:, None] - last_start[None, :]
+        if len(clocks) == count:
+            np.minimum(bounds, between, out=bounds)
+        else:
+            window = np.ix_(clocks, clocks)
+            bounds[window] = np.minimum(bounds[window], between)
+    np.fill_diagonal(bounds, 0)
+    return bounds, bounds < _UNBOUNDED
+
+
+def least_within(met: Iterable[Met], of_rank: Bounds) -> Bounds:
+    """Of each clock: the least end minus start of any two of its ranks in one collective. Below 0, its ranks' calls
+    contradict each other."""
+    least = np.full(int(of_rank.max()) + 1, _UNBOUNDED, dtype=np.int64)
+    for clocks, first_end, last_start in by_clock(of_rank, met):
+        least[clocks] = np.minimum(least[clocks], first_end - last_start)
+    return least
+
+
+def by_clock(of_rank: Bounds, met: Iterable[Met]) -> Iterator[tuple[Bounds, Bounds, Bounds]]:
+    """Of each collective: the clocks that took part, and of each the first end and the last start."""
+    for who, starts, ends in met:
+        of_member = of_rank[who]
+        order = np.argsort(of_member, kind="stable")
+        clocks = of_member[order]
+        first = np.flatnonzero(np.concatenate(([True], clocks[1:] != clocks[:-1])))
+        yield clocks[first], np.minimum.reduceat(ends[order], first), np.maximum.reduceat(starts[order], first)
 
 
 def closure(bounds: Bounds, known: Known) -> tuple[Bounds, Known]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 
+from diag.attribution.intervals import Times
 from diag.attribution.match import Key
 from diag.attribution.timeline import Timeline, details_of, kinds_of
 from diag.model import CollectiveCall, CriticalPath, Kind, RankStep
@@ -15,38 +17,60 @@ from diag.model import CollectiveCall, CriticalPath, Kind, RankStep
 # A wait shorter than this is the noise of two clocks readings and a thread's wake-up, not a reason to change ranks.
 EPSILON_NS = 50_000
 
-Ready = Mapping[Key, Mapping[int, int]]  # of each collective and rank, when it was ready
+
+class Attendance(NamedTuple):
+    """One collective: arrays of a value for each rank that took part (diag.attribution.timeline.Arrivals). ``row``: the
+    rank's place among all that have a timeline. ``in_step``: whether all of them stood still when it ended."""
+
+    rank: Times
+    row: Times
+    start_ns: Times
+    end_ns: Times
+    ready_ns: Times
+    idle_ns: Times
+    in_step: bool
+
+    def ready_of(self, rank: int) -> int:
+        return int(self.ready_ns[self.rank == rank][0])
 
 
 class Readiness(Struct, frozen=True):
-    """When the ranks came to their collectives, by collective and rank (diag.attribution.timeline.Arrivals).
-    ``in_step``: whether all ranks of a collective stood still when it ended.
+    """When the ranks came to their collectives.
 
     The last one to be ready is not always the last one to call. Where transfers follow each other without a gap they
     all begin at the end of the one before, on every rank, and a rank that was late shows by how little of them is left
     to wait for. What the last one to be ready still waits is what a faster network would save.
     """
 
-    ready: Ready
-    idle: Ready
-    in_step: Mapping[Key, bool]
+    of: Mapping[Key, Attendance]
+    ranks: tuple[int, ...]  # all that have a timeline, in the order of the rows
 
 
 def readiness(matched: Mapping[Key, Mapping[int, CollectiveCall]], timelines: Mapping[int, Timeline]) -> Readiness:
     """Asked of each rank once, for all of its collectives."""
-    calls: dict[int, list[tuple[Key, CollectiveCall]]] = defaultdict(list)
-    for key, members in matched.items():
-        for rank, call in members.items():
-            calls[rank].append((key, call))
-    ready: dict[Key, dict[int, int]] = {key: {} for key in matched}
-    idle: dict[Key, dict[int, int]] = {key: {} for key in matched}
-    in_step = dict.fromkeys(matched, True)
+    row = {rank: i for i, rank in enumerate(timelines)}
+    calls: dict[int, list[CollectiveCall]] = {rank: [] for rank in row}
+    places: dict[int, list[int]] = {rank: [] for rank in row}
+    ranks: list[int] = []
+    for members in matched.values():
+        for place, (rank, call) in enumerate(members.items(), len(ranks)):
+            calls[rank].append(call)
+            places[rank].append(place)
+        ranks.extend(members)
+    columns = np.zeros((5, len(ranks)), dtype=np.int64)
+    rows = np.zeros(len(ranks), dtype=np.int64)
     for rank, own in calls.items():
-        found = timelines[rank].arrivals([call for _, call in own])
-        for (key, _), *values in zip(own, *(column.tolist() for column in found), strict=True):
-            ready[key][rank], idle[key][rank], still = values
-            in_step[key] &= still
-    return Readiness(ready, idle, in_step)
+        if own:
+            columns[:, places[rank]] = timelines[rank].arrivals(own)
+            rows[places[rank]] = row[rank]
+    rank_of = np.array(ranks, dtype=np.int64)
+    start, end, ready, idle, still = columns
+    edges = np.cumsum([0, *(len(members) for members in matched.values())])
+    found = {}
+    for key, first, last in zip(matched, edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        at = slice(first, last)
+        found[key] = Attendance(rank_of[at], rows[at], start[at], end[at], ready[at], idle[at], bool(still[at].all()))
+    return Readiness(found, tuple(row))
 
 
 def held_up_at(path: CriticalPath, arrivals: Iterable[tuple[Key, int, int]]) -> list[Key]:
@@ -73,7 +97,7 @@ def held_up_at(path: CriticalPath, arrivals: Iterable[tuple[Key, int, int]]) -> 
 def walk(
     steps: Mapping[int, RankStep],
     timelines: Mapping[int, Timeline],
-    ready: Ready,
+    came: Readiness,
 ) -> CriticalPath:
     """The path through one step. ``steps``: rank to its part of this step, on the common clock."""
     rank = _last_done(steps)
@@ -82,7 +106,8 @@ def walk(
     # Where the path has gone to a late rank already. A collective may be cut in pieces, by gloo's copies for one: those
     # after the arrival are this rank's, and only from the one around it the path jumps.
     jumped: set[Key] = set()
-    if not ready:  # nobody to wait for
+    present = np.array([rank in steps for rank in came.ranks], dtype=np.bool_)
+    if not came.of:  # nobody to wait for
         line, begin = timelines[rank], steps[rank].begin_ns
         index = line.segment_before(time)
         if index is not None and time > begin:
@@ -108,7 +133,7 @@ def walk(
         key = call.key if call is not None else None
         last = None
         if key is not None and key not in jumped:
-            last = _last_ready({r: time for r, time in ready.get(key, {}).items() if r in steps})
+            last = _last_ready(came.of.get(key), present)
         if last is None or last[0] == rank or min(last[1], time) - start <= EPSILON_NS:
             found.add(rank, line, comm, comm, start, time, key)
             time = start
@@ -151,10 +176,10 @@ class _Found:
         return CriticalPath(rank, start, end, kind, detail, collective, tuple(self.keys), frozenset(changes))
 
 
-def nearly_last(ready: Mapping[int, int]) -> list[tuple[int, int]]:
+def nearly_last(came: Attendance) -> list[tuple[int, int]]:
     """Rank and time of all that were ready last. Of two that come together the path is on either."""
-    last = max(ready.values())
-    return [(rank, time) for rank, time in ready.items() if time >= last - EPSILON_NS]
+    late = came.ready_ns >= came.ready_ns.max() - EPSILON_NS
+    return list(zip(came.rank[late].tolist(), came.ready_ns[late].tolist(), strict=True))
 
 
 def _last_done(steps: Mapping[int, RankStep]) -> int:
@@ -164,9 +189,13 @@ def _last_done(steps: Mapping[int, RankStep]) -> int:
     return min(last, key=lambda rank: (steps[rank].segments.total(Kind.COMM), rank)) if len(last) > 1 else last[0]
 
 
-def _last_ready(ready: Mapping[int, int]) -> tuple[int, int] | None:
-    """The last rank to be ready, and when; None where fewer than two took part."""
+def _last_ready(came: Attendance | None, present: npt.NDArray[np.bool_]) -> tuple[int, int] | None:
+    """The last of the ranks that are ``present`` to be ready, by row, and when; None where fewer than two took part."""
+    if came is None:
+        return None
+    here = present[came.row]
+    ready, ranks = came.ready_ns[here], came.rank[here]
     if len(ready) < 2:
         return None
-    time, rank = max((time, rank) for rank, time in ready.items())
-    return rank, time
+    last = int(ready.max())
+    return int(ranks[ready == last].max()), last

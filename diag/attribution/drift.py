@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from diag.attribution.bounds import Bounds, Known, Met, closure, fold, rank_bounds, reference
+from diag.attribution.bounds import Bounds, Known, Met, clock_bounds, closure, reference
 
 # Bounds that contradict each other by less are two readings of two clocks, not a rate.
 NOISE_NS = 50_000
@@ -73,14 +73,14 @@ def fit(met: Sequence[Met], of_rank: Bounds) -> Clocks | None:
         clocks = Clocks(clocks.rate + _rates(windows, at, of_rank)[of_rank], since)
     if np.abs(clocks.rate).max() > MAX_RATE:
         return None
-    left = closure(*fold(rank_bounds(clocks.corrected(met), count), of_rank))
+    left = closure(*clock_bounds(clocks.corrected(met), of_rank))
     return None if contradict(*left) else clocks
 
 
 def _rates(windows: Sequence[Sequence[Met]], at: Real, of_rank: Bounds) -> Real:
     """By clock: the rate against one of them, in which the bounds of the windows leave most room."""
-    bounds = [closure(*fold(rank_bounds(window, len(of_rank)), of_rank)) for window in windows]
-    whole, known = closure(*fold(rank_bounds([met for window in windows for met in window], len(of_rank)), of_rank))
+    bounds = [closure(*clock_bounds(window, of_rank)) for window in windows]
+    whole, known = closure(*clock_bounds([met for window in windows for met in window], of_rank))
     both = known & known.T
     middle = np.where(both, (whole - whole.T) // 2, 0)
     above = np.stack([np.where(tied, (closed - middle).astype(np.float64), _FAR) for closed, tied in bounds])

@@ -16,6 +16,7 @@ Times = npt.NDArray[np.int64]
 
 EMPTY: Intervals = np.zeros((0, 2), dtype=np.int64)
 EMPTY.setflags(write=False)
+_NO_TIME = np.iinfo(np.int64).max
 
 
 def make(pairs: Iterable[tuple[int, int]] | Intervals) -> Intervals:
@@ -117,6 +118,7 @@ class CoveredOfMany:
         spans = [normal(one) for one in sets]
         counts = [len(one) for one in spans]
         self._first = np.cumsum([0, *counts[:-1]]) if spans else np.zeros(0, dtype=np.int64)
+        self._last = self._first + np.array(counts, dtype=np.int64)
         together = np.concatenate(spans) if spans else EMPTY
         self._begin, self._end = np.ascontiguousarray(together[:, 0]), np.ascontiguousarray(together[:, 1])
         self._before = np.concatenate(([0], np.cumsum(self._end - self._begin)))
@@ -130,12 +132,34 @@ class CoveredOfMany:
         one shape, or one that broadcasts."""
         return self._until(which, np.maximum(start, end)) - self._until(which, start)
 
+    def stretch_end(self, which: npt.NDArray[np.int64], times: Times) -> Times:
+        """Where the stretch of each set that the moment lies in ends; the moment itself where it lies in none."""
+        if not len(self._begin):
+            return times
+        at = self._before_or_at(which, times)
+        inside = (at >= self._first[which]) & (times >= self._zero) & (self._end[at] > times)
+        found: Times = np.where(inside, self._end[at], times)
+        return found
+
+    def next_begin(self, which: npt.NDArray[np.int64], times: Times) -> Times:
+        """Where the first stretch of each set begins that begins after the moment; beyond all time where none does."""
+        if not len(self._begin):
+            return np.full(len(times), _NO_TIME)
+        at = np.where(times < self._zero, self._first[which], self._before_or_at(which, times) + 1)
+        found: Times = np.where(at < self._last[which], self._begin[np.minimum(at, len(self._begin) - 1)], _NO_TIME)
+        return found
+
+    def _before_or_at(self, which: npt.NDArray[np.int64], times: Times) -> npt.NDArray[np.int64]:
+        """The last stretch that begins no later than the moment, in the line of all sets; it may be of a set before."""
+        asked = which * self._span + np.clip(times - self._zero, 0, self._span - 1)
+        found: npt.NDArray[np.int64] = np.searchsorted(self._line, asked.ravel(), side="right").reshape(asked.shape) - 1
+        return found
+
     def _until(self, which: npt.NDArray[np.int64], times: Times) -> Times:
         which, times = np.broadcast_arrays(which, times)
         if not len(self._begin):
             return np.zeros(times.shape, dtype=np.int64)
-        asked = which * self._span + np.clip(times - self._zero, 0, self._span - 1)
-        at = np.searchsorted(self._line, asked.ravel(), side="right").reshape(asked.shape) - 1
+        at = self._before_or_at(which, times)
         none = (at < self._first[which]) | (times < self._zero)
         at = np.maximum(at, 0)
         begin, end = self._begin[at], self._end[at]

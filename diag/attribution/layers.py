@@ -14,6 +14,7 @@ from . import intervals as iv
 from .intervals import Intervals
 
 Window = tuple[int, int, int]  # step, begin_ns, end_ns
+_BEFORE = -(1 << 62)  # any moment of any trace
 
 
 class Layer(Struct, frozen=True):
@@ -37,22 +38,34 @@ def disjoint(layers: Sequence[Layer]) -> list[Layer]:
     return kept
 
 
-def cut(layers: Sequence[Layer], begin: int, end: int, rest: Detail = Detail.OTHER) -> Segments:
-    """`[begin, end)` in consecutive labelled pieces; what no (disjoint) layer covers is idle with the detail `rest`.
+class Painted:
+    """All time in consecutive labelled pieces; what no (disjoint) layer covers is idle with the detail ``rest``.
+    Neighbours with equal labels are one piece. Made once for all steps of a rank."""
 
-    Neighbours with equal labels are one piece. An empty window has no piece.
-    """
-    if end <= begin:
-        nothing = np.zeros(0, dtype=np.int64)
-        return Segments(nothing, nothing, nothing.astype(np.int8), nothing.astype(np.int8))
-    parts = [(layer.kind, layer.detail, part) for layer in layers if len(part := within(layer.intervals, begin, end))]
-    covered = iv.union(*(part for _, _, part in parts)) if parts else iv.EMPTY
-    parts.append((Kind.IDLE, rest, iv.subtract(iv.make([(begin, end)]), covered)))
-    pieces = np.concatenate([part for _, _, part in parts])
-    kind = np.concatenate([np.full(len(part), kind, dtype=np.int8) for kind, _, part in parts])
-    detail = np.concatenate([np.full(len(part), detail, dtype=np.int8) for _, detail, part in parts])
-    order = np.argsort(pieces[:, 0], kind="stable")
-    return _merged(pieces[order], kind[order], detail[order])
+    def __init__(self, layers: Sequence[Layer], rest: Detail = Detail.OTHER) -> None:
+        covered = iv.union(*(layer.intervals for layer in layers)) if layers else iv.EMPTY
+        gaps = np.concatenate(([_BEFORE], covered[:, 1]))
+        parts = [(layer.kind, layer.detail, layer.intervals[:, 0]) for layer in layers] + [(Kind.IDLE, rest, gaps)]
+        start = np.concatenate([part for _, _, part in parts])
+        kind = np.concatenate([np.full(len(part), kind, dtype=np.int8) for kind, _, part in parts])
+        detail = np.concatenate([np.full(len(part), detail, dtype=np.int8) for _, detail, part in parts])
+        order = np.argsort(start, kind="stable")
+        start, kind, detail = start[order], kind[order], detail[order]
+        opens = np.concatenate(([True], (kind[1:] != kind[:-1]) | (detail[1:] != detail[:-1])))
+        self._start, self._kind, self._detail = start[opens], kind[opens], detail[opens]
+
+    def cut(self, begin: int, end: int) -> Segments:
+        """The pieces of ``[begin, end)``. An empty window has no piece."""
+        first = int(np.searchsorted(self._start, begin, side="right")) - 1
+        last = int(np.searchsorted(self._start, end, side="left")) if end > begin else first
+        start = np.maximum(self._start[first:last], begin)
+        stop = np.append(start[1:], end) if last > first else start
+        return Segments(start, stop, self._kind[first:last], self._detail[first:last])
+
+
+def cut(layers: Sequence[Layer], begin: int, end: int, rest: Detail = Detail.OTHER) -> Segments:
+    """One window of what the layers paint."""
+    return Painted(layers, rest).cut(begin, end)
 
 
 def traced_steps(
@@ -67,6 +80,7 @@ def traced_steps(
     """One exact account per window of a trace. ``layers`` are disjoint; ``hidden``: communication behind compute;
     ``optimizing``: compute or idle of the optimizer; ``calls``: the collectives of each window; ``fused``: kernels that
     compute and communicate at once, part of compute."""
+    painted = Painted(layers)
     return [
         RankStep(
             rank=rank,
@@ -74,7 +88,7 @@ def traced_steps(
             begin_ns=begin,
             end_ns=end,
             source="trace",
-            segments=cut(layers, begin, end),
+            segments=painted.cut(begin, end),
             overlapped_comm_ns=iv.total(within(hidden, begin, end)),
             optimizer_ns=iv.total(within(optimizing, begin, end)),
             collectives=collectives,
@@ -98,11 +112,3 @@ def covers(normal: Intervals, times: npt.NDArray[np.int64]) -> npt.NDArray[np.bo
     at = np.searchsorted(normal[:, 0], times, side="right") - 1
     inside: npt.NDArray[np.bool_] = (at >= 0) & (times < normal[np.maximum(at, 0), 1])
     return inside
-
-
-def _merged(pieces: Intervals, kind: npt.NDArray[np.int8], detail: npt.NDArray[np.int8]) -> Segments:
-    opens = np.concatenate(([True], (kind[1:] != kind[:-1]) | (detail[1:] != detail[:-1])))
-    first = np.flatnonzero(opens)
-    start = pieces[first, 0]
-    end = np.concatenate((start[1:], pieces[-1:, 1]))
-    return Segments(start, end, kind[first], detail[first])

@@ -29,7 +29,12 @@ def by_key(calls: Calls) -> dict[Key, dict[int, CollectiveCall]]:
 
 def is_pair(calls: Iterable[CollectiveCall]) -> bool:
     """Whether these are a send and its receive: the receiver waits for the sender, and hardly the other way round."""
-    return {call.op for call in calls} == _PAIR
+    ops = set()
+    for call in calls:
+        if call.op not in _PAIR:
+            return False
+        ops.add(call.op)
+    return ops == _PAIR
 
 
 def is_handed_over(calls: Iterable[CollectiveCall]) -> bool:
@@ -47,8 +52,8 @@ def measure(step: int, key: Key, members: Mapping[int, CollectiveCall]) -> Match
     ranks = tuple(sorted(members))
     starts = {rank: members[rank].start_ns for rank in ranks}
     ends = {rank: members[rank].end_ns for rank in ranks}
-    last = max(ranks, key=lambda rank: (starts[rank], rank))
-    arrival, first_end = starts[last], min(ends.values())
+    arrival, last = max((start, rank) for rank, start in starts.items())
+    first_end = min(ends.values())
     first = members[ranks[0]]
     pair = is_pair(members.values())
     if pair:
@@ -72,7 +77,7 @@ def measure(step: int, key: Key, members: Mapping[int, CollectiveCall]) -> Match
             for rank in ranks
         ),
         tail_ns=tuple(ends[rank] - first_end for rank in ranks),
-        complete=not first.group_ranks or set(ranks) >= set(first.group_ranks),
+        complete=set(ranks) >= set(first.group_ranks) and len(ranks) >= first.group_size,
         inferred=any(call.inferred for call in members.values()),
         sizes=tuple(members[rank].bytes for rank in ranks),
     )

@@ -9,12 +9,15 @@ collection.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 
+from diag.attribution.critical_path import Attendance, Readiness
+from diag.attribution.intervals import Times
 from diag.attribution.match import Key, is_pair
+from diag.attribution.others import median_of_others
 from diag.attribution.timeline import LABELS, Activity, Timeline, label_of
 from diag.model import CollectiveCall, Detail, Kind, RankStep
 
@@ -24,9 +27,11 @@ for _detail in Detail:
     _OF_LAYERS[label_of(Kind.COMPUTE, _detail)] = True
     _OF_LAYERS[label_of(Kind.IDLE, _detail)] = _detail != Detail.GC
 
+_Message = tuple[str, int | None, int | None, int]  # send or receive, own stage, stage at the other end, number
+
 
 class StagePeers:
-    """``stages``: the stage of each rank, empty without a pipeline; ``steps``: of each rank; ``ready``: when the ranks
+    """``stages``: the stage of each rank, empty without a pipeline; ``steps``: of each rank; ``came``: when the ranks
     came to their collectives."""
 
     def __init__(
@@ -35,13 +40,14 @@ class StagePeers:
         timelines: Mapping[int, Timeline],
         steps: Mapping[int, Sequence[RankStep]],
         matched: Mapping[Key, Mapping[int, CollectiveCall]],
-        ready: Mapping[Key, Mapping[int, int]],
+        came: Readiness,
     ) -> None:
         self._stages = stages
         self._timelines = timelines
         self._begins = {rank: np.array([s.begin_ns for s in own], dtype=np.int64) for rank, own in steps.items()}
         self._source = {(rank, s.begin_ns): s.source for rank, own in steps.items() for s in own}
-        self._matched, self._ready = matched, ready
+        self._matched, self._came = matched, came.of
+        self._done: dict[_Message, dict[int, Activity]] = {}
         self._by_group: dict[int, dict[str, dict[Key, tuple[int, int]]]] = {}
         self._usual: dict[tuple[int, str, int, str], Activity] = {}
 
@@ -51,43 +57,58 @@ class StagePeers:
         return int(begins[max(0, int(np.searchsorted(begins, time_ns, side="left")) - 1)])
 
     def others(
-        self, rank: int, key: Key, members: Mapping[int, CollectiveCall], activity: Mapping[int, Activity]
+        self,
+        key: Key,
+        members: Mapping[int, CollectiveCall],
+        came: Attendance,
+        activity: Activity,
+        asked: Times,
+        labels: Times,
     ) -> Activity:
-        """What the others of a meeting did while ``rank`` did ``activity[rank]``: their median, by label."""
-        peers = [r for r in members if r != rank]
-        everybody = _median(activity[r] for r in peers)
+        """What the others of a meeting did while each of those that are ``asked`` about (by place) did its own: their
+        median, by label. ``activity``: of all members, in the order of ``came``; its columns are these ``labels``."""
+        everybody = median_of_others(activity)
         pair = is_pair(members.values())
-        if not pair and all(self._stages.get(r) == self._stages.get(rank) for r in peers):
-            return everybody
-        mates = [r for r, stage in self._stages.items() if stage == self._stages.get(rank) and r != rank]
-        of_mates = self._by_then(rank, key, members, mates) if pair else [activity[r] for r in mates if r in members]
-        if of_mates:
-            return np.where(_OF_LAYERS, _median(of_mates), everybody)
-        return np.where(_OF_LAYERS, self._own_usual(rank, key) if pair else activity[rank], everybody)
+        stages = [self._stages.get(rank) for rank in came.rank.tolist()] if self._stages else []
+        if not pair and len(set(stages)) < 2:
+            return everybody[asked]
+        if pair:
+            alike = np.stack([self._of_alike(int(came.rank[at]), key, members)[labels] for at in asked.tolist()])
+        else:
+            mates = np.copy(activity)
+            for stage in set(stages) - {None}:
+                own = [at for at, other in enumerate(stages) if other == stage]
+                mates[own] = median_of_others(activity[own])
+            alike = mates[asked]
+        return np.where(_OF_LAYERS[labels], alike, everybody[asked])
 
-    def _by_then(
-        self, rank: int, key: Key, members: Mapping[int, CollectiveCall], mates: Sequence[int]
-    ) -> list[Activity]:
-        """What the ranks of its stage, which are not in the meeting, have done of this step when they come to the same
-        call in their own pipelines. At the same time would not do: they do not wait for it, but go on."""
+    def _of_alike(self, rank: int, key: Key, members: Mapping[int, CollectiveCall]) -> Activity:
+        """What the other ranks of its stage, which are not in the meeting, have done of this step when they come to the
+        same call in their own pipelines; where there are none, what itself has usually done by then. At the same time
+        would not do: they do not wait for it, but go on."""
         (other,) = (r for r in members if r != rank)
-        found = []
-        for mate in mates:
-            ready = self._messages.get((mate, members[rank].op, self._stages.get(other), key[1]))
-            if ready is not None and mate in self._timelines:
-                found.append(self._timelines[mate].activity(self.step_begin(mate, ready), ready))
-        return found
+        call = members[rank].op, self._stages.get(rank), self._stages.get(other), key[1]
+        place = self._messages.get(call, {}).get(rank)
+        if place is None or len(self._messages[call]) < 2 or call[1] is None:
+            return self._own_usual(rank, key)
+        if call not in self._done:
+            done = [
+                self._timelines[mate].activity(self.step_begin(mate, ready), ready)
+                for mate, ready in self._messages[call].items()
+            ]
+            self._done[call] = dict(zip(self._messages[call], median_of_others(np.stack(done)), strict=True))
+        return self._done[call][rank]
 
     @cached_property
-    def _messages(self) -> dict[tuple[int, str, int | None, int], int]:
-        """By rank, send or receive, stage at the other end, and number: when the rank was ready for it."""
-        found = {}
+    def _messages(self) -> dict[_Message, dict[int, int]]:
+        """Of the ranks of a stage that send, or receive, the same message of their pipelines: when each was ready."""
+        found: dict[_Message, dict[int, int]] = defaultdict(dict)
         for key, members in self._matched.items():
             if len(members) == 2 and is_pair(members.values()):
                 (a, b) = members
                 for rank, other in ((a, b), (b, a)):
-                    told = rank, members[rank].op, self._stages.get(other), key[1]
-                    found[told] = self._ready[key][rank]
+                    message = members[rank].op, self._stages.get(rank), self._stages.get(other), key[1]
+                    found[message][rank] = self._came[key].ready_of(rank)
         return found
 
     def _own_usual(self, rank: int, key: Key) -> Activity:
@@ -97,8 +118,9 @@ class StagePeers:
         source = self._source[rank, begin]
         if (rank, key[0], place, source) not in self._usual:
             alike = [k for k, (at, of) in places.items() if at == place and self._source[rank, of] == source]
-            line, ready = self._timelines[rank], self._ready
-            usual = _median(line.activity(places[k][1], ready[k][rank]) for k in alike)
+            begins = np.array([places[k][1] for k in alike], dtype=np.int64)
+            ready = np.array([self._came[k].ready_of(rank) for k in alike], dtype=np.int64)
+            usual = np.median(self._timelines[rank].activities(begins, ready), axis=0).astype(np.int64)
             self._usual[rank, key[0], place, source] = usual
         return self._usual[rank, key[0], place, source]
 
@@ -107,15 +129,18 @@ class StagePeers:
         if rank not in self._by_group:
             by_group: dict[str, dict[Key, tuple[int, int]]] = defaultdict(dict)
             counts: Counter[tuple[str, int]] = Counter()
-            for key in sorted(self._ready, key=lambda key: (key[0], key[1])):
-                if rank in self._ready[key]:
-                    begin = self.step_begin(rank, self._ready[key][rank])
-                    by_group[key[0]][key] = counts[key[0], begin], begin
-                    counts[key[0], begin] += 1
+            for key in self._keys.get(rank, ()):
+                begin = self.step_begin(rank, self._came[key].ready_of(rank))
+                by_group[key[0]][key] = counts[key[0], begin], begin
+                counts[key[0], begin] += 1
             self._by_group[rank] = by_group
         return self._by_group[rank][group]
 
-
-def _median(activities: Iterable[Activity]) -> Activity:
-    found: Activity = np.median(np.stack(list(activities)), axis=0).astype(np.int64)
-    return found
+    @cached_property
+    def _keys(self) -> dict[int, list[Key]]:
+        """The collectives of each rank, in the order of their numbers."""
+        found: dict[int, list[Key]] = defaultdict(list)
+        for key in sorted(self._came, key=lambda key: (key[0], key[1])):
+            for rank in self._came[key].rank.tolist():
+                found[rank].append(key)
+        return found

@@ -53,15 +53,16 @@ def phased_calls(attribution: Attribution, steps: Collection[int]) -> list[Phase
     arrival = {met.key: met.arrival_ns for met in attribution.collectives}
     counted = frozenset(steps)
     axes = attribution.axes
-    groups = {call.group_ranks for step in attribution.rank_steps for call in step.collectives}
-    of_data = {ranks: is_data(axes.of(ranks)) for ranks in groups}
+    # By the identity of their ranks, which the calls of a group share: hashing a thousand of them for each is slow.
+    groups = {id(call.group_ranks): call.group_ranks for step in attribution.rank_steps for call in step.collectives}
+    of_data = {group: is_data(axes.of(ranks)) for group, ranks in groups.items()}
     return [
         call for step in attribution.rank_steps if step.step in counted for call in _calls_of(step, arrival, of_data)
     ]
 
 
 def _calls_of(
-    step: RankStep, arrival: dict[tuple[str, int, str], int], of_data: dict[tuple[int, ...], bool]
+    step: RankStep, arrival: dict[tuple[str, int, str], int], of_data: dict[int, bool]
 ) -> Iterator[PhasedCall]:
     calls = [call for call in step.collectives if step.begin_ns <= call.start_ns < step.end_ns]
     calls.sort(key=open_span)
@@ -75,7 +76,7 @@ def _calls_of(
     where = passes.of(calls)
     members: dict[tuple[str, Detail, int, bool], list[int]] = {}
     for i, (phase, micro) in enumerate(where):
-        members.setdefault((calls[i].op, phase, micro, of_data[calls[i].group_ranks]), []).append(i)
+        members.setdefault((calls[i].op, phase, micro, of_data[id(calls[i].group_ranks)]), []).append(i)
     until = np.full(len(calls), step.end_ns, dtype=np.int64)
     after = {phase: Covered(passes.computing(phase)).between(end, until) for phase, _ in set(where)}
     computed = Covered(intervals_of(step.segments, Kind.COMPUTE))

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from diag.attribution import intervals as iv
-from diag.attribution.layers import Layer, cut, disjoint, within
+from diag.attribution.layers import Layer, Painted, disjoint
 from diag.attribution.match import BLOCKED_NS
 from diag.collectors.records import (
     BACKWARD,
@@ -40,12 +42,17 @@ def partition(
     """One ``RankStep`` a record, on the rank's own monotonic clock. ``rows`` are all collectives of the rank."""
     calls = calls_of(rows, groups)
     waits = iv.EMPTY if on_device else blocked(rows)
-    layers = _layers(records, waits, iv.EMPTY if on_device else blocked([row for row in rows if is_p2p(row)]))
+    painted = Painted(_layers(records, waits, iv.EMPTY if on_device else blocked([row for row in rows if is_p2p(row)])))
     on_wire = iv.union(iv.make((call.start_ns, call.end_ns) for call in calls if not is_transfer(call)), waits)
+    begins, ends = (np.array([getattr(r, key) for r in records], dtype=np.int64) for key in ("begin_ns", "end_ns"))
+    wired = iv.Covered(on_wire).between(begins, ends).tolist()
+    starts, until = (np.array([getattr(c, key) for c in calls], dtype=np.int64) for key in ("start_ns", "end_ns"))
     whole = all(row.whole for row in rows)
     found = []
-    for record in records:
-        segments = cut(layers, record.begin_ns, record.end_ns)
+    for record, on_wire_ns in zip(records, wired, strict=True):
+        segments = painted.cut(record.begin_ns, record.end_ns)
+        begun = int(np.searchsorted(starts, record.end_ns, side="left"))
+        own = np.flatnonzero(until[:begun] > record.begin_ns).tolist()
         found.append(
             RankStep(
                 rank=rank,
@@ -54,11 +61,9 @@ def partition(
                 end_ns=record.end_ns,
                 source="records",
                 segments=segments,
-                overlapped_comm_ns=max(
-                    0, iv.total(within(on_wire, record.begin_ns, record.end_ns)) - segments.total(Kind.COMM)
-                ),
+                overlapped_comm_ns=max(0, on_wire_ns - segments.total(Kind.COMM)),
                 optimizer_ns=segments.total(Kind.COMPUTE, Detail.OPTIMIZER),
-                collectives=tuple(c for c in calls if c.end_ns > record.begin_ns and c.start_ns < record.end_ns),
+                collectives=tuple(calls[i] for i in own),
                 comm_known=not on_device,
                 hidden_known=whole,
             )
@@ -68,16 +73,20 @@ def partition(
 
 def calls_of(rows: Sequence[CollectiveRow], groups: Mapping[str, Sequence[int]]) -> list[CollectiveCall]:
     """The collectives, sends and receives whose end is known, in order of start."""
+    # Of each group once: its ranks, its name, and whether it is of sends and receives. Two groups of one name (a mesh
+    # axis is named alike on all its groups) differ in their first member.
+    known: dict[str, tuple[tuple[int, ...], str, bool]] = {}
     calls = []
     for row in rows:
         if row.end_ns is None:
             continue
-        ranks = tuple(groups.get(row.group, ()))
-        if is_p2p(row):
+        if row.group not in known:
+            ranks = tuple(groups.get(row.group, ()))
+            known[row.group] = ranks, f"{row.group}@{ranks[0]}" if ranks else row.group, is_p2p(row)
+        ranks, group, p2p = known[row.group]
+        if p2p:
             calls.append(_transfer(row, ranks))
             continue
-        # Two groups of one name (a mesh axis is named alike on all its groups) differ in their first member.
-        group = f"{row.group}@{ranks[0]}" if ranks else row.group
         calls.append(
             CollectiveCall(
                 (group, row.seq, row.op),

@@ -44,12 +44,15 @@ LABELS = len(Kind) * _DETAILS
 class Arrivals(NamedTuple):
     """Of some calls of a rank, in their order.
 
-    ``ready_ns``: when it had nothing left to do but wait for the call's end: when it called, or when what it computed
-    beside the transfer was done. When it called, too, if it was busy to the end. What is computed while the thread
-    waits is the collective's own work: gloo copies. ``idle_ns``: the same, or earlier, where the rank already stood
-    still for collectives before. ``still``: whether it has nothing to do but wait when the call ends.
+    ``start_ns``, ``end_ns``: the calls' own. ``ready_ns``: when it had nothing left to do but wait for the call's end:
+    when it called, or when what it computed beside the transfer was done. When it called, too, if it was busy to the
+    end. What is computed while the thread waits is the collective's own work: gloo copies. ``idle_ns``: the same, or
+    earlier, where the rank already stood still for collectives before. ``still``: whether it has nothing to do but wait
+    when the call ends.
     """
 
+    start_ns: Times
+    end_ns: Times
     ready_ns: Times
     idle_ns: Times
     still: Mask
@@ -110,7 +113,7 @@ class Timeline:
         # A sender is ready when it sends: it may stand still for that later, but the receiver need not wait until then.
         sent = np.array([call.op == SEND for call in calls], dtype=np.bool_)
         ready = np.where(sent, start, np.maximum(start, np.where(waited, since, idle)))
-        return Arrivals(ready, np.where(sent, start, idle), still & ~sent)
+        return Arrivals(start, end, ready, np.where(sent, start, idle), still & ~sent)
 
     def _segments_before(self, times: Times) -> tuple[Times, Mask]:
         """Indices of the segments that the moments just before lie in, and whether there is one."""
@@ -129,19 +132,30 @@ class Timeline:
 
     def activity(self, start_ns: int, end_ns: int) -> Activity:
         """What the rank did in a window, nanoseconds by label."""
-        totals = np.zeros(LABELS, dtype=np.int64)
-        if end_ns > start_ns:
-            totals[self._sums[0]] = self._until(end_ns) - self._until(start_ns)
+        window = np.array([start_ns], dtype=np.int64), np.array([end_ns], dtype=np.int64)
+        found: Activity = self.activities(*window)[0]
+        return found
+
+    def activities(self, start_ns: Times, end_ns: Times) -> Activity:
+        """The same of many windows: shape (windows, labels)."""
+        totals = np.zeros((len(start_ns), LABELS), dtype=np.int64)
+        totals[:, self._sums[0]] = self._until(np.maximum(start_ns, end_ns)) - self._until(start_ns)
         return totals
 
-    def _until(self, time_ns: int) -> npt.NDArray[np.int64]:
-        used, own, before = self._sums
-        index = int(np.searchsorted(self.start_ns, time_ns, side="right")) - 1
-        if index < 0:
-            return np.zeros(len(used), dtype=np.int64)
-        done: npt.NDArray[np.int64] = before[index].copy()
-        done[own[index]] += min(time_ns, int(self.end_ns[index])) - int(self.start_ns[index])
+    def _until(self, times_ns: Times) -> npt.NDArray[np.int64]:
+        """Nanoseconds before each moment, by the labels in use."""
+        _, own, before = self._sums
+        index = np.searchsorted(self.start_ns, times_ns, side="right") - 1
+        at = np.maximum(index, 0)
+        done: npt.NDArray[np.int64] = before[at]
+        done[np.arange(len(at)), own[at]] += np.minimum(times_ns, self.end_ns[at]) - self.start_ns[at]
+        done[index < 0] = 0
         return done
+
+    @property
+    def labels(self) -> npt.NDArray[np.int64]:
+        """Those in use, sorted."""
+        return self._sums[0]
 
     @property
     def standing(self) -> Intervals:

@@ -14,6 +14,7 @@ from diag.axes import PIPELINE, TENSOR, is_data
 from diag.findings.comm_axes import exposed_along
 from diag.findings.contended_host import queued
 from diag.findings.culprits import Culprits, find_culprits
+from diag.findings.missing_ranks import missing_ranks
 from diag.findings.noise import crowd_of
 from diag.findings.subject import Subject, ranks_text
 from diag.findings.workload import workload
@@ -49,11 +50,12 @@ class Cause(Struct, frozen=True):
     why: str
     action: str
     evidence: tuple[Evidence, ...] = ()
+    unseen: bool = False  # ranks of the groups are missing, so that waiting is not told from transfer
 
     @property
     def refinable(self) -> bool:
         """Whether parts of it may have causes of their own."""
-        return self.id in ("communication-not-overlapped", "exposed-communication")
+        return self.id in ("communication-not-overlapped", "exposed-communication") and not self.unseen
 
 
 def slow_link_of(subject: Subject) -> Culprits:
@@ -82,7 +84,16 @@ def slow_link_of(subject: Subject) -> Culprits:
 def cause_of(subject: Subject) -> Cause:
     """The one cause of all of it, or that there is no one cause: ``refinable``."""
     slow_link = subject.once(slow_link_of)
-    collectives = _of_usable_steps(subject)
+    collectives = [c for c in _of_usable_steps(subject) if c.complete]
+    missing = subject.once(missing_ranks)
+    if missing is not None and not (subject.attribution.aligned and slow_link.ranks):
+        return Cause(
+            "exposed-communication",
+            f"how much of it is waiting is not known without {missing.who}",
+            missing.action,
+            _hidden_evidence(_hidden_share(subject)),
+            unseen=True,
+        )
     if not subject.attribution.aligned:
         return Cause(
             "exposed-communication",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from diag.findings.comm_axes import evidence_by_axis
-from diag.findings.comm_cause import bandwidth, cause_of, slow_link_of
+from diag.findings.comm_cause import Cause, bandwidth, cause_of, slow_link_of
 from diag.findings.comm_parts import claims_of
+from diag.findings.missing_ranks import MOST, missing_ranks
 from diag.findings.shares import Cost
 from diag.findings.subject import MENTION, Subject, mean_ns
 from diag.model import Finding
@@ -18,6 +21,8 @@ def find(subject: Subject) -> list[Finding]:
     if rest < 1 and rest * shares.share(Cost.COMM) < MENTION:
         return []
     cause = subject.once(cause_of)
+    if cause.unseen:
+        return _with_missing_ranks(subject, cause)
     exposed = rest * mean_ns(shares.cost(Cost.COMM))
     also = "" if rest == 1 else " besides"
     return [
@@ -31,3 +36,39 @@ def find(subject: Subject) -> list[Finding]:
             part=rest,
         )
     ]
+
+
+def _with_missing_ranks(subject: Subject, cause: Cause) -> list[Finding]:
+    """What is longer than the fastest call of its size is waiting; the rest is transfer, or waiting that every call
+    had. Neither says anything about the network."""
+    missing = subject.once(missing_ranks)
+    if missing is None:
+        return []
+    whole = mean_ns(subject.shares.cost(Cost.COMM)) / 1e6
+    share, waiting = subject.shares.share(Cost.COMM), missing.waiting
+    found: list[Finding] = []
+    if waiting * share >= MENTION:
+        found.append(
+            subject.costing(
+                Cost.COMM,
+                id="waiting-for-missing-ranks",
+                title=f"Collectives wait {waiting * whole:.0f} ms a step, probably for {missing.who}, which "
+                f"{'was' if len(missing.ranks) == 1 else 'were'} not recorded",
+                action=missing.action,
+                evidence=missing.evidence,
+                part=waiting,
+            )
+        )
+    if (1 - waiting) * share >= MENTION or not found:
+        part, besides = (1 - waiting, " besides") if found else (1.0, "")
+        found.append(
+            subject.costing(
+                Cost.COMM,
+                id=cause.id,
+                title=f"Exposed communication takes {part * whole:.0f} ms a step{besides}: {cause.why}",
+                action=cause.action,
+                evidence=(*cause.evidence, *(() if found else missing.evidence), *evidence_by_axis(subject)),
+                part=part,
+            )
+        )
+    return [replace(finding, confidence=min(finding.confidence, MOST)) for finding in found]

@@ -18,6 +18,7 @@ from diag.model import (
     QUEUED_DETAILS,
     STARTUP_DETAILS,
     Attribution,
+    Blame,
     Bottleneck,
     Detail,
     Kind,
@@ -33,6 +34,7 @@ class Cost(StrEnum):
     OFFLOAD = "exposed offload copies"  # of states that are kept on the host, and waiting for the host to have them
     COMM = "exposed communication"
     STRAGGLER = "waiting for slower ranks"  # compute that one rank did and the others waited for
+    HOST_STRAGGLER = "waiting for ranks with slower hosts"  # likewise, but it was their hosts that launched later
     GC = "garbage collection"
     CHECKPOINT = "checkpoints"
     HOST = "waiting for the host"  # a device that waits for its host to launch work
@@ -48,6 +50,7 @@ CLASS_OF = {
     Cost.OFFLOAD: Bottleneck.COMMUNICATION,
     Cost.COMM: Bottleneck.COMMUNICATION,
     Cost.STRAGGLER: Bottleneck.COMPUTE,
+    Cost.HOST_STRAGGLER: Bottleneck.HOST,
     Cost.GC: Bottleneck.COMPUTE,
     Cost.CHECKPOINT: Bottleneck.COMPUTE,
     Cost.HOST: Bottleneck.HOST,
@@ -78,6 +81,14 @@ def class_of(cost: Cost, on_device: bool) -> Bottleneck:
     return _ON_DEVICE.get(cost, CLASS_OF[cost]) if on_device else CLASS_OF[cost]
 
 
+def cost_of(blame: Blame, on_device: bool) -> Cost:
+    """What waiting for a rank is due to. On a CPU the host and the device are one: what a rank does between operators
+    is its own work."""
+    if on_device and blame.kind == Kind.IDLE and blame.detail in HOST_DETAILS:
+        return Cost.HOST_STRAGGLER
+    return _BY_DETAIL.get(blame.detail) or _BLAMED_AS[blame.kind]
+
+
 def costs_of(step: StepAccount, on_device: bool) -> dict[Cost, int]:
     """Nanoseconds of one step by what could be removed. On a CPU idle time is Python between operators: not counted."""
     costs: dict[Cost, int] = defaultdict(int)
@@ -94,18 +105,19 @@ def costs_of(step: StepAccount, on_device: bool) -> dict[Cost, int]:
         if all(parts.source == "trace" for parts in step.parts):
             costs[Cost.QUEUED] = step.path.idle(QUEUED_DETAILS)
         costs[Cost.ONCE] = step.path.total(Kind.IDLE, Detail.ONCE)
+    late = dict.fromkeys((Cost.STRAGGLER, Cost.HOST_STRAGGLER), 0)
     for blame in step.blames:
-        if _BLAMED_AS.get(blame.kind) == Cost.STRAGGLER and blame.detail not in _NO_STRAGGLING:
-            costs[Cost.STRAGGLER] += blame.ns
-    costs[Cost.STRAGGLER] = round(costs[Cost.STRAGGLER] * step.together)
+        if (cost := cost_of(blame, on_device)) in late and blame.detail not in _NO_STRAGGLING:
+            late[cost] += blame.ns
     # Ranks can be late at several meetings that overlap, and be late because their hosts are: together they cost at
     # most what of the path is neither communication nor data.
     left = step.on_path(Kind.COMPUTE, Kind.IDLE) - costs[Cost.GC] - awaited
-    costs[Cost.STRAGGLER] = min(costs[Cost.STRAGGLER], left)
+    together = min(round(sum(late.values()) * step.together), left)
+    costs[Cost.HOST_STRAGGLER] = round(together * late[Cost.HOST_STRAGGLER] / max(1, sum(late.values())))
+    costs[Cost.STRAGGLER] = together - costs[Cost.HOST_STRAGGLER]
     # A host that is slower than the others' makes its rank late: on the path its launches are those same nanoseconds.
-    late = sum(blame.ns for blame in step.blames if blame.kind == Kind.IDLE and blame.detail in HOST_DETAILS)
-    own = max(0, costs[Cost.HOST] - round(late * step.together))
-    costs[Cost.HOST] = min(own, left - costs[Cost.STRAGGLER])
+    own = max(0, costs[Cost.HOST] - round(late[Cost.HOST_STRAGGLER] * step.together))
+    costs[Cost.HOST] = min(own, left - together)
     costs[Cost.STRAGGLER] += step.unexplained_ns
     return {cost: ns for cost, ns in costs.items() if ns}
 
@@ -138,7 +150,8 @@ class Shares(Struct, frozen=True):
     @property
     def unexplained(self) -> float:
         """Of the waiting for slower ranks, the part that nothing they recorded explains."""
-        total = sum(float(series.sum()) for series in self.blame_ns.get(Cost.STRAGGLER, {}).values())
+        late = (self.blame_ns.get(cost, {}) for cost in (Cost.STRAGGLER, Cost.HOST_STRAGGLER))
+        total = sum(float(series.sum()) for by_rank in late for series in by_rank.values())
         blamed = self.blame_detail_ns.items()
         unknown = sum(float(series.sum()) for (_, _, detail), series in blamed if detail == Detail.UNKNOWN)
         return unknown / total if total else 0.0
@@ -180,7 +193,7 @@ def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares
         for cost, ns in costs_of(step, on_device).items():
             cost_ns[cost][i] = ns
         for blame in step.blames:
-            cost = _BY_DETAIL.get(blame.detail) or _BLAMED_AS[blame.kind]
+            cost = cost_of(blame, on_device)
             blame_ns[cost][blame.rank][i] += blame.ns
             detail_ns[blame.rank, blame.kind, blame.detail][i] += blame.ns
         path = step.path

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+from msgspec.structs import replace
+
 from diag.findings import slow_modules
 from diag.findings.contended_host import contended
 from diag.findings.culprits import Culprits
+from diag.findings.last_arrivals import last_arrivals
 from diag.findings.shares import UNEXPLAINED, Cost
 from diag.findings.subject import MENTION, Subject, mean_ns, ranks_text, who_is_late
 from diag.findings.throttled_device import throttled_ranks
@@ -19,10 +22,14 @@ _WHERE = {Detail.FORWARD: "forward", Detail.BACKWARD: "backward", Detail.OPTIMIZ
 
 
 def find(subject: Subject) -> list[Finding]:
+    return [*_of_hosts(subject), *_of_work(subject)]
+
+
+def _of_work(subject: Subject) -> list[Finding]:
     shares = subject.shares
     if shares.share(Cost.STRAGGLER) < MENTION:
         return []
-    culprits = shares.culprits(Cost.STRAGGLER)
+    culprits = _culprits(subject, Cost.STRAGGLER)
     cost = f"{mean_ns(shares.cost(Cost.STRAGGLER)) / 1e6:.0f} ms a step"
     if subject.once(throttled_ranks):
         return []  # a known reason: diag.findings.throttled_device has these nanoseconds
@@ -38,11 +45,69 @@ def find(subject: Subject) -> list[Finding]:
     return [_now_this_now_that(subject, culprits, cost) if culprits.moves else _perhaps(subject, culprits, cost)]
 
 
+def _culprits(subject: Subject, cost: Cost) -> Culprits:
+    """By how often a rank is late in the steps; where these are too few to tell, by how often in the collectives. All
+    that is late in one step may be so for one reason, so that they count only where no step says otherwise."""
+    found, last = subject.shares.culprits(cost), subject.once(last_arrivals)
+    late = {rank: float(series.sum()) for rank, series in subject.shares.blame_ns.get(cost, {}).items()}
+    if found.ranks or found.moves or last is None or found.steps[0] < found.steps[1]:
+        return found
+    if not late or max(late, key=lambda rank: late[rank]) not in last.ranks:
+        return found
+    return replace(found, ranks=last.ranks, suspects=last.ranks, chance=last.chance)
+
+
+def _counted(subject: Subject, culprits: Culprits) -> list[Evidence]:
+    """How often these ranks were last: of the steps, and of the collectives, where that was counted for them."""
+    leads, affected = culprits.steps
+    late = f"{ranks_text(culprits.ranks)} last, of {affected} affected steps"
+    found, last = [Evidence("steps", late, float(leads), "steps")], subject.once(last_arrivals)
+    if last is not None and last.ranks == culprits.ranks:
+        found += last.evidence(len(subject.shares.numbers))
+    return found
+
+
+def _of_hosts(subject: Subject) -> list[Finding]:
+    """Ranks whose devices had nothing to run, because their hosts launched later than the others' did."""
+    shares = subject.shares
+    if shares.share(Cost.HOST_STRAGGLER) < MENTION or subject.once(throttled_ranks):
+        return []
+    culprits, last = _culprits(subject, Cost.HOST_STRAGGLER), subject.once(last_arrivals)
+    cost = f"{mean_ns(shares.cost(Cost.HOST_STRAGGLER)) / 1e6:.0f} ms a step"
+    if culprits.ranks:
+        who = ranks_text(culprits.ranks)
+        often = (
+            f", last in {last.last[0]} of {last.last[1]} collectives" if last and last.ranks == culprits.ranks else ""
+        )
+        title = f"{who.capitalize()} launches its kernels later than the others{often}: {cost}"
+        if len(culprits.ranks) > 1:
+            title = f"{who.capitalize()} launch their kernels later than the others{often}: {cost}"
+        evidence = [*_counted(subject, culprits), *_waiting(subject, culprits.ranks)]
+        where = subject.host_of(culprits.ranks[0])
+        place = f"of {who}" + (f" ({where})" if where else "")
+    else:
+        title = f"The ranks wait for each other, because their hosts launch kernels unequally fast: {cost}"
+        leads, affected = culprits.steps
+        often = f"the most frequent last rank, of {affected} affected steps"
+        evidence, place = [Evidence("steps", often, float(leads), "steps")], "of the rank that comes last"
+    return [
+        subject.costing(
+            Cost.HOST_STRAGGLER,
+            id="host-straggler",
+            title=title,
+            action=f"Check the host process {place}: CPU affinity and NUMA node, other processes on its cores, clock "
+            "frequency, and work that only this rank does (logging, saving, evaluation).",
+            evidence=(*evidence, *subject.per_rank("compute_ns"), *subject.per_rank("idle_ns")),
+            ranks=culprits.ranks,
+        )
+    ]
+
+
 def _always_the_same(subject: Subject, culprits: Culprits, cost: str) -> Finding:
-    ranks, (leads, affected) = culprits.ranks, culprits.steps
+    ranks = culprits.ranks
     place, inside = _place(subject, ranks)
     be = "is" if len(ranks) == 1 else "are"
-    evidence = [Evidence("steps", f"{ranks_text(ranks)} last, of {affected} affected steps", float(leads), "steps")]
+    evidence = _counted(subject, culprits)
     if inside is not None:
         evidence.append(Evidence("segments", f"extra time in {place}, inside operators", round(inside, 3), "share"))
     evidence += _waiting(subject, ranks)

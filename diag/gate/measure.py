@@ -77,7 +77,8 @@ def _share(quantity: Quantity, result: Result) -> Measured:
     if quantity is budgets.EXPOSED_COMM and result.coverage.ranks_missing:
         return Unknown("ranks are missing, and waiting for one of them looks like communication")
     shares = result.examination.shares
-    return _ratio(shares.cost(cost), shares.dur_ns)
+    late = shares.cost(Cost.HOST_STRAGGLER) if cost == Cost.STRAGGLER else np.zeros_like(shares.dur_ns)
+    return _ratio(shares.cost(cost) + late, shares.dur_ns)
 
 
 def _mfu(result: Result, steps: tuple[StepAccount, ...]) -> Measured:

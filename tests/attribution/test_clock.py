@@ -156,3 +156,33 @@ def test_a_clock_that_was_set_during_the_run_is_no_drift() -> None:
     assert not found.rate
     assert found.uncertainty_ns is not None
     assert found.uncertainty_ns > 4 * S
+
+
+def test_kernels_that_end_together_say_more_than_the_bounds() -> None:
+    """Rank 3 always comes last, by 5 ms or more, and the bounds leave half of that open."""
+    met = collectives(4, S, 60, late=[3])
+    calls = seen(met, offset=(0, 70 * MS, -40 * MS, 3 * S))
+    bounds, ends = align(calls, hosts(4)), align(calls, hosts(4), on_device=True)
+    assert bounds.uncertainty_ns is not None
+    assert ends.uncertainty_ns is not None
+    assert bounds.uncertainty_ns > 2 * MS
+    assert ends.uncertainty_ns <= 50 * US  # the ends are up to 50 us apart
+    assert worst_error(ends, met, calls) <= 50 * US < worst_error(bounds, met, calls)
+
+
+@pytest.mark.parametrize("count", [60, 3], ids=["ends that are far apart", "too few"])
+def test_kernels_that_do_not_end_together_leave_the_bounds(count: int) -> None:
+    met = collectives(3, S, count, late=[1])
+    for number, members in enumerate(met.values()):
+        start, end = members[1]
+        members[1] = start, end + (40 * MS if number % 3 and count > 3 else 0)  # it shares its device
+    calls = seen(met, offset=(0, 70 * MS, -40 * MS))
+    assert align(calls, hosts(3), on_device=True) == align(calls, hosts(3))
+
+
+def test_kernels_that_end_together_on_ranks_that_meet_only_through_others() -> None:
+    met = collectives(4, S, 30, groups=[(0, 1), (1, 2), (2, 3)], late=[2])
+    set_to = (0, 70 * MS, -40 * MS, 3 * S)
+    found = align(seen(met, set_to), hosts(4), on_device=True)
+    left = [found.offset_ns[rank] + set_to[rank] for rank in range(4)]
+    assert max(left) - min(left) <= 50 * US

@@ -1,10 +1,13 @@
-"""What a verdict over thousands of ranks costs: ``diag analyze`` of runs that hold nothing but the ranks' summaries.
+"""What a verdict over thousands of ranks costs: ``diag analyze`` of runs that hold nothing but the ranks' summaries, or
+with ``--records`` of runs in which every step and collective of every rank was recorded.
 
     python tests/bench/scale.py [--ranks 1536 6144 24576] [--steps 100] [--repeats 3] [--cores 2] [--keep FOLDER]
+    python tests/bench/scale.py --records [--ranks 128 512 1024] [--steps 40] [--ranks-a-host 8] [--hidden]
 
-Writes synthetic summaries (`tests/many_ranks.py`) with one rank in each job whose forward takes 60 ms longer, then runs
-the command in a fresh process bound to so many cores. CPU time is user + system; memory the process's peak. Every
-verdict must name the planted rank. The last line is JSON.
+Writes synthetic summaries (`tests/many_ranks.py`) or records (`tests/simulate.py`: 20 collectives a step), with one
+rank in each job whose forward takes 60 ms longer, then runs the command in a fresh process bound to so many cores. CPU
+time is user + system; memory the process's peak. Every verdict must name the planted rank. With ``--hidden`` ranks ask
+for the result of a collective only after it is there. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -20,37 +23,54 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.bench._measure import Cost, measured, median_of, python
 
-COMMAND = ("-m", "diag", "analyze", "--summary")
+COMMAND = ("-m", "diag", "analyze")
 
 
-def write(ranks: int, steps: int, folder: Path) -> None:
+SUMMARIES = """
+import sys; from pathlib import Path; from tests.many_ranks import Job, write_summaries
+ranks, steps, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+write_summaries(Job(ranks, steps=steps, extra_us={ranks // 3: {"forward": 60_000}}), folder)
+"""
+RECORDS = """
+import sys; from pathlib import Path; from tests.simulate import MS, Plan, simulate, write_run
+ranks, steps, folder, a_host, hidden = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), *map(int, sys.argv[4:6])
+late = lambda step, rank: {"forward": 60 * MS} if rank == ranks // 3 else {}
+asks = lambda step, rank: (1 + (step + 7 * rank) % 5) * MS if hidden else 0
+hosts = lambda rank: f"node{rank // a_host:04d}"
+write_run(simulate(Plan(ranks, steps, units=9, extra=late, asks_later_ns=asks, hosts=hosts)), folder)
+"""
+
+
+def write(ranks: int, options: argparse.Namespace, folder: Path) -> None:
     """In a process of its own: whoever measures must be small."""
-    code = (
-        "import sys; from pathlib import Path; from tests.many_ranks import Job, write_summaries; "
-        "ranks, steps = int(sys.argv[1]), int(sys.argv[2]); "
-        "write_summaries(Job(ranks, steps=steps, extra_us={ranks // 3: {'forward': 60_000}}), Path(sys.argv[3]))"
-    )
-    done = measured(python("-c", code, str(ranks), str(steps), folder))
+    told = (str(ranks), str(options.steps), folder, str(options.ranks_a_host), str(int(options.hidden)))
+    done = measured(python("-c", RECORDS if options.records else SUMMARIES, *told))
     if done.failed:
         raise SystemExit(done.failed)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1_536, 6_144, 24_576])
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--records", action="store_true", help="all steps and collectives, not the summaries alone")
+    parser.add_argument("--hidden", action="store_true", help="of records: collectives that computation hides")
+    parser.add_argument("--ranks-a-host", type=int, default=8, help="of records: they share a clock")
+    parser.add_argument("--ranks", type=int, nargs="+")
+    parser.add_argument("--steps", type=int)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--keep", type=Path, help="where the runs are written, and found again")
     options = parser.parse_args()
+    options.ranks = options.ranks or ([128, 512, 1_024] if options.records else [1_536, 6_144, 24_576])
+    options.steps = options.steps or (40 if options.records else 100)
+    command = COMMAND if options.records else (*COMMAND, "--summary")
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
     found = []
     with tempfile.TemporaryDirectory() as temporary:
         for ranks in options.ranks:
             folder = (options.keep or Path(temporary)) / f"{ranks}-ranks"
             if not folder.exists():
-                write(ranks, options.steps, folder)
-            costs = [measured(python(*COMMAND, folder)) for _ in range(options.repeats)]
+                write(ranks, options, folder)
+            costs = [measured(python(*command, folder)) for _ in range(options.repeats)]
             broken = next((cost.failed for cost in costs if cost.failed), None)
             if broken:
                 raise SystemExit(broken)
@@ -74,7 +94,7 @@ def _row(ranks: int, cost: Cost, size: float) -> str:
 
 
 def _bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.glob("ranks/*/summary.jsonl"))
+    return sum(path.stat().st_size for path in folder.glob("ranks/*/*.jsonl"))
 
 
 if __name__ == "__main__":

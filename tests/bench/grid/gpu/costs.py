@@ -60,7 +60,7 @@ def costs_of(job: Job) -> list[Cost]:
     causes = {_HOST_CAUSES[fault.kind] for fault in planted(*_HOST_CAUSES)}
     culprits = _culprits(planted(*_HOST_CAUSES))
     if culprits != ((),):
-        causes |= {"compute-straggler"}  # one host that is slow makes one rank slow: both say so
+        causes |= {"compute-straggler", "host-straggler"}  # one host that is slow makes one rank slow: both say so
     found.append(Cost(HOST, share(without_host), frozenset(causes or {"launch-bound"}), culprits))
     if job.recorded is not None and job.recorded.mfu is not None:
         low = max(0.0, 1 - job.recorded.mfu / REFERENCE_MFU)
