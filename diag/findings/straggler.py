@@ -79,9 +79,8 @@ def _of_hosts(subject: Subject) -> list[Finding]:
         often = (
             f", last in {last.last[0]} of {last.last[1]} collectives" if last and last.ranks == culprits.ranks else ""
         )
-        title = f"{who.capitalize()} launches its kernels later than the others{often}: {cost}"
-        if len(culprits.ranks) > 1:
-            title = f"{who.capitalize()} launch their kernels later than the others{often}: {cost}"
+        launch = "launches its" if len(culprits.ranks) == 1 else "launch their"
+        title = f"{who.capitalize()} {launch} kernels later than the others{often}: {cost}"
         evidence = [*_counted(subject, culprits), *_waiting(subject, culprits.ranks)]
         where = subject.host_of(culprits.ranks[0])
         place = f"of {who}" + (f" ({where})" if where else "")
@@ -95,8 +94,8 @@ def _of_hosts(subject: Subject) -> list[Finding]:
             Cost.HOST_STRAGGLER,
             id="host-straggler",
             title=title,
-            action=f"Check the host process {place}: CPU affinity and NUMA node, other processes on its cores, clock "
-            "frequency, and work that only this rank does (logging, saving, evaluation).",
+            action=f"The device {place} waits for its host: look there for other processes, CPU affinity (numactl), and "
+            "Python code, locks or I/O that only this rank runs (py-spy dump on its process).",
             evidence=(*evidence, *subject.per_rank("compute_ns"), *subject.per_rank("idle_ns")),
             ranks=culprits.ranks,
         )
@@ -245,23 +244,13 @@ def _inside_operators(subject: Subject, ranks: tuple[int, ...], detail: Detail) 
     return inside / (inside + outside) if inside + outside else None
 
 
-def _host_is_late(inside: float | None) -> bool:
-    """Whether the extra time lies mostly outside of the rank's work: its host does something else meanwhile."""
-    return inside is not None and inside < 0.5
-
-
 def _action(subject: Subject, ranks: tuple[int, ...], inside: float | None) -> str:
     host = subject.host_of(ranks[0])
     where = f" ({host})" if host else ""
-    if _host_is_late(inside) and not subject.shares.on_device:
+    if inside is not None and inside < 0.5 and not subject.shares.on_device:
         return (
             f"{ranks_text(ranks).capitalize()}{where} spends the extra time outside of operators: look for "
             "Python code, locks, sleeps or I/O that only it runs (py-spy dump on its process)."
-        )
-    if _host_is_late(inside):
-        return (
-            f"The device of {ranks_text(ranks)}{where} waits for its host: look there for other processes, CPU "
-            "affinity (numactl), and Python code, locks or I/O that only it runs (py-spy dump on its process)."
         )
     return (
         f"Check the machine of {ranks_text(ranks)}{where}: clocks and temperature, other processes, CPU affinity; does "

@@ -62,7 +62,7 @@ def main() -> None:
     options = parser.parse_args()
     options.ranks = options.ranks or ([128, 512, 1_024] if options.records else [1_536, 6_144, 24_576])
     options.steps = options.steps or (40 if options.records else 100)
-    command = COMMAND if options.records else (*COMMAND, "--summary")
+    command = (*COMMAND, "--no-summary" if options.records else "--summary")
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
     found = []
     with tempfile.TemporaryDirectory() as temporary:
