@@ -94,8 +94,8 @@ def _of_hosts(subject: Subject) -> list[Finding]:
             Cost.HOST_STRAGGLER,
             id="host-straggler",
             title=title,
-            action=f"The device {place} waits for its host: look there for other processes, CPU affinity (numactl), and "
-            "Python code, locks or I/O that only this rank runs (py-spy dump on its process).",
+            action=f"The device {place} waits for its host: look there for other processes, CPU affinity (numactl), "
+            "and Python code, locks or I/O that only this rank runs (py-spy dump on its process).",
             evidence=(*evidence, *subject.per_rank("compute_ns"), *subject.per_rank("idle_ns")),
             ranks=culprits.ranks,
         )
@@ -244,10 +244,15 @@ def _inside_operators(subject: Subject, ranks: tuple[int, ...], detail: Detail) 
     return inside / (inside + outside) if inside + outside else None
 
 
+def _host_is_late(inside: float | None) -> bool:
+    """Whether the extra time lies mostly outside of the rank's work: its host does something else meanwhile."""
+    return inside is not None and inside < 0.5
+
+
 def _action(subject: Subject, ranks: tuple[int, ...], inside: float | None) -> str:
     host = subject.host_of(ranks[0])
     where = f" ({host})" if host else ""
-    if inside is not None and inside < 0.5 and not subject.shares.on_device:
+    if _host_is_late(inside) and not subject.shares.on_device:
         return (
             f"{ranks_text(ranks).capitalize()}{where} spends the extra time outside of operators: look for "
             "Python code, locks, sleeps or I/O that only it runs (py-spy dump on its process)."
