@@ -238,12 +238,12 @@ class CriticalPath(Struct, frozen=True, eq=False):
     the stretch is no transfer. ``changes``: the collectives in which it goes over to a rank that others waited
     for."""
 
-    rank: npt.NDArray[np.int64]
+    rank: npt.NDArray[np.signedinteger]
     start_ns: npt.NDArray[np.int64]
     end_ns: npt.NDArray[np.int64]
-    kind: npt.NDArray[np.int64]
-    detail: npt.NDArray[np.int64]
-    collective: npt.NDArray[np.int64]
+    kind: npt.NDArray[np.signedinteger]
+    detail: npt.NDArray[np.signedinteger]
+    collective: npt.NDArray[np.signedinteger]
     keys: tuple[tuple[str, int, str], ...]
     changes: frozenset[tuple[str, int, str]] = frozenset()
 

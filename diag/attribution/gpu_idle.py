@@ -140,8 +140,10 @@ class _Calls:
     def __init__(self, trace: Trace, work: pl.DataFrame, threads: set[Thread], begin: Times, end: Times) -> None:
         allocating = _runtime(trace, threads, names.ALLOCATOR_PATTERN)
         self.allocating = as_intervals(allocating.filter(pl.col("dur_ns") < _LOADING_CALL_NS))
-        every = _runtime(trace, threads, ".").filter(pl.col("dur_ns") >= _LOADING_CALL_NS)
-        long = every.filter(~trace.says(every, f"{names.SYNC_PATTERN}|{names.LAUNCH_PATTERN}"))
+        columns = ("ts_ns", "dur_ns", "name", "thread")
+        every = trace.unsorted(*names.LAUNCH_CATEGORIES, columns=columns, least_ns=_LOADING_CALL_NS)
+        working = trace.stored.matching(f"{names.SYNC_PATTERN}|{names.LAUNCH_PATTERN}")
+        long = on_threads(every.filter(~pl.Series(working[every["name"].to_numpy()], dtype=pl.Boolean)), threads)
         self.loading = iv.union(as_intervals(long), loading(trace, threads))
         waits = _blocking(trace, work, threads)
         self.synchronising = as_intervals(waits)

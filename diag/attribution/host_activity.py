@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
-import polars as pl
 from msgspec.structs import replace
 
 from diag.ingest import kineto_names as names
@@ -48,9 +47,8 @@ def with_stalls(trace: Trace, steps: Sequence[RankStep], threads: set[Thread]) -
 def _innermost(trace: Trace, pieces: Sequence[tuple[int, int]], threads: set[Thread]) -> list[tuple[str, float]]:
     """For each piece of time the shortest event of these threads that covers at least half of it, and the part of it
     that the event covers; ("", 0) where there is none."""
-    events = on_threads(trace.unsorted(*_HOST, columns=("ts_ns", "dur_ns", "name", "thread")), threads)
-    shortest = min(end - begin for begin, end in pieces)
-    events = events.filter(pl.col("dur_ns") >= _COVERS * shortest)
+    least = int(_COVERS * min(end - begin for begin, end in pieces))
+    events = on_threads(trace.unsorted(*_HOST, columns=("ts_ns", "dur_ns", "name", "thread"), least_ns=least), threads)
     start, dur = events["ts_ns"].to_numpy(), events["dur_ns"].to_numpy()
     code, end = events["name"].to_numpy(), start + dur
     skip = trace.stored.matching(_NOT_A_CAUSE)

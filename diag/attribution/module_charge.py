@@ -107,7 +107,8 @@ def _stretches(
 ) -> Stretches:
     columns: list[list[Times]] = [[np.zeros(0, dtype=np.int64)] for _ in range(5)]
     for step, rank, start, end, kind, detail in parts:
-        values_of = (np.full(len(start), step), rank, start, end, labels_of(kind, detail))
+        labels: Times = labels_of(kind, detail).astype(np.int64)
+        values_of = (np.full(len(start), step), rank.astype(np.int64), start, end, labels)
         for column, values in zip(columns, values_of, strict=True):
             column.append(values.astype(np.int64, copy=False))
     return Stretches(*(np.concatenate(column) for column in columns))

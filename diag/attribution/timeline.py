@@ -26,16 +26,17 @@ def of_label(label: int) -> tuple[Kind, Detail]:
     return Kind(label // _DETAILS), Detail(label % _DETAILS)
 
 
-def labels_of(kinds: npt.NDArray[np.integer], details: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-    return kinds.astype(np.int64) * _DETAILS + details
+# Small integers: a trace of five million events has a million pieces, and a path has them all.
+def labels_of(kinds: npt.NDArray[np.integer], details: npt.NDArray[np.integer]) -> npt.NDArray[np.int16]:
+    return kinds.astype(np.int16) * np.int16(_DETAILS) + details.astype(np.int16)
 
 
-def kinds_of(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return labels // _DETAILS
+def kinds_of(labels: npt.NDArray[np.int16]) -> npt.NDArray[np.int8]:
+    return (labels // _DETAILS).astype(np.int8)
 
 
-def details_of(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return labels % _DETAILS
+def details_of(labels: npt.NDArray[np.int16]) -> npt.NDArray[np.int8]:
+    return (labels % _DETAILS).astype(np.int8)
 
 
 LABELS = len(Kind) * _DETAILS
@@ -75,7 +76,7 @@ class Timeline:
         self._call_ends = np.array([call.end_ns for call in calls], dtype=np.int64)
 
     @cached_property
-    def _sums(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def _sums(self) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The labels in use; of each segment the place of its own among them; and, of shape (segments, labels in use),
         the nanoseconds of each before each segment. A rank that meets no other needs none of it."""
         used, own = np.unique(self.label, return_inverse=True)
@@ -153,7 +154,7 @@ class Timeline:
         return done
 
     @property
-    def labels(self) -> npt.NDArray[np.int64]:
+    def labels(self) -> npt.NDArray[np.int16]:
         """Those in use, sorted."""
         return self._sums[0]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from itertools import pairwise
 from weakref import WeakKeyDictionary
 
@@ -19,6 +20,9 @@ from .layers import Window
 # Old profilers write microseconds, so that one range's end can pass the next one's begin.
 ROUNDING_NS = 1000
 
+_STEP_PATTERNS = (range_names.STEP_PATTERN, range_names.PROFILER_STEP_PATTERN)
+# Beside a trace's tables: whether it marks its steps, by these patterns.
+_MARKS = f"marks-{sha256(''.join(_STEP_PATTERNS).encode()).hexdigest()[:16]}"
 
 _RANGES: WeakKeyDictionary[Trace, pl.DataFrame] = WeakKeyDictionary()
 
@@ -37,8 +41,17 @@ def step_ranges(trace: Trace) -> pl.DataFrame:
 
 
 def marks_steps(trace: Trace) -> bool:
-    """Whether the trace marks its steps."""
-    return not step_ranges(trace).is_empty()
+    """Whether the trace marks its steps. Known from its names where none of them is a step's, and from what was derived
+    before, without reading an event."""
+    if not any(trace.stored.matching(pattern).any() for pattern in _STEP_PATTERNS):
+        return False
+    kept = trace.derived.load(_MARKS) if trace.derived is not None and trace not in _RANGES else None
+    if kept is not None:
+        return kept == b"1"
+    found = not step_ranges(trace).is_empty()
+    if trace.derived is not None:
+        trace.derived.save(_MARKS, b"1" if found else b"0")
+    return found
 
 
 def _inferred(trace: Trace) -> tuple[int, ...]:
@@ -68,6 +81,8 @@ def agreed(ranks: Mapping[int, Sequence[Trace]]) -> dict[int, tuple[Trace, ...]]
 
 
 def _numbered(traces: Sequence[Trace], undivided: bool) -> tuple[Trace, ...]:
+    if len(traces) == 1 and not undivided:
+        return tuple(traces)
     found: list[Trace] = []
     last = -1
     for trace in traces:
@@ -82,7 +97,7 @@ def _numbered(traces: Sequence[Trace], undivided: bool) -> tuple[Trace, ...]:
 
 
 def _step_ranges(trace: Trace) -> pl.DataFrame:
-    for pattern in (range_names.STEP_PATTERN, range_names.PROFILER_STEP_PATTERN):
+    for pattern in _STEP_PATTERNS:
         found = trace.select(names.ANNOTATION, name=pattern)
         if not found.is_empty():
             number = pl.col("name").cast(pl.String).str.extract(pattern).cast(pl.Int64, strict=False)

@@ -10,7 +10,7 @@ longer is waiting.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -62,9 +62,7 @@ def missing_ranks(subject: Subject) -> Missing | None:
             with_group[call.group].add(step.rank)
     world = subject.tables.world_size or (2 if len(seen) == 1 else 0)  # a collective of one rank is none
 
-    known: dict[
-        tuple[int, str, int], bool
-    ] = {}  # of each rank's groups once: comparing the members of each call is slow
+    known: dict[tuple[int, str, int], bool] = {}  # of each rank's groups once: there are thousands of calls
 
     def lacks(rank: int, call: CollectiveCall) -> bool:
         at = rank, call.group, len(call.group_ranks) or call.group_size
@@ -75,30 +73,34 @@ def missing_ranks(subject: Subject) -> Missing | None:
             known[at] = not whole
         return known[at]
 
-    calls = {id(step): [call for call in step.collectives if lacks(step.rank, call)] for step in steps}
-    if not any(calls.values()):
+    timed = [
+        [(call, *open_span(call)) for call in step.collectives if lacks(step.rank, call)] for step in steps
+    ]  # call, start_ns, end_ns
+    took: dict[_Sort, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for own in timed:
+        for call, start, end in own:
+            took[_sort(call)][call.bytes].append(end - start)
+    if not took:
         return None
-    floors = _floors([call for own in calls.values() for call in own])
+    floors = _floors(took)
     exposed_ns = of_missing = waiting = 0
-    for step in steps:
+    for step, own in zip(steps, timed, strict=True):
         exposed = intervals_of(step.segments, Kind.COMM)
-        spans = [open_span(call) for call in calls[id(step)]]
-        waits = [
-            (start, end - floors[_sort(call), call.bytes])
-            for call, (start, end) in zip(calls[id(step)], spans, strict=True)
-        ]
         exposed_ns += iv.total(exposed)
-        of_missing += iv.total(iv.intersect(exposed, iv.make(spans)))
-        waiting += iv.total(iv.intersect(exposed, iv.make(waits)))
+        if own:
+            spans = np.array([span for _, *span in own], dtype=np.int64)
+            floor = np.array([floors[_sort(call), call.bytes] for call, _, _ in own], dtype=np.int64)
+            of_missing += iv.total(iv.intersect(exposed, spans))
+            waiting += iv.total(iv.intersect(exposed, np.stack((spans[:, 0], spans[:, 1] - floor), axis=1)))
     if not of_missing or of_missing < _MOSTLY * exposed_ns:
         return None
-    named = {rank for own in calls.values() for call in own for rank in call.group_ranks}
-    absent = named or set(range(subject.tables.world_size or 0))
+    groups = {call.group_ranks for own in timed for call, _, _ in own}
+    absent = set().union(*groups) or set(range(subject.tables.world_size or 0))
     return Missing(
         tuple(sorted(absent - seen)),
         of_missing / exposed_ns,
         waiting / exposed_ns,
-        _evidence([call for own in calls.values() for call in own], floors, waiting / exposed_ns),
+        _evidence(took, floors, waiting / exposed_ns),
     )
 
 
@@ -106,13 +108,10 @@ def _sort(call: CollectiveCall) -> _Sort:
     return call.group, call.op, call.dtype
 
 
-def _floors(calls: Sequence[CollectiveCall]) -> dict[tuple[_Sort, int], int]:
-    """Nanoseconds that the transfer of each sort and size takes at most, as far as the calls tell."""
-    fastest: dict[_Sort, dict[int, int]] = defaultdict(dict)
-    for call in calls:
-        took = int(np.subtract(*open_span(call)[::-1]))
-        own = fastest[_sort(call)]
-        own[call.bytes] = min(took, own.get(call.bytes, took))
+def _floors(took: Mapping[_Sort, Mapping[int, Sequence[int]]]) -> dict[tuple[_Sort, int], int]:
+    """Nanoseconds that the transfer of each sort and size takes at most, as far as the calls tell. ``took``: durations
+    by sort and size."""
+    fastest = {sort: {size: min(own) for size, own in by_size.items()} for sort, by_size in took.items()}
     found = {}
     for sort, by_size in fastest.items():
         latency = min(by_size.values())  # or more
@@ -126,24 +125,15 @@ def _floors(calls: Sequence[CollectiveCall]) -> dict[tuple[_Sort, int], int]:
 
 
 def _evidence(
-    calls: Sequence[CollectiveCall], floors: dict[tuple[_Sort, int], int], waiting: float
+    took: Mapping[_Sort, Mapping[int, Sequence[int]]], floors: Mapping[tuple[_Sort, int], int], waiting: float
 ) -> tuple[Evidence, ...]:
-    took: dict[tuple[_Sort, int], list[int]] = defaultdict(list)
-    for call in calls:
-        start, end = open_span(call)
-        took[_sort(call), call.bytes].append(end - start)
-    found = [
-        Evidence(
-            "collectives", "longer than the fastest call, of the exposed communication", round(waiting, 3), "share"
-        )
-    ]
-    for key in sorted(took, key=lambda key: -sum(took[key]))[:_SHOWN]:
+    whole = "longer than the fastest call, of the exposed communication"
+    found = [Evidence("collectives", whole, round(waiting, 3), "share")]
+    by_key = {(sort, size): own for sort, by_size in took.items() for size, own in by_size.items()}
+    for key in sorted(by_key, key=lambda key: -sum(by_key[key]))[:_SHOWN]:
         (_, op, _), size = key
-        what = f"{op} of {size} bytes"
+        what, own = f"{op} of {size} bytes", by_key[key]
+        median = round(float(np.median(own)) / 1e6, 3)
         found.append(Evidence("collectives", f"{what}, fastest", round(floors[key] / 1e6, 3), "ms"))
-        found.append(
-            Evidence(
-                "collectives", f"{what}, median of {len(took[key])}", round(float(np.median(took[key])) / 1e6, 3), "ms"
-            )
-        )
+        found.append(Evidence("collectives", f"{what}, median of {len(own)}", median, "ms"))
     return tuple(found)

@@ -13,7 +13,6 @@ from typing import Final
 from msgspec import Struct
 
 from diag.attribution.loader_settings import loader_settings
-from diag.attribution.trace_ranges import named
 from diag.collectors.records import BACKWARD, OPTIMIZER, Manifest
 from diag.findings.subject import Subject
 from diag.ingest import kineto_names as names
@@ -140,12 +139,22 @@ def _any(traces: Iterable[Trace], pattern: str) -> bool:
     return any(bool(trace.stored.matching(pattern).any()) for trace in traces)
 
 
+def _occurs(trace: Trace, pattern: str, *categories: str) -> bool:
+    """Whether an event of one of these categories has a name that matches, without reading more than their names."""
+    matching = trace.stored.matching(pattern)
+    if not matching.any():
+        return False
+    return any(
+        matching[trace.unsorted(category, columns=("name",))["name"].to_numpy()].any() for category in categories
+    )
+
+
 def _trains(tables: Tables, traces: Sequence[Trace]) -> bool | None:
     recorded = {phase.phase for own in tables.ranks.values() for record in own.steps[:1] for phase in record.phases}
     if recorded & {BACKWARD, OPTIMIZER} or (tables.manifest is not None and tables.manifest.trainer):
         return True
     # Not among Python's functions: torch's modules look for hooks of a backward in every forward.
-    if any(len(named(trace, _TRAINS, names.CPU_OP, names.ANNOTATION, names.KERNEL)) for trace in traces):
+    if any(_occurs(trace, _TRAINS, names.ANNOTATION, names.CPU_OP, names.KERNEL) for trace in traces):
         return True
     return False if any(names.CPU_OP in trace.stored.categories for trace in traces) else None
 

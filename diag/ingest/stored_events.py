@@ -58,10 +58,45 @@ class Process(Struct):
 # events some thirty times, and each time polars needs 2 to 8 ms to find them in a file. Mostly 30 MB together.
 _HELD_ROWS = 300_000
 _HELD_CATEGORIES = 8
-# Regular expressions over names that traces were asked for. One call of polars takes 0.2 ms for few names or none, and
-# thirty expressions in one call 0.8.
-_ASKED: dict[str, None] = {}
-_FEW_NAMES, _MOST_ASKED = 10_000, 100
+# Of a trace with more names than this the names are its own; so are all once so many were seen.
+_FEW_NAMES, _MOST_NAMES = 10_000, 200_000
+
+
+class _Vocabulary:
+    """Names of all traces, and which of them match the regular expressions that were asked for. The ranks of a run have
+    nearly all names in common, and to compile forty expressions takes polars 7 ms, each time that it is asked."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._index: dict[str, int] = {}
+        self._matching: dict[str, npt.NDArray[np.bool_]] = {}
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def indices(self, names: Sequence[str]) -> npt.NDArray[np.int64]:
+        """The places of these names in the vocabulary."""
+        for name in names:
+            if name not in self._index:
+                self._index[name] = len(self._names)
+                self._names.append(name)
+        return np.array([self._index[name] for name in names], dtype=np.int64)
+
+    def matching(self, pattern: str, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """For the names at these places, whether they match."""
+        known = self._matching.setdefault(pattern, np.zeros(0, dtype=np.bool_))
+        if len(indices) and len(known) <= int(indices.max()):
+            # What one trace is asked all are: one call for all expressions that lack the same names.
+            behind = [text for text, answers in self._matching.items() if len(answers) == len(known)]
+            new = pl.Series("name", self._names[len(known) :], dtype=pl.String).to_frame()
+            found = new.select(pl.col("name").str.contains(text).alias(text) for text in behind)
+            for column in found:
+                self._matching[column.name] = np.concatenate((self._matching[column.name], column.to_numpy()))
+            known = self._matching[pattern]
+        return known[indices]
+
+
+_VOCABULARY = _Vocabulary()
 
 
 class Events(Struct, frozen=True, eq=False, dict=True):
@@ -82,14 +117,11 @@ class Events(Struct, frozen=True, eq=False, dict=True):
     def matching(self, pattern: str) -> npt.NDArray[np.bool_]:
         """For each name, whether it matches the regular expression."""
         if pattern not in self._matching:
-            # All traces of a run are asked the same: what others were asked is answered along with it.
-            asked = {pattern: None} | (_ASKED if len(self.names) <= _FEW_NAMES else {})
-            new = [text for text in asked if text not in self._matching]
-            name = pl.col("name")
-            found = self.names.to_frame("name").select(name.str.contains(text).alias(text) for text in new)
-            self._matching.update((column.name, column.to_numpy()) for column in found)
-            if len(_ASKED) < _MOST_ASKED:
-                _ASKED[pattern] = None
+            if self._indices is not None:
+                self._matching[pattern] = _VOCABULARY.matching(pattern, self._indices)
+            else:
+                name = self.names.to_frame("name").select(pl.col("name").str.contains(pattern))
+                self._matching[pattern] = name.to_series().to_numpy()
         return self._matching[pattern]
 
     def chosen(
@@ -114,12 +146,13 @@ class Events(Struct, frozen=True, eq=False, dict=True):
             chosen &= (start >= within[0]) & (start < within[1])
         return held if chosen.all() else held[np.flatnonzero(chosen)]
 
-    def columns(self, codes: Sequence[int], names: Sequence[str]) -> pl.DataFrame:
-        """These columns of all rows of these categories, category by category."""
+    def columns(self, codes: Sequence[int], names: Sequence[str], least_ns: int = 0) -> pl.DataFrame:
+        """These columns of all rows of these categories that last so long, category by category."""
         found = [pl.DataFrame(schema=STORED).select(names)]
         for code in codes:
             held = _held(self, code)
-            found.append(held.select(names) if held is not None else self.frames[code].lazy().select(names).collect())
+            rows = held.lazy() if held is not None else self.frames[code].lazy()
+            found.append((rows.filter(pl.col("dur_ns") >= least_ns) if least_ns else rows).select(names).collect())
         return pl.concat(found)
 
     @cached_property
@@ -130,6 +163,13 @@ class Events(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def _matching(self) -> dict[str, npt.NDArray[np.bool_]]:
         return {}
+
+    @cached_property
+    def _indices(self) -> npt.NDArray[np.int64] | None:
+        """The names' places in the vocabulary of all traces; None where they are too many."""
+        if len(self.names) > _FEW_NAMES or len(_VOCABULARY) + len(self.names) > _MOST_NAMES:
+            return None
+        return _VOCABULARY.indices(self.names.to_list())
 
     @cached_property
     def name_type(self) -> pl.Enum:
