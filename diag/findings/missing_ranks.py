@@ -58,8 +58,8 @@ def missing_ranks(subject: Subject) -> Missing | None:
     seen = frozenset(subject.attribution.ranks)
     with_group: dict[str, set[int]] = defaultdict(set)
     for step in steps:
-        for call in step.collectives:
-            with_group[call.group].add(step.rank)
+        for group in {call.group for call in step.collectives}:
+            with_group[group].add(step.rank)
     world = subject.tables.world_size or (2 if len(seen) == 1 else 0)  # a collective of one rank is none
 
     known: dict[tuple[int, str, int], bool] = {}  # of each rank's groups once: there are thousands of calls
