@@ -73,9 +73,11 @@ def phase(trace: Trace, name: str, threads: set[Thread] | None = None) -> Interv
 
 
 def data_wait(trace: Trace, threads: set[Thread]) -> Intervals:
-    """Waiting for the loader on these threads: ``enumerate(DataLoader)#...__next__``, ``diag.data`` and the like."""
-    found = named(trace, range_names.DATA_PATTERN)
-    return iv.union(as_intervals(on_threads(found, threads)), phase(trace, records.DATA, threads))
+    """Waiting for the loader on these threads: ``enumerate(DataLoader)#...__next__``, ``diag.data`` and the like, and
+    the loader's own function where the trace has Python's stacks."""
+    found = on_threads(named(trace, range_names.DATA_PATTERN), threads)
+    called = on_threads(named(trace, range_names.DATA_FUNCTION_PATTERN, names.PYTHON), threads)
+    return iv.union(as_intervals(found), as_intervals(called), phase(trace, records.DATA, threads))
 
 
 def checkpoint(trace: Trace) -> Intervals:

@@ -22,6 +22,9 @@ _WORDS = {
 LAUNCH_BOUND, STALL, SYNC, ALLOCATOR = "launch-bound", "host-stall", "synchronising-calls", "allocator-stall"
 _ACTION = {LAUNCH_BOUND: launch_action, STALL: stall_action, SYNC: sync_action, ALLOCATOR: allocator_action}
 _MOST_STALLS = 3
+# From here on a pause is a stall of its own. The host is back from a synchronising call within microseconds, but some
+# milliseconds of Python behind it are what the call exposes.
+_LONG_NS = {Detail.LAUNCH: LONG_NS, Detail.AFTER_SYNC: 20 * LONG_NS}
 _PROFILED = " The profiler slows launches down: compare with the time of steps without it."
 
 
@@ -36,15 +39,16 @@ def _late_host(subject: Subject) -> list[Finding]:
     waited = shares.cost(Cost.HOST)
     ms = f"{mean_ns(waited) / 1e6:.1f} ms {subject.per}"
     lost = dict.fromkeys(_WORDS, 0)
-    long = 0
+    long = dict.fromkeys(_LONG_NS, 0)
     for step in _steps(subject):
         for detail in lost:
             lost[detail] += step.path.total(Kind.IDLE, detail)
-        long += _long_pieces(step)
+        for detail, least_ns in _LONG_NS.items():
+            long[detail] += _long_pieces(step, detail, least_ns)
     by_cause = {
-        LAUNCH_BOUND: lost[Detail.LAUNCH] - long + lost[Detail.IN_LAUNCH] + lost[Detail.LATENCY],
-        STALL: long,
-        SYNC: lost[Detail.SYNC] + lost[Detail.AFTER_SYNC],
+        LAUNCH_BOUND: lost[Detail.LAUNCH] - long[Detail.LAUNCH] + lost[Detail.IN_LAUNCH] + lost[Detail.LATENCY],
+        STALL: sum(long.values()),
+        SYNC: lost[Detail.SYNC] + lost[Detail.AFTER_SYNC] - long[Detail.AFTER_SYNC],
         ALLOCATOR: lost[Detail.ALLOCATOR],
     }
     cause = max(by_cause, key=lambda name: by_cause[name])
@@ -112,11 +116,11 @@ def _steps(subject: Subject) -> tuple[StepAccount, ...]:
     return subject.attribution.usable or subject.attribution.steps
 
 
-def _long_pieces(step: StepAccount) -> int:
-    """Nanoseconds of the path in which nothing was launched for a millisecond or more."""
+def _long_pieces(step: StepAccount, detail: Detail, least_ns: int) -> int:
+    """Nanoseconds of the path in pieces of this cause that last so long."""
     path = step.path
     dur = path.end_ns - path.start_ns
-    long = (path.kind == Kind.IDLE) & (path.detail == Detail.LAUNCH) & (dur >= LONG_NS)
+    long = (path.kind == Kind.IDLE) & (path.detail == detail) & (dur >= least_ns)
     return int(dur[long].sum())
 
 

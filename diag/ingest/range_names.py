@@ -28,6 +28,8 @@ DATA_PATTERN: Final = _any(
     rf"{_LIGHTNING}\[\w+\]\.train_dataloader_next$",  # loops/training_epoch_loop.py, _on_before_fetch
     r"## load_batch ##$",  # torchrec/distributed/train_pipeline: around next(dataloader_iter)
 )
+# The same as functions of Python, in a trace with stacks: torch/utils/data/dataloader.py.
+DATA_FUNCTION_PATTERN: Final = r"(?:^|/)torch/utils/data/dataloader\.py\(\d+\): __next__$"
 FORWARD_PATTERN: Final = _any(
     r"[A-Za-z]*DataParallel\.forward$",  # DataParallel, DistributedDataParallel, FullyShardedDataParallel
     r"CustomFSDP\.forward$",  # Megatron-FSDP: megatron_fsdp.py
