@@ -20,7 +20,7 @@ from tests.zoom.traces import LATE_US, STEPS, US, gpu_trace, write_gpu_traces
 
 
 def expected(parts: Parts) -> dict[Category, int]:
-    split = parts.exposed_wait_ns is not None
+    split, idle = parts.exposed_wait_ns is not None, parts.idle_parts
     found = {
         Category.COMPUTE: parts.compute_ns,
         Category.WAITING: parts.exposed_wait_ns or 0 if split else 0,
@@ -29,7 +29,9 @@ def expected(parts: Parts) -> dict[Category, int]:
         Category.COPY: parts.exposed_copy_ns,
         Category.DATA: parts.data_wait_ns,
         Category.CHECKPOINT: parts.checkpoint_ns,
-        Category.IDLE: parts.idle_ns,
+        Category.NOT_LAUNCHED: idle.not_launched_ns + idle.in_launch_ns + idle.host_call_ns,
+        Category.QUEUED: idle.queued_ns,
+        Category.IDLE: idle.outside_ns + idle.unknown_ns,
     }
     return {category: ns for category, ns in found.items() if ns}
 
