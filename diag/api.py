@@ -175,7 +175,9 @@ class Result(Struct, frozen=True, dict=True):
         return path_sentence(self.attribution)
 
     def bottleneck_of(self, step: StepAccount) -> Bottleneck:
-        """The class of one step, by the account that the verdict rests on."""
+        """The class of one step, by the account that the verdict rests on; undetermined where all of it is."""
+        if self.verdict.bottleneck == Bottleneck.UNDETERMINED:
+            return Bottleneck.UNDETERMINED
         return self._classes_by_stages.get(step.step) or step_bottleneck(step, self.on_device)
 
     @cached_property

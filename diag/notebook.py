@@ -10,7 +10,7 @@ import html
 from collections.abc import Iterable, Sequence
 
 from diag.model import Advice, Coverage, Finding, Recommendation, Severity, Verdict
-from diag.rank_table import MEANINGS, RankTable
+from diag.rank_table import MEANINGS, STALLS_TITLE, RankTable
 from diag.wording import (
     basis,
     class_name,
@@ -86,7 +86,8 @@ def _badge(text: str, colour: str) -> str:
 
 def _ranks(table: RankTable, culprits: Sequence[int]) -> str:
     head = "".join(
-        _cell("th", name, f"border-bottom:{_LINE}", f' scope="col"{_meaning(name)}') for name in ("rank", *table.columns)
+        _cell("th", name, f"border-bottom:{_LINE}", f' scope="col"{_meaning(name)}')
+        for name in ("rank", *table.columns)
     )
     rows = []
     for rank, cells in table.rows:
@@ -110,7 +111,7 @@ def _meaning(column: str) -> str:
 
 def _stalls(lines: Sequence[str]) -> str:
     items = "".join(f"<li>{_text(line)}</li>" for line in lines)
-    return f"<div><b>Longest stalls of the device</b></div><ul>{items}</ul>" if items else ""
+    return f"<div><b>{STALLS_TITLE}</b></div><ul>{items}</ul>" if items else ""
 
 
 def _cell(tag: str, text: str, style: str, attributes: str = "") -> str:

@@ -12,6 +12,8 @@ from diag.formatting import duration, share, spaced
 from diag.model import Attribution, Parts, Stall, StepAccount
 from diag.wording import averaged_over, sentence
 
+IDLE_TITLE = "Why the device was idle"
+STALLS_TITLE = "Longest stalls of the device"
 MOST_RANKS = 16
 MOST_STALLS = 8  # on a page
 _MOST_LINES, _WORTH_A_LINE = 3, 0.05  # stalls in a report: how many, and the least part of the step
@@ -29,7 +31,9 @@ class IdlePart(Struct, frozen=True):
 IDLE_PARTS = (
     IdlePart("not launched", "not_launched_ns", "the host had not launched the next work yet"),
     IdlePart(
-        "in launch", "in_launch_ns", "the host was inside the call that launches the next work, or loaded or compiled it"
+        "in launch",
+        "in_launch_ns",
+        "the host was inside the call that launches the next work, or loaded or compiled it",
     ),
     IdlePart(
         "queued",
@@ -112,11 +116,10 @@ def idle_table(attribution: Attribution, rank: int, step: int | None = None) -> 
     else:
         where = f"in {noun} {accounts[0].step:,}" if len(attribution.steps) > 1 else f"in the {noun}"
     spent = {part: sum(getattr(parts.idle_parts, part.field) for parts in own) / len(own) for part in IDLE_PARTS}
+    of_step = f"{duration(idle)} ({share(idle / dur)}) of {duration(dur)} {where}"
     return IdleTable(
-        lead=f"The device of rank {rank} is idle for {duration(idle)} of {duration(dur)} {where} ({share(idle / dur)}).",
-        rows=tuple(
-            (part.name, duration(ns), share(ns / dur), MEANINGS[part.name]) for part, ns in spent.items() if ns
-        ),
+        lead=f"The device of rank {rank} is idle for {of_step}.",
+        rows=tuple((part.name, duration(ns), share(ns / dur), MEANINGS[part.name]) for part, ns in spent.items() if ns),
     )
 
 

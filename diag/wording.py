@@ -101,7 +101,7 @@ def verdict_facts(verdict: Verdict, steps: str = "") -> list[str]:
         facts.append(f"At fault: {listing(verdict.culprit_ranks)}{where}")
     if verdict.bottleneck != Bottleneck.UNDETERMINED:
         facts.append(f"Confidence {share(verdict.confidence)}")
-    return [*facts, steps] if steps else facts
+    return [*facts, steps if facts else sentence(steps)] if steps else facts
 
 
 def finding_badge(finding: Finding) -> str:

@@ -10,10 +10,10 @@ from rich.table import Table
 from diag.api import Result, describe_run
 from diag.formatting import counted, spaced, visible
 from diag.model import Finding, Severity
-from diag.rank_table import rank_table, stall_lines
+from diag.rank_table import STALLS_TITLE, rank_table, stall_lines
 from diag.report.advice import print_advice
 from diag.report.cells import report_console
-from diag.wording import divided_into, sentence, steps_counted, verdict_facts
+from diag.wording import divided_into, steps_counted, verdict_facts
 
 COLOUR = {Severity.HEALTHY: "green", Severity.WARN: "yellow", Severity.CRITICAL: "red"}
 
@@ -26,7 +26,7 @@ def print_report(result: Result, console: Console | None = None) -> None:
     console.print()
     console.print(f"[bold {COLOUR[verdict.severity]}]{escape(verdict.headline)}[/]")
     first, *facts = verdict_facts(verdict, steps_counted(result.attribution))
-    said = "; ".join((sentence(first), *(f"{fact[:1].lower()}{fact[1:]}" for fact in facts)))
+    said = "; ".join((first, *(f"{fact[:1].lower()}{fact[1:]}" for fact in facts)))
     console.print(escape(f"{spaced(said)}."))
     for number, finding in enumerate(result.examination.findings):
         _print_finding(console, finding, first=number == 0)
@@ -89,7 +89,7 @@ def _print_stalls(console: Console, result: Result) -> None:
     if not lines:
         return
     console.print()
-    console.print("Longest stalls of the device", style="italic")
+    console.print(STALLS_TITLE, style="italic")
     for line in lines:
         console.print(Padding(escape(visible(line)), (0, 0, 0, 2)))
 
@@ -102,7 +102,9 @@ def _print_coverage(console: Console, result: Result) -> None:
     clocks = "one clock" if clock == 0 else f"clocks ± {clock / 1e6:.2f} ms" if clock is not None else "not aligned"
     if coverage.clock_drift_ppm:
         clocks += f" after a drift of {coverage.clock_drift_ppm:.1f} ppm between them was taken out"
-    console.print(f"[dim]{len(coverage.ranks_used)} of {spaced(counted(total, 'rank'))}{f', {clocks}' if total > 1 else ''}.[/]")
+    console.print(
+        f"[dim]{len(coverage.ranks_used)} of {spaced(counted(total, 'rank'))}{f', {clocks}' if total > 1 else ''}.[/]"
+    )
     if result.examination.not_found:
         console.print(f"[dim]Looked for, not found: {escape(', '.join(result.examination.not_found))}.[/]")
     by_reason: dict[str, list[str]] = {}
