@@ -46,7 +46,7 @@ IDLE_PARTS = (
     IdlePart("unknown", "unknown_ns", "the trace does not hold the launch of the next work"),
 )
 _PARTS = (
-    ("step", "dur_ns"),
+    ("step", "dur_ns"),  # or window
     ("compute", "compute_ns"),
     ("exposed comm.", "exposed_comm_ns"),
     ("of it waiting", "exposed_wait_ns"),
@@ -96,7 +96,7 @@ def rank_table(attribution: Attribution) -> RankTable:
     shown = sorted(by_rank)[:MOST_RANKS]
     return RankTable(
         title=averaged_over(attribution),
-        columns=tuple(name for name, _ in columns),
+        columns=(_noun(attribution), *(name for name, _ in columns[1:])),
         rows=tuple((rank, tuple(_mean(by_rank[rank], field) for _, field in columns)) for rank in shown),
         left_out=len(by_rank) - len(shown),
     )
