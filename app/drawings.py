@@ -40,8 +40,13 @@ def every_rank(view: RunView) -> str:
 
 def of_ranks(view: RunView, step: int | None = None) -> Drawing:
     """Every rank, in the mean of the steps that count or in one step (its index)."""
-    counts = counted(int(view.counted.sum()), "counted step")
-    what = f"step {view.steps[step]}" if step is not None else f"mean of {counts}"
+    counts = int(view.counted.sum())
+    if step is not None:
+        what = f"{view.noun} {view.steps[step]}"
+    elif len(view.steps) == 1:
+        what = f"the one {view.noun}"
+    else:
+        what = f"mean of {counted(counts, f'counted {view.noun}')}"
     return Drawing(
         "ranks",
         lambda theme: rank_figures.breakdown(view, theme, step),
@@ -65,13 +70,15 @@ def of_differences(view: RunView) -> tuple[str, Drawing | None]:
 
 
 def of_steps(view: RunView, rank: int, selected: int | None = None) -> Drawing:
-    left_out = f"; hatched: {counted(view.left_out, 'step')} left out of the verdict" if view.left_out else ""
+    left_out = f"; hatched: {counted(view.left_out, view.noun)} left out of the verdict" if view.left_out else ""
+    if step_figures.limit_ms(view, rank) is not None:
+        left_out += ", cut off at the top where longer"
     return Drawing(
         "history",
         lambda theme: step_figures.history(view, rank, theme, selected),
-        f"Milliseconds by part of the step for every step of rank {rank}",
-        f"Every step of rank {rank}",
-        f"{left_out}. The strip shows each step's class.",
+        f"Milliseconds by part of the step for every {view.noun} of rank {rank}",
+        f"Every {view.noun} of rank {rank}",
+        f"{left_out}. The strip shows each {view.noun}'s class.",
     )
 
 

@@ -11,6 +11,7 @@ from diag.app.formatting import NBSP, UNKNOWN, duration, number, share, size
 from diag.app.parts import Part
 from diag.app.run_view import RunView
 from diag.model import Bottleneck
+from diag.wording import averaged_over
 
 MS = 1e6
 
@@ -89,12 +90,32 @@ def _data_help(view: RunView) -> str:
     )
 
 
+def _step_label(view: RunView) -> str:
+    name = "Window" if view.noun == "window" else "Step time"
+    return f"{name}, median" if len(view.steps) > 1 else name
+
+
+def _step_help(view: RunView) -> str:
+    text = f"From the first rank's begin to the last rank's end, of the {view.noun}s that count"
+    if view.noun == "step":
+        return f"{text}."
+    return f"{text}; without start-up, and without what lies before the first and after the last work of the device."
+
+
+def _host_help(view: RunView) -> str:
+    return (
+        "Idle time of the device on the critical path that its host causes: it launches late, synchronises or "
+        "allocates memory, also where all ranks wait for the host of one. As a mean over the ranks: "
+        f"{share(view.mean_share(Part.HOST))}."
+    )
+
+
 _NUMBERS = (
     _Number(
-        lambda _: "Step time, median",
+        _step_label,
         lambda view: view.median_step_ns,
         duration,
-        lambda _: "From the first rank's begin to the last rank's end, of the steps that count.",
+        _step_help,
     ),
     _Number(
         lambda _: "Tokens per second",
@@ -121,6 +142,14 @@ _NUMBERS = (
     ),
     _Number(lambda _: "Data wait", lambda view: view.result.share_of(Bottleneck.DATA), share, _data_help, points=True),
     _Number(
+        lambda _: "Host wait",
+        lambda view: view.result.share_of(Bottleneck.HOST) if view.result.on_device else None,
+        share,
+        _host_help,
+        points=True,
+        always=False,
+    ),
+    _Number(
         _memory_label,
         lambda view: view.peak_memory,
         size,
@@ -140,6 +169,7 @@ def shown_rank(view: RunView) -> int:
 class RankValues:
     """``rows``: (rank, at fault, one number a column), milliseconds. ``left_out``: ranks that are not among them."""
 
+    title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[int, bool, tuple[str, ...]], ...]
     left_out: int
@@ -154,7 +184,12 @@ def rank_values(view: RunView, most: int) -> RankValues:
         (view.ranks[i], view.ranks[i] in view.culprits, _cells([float(mean[i]) for mean in means]))
         for i in sorted(by_guilt[:most])
     ]
-    return RankValues(tuple(name for name, _ in columns), tuple(rows), len(view.ranks) - len(rows))
+    return RankValues(
+        averaged_over(view.result.attribution),
+        tuple(name for name, _ in columns),
+        tuple(rows),
+        len(view.ranks) - len(rows),
+    )
 
 
 def _cells(values: Sequence[float]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from diag.api import Result, describe_run
 from diag.app.parts import Part, split
 from diag.model import Bottleneck
+from diag.wording import steps_counted
 
 Grid = npt.NDArray[np.float64]  # ranks by steps; NaN where a rank has no such step
 
@@ -51,9 +52,22 @@ class RunView:
     tokens_per_second: float | None
 
     @property
-    def steps_counted(self) -> tuple[int, int]:
-        """How many steps the verdict rests on, and how many there are."""
-        return int(self.counted.sum()), len(self.steps)
+    def steps_counted(self) -> str:
+        """How many steps of all the verdict rests on."""
+        return steps_counted(self.result.attribution)
+
+    @property
+    def noun(self) -> str:
+        """What the run is divided into."""
+        return "window" if self.result.attribution.undivided else "step"
+
+    @property
+    def step_names(self) -> dict[str, str]:
+        """The numbers of the steps as texts, with the reason where one does not count."""
+        return {
+            str(step): f"{step}" if counts or not note else f"{step}, not counted: {note}"
+            for step, note, counts in zip(self.steps, self.notes, self.counted, strict=True)
+        }
 
     @property
     def left_out(self) -> int:

@@ -175,7 +175,9 @@ class Result(Struct, frozen=True, dict=True):
         return path_sentence(self.attribution)
 
     def bottleneck_of(self, step: StepAccount) -> Bottleneck:
-        """The class of one step, by the account that the verdict rests on."""
+        """The class of one step, by the account that the verdict rests on; undetermined where all of it is."""
+        if self.verdict.bottleneck == Bottleneck.UNDETERMINED:
+            return Bottleneck.UNDETERMINED
         return self._classes_by_stages.get(step.step) or step_bottleneck(step, self.on_device)
 
     @cached_property
@@ -187,15 +189,15 @@ class Result(Struct, frozen=True, dict=True):
     def _repr_html_(self) -> str:
         """What a notebook shows; the replay behind the advice is done for it."""
         from diag.notebook import to_html
-        from diag.rank_table import rank_table
-        from diag.wording import run_facts
+        from diag.rank_table import rank_table, stall_lines
+        from diag.wording import run_facts, steps_counted
 
-        steps = self.attribution.steps
         return to_html(
             facts=run_facts(describe_run(self), self.coverage),
             verdict=self.verdict,
-            steps=(len(self.attribution.usable) or len(steps), len(steps)),
+            steps=steps_counted(self.attribution),
             ranks=rank_table(self.attribution),
+            stalls=stall_lines(self.attribution),
             findings=self.examination.findings,
             recommendation=self.recommendation,
             coverage=self.coverage,

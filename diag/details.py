@@ -8,6 +8,13 @@ from diag.kernel_names import short_name as short_name
 from diag.prospect import Change as Change
 from diag.prospect import CostCurve as CostCurve
 from diag.prospect import Prospect as Prospect
+from diag.rank_table import IDLE_COLUMNS as IDLE_COLUMNS
+from diag.rank_table import IDLE_TITLE as IDLE_TITLE
+from diag.rank_table import STALLS_TITLE as STALLS_TITLE
+from diag.rank_table import IdleTable as IdleTable
+from diag.rank_table import StallTable as StallTable
+from diag.rank_table import idle_table as idle_table
+from diag.rank_table import stall_table as stall_table
 from diag.zoom.detail import Bars as Bars
 from diag.zoom.detail import Pixels as Pixels
 from diag.zoom.detail import by_name as by_name

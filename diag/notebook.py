@@ -10,7 +10,7 @@ import html
 from collections.abc import Iterable, Sequence
 
 from diag.model import Advice, Coverage, Finding, Recommendation, Severity, Verdict
-from diag.rank_table import RankTable
+from diag.rank_table import MEANINGS, STALLS_TITLE, RankTable
 from diag.wording import (
     basis,
     class_name,
@@ -38,13 +38,14 @@ _FAINT = "opacity:.75"
 def to_html(
     facts: Sequence[str],
     verdict: Verdict,
-    steps: tuple[int, int],
+    steps: str,
     ranks: RankTable,
+    stalls: Sequence[str],
     findings: Sequence[Finding],
     recommendation: Recommendation,
     coverage: Coverage,
 ) -> str:
-    """One ``<div>``. ``facts``: what was run; ``steps``: how many count, of how many."""
+    """One ``<div>``. ``facts``: what was run; ``steps``: how many count, of how many; ``stalls``: a line each."""
     sure = verdict_facts(verdict, steps)
     missing = incomplete(coverage)
     parts = [
@@ -55,6 +56,7 @@ def to_html(
         _line(" · ".join(sure)),
         _line(missing, "font-weight:600") if missing else "",
         _ranks(ranks, verdict.culprit_ranks),
+        _stalls(stalls),
         *(_finding(finding) for finding in findings[:MOST_FINDINGS]),
         _line(f"… and {len(findings) - MOST_FINDINGS} more findings", _FAINT) if len(findings) > MOST_FINDINGS else "",
         _advice(recommendation.advice),
@@ -83,7 +85,10 @@ def _badge(text: str, colour: str) -> str:
 
 
 def _ranks(table: RankTable, culprits: Sequence[int]) -> str:
-    head = "".join(_cell("th", name, f"border-bottom:{_LINE}", ' scope="col"') for name in ("rank", *table.columns))
+    head = "".join(
+        _cell("th", name, f"border-bottom:{_LINE}", f' scope="col"{_meaning(name)}')
+        for name in ("rank", *table.columns)
+    )
     rows = []
     for rank, cells in table.rows:
         guilty = rank in culprits
@@ -92,11 +97,21 @@ def _ranks(table: RankTable, culprits: Sequence[int]) -> str:
         first = _cell("th", name, style or "font-weight:400", ' scope="row"')
         rows.append(f"<tr>{first}{''.join(_cell('td', cell, style) for cell in cells)}</tr>")
     more = _line(f"… and {table.left_out} more ranks", _FAINT) if table.left_out else ""
-    caption = f'<caption style="text-align:left;caption-side:top;{_FAINT}">Mean milliseconds a step</caption>'
+    caption = f'<caption style="text-align:left;caption-side:top;{_FAINT}">{_text(table.title)}</caption>'
     return (
         '<table style="border-collapse:collapse;font-size:inherit;margin:.6em 0">'
         f"{caption}<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>{more}"
     )
+
+
+def _meaning(column: str) -> str:
+    """What a column means, as a tooltip."""
+    return f' title="{_text(MEANINGS[column])}"' if column in MEANINGS else ""
+
+
+def _stalls(lines: Sequence[str]) -> str:
+    items = "".join(f"<li>{_text(line)}</li>" for line in lines)
+    return f"<div><b>{STALLS_TITLE}</b></div><ul>{items}</ul>" if items else ""
 
 
 def _cell(tag: str, text: str, style: str, attributes: str = "") -> str:

@@ -8,7 +8,18 @@ from typing import Any
 from diag.axes import axis_words
 from diag.breakdown import CollectiveStat
 from diag.formatting import counted, duration, listing, measured, share, size
-from diag.model import Advice, Bottleneck, Coverage, Evidence, Finding, Risk, Severity, Verdict
+from diag.model import (
+    Advice,
+    Attribution,
+    Bottleneck,
+    Coverage,
+    Division,
+    Evidence,
+    Finding,
+    Risk,
+    Severity,
+    Verdict,
+)
 
 RISK = {
     Risk.SAFE: "safe",
@@ -41,10 +52,34 @@ def run_facts(run: Mapping[str, Any], coverage: Coverage) -> list[str]:
         run["backend"],
         run["device"],
         run["model"].get("preset") and f"model {run['model']['preset']}",
-        counted(run["steps"], "step"),
+        divided_into(run),
         run["path"],
     ]
     return [str(part) for part in parts if part]
+
+
+def divided_into(run: Mapping[str, Any]) -> str:
+    """``41 steps``, or ``1 window`` where nothing divides the run into steps."""
+    return counted(run["steps"], "window" if run["steps_from"] == Division.UNDIVIDED else "step")
+
+
+def steps_counted(attribution: Attribution) -> str:
+    """How many steps of all an answer rests on."""
+    steps = len(attribution.steps)
+    used = len(attribution.usable) or steps
+    if attribution.undivided:
+        windows = "one window" if steps == 1 else f"{used:,} of {counted(steps, 'window')} counted"
+        return f"{windows}, not divided into steps"
+    return "one step" if steps == 1 else f"{used:,} of {counted(steps, 'step')} counted"
+
+
+def averaged_over(attribution: Attribution) -> str:
+    """The title of a table of mean milliseconds."""
+    noun = "window" if attribution.undivided else "step"
+    used = len(attribution.usable) or len(attribution.steps)
+    if used == 1:
+        return f"Milliseconds of the {'counted ' if len(attribution.steps) > 1 else ''}{noun}"
+    return f"Mean milliseconds a {noun}, over {used:,} {noun}s"
 
 
 def versions(run: Mapping[str, Any]) -> list[str]:
@@ -57,15 +92,16 @@ def class_name(bottleneck: Bottleneck) -> str:
     return bottleneck.value if whole else f"{bottleneck.value}-bound"
 
 
-def verdict_facts(verdict: Verdict, steps: tuple[int, int] | None = None) -> list[str]:
-    """Whose fault it is, where it is somebody's, how sure that is, and on how many steps of all it rests, if given."""
-    facts = [f"Confidence {share(verdict.confidence)}"]
-    if steps is not None:
-        facts.append(f"{steps[0]:,} of {counted(steps[1], 'step')} counted")
+def verdict_facts(verdict: Verdict, steps: str = "") -> list[str]:
+    """Whose fault it is, where it is somebody's, how sure that is, and what ``steps_counted`` says, if given. No
+    confidence where there is no answer to be sure of."""
+    facts = []
     if verdict.culprit_ranks:
         where = f" on {', '.join(verdict.culprit_hosts)}" if verdict.culprit_hosts else ""
-        facts.insert(0, f"At fault: {listing(verdict.culprit_ranks)}{where}")
-    return facts
+        facts.append(f"At fault: {listing(verdict.culprit_ranks)}{where}")
+    if verdict.bottleneck != Bottleneck.UNDETERMINED:
+        facts.append(f"Confidence {share(verdict.confidence)}")
+    return [*facts, steps if facts else sentence(steps)] if steps else facts
 
 
 def finding_badge(finding: Finding) -> str:

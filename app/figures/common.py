@@ -33,10 +33,10 @@ def step_names(steps: Sequence[int], blocks: Sequence[slice]) -> list[str]:
     return [str(steps[block.start]) for block in blocks]
 
 
-def step_axis(blocks: Sequence[slice], ticks: int = 25, **options: Any) -> dict[str, Any]:
+def step_axis(blocks: Sequence[slice], noun: str = "step", ticks: int = 25, **options: Any) -> dict[str, Any]:
     """Categories: step numbers have gaps, as between the windows of a profiler."""
     width = blocks[0].stop - blocks[0].start if blocks else 1
-    title = "step" if width == 1 else f"step; each column stands for {width} steps"
+    title = noun if width == 1 else f"{noun}; each column stands for {width} {noun}s"
     return {
         "title": {"text": title},
         "type": "category",

@@ -48,7 +48,7 @@ def breakdown(view: RunView, theme: Theme, step: int | None = None) -> go.Figure
         barmode="stack",
         bargap=0.25,
         uniformtext={"minsize": 11, "mode": "hide"},
-        xaxis={"title": {"text": "milliseconds a step"}, "range": [0, max(float(totals.max()) * 1.1, 1e-9)]},
+        xaxis={"title": {"text": f"milliseconds a {view.noun}"}, "range": [0, max(float(totals.max()) * 1.1, 1e-9)]},
         yaxis={"autorange": "reversed", "type": "category", "title": None},
     )
 

@@ -6,13 +6,15 @@ import numpy as np
 import plotly.graph_objects as go
 
 from diag.app.figures.common import MOST_BARS, MS, averaged, blocks_of, finish, step_axis, step_names
-from diag.app.formatting import label
-from diag.app.run_view import RunView
+from diag.app.formatting import label, number
+from diag.app.run_view import Grid, RunView
 from diag.app.theme import Theme
 from diag.model import Bottleneck
 from diag.wording import class_name
 
-_OWN_COLOUR = (Bottleneck.MIXED, Bottleneck.UNDETERMINED)  # the other classes have the colour of a part
+_CUT = 2  # times the longest step that counts: longer ones that do not count are cut off
+_ROOM = 1.1
+_MOST_CUT = 12  # that are labelled with their length
 _HATCH = "/"
 
 
@@ -58,9 +60,15 @@ def history(view: RunView, rank: int, theme: Theme, selected: int | None = None)
         hovertemplate="%{customdata}",
         **_STAY,
     )
-    for name in _OWN_COLOUR:
-        if any(name == found for found, _ in classes):
+    drawn = {theme.part[part] for part in view.parts}
+    for name in Bottleneck:
+        # A class has the colour of a part, which may be none of these steps', or one of its own.
+        own = name in (Bottleneck.MIXED, Bottleneck.UNDETERMINED) or theme.bottleneck[name] not in drawn
+        if own and any(name == found for found, _ in classes):
             _legend(figure, f"{name.value} (class)", theme.bottleneck[name])
+    limit = limit_ms(view, rank)
+    if limit is not None and as_bars:
+        _label_cut(figure, names, averaged(view.dur_ns[row], blocks) / MS, limit, theme)
     if selected is not None:
         column = next(i for i, block in enumerate(blocks) if block.start <= selected < block.stop)
         figure.add_vrect(x0=column - 0.5, x1=column + 0.5, line={"color": theme.ink, "width": 2}, fillcolor=None)
@@ -74,7 +82,12 @@ def history(view: RunView, rank: int, theme: Theme, selected: int | None = None)
         hovermode="x unified",
         hoversubplots="axis",
         # The second y axis hangs on the same x axis, so that one hover label tells the parts and the class.
-        yaxis={"domain": [0.14, 1], "title": {"text": f"rank {rank}, milliseconds"}, "rangemode": "tozero"},
+        yaxis={
+            "domain": [0.14, 1],
+            "title": {"text": f"rank {rank}, milliseconds"},
+            "rangemode": "tozero",
+            **({"range": [0, limit]} if limit is not None else {}),
+        },
         yaxis2={
             "domain": [0, 0.09],
             "range": [0, 1],
@@ -84,8 +97,26 @@ def history(view: RunView, rank: int, theme: Theme, selected: int | None = None)
             "zeroline": False,
             "fixedrange": True,
         },
-        xaxis=step_axis(blocks, anchor="y2"),
+        xaxis=step_axis(blocks, view.noun, anchor="y2"),
     )
+
+
+def limit_ms(view: RunView, rank: int) -> float | None:
+    """Where the axis ends; None where it need not be cut. Start-up is part of the first step, or lies before it, and
+    can take a hundred times as long as a step: the steps that count would be flat lines beside it."""
+    dur = view.dur_ns[view.ranks.index(rank)] / MS
+    longest = float(np.nanmax(dur[view.counted], initial=0.0))
+    return _ROOM * longest if longest and float(np.nanmax(dur)) > _CUT * longest else None
+
+
+def _label_cut(figure: go.Figure, names: list[str], ms: Grid, limit: float, theme: Theme) -> None:
+    """How long the steps are that are cut off."""
+    cut = [(name, value) for name, value in zip(names, ms.tolist(), strict=True) if value > limit]
+    for name, value in cut[:_MOST_CUT]:
+        figure.add_annotation(
+            x=name, y=limit, text=f"{number(value)} ms ↑", showarrow=False, yanchor="top", xanchor="left",
+            bgcolor=theme.ground, font={"size": 11, "color": theme.soft},
+        )  # fmt: skip
 
 
 # A click chooses a step; the bars that it does not hit must not fade.

@@ -33,6 +33,8 @@ _PART: Mapping[Category, Part] = {
     Category.COPY: Part.COPY,
     Category.DATA: Part.DATA,
     Category.CHECKPOINT: Part.CHECKPOINT,
+    Category.NOT_LAUNCHED: Part.HOST,
+    Category.QUEUED: Part.QUEUED,
     Category.IDLE: Part.IDLE,
 }
 # A drag selects; what it does not hit must not fade.

@@ -9,6 +9,7 @@ from diag.app import drawings
 from diag.app.drawings import Drawing
 from diag.app.facts import Metric, RankValues, metrics, rank_values, shown_rank
 from diag.app.run_view import RunView
+from diag.details import IdleTable, StallTable, idle_table, stall_table
 from diag.model import Advice, Evidence, Finding, Gap
 from diag.wording import (
     MOST_GAPS,
@@ -101,6 +102,8 @@ class Page:
     differences: Section
     time: Section
     values: RankValues
+    idle: IdleTable | None
+    stalls: StallTable
     waiting: Section
     memory: Section
     findings: tuple[Card, ...]
@@ -137,6 +140,8 @@ def page_of(view: RunView, command: str) -> Page:
         differences=Section(differences_text, (differences,) if differences is not None else ()),
         time=Section("", (drawings.of_ranks(view), drawings.of_steps(view, rank))),
         values=rank_values(view, MOST_TABLE_RANKS),
+        idle=idle_table(result.attribution, rank),
+        stalls=stall_table(result.attribution),
         waiting=Section(waiting_text, (waiting,) if waiting is not None else ()),
         memory=Section(memory_text, memory),
         findings=tuple(_card(finding) for finding in result.examination.findings),
@@ -144,7 +149,7 @@ def page_of(view: RunView, command: str) -> Page:
         not_advised=tuple(sentence(reason) for reason in advised.not_advised),
         replay_error=advised.replay_error,
         basis=basis(coverage),
-        notes=coverage.notes,
+        notes=tuple(f"{sentence(note)}." for note in coverage.notes),
         not_found=result.examination.not_found,
         not_looked=coverage.not_looked,
         gaps=coverage.skipped[:MOST_GAPS],

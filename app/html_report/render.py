@@ -18,6 +18,7 @@ from diag.app.html_report.redaction import Pseudonyms, redacted_page, redacted_v
 from diag.app.html_report.specs import FONT, to_json
 from diag.app.run_view import view_of
 from diag.app.theme import DARK, LIGHT, favicon
+from diag.details import IDLE_COLUMNS, IDLE_TITLE, STALLS_TITLE
 from diag.wording import EVERYTHING_FOUND, EVERYTHING_LOOKED_FOR, EVIDENCE_COLUMNS, NOTHING_FOUND, pieces
 
 _OPEN_EVIDENCE = 1  # findings whose evidence is unfolded
@@ -45,6 +46,9 @@ def render(result: Result, command: str, version: str, names: Pseudonyms | None 
         version=version,
         kept=names.kept if names is not None else "",
         evidence_columns=EVIDENCE_COLUMNS,
+        idle_title=IDLE_TITLE,
+        idle_columns=IDLE_COLUMNS,
+        stalls_title=STALLS_TITLE,
         open_evidence=_OPEN_EVIDENCE,
         nothing_found=NOTHING_FOUND,
         everything_found=EVERYTHING_FOUND,

@@ -8,7 +8,7 @@ import streamlit as st
 
 from diag.app.formatting import duration, plain, prose, share
 from diag.app.run_view import RunView
-from diag.model import Advice, Risk, Severity
+from diag.model import Advice, Bottleneck, Risk, Severity
 from diag.wording import gain, not_predicted, price, sentence
 
 _COLOUR: dict[Risk, Literal["gray", "orange", "red"]] = {
@@ -39,6 +39,8 @@ def show(view: RunView) -> None:
         )
     elif cause is not None and cause.action:
         st.markdown(prose(cause.action))
+    elif result.verdict.bottleneck == Bottleneck.UNDETERMINED:
+        st.markdown("Nothing yet: record what the answer needs first.")
     for number, advice in enumerate(found.advice, start=1):
         _action(number, advice)
     if found.advice and found.replay_error is not None:

@@ -9,25 +9,28 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from diag.app.facts import Metric
-from diag.app.formatting import counted, listing, plain, prose
+from diag.app.formatting import listing, plain, prose
 from diag.app.run_view import RunView
 from diag.errors import DiagError
 
 CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False}
 EMPTY = "-"  # a cell of which nothing is known
+_MOST_METRICS = 5  # in a row
 
 
 def head(title: str, view: RunView, what: str) -> None:
     """The page's title, and what it shows: of which run, over which steps and ranks."""
     st.title(title)
     run = view.result.tables.root.resolve().name
-    steps = f"{view.counted.sum():,} of {counted(len(view.steps), 'step')}"
-    st.caption(plain(f"{what} · {run} · {listing(view.ranks)} · {steps} counted"))
+    st.caption(plain(f"{what} · {run} · {listing(view.ranks)} · {view.steps_counted}"))
 
 
 def show_metrics(*found: Metric, places: int | None = None) -> None:
-    """Beside each other, each with its explanation. ``places``: where there is room for more of them."""
-    for column, metric in zip(st.columns(places or len(found)), found, strict=False):
+    """Beside each other, each with its explanation; in two rows where one would cut their numbers off. ``places``:
+    where there is room for more of them."""
+    width = places or (len(found) if len(found) <= _MOST_METRICS else -(-len(found) // 2))
+    columns = [column for first in range(0, len(found), width) for column in st.columns(width)]
+    for column, metric in zip(columns, found, strict=False):
         column.metric(
             metric.label,
             metric.value,
@@ -41,6 +44,11 @@ def show_metrics(*found: Metric, places: int | None = None) -> None:
 
 def draw(figure: go.Figure, key: str, alt: str) -> None:
     st.plotly_chart(figure, key=key, config=CONFIG, alt=alt)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Cells of text from anywhere."""
+    st.table([dict(zip(columns, map(plain, row), strict=True)) for row in rows], border="horizontal", hide_index=True)
 
 
 def known_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -7,7 +7,7 @@ import streamlit as st
 from diag.app.formatting import plain
 from diag.app.run_view import RunView
 from diag.app.views.common import bullets
-from diag.wording import EVERYTHING_FOUND, EVERYTHING_LOOKED_FOR, MOST_GAPS, basis, incomplete
+from diag.wording import EVERYTHING_FOUND, EVERYTHING_LOOKED_FOR, MOST_GAPS, basis, incomplete, sentence
 
 
 def show_warning(view: RunView) -> None:
@@ -23,7 +23,7 @@ def show(view: RunView) -> None:
     st.subheader("What this rests on", anchor="coverage")
     st.markdown(plain(basis(coverage)))
     for note in coverage.notes:
-        st.warning(plain(note), icon=":material/warning:")
+        st.warning(plain(f"{sentence(note)}."), icon=":material/warning:")
     looked, not_looked = st.columns(2)
     with looked:
         st.markdown("**Looked for, not found**")

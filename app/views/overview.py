@@ -17,7 +17,8 @@ from diag.app.formatting import plain, prose
 from diag.app.run_view import RunView
 from diag.app.theme import SEVERITY_COLOUR, SEVERITY_ICON, Theme, theme_of
 from diag.app.views import actions, coverage, findings
-from diag.app.views.common import CONFIG, draw, show_metrics
+from diag.app.views.common import CONFIG, draw, show_metrics, table
+from diag.details import IDLE_COLUMNS, IDLE_TITLE, STALLS_TITLE, idle_table, stall_table
 from diag.model import Verdict
 from diag.wording import class_name, run_facts, verdict_facts, versions
 
@@ -36,7 +37,8 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
         _evidence(view, theme)
     with todo:
         actions.show(view)
-    rank = _breakdown(view, theme)
+    rank, step = _breakdown(view, theme)
+    _idle(view, rank, step)
     _waiting(view, theme)
     _memory(view, rank, theme)
     findings.show(view)
@@ -88,7 +90,8 @@ def _card(verdict: Verdict, facts: Sequence[str], why: str) -> None:
             )
             st.badge(class_name(verdict.bottleneck), color="gray")
         st.subheader(plain(verdict.headline), anchor=False)
-        st.markdown(" · ".join(plain(fact) for fact in facts))
+        if facts:
+            st.markdown(" · ".join(plain(fact) for fact in facts))
         if why:
             st.markdown(plain(why))
 
@@ -117,10 +120,11 @@ def _choose_rank(view: RunView) -> None:
         st.session_state["rank"] = str(compared(view.result.differences)[points[0]["point_index"]].rank)
 
 
-def _breakdown(view: RunView, theme: Theme) -> int:
-    """Draws the parts by rank and by step; the rank that is chosen."""
+def _breakdown(view: RunView, theme: Theme) -> tuple[int, int | None]:
+    """Draws the parts by rank and by step; the rank that is chosen, and the number of the step, None for the mean."""
     st.subheader("Where the time goes", anchor="time")
     chosen = {str(step): i for i, step in enumerate(view.steps)}
+    names = {_MEAN: "mean of the counted ones", **view.step_names}
     left, right, _ = st.columns([2, 3, 5], vertical_alignment="bottom")
     with left:
         ranks = [str(rank) for rank in view.ranks]
@@ -132,7 +136,7 @@ def _breakdown(view: RunView, theme: Theme) -> int:
             param="step",
             default=_MEAN,
             within=view.run["path"],
-            format_func=lambda name: "mean of the counted ones" if name == _MEAN else name,
+            format_func=names.__getitem__,
             help="Also by a click on a step below.",
         )
     step = chosen.get(label)
@@ -147,7 +151,7 @@ def _breakdown(view: RunView, theme: Theme) -> int:
         config=CONFIG,
         alt=steps.alt,
     )
-    return rank
+    return rank, None if step is None else view.steps[step]
 
 
 def _choose_step() -> None:
@@ -155,6 +159,19 @@ def _choose_step() -> None:
     points = st.session_state["history"].selection.points
     if points:
         st.session_state["step"] = str(points[0]["x"])
+
+
+def _idle(view: RunView, rank: int, step: int | None) -> None:
+    """Only where a device was traced."""
+    idle, stalls = idle_table(view.result.attribution, rank, step), stall_table(view.result.attribution, step)
+    if idle is None:
+        return
+    st.subheader(IDLE_TITLE, anchor="idle")
+    st.markdown(plain(idle.lead))
+    table(IDLE_COLUMNS, idle.rows)
+    if stalls.rows:
+        st.markdown(f"**{STALLS_TITLE}**")
+        table(stalls.columns, stalls.rows)
 
 
 def _waiting(view: RunView, theme: Theme) -> None:

@@ -46,7 +46,7 @@ def choose_look(view: RunView) -> Look:
             param="step",
             default=ALL,
             within=within,
-            format_func=lambda name: "the whole run" if name == ALL else name,
+            format_func=lambda name: "the whole run" if name == ALL else view.step_names.get(name, name),
             help="From the first rank's begin to the last one's end.",
         )
     with st.spinner("Reading the trace…"):

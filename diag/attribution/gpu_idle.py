@@ -123,13 +123,20 @@ def part_of(detail: Detail) -> str:
     return _PART_OF.get(detail, "unknown_ns")
 
 
+def of_device(segments: Segments) -> bool:
+    """Whether the idle time is that of a traced device. Garbage collection alone does not say so: a CPU has it, too."""
+    details = set(np.unique(segments.detail[segments.kind == Kind.IDLE]).tolist())
+    return any(detail in details for detail in _PART_OF if detail != Detail.GC)
+
+
 def idle_parts(segments: Segments) -> IdleParts:
     """The idle time of a step by cause; what is not one of a device's causes is unknown."""
     idle = segments.kind == Kind.IDLE
     spent = np.bincount(segments.detail[idle], weights=(segments.end_ns - segments.start_ns)[idle])
     parts: dict[str, int] = {}
+    device = of_device(segments)
     for detail in np.flatnonzero(spent).tolist():
-        part = part_of(Detail(detail))
+        part = part_of(Detail(detail)) if device else "unknown_ns"
         parts[part] = parts.get(part, 0) + segments.total(Kind.IDLE, Detail(detail))
     return IdleParts(**parts)
 

@@ -8,10 +8,12 @@ from rich.padding import Padding
 from rich.table import Table
 
 from diag.api import Result, describe_run
+from diag.formatting import counted, spaced, visible
 from diag.model import Finding, Severity
-from diag.rank_table import rank_table
+from diag.rank_table import STALLS_TITLE, rank_table, stall_lines
 from diag.report.advice import print_advice
 from diag.report.cells import report_console
+from diag.wording import divided_into, steps_counted, verdict_facts
 
 COLOUR = {Severity.HEALTHY: "green", Severity.WARN: "yellow", Severity.CRITICAL: "red"}
 
@@ -23,19 +25,15 @@ def print_report(result: Result, console: Console | None = None) -> None:
     console.print(escape(caption(result)), style="dim")
     console.print()
     console.print(f"[bold {COLOUR[verdict.severity]}]{escape(verdict.headline)}[/]")
-    sure = f"confidence {verdict.confidence:.0%}"
-    if verdict.culprit_ranks:
-        hosts = f" on {', '.join(verdict.culprit_hosts)}" if verdict.culprit_hosts else ""
-        ranks = ", ".join(map(str, verdict.culprit_ranks))
-        sure = f"At fault: rank {ranks}{hosts}; {sure}"
-    used = len(result.attribution.usable) or len(result.attribution.steps)
-    console.print(escape(f"{sure}; {used} of {len(result.attribution.steps)} steps counted."))
+    first, *facts = verdict_facts(verdict, steps_counted(result.attribution))
+    said = "; ".join((first, *(f"{fact[:1].lower()}{fact[1:]}" for fact in facts)))
+    console.print(escape(f"{spaced(said)}."))
     for number, finding in enumerate(result.examination.findings):
         _print_finding(console, finding, first=number == 0)
     print_advice(console, result)
     console.print()
-    console.print(f"Mean milliseconds a step, over {used} steps", style="italic")
-    console.print(_rank_table(result))
+    _print_ranks(console, result)
+    _print_stalls(console, result)
     _print_coverage(console, result)
 
 
@@ -49,7 +47,7 @@ def caption(result: Result) -> str:
         run["strategy"],
         run["backend"],
         run["device"],
-        f"{run['steps']} steps",
+        spaced(divided_into(run)),
     ]
     return " · ".join(str(part) for part in parts if part)
 
@@ -73,8 +71,9 @@ def _number(value: float, unit: str) -> str:
     return f"{value:,.4g} {unit}"
 
 
-def _rank_table(result: Result) -> Table:
+def _print_ranks(console: Console, result: Result) -> None:
     found = rank_table(result.attribution)
+    console.print(found.title, style="italic")
     table = Table(box=None, pad_edge=False)
     for name in ("rank", *found.columns):
         table.add_column(name, justify="right")
@@ -82,7 +81,17 @@ def _rank_table(result: Result) -> Table:
         table.add_row(str(rank), *cells, style="bold red" if rank in result.verdict.culprit_ranks else "")
     if found.left_out:
         table.add_row("…", *[""] * len(found.columns))
-    return table
+    console.print(table)
+
+
+def _print_stalls(console: Console, result: Result) -> None:
+    lines = stall_lines(result.attribution)
+    if not lines:
+        return
+    console.print()
+    console.print(STALLS_TITLE, style="italic")
+    for line in lines:
+        console.print(Padding(escape(visible(line)), (0, 0, 0, 2)))
 
 
 def _print_coverage(console: Console, result: Result) -> None:
@@ -93,7 +102,9 @@ def _print_coverage(console: Console, result: Result) -> None:
     clocks = "one clock" if clock == 0 else f"clocks ± {clock / 1e6:.2f} ms" if clock is not None else "not aligned"
     if coverage.clock_drift_ppm:
         clocks += f" after a drift of {coverage.clock_drift_ppm:.1f} ppm between them was taken out"
-    console.print(f"[dim]{len(coverage.ranks_used)} of {total} ranks{f', {clocks}' if total > 1 else ''}.[/]")
+    console.print(
+        f"[dim]{len(coverage.ranks_used)} of {spaced(counted(total, 'rank'))}{f', {clocks}' if total > 1 else ''}.[/]"
+    )
     if result.examination.not_found:
         console.print(f"[dim]Looked for, not found: {escape(', '.join(result.examination.not_found))}.[/]")
     by_reason: dict[str, list[str]] = {}

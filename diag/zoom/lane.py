@@ -20,7 +20,7 @@ Codes = npt.NDArray[np.uint32]
 
 
 class Category(StrEnum):
-    """What a lane shows. The first eight partition a step."""
+    """What a lane shows. The first ten partition a step."""
 
     COMPUTE = "compute"
     TRANSFER = "transfer"  # exposed communication that is not waiting
@@ -29,7 +29,9 @@ class Category(StrEnum):
     COPY = "copy"
     DATA = "data"
     CHECKPOINT = "checkpoint"
-    IDLE = "idle"
+    NOT_LAUNCHED = "idle: host"  # nothing launched, or inside a launch or another call of the host
+    QUEUED = "idle: queued"
+    IDLE = "idle"  # of a CPU, or for a reason that is not known
     HOST = "host"  # operators, ranges and calls on the host, which may wait themselves
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from diag.attribution import intervals as iv
 from diag.attribution.attribute import waiting
+from diag.attribution.gpu_idle import of_device, part_of
 from diag.attribution.intervals import Intervals, Times
 from diag.attribution.match import by_key
 from diag.attribution.timeline import labels_of, of_label
@@ -23,7 +24,12 @@ _CATEGORY = {
     Kind.COPY: Category.COPY,
     Kind.DATA: Category.DATA,
     Kind.CHECKPOINT: Category.CHECKPOINT,
-    Kind.IDLE: Category.IDLE,
+}
+_IDLE = {
+    "not_launched_ns": Category.NOT_LAUNCHED,
+    "in_launch_ns": Category.NOT_LAUNCHED,
+    "host_call_ns": Category.NOT_LAUNCHED,
+    "queued_ns": Category.QUEUED,
 }
 _WORDS = {
     Detail.GC: "garbage collection",
@@ -42,7 +48,7 @@ _WORDS = {
     Detail.OTHER: "",
     Detail.UNKNOWN: "",
 }
-DETAILS = tuple(_WORDS.get(detail, detail.name.lower()) for detail in Detail)  # names of the partition's events
+DETAILS = tuple(_WORDS.get(detail, detail.name.lower()) for detail in sorted(Detail))  # names of the partition's events
 
 
 @dataclass(frozen=True)
@@ -157,13 +163,18 @@ def _lanes(steps: Sequence[RankStep], moved_ns: int, waits: Intervals | None) ->
         [np.concatenate([getattr(part, key) for part in parts]) for key in ("start_ns", "end_ns")], axis=1
     )
     labels = labels_of(np.concatenate([p.kind for p in parts]), np.concatenate([p.detail for p in parts]))
+    devices = np.concatenate([np.full(len(p.kind), of_device(p)) for p in parts])
     found: dict[Category, list[tuple[Intervals, Detail]]] = defaultdict(list)
     for label in np.unique(labels).tolist():
         kind, detail = of_label(label)
-        own = pieces[labels == label]
+        chosen = labels == label
+        own = pieces[chosen]
         if kind == Kind.COMM and waits is not None:
             found[Category.WAITING].append((iv.intersect(own, waits), detail))
             found[Category.TRANSFER].append((iv.subtract(own, waits), detail))
+        elif kind == Kind.IDLE:
+            found[_IDLE.get(part_of(detail), Category.IDLE)].append((pieces[chosen & devices], detail))
+            found[Category.IDLE].append((pieces[chosen & ~devices], detail))
         else:
             found[_CATEGORY[kind]].append((own, detail))
     lanes = [_lane(category, found[category], moved_ns) for category in Category if category in found]

@@ -18,6 +18,7 @@ from diag.collectors.records import (
     RankRecord,
     StepRecord,
 )
+from tests.attribution.kineto_builder import KinetoBuilder
 
 MS = 1_000_000
 COMPUTE_MS = 60
@@ -81,3 +82,21 @@ def write_run(
         files.steps.write_text("\n".join(step_lines) + "\n")
         files.collectives.write_text("\n".join(collective_lines) + "\n")
     return root
+
+
+STALLED_STEPS = 6
+
+
+def write_stalled_trace(folder: Path, host: str = "resize") -> Path:
+    """One rank with a GPU. Each step of 10 ms: a kernel of 2 ms; 4 ms in which nothing is launched, 3.6 of them inside
+    ``host``; 0.4 ms inside the launch and 0.6 after it; and a kernel of 3 ms."""
+    folder.mkdir(parents=True, exist_ok=True)
+    build = KinetoBuilder(world_size=1)
+    for step in range(STALLED_STEPS):
+        at = step * 10 * MS
+        build.step(step, at, at + 10 * MS, "ProfilerStep#")
+        build.kernel(at, at + 2 * MS, launch=at)
+        build.op(host, at + 24 * MS // 10, at + 6 * MS)
+        build.runtime("cudaLaunchKernel", at + 6 * MS, at + 64 * MS // 10, correlation=900 + step)
+        build.event("kernel", "gemm", at + 7 * MS, at + 10 * MS, 7, 0, device=0, stream=7, correlation=900 + step)
+    return build.write(folder, "rank0.json").parent

@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 
 from diag.api import open_run
+from diag.app import drawings
+from diag.app.facts import metrics
 from diag.app.figures import common, memory, ranks, steps, waiting
 from diag.app.parts import Part, split
 from diag.app.run_view import RunView, view_of
 from diag.app.theme import DARK, LIGHT
 from diag.collectors.records import MemoryRecord
+from diag.formatting import share
 from diag.model import Bottleneck, Parts
-from tests.app.runs import MS, TOKENS, write_run
+from tests.app.runs import MS, TOKENS, write_run, write_stalled_trace
 from tests.copies import replace
 
 ON_DEVICE = MemoryRecord(rss=1, allocated=30 * 10**9, reserved=60 * 10**9, capacity=80 * 10**9)
@@ -72,6 +75,38 @@ def test_steps_left_out_of_the_verdict_are_hatched_and_say_why(view: RunView) ->
     compute = next(bar for bar in figure.data if bar.name == "compute" and bar.type == "bar")
     assert compute.y.tolist() == [60] * 12
     assert (figure.layout.shapes[0].x0, figure.layout.shapes[0].x1) == (2.5, 3.5)
+
+
+def test_long_steps_that_do_not_count_are_cut_off(view: RunView) -> None:
+    assert steps.limit_ms(view, 1) is None
+    assert steps.history(view, 1, LIGHT).layout.yaxis.range is None
+    dur = view.dur_ns.copy()
+    dur[1, 0] = 1050 * MS  # step 0 is warm-up
+    long = replace(view, dur_ns=dur)
+    figure = steps.history(long, 1, LIGHT)
+    assert figure.layout.yaxis.range == (0, pytest.approx(1.1 * 105))
+    assert [(note.x, note.text) for note in figure.layout.annotations] == [("0", "1,050 ms ↑")]
+    assert "cut off" in drawings.of_steps(long, 1).rest
+    dur[1, -1] = 1050 * MS  # which counts, so that all of it is shown
+    assert steps.limit_ms(replace(view, dur_ns=dur), 1) is None
+
+
+def test_a_class_is_in_the_legend_where_no_part_has_its_colour(view: RunView) -> None:
+    def legend(one: RunView) -> set[str]:
+        return {trace.name for trace in steps.history(one, 1, LIGHT).data if trace.type == "scatter"}
+
+    assert not any("(class)" in name for name in legend(view))
+    late = replace(view, bottlenecks=(Bottleneck.HOST,) * len(view.steps))
+    assert "host (class)" in legend(late)
+
+
+def test_idle_time_of_a_device_is_stacked_by_its_cause(tmp_path: Path) -> None:
+    view = view_of(open_run(write_stalled_trace(tmp_path / "traces")))
+    means = {part: (view.per_rank(grid) / MS).tolist() for part, grid in view.parts.items()}
+    assert means == {Part.COMPUTE: [5], Part.HOST: [4.4], Part.QUEUED: [0.6]}
+    assert set(view.bottlenecks) == {Bottleneck.HOST}
+    found = {metric.label: metric.value for metric in metrics(view)}
+    assert found["Host wait"] == share(view.result.share_of(Bottleneck.HOST)) == "44%"
 
 
 def test_the_rank_that_is_waited_for_is_faint(view: RunView) -> None:

@@ -29,7 +29,7 @@ from diag.formatting import duration, share, size
 from diag.model import Advice, Recommendation, Risk
 from diag.report.redact import Pseudonyms
 from tests.app.planted import plant
-from tests.app.runs import MS, write_run
+from tests.app.runs import MS, write_run, write_stalled_trace
 from tests.copies import replace
 
 COMMAND = "diag report run -o report.html"
@@ -127,6 +127,22 @@ def test_its_figures_draw_the_analysed_numbers(result: Result, page: Parsed) -> 
     assert numbers(compute["y"]).tolist() == [60.0] * 12
     field = page.figures["waiting"]["figure"]["data"][0]
     assert numbers(field["z"]).mean(axis=1).tolist() == [39, 0]
+
+
+def test_it_says_why_a_device_was_idle(tmp_path: Path, page: Parsed) -> None:
+    found = Parsed(render(open_run(write_stalled_trace(tmp_path / "run", "<script>alert(1)</script>")), COMMAND, "1"))
+    assert "The device of rank 0 is idle for 5.00 ms (50%) of 10.0 ms a step" in found.text
+    assert "not launched4.00 ms40%The host had not launched the next work yet" in found.text
+    assert "not launched<script>alert(1)</script> for 90% of it" in found.text
+    assert len(found.scripts) == len(page.scripts)
+    assert "Why the device was idle" not in page.text  # of a run on a CPU
+
+
+def test_what_the_host_was_doing_is_redacted(tmp_path: Path) -> None:
+    result = open_run(write_stalled_trace(tmp_path / "run", "/home/zoltan/secret.py(3): load"))
+    assert "secret.load for 90% of it" in Parsed(render(result, COMMAND, "1")).text
+    result = open_run(write_stalled_trace(tmp_path / "other", "load /home/zoltan/secret.bin"))
+    assert "zoltan" not in render(result, COMMAND, "1", Pseudonyms(result))
 
 
 def numbers(value: Any) -> np.ndarray:

@@ -25,7 +25,7 @@ def test_the_overview_names_the_rank(run: Path, monkeypatch: pytest.MonkeyPatch)
     assert "2048 of 2,048 ranks" in said
     assert "16 of 2,048 ranks" in said
     assert "Every rank" not in said
-    assert "the verdict rests on the ranks' summaries of steps 0 to 99" in said
+    assert "The verdict rests on the ranks' summaries of steps 0 to 99" in said
 
 
 def test_waiting_for_data_is_in_the_summaries(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,10 @@ from streamlit.testing.v1 import AppTest
 
 from diag.api import Result, open_run
 from diag.app.formatting import duration, plain, share, size
+from diag.details import idle_table, stall_table
 from diag.serve import SCRIPT
-from tests.app.runs import TOKENS, write_run
+from tests.app.runs import TOKENS, write_run, write_stalled_trace
+from tests.attribution.kineto_builder import KinetoBuilder
 
 
 def page(path: Path, monkeypatch: pytest.MonkeyPatch, **params: str) -> AppTest:
@@ -59,6 +61,34 @@ def test_the_page_holds_the_analysed_numbers(
         "Peak memory": size(400_000_001),
     }
     assert address(test) == {"rank": "1", "step": "mean"}
+
+
+def test_why_the_device_was_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_stalled_trace(tmp_path / "traces")
+    test = page(run, monkeypatch)
+    attribution = open_run(run).attribution
+    idle = idle_table(attribution, 0)
+    assert idle is not None
+    assert plain(idle.lead) in said(test)
+    shown = [table.value.map(plain_spaces).to_numpy().tolist() for table in test.table]
+    assert [[plain_spaces(plain(cell)) for cell in row] for row in idle.rows] in shown
+    assert [[plain_spaces(plain(cell)) for cell in row] for row in stall_table(attribution).rows] in shown
+    test.selectbox(key="step").select("2").run()
+    assert "in step 2" in plain_spaces(said(test))
+
+
+def plain_spaces(text: str) -> str:
+    return text.replace("\u00a0", " ")
+
+
+def test_an_answer_that_nobody_can_give_has_no_confidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    KinetoBuilder(world_size=1).kernel(10_000, 12_000, launch=5_000).write(tmp_path)
+    test = page(tmp_path, monkeypatch)
+    text = said(test)
+    assert "undetermined" in text
+    assert "onfidence" not in text
+    assert "One window, not divided into steps" in text
+    assert next(metric.label for metric in test.metric) == "Window"
 
 
 def test_a_link_opens_the_same_view(slow_rank_1: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -282,7 +282,7 @@ def test_bars_of_all_ranks_are_the_pieces_of_their_steps(result: Result, theme) 
         assert bar.x.sum() * 1e6 == pytest.approx(total)
         assert bar.marker.color == colour(category, theme)
     assert drawn[Part.WAITING.value].marker.color == theme.part[Part.WAITING]
-    assert drawn[Part.IDLE.value].marker.color == theme.part[Part.IDLE]
+    assert drawn[Part.HOST.value].marker.color == theme.part[Part.HOST]
 
 
 def test_the_heat_map_is_the_share_of_each_pixel(result: Result) -> None:

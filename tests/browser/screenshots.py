@@ -46,7 +46,7 @@ def take(folder: Path, run: Path, query: str = "", states: Mapping[str, str] | N
         address = f"http://127.0.0.1:{port}"
         for scheme in _SCHEMES:
             with visit(browser, scheme) as found:
-                found.open(address, until="Confidence")
+                found.open(address, until="Where the time goes")
                 pages = {path or "overview": f"{path}{query}" for path in _pages(found.page)}
                 for name, path in {**pages, **(states or {})}.items():
                     found.page.goto(f"{address}/{path}")

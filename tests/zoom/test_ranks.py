@@ -8,19 +8,20 @@ import numpy as np
 import pytest
 
 from diag.api import Result, open_run
-from diag.model import Parts
+from diag.model import Detail, Parts
 from diag.serve import SAMPLES
 from diag.zoom.detail import pixel_edges
 from diag.zoom.events import event_lanes
 from diag.zoom.lane import Category
-from tests.app.runs import MS, write_run
+from diag.zoom.ranks import DETAILS
+from tests.app.runs import MS, write_run, write_stalled_trace
 from tests.attribution.kineto_builder import BASE_NS, KinetoBuilder
 from tests.copies import replace
 from tests.zoom.traces import LATE_US, STEPS, US, gpu_trace, write_gpu_traces
 
 
 def expected(parts: Parts) -> dict[Category, int]:
-    split = parts.exposed_wait_ns is not None
+    split, idle = parts.exposed_wait_ns is not None, parts.idle_parts
     found = {
         Category.COMPUTE: parts.compute_ns,
         Category.WAITING: parts.exposed_wait_ns or 0 if split else 0,
@@ -29,7 +30,9 @@ def expected(parts: Parts) -> dict[Category, int]:
         Category.COPY: parts.exposed_copy_ns,
         Category.DATA: parts.data_wait_ns,
         Category.CHECKPOINT: parts.checkpoint_ns,
-        Category.IDLE: parts.idle_ns,
+        Category.NOT_LAUNCHED: idle.not_launched_ns + idle.in_launch_ns + idle.host_call_ns,
+        Category.QUEUED: idle.queued_ns,
+        Category.IDLE: idle.outside_ns + idle.unknown_ns,
     }
     return {category: ns for category, ns in found.items() if ns}
 
@@ -57,6 +60,20 @@ def test_the_parts_of_every_step_of_recorded_runs(name: str) -> None:
     covered = [sum(step.dur_ns for step in rank.steps) for rank in timeline.ranks.values()]
     assert np.rint(together.sum(axis=1)).astype(int).tolist() == covered
     assert (together <= np.diff(edges) + 1e-6).all(), "two categories at one moment"
+
+
+def test_idle_time_of_a_device_is_named_by_its_cause(tmp_path: Path) -> None:
+    result = open_run(write_stalled_trace(tmp_path / "traces"))
+    lanes_hold_the_account(result)
+    lanes = {lane.category: lane for lane in result.timeline.ranks[0].lanes}
+    assert list(lanes) == [Category.COMPUTE, Category.NOT_LAUNCHED, Category.QUEUED]
+    host = lanes[Category.NOT_LAUNCHED]
+    first = [
+        (host.names[int(code)], int(end - start))
+        for code, start, end in zip(host.name, host.start_ns, host.end_ns, strict=True)
+    ]
+    assert first[:2] == [("not launched", 4 * MS), ("in the launch", 4 * MS // 10)]
+    assert (DETAILS[Detail.OUTSIDE], DETAILS[Detail.LATENCY]) == ("outside of the work", "launch latency")
 
 
 def test_who_is_waited_for_is_the_pale_stripe(tmp_path: Path) -> None:
