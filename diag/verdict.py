@@ -40,7 +40,8 @@ _BASIS = " This rests on the durations of the stages alone: no collectives tie t
 _NOT_HEALTHY = 0.3  # idle time of a device, whatever its cause: more is not compute-bound
 _NOT_HEALTHY_ON_CPU = 0.5  # there Python between the operators is work as well
 _STARTUP = 0.8  # of a window: the rest says nothing about a step
-_LEAST_WORK_NS = 20_000  # a handful of kernels
+_LEAST_WORK_NS, _LEAST_WORK_ON_CPU_NS = 20_000, 500_000  # a handful of kernels, or of operators
+_FEW = 3  # pieces of device work
 _COMPETING = (*REMOVABLE, Bottleneck.UNDETERMINED)
 _EXPLAINED = 0.8  # of the waiting for late ranks (science.md 2.6); below it the confidence is no more than the part
 
@@ -293,9 +294,6 @@ def _nothing_to_judge(attribution: Attribution, shares: Shares, tables: Tables) 
         return _undetermined(f"the trace holds {unread.holds}, but not {unread.lacks}", unread.collect)
     whole, startup = (sum(ns) for ns in zip(*((s.dur_ns, s.path.idle(STARTUP_DETAILS)) for s in steps), strict=True))
     again = "record several steps after the warm-up (schedule(skip_first=10, wait=1, warmup=1, active=3), prof.step())"
-    busy = sum(parts.dur_ns - parts.idle_ns for step in steps for parts in step.parts)
-    if busy < _LEAST_WORK_NS:
-        return _undetermined(f"the window holds only {busy / 1e3:.1f} us of work", again)
     if shares.on_device and startup > _STARTUP * whole:
         return _undetermined(
             f"{startup / 1e6:,.0f} of {whole / 1e6:,.0f} ms are start-up: creating contexts, loading code, compiling, "
@@ -303,6 +301,10 @@ def _nothing_to_judge(attribution: Attribution, shares: Shares, tables: Tables) 
             again,
             startup / whole,
         )
+    busy = sum(parts.dur_ns - parts.idle_ns for step in steps for parts in step.parts)
+    pieces = sum(step.pieces for step in attribution.rank_steps)
+    if busy < (_LEAST_WORK_NS if shares.on_device else _LEAST_WORK_ON_CPU_NS) or (shares.on_device and pieces < _FEW):
+        return _undetermined(f"the window holds only {busy / 1e3:.1f} us of work", again)
     return None
 
 

@@ -71,7 +71,10 @@ def partition(trace: Trace, windows: Sequence[Window], rank: int) -> list[RankSt
     layers = disjoint(_layers(trace, work, talking, threads, divided=len(windows) > 1))
     hidden = iv.intersect(ranges.as_intervals(talking), ranges.as_intervals(work.filter(pl.col("class") == COMPUTE)))
     optimizing = _optimizer_time(work, layers)
-    calls = from_kernels(trace, talking, windows)
+    # What was queued before the trace began is another number of collectives on each rank: counting them from the
+    # first on would match what does not belong together.
+    launched = talking.filter(pl.col("launch_known_ns") != NEVER) if "launch_known_ns" in talking.columns else talking
+    calls = from_kernels(trace, launched if len(launched) else talking, windows)
     steps = traced_steps(rank, windows, layers, hidden, optimizing, calls, ranges.as_intervals(fused_work(trace)))
     edges = np.array([(begin, end) for _, begin, end in windows], dtype=np.int64).reshape(-1, 2)
     pieces = np.diff(np.searchsorted(work["ts_ns"].to_numpy(), edges), axis=1)[:, 0].tolist()

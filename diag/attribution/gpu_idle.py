@@ -24,6 +24,7 @@ NEVER = -(1 << 62)  # launch of work whose launch the trace does not hold
 # or loads a library (cudaFree: 981 ms and 8.0 s; cudaStreamCreateWithFlags: 242 ms). A graph is one launch of up to
 # thousands of kernels: 0.7 ms for 390 of them.
 _LOADING_LAUNCH_NS, _LOADING_GRAPH_NS, _LOADING_CALL_NS = 1_000_000, 100_000_000, 10_000_000
+_MOST_LOADING_ALLOCATIONS = 8  # long ones: 2 to 6 in start-ups of cuDNN, cuBLAS and the caching allocator
 # In a window that nothing divides into steps: one stall of this length, and of this part of all time in which nothing
 # was launched, says nothing about a step. It may be the first call of a library, and never come again.
 _ONCE_NS, _ONCE_SHARE = 10_000_000, 0.2
@@ -146,12 +147,16 @@ class _Calls:
 
     def __init__(self, trace: Trace, work: pl.DataFrame, threads: set[Thread], begin: Times, end: Times) -> None:
         allocating = _runtime(trace, threads, names.ALLOCATOR_PATTERN)
-        self.allocating = as_intervals(allocating.filter(pl.col("dur_ns") < _LOADING_CALL_NS))
+        long = allocating.filter(pl.col("dur_ns") >= _LOADING_CALL_NS)["dur_ns"]
+        # A context is created once; memory that is too small is asked for again and again.
+        least = _LOADING_CALL_NS if len(long) <= _MOST_LOADING_ALLOCATIONS else 10 * int(np.median(long))
+        self.allocating = as_intervals(allocating.filter(pl.col("dur_ns") < least))
         columns = ("ts_ns", "dur_ns", "name", "thread")
         every = trace.unsorted(*names.LAUNCH_CATEGORIES, columns=columns, least_ns=_LOADING_CALL_NS)
         working = trace.stored.matching(f"{names.SYNC_PATTERN}|{names.LAUNCH_PATTERN}")
-        long = on_threads(every.filter(~pl.Series(working[every["name"].to_numpy()], dtype=pl.Boolean)), threads)
-        self.loading = iv.union(as_intervals(long), loading(trace, threads))
+        others = on_threads(every.filter(~pl.Series(working[every["name"].to_numpy()], dtype=pl.Boolean)), threads)
+        loaded = iv.union(as_intervals(others), loading(trace, threads))
+        self.loading = iv.subtract(loaded, self.allocating)
         waits = _blocking(trace, work, threads)
         self.synchronising = as_intervals(waits)
         self.returns = _returns(spans(waits), begin, end)

@@ -22,6 +22,7 @@ Times = npt.NDArray[np.int64]
 _LEAST, _LEAST_OF_OPERATORS = 3, 4
 _COVERED = 0.5  # of the time from the first to the last range of one name: less, and they are a part of an iteration
 _ALL_WORK = 0.8  # of the work on the device lies between the first and the last iteration
+_STEADY = 3.0  # times as long as another: iterations differ, but not like the parts of one
 _ALIKE = 0.8  # of the periods have as many operators as the middle one
 _NUMBERS = re.compile(r"\d+")
 _PHASES = (
@@ -84,6 +85,12 @@ def _spanning(trace: Trace, ranges: pl.DataFrame) -> Iterations | None:
     return best[1] if best is not None and _has_work(trace, best[1].edges) else None
 
 
+def _steady(each: Times) -> bool:
+    """Whether most of them are about as much as the middle one; the first may hold start-up."""
+    middle = float(np.median(each))
+    return middle > 0 and float(((each >= middle / _STEADY) & (each <= middle * _STEADY)).mean()) >= _ALIKE
+
+
 def _outermost(rows: pl.DataFrame) -> tuple[Times, Times]:
     """Begins and ends of the ranges that lie in no other one of them."""
     begin = rows["ts_ns"].to_numpy()
@@ -132,7 +139,7 @@ def _period(trace: Trace, rows: pl.DataFrame, exchanges: Times) -> Iterations | 
         at = np.flatnonzero(name == code)
         edges = begin[at]
         operators, dur = np.diff(at), np.diff(edges)
-        steady = np.percentile(dur, 75) <= 2 * np.percentile(dur, 25)
+        steady = np.percentile(dur, 90) <= _STEADY * np.percentile(dur, 10)
         alike = float((operators == np.median(operators)).mean()) >= _ALIKE
         exchanged = np.diff(np.searchsorted(exchanges, edges)) > 0
         if steady and alike and exchanged.mean() >= _ALIKE and _has_work(trace, edges.tolist()):
@@ -143,10 +150,12 @@ def _period(trace: Trace, rows: pl.DataFrame, exchanges: Times) -> Iterations | 
 
 
 def _has_work(trace: Trace, edges: Sequence[int]) -> bool:
-    """Whether most of the device's work lies between the first edge and one iteration after the last."""
-    work = trace.unsorted(*names.DEVICE_CATEGORIES, columns=("ts_ns", "dur_ns"))
-    if work.is_empty():
+    """Whether most of what the host launched lies between the first edge and one iteration after the last, about as
+    much in each iteration, and not mostly in the first."""
+    calls = trace.select(*names.LAUNCH_CATEGORIES, name=names.LAUNCH_PATTERN)["ts_ns"].to_numpy()
+    if not len(calls):
         return True
     until = edges[-1] + (edges[-1] - edges[0]) // (len(edges) - 1)
-    inside = work.filter((pl.col("ts_ns") >= edges[0]) & (pl.col("ts_ns") < until))["dur_ns"].sum()
-    return int(inside) >= _ALL_WORK * int(work["dur_ns"].sum())
+    launched = np.diff(np.searchsorted(calls, edges))
+    inside = np.searchsorted(calls, until) - np.searchsorted(calls, edges[0])
+    return bool(inside >= _ALL_WORK * len(calls) and _steady(launched) and launched[1:].sum() >= launched.sum() / 2)

@@ -19,11 +19,12 @@ from msgspec import Struct
 from diag.attribution.match import SYNCHRONISING, Key
 from diag.attribution.others import median_of_others
 from diag.findings.culprits import MAX_CHANCE, PERSISTENT, at_least
-from diag.findings.subject import Subject, ranks_text
+from diag.findings.subject import CRITICAL, Subject, ranks_text
 from diag.model import CollectiveCall, Evidence
 
 _NOISE_NS = 20_000  # kernels of four MI300s ended within 11 us of each other, of eight V100s within 62 [measured]
 _NOISE = 0.1  # of the shortest of them: a ring does not end everywhere at once
+_NEARLY_ALL = 0.9  # of the waiting for late ranks
 _AGREE = 0.5  # of the collectives in which the suspects had the shortest kernels
 
 Times = npt.NDArray[np.int64]
@@ -78,13 +79,17 @@ def last_arrivals(subject: Subject) -> LastArrivals | None:
     part = float(worst[leading].sum()) / float(worst.sum())
     # Whichever ranks were the worst would have been suspected.
     chance = min(1.0, comb(len(ranks), len(suspects)) * at_least(often, of, len(suspects) / len(ranks)))
-    if min(often / of, part) < PERSISTENT or chance > MAX_CHANCE:
+    waited_ns = int(worst[leading].sum())
+    counted = min(often / of, part) >= PERSISTENT and chance <= MAX_CHANCE
+    # Few large collectives prove nothing by their count; nearly all of the waiting, and a large part of the time, does.
+    weighed = part >= _NEARLY_ALL and often > 1 and waited_ns >= CRITICAL * float(subject.shares.dur_ns.sum())
+    if not (counted or weighed):
         return None
     names = tuple(ranks[i] for i in sorted(suspects.tolist(), key=lambda i: -int(total[i])))
     keys = [key for key, leads in zip(met, leading.tolist(), strict=True) if leads]
     if not _clocks_agree(subject, keys, frozenset(names)):
         return None
-    return LastArrivals(names, (often, of), int(worst[leading].sum()), part, chance)
+    return LastArrivals(names, (often, of), waited_ns, part, chance)
 
 
 def _complete(subject: Subject) -> dict[Key, dict[int, CollectiveCall]]:

@@ -29,9 +29,9 @@ _LIBRARIES: Final = (
     "moeA2A(?:Dispatch|Combine)Kernel",  # TensorRT-LLM and FlashInfer; their Prepare and Sanitize only set counters
     "ulysses_a2a",  # FlashInfer
     "oneccl_",  # Intel; seen in test data of other tools only
-    # UCCL's ep/src (DeepEP's layout), DeepEP's hybrid-ep branch and NVIDIA/nccl's contrib/nccl_ep. Their other kernels
-    # (layouts, counts, permutations) stay on the device.
-    "uccl::(?:internode|intranode|internode_ll)::(?:dispatch|combine|notify|cached_notify)",
+    # DeepEP's layout in any namespace (UCCL's ep/src, forks), DeepEP's hybrid-ep branch and NVIDIA/nccl's
+    # contrib/nccl_ep. Their other kernels (layouts, counts, permutations) stay on the device.
+    "(?:internode(?:_ll)?|intranode)::(?:dispatch|combine|(?:cached_)?notify)",
     "hybrid_ep::(?:dispatch_kernel|combine_kernel|device_sync|rdma_sync|ag_nvl)",
     "a2a_(?:dispatch|combine)_(?:send|recv)_kernel",  # perplexityai/pplx-garden
     # ROCm/mori: src/ops/dispatch_combine and include/mori/collective, with and without its namespace.
@@ -149,7 +149,7 @@ _OPS: Final = tuple(
         (
             "all_to_all",
             r"all_?(?:to|2)_?all|a2a|exchange_?Split|Reshard|dis_scatter_|(?:combine|store)_publish"
-            r"|(?:deep_ep|uccl|hybrid_ep|nccl_ep|link_ep).{0,300}?(?:dispatch|combine|notify)|\bEp(?:Dispatch|Combine)"
+            r"|(?:deep_ep|uccl|hybrid_ep|nccl_ep|link_ep|inter_?node|intra_?node).{0,300}?(?:dispatch|combine|notify)|\bEp(?:Dispatch|Combine)"
             r"|kernel_(?:dispatch|combine)_token|^(?:void )?(?:dispatch|combine)Kernel<",
         ),
         ("broadcast", r"broadcast"),

@@ -64,10 +64,11 @@ _ACCELERATOR_NAMES = {
 }  # fmt: skip
 # Process names of Ascend's msprof, whose events have no category.
 _ASCEND = re.compile(r"Ascend Hardware|(?:CANN|NPU|HCCL)\b", re.I)
-# Operators that exist on CUDA and ROCm alone, NCCL's collectives, and calls that leave work to a stream.
+# Operators that exist on CUDA, ROCm or Apple's MPS alone (linear_backward), NCCL's collectives, and calls that leave
+# work to a stream.
 _GPU_OP_PATTERN = (
     r"^(?:nccl:|aten::(?:cudnn_|_cudnn|miopen_|record_stream$|_flash_attention_|_efficient_attention_|_thnn_fused_"
-    r"|_fused_rms_norm_cuda|_cslt_)|triton_(?:poi|red|per|tem|mm)_)"
+    r"|_fused_rms_norm_cuda|_cslt_|linear_backward$|_mps_|\w+_mps$)|triton_(?:poi|red|per|tem|mm)_)"
 )
 _CAPTURE_PATTERN = r"^(?:cuda|hip|cu)StreamBeginCapture"
 _RANGE_PROFILER = "cuda_profiler_range"
