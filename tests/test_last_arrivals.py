@@ -87,6 +87,25 @@ def test_one_step_that_says_otherwise_leaves_it_open(
     assert found(open_run(tmp_path), "host-straggler").ranks == expected
 
 
+def test_two_large_waits_outweigh_many_small_ones(tmp_path: Path) -> None:
+    """Rank 2's host stalls for 200 ms in two of twelve collectives; in the others rank 3 is later by 30 us."""
+
+    def late(call: int, rank: int) -> int:
+        if call in (3, 9):
+            return 200 * MS if rank == 2 else 0
+        return 30_000 if rank == 3 else 0
+
+    Ranks(ranks=4, steps=2, calls=12, host_ns=late).write(tmp_path)
+    verdict = open_run(tmp_path).verdict
+    assert (verdict.bottleneck, verdict.culprit_ranks) == (Bottleneck.HOST, (2,))
+
+
+def test_one_large_wait_proves_nothing(tmp_path: Path) -> None:
+    Ranks(ranks=4, calls=12, host_ns=lambda call, rank: 200 * MS if (call, rank) == (3, 2) else 0).write(tmp_path)
+    found = open_run(tmp_path).examination.findings
+    assert [finding.ranks for finding in found if finding.id == "host-straggler"] in ([()], [])
+
+
 def test_a_rank_that_shares_its_device_makes_no_other_one_late(tmp_path: Path) -> None:
     """Its part of each collective ends later, so that it is longer; the other rank's is not late for that."""
     Ranks(ranks=2, work_ns=3 * MS, tail_ns=lambda call, rank: 2 * MS if rank == 0 else 0).write(tmp_path)

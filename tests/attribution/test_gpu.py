@@ -257,3 +257,13 @@ def test_parts_sum_to_the_step_and_match_a_bitmap(events: list[tuple[str, tuple[
     for step in steps:
         window = slice(step.begin_ns - BASE_NS, step.end_ns - BASE_NS)
         assert step.overlapped_comm_ns == (bits["comm"] & bits["compute"])[window].sum()
+
+
+def test_collectives_that_were_launched_before_the_trace_are_not_counted(tmp_path: Path) -> None:
+    """How many of them were queued differs from rank to rank: counted, they would shift all that follow."""
+    name = "ncclKernel_AllReduce_RING_LL_Sum_float(x)"
+    build = KinetoBuilder().step(1, 0, 100).kernel(0, 10, launch=0)
+    build.kernel(12, 20, name, stream=20).kernel(22, 30, name, launch=15).kernel(40, 50, name, launch=35)
+    step = one(build, tmp_path)
+    assert [(call.start_ns - BASE_NS, call.key[1] % CALLS_A_STEP) for call in step.collectives] == [(22, 0), (40, 1)]
+    assert kinds(step)[Kind.COMM] == 8 + 8 + 10

@@ -155,3 +155,21 @@ def test_work_that_another_thread_of_the_host_does_is_not_the_reason(tmp_path: P
     launched(build, Kernel(40 * MS, 50 * MS, (39 * MS, 39 * MS + US)), 2)
     (found,) = parts(build, tmp_path)
     assert [stall.host for stall in found.stalls] == [""]
+
+
+def test_allocations_that_come_back_are_the_allocators_however_long(tmp_path: Path) -> None:
+    build = KinetoBuilder()
+    for step in range(10):
+        begin = step * 40 * MS
+        build.step(step, begin, begin + 40 * MS).runtime("cudaMalloc", begin + 2 * MS, begin + 22 * MS)
+        launched(build, Kernel(begin + 25 * MS, begin + 40 * MS, (begin + 24 * MS, begin + 24 * MS + US)), 2 * step + 1)
+    assert [step.idle_parts.host_call_ns for step in parts(build, tmp_path)] == [20 * MS] * 10
+
+
+def test_waiting_for_the_loader_is_seen_in_pythons_stacks(tmp_path: Path) -> None:
+    build = KinetoBuilder().step(0, 0, 50 * MS)
+    build.event("python_function", "torch/utils/data/dataloader.py(701): __next__", 2 * MS, 38 * MS)
+    launched(build, Kernel(0, MS, (0, 1)), 1)
+    launched(build, Kernel(40 * MS, 50 * MS, (39 * MS, 39 * MS + US)), 2)
+    (found,) = parts(build, tmp_path)
+    assert found.data_wait_ns == 36 * MS

@@ -129,3 +129,13 @@ def test_marked_steps_are_not_inferred(tmp_path: Path) -> None:
         build.step(number, begin, begin + ITERATION, "ProfilerStep#")
     result = open_run(build.write(tmp_path))
     assert (result.attribution.division, len(result.attribution.steps)) == (Division.MARKED, 6)
+
+
+def test_ranges_that_launch_nothing_are_no_iterations(tmp_path: Path) -> None:
+    """One range holds the work; those of the same name that follow are as long, and empty."""
+    build = KinetoBuilder().op("aten::mm", 0, 120 * MS)
+    for number in range(6):
+        build.range(f"generate {number}", number * ITERATION, number * ITERATION + 19 * MS)
+    for kernel in range(15):
+        build.kernel((kernel + 1) * MS, (kernel + 2) * MS, launch=kernel * MS)
+    assert edges(build, tmp_path) is None

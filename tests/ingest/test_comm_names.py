@@ -66,6 +66,8 @@ OPERATIONS = {
     "_ZN5aiter26cross_device_reduce_1stageI14__hip_bfloat16Li8EEEvPNS_8RankDataE": "all_reduce",
     "_ZN7deep_ep9intranode8dispatchILi8ELi768EEEvP4int4": "all_to_all",
     "void uccl::internode_ll::dispatch<true, 7168>(void*)": "all_to_all",
+    "void dpsk::ep::internode::dispatch<false, 8, 7168>(int4*)": "all_to_all",
+    "void dpsk::ep::internode::combine<8>(int4*)": "all_to_all",
     "void uccl::intranode::cached_notify_combine<8>(void**)": "all_to_all",
     "void hybrid_ep::dispatch_kernel<x>(y)": "all_to_all",
     "hybrid_ep::device_sync_kernel(unsigned int*)": "barrier",

@@ -78,7 +78,16 @@ def test_kernels_that_a_range_profiler_replaced(tmp_path: Path) -> None:
     assert "range profiler" in found.holds
 
 
-@pytest.mark.parametrize("name", ["nccl:all_reduce", "aten::cudnn_convolution", "aten::record_stream"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nccl:all_reduce",
+        "aten::cudnn_convolution",
+        "aten::record_stream",
+        "aten::linear_backward",
+        "aten::_mps_convolution",
+    ],
+)
 def test_operators_that_only_a_gpu_has(tmp_path: Path, name: str) -> None:
     found = record(tmp_path, host().op(name, 0, 1000))
     is_complete(found)
