@@ -222,14 +222,15 @@ def _than(subject: Subject, ranks: tuple[int, ...]) -> str:
 
 def _place(subject: Subject, ranks: tuple[int, ...]) -> tuple[str, float | None]:
     """The phase with most of the extra time, and the part of it inside operators, where a trace tells."""
+    own = "its own work" if len(ranks) == 1 else "their own work"
     by_detail: dict[Detail, float] = {}
     for (rank, kind, detail), series in subject.shares.blame_detail_ns.items():
         if rank in ranks and kind in (Kind.COMPUTE, Kind.IDLE) and detail not in (Detail.GC, Detail.OFFLOAD):
             by_detail[detail] = by_detail.get(detail, 0.0) + float(series.sum())
     if not by_detail:
-        return "its own work", None
+        return own, None
     main = max(by_detail, key=lambda detail: by_detail[detail])
-    return _WHERE.get(main, "its own work"), _inside_operators(subject, ranks, main)
+    return _WHERE.get(main, own), _inside_operators(subject, ranks, main)
 
 
 def _inside_operators(subject: Subject, ranks: tuple[int, ...], detail: Detail) -> float | None:
