@@ -14,12 +14,13 @@ def propose(case: Case) -> Sequence[Candidate]:
     found = case.found("compute-straggler")
     if found is None or not found.ranks:
         return ()
+    its = "its" if len(found.ranks) == 1 else "their"
     return [
         Candidate(
             id="straggler",
             finding=found.id,
             knob="a slow rank",
-            change=f"make {ranks_text(found.ranks)} as fast as the others, or replace {'its' if len(found.ranks) == 1 else 'their'} host or device",
+            change=f"make {ranks_text(found.ranks)} as fast as the others, or replace {its} host or device",
             mutation=without_straggler(found.ranks),
             memory_delta_bytes=0,
             risk=Risk.SAFE,
