@@ -19,10 +19,10 @@ from .trace_ranges import Thread, as_intervals, loading, on_threads, spans
 # The device needs a few microseconds from a launch, or from the end of the kernel before (HTA's "kernel wait").
 HANDOVER_NS = 10_000
 NEVER = -(1 << 62)  # launch of work whose launch the trace does not hold
-# A launch takes 2 to 20 us. One that takes a millisecond while the device has nothing to do loads the kernel's code
-# (4.2 s in one call on a first convolution). A call of 10 ms that neither launches, copies nor waits creates a context
-# or loads a library (cudaFree: 981 ms and 8.0 s; cudaStreamCreateWithFlags: 242 ms). A graph is one launch of up to
-# thousands of kernels: 0.7 ms for 390 of them.
+# A launch takes 2 to 20 us. The first one of a kernel that takes a millisecond while the device has nothing to do loads
+# its code (4.2 s in one call on a first convolution); a later one that does is a host that stalls. A call of 10 ms that
+# neither launches, copies nor waits creates a context or loads a library (cudaFree: 981 ms and 8.0 s;
+# cudaStreamCreateWithFlags: 242 ms). A graph is one launch of up to thousands of kernels: 0.7 ms for 390 of them.
 _LOADING_LAUNCH_NS, _LOADING_GRAPH_NS, _LOADING_CALL_NS = 1_000_000, 100_000_000, 10_000_000
 _MOST_LOADING_ALLOCATIONS = 8  # long ones: 2 to 6 in start-ups of cuDNN, cuBLAS and the caching allocator
 # In a window that nothing divides into steps: one stall of this length, and of this part of all time in which nothing
@@ -46,7 +46,7 @@ def gap_layers(
     - Until the call begins, nothing was launched: ALLOCATOR or SYNC inside such a call of the host, LOADING while it
       loads or compiles code, AFTER_SYNC from the return of a call that waited for the device, ONCE for a stall that an
       undivided window shows once, else LAUNCH.
-    - During the call: IN_LAUNCH, or LOADING where that takes too long for a launch.
+    - During the call: IN_LAUNCH, or LOADING where the first launch of a kernel takes too long for a launch.
     - From its end on: DEPENDENCY; or within the 10 us that the device takes to begin what was launched, LATENCY after a
       late launch and NONE after another.
     - OTHER where the trace lacks the launch.
@@ -62,19 +62,20 @@ def gap_layers(
     after = np.flatnonzero(start > reach[:-1])  # index of the work that ends each gap
     gap_begin, gap_end = reach[after], start[after]
     launch, until = work["launch_known_ns"].to_numpy()[after], work["launch_until_ns"].to_numpy()[after]
+    new = _first_of_their_name(work)[after]
     outside: Intervals = iv.EMPTY
     if not marked:
         outside = iv.make([(trace.begin_ns, int(start[0])), (int(reach[-1]), trace.end_ns)])
         inner = gap_begin > trace.begin_ns
-        gap_begin, gap_end, launch, until = (of[inner] for of in (gap_begin, gap_end, launch, until))
+        gap_begin, gap_end, launch, until, new = (of[inner] for of in (gap_begin, gap_end, launch, until, new))
     elif reach[-1] < trace.end_ns:  # nothing that was launched ends the last gap
         gap_begin, gap_end = np.append(gap_begin, reach[-1]), np.append(gap_end, trace.end_ns)
-        launch, until = np.append(launch, trace.end_ns), np.append(until, trace.end_ns)
+        launch, until, new = np.append(launch, trace.end_ns), np.append(until, trace.end_ns), np.append(new, False)
 
     known = launch != NEVER
     launched = np.where(known, np.clip(launch, gap_begin, gap_end), gap_end)
     returned = np.where(known, np.clip(until, launched, gap_end), gap_end)
-    slow = until - launch >= np.where(_of_graphs(work, launch), _LOADING_GRAPH_NS, _LOADING_LAUNCH_NS)
+    slow = new & (until - launch >= np.where(_of_graphs(work, launch), _LOADING_GRAPH_NS, _LOADING_LAUNCH_NS))
     handed_over, late = gap_end - returned < HANDOVER_NS, launched > gap_begin
 
     calls = _Calls(trace, work, threads, gap_begin, gap_end)
@@ -172,6 +173,14 @@ def _of_graphs(work: pl.DataFrame, launch: Times) -> npt.NDArray[np.bool_]:
     every = np.sort(work["launch_known_ns"].to_numpy())
     several: npt.NDArray[np.bool_] = np.searchsorted(every, launch, "right") - np.searchsorted(every, launch) > 1
     return several
+
+
+def _first_of_their_name(work: pl.DataFrame) -> npt.NDArray[np.bool_]:
+    """Of each piece of work, whether it is the first one of its name."""
+    _, first = np.unique(work["name"].to_physical().to_numpy(), return_index=True)
+    found = np.zeros(len(work), dtype=np.bool_)
+    found[first] = True
+    return found
 
 
 def _holds(pieces: Intervals, times: Times) -> npt.NDArray[np.bool_]:

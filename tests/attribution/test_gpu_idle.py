@@ -13,7 +13,7 @@ from msgspec import to_builtins
 from diag.attribution.attribute import parts_of
 from diag.attribution.gpu import partition, step_windows
 from diag.ingest.kineto import read_trace
-from diag.model import IdleParts, Parts
+from diag.model import Detail, IdleParts, Kind, Parts
 from tests.attribution.kineto_builder import BASE_NS, MAIN, KinetoBuilder
 
 US, MS = 1_000, 1_000_000
@@ -173,3 +173,18 @@ def test_waiting_for_the_loader_is_seen_in_pythons_stacks(tmp_path: Path) -> Non
     launched(build, Kernel(40 * MS, 50 * MS, (39 * MS, 39 * MS + US)), 2)
     (found,) = parts(build, tmp_path)
     assert found.data_wait_ns == 36 * MS
+
+
+def test_only_the_first_launch_of_a_kernel_loads_its_code(tmp_path: Path) -> None:
+    """Both launches take 20 ms: the second one of the same kernel is a host that stalls."""
+    build = KinetoBuilder().step(0, 0, 100 * MS)
+    launched(build, Kernel(0, MS, (0, 1)), 1)
+    build.runtime("cudaLaunchKernel", 10 * MS, 30 * MS, correlation=2)
+    build.event("kernel", "conv", 30 * MS, 40 * MS, 7, 0, device=0, stream=7, correlation=2)
+    build.runtime("cudaLaunchKernel", 50 * MS, 70 * MS, correlation=3)
+    build.event("kernel", "conv", 70 * MS, 100 * MS, 7, 0, device=0, stream=7, correlation=3)
+    trace = read_trace(build.write(tmp_path))
+    (step,) = partition(trace, step_windows(trace), 0)
+    assert step.segments.total(Kind.IDLE, Detail.LOADING) == 20 * MS
+    assert step.segments.total(Kind.IDLE, Detail.IN_LAUNCH) == 20 * MS
+    assert parts_of(step, None).idle_parts.in_launch_ns == 40 * MS
