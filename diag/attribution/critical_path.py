@@ -165,8 +165,8 @@ class _Found:
         run = slice(first, last + 1)
         start, end, label = line.start_ns[run].copy(), line.end_ns[run].copy(), line.label[run]
         start[0], end[-1] = start_ns if key is not None else max(start_ns, int(start[0])), end_ns
-        ranks, numbers = (np.full(len(start), value, dtype=np.int32) for value in (rank, number))
-        self._columns.append((ranks, start, end, kinds_of(label), details_of(label), numbers))
+        numbers = np.full(len(start), number, dtype=np.int32)
+        self._columns.append((np.full(len(start), rank), start, end, kinds_of(label), details_of(label), numbers))
 
     def path(self, changes: Iterable[Key]) -> CriticalPath:
         empty = np.zeros(0, dtype=np.int64)
