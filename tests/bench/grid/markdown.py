@@ -10,7 +10,7 @@ from tests.bench.grid.misjudged import names_a_rank, told
 from tests.bench.grid.report import by_row, detection, rate, replays, wilson
 from tests.bench.grid.truth import HEALTHY
 
-_CLASSES = (HEALTHY, "compute", "communication", "data", "mixed", "undetermined")
+_CLASSES = (HEALTHY, "compute", "communication", "data", "host", "mixed", "undetermined")
 
 _INTRO = """\
 Runs with a planted fault, diagnosed and scored: GPU traces from a simulator of DDP, FSDP2 and HSDP (no GPU was needed
