@@ -61,7 +61,7 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
     drawn = {name: resampled(series, shares.dur_ns) for name, series in by_class.items()}
     unexplained = removable[Bottleneck.UNDETERMINED]
     bottleneck, share = classify(removable)
-    if bottleneck not in (Bottleneck.COMPUTE, Bottleneck.UNDETERMINED) or share >= WARN:
+    if bottleneck != Bottleneck.UNDETERMINED and (bottleneck != Bottleneck.COMPUTE or share >= WARN):
         bottleneck = _unless_by_chance(bottleneck, removable, drawn, len(shares.dur_ns))
     stages = examination.stages if examination.stages is not None and examination.stages.alone else None
     most = max(removable.values()) if stages is not None else removable[Bottleneck.DATA]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -95,8 +96,14 @@ def _outermost(rows: pl.DataFrame) -> tuple[Times, Times]:
     """Begins and ends of the ranges that lie in no other one of them."""
     begin = rows["ts_ns"].to_numpy()
     end = begin + rows["dur_ns"].to_numpy()
-    reach = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(end)[:-1]))
-    return begin[begin >= reach], end[begin >= reach]
+    outer = _in_no_other(begin, end)
+    return begin[outer], end[outer]
+
+
+def _in_no_other(begin: Times, end: Times) -> npt.NDArray[np.bool_]:
+    """Which of the ranges, in order of time, begin when all before them have ended."""
+    found: npt.NDArray[np.bool_] = begin >= np.concatenate((begin[:1], np.maximum.accumulate(end)[:-1]))
+    return found
 
 
 def _repeated(ranges: pl.DataFrame, pattern: str, last: bool = False) -> Iterations | None:
@@ -131,11 +138,13 @@ def _of_operators(trace: Trace) -> Iterations | None:
 
 def _period(trace: Trace, rows: pl.DataFrame, exchanges: Times) -> Iterations | None:
     begin = rows["ts_ns"].to_numpy()
-    reach = np.maximum.accumulate(begin + rows["dur_ns"].to_numpy())
-    outer = begin >= np.concatenate(([np.iinfo(np.int64).min], reach[:-1]))
+    outer = _in_no_other(begin, begin + rows["dur_ns"].to_numpy())
     begin, name = begin[outer], rows["name"].to_physical().to_numpy()[outer]
     codes, counts = np.unique(name, return_counts=True)
-    for code in codes[counts >= _LEAST_OF_OPERATORS][np.argsort(counts[counts >= _LEAST_OF_OPERATORS], kind="stable")]:
+    enough = counts >= _LEAST_OF_OPERATORS
+    codes, counts = codes[enough], counts[enough]
+    for place in np.argsort(counts, kind="stable"):
+        code = codes[place]
         at = np.flatnonzero(name == code)
         edges = begin[at]
         operators, dur = np.diff(at), np.diff(edges)
@@ -144,15 +153,22 @@ def _period(trace: Trace, rows: pl.DataFrame, exchanges: Times) -> Iterations | 
         exchanged = np.diff(np.searchsorted(exchanges, edges)) > 0
         if steady and alike and exchanged.mean() >= _ALIKE and _has_work(trace, edges.tolist()):
             return Iterations(tuple(edges.tolist()), str(trace.stored.names[int(code)]))
-        if counts[codes == code][0] > 64:  # no iteration has so few operators that more names need a look
+        if counts[place] > 64:  # no iteration has so few operators that more names need a look
             break
     return None
+
+
+@lru_cache(maxsize=1)
+def _launches(trace: Trace) -> Times:
+    """When the host launched work, in order: asked for by each name that may mark iterations."""
+    found: Times = trace.select(*names.LAUNCH_CATEGORIES, name=names.LAUNCH_PATTERN)["ts_ns"].to_numpy()
+    return found
 
 
 def _has_work(trace: Trace, edges: Sequence[int]) -> bool:
     """Whether most of what the host launched lies between the first edge and one iteration after the last, about as
     much in each iteration, and not mostly in the first."""
-    calls = trace.select(*names.LAUNCH_CATEGORIES, name=names.LAUNCH_PATTERN)["ts_ns"].to_numpy()
+    calls = _launches(trace)
     if not len(calls):
         return True
     until = edges[-1] + (edges[-1] - edges[0]) // (len(edges) - 1)
