@@ -37,6 +37,7 @@ from diag.model import (
     Parts,
     RankStep,
     StepAccount,
+    by_cause,
 )
 
 # Lazy initialisation, the allocator, first connections and full loader queues: not what the run is like.
@@ -202,7 +203,8 @@ def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[R
 def parts_of(step: RankStep, waits: iv.Intervals | None) -> Parts:
     """The sums that the JSON contract names. ``waits``: when this rank waited for a later one; None: not known."""
     segments = step.segments
-    spent = np.bincount(segments.kind, segments.end_ns - segments.start_ns, len(Kind)).astype(np.int64).tolist()
+    by_detail = by_cause(segments)
+    spent = by_detail.sum(axis=1).tolist()
     exposed = spent[Kind.COMM]
     waited = None
     if waits is not None:
@@ -222,7 +224,7 @@ def parts_of(step: RankStep, waits: iv.Intervals | None) -> Parts:
         exposed_wait_ns=waited,
         exposed_transfer_ns=exposed - waited if waited is not None else None,
         hidden_known=step.hidden_known,
-        idle_parts=idle_parts(segments),
+        idle_parts=idle_parts(by_detail[Kind.IDLE]),
         stalls=step.stalls,
         fused_ns=step.fused_ns,
     )

@@ -18,7 +18,7 @@ from . import intervals as iv
 from .attribute import MAX_UNCERTAINTY
 from .bandwidth import best_bandwidth, bus_factor
 from .match import SEND_RECV, SYNCHRONISING, is_pair
-from .records import open_span
+from .records import open_span, open_spans
 from .segments import intervals_of
 
 _MOST_SIZES = 8  # of one group, operation and type; more are put into classes of powers of two
@@ -110,7 +110,7 @@ def _parts(rank: int, own: Sequence[RankStep], steps: frozenset[int]) -> list[tu
     listed.sort(key=lambda item: open_span(item[1]))
     if not listed:
         return []
-    spans = np.array([open_span(call) for _, call in listed], dtype=np.int64)
+    spans = open_spans([call for _, call in listed])
     reach = np.concatenate(([spans[0, 0]], np.maximum.accumulate(spans[:, 1])[:-1]))
     start = np.maximum(spans[:, 0], reach)
     end = np.maximum(spans[:, 1], start)

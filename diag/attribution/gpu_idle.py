@@ -9,7 +9,7 @@ import polars as pl
 
 from diag.ingest import kineto_names as names
 from diag.ingest.trace import Trace
-from diag.model import Detail, IdleParts, Kind, Segments
+from diag.model import Detail, IdleParts, Kind
 
 from . import intervals as iv
 from .intervals import Intervals
@@ -125,21 +125,19 @@ def part_of(detail: Detail) -> str:
     return _PART_OF.get(detail, "unknown_ns")
 
 
-def of_device(segments: Segments) -> bool:
-    """Whether the idle time is that of a traced device. Garbage collection alone does not say so: a CPU has it, too."""
-    details = set(np.unique(segments.detail[segments.kind == Kind.IDLE]).tolist())
-    return any(detail in details for detail in _PART_OF if detail != Detail.GC)
+def of_device(idle_ns: npt.NDArray[np.int64]) -> bool:
+    """Whether idle time, by detail, is that of a traced device. Garbage collection alone does not say so: a CPU has it,
+    too."""
+    return any(detail in _PART_OF and detail != Detail.GC for detail in np.flatnonzero(idle_ns).tolist())
 
 
-def idle_parts(segments: Segments) -> IdleParts:
-    """The idle time of a step by cause; what is not one of a device's causes is unknown."""
-    idle = segments.kind == Kind.IDLE
-    spent = np.bincount(segments.detail[idle], weights=(segments.end_ns - segments.start_ns)[idle])
+def idle_parts(idle_ns: npt.NDArray[np.int64]) -> IdleParts:
+    """The idle time of a step, given by detail; what is not one of a device's causes is unknown."""
     parts: dict[str, int] = {}
-    device = of_device(segments)
-    for detail in np.flatnonzero(spent).tolist():
+    device = of_device(idle_ns)
+    for detail in np.flatnonzero(idle_ns).tolist():
         part = part_of(Detail(detail)) if device else "unknown_ns"
-        parts[part] = parts.get(part, 0) + segments.total(Kind.IDLE, Detail(detail))
+        parts[part] = parts.get(part, 0) + int(idle_ns[detail])
     return IdleParts(**parts)
 
 

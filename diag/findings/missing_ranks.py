@@ -10,13 +10,14 @@ longer is waiting.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 
 from diag.attribution import intervals as iv
-from diag.attribution.records import open_span
+from diag.attribution.records import open_spans
 from diag.attribution.segments import intervals_of
 from diag.findings.subject import Subject
 from diag.ingest.run import rank_ranges
@@ -56,45 +57,57 @@ def missing_ranks(subject: Subject) -> Missing | None:
     usable = set(subject.shares.numbers)
     steps = [step for step in subject.attribution.rank_steps if step.step in usable]
     seen = frozenset(subject.attribution.ranks)
-    with_group: dict[str, set[int]] = defaultdict(set)
-    for step in steps:
-        for group in {call.group for call in step.collectives}:
-            with_group[group].add(step.rank)
     world = subject.tables.world_size or (2 if len(seen) == 1 else 0)  # a collective of one rank is none
+    with_group: dict[str, set[int]] = defaultdict(set)
+    if any(not call.group_ranks for step in steps for call in step.collectives):
+        for step in steps:
+            for group in {call.group for call in step.collectives}:
+                with_group[group].add(step.rank)
 
-    known: dict[tuple[int, str, int], bool] = {}  # of each rank's groups once: there are thousands of calls
+    def lacks(call: CollectiveCall) -> bool:
+        if call.group_ranks:
+            return not seen.issuperset(call.group_ranks)
+        return len(with_group[call.group]) < (call.group_size or world)
 
-    def lacks(rank: int, call: CollectiveCall) -> bool:
-        at = rank, call.group, len(call.group_ranks) or call.group_size
-        if at not in known:
-            whole = seen.issuperset(call.group_ranks)
-            if not call.group_ranks:
-                whole = len(with_group[call.group]) >= (call.group_size or world)
-            known[at] = not whole
-        return known[at]
+    # There are tens of thousands of calls, of a few sorts.
+    sorts: dict[tuple[_Sort, int], int] = {}  # number of each sort and size
+    sort_of: dict[tuple[int, str, str, str, int, int], int] = {}  # its number; -1: all of the group was recorded
+    groups = set()
 
-    timed = [
-        [(call, *open_span(call)) for call in step.collectives if lacks(step.rank, call)] for step in steps
-    ]  # call, start_ns, end_ns
-    took: dict[_Sort, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for own in timed:
-        for call, start, end in own:
-            took[_sort(call)][call.bytes].append(end - start)
-    if not took:
+    def number(call: CollectiveCall) -> int:
+        if not lacks(call):
+            return -1
+        groups.add(call.group_ranks)
+        return sorts.setdefault(((call.group, call.op, call.dtype), call.bytes), len(sorts))
+
+    spans: list[iv.Intervals] = []
+    numbers: list[npt.NDArray[np.int64]] = []
+    for step in steps:
+        own = []
+        for call in step.collectives:
+            like = step.rank, call.group, call.op, call.dtype, call.bytes, len(call.group_ranks) or call.group_size
+            found = sort_of.get(like)
+            if found is None:
+                found = sort_of[like] = number(call)
+            own.append(found)
+        lacking = np.array(own, dtype=np.int64)
+        spans.append(open_spans(step.collectives)[lacking >= 0])
+        numbers.append(lacking[lacking >= 0])
+    if not sorts:
         return None
+    took = _by_sort(sorts, np.concatenate(numbers), np.concatenate(spans))
     floors = _floors(took)
+    floor = np.array([floors[sort] for sort in sorts], dtype=np.int64)
+    longer = [own - np.stack((np.zeros_like(at), floor[at]), axis=1) for own, at in zip(spans, numbers, strict=True)]
     exposed_ns = of_missing = waiting = 0
-    for step, own in zip(steps, timed, strict=True):
-        exposed = intervals_of(step.segments, Kind.COMM)
+    for rank in seen:
+        mine = [at for at, step in enumerate(steps) if step.rank == rank]
+        exposed = iv.union(*(intervals_of(steps[at].segments, Kind.COMM) for at in mine))
         exposed_ns += iv.total(exposed)
-        if own:
-            spans = np.array([span for _, *span in own], dtype=np.int64)
-            floor = np.array([floors[_sort(call), call.bytes] for call, _, _ in own], dtype=np.int64)
-            of_missing += iv.total(iv.intersect(exposed, spans))
-            waiting += iv.total(iv.intersect(exposed, np.stack((spans[:, 0], spans[:, 1] - floor), axis=1)))
+        of_missing += iv.total(iv.intersect(exposed, iv.union(*(spans[at] for at in mine))))
+        waiting += iv.total(iv.intersect(exposed, iv.union(*(longer[at] for at in mine))))
     if not of_missing or of_missing < _MOSTLY * exposed_ns:
         return None
-    groups = {call.group_ranks for own in timed for call, _, _ in own}
     absent = set().union(*groups) or set(range(subject.tables.world_size or 0))
     return Missing(
         tuple(sorted(absent - seen)),
@@ -104,14 +117,21 @@ def missing_ranks(subject: Subject) -> Missing | None:
     )
 
 
-def _sort(call: CollectiveCall) -> _Sort:
-    return call.group, call.op, call.dtype
+def _by_sort(
+    sorts: Mapping[tuple[_Sort, int], int], numbers: npt.NDArray[np.int64], spans: iv.Intervals
+) -> dict[tuple[_Sort, int], npt.NDArray[np.int64]]:
+    """Durations in nanoseconds of the calls of each sort and size. ``numbers``: of the calls, as ``sorts`` has them."""
+    took = (spans[:, 1] - spans[:, 0])[np.argsort(numbers, kind="stable")]
+    ends = np.cumsum(np.bincount(numbers, minlength=len(sorts)))
+    return dict(zip(sorts, np.split(took, ends[:-1]), strict=True))
 
 
-def _floors(took: Mapping[_Sort, Mapping[int, Sequence[int]]]) -> dict[tuple[_Sort, int], int]:
+def _floors(took: Mapping[tuple[_Sort, int], npt.NDArray[np.int64]]) -> dict[tuple[_Sort, int], int]:
     """Nanoseconds that the transfer of each sort and size takes at most, as far as the calls tell. ``took``: durations
     by sort and size."""
-    fastest = {sort: {size: min(own) for size, own in by_size.items()} for sort, by_size in took.items()}
+    fastest: dict[_Sort, dict[int, int]] = defaultdict(dict)
+    for (sort, size), own in took.items():
+        fastest[sort][size] = int(own.min())
     found = {}
     for sort, by_size in fastest.items():
         latency = min(by_size.values())  # or more
@@ -125,14 +145,13 @@ def _floors(took: Mapping[_Sort, Mapping[int, Sequence[int]]]) -> dict[tuple[_So
 
 
 def _evidence(
-    took: Mapping[_Sort, Mapping[int, Sequence[int]]], floors: Mapping[tuple[_Sort, int], int], waiting: float
+    took: Mapping[tuple[_Sort, int], npt.NDArray[np.int64]], floors: Mapping[tuple[_Sort, int], int], waiting: float
 ) -> tuple[Evidence, ...]:
     whole = "longer than the fastest call, of the exposed communication"
     found = [Evidence("collectives", whole, round(waiting, 3), "share")]
-    by_key = {(sort, size): own for sort, by_size in took.items() for size, own in by_size.items()}
-    for key in sorted(by_key, key=lambda key: -sum(by_key[key]))[:_SHOWN]:
+    for key in sorted(took, key=lambda key: -int(took[key].sum()))[:_SHOWN]:
         (_, op, _), size = key
-        what, own = f"{op} of {size} bytes", by_key[key]
+        what, own = f"{op} of {size} bytes", took[key]
         median = round(float(np.median(own)) / 1e6, 3)
         found.append(Evidence("collectives", f"{what}, fastest", round(floors[key] / 1e6, 3), "ms"))
         found.append(Evidence("collectives", f"{what}, median of {len(own)}", median, "ms"))

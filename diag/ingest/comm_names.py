@@ -132,43 +132,42 @@ _PEERS: Final = re.compile(r"^[\w-]+:(?:send|recv) (\d+)(->|<-)(\d+)$")
 UNKNOWN_OP: Final = "unknown"
 # Between two ranks; a wait is for one peer's signal.
 P2P_OPS: Final = frozenset({"send", "recv", "send_recv", "wait"})
-_OPS: Final = tuple(
-    (op, re.compile(pattern, re.I))
-    for op, pattern in (
-        (
-            "barrier",
-            r"all_?reduce_barrier|barrier_all|SyncBarrier|(?:device|rdma)_sync",
-        ),  # NCCL's first; mori, hybrid_ep
-        ("reduce_scatter", r"reduce_?scatter|userbuffers_\w+_rs(?:_|\b)|\brs_gfx1250_|gather_rs"),
-        (
-            "all_gather",
-            r"all_?(?:gather|scatter)|userbuffers_\w+_ag\b|\bag_gfx1250_|kernel_ag_intra|_forward_pu(?:sh|ll)_|fcollect|ag_nvl",
-        ),
-        ("all_reduce", r"all_?reduce|cross_device_reduce|userbuffers_fp16_sum|\bar_gfx1250_|pcie_ipc::|rdxn_on_stream"),
-        # The notify kernels of DeepEP and what follows it exchange the counts of the dispatch that comes next.
-        (
-            "all_to_all",
-            r"all_?(?:to|2)_?all|a2a|exchange_?Split|Reshard|dis_scatter_|(?:combine|store)_publish"
-            r"|(?:deep_ep|uccl|hybrid_ep|nccl_ep|link_ep|inter_?node|intra_?node).{0,300}?(?:dispatch|combine|notify)|\bEp(?:Dispatch|Combine)"
-            r"|kernel_(?:dispatch|combine)_token|^(?:void )?(?:dispatch|combine)Kernel<",
-        ),
-        ("broadcast", r"broadcast"),
-        ("barrier", r"barrier|clean_low_latency_buffer|\bsync_on_stream"),
-        ("wait", r"wait_until_on_stream|wait_combine|notify_wait|wait_signal"),
-        ("send_recv", r"send_?recv|batch_isend_irecv|kernel_inter_node_p2p|\bp2p_(?:put|copy)|prims::ib::"),
-        ("send", r"send"),
-        ("recv", r"recv|receive"),
-        ("scatter", r"scatter"),
-        ("gather", r"gather"),
-        ("reduce", r"reduce"),
-    )
+# Compiled when first asked for (re keeps them): most commands read what has been read before.
+_OPS: Final = (
+    (
+        "barrier",
+        r"all_?reduce_barrier|barrier_all|SyncBarrier|(?:device|rdma)_sync",
+    ),  # NCCL's first; mori, hybrid_ep
+    ("reduce_scatter", r"reduce_?scatter|userbuffers_\w+_rs(?:_|\b)|\brs_gfx1250_|gather_rs"),
+    (
+        "all_gather",
+        r"all_?(?:gather|scatter)|userbuffers_\w+_ag\b|\bag_gfx1250_|kernel_ag_intra|_forward_pu(?:sh|ll)_|fcollect|ag_nvl",
+    ),
+    ("all_reduce", r"all_?reduce|cross_device_reduce|userbuffers_fp16_sum|\bar_gfx1250_|pcie_ipc::|rdxn_on_stream"),
+    # The notify kernels of DeepEP and what follows it exchange the counts of the dispatch that comes next.
+    (
+        "all_to_all",
+        r"all_?(?:to|2)_?all|a2a|exchange_?Split|Reshard|dis_scatter_|(?:combine|store)_publish"
+        r"|(?:deep_ep|uccl|hybrid_ep|nccl_ep|link_ep|inter_?node|intra_?node).{0,300}?(?:dispatch|combine|notify)|\bEp(?:Dispatch|Combine)"
+        r"|kernel_(?:dispatch|combine)_token|^(?:void )?(?:dispatch|combine)Kernel<",
+    ),
+    ("broadcast", r"broadcast"),
+    ("barrier", r"barrier|clean_low_latency_buffer|\bsync_on_stream"),
+    ("wait", r"wait_until_on_stream|wait_combine|notify_wait|wait_signal"),
+    ("send_recv", r"send_?recv|batch_isend_irecv|kernel_inter_node_p2p|\bp2p_(?:put|copy)|prims::ib::"),
+    ("send", r"send"),
+    ("recv", r"recv|receive"),
+    ("scatter", r"scatter"),
+    ("gather", r"gather"),
+    ("reduce", r"reduce"),
 )
+
 OPERATIONS: Final = tuple(dict.fromkeys([*(op for op, _ in _OPS), UNKNOWN_OP]))
 
 
 def collective_op(name: str) -> str:
     """One of a dozen operations from any spelling: ``allreduce``, ``c10d::_allgather_base_``, a kernel's name."""
-    return next((op for op, pattern in _OPS if pattern.search(name)), UNKNOWN_OP)
+    return next((op for op, pattern in _OPS if re.search(pattern, name, re.I)), UNKNOWN_OP)
 
 
 def without_parameters(kernel: str) -> str:

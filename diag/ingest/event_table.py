@@ -24,9 +24,6 @@ MAX_PROCESSES = 10_000
 OTHER_NAMES = "(other names)"
 FAR_NS = (1 << 62) - 1  # the year 2116: a later time is damage, and a start plus a duration must fit int64
 
-_ARGUMENT = re.compile(names.ARGUMENT_PATTERN)
-_COMM_KERNEL = re.compile(comm_names.KERNEL_PATTERN)
-_RANGE = re.compile(names.RANGE_PATTERN)
 _WITH_LAUNCH = frozenset((*names.DEVICE_CATEGORIES, *names.LAUNCH_CATEGORIES))
 
 
@@ -80,7 +77,7 @@ class EventTable(Struct):
         if category == "trace":
             self.profiled = True
             return Head(kept=False)
-        if category == names.CPU_OP and _RANGE.match(name):
+        if category == names.CPU_OP and re.match(names.RANGE_PATTERN, name):
             category = names.ANNOTATION
         code = self._category(category)
         thread = self._code(self._threads, (pid[:256], tid[:256]), MAX_THREADS, ("", OTHER_NAMES))
@@ -92,7 +89,10 @@ class EventTable(Struct):
             thread=thread,
             launches=category in _WITH_LAUNCH,
             tells_stream=category == names.CPU_OP and name.startswith("triton_"),
-            arguments=bool(_ARGUMENT.match(name) or (category == names.KERNEL and _COMM_KERNEL.search(name))),
+            arguments=bool(
+                re.match(names.ARGUMENT_PATTERN, name)
+                or (category == names.KERNEL and re.search(comm_names.KERNEL_PATTERN, name))
+            ),
         )
 
     def _name(self, name: str) -> int:

@@ -60,21 +60,18 @@ _OBJECTS: tuple[tuple[frozenset[str], str], ...] = tuple(
 )
 
 # Who writes Chrome's format: what is looked at, a pattern, the writer. PyTorch's legacy profiler is among them.
-_WRITERS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
-    (where, re.compile(pattern, re.I), who)
-    for where, pattern, who in (
-        ("process", r"^/device:(?:TPU|GPU|CPU)|^/host:|^#Chip", "JAX or TensorFlow's XProf"),
-        ("process", r"^/job:\w+/replica:", "TensorFlow's timeline"),
-        ("process", r"Ascend Hardware|^CANN$|^HCCL$|^NPU\b", "Ascend's profiler (msprof)"),
-        ("process", r"^CPU functions$|^CUDA functions$", "PyTorch's legacy autograd profiler"),
-        ("process", r"^(?:CPU )?HIP API$|^HSA API$|^COPY$|^Markers and Ranges$", "rocprof"),
-        ("category", r"^FEE$|^viztracer$", "VizTracer"),
-        ("category", r"^py-spy$", "py-spy"),
-        ("category", r"^Session$|^Node$", "ONNX Runtime's profiler"),
-        ("category", r"^devtools\.timeline|^disabled-by-default|^blink", "the Chrome browser"),
-        ("category", r"^task(?:::|$)|^actor_", "Ray's timeline"),
-        ("category", r"^(?:cuda_api|nvtx|osrt)$", "a converter from Nsight Systems"),
-    )
+_WRITERS = (
+    ("process", r"^/device:(?:TPU|GPU|CPU)|^/host:|^#Chip", "JAX or TensorFlow's XProf"),
+    ("process", r"^/job:\w+/replica:", "TensorFlow's timeline"),
+    ("process", r"Ascend Hardware|^CANN$|^HCCL$|^NPU\b", "Ascend's profiler (msprof)"),
+    ("process", r"^CPU functions$|^CUDA functions$", "PyTorch's legacy autograd profiler"),
+    ("process", r"^(?:CPU )?HIP API$|^HSA API$|^COPY$|^Markers and Ranges$", "rocprof"),
+    ("category", r"^FEE$|^viztracer$", "VizTracer"),
+    ("category", r"^py-spy$", "py-spy"),
+    ("category", r"^Session$|^Node$", "ONNX Runtime's profiler"),
+    ("category", r"^devtools\.timeline|^disabled-by-default|^blink", "the Chrome browser"),
+    ("category", r"^task(?:::|$)|^actor_", "Ray's timeline"),
+    ("category", r"^(?:cuda_api|nvtx|osrt)$", "a converter from Nsight Systems"),
 )
 # Kernels of these are called Kernel too, as PyTorch 1.10 called them.
 _ONNX_RUNTIME = frozenset({"session", "node"})
@@ -155,7 +152,7 @@ def no_events_of_ours(
 
 def _writer(categories: Collection[str], processes: Collection[str]) -> str:
     for where, pattern, who in _WRITERS:
-        if any(pattern.search(text) for text in (processes if where == "process" else categories)):
+        if any(re.search(pattern, text, re.I) for text in (processes if where == "process" else categories)):
             return who
     return ""
 

@@ -15,7 +15,7 @@ from diag.attribution.gpu_idle import of_device, part_of
 from diag.attribution.intervals import Intervals, Times
 from diag.attribution.match import by_key
 from diag.attribution.timeline import labels_of, of_label
-from diag.model import Attribution, Detail, Kind, RankStep
+from diag.model import Attribution, Detail, Kind, RankStep, by_cause
 from diag.zoom.lane import Category, Lane, make_lane
 
 _CATEGORY = {
@@ -163,7 +163,7 @@ def _lanes(steps: Sequence[RankStep], moved_ns: int, waits: Intervals | None) ->
         [np.concatenate([getattr(part, key) for part in parts]) for key in ("start_ns", "end_ns")], axis=1
     )
     labels = labels_of(np.concatenate([p.kind for p in parts]), np.concatenate([p.detail for p in parts]))
-    devices = np.concatenate([np.full(len(p.kind), of_device(p)) for p in parts])
+    devices = np.concatenate([np.full(len(p.kind), of_device(by_cause(p)[Kind.IDLE])) for p in parts])
     found: dict[Category, list[tuple[Intervals, Detail]]] = defaultdict(list)
     for label in np.unique(labels).tolist():
         kind, detail = of_label(label)
