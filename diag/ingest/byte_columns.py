@@ -18,6 +18,7 @@ Mask = npt.NDArray[np.bool_]
 
 PAD = 64
 WORD = 8
+FAR_US = (1 << 62) // 1000  # later times do not fit into nanoseconds
 _ZEROS = np.uint64(0x3030303030303030)  # the text "00000000"
 _BLOCK_WORDS = 8  # of which fingerprints are made at once
 _BLOCK_BYTES = WORD * _BLOCK_WORDS
@@ -112,7 +113,7 @@ class Text:
         """(nanoseconds, valid) of numbers printed as whole microseconds or with three decimals; no others."""
         decimal: Mask = (self.at.take(end - 4) == ord(".")) & (end - begin > 4)
         value, valid = self.integers(begin, np.where(decimal, end - 4, end))
-        valid &= value < (1 << 62) // 1000
+        valid &= value < FAR_US
         value *= 1000
         if decimal.any():
             part, part_valid = self.integers(np.where(decimal, end - 3, end - 1), end)

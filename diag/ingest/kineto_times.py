@@ -11,7 +11,7 @@ import re
 
 import numpy as np
 
-from .byte_columns import WORD, Mask, Positions, Text, digits, number_at, starts_with, word_at
+from .byte_columns import FAR_US, WORD, Mask, Positions, Text, digits, number_at, starts_with, word_at
 from .kineto_layout import Layout
 
 TIMES = b'    "ts": '
@@ -43,7 +43,9 @@ def _like_the_first(text: Text, begin: Positions, end: Positions) -> tuple[Posit
     point, decimal, at = first.end(1) - int(begin[0]), first[2] is not None, first.end() - 1 - int(begin[0])
     lines = text.windows(begin, -(-(at + WORD) // WORD))  # up to the eighth digit of the duration
     whole = starts_with(lines, TIMES) & starts_with(word_at(lines, at - len(_BETWEEN), 2), _BETWEEN)
-    ts_ns = 1000 * number_at(lines, point, point - len(TIMES), whole)
+    ts_us = number_at(lines, point, point - len(TIMES), whole)
+    whole &= ts_us < FAR_US
+    ts_ns = 1000 * np.where(whole, ts_us, 0)
     length = end - begin - at - (_DECIMALS if decimal else 0)
     whole &= (length > 0) & (length <= WORD)
     missing = WORD - np.clip(length, 0, WORD)

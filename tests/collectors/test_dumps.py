@@ -110,7 +110,8 @@ def test_a_request_is_answered_while_the_training_hangs(layout: RunLayout, train
     train("hangs")
     replace_file(layout.asked, encode(Asked(1, HANG, time.time_ns())))
     wait_for(lambda: beat(layout)["answered"] == 1)
-    wait_for(lambda: completed(layout) == [3])  # gloo's thread says so after the call has returned
+    # gloo's threads say so after the call has returned, and of two calls in any order.
+    wait_for(lambda: completed(layout) in ([2], [3]))
     said = beat(layout)
     assert (said["step"], said["steps"], said["phase"], said["groups"]) == (1, 1, "checkpoint", {"0": [0]})
     calls = said["calls"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from diag.ingest import kineto_heads
@@ -85,6 +85,8 @@ def nanoseconds_by_hand(text: str) -> int | None:
 
 @settings(deadline=None)
 @given(lines_of_times)
+@example([("4611686018427387", "0", ', "dur": ')])  # nanoseconds that just do not fit
+@example([("9999999999999999", "0", ', "dur": ')])
 def test_times_of_any_width(lines: list[tuple[str, str, str]]) -> None:
     body = ",\n".join(
         f'  {{\n    "ph": "X", "name": "a",\n    "ts": {ts}{between}{dur},\n    "args": {{\n      "b": 1\n    }}\n  }}'
