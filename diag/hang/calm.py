@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diag.hang.case import Case, distinct
 from diag.hang.model import Culprit, Line, Role
-from diag.hang.progress import ended_well, in_order
-from diag.hang.rules.direct import note_of
+from diag.hang.progress import STEP, ended_well, in_order
+from diag.hang.rules.network import ends_on_its_host
 from diag.hang.timeouts import Timeout, groups_of
 
-_STORE = ("store-get", "should-dump", "recv-value", "client-timeout", "store-wait")
+_STORE = ("store-get", "should-dump", "recv-value")
+_ANSWERS = re.compile(r"(?i)time(?:d )? ?out")  # a store that says so is alive: somebody else is late
+_REMOTE = re.compile(r"^\[?(?P<host>[^\]\s:]+(?::[^\]\s:]+)*?)\]?(?::\d+)?$")
 _MOST = 6
+_WELL, _STEPS, _STEPS_ONLY = 0.85, 0.7, 0.5
 
 
 @dataclass(frozen=True)
@@ -27,14 +31,15 @@ class Calm:
 def without_cause(case: Case, reports: Sequence[Timeout]) -> Calm:
     alarms = _alarms(case)
     store = [hit for hit in case.named(*_STORE) if not in_order(case, hit.line)]
+    store = [hit for hit in store if hit.signature.name != "store-get" or not _ANSWERS.search(hit.line.text)]
     if store and not reports:
-        ends = [Culprit(host=hit.groups["host"].strip()) for hit in store if "host" in hit.groups]
+        ends = [Culprit(host=found["host"]) for hit in store if (found := _REMOTE.match(hit.groups.get("remote", "")))]
         zero = [case.of_rank(0)] if 0 in case.by_rank else [Culprit(rank=0)]
+        where = "its host" if ends else "rank 0, which serves it,"
         return Calm(
             "cascade_store_lost",
             0.5,
-            "The store of the job is gone, and nothing that was read says why: look at its host first. "
-            + note_of(store[0]),
+            f"The store of the job is gone, and no line says why. Look at {where} first. {store[0].sentence}",
             distinct(ends or zero),
             tuple(hit.line for hit in store[:_MOST]),
         )
@@ -84,26 +89,54 @@ def _alarms(case: Case) -> list[Line]:
 
 
 def _healthy_or_unknown(case: Case) -> Calm:
+    """Healthy is only what shows that all ranks are initialised and that they train, or that the job ended in order."""
     members = [m for c in case.communicators for m in c.members]
-    ended = [m for m in members if m.ended == "destroyed"]
     largest = max(case.communicators, key=lambda c: c.size, default=None)
     harmless = [hit.line for hit in case.hits if hit.fault_class.id == "harmless"]
     complete = [line for line in case.logs.lines if "COMPLETE" in line.text]
     lines = tuple(dict.fromkeys((*complete[:_MOST], *harmless)))[:_MOST]
+    doubt = _doubt(case)
     if case.once(ended_well):
         lines = tuple(dict.fromkeys((*(hit.line for hit in case.named("ended-well")), *lines)))[:_MOST]
-        return Calm("healthy", 0.85, "The training says that it reached its end, and nothing failed.", (), lines)
-    if members and all(m.completed for m in members) and largest is not None:
-        whole = len(largest.members) == largest.size
-        if ended and len(ended) == len(members):
-            sure = 0.9 if whole else 0.75
-            return Calm("healthy", sure, "The run ended in order: every communicator was destroyed.", (), lines)
+        return Calm("healthy", _WELL, "The training says that it reached its end, and nothing failed.", (), lines)
+    whole = largest is not None and len(largest.members) == largest.size and all(m.completed for m in members)
+    if whole and all(m.ended == "destroyed" for m in members):
+        return Calm("healthy", 0.9, "The run ended in order: every communicator was destroyed.", (), lines)
+    steps = [line for line in case.logs.lines if STEP.search(line.text)]
+    if doubt:
+        return Calm("undetermined", 0.4, doubt, (), lines)
+    if steps and (whole or not members):
+        after = [line for line in steps if case.once(last_alarm) < line.number] if harmless else steps
         if whole:
-            text = f"All {largest.size} ranks are initialised and no line says that anything is wrong."
-            return Calm("healthy", 0.75, text, (), lines)
+            text = f"All {largest.size if largest else 0} ranks are initialised, they train, and no line says that "
+            return Calm("healthy", _STEPS, f"{text}anything is wrong.", (), (*lines[:3], *steps[-2:]))
+        if harmless and after:
+            text = "The training makes steps, and no line says that anything is wrong."
+            return Calm("healthy", _STEPS_ONLY, text, (), (*lines[:3], *steps[-2:]))
+    if whole and largest is not None:
+        text = f"All {largest.size} ranks are initialised. No line says that they train, or that anything is wrong."
+        return Calm("undetermined", 0.4, text, (), lines)
+    if members and largest is not None:
         text = f"{len(largest.members)} of {largest.size} ranks were read, and nothing is wrong with them."
         return Calm("undetermined", 0.4, text, (), lines)
     if harmless:
-        text = "What looks alarming here is usual in healthy runs."
-        return Calm("healthy", 0.55, text, (), tuple(harmless[:_MOST]))
+        text = "Only lines that healthy runs print as well, and no sign that the job trains or ended."
+        return Calm("undetermined", 0.3, text, (), tuple(harmless[:_MOST]))
     return Calm("undetermined", 0.2, "Nothing that was read tells how the job is doing.", (), ())
+
+
+def _doubt(case: Case) -> str:
+    """What bars the answer "healthy" although no line complains."""
+    local = [one for one in case.interfaces if ends_on_its_host(one)]
+    if local:
+        names = ", ".join(dict.fromkeys(f"{one.name} ({one.address})" for one in local))
+        return f"No line says that anything is wrong, but NCCL uses {names}, which does not leave its host."
+    versions = {process.nccl_version.partition("+")[0] for process in case.logs.processes} - {""}
+    if len(versions) > 1:
+        return f"No line says that anything is wrong, but the processes load NCCL {' and '.join(sorted(versions))}."
+    return ""
+
+
+def last_alarm(case: Case) -> int:
+    """The number of the last line that looks alarming and is harmless."""
+    return max((hit.line.number for hit in case.hits if hit.fault_class.id == "harmless"), default=0)

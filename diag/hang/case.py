@@ -181,6 +181,14 @@ class Case:
         found = culprit_of(process) if process is not None else Culprit(rank=rank)
         return found if found.host else replace(found, host=self._host_of_rank.get(rank, ""))
 
+    def address_of(self, rank: int | None) -> str:
+        """The address that the process of a rank said it uses; "" where it did not."""
+        process = self.by_rank.get(rank) if rank is not None else None
+        if process is None:
+            return ""
+        own = [one.address for one in self.interfaces if self.process_of(one.line) is process]
+        return own[0] if own else ""
+
     def on_host(self, host: str) -> list[Process]:
         return [process for process in self.logs.processes if process.host == host]
 

@@ -126,6 +126,13 @@ class Culprit:
     gpu: int | None = None
     process_group: str = ""
     peer: str = ""  # the other end of a link, as printed or "rank 3"
+    bus_id: str = ""  # of the GPU, as printed
+    nic: str = ""  # adapter or interface: "mlx5_0", "eth0"
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The GPU's address and the adapter, where they are known."""
+        return tuple(name for name in (self.bus_id, self.nic) if name)
 
 
 @dataclass(frozen=True)

@@ -99,12 +99,15 @@ def _why_not_first(clue: Clue, roots: Sequence[Clue], first_timeout_ns: int | No
             if CLASSES[other.fault_class].priority != 2 or other.fault_class in _CONSEQUENCE:
                 continue
             words = CLASSES[other.fault_class].title
-            if _same_rank(clue, other):
+            if _same_rank(clue, other) or _nameless_behind(clue, other):
                 return f"the same process had said why: {words}"
             if name == "rank_killed_sigbus" and other.fault_class == "shm_exhausted" and _same_host(clue, other):
                 return CLASSES["shm_exhausted"].rules_out["rank_killed_sigbus"]
             if _before(other, clue):
                 return f"it ended {_apart(other, clue)} after the first sign that {words}"
+        if first_timeout_ns is not None and clue.time_ns is not None and clue.time_ns > first_timeout_ns + CLOCKS_NS:
+            seconds = (clue.time_ns - first_timeout_ns) / 1e9
+            return f"it ended {seconds:,.0f} s after the first collective had timed out, as the watchdogs' processes do"
     if name == "net_connection_lost" and first_timeout_ns is not None:
         time = clue.time_ns
         if time is not None and time - first_timeout_ns > -CLOCKS_NS:
@@ -120,6 +123,13 @@ def _why_not_first(clue: Clue, roots: Sequence[Clue], first_timeout_ns: int | No
 def _same_rank(first: Clue, second: Clue) -> bool:
     ranks = {c.rank for c in first.culprits if c.rank is not None}
     return bool(ranks & {c.rank for c in second.culprits if c.rank is not None})
+
+
+def _nameless_behind(clue: Clue, other: Clue) -> bool:
+    """Whether a process that nobody names ended behind lines of the same file that say why."""
+    if any(c.rank is not None or c.host for c in clue.culprits):
+        return False
+    return any(a.path == b.path and b.line < a.line for a in clue.evidence[:1] for b in other.evidence)
 
 
 def _same_host(first: Clue, second: Clue) -> bool:

@@ -35,6 +35,7 @@ from diag.hang.wording import headline, steps
 RULES = (direct, exits, exceptions, network, infiniband, differences, mismatch, absence, slow, stacks, silent)
 _SURE_ENOUGH = 0.35
 _SURE_ENOUGH_OF_DUMPS = 0.5  # less is what they say of ranks that left none, which may only not have been collected
+_SURE_ENOUGH_OF_A_GOOD_END = 0.6  # to say that a run failed whose records say that it ended well
 _MOST_EVIDENCE = 10
 
 
@@ -73,7 +74,8 @@ def reason(
     chosen = choose(merged([*from_text, *from_runs, *from_dumps]), first.time_ns if first is not None else None)
     if chosen.cause is not None:
         sure = confidence_of(chosen.cause, chosen.others)
-        if sure.value >= (_SURE_ENOUGH_OF_DUMPS if chosen.cause.from_dumps else _SURE_ENOUGH):
+        least = _SURE_ENOUGH_OF_DUMPS if chosen.cause.from_dumps else _SURE_ENOUGH
+        if sure.value >= (_SURE_ENOUGH_OF_A_GOOD_END if well is not None and not reports else least):
             return _with_cause(case, chosen, chosen.cause, sure, reports, dumps)
     if well is not None and not reports:
         return _nothing_wrong(case, well, chosen, dumps)
@@ -157,7 +159,7 @@ def _suspects(chosen: Chosen) -> list[Clue]:
 
 def _doubts(suspects: Sequence[Clue]) -> tuple[RuledOut, ...]:
     return tuple(
-        RuledOut(clue.fault_class, f"not sure enough ({clue.confidence:.0%}): {clue.note}") for clue in suspects
+        RuledOut(clue.fault_class, f"next best guess ({clue.confidence:.0%}): {clue.note}") for clue in suspects
     )
 
 

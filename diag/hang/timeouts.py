@@ -63,6 +63,14 @@ class GroupTimeouts:
         return tuple(sorted(set(self.members or ()) - self.ranks))
 
     @property
+    def passed_over(self) -> tuple[int, ...]:
+        """Ranks below the highest that reported which did not. They exist, but how many more there are is not known."""
+        highest = max(self.ranks, default=0)
+        if highest > MOST_RANKS:
+            return ()
+        return tuple(sorted(set(range(highest)) - self.ranks))
+
+    @property
     def usual(self) -> tuple[int, str, int | None, int | None]:
         """The call that most of them wait in."""
         return Counter(report.call for report in self.reports).most_common(1)[0][0]
@@ -99,6 +107,8 @@ def timeouts_of(case: Case) -> tuple[Timeout, ...]:
     """Every report once, in the order of the files."""
     found: dict[tuple[int | None, int | None, str, int, str], Timeout] = {}
     for hit in case.named("watchdog", "blocking-wait"):
+        if "seq" not in hit.groups:  # that something timed out is all that it says
+            continue
         group, group_rank = group_of(hit.line)
         if "pg_rank" in hit.groups and group == _UNKNOWN:
             group_rank = int(hit.groups["pg_rank"])
@@ -156,6 +166,7 @@ def groups_of(case: Case, reports: Iterable[Timeout]) -> tuple[GroupTimeouts, ..
         first = by_group[report.group].setdefault(report.rank, report)
         if report.seq < first.seq:
             by_group[report.group][report.rank] = report
+    _put_nameless(by_group)
     return tuple(
         GroupTimeouts(
             group,
@@ -164,6 +175,28 @@ def groups_of(case: Case, reports: Iterable[Timeout]) -> tuple[GroupTimeouts, ..
         )
         for group, by_rank in by_group.items()
     )
+
+
+def _put_nameless(by_group: dict[str, dict[int | None, Timeout]]) -> None:
+    """Reports that name no group belong to the one group whose other ranks wait in the same call: some messages of one
+    version bear "[PG ...]" and some do not."""
+    nameless = by_group.get(_UNKNOWN, {})
+    for rank, report in list(nameless.items()):
+        same = [
+            group
+            for group, by_rank in by_group.items()
+            if group != _UNKNOWN and rank not in by_rank and any(_same_call(report, one) for one in by_rank.values())
+        ]
+        if len(same) == 1 and rank is not None:
+            by_group[same[0]][rank] = nameless.pop(rank)
+    if not nameless:
+        by_group.pop(_UNKNOWN, None)
+
+
+def _same_call(one: Timeout, other: Timeout) -> bool:
+    """Number, operation and size, as far as both tell it."""
+    sizes = (one.numel_in, one.numel_out), (other.numel_in, other.numel_out)
+    return (one.seq, one.op) == (other.seq, other.op) and (sizes[0] == sizes[1] or (None, None) in sizes)
 
 
 def _by_ratio(reports: Iterable[Timeout]) -> int | None:
@@ -179,14 +212,12 @@ def _by_ratio(reports: Iterable[Timeout]) -> int | None:
 
 def _members(case: Case, group: str, ranks: set[int], reports: Iterable[Timeout]) -> tuple[int, ...] | None:
     """The global ranks of a group: all for the default one, else those of the one communicator that has these ranks.
-    Where nothing says how many the default group has, those up to the highest that was seen are there for sure."""
+    None where nothing says how many there are: the highest rank that was seen need not be the last one."""
     world = case.logs.world_size
-    if is_world(group):
-        size = world or _by_ratio(reports) or max(ranks, default=-1) + 1
-        return tuple(range(size)) if 1 < size <= MOST_RANKS else None
-    if group == _UNKNOWN:
-        size = world or max(ranks, default=-1) + 1
-        return tuple(range(size)) if 1 < size <= MOST_RANKS and len(case.communicators) <= 1 else None
+    if is_world(group) or group == _UNKNOWN:
+        size = world or _by_ratio(reports) or 0
+        alone = is_world(group) or len(case.communicators) <= 1
+        return tuple(range(size)) if max(1, *ranks, 0) < size <= MOST_RANKS and alone else None
     fitting = set()
     for communicator in case.communicators:
         found = [case.global_rank(communicator, number) for number in range(communicator.size)]

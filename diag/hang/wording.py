@@ -31,19 +31,23 @@ def who(culprits: Sequence[Culprit]) -> str:
 
 
 def _one(culprit: Culprit) -> str:
-    gpu = f" (GPU {culprit.gpu})" if culprit.gpu is not None else ""
+    parts = [f"GPU {culprit.gpu}"] if culprit.gpu is not None else []
+    parts += [culprit.bus_id if parts else f"GPU {culprit.bus_id}"] if culprit.bus_id else []
+    parts += [f"adapter {culprit.nic}"] if culprit.nic else []
+    device = ", ".join(parts)
+    beside = f" ({device})" if device else ""
     if culprit.rank is not None:
-        return f"rank {culprit.rank}" + (f" on {culprit.host}" if culprit.host else "") + gpu
+        return f"rank {culprit.rank}" + (f" on {culprit.host}" if culprit.host else "") + beside
     if culprit.host:
-        return f"host {culprit.host}{gpu}"
-    return culprit.peer
+        return f"host {culprit.host}{beside}"
+    return culprit.peer or device
 
 
 def headline(fault_class: FaultClass, clue: Clue) -> str:
     """The class, who, and what was seen, in one or two sentences."""
     title = fault_class.title[0].upper() + fault_class.title[1:]
     name = who([replace(c, peer=c.peer) for c in clue.culprits])
-    note = clue.note[:1].upper() + clue.note[1:].rstrip(".")
+    note = clue.note.rstrip(".")
     return f"{title}{f': {name}' if name else ''}." + (f" {note}." if note else "")
 
 

@@ -5,17 +5,20 @@ An absence counts only where the size of the group is known, and never where Ray
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from diag.hang.case import Case, distinct
 from diag.hang.model import Clue, Communicator, Culprit, Line, Role
-from diag.hang.rules.direct import clue_of, note_of, ranks_in
+from diag.hang.progress import ended_well
+from diag.hang.rules.direct import clue_of, ranks_in
 from diag.hang.rules.exceptions import victims_of
 from diag.hang.signatures.base import NAMES_AN_EFFECT, SUGGESTS
 from diag.hang.timeouts import GroupTimeouts, groups_of, is_world, rank_in, timeouts_of
 from diag.hang.timeouts import group_of as group_of_line
 
+_TIMED_OUT = re.compile(r"(?i)time(?:d )? ?out")
 _LOGS_READ = 0.85  # the logs of the absent ranks are there, and they do not say it
 _LOGS_MISSING = 0.6  # perhaps only their logs are missing
 _FROM_A_REPORT = 0.85
@@ -23,8 +26,74 @@ _LAGS = 0.8  # the group's own counters say so
 
 
 def clues(case: Case) -> list[Clue]:
-    found = [*_barrier(case), *_watchdogs(case), *_lagging(case), *_never_started(case), *_behind_in_calls(case)]
+    found = [
+        *_barrier(case),
+        *_watchdogs(case),
+        *_lagging(case),
+        *_never_started(case),
+        *_behind_in_calls(case),
+        *_late_at_the_store(case),
+        *_store_barrier(case),
+        *_horovod(case),
+    ]
     return found or _raised_by_all_others(case)
+
+
+def _late_at_the_store(case: Case) -> list[Clue]:
+    """A store that answers "timed out" is alive: whoever writes the key is late."""
+    found = []
+    ids = [hit for hit in case.named("store-get") if _TIMED_OUT.search(hit.line.text)]
+    if ids:
+        writers = sorted({int(hit.groups["writer"]) for hit in ids if "writer" in hit.groups})
+        victims = {rank for hit in ids if (rank := case.rank_of(hit.line)) is not None} - set(writers)
+        who = f"rank {writers[0]}" if len(writers) == 1 else "the first rank of its group"
+        note = (
+            f"The store answers, but the key '{ids[0].groups['key']}' that {who} writes when it initialises NCCL did "
+        )
+        note += "not come in time."
+        culprits = [case.of_rank(rank) for rank in writers]
+        clue = clue_of("slow_rank_init", ids, culprits, note, confidence=NAMES_AN_EFFECT)
+        found.append(replace(clue, victims=tuple(sorted(victims))))
+    waits = [hit for hit in case.named("store-wait") if "store_based_barrier" not in hit.line.text]
+    if waits and not ids:
+        note = f"{waits[0].sentence} The store answers, so the rank that writes it is late or waits elsewhere."
+        found.append(clue_of("missing_rank", waits, [], note, confidence=SUGGESTS))
+    return found
+
+
+def _horovod(case: Case) -> list[Clue]:
+    """Horovod's coordinator lists who has not submitted a tensor. Where ranks lack different tensors, each waits in
+    another one."""
+    hits = case.named("horovod-stalled")
+    if not hits:
+        return []
+    last = {hit.groups["tensor"]: hit for hit in hits}
+    lacking = {tensor: set(ranks_in(hit.groups["ranks"])) for tensor, hit in last.items()}
+    common = set.intersection(*lacking.values())
+    ranks = sorted(common or set.union(*lacking.values()))
+    tensors = ", ".join(list(last)[:3]) + (f" and {len(last) - 3} more" if len(last) > 3 else "")
+    who = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:8]))}"
+    note = f"Horovod waits for {who} (missing ranks: {', '.join(map(str, ranks))}) to submit {tensors}."
+    name = "missing_rank" if common else "desync"
+    return [clue_of(name, list(last.values()), [case.of_rank(rank) for rank in ranks], note, confidence=_LAGS)]
+
+
+def _store_barrier(case: Case) -> list[Clue]:
+    """torch's barrier at the store prints how many of how many came: who waits in it has come."""
+    hits = case.named("store-barrier")
+    if not hits:
+        return []
+    last = hits[-1]
+    size, joined = int(last.groups["size"]), int(last.groups["joined"])
+    waiting = {int(hit.groups["rank"]) for hit in hits if hit.groups["key"] == last.groups["key"]}
+    if joined >= size or case.once(ended_well):
+        return []
+    absent = [rank for rank in range(size) if rank not in waiting] if joined == len(waiting) else []
+    note = f"{joined} of {size} ranks came to the store's barrier {last.groups['key'].strip(',')}."
+    repeated = len([hit for hit in hits if hit.groups["rank"] == last.groups["rank"]]) > 1
+    sure = NAMES_AN_EFFECT if "Timed out" in last.line.text or repeated else SUGGESTS
+    clue = clue_of("missing_rank", [last], [case.of_rank(rank) for rank in absent], note, hits[:2], confidence=sure)
+    return [replace(clue, victims=tuple(sorted(waiting)))]
 
 
 def _raised_by_all_others(case: Case) -> list[Clue]:
@@ -57,7 +126,7 @@ def _barrier(case: Case) -> list[Clue]:
         return []
     ranks = sorted({rank for hit in hits for rank in ranks_in(hit.groups["ranks"])})
     victims = case.named("barrier-victim")
-    clue = clue_of("missing_rank", hits, [case.of_rank(rank) for rank in ranks], note_of(hits[0]), victims[:2])
+    clue = clue_of("missing_rank", hits, [case.of_rank(rank) for rank in ranks], hits[0].sentence, victims[:2])
     waiting = {int(hit.groups["rank"]) for hit in victims} - set(ranks)
     return [replace(clue, confidence=_FROM_A_REPORT, victims=tuple(sorted(waiting | ({0} - set(ranks)))))]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from diag.hang.case import Case, culprit_of
 from diag.hang.model import Clue, Culprit, Line, Role
-from diag.hang.rules.direct import clue_of, note_of
+from diag.hang.rules.direct import clue_of
 from diag.hang.signatures.base import NAMES_AN_EFFECT, NAMES_THE_CAUSE, SUGGESTS, Hit
 
 _DIFFERS_AND_HANGS = 0.6  # settings differ and the job stands still: nothing ties the one to the other
@@ -45,6 +45,9 @@ class _Difference:
 
 
 def clues(case: Case) -> list[Clue]:
+    twice = _one_name_for_two(case)
+    if twice is not None:
+        return [twice]
     stumbles = case.named(*_STUMBLES)
     # NCCL's own words for it: a mismatch in collective sizes or in settings. Settings that differ decide which.
     truncated = case.named("socket-truncated")
@@ -60,6 +63,28 @@ def clues(case: Case) -> list[Clue]:
     return [_stumble(case, stumbles)] if stumbles else []
 
 
+def _one_name_for_two(case: Case) -> Clue | None:
+    """Channels within "one host" between ranks of which two have the same GPU: two machines, or containers, bear one
+    name, and NCCL joins what cannot be joined."""
+    ranks: dict[tuple[str, str], set[int]] = defaultdict(set)
+    hits = [hit for hit in case.named("via-p2p") if "rank" in hit.groups and hit.line.speaker.host]
+    for hit in hits:
+        ranks[hit.line.speaker.host, hit.groups["dev"]].add(int(hit.groups["rank"]))
+        ranks[hit.line.speaker.host, hit.groups["other_dev"]].add(int(hit.groups["other_rank"]))
+    for (host, device), found in ranks.items():
+        if len(found) > 1:
+            words = " and ".join(map(str, sorted(found)))
+            shown = [hit for hit in hits if hit.line.speaker.host == host]
+            shown.sort(key=lambda hit: not {hit.groups["dev"], hit.groups["other_dev"]} & {device})
+            channel = shown[0].groups
+            note = f"Ranks {words} both have GPU {device} of {host}, and NCCL joins "
+            note += f"{channel['rank']}[{channel['dev']}] -> "
+            note += f"{channel['other_rank']}[{channel['other_dev']}] as within one host."
+            culprits = [Culprit(host=host)]
+            return clue_of("same_host_identity", shown, culprits, note, confidence=NAMES_AN_EFFECT)
+    return None
+
+
 def _does_not_start(case: Case) -> bool:
     return any(m.started and not m.completed for c in case.communicators for m in c.members)
 
@@ -69,7 +94,7 @@ def _version_clue(
 ) -> Clue:
     if versions is None:
         odd = _mismatched_ranks(case, mismatched)
-        return clue_of("nccl_version_mismatch", mismatched, odd, note_of(mismatched[0]), stumbles)
+        return clue_of("nccl_version_mismatch", mismatched, odd, mismatched[0].sentence, stumbles)
     sure = 0.95 if mismatched else NAMES_THE_CAUSE if fails else NAMES_AN_EFFECT
     return _from_difference("nccl_version_mismatch", versions, [*mismatched, *stumbles], sure)
 
@@ -91,8 +116,11 @@ def _from_difference(name: str, found: _Difference, hits: list[Hit], sure: float
 def _stumble(case: Case, stumbles: list[Hit]) -> Clue:
     """The lines alone: which class is usual for them, and less sure."""
     first = stumbles[0]
+    if first.signature.name == "checked-in":
+        ranks = sorted({int(hit.groups["group_rank"]) for hit in stumbles if hit.signature.name == "checked-in"})
+        return clue_of("env_mismatch", stumbles, [case.of_rank(rank) for rank in ranks], first.sentence)
     name = "net_no_interface" if first.signature.name == "family-0" else first.fault_class.id
-    return clue_of(name, stumbles, [case.culprit(hit.line) for hit in stumbles], note_of(first), confidence=SUGGESTS)
+    return clue_of(name, stumbles, [case.culprit(hit.line) for hit in stumbles], first.sentence, confidence=SUGGESTS)
 
 
 def _mismatched_ranks(case: Case, hits: list[Hit]) -> list[Culprit]:

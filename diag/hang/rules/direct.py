@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from diag.hang.case import Case, bus_number, culprit_of, distinct
 from diag.hang.model import Clue, Culprit, Line, Role
 from diag.hang.rules.launcher import speaker_of
-from diag.hang.signatures import CLASSES
 from diag.hang.signatures.base import Hit
 
 _CLASSES = (
@@ -21,25 +21,36 @@ _CLASSES = (
     "gdr_acs",
     "ib_unreachable_rail",
     "memlock_limit",
-    "ddp_unused_parameters",
+    "cuda_failure",
+    "topology_error",
+    "net_bind_failed",
+    "net_failure",
+    "storage",
+    "job_cancelled",
+    "slow_rank_init",
 )
+# Said by what warns, not by the message: only where no signature knows the message.
+_COARSE = ("network-warning", "topology-warning")
 _MOST_LINES = 6
 
 
 def clues(case: Case) -> list[Clue]:
     found = [clue for name in _CLASSES if (clue := _of_class(case, name)) is not None]
-    duplicate = _duplicate_gpu(case)
-    return [*found, duplicate] if duplicate is not None else found
+    return [*found, *_duplicate_gpu(case), *_unused_parameters(case)]
 
 
 def _of_class(case: Case, name: str) -> Clue | None:
     hits = case.of_class(name)
     roots = [hit for hit in hits if hit.signature.role == Role.ROOT and not _tried_again(hit)]
+    known = {hit.line for hit in case.hits if hit.signature.name not in _COARSE}
+    roots = [hit for hit in roots if hit.signature.name not in _COARSE or hit.line not in known]
     if not roots:
         return None
     others = [hit for hit in hits if hit.signature.role == Role.CONFIRMATION]
-    culprits = _without_vague([(hit, _culprit(case, hit)) for hit in roots])
-    return clue_of(name, roots, culprits, note_of(first_by_time(roots)), others)
+    culprits = _without_vague([(hit, culprit) for hit in roots for culprit in _culprits(case, hit)])
+    if name in ("job_cancelled", "slow_rank_init"):  # who says so is not at fault
+        culprits = []
+    return clue_of(name, roots, culprits, first_by_time(roots).sentence, others)
 
 
 def _without_vague(found: list[tuple[Hit, Culprit]]) -> list[Culprit]:
@@ -55,15 +66,6 @@ def _without_vague(found: list[tuple[Hit, Culprit]]) -> list[Culprit]:
 
 def _tried_again(hit: Hit) -> bool:
     return hit.line.level == "INFO" and "retrying" in hit.line.text
-
-
-def note_of(hit: Hit) -> str:
-    """The signature's sentence with what the line tells; a text from a log is shortened."""
-    groups = {name: value if len(value) <= 60 else f"{value[:59]}…" for name, value in hit.groups.items()}
-    try:
-        return hit.signature.says.format_map(groups)
-    except KeyError:  # this version's line tells less
-        return f"{CLASSES[hit.fault_class.id].title.capitalize()}." if hit.fault_class.id in CLASSES else ""
 
 
 def clue_of(
@@ -103,31 +105,73 @@ def time_of(lines: Iterable[Line]) -> int | None:
     return min(times) if times else None
 
 
+def _culprits(case: Case, hit: Hit) -> list[Culprit]:
+    """Both GPUs of a pair that cannot reach each other, else who speaks or is spoken of."""
+    if "other_gpu" in hit.groups:
+        host = case.culprit(hit.line).host
+        return [Culprit(host=host, gpu=int(hit.groups[name])) for name in ("gpu", "other_gpu")]
+    return [_culprit(case, hit)]
+
+
 def _culprit(case: Case, hit: Hit) -> Culprit:
     """The driver names a GPU by its PCI address, which the communicators tie to a rank of that host."""
     found = speaker_of(case, hit.line)
+    if "store" in hit.groups:
+        return far_end(case, hit)
+    if not found.host and found.rank is None and "host" in hit.groups:
+        found = case.of_host(hit.groups["host"].partition(".")[0], peer=hit.groups.get("other", ""))
+    if found.rank is None and found.gpu is None and hit.line.source == "nccl":
+        found = replace(found, gpu=hit.line.speaker.device)
+    found = replace(found, bus_id=hit.groups.get("bus_id", ""), nic=hit.groups.get("hca", ""))
+    if found.rank is None and "pg_rank" in hit.groups and not case.logs.communicators:
+        found = replace(case.of_rank(int(hit.groups["pg_rank"])), bus_id=found.bus_id)
     number = bus_number(hit.groups.get("bus_id", ""))
     if number is not None and found.rank is None:
         for process in case.logs.processes:
             if bus_number(process.bus_id) == number and found.host in ("", process.host):
                 candidates = [p for p in case.logs.processes if bus_number(p.bus_id) == number]
                 if found.host or len(candidates) == 1:
-                    return culprit_of(process)
+                    return replace(culprit_of(process), bus_id=found.bus_id, nic=found.nic)
     return found
 
 
-def _duplicate_gpu(case: Case) -> Clue | None:
-    """Both ranks of the pair, which every one of them reports for itself."""
+def _duplicate_gpu(case: Case) -> list[Clue]:
+    """Both ranks of the pair, which every one of them reports for itself. NCCL compares the hosts before it says so;
+    where other lines show that the two are on different hosts, these look like one to it."""
     hits = case.named("duplicate-gpu")
     if not hits:
-        return None
-    culprits = []
+        return []
+    culprits, places = [], set()
     for hit in hits:
         own = case.culprit(hit.line)
         offset = (own.rank or 0) - int(hit.groups["group_rank"]) if own.rank is not None else 0
         for name in ("group_rank", "other_group_rank"):
             rank = int(hit.groups[name]) + offset
             found = case.of_rank(rank)
-            # NCCL compares the hosts before it says so: both are on the one that speaks.
-            culprits.append(found if found.host else Culprit(rank, own.host))
-    return clue_of("duplicate_gpu", hits, culprits, note_of(hits[0]))
+            places.add(found.host)
+            found = found if found.host else Culprit(rank, own.host)
+            culprits.append(replace(found, bus_id=hit.groups.get("bus_id", "")))
+    places |= {address for culprit in culprits if (address := case.address_of(culprit.rank))}
+    if len(places - {""}) > 1 and len({culprit.host for culprit in culprits}) > 1:
+        note = f"NCCL takes {' and '.join(sorted(places - {''}))} for one host. {hits[0].sentence}"
+        return [clue_of("same_host_identity", hits, culprits, note)]
+    return [clue_of("duplicate_gpu", hits, culprits, hits[0].sentence)]
+
+
+def _unused_parameters(case: Case) -> list[Clue]:
+    """DDP's error, with the rank and the parameters where it prints them."""
+    hits = case.named("finished-reduction")
+    if not hits:
+        return []
+    found = case.named("no-grad-for-rank")
+    culprits = [case.of_rank(int(hit.groups["rank"])) for hit in found]
+    culprits = culprits or [culprit for hit in hits if (culprit := speaker_of(case, hit.line)).rank is not None]
+    note = " ".join((hits[0].sentence, *dict.fromkeys(hit.sentence for hit in found[:3])))
+    return [clue_of("ddp_unused_parameters", hits, culprits, note, found)]
+
+
+def far_end(case: Case, hit: Hit) -> Culprit:
+    """The peer of a line: its host, and its rank where the host runs one only."""
+    peer = next((hit.groups[name] for name in ("peer", "store", "any", "other") if name in hit.groups), "").strip()
+    host = case.resolve(peer) if peer else ""
+    return replace(case.of_host(host), peer=peer) if host else Culprit(peer=peer)

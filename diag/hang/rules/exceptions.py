@@ -45,6 +45,7 @@ _ABOUT_OTHERS = (
     "Gloo connectFullMesh failed",
 )
 _RAISED = 0.85  # the program says what failed
+_RAISED_WITHOUT_FRAMES = 0.7
 _RAISED_BY_SEVERAL = 0.6  # and nothing tells who was first
 _ENDED_ITSELF = 0.7
 _PERHAPS_A_VICTIM = 0.45
@@ -70,6 +71,7 @@ def clues(case: Case) -> list[Clue]:
     first = _earliest(case, raised, blocks)
     same = [one for one in first if (one.name, one.message) == (first[0].name, first[0].message)]
     sure = _RAISED if len(same) == len(first) else _RAISED_BY_SEVERAL
+    sure = min(sure, _RAISED_WITHOUT_FRAMES) if all(one.traceback is None for one in first) else sure
     exits = _exit_lines(case, [one.culprit for one in first], blocks)
     lines = [line for one in first for line in (one.traceback, one.line) if line is not None]
     what = first[0].name + (f": {_shortened(first[0].message)}" if first[0].message else "")
@@ -157,7 +159,7 @@ def _first_of_each(case: Case) -> list[Raised]:
         begin = _traceback_of(tracebacks, hit)
         culprit = _who(case, hit.line, blocks)
         key = (culprit.rank, culprit.host) if culprit.rank is not None else (hit.line.path, culprit.host)
-        if begin is not None or culprit.rank is not None:
+        if begin is not None or culprit.rank is not None or blocks:
             message = hit.groups.get("message", "")
             found.setdefault(key, Raised(culprit, hit.groups["exception"], message, hit.line, begin))
     return list(found.values())
@@ -185,8 +187,10 @@ def _traceback_of(tracebacks: list[Hit], hit: Hit) -> Line | None:
 
 
 def _can_be_cause(case: Case, raised: Raised) -> bool:
-    # A line alone may be a message of a program that went on.
-    if raised.traceback is None or about_others(f"{raised.name}: {raised.message}"):
+    # A line alone may be a message of a program that went on; not where processes were ended after it.
+    if about_others(f"{raised.name}: {raised.message}"):
+        return False
+    if raised.traceback is None and not _ended_after(case, raised.line):
         return False
     if went_on(case, raised.line):
         return False
@@ -206,6 +210,12 @@ def _can_be_cause(case: Case, raised: Raised) -> bool:
     # In one file the order of two processes means little: only clocks count against it.
     clocks = first.time_ns is not None and raised.line.time_ns is not None
     return not (after and clocks)
+
+
+def _ended_after(case: Case, line: Line) -> bool:
+    ends = case.named("sigterm", "exitcode")
+    seen = [hit.line for hit in ends] + [block.evidence for block in case.once(blocks_of) if (block.exitcode or 0) > 0]
+    return any(end.path == line.path and 0 < end.number - line.number <= _TRACEBACK_REACH for end in seen)
 
 
 def _earliest(case: Case, raised: list[Raised], blocks: tuple[Block, ...]) -> list[Raised]:

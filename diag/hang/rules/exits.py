@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 
 from diag.hang.case import Case, culprit_of, distinct
 from diag.hang.model import Clue, Culprit, Role
-from diag.hang.rules.direct import clue_of, first_by_time, note_of
+from diag.hang.rules.direct import clue_of, first_by_time
 from diag.hang.rules.launcher import Block, blocks_of, speaker_of
 from diag.hang.signatures.base import NAMES_AN_EFFECT, SUGGESTS, Hit
 from diag.hang.timeouts import timeouts_of
 
-_SAYS = ("exitcode", "signal", "mpirun", "srun", "diag")
+SAYS = ("exitcode", "signal", "mpirun", "srun", "diag", "launcher", "shell")  # who says that a process ended
 _SIGNALS = {
-    "rank_killed_sigkill": tuple(f"{who}-sigkill" for who in _SAYS),
-    "rank_killed_sigbus": (*(f"{who}-sigbus" for who in _SAYS), "caught-sigbus", "worker-bus-error"),
-    "rank_killed_sigsegv": (*(f"{who}-sigsegv" for who in _SAYS), "caught-sigsegv"),
+    "rank_killed_sigkill": (*(f"{who}-sigkill" for who in SAYS), "oom-killed"),
+    "rank_killed_sigbus": (*(f"{who}-sigbus" for who in SAYS), "caught-sigbus", "worker-bus-error"),
+    "rank_killed_sigsegv": (*(f"{who}-sigsegv" for who in SAYS), "caught-sigsegv"),
 }
 _OOM_AND_EXIT = 0.95
 _PERHAPS_ANOTHER = 0.4  # process than one of the job's
@@ -97,13 +97,15 @@ def _of_signal(case: Case, name: str, blocks: tuple[Block, ...]) -> Clue | None:
     confirming = [one.hit for one in kernel if one.culprit in culprits or one in nameless]
     hits = [one.hit for one in ended]
     sure = max(hit.signature.confidence for hit in hits)
-    note = note_of(first_by_time(hits))
+    note = first_by_time(hits).sentence
+    seen = [block.time_ns for block in blocks if block.rank in {c.rank for c in culprits} and block.time_ns is not None]
     if confirming:
-        sure, note = _OOM_AND_EXIT, f"{note} {note_of(confirming[0])}"
+        sure, note = _OOM_AND_EXIT, f"{note} {confirming[0].sentence}"
     elif case.logs.world_size and 2 * len(culprits) > case.logs.world_size > 2:
         # Most of the job at once: a scheduler or a person ended it.
         sure, note = SUGGESTS, f"{note} Most ranks were: a scheduler or a person may have ended the job."
-    return clue_of(name, hits, culprits, note, confirming, confidence=sure)
+    clue = clue_of(name, hits, culprits, note, confirming, confidence=sure)
+    return clue if clue.time_ns is not None else replace(clue, time_ns=min(seen, default=None))
 
 
 def _named_ones(ended: list[_Ended]) -> list[_Ended]:
@@ -136,7 +138,7 @@ def _kernel_alone(kernel: list[_Ended]) -> Clue | None:
     hits = [one.hit for one in kernel]
     # Without a rank it may have been a DataLoader's worker, or nothing of this job.
     sure = hits[0].signature.confidence if named else _PERHAPS_ANOTHER
-    return clue_of("rank_killed_sigkill", hits, [one.culprit for one in kernel], note_of(hits[0]), confidence=sure)
+    return clue_of("rank_killed_sigkill", hits, [one.culprit for one in kernel], hits[0].sentence, confidence=sure)
 
 
 def _bus_error_in_nccl(case: Case, blocks: tuple[Block, ...]) -> list[Clue]:

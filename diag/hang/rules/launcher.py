@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 
 from diag.hang.case import Case
 from diag.hang.model import Culprit, Line
+from diag.hang.text.clocks import at_ns
 
 _BEGIN = re.compile(r"Root Cause \(first observed failure\)|^\s*\[\d+\]:\s*$|^Failures:")
 _FIELD = re.compile(r"^\s{1,6}(?P<name>time|host|rank|exitcode|error_file|traceback)\s*: ?(?P<value>.*)$")
 _RANK = re.compile(r"(\d{1,9})(?: \(local_rank: (\d{1,9})\))?")
 _EXIT = re.compile(r"(-?\d{1,9})(?: \(pid: (\d{1,9})\))?")
+_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)_(\d\d):(\d\d):(\d\d)")
 _REACH = 12  # lines of one failure, without its traceback
 
 
@@ -30,6 +32,7 @@ class Block:
     first: int
     last: int
     evidence: Line
+    time_ns: int | None = None  # when the launcher saw it
 
 
 def blocks_of(case: Case) -> tuple[Block, ...]:
@@ -71,8 +74,15 @@ def _block(fields: dict[str, str], lines: list[Line], root: bool) -> list[Block]
             first=lines[0].number,
             last=lines[-1].number,
             evidence=evidence,
+            time_ns=evidence.time_ns if evidence.time_ns is not None else _time(fields.get("time", "")),
         )
     ]
+
+
+def _time(text: str) -> int | None:
+    """``2026-01-01_00:00:00``, in the time zone of its host."""
+    match = _TIME.match(text.strip())
+    return at_ns(*map(int, match.groups()), "") if match else None
 
 
 def speaker_of(case: Case, line: Line) -> Culprit:

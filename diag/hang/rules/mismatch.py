@@ -8,14 +8,14 @@ from dataclasses import replace
 
 from diag.hang.case import Case, distinct
 from diag.hang.model import Call, Clue, Communicator, Culprit, Evidence, Role
-from diag.hang.rules.direct import clue_of, note_of, ranks_in
+from diag.hang.rules.direct import clue_of, far_end, ranks_in
 from diag.hang.rules.launcher import speaker_of
-from diag.hang.rules.network import far_end
 from diag.hang.signatures.base import NAMES_AN_EFFECT, NAMES_THE_CAUSE, SUGGESTS
 from diag.hang.timeouts import GroupTimeouts, Timeout, groups_of, timeouts_of
 
 _FEW = 3  # ranks, of which a vote can be taken
 _UNNAMED = 0.65  # the version of torch names no group
+_MOST_PARAMETERS = 10_000_000  # tensors of one model
 _TIE = 0.6  # two ranks: something is wrong, and nothing tells which is
 # Ranks may have different numbers of elements in these.
 _UNEVEN = ("ALLTOALL", "GATHER", "SCATTER", "SEND", "RECV", "COALESCED", "UNKNOWN", "BATCH")
@@ -30,7 +30,27 @@ def clues(case: Case) -> list[Clue]:
         *_transport(case),
         *_gloo(case),
         *_desync_report(case),
+        *_same_model(case),
     ]
+
+
+def _same_model(case: Case) -> list[Clue]:
+    """Each rank says how many parameters it has and what it read from rank 0. A number that no model has is data of
+    another call."""
+    hits = case.named("ddp-same-model")
+    if not hits:
+        return []
+    told = [hit.groups for hit in hits if "rank" in hit.groups]
+    counts = {int(groups["rank"]): int(groups["count"]) for groups in told}
+    others = {int(groups["other_rank"]): int(groups["other_count"]) for groups in told}
+    odd, clear = _vote({**counts, **others})
+    elsewhere = any(count == 0 or count > _MOST_PARAMETERS for count in others.values())
+    name = "desync" if elsewhere else "mismatch_shape"
+    note = hits[0].sentence
+    note += " No model has so many: that rank is in another collective." if elsewhere else ""
+    named = odd if clear or len(counts) > 1 else sorted({*counts, *others})
+    sure = NAMES_AN_EFFECT if clear else SUGGESTS
+    return [clue_of(name, hits, [case.of_rank(rank) for rank in named], note, confidence=sure)]
 
 
 def _vote(calls: Mapping[int, Hashable]) -> tuple[list[int], bool]:
@@ -49,11 +69,17 @@ def _detail(case: Case) -> list[Clue]:
     prints: dict[int, tuple[str, str, str, str]] = {}
     for hit in hits:
         for prefix, rank in (("", "rank"), ("other_", "other_rank")):
+            if rank not in hit.groups:
+                continue
             parts = (hit.groups.get(f"{prefix}{name}", "") for name in ("seq", "op", "shape", "dtype"))
             seq, op, shape, dtype = (part.strip() for part in parts)
             prints.setdefault(int(hit.groups[rank]), (seq, op, shape, dtype))
-    if not prints:
+    if not hits:
         return []
+    if len(prints) < 2:
+        known = "".join(f" Rank {rank} runs {op} number {seq}." for rank, (seq, op, _, _) in prints.items())
+        note = f"torch found that the ranks call different collectives.{known} The line does not show the other side."
+        return [clue_of("mismatch_op", hits, [], note, confidence=SUGGESTS)]
     fields = list(zip(*prints.values(), strict=True))
     if len(set(fields[1])) > 1:
         name, position = "mismatch_op", 1
@@ -65,13 +91,17 @@ def _detail(case: Case) -> list[Clue]:
     world = case.logs.world_size
     if not clear and len(prints) == 2 and world is not None and world > 2:
         # Of each message the second rank is the first that differs: the accused one, if the others agree.
-        accused = Counter(int(hit.groups["other_rank"]) for hit in hits).most_common()
+        accused = Counter(int(hit.groups["other_rank"]) for hit in hits if "other_rank" in hit.groups).most_common()
         clear = len(hits) > 1 and (len(accused) == 1 or accused[0][1] > accused[1][1])
         odd = [accused[0][0]] if clear else odd
     first = prints[odd[0]] if odd else next(iter(prints.values()))
     words = {"mismatch_op": "runs {1}", "mismatch_shape": "passes [{2}] {3}", "desync": "is at number {0}"}[name]
     others = [found for rank, found in prints.items() if rank not in odd] or list(prints.values())[1:]
-    note = f"Rank {odd[0]} {words.format(*first)} where others {_plural(words).format(*others[0])}." if odd else ""
+    note = ""
+    if odd:
+        note = f"Rank {odd[0]} {words.format(*first)}, the others {_plural(words).format(*others[0])}."
+    if not clear and len(odd) == 2:
+        note = f"Rank {odd[0]} {words.format(*first)}, rank {odd[1]} {words.format(*prints[odd[1]])}."
     sure = NAMES_THE_CAUSE if clear else _TIE
     return [clue_of(name, hits, [case.of_rank(rank) for rank in odd], note, confidence=sure)]
 
@@ -148,8 +178,8 @@ def _watchdogs(case: Case) -> list[Clue]:
 
 
 def _one_group(case: Case, reports: Mapping[int, Timeout]) -> bool:
-    """Before torch 2.2 no group is named: that all ranks of the job, of which nobody says how many they are or else all
-    up to the last one, stopped at the same number means one group."""
+    """Before torch 2.2 no group is named: that all ranks of the job stopped at the same number means one group. Where
+    nobody says how many ranks there are, all up to the highest that was seen."""
     world = case.logs.world_size or max(max(reports, default=0) + 1, _FEW)
     return len(reports) == world and len({report.seq for report in reports.values()}) == 1
 
@@ -180,6 +210,11 @@ def _by_watchdog(case: Case, group: GroupTimeouts, reports: dict[int, Timeout]) 
 
 def _transport(case: Case) -> list[Clue]:
     """Receivers that got another size than they posted: each knows its two ends only."""
+    checked = case.named("mismatched-collective")
+    if checked:
+        near = sorted({int(hit.groups["near"]) for hit in checked if "near" in hit.groups})
+        culprits = [case.of_rank(rank) for rank in near]
+        return [clue_of("mismatch_shape", checked, culprits, checked[0].sentence)]
     hits = case.named("collective-mismatch-size", "incorrect-receive", "socket-truncated")
     if not hits:
         return []
@@ -188,7 +223,7 @@ def _transport(case: Case) -> list[Clue]:
     counts = Counter(culprit for culprit in (*distinct(accused), *distinct(accusers))).most_common()
     both = [culprit for culprit, count in counts if count > 1]
     culprits = both if len(both) == 1 else [*accused, *accusers]
-    note = f"{note_of(hits[0])} Two ends disagree; this line does not tell which is wrong."
+    note = f"{hits[0].sentence} Two ends disagree; this line does not tell which is wrong."
     return [clue_of("mismatch_shape", hits, culprits, note, confidence=_TIE)]
 
 
@@ -199,7 +234,7 @@ def _gloo(case: Case) -> list[Clue]:
     if not hits:
         return []
     culprits = [speaker_of(case, hit.line) for hit in hits]
-    note = f"{note_of(hits[0])} It or the rank that sent it calls with another size than the others."
+    note = f"{hits[0].sentence} It or the rank that sent it calls with another size than the others."
     return [clue_of("mismatch_shape", hits, culprits, note, confidence=_TIE)]
 
 
@@ -210,7 +245,7 @@ def _desync_report(case: Case) -> list[Clue]:
         return []
     ranks = sorted({rank for hit in hits for rank in ranks_in(hit.groups["ranks"])})
     joined: list[Evidence] = [hit.line.evidence for hit in case.named("joined-not-finished")[:2]]
-    clue = clue_of("desync", hits, [case.of_rank(rank) for rank in ranks], note_of(hits[0]))
+    clue = clue_of("desync", hits, [case.of_rank(rank) for rank in ranks], hits[0].sentence)
     waiting = [hit.groups["ranks"] for hit in case.named("joined-not-finished")]
     victims = sorted({rank for text in waiting for rank in ranks_in(text)} - set(ranks))
     sure = 0.8 if ranks else SUGGESTS

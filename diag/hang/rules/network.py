@@ -9,14 +9,20 @@ from dataclasses import dataclass, replace
 from diag.hang.case import Case, Interface, distinct
 from diag.hang.model import Clue, Culprit
 from diag.hang.progress import failed as job_failed
-from diag.hang.rules.direct import clue_of, note_of
+from diag.hang.rules.direct import clue_of, far_end
 from diag.hang.signatures.base import NAMES_AN_EFFECT, NAMES_THE_CAUSE, SUGGESTS, Hit
 
 _CONNECT = {
-    "net_connect_timeout": ("connect-timed-out", "exceeded-timeouts", "connection-abort", "connect-failed-timeout"),
-    "net_connect_refused": ("exceeded-retries", "refused-at-last", "connect-failed-refused"),
+    "net_connect_timeout": (
+        "connect-timed-out",
+        "exceeded-timeouts",
+        "connection-abort",
+        "connect-failed-timeout",
+        "store-connect-timed-out",
+    ),
+    "net_connect_refused": ("exceeded-retries", "refused-at-last", "connect-failed-refused", "gloo-refused"),
 }
-_LOST = ("call-failed", "closed-by-peer")
+_LOST = ("call-failed", "closed-by-peer", "gloo-connection")
 # Interfaces that end on their own host: bridges and pairs of containers, tunnels, virtual machines, the loopback.
 _LOCAL_NAMES = ("veth", "docker", "br-", "virbr", "cni", "flannel", "cali", "ip6tnl", "tunl", "sit", "lo")
 _SAME_ADDRESS_TWICE = 0.9
@@ -41,7 +47,7 @@ def _connect(case: Case, name: str) -> Clue | None:
     ]
     sure = max(hit.signature.confidence for hit in hits)
     final = [hit for hit in hits if hit.line.level == "WARN"] or hits
-    clue = clue_of(name, final, named or complains, note_of(final[0]), case.named("refused-retrying")[:2], sure)
+    clue = clue_of(name, final, named or complains, final[0].sentence, case.named("refused-retrying")[:2], sure)
     refused = name == "net_connect_timeout" and case.named("refused-retrying")
     if refused and all(hit.signature.name == "connection-abort" for hit in hits):
         return replace(clue, fault_class="net_connect_refused")
@@ -54,13 +60,6 @@ def _words(culprit: Culprit) -> str:
     return f"not reached by {culprit.host}" if culprit.host else ""
 
 
-def far_end(case: Case, hit: Hit) -> Culprit:
-    """The peer of a line: its host, and its rank where the host runs one only."""
-    peer = hit.groups.get("peer", "")
-    host = case.resolve(peer) if peer else ""
-    return replace(case.of_host(host), peer=peer) if host else Culprit(peer=peer)
-
-
 @dataclass(frozen=True)
 class _Blame:
     accuser: str  # host
@@ -68,18 +67,31 @@ class _Blame:
     hit: Hit
 
 
+def _within(blame: _Blame) -> bool:
+    name = blame.hit.groups["peer"].partition("<")[0]
+    return bool(blame.accuser) and blame.accuser in (blame.accused, name, name.partition(".")[0])
+
+
 def _lost(case: Case) -> list[Clue]:
     """The end of the chain of complaints. Where two hosts accuse each other, or all accuse all, it is no one host."""
     hits = case.named(*_LOST)
     if not hits:
         return []
+    nameless, hits = [hit for hit in hits if "peer" not in hit.groups], [hit for hit in hits if "peer" in hit.groups]
+    if not hits:
+        note = f"{nameless[0].sentence} To whom, this version of NCCL does not say."
+        return [clue_of("net_connection_lost", nameless, [], note, confidence=SUGGESTS)]
     blames = [_Blame(case.culprit(hit.line).host, case.resolve(hit.groups["peer"]), hit) for hit in hits]
+    # A connection within the host is to a thread or a process that lost another one.
+    beyond = [blame for blame in blames if not _within(blame)]
+    blames = beyond or blames
+    hits = [blame.hit for blame in blames]
     known = [blame for blame in blames if blame.accused]
     across = [blame for blame in known if blame.accused != blame.accuser]
     if not across:
         within = [replace(case.of_host(blame.accused), peer=blame.hit.groups["peer"]) for blame in known]
         peers = [Culprit(peer=hit.groups["peer"]) for hit in hits]
-        note = f"{note_of(hits[0])} Nothing ties that address to another host."
+        note = f"{hits[0].sentence} Nothing ties that address to another host."
         return [clue_of("net_connection_lost", hits, within or peers, note, confidence=SUGGESTS)]
     accusers = {blame.accuser for blame in across}
     accused = {blame.accused for blame in across}
@@ -87,7 +99,7 @@ def _lost(case: Case) -> list[Clue]:
     if ends:
         culprits = [replace(case.of_host(end), peer="") for end in ends]
         chain = [blame.hit for blame in across if blame.accused in ends]
-        note = f"{note_of(chain[0])} {', '.join(ends)} complains of nobody."
+        note = f"{chain[0].sentence} {', '.join(ends)} complains of nobody."
         rest = [hit for hit in hits if hit not in chain]
         return [clue_of("net_connection_lost", chain, culprits, note, rest, confidence=NAMES_AN_EFFECT)]
     pairs = [Culprit(host=blame.accuser, peer=blame.accused) for blame in across]
@@ -102,7 +114,7 @@ def _wrong_interface(case: Case, failed: bool) -> Clue | None:
     if not failed and not _waiting_to_start(case) and not case.once(job_failed):
         return None
     twice = _same_address(used)
-    local = [one for one in case.interfaces if _ends_here(one)]
+    local = [one for one in case.interfaces if ends_on_its_host(one)]
     if twice:
         shown, sure, note = twice, _SAME_ADDRESS_TWICE, "Two hosts use the same address, which only each itself has."
     elif local and (len(hosts) > 1 or failed):
@@ -132,7 +144,8 @@ def _waiting_to_start(case: Case) -> bool:
     return any(m.started and not m.completed for c in case.communicators for m in c.members)
 
 
-def _ends_here(one: Interface) -> bool:
+def ends_on_its_host(one: Interface) -> bool:
+    """Whether an interface reaches its own host only: a bridge of containers, a tunnel, the loopback, link-local."""
     if one.name == "lo" or one.name.startswith(tuple(name for name in _LOCAL_NAMES if name != "lo")):
         return True
     try:

@@ -4,13 +4,43 @@ from __future__ import annotations
 
 from diag.hang.case import Case, distinct
 from diag.hang.model import Clue, Role
-from diag.hang.timeouts import GroupTimeouts, groups_of, timeouts_of
+from diag.hang.signatures.base import NAMES_AN_EFFECT
+from diag.hang.timeouts import GroupTimeouts, group_of, groups_of, timeouts_of
 
 _FIRST = 3  # nothing was ever finished
 _ONE_USUAL_CAUSE = 0.6
+_BESIDE_TIMEOUTS = 0.4
 
 
 def clues(case: Case) -> list[Clue]:
+    return [*_blocked_channels(case), *_blocked_watchdog(case)]
+
+
+def _blocked_watchdog(case: Case) -> list[Clue]:
+    """The heartbeat monitor ends a process whose watchdog does not move: CUDA or Python's lock holds it. Where a
+    collective timed out as well, that one says more."""
+    hits = case.named("heartbeat", "gil")
+    reports = case.once(timeouts_of)
+    late = [report for report in reports if (report.ran_ms or 0) > 2 * (report.timeout_ms or report.ran_ms or 0)]
+    if not hits and not late:
+        return []
+    lines = [hit.line for hit in hits] or [report.line for report in late]
+    culprits = distinct([culprit for line in lines if (culprit := case.culprit(line)).rank is not None or culprit.host])
+    groups = list(dict.fromkeys(group for line in lines if (group := group_of(line)[0])))
+    note = (
+        hits[0].sentence if hits else f"{late[0].words} ran for {(late[0].ran_ms or 0) // 1000:,} s: more than twice "
+    )
+    note += "" if hits else "its timeout, so the watchdog itself was late."
+    note += f" Process groups: {', '.join(groups)}." if groups else ""
+    sure = NAMES_AN_EFFECT if hits and not reports else _BESIDE_TIMEOUTS
+    # Several at once wait for the same thing: none of them is the cause.
+    named = culprits if len(culprits) == 1 else ()
+    evidence = tuple(line.evidence for line in lines[:4])
+    victims = tuple(sorted(c.rank for c in culprits if c.rank is not None)) if not named else ()
+    return [Clue("watchdog_blocked", Role.ROOT, named, evidence, sure, note, victims)]
+
+
+def _blocked_channels(case: Case) -> list[Clue]:
     """PCIe isolation (IOMMU, ACS): initialised everywhere, all wait in the first collective, nobody complains."""
     channels = case.named("via-p2p")
     if not channels or not _all_initialised(case) or _complains(case):

@@ -24,7 +24,7 @@ class Signature:
     pattern: str
     versions: str
     source: str  # file:line in the program that prints it
-    says: str  # one sentence about such a line
+    says: str  # one sentence about such a line; "[at {peer}]": only where the line gives the peer
     role: Role = Role.ROOT
     confidence: float = NAMES_THE_CAUSE
     unless: tuple[str, ...] = ()  # literals that make it something else
@@ -67,6 +67,11 @@ class FaultClass:
     rules_out: dict[str, str] = field(default_factory=dict)  # class: why it cannot be that
 
 
+_CLAUSE = re.compile(r"\[([^\[\]]*)\]")
+_BLANK = re.compile(r"\{(\w+)\}")
+_LONGEST = 160  # characters of a text from a log in a sentence
+
+
 @dataclass(frozen=True)
 class Hit:
     """A line that a signature recognised."""
@@ -75,3 +80,20 @@ class Hit:
     signature: Signature
     line: Line
     groups: dict[str, str]
+
+    @property
+    def sentence(self) -> str:
+        """What the signature says, with what this line tells. A clause in brackets whose names this line does not give
+        is left out, as is the whole where a name outside of brackets is missing."""
+        told = {
+            name: f"{text[: _LONGEST - 1]}…" if len(text) > _LONGEST else text for name, text in self.groups.items()
+        }
+
+        def clause(match: re.Match[str]) -> str:
+            return match[1] if all(name in told for name in _BLANK.findall(match[1])) else ""
+
+        says = _CLAUSE.sub(clause, self.signature.says)
+        if not says or any(name not in told for name in _BLANK.findall(says)):
+            title = self.fault_class.title
+            return f"{title[0].upper()}{title[1:]}."
+        return says.format_map(told)

@@ -6,15 +6,15 @@ from diag.hang.model import Role
 from diag.hang.signatures.base import NAMES_AN_EFFECT, FaultClass, Signature
 
 _FINGERPRINT = (
-    r"CollectiveFingerPrint\((?:SequenceNumber=(?P<{0}seq>\d+), )?OpType=(?P<{0}op>\w+)"
+    r"CollectiveFingerPrint\((?:SequenceNumber=(?P<{0}seq>\d+),? ?)?OpType=(?P<{0}op>\w+)"
     r"(?:, TensorShape=\[(?P<{0}shape>[^\]]*)\])?(?:, TensorDtypes=(?P<{0}dtype>[^,)]*))?"
 )
 _WATCHDOG = (
-    r"\[Rank (?P<pg_rank>\d+)\] Watchdog caught collective operation timeout: (?:Work)?\w*\(SeqNum=(?P<seq>\d+), "
-    r"OpType="
-    r"(?P<op>\w+)(?:, TensorShape=\[[^\]]*\])?(?:, NumelIn=(?P<numel_in>\d+), NumelOut=(?P<numel_out>\d+))?, "
-    r"Timeout\(ms\)="
-    r"(?P<timeout>\d+)\) ran(?: for (?P<ran>\d+) milliseconds)?"
+    r"(?:\[Rank (?P<pg_rank>\d+)\] )?(?:Watchdog caught collective operation timeout|Caught collective operation "
+    r"timeout)"
+    r":? ?(?:(?:Work)?\w*\((?:SeqNum=(?P<seq>\d+),? ?)?OpType="
+    r"(?P<op>\w+)(?:,? ?TensorShape=\[[^\]]*\])?(?:,? ?NumelIn=(?P<numel_in>\d+),? ?NumelOut=(?P<numel_out>\d+))?"
+    r"(?:,? ?Timeout\(ms\)=(?P<timeout>\d+))?(?:\) ran(?: for (?P<ran>\d+) milliseconds)?)?)?"
 )
 _STACKS = (
     "Take the stacks of the call that differs: TORCH_FR_BUFFER_SIZE=2000 (alias TORCH_NCCL_TRACE_BUFFER_SIZE) "
@@ -38,11 +38,31 @@ CLASSES = (
             Signature(
                 "collective-mismatch-size",
                 ("collective mismatch error",),
-                r"peer (?P<peer>[^\s<>]+<\d+>) collective mismatch error, local size (?P<local>\d+) remote size "
+                r"peer (?P<peer>[^\s<>]+<\d+>) collective mismatch error,? local size (?P<local>\d+) remote size "
                 r"(?P<remote>\d+)",
                 "<= 2.19, InfiniBand",
                 "transport/net_ib.cc:1081 (v2.18.3)",
                 "{local} bytes here, {remote} at {peer}.",
+                confidence=NAMES_AN_EFFECT,
+            ),
+            Signature(
+                "ddp-same-model",
+                ("expects same model across all ranks",),
+                r"expects same model across all ranks(?:, but Rank (?P<rank>\d+) has (?P<count>\d+) params, while rank "
+                r"(?P<other_rank>\d+) has inconsistent (?P<other_count>\d+) params)?",
+                "torch 1.9+",
+                "torch/csrc/distributed/c10d/reducer.cpp",
+                "DDP's check of the model[: rank {rank} has {count} parameters, and it read {other_count} from rank "
+                "{other_rank}].",
+                confidence=NAMES_AN_EFFECT,
+            ),
+            Signature(
+                "mismatched-collective",
+                ("Mismatched collective detected",),
+                r"Mismatched collective detected(?:.*?(?:at and|at or|at|and) around rank (?P<near>\d+))?",
+                "2.4 to 2.6",
+                "enqueue.cc",
+                "NCCL's check of the calls found a mismatch[ at or around rank {near}].",
                 confidence=NAMES_AN_EFFECT,
             ),
             Signature(
@@ -56,12 +76,12 @@ CLASSES = (
             ),
             Signature(
                 "socket-truncated",
-                ("message truncated : receiving",),
-                r"peer (?P<peer>[^\s<>]+<\d+>) message truncated : receiving (?P<remote>\d+) bytes instead of "
+                ("message truncated",),
+                r"(?:peer (?P<peer>[^\s<>]+<\d+>) )?message truncated ?: ?receiving (?P<remote>\d+) bytes instead of "
                 r"(?P<local>\d+)",
                 "2.9+",
                 "transport/net_socket.cc:569",
-                "{peer} sends {remote} bytes where {local} are expected.",
+                "{remote} bytes came[ from {peer}] where {local} were expected.",
                 confidence=NAMES_AN_EFFECT,
             ),
             Signature(
@@ -91,10 +111,12 @@ CLASSES = (
             Signature(
                 "detail-mismatch",
                 ("Detected mismatch between collectives on ranks",),
-                r"Detected mismatch between collectives on ranks\. Rank (?P<rank>\d+) is running collective: "
+                r"Detected mismatch between collectives on ranks(?:\. Rank (?P<rank>\d+) is running (?:inconsistent )?"
+                r"collective: "
                 + _FINGERPRINT.format("")
-                + r".*?but Rank (?P<other_rank>\d+) is running collective: "
-                + _FINGERPRINT.format("other_"),
+                + r"(?:.*?but Rank (?P<other_rank>\d+) is running (?:inconsistent )?collective: "
+                + _FINGERPRINT.format("other_")
+                + r")?)?",
                 "torch 1.9+, TORCH_DISTRIBUTED_DEBUG=DETAIL",
                 "ProcessGroupWrapper.cpp",
                 "Rank {rank} runs {op}, rank {other_rank} runs {other_op}.",
@@ -182,7 +204,7 @@ CLASSES = (
         signatures=(
             Signature(
                 "watchdog",
-                ("Watchdog caught collective operation timeout",),
+                ("aught collective operation timeout",),
                 _WATCHDOG,
                 "torch 1.8+; element counts from 2.1",
                 "ProcessGroupNCCL.cpp",
@@ -219,6 +241,27 @@ CLASSES = (
                 "torch 1.8+",
                 "ProcessGroupGloo.cpp",
                 "Rank 0 did not see ranks {ranks} at the barrier.",
+            ),
+            Signature(
+                "horovod-stalled",
+                ("missing ranks: ", "Missing ranks: "),
+                r"(?:Stalled ops:)?(?P<tensor>\S+) \[[Mm]issing ranks: (?P<ranks>[\d, ]+)\]",
+                "Horovod 0.12+",
+                "horovod/common/stall_inspector.cc",
+                "Horovod's coordinator waits for ranks {ranks} to submit {tensor}.",
+                Role.CONFIRMATION,
+                NAMES_AN_EFFECT,
+            ),
+            Signature(
+                "store-barrier",
+                ("store based barrier", "store_based_barrier_key"),
+                r"store based barrier (?:to initialize process group for|on) rank: ?(?P<rank>\d+),? (?:for )?key: "
+                r"?(?P<key>\S+) \(world_size=(?P<size>\d+), (?:num_workers_joined|worker_count)=(?P<joined>\d+)",
+                "torch 1.8 to 2.3",
+                "distributed_c10d.py",
+                "Rank {rank} waits at the store's barrier: {joined} of {size} processes came.",
+                Role.CONFIRMATION,
+                NAMES_AN_EFFECT,
             ),
             Signature(
                 "waiting-for-clients",

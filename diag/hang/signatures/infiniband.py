@@ -6,7 +6,7 @@ from diag.hang.model import Role
 from diag.hang.signatures.base import NAMES_AN_EFFECT, FaultClass, Signature
 
 _COMPLETION = (
-    r"Got completion from peer (?P<peer>[^\s<>]+<\d+>) with (?:error (?P<error>{0})\b|"
+    r"Got completion (?:from peer (?P<peer>[^\s<>]+<\d+>) )?with (?:error (?P<error>{0})\b|"
     r"status=(?:\w+\((?P<named_status>{0})\)|(?P<status>{0})\b))"
 )
 _REST = (
@@ -31,17 +31,17 @@ CLASSES = (
         signatures=(
             Signature(
                 "completion-with-error",
-                ("Got completion from peer",),
+                ("Got completion ",),
                 _COMPLETION.format(r"(?!5\b|4\b)\d+") + _REST,
                 _VERSIONS,
                 _WHERE,
-                "A transfer with {peer} failed with status {status}; 12 is retries used up.",
+                "A transfer[ with {peer}] failed.",
                 Role.ROOT,
                 NAMES_AN_EFFECT,
             ),
             Signature(
                 "completion-flushed",
-                ("Got completion from peer",),
+                ("Got completion ",),
                 _COMPLETION.format("5") + _REST,
                 _VERSIONS,
                 _WHERE,
@@ -63,11 +63,11 @@ CLASSES = (
         signatures=(
             Signature(
                 "local-protection",
-                ("Got completion from peer",),
+                ("Got completion ",),
                 _COMPLETION.format("4") + _REST,
                 _VERSIONS,
                 _WHERE,
-                "Status 4: the adapter may not access the local memory.",
+                "Status 4: the adapter[ {hca}] may not access the local memory[ (peer {peer})].",
             ),
         ),
     ),
@@ -94,7 +94,8 @@ CLASSES = (
                 r"(?:.*?remote GID (?P<remote_gid>[0-9a-fA-F:.]+))?",
                 "all; with device and GIDs from 2.24",
                 "misc/ibvwrap.cc:309",
-                "A queue pair could not be connected: {error}.",
+                "A queue pair[ of {hca}][ with local GID {local_gid}] could not be connected[ to {remote_gid}]: "
+                "{error}.",
             ),
         ),
     ),

@@ -1,4 +1,4 @@
-"""Processes that end early: by a signal or by an exception."""
+"""Processes that end early: by a signal, an exception, a scheduler, or because storage failed."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def _ended(name: str, number: int, says: str) -> tuple[Signature, ...]:
         ),
         Signature(
             f"signal-{name}",
-            (f"Signal {number} (",),
-            rf"Signal {number} \(\w+\) received by PID (?P<pid>\d+)",
+            (f"ignal {number} (",),
+            rf"[Ss]ignal {number} \(\w+\) received by PID (?P<pid>\d+)",
             "torch 1.9+",
             _ERRORS,
             says,
@@ -61,6 +61,48 @@ def _ended(name: str, number: int, says: str) -> tuple[Signature, ...]:
             "diag run",
             says,
         ),
+        Signature(
+            f"launcher-{name}",
+            (
+                f"Signals.{name.upper()}",
+                f"return code = -{number}",
+                f"return code -{number}",
+                f"returncode -{number}",
+                f"exit code -{number}",
+                f"exit code {128 + number}",
+                f"Exit Code:    {128 + number}",
+                f"exitCode: {128 + number}",
+                f"terminated with signal {name.upper()}",
+                f"interrupted by signal {number}",
+                f"KILLED BY SIGNAL: {number}",
+                f"killed by signal: {words}",
+                f"exited with signal {number}",
+            ),
+            rf"Signals\.{name.upper()}\b|(?:return ?code ?=? ?|exit code )-{number}\b|"
+            rf"[eE]xit ?[cC]ode:? +{128 + number}\b|"
+            rf"(?:process (?P<local_rank>\d+) )?terminated with signal {name.upper()}|interrupted by signal {number}\b|"
+            rf"KILLED BY SIGNAL: {number} |exited with signal {number}\b|"
+            rf"(?:Process (?P<pid>\d+) )?exits with return code = -{number}\b",
+            "any",
+            "subprocess, deepspeed, accelerate, torch.multiprocessing, MPICH, Kubernetes",
+            says,
+            confidence=NAMES_AN_EFFECT,
+            unless=("forcefully exiting",),
+        ),
+    )
+
+
+def _shell(name: str, number: int) -> Signature:
+    words = _WORDS[number]
+    return Signature(
+        f"shell-{name}",
+        (words,),
+        rf"^(?:\S+: line \d+: *)?(?P<pid>\d+ +)?{words}\s*"
+        r"(?:$|\(core dumped\)|[\w./]*(?:python|torchrun|deepspeed|accelerate))",
+        "any shell",
+        "bash, sh, Jupyter",
+        f"The shell saw the process end: {words}.",
+        confidence=SUGGESTS if number == 9 else NAMES_AN_EFFECT,
     )
 
 
@@ -82,6 +124,17 @@ CLASSES = (
         ),
         signatures=(
             *_ended("sigkill", 9, "The launcher saw the process end by SIGKILL."),
+            _shell("sigkill", 9),
+            Signature(
+                "oom-killed",
+                ("OOMKilled", "oom-kill", "oom_kill", "OOM Killed", "OOM killer", "running low on memory"),
+                r"OOMKilled|[Dd]etected \d+ oom[-_]kill|OOM Killed|by the OOM killer|due to the node running low "
+                r"on memory",
+                "any",
+                "Kubernetes, Slurm, Ray",
+                "The host's memory, or the limit of the container or job, was used up.",
+                confidence=NAMES_AN_EFFECT,
+            ),
             Signature(
                 "kernel-oom",
                 ("Out of memory: Killed process", "Out of memory: Kill process", "Memory cgroup out of memory: Killed"),
@@ -105,6 +158,7 @@ CLASSES = (
         ),
         signatures=(
             *_ended("sigbus", 7, "The launcher saw the process end by SIGBUS."),
+            _shell("sigbus", 7),
             Signature(
                 "caught-sigbus",
                 ("Caught signal 7 (Bus error", "Fatal Python error: Bus error"),
@@ -136,6 +190,7 @@ CLASSES = (
         ),
         signatures=(
             *_ended("sigsegv", 11, "The launcher saw the process end by SIGSEGV."),
+            _shell("sigsegv", 11),
             Signature(
                 "caught-sigsegv",
                 ("Caught signal 11 (Segmentation fault", "Fatal Python error: Segmentation fault"),
@@ -187,6 +242,88 @@ CLASSES = (
                 "The launcher saw the process end with {exitcode}.",
                 Role.CONFIRMATION,
                 SUGGESTS,
+            ),
+        ),
+    ),
+    FaultClass(
+        id="storage",
+        title="a file system failed or is full",
+        priority=1,
+        next_steps=(
+            "On {host}: `df -h; df -i` of the paths that the job writes to, quotas, and `dmesg -T` for I/O errors or a "
+            "lost mount.",
+        ),
+        rules_out={"rank_killed_exception": "the exception is about the file system"},
+        signatures=(
+            Signature(
+                "no-space",
+                ("No space left on device", "Disk quota exceeded", "Stale file handle", "Read-only file system"),
+                r"(?P<error>No space left on device|Disk quota exceeded|Stale file handle|Read-only file system)"
+                r"(?:: '?(?P<path>/[^'\s]+))?",
+                "any",
+                "libc's error texts",
+                "{error}[: {path}].",
+                unless=("/dev/shm", "shared memory", "posix_fallocate", "NCCL WARN"),
+            ),
+            Signature(
+                "io-error",
+                ("Input/output error", "Transport endpoint is not connected: '", "PytorchStreamWriter failed"),
+                r"\[Errno 5\] Input/output error(?:: '?(?P<path>/[^'\s]+))?|Transport endpoint is not connected: "
+                r"'(?P<mount>"
+                r"/[^']+)|PytorchStreamWriter failed writing file",
+                "any",
+                "libc's error texts; caffe2/serialize/inline_container.cc",
+                "Reading or writing failed[: {path}][: {mount}].",
+                unless=("NCCL WARN",),
+            ),
+        ),
+    ),
+    FaultClass(
+        id="job_cancelled",
+        title="a scheduler or a person ended the job",
+        priority=5,
+        next_steps=(
+            "Look at the scheduler's record of the job (`sacct -j JOB --format=State,ExitCode,Reason`, `kubectl "
+            "describe pod`): time limit, preemption, a failed node, or a cancellation.",
+        ),
+        rule="The scheduler says so, or all that is known is that the processes were told to stop.",
+        signatures=(
+            Signature(
+                "scheduler-cancelled",
+                ("DUE TO TIME LIMIT", "DUE TO PREEMPTION", "DUE TO NODE FAILURE", "PREEMPTED", "NODE_FAIL", "Evicted"),
+                r"(?P<reason>DUE TO TIME LIMIT|DUE TO PREEMPTION|DUE TO NODE "
+                r"FAILURE)|\b(?P<state>PREEMPTED|NODE_FAIL)\b|"
+                r"(?:Reason|Status|reason):\s*(?P<pod>Evicted)",
+                "any Slurm; Kubernetes",
+                "src/slurmd/slurmstepd, kubectl describe",
+                "The scheduler ended it[ {reason}][: {state}][: {pod}].",
+            ),
+            Signature(
+                "step-cancelled",
+                (" CANCELLED AT ",),
+                r"\*\*\* (?:JOB|STEP) \S+ ON (?P<node>\S+) CANCELLED AT ",
+                "any Slurm",
+                "src/slurmd/slurmstepd",
+                "The step was cancelled on {node}.",
+                confidence=SUGGESTS,
+            ),
+            Signature(
+                "told-to-stop",
+                ("got signal: 15", "Received 15 death signal", "Received Signals.SIGTERM death signal"),
+                r"Process \d+ got signal: 15\b|Received (?:15|Signals\.SIGTERM) death signal, shutting down workers",
+                "torch 1.9+",
+                "torch/distributed/elastic/agent/server/api.py",
+                "Somebody told the launcher to stop (SIGTERM): a scheduler, a person, or another node that failed.",
+                confidence=0.3,
+            ),
+            Signature(
+                "interrupted",
+                ("got signal: 2", "got signal: 1", "death signal, shutting down workers", "KeyboardInterrupt"),
+                r"Process \d+ got signal: [12]\b|Received (?:[12]|Signals\.SIG(?:INT|HUP)) death signal, shutting down "
+                r"workers|^KeyboardInterrupt\b",
+                "torch 1.9+",
+                "torch/distributed/elastic/agent/server/api.py",
+                "A person interrupted it, or its terminal was closed (SIGINT, SIGHUP).",
             ),
         ),
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diag.hang.model import Role
-from diag.hang.signatures.base import NAMES_AN_EFFECT, FaultClass, Signature
+from diag.hang.signatures.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, Signature
 
 CLASSES = (
     FaultClass(
@@ -20,31 +20,34 @@ CLASSES = (
             Signature(
                 "creating-segment",
                 ("Error while creating shared memory segment", "Error while attaching to shared memory segment"),
-                r"Error while (?:creating|attaching to) shared memory segment (?P<path>\S+) \(size (?P<size>\d+)\)",
+                r"Error while (?:creating|attaching to) shared memory segment(?: (?P<path>/?\S+))?"
+                r"(?: \(size (?P<size>\d+)\))?(?:, error: (?P<error>[^()\n]+))?",
                 "2.12+; with errno from 2.21",
                 "misc/shmutils.cc:132",
-                "NCCL could not have the shared memory {path} ({size} bytes).",
+                "NCCL could not have the shared memory[ {path}][ ({size} bytes)][: {error}].",
             ),
             Signature(
                 "failed-to-extend",
-                ("failed to extend /dev/shm/nccl-",),
-                r"failed to extend (?P<path>/dev/shm/nccl-\S+) to (?P<size>\d+) bytes",
+                ("failed to extend", "/dev/shm/nccl-"),
+                r"failed to extend (?P<path>/dev/shm/\S+) to (?P<size>\d+) bytes|"
+                r"(?:open|posix_fallocate|write|ftruncate|mmap)\w*[^\n]*?(?P<other>/dev/shm/nccl-\S+)[^\n]*"
+                r"No space left",
                 "2.12+",
                 "misc/shmutils.cc:88",
-                "{path} could not grow to {size} bytes.",
+                "[{path} could not grow to {size} bytes.][There is no space left for {other}.]",
             ),
             Signature(
                 "posix-fallocate",
                 ("Call to posix_fallocate failed",),
-                r"Call to posix_fallocate failed : No space left",
+                r"Call to posix_fallocate failed ?:? ?(?:No space left|.*)",
                 "<= 2.10",
                 "include/shm.h",
                 "/dev/shm has no space left.",
             ),
             Signature(
                 "worker-shared-memory",
-                ("insufficient shared memory (shm)",),
-                r"insufficient shared memory \(shm\)",
+                ("insufficient shared memory (shm)", "out of shared memory"),
+                r"insufficient shared memory \(shm\)|out of shared memory\.",
                 "torch 1.0+",
                 "torch/utils/data/_utils/signal_handling.py",
                 "torch takes a worker's bus error for a full /dev/shm.",
@@ -67,11 +70,11 @@ CLASSES = (
             Signature(
                 "duplicate-gpu",
                 ("Duplicate GPU detected",),
-                r"Duplicate GPU detected : rank (?P<group_rank>\d+) and rank (?P<other_group_rank>\d+) both on CUDA "
-                r"device (?P<bus_id>[0-9a-fA-F]+)",
+                r"Duplicate GPU detected ?: ?rank (?P<group_rank>\d+) and rank (?P<other_group_rank>\d+)(?: both on "
+                r"CUDA device (?P<bus_id>[0-9a-fA-F:.]+))?",
                 "2.10 to 2.29 (gone in 2.30.7)",
                 "init.cc:974",
-                "Ranks {group_rank} and {other_group_rank} are both on the GPU at {bus_id}.",
+                "Ranks {group_rank} and {other_group_rank} are both on one GPU[ ({bus_id})].",
             ),
         ),
     ),
@@ -88,8 +91,8 @@ CLASSES = (
         signatures=(
             Signature(
                 "nccl-out-of-memory",
-                ("Cuda failure 'out of memory'", "Cuda failure 2 'out of memory'"),
-                r"Cuda failure (?:2 )?'out of memory'",
+                ("Cuda failure 'out of memory'", "Cuda failure 2 'out of memory'", "Cuda failure"),
+                r"Cuda failure ?(?:2 ?)?'?out of memory'?",
                 "all; with the number from 2.19",
                 "include/alloc.h",
                 "NCCL could not allocate GPU memory.",
@@ -97,20 +100,22 @@ CLASSES = (
             ),
             Signature(
                 "cuda-calloc",
-                ("Failed to CUDA calloc",),
-                r"Failed to CUDA calloc (?:async )?(?P<size>\d+) bytes",
+                ("Failed to CUDA calloc", "Failed to CUDA malloc"),
+                r"Failed to CUDA (?:m|c)alloc(?: async)?(?: (?P<size>\d+) bytes)?",
                 "all",
                 "include/alloc.h:417",
-                "NCCL could not allocate {size} bytes of GPU memory.",
+                "NCCL could not allocate[ {size} bytes of] GPU memory.",
                 unless=("Multicast memory",),
             ),
             Signature(
                 "torch-out-of-memory",
-                ("OutOfMemoryError", "CUDA out of memory. Tried to allocate"),
-                r"OutOfMemoryError|CUDA out of memory\. Tried to allocate",
+                ("OutOfMemoryError", "CUDA out of memory", "CUDA error: out of memory", "HIP out of memory"),
+                r"(?:CUDA|HIP) out of memory(?:\. Tried to allocate (?P<size>[\d.]+ [KMGT]iB)(?:[. ]+\(?GPU "
+                r"(?P<gpu>\d+))?)?|"
+                r"CUDA error: out of memory|\bOutOfMemoryError",
                 "torch; OutOfMemoryError from 1.13",
                 "c10/cuda/CUDACachingAllocator.cpp",
-                "torch could not allocate GPU memory.",
+                "torch could not allocate[ {size} of] memory of the GPU[ {gpu}].",
             ),
         ),
     ),
@@ -159,11 +164,19 @@ CLASSES = (
             Signature(
                 "cannot-allocate",
                 ("Cannot allocate memory",),
-                r"Call to (?P<call>ibv_reg_mr\w*|ibv_reg_dmabuf_mr|ibv_create_cq|ibv_create_qp) failed with error "
-                r"Cannot allocate memory",
+                r"Call to (?P<call>ibv_\w+) failed(?: with error)?:? (?:\d+ )?Cannot allocate memory",
                 "all",
                 "misc/ibvwrap.cc:43",
                 "{call} could not lock memory.",
+            ),
+            Signature(
+                "create-failed",
+                ("Call to ibv_",),
+                r"Call to (?P<call>ibv_(?:create_qp|create_cq|reg_mr)) failed\s*$",
+                "<= 2.9",
+                "misc/ibvwrap.cc",
+                "{call} failed; this version does not print why, and the limit of locked memory is the usual reason.",
+                confidence=SUGGESTS,
             ),
         ),
     ),

@@ -20,16 +20,16 @@ CLASSES = (
         signatures=(
             Signature(
                 "bootstrap-no-interface",
-                ("Bootstrap : no socket interface found",),
-                r"Bootstrap : no socket interface found",
+                ("no socket interface found", "No socket interface found"),
+                r"Bootstrap ?: ?[Nn]o socket interface found",
                 "all",
                 "bootstrap.cc:130",
                 "NCCL_SOCKET_IFNAME matches no interface of this host.",
             ),
             Signature(
                 "net-no-interface",
-                ("NET/Socket : no interface found",),
-                r"NET/Socket : no interface found",
+                ("no interface found", "No interface found"),
+                r"(?:NET/Socket|NET/IB|Bootstrap) ?: ?[Nn]o (?:usable )?interface found",
                 "all",
                 "transport/net_socket.cc:62",
                 "NCCL_SOCKET_IFNAME matches no interface of this host.",
@@ -120,18 +120,24 @@ CLASSES = (
         signatures=(
             Signature(
                 "connect-timed-out",
-                ("returned Connection timed out", "returned No route to host"),
-                rf"connect (?:to {_PEER} )?returned (?:Connection timed out|No route to host)(?P<final>, exceeded)?",
+                (
+                    "returned Connection timed out",
+                    "returned No route to host",
+                    "returned Network is unreachable",
+                    "returned Host is down",
+                ),
+                rf"connect (?:to {_PEER} )?returned (?:Connection timed out|No route to host|Network is unreachable|"
+                r"Host is down)(?P<final>, exceeded)?",
                 "all; with the address from 2.24",
                 "misc/socket.cc:470 (v2.18.3), os/linux.cc:221",
-                "A connection got no answer.",
+                "A connection[ to {peer}] got no answer.",
                 Role.ROOT,
                 NAMES_AN_EFFECT,
             ),
             Signature(
                 "exceeded-timeouts",
                 ("exceeded timeouts",),
-                r"socket(?:Start|Poll)Connect: exceeded timeouts",
+                r"socket\w*Connect: exceeded timeouts",
                 "<= 2.23",
                 "misc/socket.cc:475 (v2.18.3)",
                 "Connecting was given up after time-outs.",
@@ -148,11 +154,32 @@ CLASSES = (
             ),
             Signature(
                 "connect-failed-timeout",
-                ("failed : Connection timed out", "failed : No route to host", "failed : Network is unreachable"),
-                rf"Connect to {_PEER} failed : (?:Connection timed out|No route to host|Network is unreachable)",
+                ("Connection timed out", "No route to host", "Network is unreachable", "Host is down"),
+                rf"(?:Connect to {_PEER} (?:failed|returned) ?:? ?(?:\d+\()?|Call to connect failed ?: "
+                rf"?)(?:Connection timed out|No route "
+                rf"to host|"
+                r"Network is unreachable|Host is down)",
                 "all",
                 "misc/socket.cc",
-                "{peer} does not answer.",
+                "[{peer} does not answer.]",
+            ),
+            Signature(
+                "store-connect-timed-out",
+                (
+                    "client socket has timed out after",
+                    "client socket has failed to connect to",
+                    "connect() timed out",
+                ),
+                r"[Tt]he client socket has timed out after (?P<after>\S+) while trying to connect to "
+                r"\(?(?P<store>[^,()\s]+?)(?:, |:)(?P<port>\d+)\)?|failed to connect to \[?(?P<other>[^\]\s,]+?)\]?:"
+                r"(?P<other_port>\d+) \((?:errno: 11[03]|[^)]*(?:timed out|No route))|connect\(\) timed out|"
+                r"failed to connect to any network address of \((?P<any>[^,()\s]+), (?P<any_port>\d+)\)",
+                "torch 1.9+",
+                "socket.cpp",
+                "Nobody answers[ at {store}, port {port}][ at {other}, port {other_port}][ at {any}, port {any_port}]"
+                "[ within {after}]: the store of the job, which its first process serves.",
+                Role.ROOT,
+                NAMES_AN_EFFECT,
             ),
         ),
     ),
@@ -168,7 +195,7 @@ CLASSES = (
             Signature(
                 "exceeded-retries",
                 ("exceeded retries",),
-                r"socket(?:Start|Poll)Connect: exceeded retries",
+                r"socket\w*Connect: exceeded retries",
                 "<= 2.23",
                 "misc/socket.cc:466 (v2.18.3)",
                 "Connecting was given up after refusals.",
@@ -179,15 +206,34 @@ CLASSES = (
                 rf"connect (?:to {_PEER} )?returned Connection refused, exceeded error retry count",
                 "2.24+; with the address from 2.27",
                 "os/linux.cc:221",
-                "A connection was refused to the end.",
+                "A connection[ to {peer}] was refused to the end.",
             ),
             Signature(
                 "connect-failed-refused",
-                ("failed : Connection refused",),
-                rf"Connect to {_PEER} failed : Connection refused",
+                ("Connection refused",),
+                rf"(?:Connect to {_PEER} (?:failed|returned) ?:? ?(?:\d+\()?|Call to connect failed ?: "
+                rf"?)Connection refused",
                 "all",
                 "misc/socket.cc",
-                "{peer} refuses.",
+                "[{peer} refuses.]",
+            ),
+            Signature(
+                "gloo-refused",
+                ("Connection refused",),
+                r"(?:gloo|tcp/pair\.cc)[^\n]*connect \[(?P<other>[^\]\s]+)\]:(?P<port>\d+): Connection refused",
+                "torch 1.x+",
+                "gloo/transport/tcp/pair.cc",
+                "{other}, port {port}, refuses gloo's connection.",
+            ),
+            Signature(
+                "store-refused",
+                ("errno: 111", "(errno: 61"),
+                r"failed to connect to \[?(?P<other>[^\]\s,]+?)\]?:(?P<port>\d+) \(errno: (?:111|61)",
+                "torch 1.9+",
+                "socket.cpp",
+                "{other}, port {port}, refuses: nothing serves the store there (yet).",
+                Role.CONFIRMATION,
+                SUGGESTS,
             ),
             Signature(
                 "refused-retrying",
@@ -213,23 +259,150 @@ CLASSES = (
         signatures=(
             Signature(
                 "call-failed",
-                ("Call to recv from", "Call to send to"),
-                rf"Call to (?:recv from|send to) {_PEER} failed : (?P<error>Connection timed out|Connection reset|"
-                r"Broken pipe|No route to host)",
-                "2.16+",
+                ("Call to recv", "Call to send", "Call to read", "Call to write", "socketProgress"),
+                rf"(?:Call to (?:recv|send|read|write)\w*(?: (?:from|to) {_PEER})?|socketProgress\w*:? ?[\w ]*) "
+                rf"?(?:failed|"
+                r"returned) ?:? ?(?P<error>Connection timed out|Connection reset(?: by peer)?|Broken pipe|No route "
+                r"to host|"
+                r"Transport endpoint is not connected|Software caused connection abort)",
+                "all; with the address from 2.16",
                 "misc/socket.cc:289 (ProgressOpt)",
-                "The connection to {peer} ended: {error}.",
+                "The connection[ to {peer}] ended: {error}.",
+                Role.ROOT,
+                SUGGESTS,
+            ),
+            Signature(
+                "gloo-connection",
+                ("Read error [", "Write error ["),
+                r"(?:Read|Write) error \[(?P<peer>[^\]\s]+)\]:\d+: (?P<error>Connection reset by peer|Connection "
+                r"timed out|"
+                r"Broken pipe|No route to host)",
+                "torch 1.x+",
+                "gloo/transport/tcp/pair.cc",
+                "gloo's connection to {peer} ended: {error}.",
                 Role.ROOT,
                 SUGGESTS,
             ),
             Signature(
                 "closed-by-peer",
-                ("Connection closed by remote peer",),
-                rf"Connection closed by remote peer {_PEER}",
-                "2.12+",
+                ("Connection closed by remote peer", "Connection closed by peer"),
+                rf"(?:NCCL WARN|NET/\w+ ?:|socket\w*:).{{0,80}}?Connection closed by (?:remote )?peer(?: {_PEER})?",
+                "2.4+; with the address from 2.12",
                 "misc/socket.cc:35",
-                "{peer} closed the connection.",
+                "[{peer} closed the connection.]",
                 Role.ROOT,
+                SUGGESTS,
+            ),
+        ),
+    ),
+    FaultClass(
+        id="net_bind_failed",
+        title="an address or a port cannot be had",
+        priority=2,
+        next_steps=(
+            "Port in use: `ss -ltnp | grep PORT` on {host}; end the old job, choose another port (MASTER_PORT, "
+            "--master-port), or port 0 (torchrun --standalone).",
+            "Address not of this host: compare MASTER_ADDR, NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY with `ip -br a`.",
+        ),
+        rules_out={"rank_killed_exception": "the exception says that the port or the address cannot be had"},
+        signatures=(
+            Signature(
+                "bind-failed",
+                (
+                    "Address already in use",
+                    "Cannot assign requested address",
+                    "EADDRINUSE",
+                    "server socket has failed to",
+                    "bind failed",
+                    "Call to bind failed",
+                    "no matching local address",
+                    "unable to find address for",
+                ),
+                r"server socket has failed to (?:bind|listen)(?: on any local network address| to "
+                r"(?P<address>\S+:\w+))?"
+                r"(?:.*?port: (?P<port>\d+))?(?:.*?errno: \d+ - (?P<reason>[\w ]+))?|"
+                r"(?P<error>Address already in use|Cannot assign requested address|EADDRINUSE)|[Bb]ind failed|Call "
+                r"to bind "
+                r"failed|no matching local address|unable to find address for:? (?P<name>\S+)",
+                "all",
+                "socket.cpp, misc/socket.cc, gloo/transport/tcp/device.cc",
+                "An address[ {address}][, port {port},] could not be bound[: {error}][: {reason}][: {name}].",
+                unless=("ras/", "RAS"),
+            ),
+        ),
+    ),
+    FaultClass(
+        id="net_failure",
+        title="a call to the network failed",
+        priority=2,
+        next_steps=(
+            "Find the first such line by time; it names a host or an address in most versions of NCCL. Collect "
+            "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,BOOTSTRAP of all ranks.",
+            "Rule out the fast network: NCCL_IB_DISABLE=1 (or NCCL_NET=Socket) on all hosts.",
+        ),
+        rule="NCCL warns from its network code, and no finer class fits.",
+        signatures=(
+            Signature(
+                "network-warning",
+                (
+                    "socket.c",
+                    "net_ib",
+                    "ibvwrap.c",
+                    "bootstrap.c",
+                    "net_socket.c",
+                    "NET/OFI",
+                    "nccl_ofi",
+                    "net.cc",
+                    "NET/IB",
+                ),
+                r"(?:\bsocket\.cc?|net_ib[\w./]*\.cc?|ibvwrap\.cc?|bootstrap\.cc?|nccl_ofi\w*\.\w+|\bnet\.cc?|"
+                r"nccl-net-ofi\S*):\d+(?: \(\w+\))? (?:R?NCCL )?WARN (?P<message>.+)|WARN "
+                r"NET/(?:OFI|IB|Socket|Plugin) ?:? "
+                r"?(?P<other>.+)",
+                "all",
+                "misc/socket.cc, transport/net*.cc, bootstrap.cc, aws-ofi-nccl",
+                "NCCL's network code says: [{message}][{other}]",
+                Role.ROOT,
+                SUGGESTS,
+                unless=("No such file", "Failed to open libibverbs", "Could not find", "falling back"),
+            ),
+            Signature(
+                "libfabric",
+                ("<warn>", "libfabric:"),
+                r"libfabric:\d+:[^\n]*?<warn> (?P<message>err: \d+, message: [\w ]+?(?= My EFA|\s*$|,)|.*output "
+                r"empty list)"
+                r"(?:.*?My host id: (?P<host>\S+))?(?:.*?Peer host id: (?P<other>\S+))?",
+                "aws-ofi-nccl",
+                "libfabric, prov/efa",
+                "libfabric says: {message}[ between {host} and {other}].",
+                Role.ROOT,
+                NAMES_AN_EFFECT,
+            ),
+            Signature(
+                "name-not-resolved",
+                (
+                    "Name or service not known",
+                    "Temporary failure in name resolution",
+                    "No address associated with hostname",
+                ),
+                r"(?:addresses of \((?P<store>[^,()\s]+), (?P<port>\d+)\) cannot be retrieved.*|Unable to resolve "
+                r"hostname .*|"
+                r"getaddrinfo.*|gai error.*|socket\.gaierror.*)(?:Name or service not known|Temporary failure in name "
+                r"resolution|No address associated with hostname)",
+                "all",
+                "socket.cpp, Python's socket",
+                "The name[ {store} (port {port})] cannot be resolved to an address.",
+                Role.ROOT,
+                NAMES_AN_EFFECT,
+            ),
+            Signature(
+                "network-return-code",
+                (" -> 2",),
+                r"(?P<file>misc/socket\.cc|transport/net\w*(?:/\w+)?\.cc|bootstrap\.cc|misc/ibvwrap\.cc):\d+ -> 2\b",
+                "all",
+                "NCCLCHECK",
+                "{file} of NCCL returned a system error (2), without a warning that says why.",
+                Role.CONFIRMATION,
                 SUGGESTS,
             ),
         ),

@@ -22,7 +22,7 @@ CLASSES = (
             Signature(
                 "mismatched-version",
                 ("Mismatched NCCL version detected",),
-                r"Mismatched NCCL version detected : rank (?P<group_rank>\d+) version (?P<version>\d+) rank "
+                r"Mismatched NCCL version detected ?: ?rank (?P<group_rank>\d+) version (?P<version>\d+) rank "
                 r"(?P<other_group_rank>\d+) version (?P<other_version>\d+)",
                 "2.23+",
                 "init.cc:966",
@@ -70,6 +70,22 @@ CLASSES = (
         ),
     ),
     FaultClass(
+        id="same_host_identity",
+        title="two hosts look like one to NCCL",
+        priority=2,
+        next_steps=(
+            "NCCL takes processes with one hostname and boot id for one host: give every host (or container) a name of "
+            "its own, or set NCCL_HOSTID to a different value on each.",
+            "Containers on one host that should be one: give them the same /dev/shm (--ipc=host) and PID namespace.",
+        ),
+        rule="NCCL reports a GPU that two ranks share, or a shared memory segment that is not there, and the lines "
+        "show that the ranks are on different hosts.",
+        rules_out={
+            "duplicate_gpu": "the two ranks use different addresses: their GPUs have one PCI address on two hosts",
+            "shm_exhausted": "the segment is not full but absent: another host or container made it",
+        },
+    ),
+    FaultClass(
         id="env_mismatch",
         title="the hosts run with different settings",
         priority=2,
@@ -98,7 +114,7 @@ CLASSES = (
                 r"Bootstrap Root : rank (?P<group_rank>\d+) of (?P<size>\d+) ranks has already checked in",
                 "all",
                 "bootstrap.cc:358",
-                "Two processes claim to be rank {group_rank}.",
+                "Two processes claim to be rank {group_rank} of {size}.",
                 Role.ROOT,
                 NAMES_AN_EFFECT,
             ),

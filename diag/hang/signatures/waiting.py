@@ -95,6 +95,75 @@ CLASSES = (
         ),
     ),
     FaultClass(
+        id="slow_rank_init",
+        title="the others wait for a rank that is slow to start",
+        priority=4,
+        next_steps=(
+            "Look at what {rank_words} does before init_process_group or before its first collective: loading "
+            "checkpoints, importing, compiling, building data sets, waiting for a file system.",
+            _LONGER,
+        ),
+        rule="A rank was still loading when the others timed out, or a key that it writes at its start did not come in "
+        "time although the store answered.",
+        signatures=(
+            Signature(
+                "loading",
+                ("Loading checkpoint", "Loading pipeline", "Loading safetensors", "Loading weights", "Loading model"),
+                r"Loading (?:checkpoint shards|pipeline components|safetensors checkpoint shards|weights|model)\b",
+                "transformers, diffusers, vLLM",
+                "progress bars of loading",
+                "A rank loads a model.",
+                Role.CONFIRMATION,
+                SUGGESTS,
+            ),
+            Signature(
+                "others-still-load",
+                ("other ranks that didn't finish loading",),
+                r"rank (?P<done>\d+) could finish the model loading, but there are other ranks that didn't finish "
+                r"loading",
+                "SGLang",
+                "sglang/srt/model_executor",
+                "Rank {done} has loaded its part of the model, and others have not.",
+                confidence=SUGGESTS,
+            ),
+        ),
+    ),
+    FaultClass(
+        id="watchdog_blocked",
+        title="the watchdog of a rank was blocked",
+        priority=5,
+        next_steps=(
+            "Take the stacks of {rank_words}: `py-spy dump --native --pid PID`. CUDA calls that do not return, a "
+            "thread "
+            "that holds Python's lock (GIL), or a slow file system for the dump hold the watchdog up.",
+            "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC raises the limit; TORCH_NCCL_ENABLE_MONITORING=0 ends the check.",
+        ),
+        rule="The heartbeat monitor ended the process, or a collective ran for more than twice its timeout, and no "
+        "collective that timed out says who was missing.",
+        signatures=(
+            Signature(
+                "heartbeat",
+                ("watchdog got stuck for", "Heartbeat monitor timed out"),
+                r"watchdog got stuck for (?P<seconds>\d+) seconds|Heartbeat monitor timed out",
+                "torch 2.2+",
+                "ProcessGroupNCCL.cpp",
+                "The watchdog itself made no progress[ for {seconds} s]: CUDA or Python's lock holds it.",
+                Role.CONFIRMATION,
+                NAMES_AN_EFFECT,
+            ),
+            Signature(
+                "gil",
+                ("Could not acquire GIL within",),
+                r"Could not acquire GIL within (?P<ms>\d+) ms on exit",
+                "torch 2.3+",
+                "ProcessGroupNCCL.cpp",
+                "Python's lock (GIL) could not be had within {ms} ms: another thread of this process holds it.",
+                Role.CONFIRMATION,
+                NAMES_AN_EFFECT,
+            ),
+        ),
+    ),
+    FaultClass(
         id="p2p_iommu_acs",
         title="GPUs cannot reach each other over PCIe",
         priority=5,
@@ -109,6 +178,7 @@ CLASSES = (
             Signature(
                 "via-p2p",
                 ("via P2P/",),
+                r"(?:(?P<rank>\d+)\[(?P<dev>\w+)\] -> (?P<other_rank>\d+)\[(?P<other_dev>\w+)\].*)?"
                 r"via P2P/(?P<transport>IPC|CUMEM|direct pointer)",
                 "2.3+",
                 "transport/p2p.cc",
@@ -131,7 +201,7 @@ CLASSES = (
             Signature(
                 "store-get",
                 ("store->get(",),
-                r"store->get\('(?P<key>[^']*)'\) got error",
+                r"(?:retrieving ncclUniqueId from \[(?P<writer>\d+)\].*)?store->get\('(?P<key>[^']*)'\) got error",
                 "torch 1.9+",
                 "ProcessGroupNCCL.cpp",
                 "The store did not answer.",
@@ -150,8 +220,8 @@ CLASSES = (
             ),
             Signature(
                 "recv-value",
-                ("recvValue failed",),
-                r"recvValue failed on SocketImpl\((?:.*remote=(?P<remote>[^)]*))?",
+                ("recvValue failed", "recvBytes failed", "recvVector failed", "sendBytes failed"),
+                r"recv(?:Value|Bytes|Vector)\w* failed on SocketImpl\((?:.*?remote=\[?(?P<remote>[^)\]]*)\]?)?",
                 "torch 2.1+",
                 "TCPStoreLibUvBackend.cpp, TCPStore.cpp",
                 "The connection to the store ended.",
@@ -159,13 +229,12 @@ CLASSES = (
                 NAMES_AN_EFFECT,
             ),
             Signature(
-                "client-timeout",
-                ("The client socket has timed out after",),
-                r"The client socket has timed out after \S+ while trying to connect to \((?P<host>[^,]+), "
-                r"(?P<port>\d+)\)",
-                "torch 1.9+",
+                "store-input",
+                ("waitForInput",),
+                r"waitForInput: .*timed out after (?P<ms>\d+)ms",
+                "torch 2.4+",
                 "socket.cpp",
-                "Nobody answers at {host}, port {port}.",
+                "The store did not answer a wait within {ms} ms.",
                 Role.CASCADE,
                 NAMES_AN_EFFECT,
             ),
@@ -199,9 +268,11 @@ CLASSES = (
                     "train_runtime",
                     "`Trainer.fit` stopped",
                     "Next: diag analyze",
+                    "Out of bounds values",
                 ),
                 r"(?i:\btraining (?:is )?(?:completed?|finished|done)\b|\bfinished training\b)|'train_runtime':|"
-                r"`Trainer\.fit` stopped: `max_|^Recorded in .+\. Next: diag analyze",
+                r"`Trainer\.fit` stopped: `max_|^Recorded in .+\. Next: diag analyze|"
+                r"Out of bounds values *: 0 OK",
                 "any",
                 "transformers, Megatron-LM, Lightning, torchtitan, diag run",
                 "The training says that it reached its end.",

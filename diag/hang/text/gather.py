@@ -21,7 +21,7 @@ from .names import Named, named
 from .parts import HEAD, LONG, last_progress, no_log, raw_of
 from .prefixes import Said, hosts_in_front, read_line
 from .stacks import MOST_FOREIGN, MOST_OWN, OPENERS, Open, Part, opened
-from .streams import pieces_of
+from .streams import pieces_of, unwrapped
 from .wanted import CALL, DEDUPLICATED, ENDS, FACTS, STRUCTURAL
 
 _NARROWEST = 60  # columns of a terminal
@@ -63,7 +63,7 @@ class Gatherer:
         """Takes in one file; nothing happens where it is no text."""
         self._file, self._year = len(self.files), _year_of(path)
         known, bar, cut = False, None, -1
-        for block in blocks_of(pieces_of(path, self._gaps)):
+        for block in blocks_of(unwrapped(pieces_of(path, self._gaps))):
             if not known:
                 if reason := no_log(block.data):
                     if reason != "a trace":

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from . import clocks
 
 _HOST = r"[^\s:'\"()=,/\[\]{}|]{1,255}+"  # NCCL itself writes - for / and %
-_CODE = r"(?:(?P<file>[\w./+-]+):(?P<line>\d+) )?"
+_CODE = r"(?:(?P<file>[\w./+-]+):(?P<line>\d+)(?: \(\w{1,80}\))? )?"
 _NCCL = re.compile(
     rf"\s*(?P<host>{_HOST}):(?P<pid>\d{{1,10}})(?P<tid>:\d{{1,10}})? "
     rf"(?(tid)(?:\[(?P<dev>-?\d+)\] )?|\[(?P<only_dev>-?\d+)\] )"
@@ -56,6 +56,7 @@ _SURE_HOST = re.compile(
 )
 _KERNEL = re.compile(r"(?:([\w.-]+) )?kernel: ?(?:\[ *\d+\.\d+\] ?)?")
 _DMESG = re.compile(r"(?:<\d>)?\[ *\d+\.\d{6}\] ")
+_QUOTED = re.compile(r" *(?:\| |(?:> ?)+)")  # columns of a log viewer, a quoted mail
 _PASTED = re.compile(r"\[\d+\] ")
 _BAR = re.compile(
     r"[^|]{0,200}?\d{1,3}%\|[^|]*\| *[^ \[\]]+/[^ \[\]]+ *\[[^\]]{1,200}\]\s*|[^\[]{0,200}?\d+it \[[^\]]{1,200}\]\s*"
@@ -96,10 +97,16 @@ class Said:
     time_ns: int | None = None
     nccl_pid: bool = False  # NCCL itself printed host and pid
     any: bool = False  # there was a prefix
+    bar: Said | None = None  # a progress bar that stands in front, by whoever draws it
+    piece: str = ""  # the part of its line that it was read from; "" for all of it
 
     def who(self) -> tuple[object, ...]:
         """Equal on lines of one process, as far as its lines tell."""
         return (self.rank, self.rank_from, self.local_rank, self.host, self.pid)
+
+
+def _is_bar(text: str) -> bool:
+    return ("%|" in text or "it [" in text) and _BAR.match(text) is not None
 
 
 def hosts_in_front(head: bytes) -> frozenset[str]:
@@ -120,7 +127,8 @@ def plain(text: str) -> str:
 
 
 def read_line(raw: bytes, year: int = 1970, hosts: frozenset[str] = NOBODY) -> list[Said]:
-    """The messages of a line: one, or several where newlines between messages of NCCL were lost.
+    """The messages of a line: one, or several where newlines between messages of NCCL were lost; a progress bar that
+    stands in front of a message comes behind it.
 
     ``year``: of times that print none. ``hosts``: names that a launcher puts in front of the file's lines.
     A carriage return begins the line anew, as on a terminal; what stood before it is a progress bar, whose prefixes
@@ -130,6 +138,10 @@ def read_line(raw: bytes, year: int = 1970, hosts: frozenset[str] = NOBODY) -> l
     if "\r" in text:
         before, _, text = text.rpartition("\r")
     said = read_text(plain(text), year, hosts)
+    drawn = before.rpartition("\r")[2]
+    if drawn and said.bar is None and _is_bar(drawn) and not _is_bar(text):
+        said.bar = read_text(plain(drawn), year, hosts)
+        said.bar.piece = drawn
     if before and not said.any:
         first = read_text(plain(before.lstrip("\r").partition("\r")[0]), year, hosts)
         if first.any and not first.nccl_pid:
@@ -138,6 +150,9 @@ def read_line(raw: bytes, year: int = 1970, hosts: frozenset[str] = NOBODY) -> l
     elif before and said.rank is None and said.local_rank is None:
         first = read_text(plain(before.lstrip("\r").partition("\r")[0][:200]), year, hosts)
         said.rank, said.rank_from, said.local_rank = first.rank, first.rank_from, first.local_rank
+    if said.bar is not None:
+        said.piece = said.piece or plain(text)
+        return [said, said.bar]
     if said.source != "nccl" or "NCCL " not in said.text:
         return [said]
     starts = [match.start() for match in NCCL_GLUED.finditer(said.text) if match.start()]
@@ -200,10 +215,16 @@ def _strip_one(said: Said, year: int, hosts: frozenset[str]) -> bool:
         end = _digit(said, text)
     if not end and first.isalnum():
         end = _word(said, text, year, hosts)
+    if not end and first in " |>" and (match := _QUOTED.match(text)):
+        end = match.end()
     if not end and first == "<" and (match := _DMESG.match(text)):
         said.source, end = "kernel", match.end()
     if not end and ("%|" in text or "it [" in text) and (match := _BAR.match(text)) and match.end() < len(text):
         end = match.end()
+        said.bar = Said(text[:end].rstrip(), piece=text[:end].rstrip(), any=said.any)
+        for name in ("host", "pid", "rank", "rank_from", "local_rank", "time_ns"):
+            setattr(said.bar, name, getattr(said, name))
+        said.piece = text[end:]
     said.text = text[end:]
     return end > 0
 

@@ -88,7 +88,7 @@ class _Maker:
             Line(
                 path=self._gatherer.files[file],
                 number=number,
-                raw=text,
+                raw=said.piece or text,
                 text=text if said.text == text else said.text,
                 speaker=self._speaker(said, file) if heir is None or said.any else heir,
                 source=said.source or source,

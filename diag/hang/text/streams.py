@@ -17,8 +17,11 @@ from isal import isal_zlib
 from ..packing import GZIP, ZSTD
 from .gaps import Gaps
 from .inputs import STDIN
+from .prefixes import plain, read_text
 
 PIECE = 4 << 20
+_COPIED_BYTES = 256 << 10
+_NARROWEST, _WIDEST = 60, 400  # columns
 _PACKED_PIECE = 256 << 10
 # One zstd block can be 4 bytes and unpack to 128 KiB: of this much input at most 32 MiB come at a time.
 _ZSTD_PIECE = 1 << 10
@@ -47,6 +50,49 @@ def pieces_of(path: str, gaps: Gaps) -> Iterator[bytes]:
                     yield piece
     except OSError as error:
         gaps.say(path, f"cannot be read: {error.strerror or error}")
+
+
+def unwrapped(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The same text with the lines joined that a terminal or a mail program cut at its width, where it is short enough
+    to have been copied from one. Blank lines follow each, so that the others keep their numbers."""
+    first = next(pieces, b"")
+    second = next(pieces, None) if len(first) <= _COPIED_BYTES else None
+    if first and second is None and len(first) <= _COPIED_BYTES:
+        yield _joined(first)
+        return
+    yield first
+    if second is not None:
+        yield second
+    yield from pieces
+
+
+def _joined(data: bytes) -> bytes:
+    lines = data.split(b"\n")
+    texts = [line.rstrip(b"\r").decode("utf-8", "replace") for line in lines]
+    width = max(map(len, texts))
+    if not _NARROWEST <= width <= _WIDEST:
+        return data
+    full = [at for at, text in enumerate(texts[:-1]) if len(text) == width and len(set(text)) > 2]
+    cut = [at for at in full if texts[at + 1].strip() and not texts[at].endswith("  ") and not _begins(texts[at + 1])]
+    if len(cut) < 2 or 2 * len(cut) < len(full):
+        return data
+    continues = set(cut)
+    found: list[bytes] = []
+    blanks = 0
+    for at, line in enumerate(lines):
+        if at - 1 in continues:
+            found[-1] = found[-1].rstrip(b"\r") + line
+            blanks += 1
+            continue
+        found += [b""] * blanks
+        found.append(line)
+        blanks = 0
+    return b"\n".join([*found, *[b""] * blanks])
+
+
+def _begins(text: str) -> bool:
+    """Whether a line is the first one of a message."""
+    return read_text(plain(text)).any or text.startswith(("Traceback (", "  File ", "    ", "#"))
 
 
 def _opened(path: str) -> AbstractContextManager[BinaryIO]:

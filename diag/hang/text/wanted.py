@@ -77,5 +77,6 @@ ENDS = {
     "Last enqueued": (b"ast completed",),
     "last enqueued": (b"ast completed",),
     "Multicast memory of size": (b"CUDA error",),
+    "message truncated": (b"instead of",),
 }
 STRUCTURAL = (CALL, *FACTS, DEDUPLICATED, *KEPT, *OPENERS)

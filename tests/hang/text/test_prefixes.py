@@ -36,7 +36,8 @@ MESSAGE = "gpu7:4711:4812 [6] NCCL INFO Using network IB"
 
 
 def one(text: str) -> Said:
-    (said,) = read_line(text.encode(), year=2025)
+    said, *bars = read_line(text.encode(), year=2025)
+    assert all("%|" in bar.text or "it [" in bar.text for bar in bars)
     return said
 
 

@@ -1,0 +1,50 @@
+"""``python -m tests.hang.real [--folder DIR] [--quiet] [ID ...]``: how right the triage is on real failures."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+from tests.hang.real import HERE, Judged, cases_of, judge, score
+
+parser = argparse.ArgumentParser(prog="python -m tests.hang.real")
+parser.add_argument("ids", nargs="*", help="only these cases, with the whole answer")
+parser.add_argument("--folder", type=Path, default=HERE, help="where the TOML files are")
+parser.add_argument("--quiet", action="store_true", help="the score alone")
+arguments = parser.parse_args()
+
+judged: list[Judged] = []
+for case in cases_of(arguments.folder):
+    if arguments.ids and case.id not in arguments.ids:
+        continue
+    with tempfile.TemporaryDirectory() as folder:
+        judged.append(judge(case, Path(folder)))
+for one in judged:
+    if arguments.quiet or (one.right and not one.unsaid and not arguments.ids):
+        continue
+    marks = [
+        "" if one.right_class else "class",
+        "culprit" if one.right_culprit is False else "",
+        "ACCUSES" if one.accused else "",
+        "HEALTHY" if one.called_healthy else "",
+        f"does not repeat {', '.join(one.unsaid)}" if one.unsaid else "",
+    ]
+    print(f"{one.case.id} ({one.case.file}): wrong: {', '.join(filter(None, marks))}")
+    print(f"  truth   {one.case.fault_class} {list(one.case.culprits)}: {one.case.decided_by}")
+    print(f"  answer  {one.answer.fault_class} ({one.answer.confidence:.2f}): {one.answer.headline}")
+    if arguments.ids:
+        print("  culprits", *one.answer.culprits, sep="\n    ")
+        print("  next    ", *one.answer.next_steps, sep="\n    ")
+        print("  rest    ", *(f"{r.fault_class}: {r.because}" for r in one.answer.ruled_out), sep="\n    ")
+        for name, text in one.case.logs:
+            print(f"  --- {name}\n{text}")
+for name, (right, of) in score(judged).items():
+    print(f"{name}: {right} of {of}")
+bins: dict[int, list[bool]] = defaultdict(list)
+for one in judged:
+    if one.answer.fault_class not in ("undetermined", "healthy"):
+        bins[min(9, int(one.answer.confidence * 10))].append(one.right)
+for at in sorted(bins):
+    print(f"confidence {at / 10:.1f} to {(at + 1) / 10:.1f}: {sum(bins[at])} of {len(bins[at])} right")
