@@ -96,7 +96,7 @@ def _healthy_or_unknown(case: Case) -> Calm:
     complete = [line for line in case.logs.lines if "COMPLETE" in line.text]
     lines = tuple(dict.fromkeys((*complete[:_MOST], *harmless)))[:_MOST]
     doubt = _doubt(case)
-    if case.once(ended_well):
+    if case.once(ended_well) and not _another_job(case):
         lines = tuple(dict.fromkeys((*(hit.line for hit in case.named("ended-well")), *lines)))[:_MOST]
         return Calm("healthy", _WELL, "The training says that it reached its end, and nothing failed.", (), lines)
     whole = largest is not None and len(largest.members) == largest.size and all(m.completed for m in members)
@@ -135,6 +135,22 @@ def _doubt(case: Case) -> str:
     if len(versions) > 1:
         return f"No line says that anything is wrong, but the processes load NCCL {' and '.join(sorted(versions))}."
     return ""
+
+
+def _another_job(case: Case) -> bool:
+    """Whether a file holds all ranks of a job and does not say that it ended well, beside one that does."""
+    ended = {hit.line.path for hit in case.named("ended-well")}
+    for communicator in case.communicators:
+        paths = {
+            path
+            for member in communicator.members
+            if member.process is not None
+            for path in case.logs.processes[member.process].paths
+        }
+        whole = len(communicator.members) == communicator.size == case.logs.world_size
+        if whole and len(paths) == 1 and not paths & ended and not all(m.ended for m in communicator.members):
+            return True
+    return False
 
 
 def last_alarm(case: Case) -> int:

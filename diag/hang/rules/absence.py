@@ -10,11 +10,11 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from diag.hang.case import Case, distinct
-from diag.hang.model import Clue, Communicator, Culprit, Line, Role
+from diag.hang.model import MOST_RANKS, Clue, Communicator, Culprit, Line, Role
 from diag.hang.progress import ended_well
 from diag.hang.rules.direct import clue_of, ranks_in
 from diag.hang.rules.exceptions import victims_of
-from diag.hang.signatures.base import NAMES_AN_EFFECT, SUGGESTS
+from diag.hang.signatures.base import NAMES_AN_EFFECT, SUGGESTS, Hit
 from diag.hang.timeouts import GroupTimeouts, groups_of, is_world, rank_in, timeouts_of
 from diag.hang.timeouts import group_of as group_of_line
 
@@ -61,6 +61,15 @@ def _late_at_the_store(case: Case) -> list[Clue]:
     return found
 
 
+def _lacking(case: Case, hit: Hit) -> set[int]:
+    """Older versions list who is ready: of the others those below the highest rank exist for sure."""
+    if "ranks" in hit.groups:
+        return set(ranks_in(hit.groups["ranks"]))
+    ready = ranks_in(hit.groups["ready"])
+    size = case.logs.world_size or max(ready, default=-1) + 1
+    return set(range(size)) - set(ready) if size <= MOST_RANKS else set()
+
+
 def _horovod(case: Case) -> list[Clue]:
     """Horovod's coordinator lists who has not submitted a tensor. Where ranks lack different tensors, each waits in
     another one."""
@@ -68,7 +77,10 @@ def _horovod(case: Case) -> list[Clue]:
     if not hits:
         return []
     last = {hit.groups["tensor"]: hit for hit in hits}
-    lacking = {tensor: set(ranks_in(hit.groups["ranks"])) for tensor, hit in last.items()}
+    lacking = {tensor: _lacking(case, hit) for tensor, hit in last.items()}
+    lacking = {tensor: ranks for tensor, ranks in lacking.items() if ranks}
+    if not lacking:
+        return []
     common = set.intersection(*lacking.values())
     ranks = sorted(common or set.union(*lacking.values()))
     tensors = ", ".join(list(last)[:3]) + (f" and {len(last) - 3} more" if len(last) > 3 else "")

@@ -110,6 +110,9 @@ def _culprits(case: Case, hit: Hit) -> list[Culprit]:
     if "other_gpu" in hit.groups:
         host = case.culprit(hit.line).host
         return [Culprit(host=host, gpu=int(hit.groups[name])) for name in ("gpu", "other_gpu")]
+    if "other_bus_id" in hit.groups:
+        found = case.culprit(hit.line)
+        return [Culprit(host=found.host, bus_id=hit.groups[name]) for name in ("bus_id", "other_bus_id")]
     return [_culprit(case, hit)]
 
 

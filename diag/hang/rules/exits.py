@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from diag.hang.case import Case, culprit_of, distinct
+from diag.hang.case import CLOCKS_NS, Case, culprit_of, distinct
 from diag.hang.model import Clue, Culprit, Role
 from diag.hang.rules.direct import clue_of, first_by_time
 from diag.hang.rules.launcher import Block, blocks_of, speaker_of
@@ -88,6 +88,8 @@ def _of_signal(case: Case, name: str, blocks: tuple[Block, ...]) -> Clue | None:
     # Who timed out before it was killed waited like the others.
     waited = {report.rank for report in case.once(timeouts_of) if report.rank is not None}
     ended = [one for one in ended if one.culprit.rank is None or one.culprit.rank not in waited]
+    later = _ended_later(blocks)
+    ended = [one for one in ended if one.culprit.rank is None or one.culprit.rank not in later]
     if not ended:
         return _kernel_alone(kernel)
     ended = _named_ones(ended)
@@ -106,6 +108,21 @@ def _of_signal(case: Case, name: str, blocks: tuple[Block, ...]) -> Clue | None:
         sure, note = SUGGESTS, f"{note} Most ranks were: a scheduler or a person may have ended the job."
     clue = clue_of(name, hits, culprits, note, confirming, confidence=sure)
     return clue if clue.time_ns is not None else replace(clue, time_ns=min(seen, default=None))
+
+
+def _ended_later(blocks: tuple[Block, ...]) -> set[int]:
+    """Ranks that the launcher saw end well after the first failure: it ends them itself, after half a minute by
+    SIGKILL."""
+    roots = [block for block in blocks if block.root and block.time_ns is not None]
+    first = min((block.time_ns for block in roots if block.time_ns is not None), default=None)
+    if first is None:
+        return set()
+    names = {block.rank for block in roots}
+    return {
+        block.rank
+        for block in blocks
+        if block.rank is not None and block.rank not in names and (block.time_ns or 0) > first + CLOCKS_NS
+    }
 
 
 def _named_ones(ended: list[_Ended]) -> list[_Ended]:

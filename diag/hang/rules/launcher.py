@@ -82,7 +82,10 @@ def _block(fields: dict[str, str], lines: list[Line], root: bool) -> list[Block]
 def _time(text: str) -> int | None:
     """``2026-01-01_00:00:00``, in the time zone of its host."""
     match = _TIME.match(text.strip())
-    return at_ns(*map(int, match.groups()), "") if match else None
+    if match is None:
+        return None
+    year, month, day, hour, minute, second = map(int, match.groups())
+    return at_ns(year, month, day, hour, minute, second, "")
 
 
 def speaker_of(case: Case, line: Line) -> Culprit:

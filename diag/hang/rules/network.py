@@ -25,6 +25,7 @@ _CONNECT = {
 _LOST = ("call-failed", "closed-by-peer", "gloo-connection")
 # Interfaces that end on their own host: bridges and pairs of containers, tunnels, virtual machines, the loopback.
 _LOCAL_NAMES = ("veth", "docker", "br-", "virbr", "cni", "flannel", "cali", "ip6tnl", "tunl", "sit", "lo")
+_DOCKERS = ipaddress.ip_network("172.17.0.0/16")
 _SAME_ADDRESS_TWICE = 0.9
 
 
@@ -48,10 +49,26 @@ def _connect(case: Case, name: str) -> Clue | None:
     sure = max(hit.signature.confidence for hit in hits)
     final = [hit for hit in hits if hit.line.level == "WARN"] or hits
     clue = clue_of(name, final, named or complains, final[0].sentence, case.named("refused-retrying")[:2], sure)
+    strange = [culprit for culprit in culprits if _reaches_nobody(culprit.peer)]
+    if name == "net_connect_timeout" and strange and len(strange) == len(culprits):
+        note = (
+            f"{final[0].sentence} An address like this one is valid on its own host only: another interface is meant."
+        )
+        return replace(clue, fault_class="net_wrong_interface", note=note, confidence=NAMES_AN_EFFECT)
     refused = name == "net_connect_timeout" and case.named("refused-retrying")
     if refused and all(hit.signature.name == "connection-abort" for hit in hits):
         return replace(clue, fault_class="net_connect_refused")
     return clue
+
+
+def _reaches_nobody(peer: str) -> bool:
+    """An address that means another place on every host: link-local, or Docker's default bridge."""
+    name = peer.partition("<")[0].partition("%")[0].strip("[]")
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return address.is_link_local or address in _DOCKERS
 
 
 def _words(culprit: Culprit) -> str:

@@ -46,11 +46,18 @@ class Signature:
 _QUOTED = re.compile(r"""(?<![\w\\])(?P<mark>["'`])(?:(?!(?P=mark)(?!\w)).)*(?P=mark)(?!\w)""")
 
 
+# Programs quote the error that they report: "Last error: '...'", "failed: unhandled cuda error .. log entry '...'".
+_REPORTS = re.compile(
+    r"(?i)(?:\blast (?:nccl )?(?:error|warning)[^'\"`]{0,80}|\b(?:error|failed|exception|reason|warning):?)\s*$"
+)
+
+
 def _quoted(found: re.Match[str]) -> bool:
     """Whether a program's own line only quotes the message: a record, a sample of text, a comparison."""
     if not found.start():
         return False
-    return any(one.start() < found.start() and found.end() <= one.end() for one in _QUOTED.finditer(found.string))
+    quotes = (one for one in _QUOTED.finditer(found.string) if one.start() < found.start() and found.end() <= one.end())
+    return any(not _REPORTS.search(found.string, 0, one.start()) for one in quotes)
 
 
 @dataclass(frozen=True)

@@ -244,11 +244,12 @@ CLASSES = (
             ),
             Signature(
                 "horovod-stalled",
-                ("missing ranks: ", "Missing ranks: "),
-                r"(?:Stalled ops:)?(?P<tensor>\S+) \[[Mm]issing ranks: (?P<ranks>[\d, ]+)\]",
+                ("issing ranks: ", "eady ranks: "),
+                r"(?:Stalled ops:)?(?P<tensor>\S+) \[(?:[Mm]issing ranks: (?P<ranks>[\d, ]+)|[Rr]eady ranks: (?P<ready>"
+                r"[\d, ]+))\]",
                 "Horovod 0.12+",
                 "horovod/common/stall_inspector.cc",
-                "Horovod's coordinator waits for ranks {ranks} to submit {tensor}.",
+                "Horovod's coordinator waits for[ ranks {ranks}] to submit {tensor}.",
                 Role.CONFIRMATION,
                 NAMES_AN_EFFECT,
             ),

@@ -21,11 +21,12 @@ CLASSES = (
             Signature(
                 "xid",
                 ("NVRM: Xid",),
-                r"NVRM: Xid \(PCI:(?P<bus_id>[0-9a-fA-F:.]+)\): (?P<xid>\d+)(?:.*caused by previous Xid "
+                r"NVRM: Xid \((?:PCI:)?(?:(?P<bus_id>[0-9a-fA-F]{2,}[0-9a-fA-F:.]*)|[^)]*)\): "
+                r"(?P<xid>\d+)(?:.*caused by previous Xid "
                 r"(?P<cause>\d+))?",
                 "any driver",
                 "kernel log of the NVIDIA driver",
-                "The kernel reports Xid {xid}[, caused by Xid {cause},] of the GPU at {bus_id}.",
+                "The kernel reports Xid {xid}[, caused by Xid {cause},][ of the GPU at {bus_id}].",
             ),
             Signature(
                 "fallen-off-the-bus",
@@ -147,6 +148,16 @@ CLASSES = (
                 "all",
                 "graph/rings.cc",
                 "Ring {ring} of the search does not close[: rank {absent} is not in it].",
+            ),
+            Signature(
+                "reverse-path",
+                ("Failed to find reverse path",),
+                r"Failed to find reverse path from remNode (?:\d+/)?(?P<bus_id>\w+) nlinks \d+ to node "
+                r"(?:\d+/)?(?P<other_bus_id>"
+                r"\w+)",
+                "all",
+                "graph/paths.cc",
+                "A link between {bus_id} and {other_bus_id} was found in one direction only.",
             ),
             Signature(
                 "topology-warning",

@@ -47,8 +47,8 @@ def _ended(name: str, number: int, says: str) -> tuple[Signature, ...]:
         ),
         Signature(
             f"srun-{name}",
-            (f": {words}",),
-            rf"srun: error: (?P<host>[^\s:]+): {_TASKS}: {words}",
+            (f": {words}", *(": Out Of Memory",) * (number == 9)),
+            rf"srun: error: (?P<host>[^\s:]+): {_TASKS}: (?:{words}{'|Out Of Memory' * (number == 9)})",
             "any Slurm",
             _SRUN,
             says,
@@ -267,10 +267,16 @@ CLASSES = (
             ),
             Signature(
                 "io-error",
-                ("Input/output error", "Transport endpoint is not connected: '", "PytorchStreamWriter failed"),
+                (
+                    "Input/output error",
+                    "Transport endpoint is not connected: '",
+                    "PytorchStreamWriter failed",
+                    "inline_container.cc",
+                ),
                 r"\[Errno 5\] Input/output error(?:: '?(?P<path>/[^'\s]+))?|Transport endpoint is not connected: "
                 r"'(?P<mount>"
-                r"/[^']+)|PytorchStreamWriter failed writing file",
+                r"/[^']+)|PytorchStreamWriter failed writing file|inline_container\.cc:\d+\] ?\. ?(?:unexpected "
+                r"pos|file write failed|fwrite)",
                 "any",
                 "libc's error texts; caffe2/serialize/inline_container.cc",
                 "Reading or writing failed[: {path}][: {mount}].",

@@ -6,6 +6,18 @@ from diag.hang.model import Role
 from diag.hang.signatures.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, Signature
 
 _PEER = r"(?P<peer>[^\s<>]+<\d+>)"
+# strerror's texts, as far as calls of sockets and verbs fail with them.
+_ERRNO = (
+    r"(?:Connection \w+|No route to host|Network is \w+|Host is down|Invalid argument|Operation not \w+|Permission "
+    r"denied|"
+    r"Bad (?:address|file descriptor)|Input/output error|Remote I/O error|Resource temporarily "
+    r"unavailable|Protocol (?:not "
+    r"available|error)|No such device|Too many open files|Cannot a\w+|Address \w+ not supported|Broken pipe|Transport "
+    r"endpoint|Software caused|Function not implemented|No buffer space|Message too long|Device or resource "
+    r"busy|Numerical "
+    r"result out|[Tt]imed out|Success|Unknown error|Value too large|Invalid address|Inappropriate "
+    r"ioctl|Interrupted system)"
+)
 
 CLASSES = (
     FaultClass(
@@ -286,7 +298,7 @@ CLASSES = (
             Signature(
                 "closed-by-peer",
                 ("Connection closed by remote peer", "Connection closed by peer"),
-                rf"(?:NCCL WARN|NET/\w+ ?:|socket\w*:).{{0,80}}?Connection closed by (?:remote )?peer(?: {_PEER})?",
+                rf"(?:WARN|NET/\w+ ?:|socket\w*:).{{0,80}}?Connection closed by (?:remote )?peer(?: {_PEER})?",
                 "2.4+; with the address from 2.12",
                 "misc/socket.cc:35",
                 "[{peer} closed the connection.]",
@@ -356,9 +368,11 @@ CLASSES = (
                     "NET/IB",
                 ),
                 r"(?:\bsocket\.cc?|net_ib[\w./]*\.cc?|ibvwrap\.cc?|bootstrap\.cc?|nccl_ofi\w*\.\w+|\bnet\.cc?|"
-                r"nccl-net-ofi\S*):\d+(?: \(\w+\))? (?:R?NCCL )?WARN (?P<message>.+)|WARN "
-                r"NET/(?:OFI|IB|Socket|Plugin) ?:? "
-                r"?(?P<other>.+)",
+                r"nccl-net-ofi\S*):\d+(?: \(\w+\))? (?:R?NCCL )?WARN (?P<message>.*?"
+                + _ERRNO
+                + r".*)|WARN NET/(?:OFI|IB|Socket|Plugin) ?:? ?(?P<other>.*?"
+                + _ERRNO
+                + r".*)",
                 "all",
                 "misc/socket.cc, transport/net*.cc, bootstrap.cc, aws-ofi-nccl",
                 "NCCL's network code says: [{message}][{other}]",

@@ -269,10 +269,12 @@ CLASSES = (
                     "`Trainer.fit` stopped",
                     "Next: diag analyze",
                     "Out of bounds values",
+                    "est complete",
+                    "est passed",
                 ),
                 r"(?i:\btraining (?:is )?(?:completed?|finished|done)\b|\bfinished training\b)|'train_runtime':|"
                 r"`Trainer\.fit` stopped: `max_|^Recorded in .+\. Next: diag analyze|"
-                r"Out of bounds values *: 0 OK",
+                r"Out of bounds values *: 0 OK|\b[Tt]est (?:complete|passed)",
                 "any",
                 "transformers, Megatron-LM, Lightning, torchtitan, diag run",
                 "The training says that it reached its end.",

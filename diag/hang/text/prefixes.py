@@ -56,7 +56,7 @@ _SURE_HOST = re.compile(
 )
 _KERNEL = re.compile(r"(?:([\w.-]+) )?kernel: ?(?:\[ *\d+\.\d+\] ?)?")
 _DMESG = re.compile(r"(?:<\d>)?\[ *\d+\.\d{6}\] ")
-_QUOTED = re.compile(r" *(?:\| |(?:> ?)+)")  # columns of a log viewer, a quoted mail
+_QUOTED = re.compile(r" *(?:\| |(?:> ?)+|`+(?=[\w(\[]))")  # columns of a log viewer, a quoted mail, code in Markdown
 _PASTED = re.compile(r"\[\d+\] ")
 _BAR = re.compile(
     r"[^|]{0,200}?\d{1,3}%\|[^|]*\| *[^ \[\]]+/[^ \[\]]+ *\[[^\]]{1,200}\]\s*|[^\[]{0,200}?\d+it \[[^\]]{1,200}\]\s*"
@@ -215,7 +215,7 @@ def _strip_one(said: Said, year: int, hosts: frozenset[str]) -> bool:
         end = _digit(said, text)
     if not end and first.isalnum():
         end = _word(said, text, year, hosts)
-    if not end and first in " |>" and (match := _QUOTED.match(text)):
+    if not end and first in " |>`" and (match := _QUOTED.match(text)):
         end = match.end()
     if not end and first == "<" and (match := _DMESG.match(text)):
         said.source, end = "kernel", match.end()
