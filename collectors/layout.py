@@ -21,6 +21,7 @@ Everything a run leaves behind lies under one folder, written by the training pr
     <run>/trace_asked.json                 `diag trace` asks some ranks for a profiler window
     <run>/exits.json                       how the processes ended, where not all ended well
     <run>/nvidia-smi-<host>.txt            the driver's view of the GPUs during a hang
+    <run>/nccl-ras-<host>-<number>.txt     what NCCL RAS answered during a hang or a crash
     <run>/hang.json                        the triage of a run that hung or crashed
     <run>/checkpoints/                     where the bundled trainer saves: see ``trainer.checkpoint``
     <run>/verdict.json                     the analyser's last answer
@@ -166,6 +167,12 @@ class RunLayout:
 
     def nvidia_smi(self, host: str) -> Path:
         return self.root / f"nvidia-smi-{host}.txt"
+
+    def nccl_ras(self, host: str, number: int) -> Path:
+        return self.root / f"nccl-ras-{host}-{number}.txt"
+
+    def all_nccl_ras(self, host: str) -> list[Path]:
+        return sorted(self.root.glob(f"nccl-ras-{host}-*.txt"))
 
     @property
     def ranks_folder(self) -> Path:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from diag.errors import ExitCode
+from diag.errors import DiagError, ExitCode
 
 
 def triage(
     paths: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="PATH...",
-            help="Logs of the ranks, the launcher and the kernel, stacks of py-spy, Flight Recorder dumps, or folders "
-            "of them, also .gz and .zst; - is standard input.",
+            help="Logs of the ranks, the launcher and the kernel, stacks of py-spy, Flight Recorder dumps, reports of "
+            "ncclras, or folders of them, also .gz and .zst; - is standard input.",
         ),
-    ],
+    ] = None,
+    ras: Annotated[
+        bool,
+        typer.Option(
+            "--ras",
+            help="Ask NCCL RAS of a running job for two reports, 5 s apart, and triage them too. `--ras HOST:PORT` "
+            "asks there (default: NCCL_RAS_ADDR, else localhost:28028).",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The JSON contract on standard output.")] = False,
 ) -> None:
     """Say which rank a hang or a crash comes from, why it is believed, and what to do.
@@ -28,10 +37,23 @@ def triage(
     from diag.cli.progress import reading_progress
     from diag.hang.api import incomplete
     from diag.hang.api import triage as triage_paths
+    from diag.hang.ras.client import ask_twice, is_address
     from diag.report.triage import print_triage, to_json
 
+    paths = paths or []
+    reports = []
+    if not paths and not ras:
+        raise DiagError(
+            "no log was given",
+            hint="Give log files, folders of logs, - for standard input, or --ras.",
+            exit_code=ExitCode.USAGE,
+        )
+    if ras:
+        addresses = [path for path in paths if is_address(path) and not Path(path).exists()][:1]
+        paths = [path for path in paths if path not in addresses]
+        reports = ask_twice("".join(addresses))
     with reading_progress() as progress:
-        found = triage_paths(paths, progress)
+        found = triage_paths(paths, progress, reports)
     if as_json:
         typer.echo(to_json(found))
     else:

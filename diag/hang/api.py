@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from diag.hang.model import Logs, Triage
 
 if TYPE_CHECKING:
     from diag.hang.flight import Dumps
+    from diag.hang.ras.client import Asked
 
 STDIN = "-"
 
@@ -31,18 +32,25 @@ def incomplete(found: Triage) -> bool:
     return any(path and is_incomplete(reason) for path, reason in found.gaps)
 
 
-def triage(paths: Iterable[str], progress: Callable[[int, int, str], None] | None = None) -> Triage:
+def triage(
+    paths: Iterable[str], progress: Callable[[int, int, str], None] | None = None, ras: Sequence[Asked] = ()
+) -> Triage:
     """What went wrong, and who is at fault: ``investigate``, and the answer alone."""
-    return investigate(paths, progress).triage
+    return investigate(paths, progress, ras).triage
 
 
-def investigate(paths: Iterable[str], progress: Callable[[int, int, str], None] | None = None) -> Investigation:
-    """What went wrong, who is at fault, and what was read, from logs and Flight Recorder dumps below ``paths``.
+def investigate(
+    paths: Iterable[str], progress: Callable[[int, int, str], None] | None = None, ras: Sequence[Asked] = ()
+) -> Investigation:
+    """What went wrong, who is at fault, and what was read, from logs, Flight Recorder dumps and reports of NCCL RAS
+    below ``paths``. ``ras``: reports that a running job has just given.
 
     ``paths``: files and folders, "-" for standard input; what is a log and what a dump is seen from the content.
     ``progress`` is told (files read, files in all, the file). Raises DiagError where there is nothing to read.
     """
     from diag.hang.flight import clues_of, read_dumps
+    from diag.hang.ras.clues import completed, judged
+    from diag.hang.ras.read import ANCHORS, overheard, read_reports
     from diag.hang.reason import reason
     from diag.hang.rundir import clues_of as clues_of_run
     from diag.hang.rundir import ended_well, read_runs
@@ -50,22 +58,27 @@ def investigate(paths: Iterable[str], progress: Callable[[int, int, str], None] 
     from diag.hang.text import read_logs
 
     given = list(dict.fromkeys(paths))
-    if not given:
+    if not given and not ras:
         raise DiagError("no log was given", hint="give log files, folders of logs, or - for standard input")
-    logs = read_logs(given, anchors(), progress)
+    with overheard(STDIN in given) as stdin:
+        logs = read_logs(given, (*anchors(), *ANCHORS), progress)
+        with_reports = [line.path for line in logs.lines if any(anchor in line.raw for anchor in ANCHORS)]
+        reports = read_reports(with_reports, ras, stdin)
     dumps = read_dumps([path for path in given if path != STDIN])
     found = clues_of(dumps, logs.world_size)
     runs = read_runs(given)
     # Of a log beside the run it is not known which job it is of.
     well = ended_well(runs[0]) if len(runs) == len(given) == 1 else None
     from_runs = [clue for run in runs for clue in clues_of_run(run)]
-    if not logs.paths and not dumps.paths and not from_runs and well is None:
+    if not logs.paths and not dumps.paths and not from_runs and well is None and not reports.reports:
         raise DiagError(
             "neither a log nor a Flight Recorder dump is there",
             hint="give text logs of the ranks (NCCL_DEBUG=INFO), torchrun's output, or dumps; folders are searched",
-            path=given[0],
+            path=given[0] if given else None,
         )
-    # What is a dump is no text, which is no news of it.
-    known = set(dumps.paths)
+    # What is a dump is no text, which is no news of it; nor is JSON in one long line.
+    known = {*dumps.paths, *reports.json_paths}
     logs = replace(logs, gaps=tuple(gap for gap in logs.gaps if gap[0] not in known))
-    return Investigation(reason(logs, found, from_runs, well), logs, dumps)
+    findings = judged(reports, logs)
+    answer = reason(logs, found, [*from_runs, *findings.clues], well)
+    return Investigation(completed(answer, findings), logs, dumps)

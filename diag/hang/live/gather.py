@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,17 +17,22 @@ from pathlib import Path
 
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
-from diag.collectors.records import Asked
+from diag.collectors.records import HANG, Asked
+from diag.errors import DiagError
 from diag.hang.live.workers import Worker
+from diag.hang.ras import client as ras
 
 ANSWER_S = 10.0  # a second until the collectors look, and up to six for the first dump of a process on a busy host
 TOOL_S = 10.0  # nvidia-smi took 1 to 3 s on hosts with 8 GPUs; on a GPU that fell off the bus it never ends
+RAS_S = 12.0  # a report: RAS waits 5 s, and at most 10 s, for ranks that do not answer
 _POLL_S = 0.1
+_PID = re.compile(rb'"pid": (\d{1,10})')
 
 
 def gather(layout: RunLayout, workers: Iterable[Worker], why: str, number: int = 1, answer_s: float = ANSWER_S) -> None:
     """Asks every rank for its stacks, its Flight Recorder and a last heartbeat; py-spy and nvidia-smi run meanwhile,
-    where they are installed. Waits until the living have answered, ``answer_s`` seconds at most. Never raises.
+    where they are installed, and NCCL RAS is asked where it listens. Waits until the living have answered, ``answer_s``
+    seconds at most, and for a second report of NCCL RAS where there was a first. Never raises.
     ``number``: another one than of any request before in this run."""
     workers = tuple(workers)
     with contextlib.suppress(OSError):  # no request on a full disk: the signal below needs no space
@@ -34,6 +41,7 @@ def gather(layout: RunLayout, workers: Iterable[Worker], why: str, number: int =
         for worker in workers:
             tools.enter_context(_tool(["py-spy", "dump", "--pid", str(worker.pid)], layout.rank(worker.rank).pyspy))
         tools.enter_context(_tool(["nvidia-smi", "-q"], layout.nvidia_smi(_host())))
+        tools.enter_context(_reports_of_ras(layout, workers, twice=why == HANG, number=number))
         for worker in workers:
             _ask_for_stacks(layout, worker)
         _wait(lambda: all(not w.alive or _answered(layout, w, number) for w in workers), answer_s)
@@ -56,7 +64,7 @@ def _answered(layout: RunLayout, worker: Worker, number: int) -> bool:
 def take_back(layout: RunLayout) -> None:
     """The training goes on: no more requests, and nothing is left that a later triage would take for a hang. Without a
     request the ranks' heartbeats are short again. stacks.txt is emptied: the processes have it open."""
-    paths = [layout.asked, layout.nvidia_smi(_host())]
+    paths = [layout.asked, layout.nvidia_smi(_host()), *layout.all_nccl_ras(_host())]
     for rank, files in layout.ranks().items():
         paths += [files.flight_recorder_asked(rank), files.pyspy]
         with contextlib.suppress(OSError):
@@ -96,6 +104,34 @@ def _tool(command: list[str], output: Path) -> Iterator[None]:
                 running.wait(1)
         with contextlib.suppress(OSError):
             partial.unlink()
+
+
+@contextmanager
+def _reports_of_ras(layout: RunLayout, workers: Iterable[Worker], twice: bool, number: int) -> Iterator[None]:
+    """Asks the job's NCCL RAS beside the block. ``twice``: two reports tell a hang from a snapshot; a crash has no time
+    for a second one."""
+
+    def keep() -> None:
+        pids = {worker.pid for worker in workers}
+        for turn in range(2 if twice else 1):
+            if turn:
+                time.sleep(ras.APART_S)
+            try:
+                report = ras.ask(answer_s=RAS_S).data
+            except DiagError:  # no NCCL, an older one, or RAS is switched off
+                return
+            # Several jobs of a host may listen on one port; the one that answers may be another one.
+            named = {int(pid) for pid in _PID.findall(report)}
+            if not named or not pids or named & pids:
+                with contextlib.suppress(OSError):
+                    replace_file(layout.nccl_ras(_host(), 2 * number - 1 + turn), report)
+
+    asking = threading.Thread(target=keep, name="diag-ras", daemon=True)
+    asking.start()
+    try:
+        yield
+    finally:
+        asking.join(2 * RAS_S + ras.APART_S)
 
 
 def _wait(done: Callable[[], bool], seconds: float) -> None:

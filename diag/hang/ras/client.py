@@ -1,0 +1,154 @@
+"""Asks the RAS thread of a running NCCL job for a report, as ``ncclras`` does.
+
+The protocol is lines of text (NCCL's src/ras/client.cc, the same from 2.24 to 2.30): ``CLIENT PROTOCOL 2`` is answered
+by ``SERVER PROTOCOL 2``; ``TIMEOUT <seconds>`` and ``SET FORMAT json`` by ``OK`` or ``ERROR: ...`` (JSON since 2.28.7);
+after ``VERBOSE STATUS`` comes the report, and the server closes the connection. Any one process answers for its job.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from dataclasses import dataclass
+
+from diag.errors import DiagError
+from diag.formatting import visible
+
+VARIABLE = "NCCL_RAS_ADDR"
+ADDRESS = "localhost:28028"
+RANKS_S = 5  # how long the server waits for ranks that do not answer: NCCL's own default; it may double it
+ANSWER_S = 15.0
+CONNECT_S = 3.0
+APART_S = 5.0  # between two reports
+MOST_BYTES = 64 << 20  # of a report: a communicator of 1,024 ranks takes 0.8 MB in JSON
+
+_MOST_LINE = 4096
+_PIECE = 64 << 10
+_ADDRESS = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:\[\]]*))(?::(?P<port>\d{1,5}))?")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A report that was just fetched, and from where."""
+
+    name: str
+    data: bytes
+
+
+def is_address(text: str) -> bool:
+    """Whether it is HOST:PORT, with both."""
+    match = _ADDRESS.fullmatch(text)
+    return match is not None and bool(match["port"]) and bool(match["six"] or match["host"])
+
+
+def address_of(given: str) -> tuple[str, int]:
+    """Of ``HOST:PORT``, ``HOST``, ``:PORT`` or ``[::1]:PORT``. What is not given is NCCL_RAS_ADDR's, else NCCL's.
+    Raises DiagError."""
+    host, port = "localhost", 28028
+    for text in (ADDRESS, os.environ.get(VARIABLE, ""), given):
+        match = _ADDRESS.fullmatch(text.strip())
+        if match is None or int(match["port"] or 1) not in range(1, 65536):
+            where = "" if text == given else f" ({VARIABLE})"
+            raise DiagError(
+                f"{visible(text)!r}{where} is no address", hint="Give HOST:PORT, for example localhost:28028."
+            )
+        host = match["six"] or match["host"] or host
+        port = int(match["port"] or port)
+    return host, port
+
+
+def ask(given: str = "", answer_s: float = ANSWER_S) -> Asked:
+    """One report, in JSON where the job's NCCL has it. Raises DiagError where nothing or something else answers, or not
+    within ``answer_s`` seconds."""
+    host, port = address_of(given)
+    name = f"{host}:{port}" if ":" not in host else f"[{host}]:{port}"
+    try:
+        with _Connection(host, port, time.monotonic() + answer_s) as connection:
+            hello = connection.asked("CLIENT PROTOCOL 2")
+            if not hello.upper().startswith("SERVER PROTOCOL "):
+                raise DiagError(
+                    f"{name} answers, but is not NCCL RAS: {visible(hello[:80])!r}",
+                    hint=f"Give the address of the job's RAS socket; {VARIABLE} of the job sets it.",
+                )
+            connection.asked(f"TIMEOUT {RANKS_S}")
+            connection.asked("SET FORMAT json")  # where it is not known, the text comes
+            connection.send("VERBOSE STATUS")
+            report = connection.rest()
+    except TimeoutError:
+        raise DiagError(
+            f"NCCL RAS at {name} did not answer within {answer_s:.0f} s",
+            hint="The process that holds the socket may be stopped: ask on another node of the job.",
+        ) from None
+    except OSError as error:
+        raise DiagError(
+            f"no NCCL RAS answers at {name}: {error.strerror or error}",
+            hint="Ask on a node where the job runs. It needs NCCL 2.24 or newer, communicators that exist, and no "
+            f"NCCL_RAS_ENABLE=0; {VARIABLE} sets another address.",
+        ) from None
+    if not report.strip():
+        raise DiagError(f"NCCL RAS at {name} closed the connection without a report", hint="Ask again.")
+    asked = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    head = b"" if report.lstrip().startswith(b"{") else f"{asked} NCCL RAS report of {name}\n".encode()
+    return Asked(f"NCCL RAS {name} {asked[11:]}", head + report)
+
+
+def ask_twice(given: str = "", apart_s: float = APART_S) -> list[Asked]:
+    """Two reports, some seconds apart: one alone does not tell a hang from a running job. The first one alone where the
+    job does not answer again."""
+    found = [ask(given)]
+    time.sleep(apart_s)
+    try:
+        return [*found, ask(given)]
+    except DiagError:
+        return found
+
+
+class _Connection:
+    """Every wait ends at the deadline; every answer is bounded."""
+
+    def __init__(self, host: str, port: int, deadline: float) -> None:
+        self._deadline = deadline
+        self._socket = socket.create_connection((host, port), timeout=min(CONNECT_S, self._left()))
+        self._read = b""
+
+    def __enter__(self) -> _Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def _left(self) -> float:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    def send(self, command: str) -> None:
+        self._socket.settimeout(self._left())
+        self._socket.sendall(f"{command}\n".encode())
+
+    def asked(self, command: str) -> str:
+        """The line that answers a command."""
+        self.send(command)
+        while b"\n" not in self._read and len(self._read) < _MOST_LINE:
+            piece = self._piece()
+            if not piece:
+                break
+            self._read += piece
+        line, _, self._read = self._read.partition(b"\n")
+        return line[:_MOST_LINE].decode(errors="replace").strip()
+
+    def rest(self) -> bytes:
+        """All until the server closes the connection."""
+        found = bytearray(self._read)
+        while piece := self._piece():
+            found += piece
+            if len(found) > MOST_BYTES:
+                raise DiagError(f"the report is larger than {MOST_BYTES >> 20} MiB", hint="Is this NCCL RAS?")
+        return bytes(found)
+
+    def _piece(self) -> bytes:
+        self._socket.settimeout(self._left())
+        return self._socket.recv(_PIECE)

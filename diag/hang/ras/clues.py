@@ -1,0 +1,625 @@
+"""What NCCL RAS reports say about a hang: who is behind, gone, not initialised, or has an error.
+
+A single report is a snapshot of a running job: ranks launch at different moments, so counts that differ by a few are
+normal (NCCL's guide says so), and equal counts do not mean that the collectives end (NVIDIA/nccl#1730). Two reports
+decide: a communicator whose counts differ and have not changed is stuck. RAS counts what the host has launched, which
+runs ahead of the GPU: the rank with the smallest counts has not called what the others wait in.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from diag.formatting import counted, listing, spaced
+
+from ..model import Clue, Communicator, Culprit, Evidence, Logs, Process, Role, Triage
+from .read import Reports
+from .report import NO_MEMBER, REMOTE_ERROR, RUNNING, Comm, Level, Member, Report
+
+_SURE_AFTER = ((60.0, 0.85), (10.0, 0.75), (3.0, 0.65), (1.0, 0.5))  # seconds without a change
+_INTERVAL_UNKNOWN = 0.6
+_SNAPSHOT = 0.3  # below what the triage answers with: said as a suspicion
+_STRAGGLER = 0.55  # at most, where its own counts stand still and those of the others do not
+_OTHERS_MOVE = 0.75  # times
+_CROSSED_SNAPSHOT = 0.45  # no order of the same calls has such counts
+_AHEAD = 0.7  # times: a few ranks are ahead of all others, by a call of their own or because the others are late
+_NO_MAJORITY = 0.8  # times
+_EXPLAINED = 0.6  # times: a process is gone, for which everybody waits
+_DEAD = 0.8
+_DEAD_AT_THE_END = 0.5  # no communicator is left: the job may have ended
+_UNRESPONSIVE = 0.5
+_UNRESPONSIVE_TWICE = 0.7
+_INIT = 0.9  # times what the time without a change gives
+_LEFT = 0.8
+_PROGRESS = 0.7
+_KNOWS_NOTHING = 0.2  # as diag.hang.calm has it where no line means anything
+_KNOWS_LITTLE = 0.4  # no known signature, or time-outs without a cause
+_SURE = 0.8
+_MOST_CULPRITS = 64
+_MOST_EVIDENCE = 6
+
+AGAIN = (
+    "While the job stands still: `ncclras -f json > ras1.json; sleep 30; ncclras -f json > ras2.json` (NCCL before "
+    "2.28.7: `ncclras -v`), or `diag triage --ras`: two reports tell a hang from a snapshot."
+)
+IN_JSON = "Take the reports with `ncclras -f json` (NCCL 2.28.7 and newer): the text prints no counts that are equal."
+NOT_COUNTED = "RAS counts what the host has launched; sends, receives and CUDA graphs are not counted."
+
+
+@dataclass(frozen=True)
+class Findings:
+    """``headline``: what to say where nothing names a cause; ``collect``: what would tell more."""
+
+    clues: tuple[Clue, ...] = ()
+    coverage: tuple[str, ...] = ()
+    gaps: tuple[tuple[str, str], ...] = ()
+    headline: str = ""
+    healthy: float = 0.0  # how sure it is that the job makes progress
+    culprits: tuple[Culprit, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    collect: tuple[str, ...] = ()
+
+
+def judged(found: Reports, logs: Logs) -> Findings:
+    """Everything that the reports say. ``logs`` tie their hosts and processes to global ranks."""
+    if not found.reports:
+        return Findings(gaps=found.gaps)
+    names = _Names(logs, found.reports)
+    series = _series(found.reports)
+    last = found.reports[-1]
+    clues = [*_gone(found.reports, names), *_behind(series, names, gone=_has_gone(last)), *_not_running(series, names)]
+    return replace(_without_cause(found.reports, series, names), clues=tuple(clues), gaps=found.gaps)
+
+
+def completed(triage: Triage, findings: Findings) -> Triage:
+    """The answer, with what the reports cover; where it is that nothing tells, with what they tell."""
+    triage = replace(
+        triage,
+        coverage=(*triage.coverage, *map(spaced, findings.coverage)),
+        gaps=(*triage.gaps, *findings.gaps),
+    )
+    knows_less = _KNOWS_LITTLE if findings.culprits else _KNOWS_NOTHING
+    if findings.headline and triage.fault_class == "undetermined" and triage.confidence <= knows_less:
+        healthy = 0.0 if triage.ruled_out else findings.healthy
+        triage = replace(
+            triage,
+            fault_class="healthy" if healthy else triage.fault_class,
+            confidence=healthy or triage.confidence,
+            headline=spaced(findings.headline),
+            culprits=findings.culprits,
+            evidence=tuple(dict.fromkeys((*findings.evidence, *triage.evidence)))[:10],
+            next_steps=() if healthy else triage.next_steps,
+        )
+    elif findings.headline and triage.fault_class in ("undetermined", "healthy"):
+        triage = replace(triage, coverage=(*triage.coverage, f"NCCL RAS: {spaced(findings.headline)}"))
+    if triage.fault_class != "healthy" and triage.confidence < _SURE:
+        triage = replace(triage, next_steps=(*findings.collect, *triage.next_steps))
+    return triage
+
+
+# Who
+
+
+class _Names:
+    """Ranks of communicators as culprits: the global rank only where something ties it."""
+
+    def __init__(self, logs: Logs, reports: Sequence[Report]) -> None:
+        self._processes = logs.processes
+        self._comms: dict[str, Communicator] = {
+            one.comm_id.removeprefix("0x").lower().zfill(16): one for one in logs.communicators if one.comm_id
+        }
+        pids = Counter(process.pid for process in logs.processes if process.pid is not None)
+        self._by_pid = {
+            process.pid: process
+            for process in logs.processes
+            if process.pid is not None and pids[process.pid] == 1 and process.rank is not None
+        }
+        gpus = max((report.gpus or 0 for report in reports), default=0)
+        self.world = logs.world_size if logs.world_size is not None else gpus or None
+        if self.world is None or len(self._by_pid) < self.world:
+            self._by_pid = {}  # a process of another host, of which there is no log, may have the same pid
+
+    def is_whole_job(self, comm: Comm) -> bool:
+        return comm.size is not None and comm.size == self.world
+
+    def culprit(self, member: Member, comm: Comm | None) -> Culprit:
+        known = self._known(member, comm)
+        if known is not None:
+            gpu = member.gpu if member.gpu is not None else known.gpu
+            return Culprit(known.rank, known.host or member.host, gpu, "" if comm is None else comm.name)
+        if comm is not None and member.rank is not None and self.is_whole_job(comm):
+            return Culprit(member.rank, member.host, member.gpu, comm.name)
+        peer = f"rank {member.rank} of {comm.name}" if comm is not None and member.rank is not None else ""
+        return Culprit(
+            None, member.host, member.gpu, comm.name if comm is not None else "", "" if member.host else peer
+        )
+
+    def _known(self, member: Member, comm: Comm | None) -> Process | None:
+        logged = self._comms.get(comm.hash[:16]) if comm is not None else None
+        for one in logged.members if logged is not None else ():
+            if one.group_rank == member.rank and one.process is not None:
+                process = self._processes[one.process]
+                if process.rank is not None:
+                    return process
+        process_of_pid = self._by_pid.get(member.pid) if member.pid is not None else None
+        if process_of_pid is None or (
+            None not in (process_of_pid.gpu, member.gpu) and process_of_pid.gpu != member.gpu
+        ):
+            return None
+        return process_of_pid
+
+
+def _say(member: Member) -> str:
+    """``rank 7 (process 123 on node1, GPU 3)``."""
+    about = [f"process {member.pid}{f' on {member.host}' if member.host else ''}"] if member.pid is not None else []
+    about += [f"GPU {member.gpu}"] if member.gpu is not None else []
+    who = f"rank {member.rank}" if member.rank is not None else about.pop(0) if about else "a process"
+    return f"{who} ({', '.join(about)})" if about else who
+
+
+def _all(members: Sequence[Member]) -> str:
+    if len(members) <= 2:
+        return " and ".join(_say(member) for member in members)
+    ranks = [member.rank for member in members if member.rank is not None]
+    if len(ranks) == len(members):
+        return spaced(listing(ranks))
+    return f"{_say(members[0])} and {len(members) - 1} more"
+
+
+def _process(member: Member) -> object:
+    """The same in all communicators."""
+    return (member.host, member.pid, member.gpu) if member.pid is not None else (member.host, member.gpu, member.rank)
+
+
+# Communicators over time
+
+
+@dataclass(frozen=True)
+class _Series:
+    """A communicator in its last report, and in an earlier one. ``seconds``: between them, where both have a time."""
+
+    comm: Comm
+    before: Comm | None = None
+    seconds: float | None = None
+
+    @property
+    def still(self) -> bool:
+        """Whether two reports show the same counts and statuses."""
+        return self.before is not None and _unchanged(self.before, self.comm)
+
+    @property
+    def sure(self) -> float:
+        """How sure it makes that nothing moved."""
+        if self.seconds is None:
+            return _INTERVAL_UNKNOWN
+        return next((sure for least, sure in _SURE_AFTER if self.seconds >= least), _SNAPSHOT)
+
+    @property
+    def since(self) -> str:
+        return f" for {self.seconds:,.0f} s" if self.seconds is not None else " between two reports"
+
+
+def _unchanged(before: Comm, now: Comm) -> bool:
+    """Of JSON and text what both have is compared: how many ranks have which of the counts that differ."""
+    if before.vectors and now.vectors:
+        return before.vectors == now.vectors and _values(before.statuses) == _values(now.statuses)
+    mixed = bool(before.vectors) != bool(now.vectors)
+    return _differing(before, mixed) == _differing(now, mixed)
+
+
+def _differing(comm: Comm, numbers_only: bool) -> object:
+    by_op = {op: _values(levels, numbers_only) for op, levels in comm.counts.items() if len(levels) > 1}
+    return by_op, _values(comm.statuses, numbers_only) if len(comm.statuses) > 1 else None
+
+
+def _values(levels: Iterable[Level], numbers_only: bool = False) -> frozenset[object]:
+    return frozenset(
+        (level.value, level.number, () if numbers_only else frozenset(member.rank for member in level.members))
+        for level in levels
+    )
+
+
+def _series(reports: Sequence[Report]) -> list[_Series]:
+    """Of communicators that the last report of their job shows. In text, one that a later report does not name is
+    well by then."""
+    found = []
+    for name in dict.fromkeys(name for report in reports for name in report.comms):
+        seen = [number for number, report in enumerate(reports) if name in report.comms]
+        latest = seen[-1]
+        if any(_same_job(reports[latest], later) and later.whole for later in reports[latest + 1 :]):
+            continue
+        now = reports[latest]
+        earlier = [reports[number] for number in seen[:-1] if _apart(reports[number], now) != 0.0]
+        if not earlier:
+            found.append(_Series(now.comms[name]))
+            continue
+        # Back to the first of the reports that are all the same.
+        then = earlier[-1]
+        for report in reversed(earlier):
+            if not _unchanged(report.comms[name], now.comms[name]):
+                break
+            then = report
+        found.append(_Series(now.comms[name], then.comms[name], _apart(then, now)))
+    return found
+
+
+def _apart(first: Report, second: Report) -> float | None:
+    if first.time_ns is None or second.time_ns is None:
+        return None
+    return abs(second.time_ns - first.time_ns) / 1e9
+
+
+def _same_job(first: Report, second: Report) -> bool:
+    if first.json and second.json:
+        return bool(set(first.comms) & set(second.comms))
+    return first.gpus == second.gpus or None in (first.gpus, second.gpus)
+
+
+# Counts
+
+
+@dataclass(frozen=True)
+class _Odd:
+    """Ranks whose counts differ from those of the others of a communicator."""
+
+    series: _Series
+    fault_class: str
+    members: tuple[Member, ...]
+    confidence: float
+    what: str  # "launched fewer collectives than the others: ..."
+    evidence: tuple[Evidence, ...]
+    others: tuple[Member, ...]  # as far as they are named
+
+
+def _behind(series: Sequence[_Series], names: _Names, gone: bool) -> list[Clue]:
+    odd = [one for of_comm in series if (one := _odd(of_comm)) is not None]
+    behind = [one for one in odd if one.fault_class == "missing_rank"]
+    # Who is behind in one communicator, and waits for somebody else in another, is not the one.
+    waits = {_process(member) for one in behind for member in one.others}
+    first = {_process(member) for one in behind for member in one.members} - waits
+    merged: dict[tuple[object, ...], Clue] = {}
+    for one in odd:
+        members = one.members
+        if one.fault_class == "missing_rank" and first:
+            members = tuple(member for member in members if _process(member) in first)
+            if not members:
+                continue
+        clue = _clue(one, members, names, _EXPLAINED if gone else 1.0)
+        key = (clue.fault_class, *sorted(map(_process_key, members)))
+        if key in merged:
+            other = merged[key]
+            best = max(other, clue, key=lambda found: (found.culprits[0].rank is not None, found.confidence))
+            evidence = tuple(dict.fromkeys((*other.evidence, *clue.evidence)))[:_MOST_EVIDENCE]
+            clue = replace(best, evidence=evidence, confidence=max(other.confidence, clue.confidence))
+        merged[key] = clue
+    return list(merged.values())
+
+
+def _process_key(member: Member) -> str:
+    return repr(_process(member))
+
+
+def _clue(one: _Odd, members: tuple[Member, ...], names: _Names, times: float) -> Clue:
+    comm = one.series.comm
+    whole = names.is_whole_job(comm)
+    victims = tuple(sorted(m.rank for m in one.others if m.rank is not None)) if whole else ()
+    return Clue(
+        fault_class=one.fault_class,
+        role=Role.ROOT,
+        culprits=tuple(names.culprit(member, comm) for member in members[:_MOST_CULPRITS]),
+        evidence=one.evidence[:_MOST_EVIDENCE],
+        confidence=round(one.confidence * times, 2),
+        note=f"{_all(members)} of {_of(comm)} {one.what}",
+        victims=victims,
+    )
+
+
+def _odd(series: _Series) -> _Odd | None:
+    """None where counts are equal, where nobody is named, and where ranks move."""
+    comm = series.comm
+    differs = _differences(comm)
+    if not differs:
+        return None
+    usual = _usual(comm)
+    crossed = [rank for rank, by_op in differs.items() if min(by_op.values()) < 0 < max(by_op.values())]
+    behind = {rank: sum(by_op.values()) for rank, by_op in differs.items() if max(by_op.values()) <= 0}
+    size = comm.size or sum(level.number for level in next(iter(comm.counts.values())))
+    if crossed:
+        ranks = crossed
+        sure = 1 - (1 - _CROSSED_SNAPSHOT) * (1 - series.sure) if series.still else _CROSSED_SNAPSHOT
+        same = all(sum(differs[rank].values()) == 0 for rank in ranks)
+        fault, what = ("mismatch_op" if same else "desync"), "launched other collectives than"
+    elif behind:
+        least = min(behind.values())
+        ranks = [rank for rank, of_rank in behind.items() if of_rank == least]
+        sure, fault, what = series.sure, "missing_rank", "launched fewer collectives than"
+    else:
+        ranks = list(differs)
+        sure, fault, what = series.sure * _AHEAD, "desync", "launched more collectives than"
+    if not series.still and not crossed:
+        if series.before is not None and not _stand(series, ranks):
+            return None  # all move: a running job
+        sure = min(sure * _OTHERS_MOVE, _STRAGGLER) if series.before is not None else min(sure, _SNAPSHOT)
+    elif not series.still and series.before is not None and not _stand(series, ranks):
+        return None
+    majority = usual.number if usual is not None else 0
+    if 2 * len(ranks) >= size or 2 * majority <= size:
+        sure *= _NO_MAJORITY
+    if fault != "missing_rank" and size == 2:
+        ranks = sorted({*ranks, *(member for member in comm.members)})
+    members = tuple(comm.members[rank] for rank in sorted(ranks) if rank in comm.members)
+    if not members:
+        return None
+    others = tuple(member for rank, member in sorted(comm.members.items()) if rank not in set(ranks))
+    still = f"; none of its counts changed{series.since}" if series.still else ""
+    what = f"{what} the others: {_counts(comm, differs, ranks[0])}{still}"
+    return _Odd(series, fault, members, sure, what, _evidence(comm), others)
+
+
+def _of(comm: Comm) -> str:
+    return f"{comm.name}{f' of {comm.size} ranks' if comm.size is not None else ''}"
+
+
+def _usual(comm: Comm) -> Level | None:
+    """The largest level of a collective whose counts differ."""
+    levels = [of_op[0] for of_op in comm.counts.values() if len(of_op) > 1]
+    return min(levels, key=lambda level: level.number, default=None)
+
+
+def _differences(comm: Comm) -> dict[int, dict[str, int]]:
+    """How each rank's counts differ from the most frequent ones; of text, of the ranks that are named."""
+    found: dict[int, dict[str, int]] = defaultdict(dict)
+    if comm.vectors:
+        ops = list(comm.counts)
+        votes = Counter(comm.vectors.values())
+        usual = max(votes, key=lambda vector: (votes[vector], sum(vector)))
+        for rank, vector in comm.vectors.items():
+            if vector != usual:
+                pairs = zip(ops, vector, usual, strict=False)
+                found[rank] = {op: count - other for op, count, other in pairs if count != other}
+        return {rank: by_op for rank, by_op in found.items() if by_op}
+    for op, levels in comm.counts.items():
+        if len(levels) < 2:
+            continue
+        for level in levels[1:]:
+            for member in level.members:
+                if member.rank is not None:
+                    found[member.rank][op] = int(level.value) - int(levels[0].value)
+    return dict(found)
+
+
+def _stand(series: _Series, ranks: Sequence[int]) -> bool:
+    """Whether these ranks' own counts are those of the earlier report, while others went on."""
+    before = series.before
+    if before is None:
+        return False
+    if series.comm.vectors:
+        return all(before.vectors.get(rank) == series.comm.vectors.get(rank) for rank in ranks)
+    return all(_named_counts(before, rank) == _named_counts(series.comm, rank) != {} for rank in ranks)
+
+
+def _named_counts(comm: Comm, rank: int) -> dict[str, int]:
+    return {
+        op: int(level.value)
+        for op, levels in comm.counts.items()
+        for level in levels
+        if any(member.rank == rank for member in level.members)
+    }
+
+
+def _counts(comm: Comm, differs: Mapping[int, Mapping[str, int]], rank: int) -> str:
+    """``AllReduce 60, not 64``."""
+    parts = []
+    for op in differs.get(rank, {}):
+        usual = _usual_value(comm, op)
+        parts.append(f"{op or 'collectives'} {usual + differs[rank][op]:,}, not {usual:,}")
+    return "; ".join(parts[:3]) or "different counts"
+
+
+def _usual_value(comm: Comm, op: str) -> int:
+    if comm.vectors:
+        votes = Counter(comm.vectors.values())
+        usual = max(votes, key=lambda vector: (votes[vector], sum(vector)))
+        return usual[list(comm.counts).index(op)]
+    return int(comm.counts[op][0].value)
+
+
+def _counts_differ(comm: Comm) -> bool:
+    return any(len(levels) > 1 for levels in comm.counts.values())
+
+
+def _evidence(comm: Comm) -> tuple[Evidence, ...]:
+    lines = [comm.evidence] if comm.evidence.line else []
+    lines += [level.evidence for levels in comm.counts.values() if len(levels) > 1 for level in levels[:3]]
+    return tuple(dict.fromkeys(lines))
+
+
+# Who is gone, not there yet, or has left
+
+
+def _has_gone(report: Report) -> bool:
+    return report.dead is not None or report.absent is not None
+
+
+def _gone(reports: Sequence[Report], names: _Names) -> list[Clue]:
+    """Processes that do not answer RAS, in the last report."""
+    last = reports[-1]
+    clues = []
+    earlier = [report for report in reports[:-1] if _same_job(report, last)]
+    for level, is_dead in ((last.dead, True), (last.absent, False)):
+        if level is None:
+            continue
+        members = _with_ranks(level.members, last, names)
+        known = {_process(replace(member, rank=None)) for member in level.members}
+        before = {_process(peer) for report in earlier if report.absent is not None for peer in report.absent.members}
+        if is_dead:
+            sure = _DEAD if last.comms or last.rows else _DEAD_AT_THE_END
+            what = "RAS has had no connection for 60 s and considers dead"
+        else:
+            sure = _UNRESPONSIVE_TWICE if known and known <= before else _UNRESPONSIVE
+            what = "RAS gets no answer from"
+        said = [
+            member if comm is None or names.is_whole_job(comm) else replace(member, rank=None)
+            for member, comm in members
+        ]
+        who = _all(said) if said else spaced(counted(level.number, "process", "processes"))
+        comms = [comm.unreachable.evidence for comm in last.comms.values() if comm.unreachable is not None]
+        clues.append(
+            Clue(
+                fault_class="missing_rank",
+                role=Role.ROOT,
+                culprits=tuple(names.culprit(member, comm) for member, comm in members[:_MOST_CULPRITS]),
+                evidence=(level.evidence, *comms)[:_MOST_EVIDENCE],
+                confidence=sure,
+                note=f"{what} {who}: the process has ended, is stopped, or its host cannot be reached",
+            )
+        )
+    return clues
+
+
+def _with_ranks(peers: Sequence[Member], report: Report, names: _Names) -> list[tuple[Member, Comm | None]]:
+    """Processes with their rank in the communicator that says most: that of the whole job, else the largest."""
+    ranks: dict[object, tuple[bool, int, Member, Comm]] = {}
+    for comm in report.comms.values():
+        for member in comm.unreachable.members if comm.unreachable is not None else ():
+            place = (names.is_whole_job(comm), comm.size or 0)
+            key = (member.host, member.pid)
+            if key not in ranks or place > ranks[key][:2]:
+                ranks[key] = (*place, member, comm)
+    return [ranks[peer.host, peer.pid][2:] if (peer.host, peer.pid) in ranks else (peer, None) for peer in peers]
+
+
+def _not_running(series: Sequence[_Series], names: _Names) -> list[Clue]:
+    """A few ranks of a communicator that are still initialising, or have left it, while the others use it; or a few
+    that still use it while the others wait for its end."""
+    clues = []
+    for one in series:
+        comm = one.comm
+        levels = sorted(one.comm.statuses, key=lambda level: -level.number)
+        if len(levels) < 2 or any(level.value == "ABORT" for level in levels) or 2 * levels[0].number <= _total(levels):
+            continue
+        usual = levels[0].value
+        for level in levels[1:]:
+            reason = _reason(usual, level.value)
+            if reason is None or not level.members:
+                continue
+            what, times = reason
+            sure = one.sure * times if one.still else (_SNAPSHOT if one.before is None else 0.0)
+            if not sure:
+                continue
+            still = f"; that did not change{one.since}" if one.still else ""
+            clues.append(
+                Clue(
+                    fault_class="missing_rank",
+                    role=Role.ROOT,
+                    culprits=tuple(names.culprit(member, comm) for member in level.members[:_MOST_CULPRITS]),
+                    evidence=tuple(found.evidence for found in levels[:_MOST_EVIDENCE]),
+                    confidence=round(sure, 2),
+                    note=f"{_all(level.members)} of {_of(comm)} {what}: {level.value}, the others {usual}{still}",
+                )
+            )
+    return clues
+
+
+def _reason(usual: object, value: object) -> tuple[str, float] | None:
+    if usual == RUNNING and value == "INIT":
+        return "did not complete the initialisation", _INIT
+    if usual in (RUNNING, "INIT") and value in NO_MEMBER:
+        return "does not take part in it", _LEFT
+    if usual == RUNNING and value == "FINALIZE":
+        return "has begun to leave it", _LEFT
+    if usual in ("FINALIZE", *NO_MEMBER) and value == RUNNING:
+        return "has not begun to leave it", _LEFT
+    return None
+
+
+def _total(levels: Iterable[Level]) -> int:
+    return sum(level.number for level in levels)
+
+
+# Where nothing names a cause
+
+
+def _without_cause(reports: Sequence[Report], series: Sequence[_Series], names: _Names) -> Findings:
+    last = reports[-1]
+    coverage = [_read(reports)]
+    failed = [(one.comm, level) for one in series for level in (*one.comm.async_errors, *one.comm.init_errors)]
+    own = [(comm, level) for comm, level in failed if level.value != REMOTE_ERROR]
+    aborted = sum(level.number for one in series for level in one.comm.statuses if level.value == "ABORT")
+    if aborted:
+        coverage.append(f"{counted(aborted, 'rank')} of communicators aborted: that follows an error or a time-out.")
+    if last.timeouts:
+        coverage.append(f"RAS itself met {counted(last.timeouts, 'time-out')} while it asked the ranks.")
+    evidence = (*(row.evidence for row in last.rows[:4]), last.evidence)
+    if failed:
+        comm, level = (own or failed)[0]
+        members = level.members
+        kind = "asynchronous" if level in comm.async_errors else "initialisation"
+        who = _all(members) if members else spaced(counted(level.number, "rank"))
+        return Findings(
+            coverage=tuple(coverage),
+            headline=f"NCCL reports an {kind} error, {level.value!r}, on {who} of {_of(comm)}; what caused it is in "
+            "that rank's log.",
+            culprits=tuple(names.culprit(member, comm) for member in members) if own else (),
+            evidence=(level.evidence, *evidence),
+            collect=(f"Read the NCCL WARN lines of {who}: RAS does not say more about an error.",),
+        )
+    moved, still = _moves(reports, series)
+    between = [report for report in reports[:-1] if _same_job(report, last) and _apart(report, last) != 0.0]
+    well = last.whole and not _has_gone(last) and not last.empty
+    if moved and well and not still:
+        seconds = _apart(between[0], last) if between else None
+        within = f" within {seconds:,.0f} s" if seconds is not None else ""
+        return Findings(
+            coverage=tuple(coverage),
+            headline=f"The job makes progress: ranks launched collectives between two NCCL RAS reports{within}.",
+            healthy=_PROGRESS,
+            evidence=evidence,
+            collect=(AGAIN,),
+        )
+    differ = [one for one in series if _counts_differ(one.comm)]
+    initialising = [row for row in last.rows if row.status == "INIT"]
+    initialising_comms = [one for one in series if {level.value for level in one.comm.statuses} == {"INIT"}]
+    collect: tuple[str, ...] = (AGAIN,)
+    if initialising or initialising_comms:
+        text = "The initialisation of a communicator is not complete, and no rank differs from the others in it."
+    elif differ and not still:
+        text = "Ranks have launched different numbers of collectives, as in any running job: one report does not tell."
+    elif differ:
+        text = "Ranks have launched different numbers of collectives and do not go on; who differs is not decided."
+        collect = (IN_JSON,) if not last.json else ()
+    elif last.empty:
+        text = "RAS knows of no communicator: the job has not created one yet, or has ended."
+    elif not between:
+        text = "All ranks answer and have launched the same collectives; one report does not tell whether they go on."
+    elif last.json and between[-1].json:
+        text = (
+            "All ranks have launched the same collectives, and none launched another one between two reports: a step "
+            "that takes longer, or a collective that does not end on the GPUs or the network."
+        )
+        coverage.append(NOT_COUNTED)
+    else:
+        text = "All ranks answer and no counts differ; the text does not tell whether they go on."
+        collect = (IN_JSON, AGAIN)
+    return Findings(coverage=tuple(coverage), headline=text, evidence=evidence, collect=collect)
+
+
+def _read(reports: Sequence[Report]) -> str:
+    last = reports[-1]
+    about = f"{counted(len(reports), 'NCCL RAS report')}{f' of NCCL {last.version}' if last.version else ''}"
+    comms = sum(row.comms for row in last.rows) or len(last.comms)
+    return f"{about}; the last shows {counted(comms, 'communicator')}{f' on {last.gpus} GPUs' if last.gpus else ''}."
+
+
+def _moves(reports: Sequence[Report], series: Sequence[_Series]) -> tuple[bool, bool]:
+    """Whether counts went on between the last report and one before it; whether some that differ did not."""
+    last = reports[-1]
+    moved = any(one.before is not None and not one.still for one in series)
+    for report in reports[:-1]:
+        if _same_job(report, last) and not last.json and last.whole and _apart(report, last) != 0.0:
+            # In text: counts that differed then do not now.
+            moved |= any(name not in last.comms and _counts_differ(comm) for name, comm in report.comms.items())
+    still = any(one.still and _counts_differ(one.comm) for one in series)
+    return moved, still
