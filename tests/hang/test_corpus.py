@@ -6,6 +6,7 @@ All of it: ``python -m tests.hang.corpus``.
 from __future__ import annotations
 
 import io
+import itertools
 import pickle
 import random
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 
 from tests.hang.corpus import BUILDERS, CLASSES, case, cases
 from tests.hang.corpus.flight import Style, data_parallel_program, dump, flat, three_d, three_d_program
+from tests.hang.corpus.real_wordings import KINDS
+from tests.hang.corpus.real_wordings import WORDINGS as TABLE
 from tests.hang.corpus.score import Scored, matches, report, score, summarise
 from tests.hang.corpus.simulate import run
 
@@ -73,6 +76,36 @@ def test_every_class_speaks_several_grammars_and_hides_its_name() -> None:
             assert one.files, one.id
             if "_" in name:
                 assert not any(name.encode() in content or name in path for path, content in one.files.items()), one.id
+
+
+def test_half_of_the_cases_of_every_class_speak_real_words() -> None:
+    for name in CLASSES:
+        made = [case(SEED, name, index).wordings for index in range(8)]
+        assert made.count("real") == made.count("own") == 4, name
+
+
+def test_the_seed_decides_the_words_and_the_words_decide_the_bytes() -> None:
+    for name in CLASSES:
+        own, real, both = (case(SEED, name, 4, words) for words in ("own", "real", "both"))
+        assert own.files != real.files or not real.kinds, name  # dumps alone have no words
+        assert both.files == (real if both.wordings == "real" else own).files, name
+        assert not any(own.kinds.values()), name
+
+
+def test_every_real_wording_says_where_it_was_seen_and_what_prints_it() -> None:
+    assert len(TABLE) > 150
+    assert len({wording.seen_in for wording in TABLE}) > 100
+    assert len({(wording.kind, wording.template, wording.code) for wording in TABLE}) == len(TABLE)
+    for wording in TABLE:
+        assert wording.seen_in.startswith("https://github.com/"), wording
+        assert wording.since < wording.until, wording
+        assert wording.program in ("nccl", "torch", ""), wording
+
+
+def test_every_kind_of_real_wording_is_spoken() -> None:
+    rare = ("gpu_hardware", "undetermined")
+    many = itertools.chain(cases(SEED, 24, wordings="real"), cases(SEED, 160, rare, "real"))
+    assert not KINDS - {kind for one in many for kind, real in one.kinds.items() if real}
 
 
 class Plain(pickle.Unpickler):

@@ -1,6 +1,7 @@
 """``python -m tests.hang.corpus``: scores the triage, or only writes the cases.
 
-Even seeds are for development, odd ones held out.
+Even seeds are for development, odd ones held out. Half of the cases speak this package's words, half those of real
+threads; the score tells the two apart.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import argparse
 import json
 from pathlib import Path
 
-from . import CLASSES, cases
+from . import CLASSES, WORDINGS, cases
 from .score import report, score, write_case
 
 
@@ -19,6 +20,9 @@ def main() -> None:
     parser.add_argument("--per-class", type=int, default=12)
     parser.add_argument("--class", dest="classes", action="append", choices=CLASSES, help="repeatable; else all")
     parser.add_argument("--id", help="one case")
+    parser.add_argument(
+        "--wordings", choices=("both", *WORDINGS), default="both", help="all cases in these words; both: half and half"
+    )
     parser.add_argument("--keep", type=Path, help="leave the files and their truth in this folder")
     parser.add_argument("--wrong", action="store_true", help="with --keep: leave only the wrong ones")
     parser.add_argument("--write-only", action="store_true", help="with --keep: do not run the triage")
@@ -29,7 +33,9 @@ def main() -> None:
     if given.id:
         per_class = max(per_class, int(given.id.rsplit("-", 1)[1]) + 1)
     chosen = [
-        case for case in cases(given.seed, per_class, tuple(given.classes or CLASSES)) if given.id in (None, case.id)
+        case
+        for case in cases(given.seed, per_class, tuple(given.classes or CLASSES), given.wordings)
+        if given.id in (None, case.id)
     ]
     truth = {}
     if given.write_only:
@@ -51,6 +57,7 @@ def main() -> None:
                 "accept": c.accept,
                 "culprits": c.culprits,
                 "grammar": c.grammar,
+                "wordings": c.wordings,
                 "notes": c.notes,
             }
             for name, c in truth.items()

@@ -4,8 +4,26 @@
 from __future__ import annotations
 
 from . import nccl, torchlog
-from .job import Rank
+from .job import Job, Rank
 from .story import Story
+from .torchlog import Group
+
+
+def _or_real(job: Job, rank: Rank, own: list[str], kind: str, t: float = 12.0) -> list[str]:
+    """The same list, or in the case's words; the first line stays, for who reads it counts on the rank in it."""
+    found = job.words.all(kind, job)
+    if kind == "harmless" and job.launcher == "mpirun":
+        found += job.words.all("harmless mpi", job)
+    said = []
+    for wording in found:
+        text = wording.template.format(**torchlog.fields(job, rank, t, Group(0, "default_pg")))
+        if wording.code.startswith("warn "):
+            said.append(nccl.warn(job, rank, t, wording.code.removeprefix("warn "), text))
+        elif wording.code != "info":
+            said.append(text)
+        elif job.level == "INFO":
+            said.append(nccl.info(job, rank, text))
+    return [*own[: kind == "harmless"], *said] if said else own
 
 
 def early(story: Story, rank: Rank) -> list[str]:
@@ -43,7 +61,7 @@ def early(story: Story, rank: Rank) -> list[str]:
                 "Could not find a path for pattern 4, falling back to simple order",
             )
         )
-    return lines  # fmt: skip
+    return _or_real(job, rank, lines, "harmless")
 
 
 def sprinkle(story: Story, most: int = 4) -> None:
@@ -66,4 +84,4 @@ def late(story: Story, rank: Rank, t: float) -> list[str]:
         ))  # fmt: skip
     if job.torch >= (2, 6, 0):
         lines.append(torchlog.should_dump(job, rank, t, story.world, "failed to recv, got 0 bytes"))
-    return lines
+    return _or_real(job, rank, lines, "harmless end", t)

@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from .real_wordings import OWN, Dice, Words
+
 Version = tuple[int, int, int]
 
 # torch and the NCCL that it ships, as far as wheels tell; the last one is a build from source.
@@ -15,7 +17,14 @@ PAIRS: tuple[tuple[Version, Version], ...] = (
     ((2, 7, 1), (2, 26, 2)), ((2, 8, 0), (2, 27, 3)), ((2, 9, 1), (2, 27, 5)), ((2, 13, 0), (2, 29, 7)),
 )  # fmt: skip
 
+# Older ones, which only the cases that speak real words may have.
+OLD_PAIRS: tuple[tuple[Version, Version], ...] = (
+    ((1, 5, 1), (2, 4, 8)), ((1, 6, 0), (2, 4, 8)), ((1, 7, 1), (2, 7, 8)), ((1, 8, 1), (2, 7, 8)),
+    ((1, 9, 1), (2, 7, 8)), ((1, 10, 2), (2, 10, 3)), ((1, 11, 0), (2, 10, 3)), ((2, 2, 2), (2, 19, 3)),
+)  # fmt: skip
+
 LAUNCHERS = ("torchrun", "torchrun", "tee", "mpirun", "srun", "pdsh", "kubernetes", "ray")
+_ELASTIC = ("torchrun", "tee", "pdsh", "kubernetes")
 _HOST_STEMS = ("gpu{:03d}", "node-{:02d}", "dgx-a{:d}", "worker-{:d}", "cn{:04d}", "h100-rack2-{:d}", "ip-10-0-3-{:d}")
 _BUS = (0x7000, 0xF000, 0x47000, 0x4E000, 0x87000, 0x90000, 0xB7000, 0xBD000)
 
@@ -51,6 +60,8 @@ class Job:
     comm_id: int
     script: str
     timeout_ms: int
+    words: Words = OWN
+    agent: str = "torchrun"  # what starts the ranks of a host: accelerate, deepspeed, launch, spawn; openmpi or hydra
 
     @property
     def world(self) -> int:
@@ -63,7 +74,14 @@ class Job:
     @property
     def elastic(self) -> bool:
         """Whether torchrun's agent runs on each host."""
-        return self.launcher in ("torchrun", "tee", "pdsh", "kubernetes")
+        return self.launcher in _ELASTIC
+
+    @property
+    def end_names_rank(self) -> bool:
+        """Whether what started the ranks says which of them ended: some name the last one whatever happened."""
+        if self.launcher == "mpirun":
+            return self.agent != "hydra" or self.level == "INFO"  # Hydra names a process, NCCL its rank
+        return self.launcher == "srun" or (self.elastic and self.agent in ("torchrun", "accelerate"))
 
     @property
     def prefix_names_rank(self) -> bool:
@@ -98,8 +116,14 @@ def make_job(
     launchers: tuple[str, ...] = LAUNCHERS,
     layouts: tuple[str, ...] = ("one", "rank", "host"),
     world: tuple[int, int] = (2, 64),
+    oldest: Version | None = None,
+    agents: tuple[str, ...] = ("torchrun", "accelerate"),
 ) -> Job:
-    """A random job within the bounds. Upper bounds of versions are exclusive."""
+    """A random job within the bounds. Upper bounds of versions are exclusive.
+
+    ``oldest`` NCCL, and ``agents``: what a case with real words may have instead; the builder says
+    what can be told then.
+    """
     pairs = [pair for pair in PAIRS if torch[0] <= pair[0] < torch[1] and nccl[0] <= pair[1] < nccl[1]]
     chosen_torch, chosen_nccl = rng.choice(pairs)
     sizes = [(n, p) for n in nodes for p in per_node if world[0] <= n * p <= world[1]]
@@ -127,6 +151,13 @@ def make_job(
             pid += rng.choice((1, 1, 1, 2))
             comm = 0x55_0000_000000 + rng.randrange(1 << 36) * 16
             ranks.append(Rank(index * n_ranks + local, local, host, pid, _BUS[local], comm))
+    words = rng.words if isinstance(rng, Dice) else OWN
+    agent = "torchrun"
+    if words.real:
+        chosen_torch, chosen_nccl = _older(words, (chosen_torch, chosen_nccl), torch[0], torch[1], nccl, oldest)
+        agent = _agent(words, launcher, chosen_torch, agents, n_nodes)
+        if chosen_torch < (1, 9, 0) and launcher in _ELASTIC and agent in ("torchrun", "accelerate"):
+            chosen_torch, chosen_nccl = (1, 12, 1), (2, 10, 3)  # elastic is younger
     start = datetime(2023 + rng.randrange(3), rng.randrange(1, 13), rng.randrange(1, 28), rng.randrange(24), tzinfo=UTC)
     return Job(
         torch=chosen_torch,
@@ -140,4 +171,32 @@ def make_job(
         comm_id=rng.getrandbits(64),
         script=rng.choice(("train.py", "finetune.py", "pretrain_gpt.py", "run_clm.py", "main.py")),
         timeout_ms=rng.choice((600_000, 1_800_000, 600_000, 120_000)),
+        words=words,
+        agent=agent,
     )
+
+
+def _older(
+    words: Words,
+    pair: tuple[Version, Version],
+    torch_from: Version,
+    torch_until: Version,
+    nccl: tuple[Version, Version],
+    oldest: Version | None,
+) -> tuple[Version, Version]:
+    """Now and then versions that no case with its own words has."""
+    lowest = (oldest, (1, 4, 0)) if oldest else (nccl[0], torch_from)
+    found = [old for old in OLD_PAIRS if lowest[0] <= old[1] < nccl[1] and lowest[1] <= old[0] < torch_until]
+    return words.rng.choice(found) if found and words.rng.random() < 0.35 else pair
+
+
+def _agent(words: Words, launcher: str, torch: Version, agents: tuple[str, ...], nodes: int) -> str:
+    """What starts the ranks of a host, as far as the launcher leaves that open."""
+    if launcher == "mpirun":
+        return words.rng.choice(("openmpi", "openmpi", "hydra")) if "deepspeed" in agents else "openmpi"
+    if launcher not in _ELASTIC:
+        return "torchrun"
+    possible = [name for name in agents if (name != "spawn" or nodes == 1) and (name != "launch" or torch < (1, 9, 0))]
+    if torch < (1, 9, 0) and any(name in ("deepspeed", "launch", "spawn") for name in possible):
+        possible = [name for name in possible if name in ("deepspeed", "launch", "spawn")]
+    return words.rng.choice(possible)

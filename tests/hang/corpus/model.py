@@ -13,6 +13,8 @@ CLASSES = (
     "slow_rank_eval", "slow_rank_checkpoint", "p2p_iommu_acs", "cascade_store_lost", "healthy", "undetermined",
 )  # fmt: skip
 
+WORDINGS = ("own", "real")  # whose words a case speaks: this package's, or those of real_wordings
+
 
 @dataclass(frozen=True)
 class Blame:
@@ -35,7 +37,8 @@ class Case:
     """``blames``: the right answers to "who"; without any, that question is not scored.
 
     ``accept``: other classes that are right too, each with its reason in ``notes``. ``grammar``: whose lines these are.
-    ``owners``: host by rank; ``aliases``: host by address.
+    ``owners``: host by rank; ``aliases``: host by address. ``kinds``: the kinds of messages that were said, and whether
+    in a real wording.
     """
 
     id: str
@@ -47,6 +50,8 @@ class Case:
     owners: dict[int, str] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
     accept: tuple[str, ...] = ()
+    wordings: str = "own"
+    kinds: dict[str, bool] = field(default_factory=dict)
 
     @property
     def names_culprit(self) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from .model import Blame, Case
+from .model import WORDINGS, Blame, Case
 
 
 class Named(Protocol):
@@ -52,7 +52,10 @@ class Scored:
     @property
     def reproduce(self) -> str:
         fault_class, seed, _ = self.case.id.rsplit("-", 2)
-        return f"python -m tests.hang.corpus --seed {seed} --class {fault_class} --id {self.case.id} --keep FOLDER"
+        words = f"--wordings {self.case.wordings}"
+        return (
+            f"python -m tests.hang.corpus --seed {seed} --class {fault_class} --id {self.case.id} {words} --keep FOLDER"
+        )
 
 
 def write_case(case: Case, folder: Path) -> Path:
@@ -169,28 +172,48 @@ def _share(name: str, right: int, total: int) -> str:
     return f"{name}: {right} of {total} = {right / total if total else 0:.1%} [{low:.1%}, {high:.1%}]"
 
 
+def _right(scored: list[Scored], fault_class: str) -> str:
+    mine = [one for one in scored if one.case.fault_class == fault_class]
+    return f"{sum(one.class_right for one in mine)}/{len(mine)}"
+
+
 def report(scored: list[Scored]) -> str:
-    """Rates with their intervals, a line for every class, and the wrong cases with how to reproduce them."""
+    """Rates with their intervals, a line for every class, and the wrong cases with how to reproduce them.
+
+    Where cases speak both the package's own words and real ones, each half has its own rates.
+    """
     summary = summarise(scored)
+    halves = {words: [one for one in scored if one.case.wordings == words] for words in WORDINGS}
+    both = all(halves.values())
     lines = [
         _share("class", summary.class_right, summary.total),
         _share("culprit, where the truth names one", summary.culprit_right, summary.naming),
         f"healthy called faulty: {summary.healthy_called_faulty} (must be 0)",
         f"undetermined given a culprit: {summary.culprit_invented} (must be 0)",
-        "",
     ]
+    for words, half in halves.items() if both else ():
+        part = summarise(half)
+        lines += [
+            "",
+            _share(f"{words} wordings, class", part.class_right, part.total),
+            _share(f"{words} wordings, culprit", part.culprit_right, part.naming),
+            f"{words} wordings, healthy called faulty: {part.healthy_called_faulty}",
+            f"{words} wordings, undetermined given a culprit: {part.culprit_invented}",
+        ]
+    lines.append("")
     for fault_class in dict.fromkeys(one.case.fault_class for one in scored):
         mine = [one for one in scored if one.case.fault_class == fault_class]
         part = summarise(mine)
         answers = ", ".join(f"{answer} {count}" for (_, answer), count in part.confusion.most_common())
         who = f"who {part.culprit_right}/{part.naming}" if part.naming else ""
-        lines.append(f"{fault_class:24} class {part.class_right:3}/{part.total:<3} {who:10} {answers}")
+        apart = [f"{words} {_right(half, fault_class)}" for words, half in halves.items()] if both else []
+        shown = f"{' '.join(apart):24} " if both else ""
+        lines.append(f"{fault_class:24} class {part.class_right:3}/{part.total:<3} {shown}{who:10} {answers}")
     wrong = [one for one in scored if one.wrong]
     lines += ["", f"{len(wrong)} wrong"]
     for one in wrong:
-        lines.append(
-            f"{one.case.id} ({one.case.grammar}): said {one.answer}, {one.named or 'nobody'}; true: {one.case.culprits}"
-        )
+        spoken = f"{one.case.grammar}, {one.case.wordings} wordings"
+        lines.append(f"{one.case.id} ({spoken}): said {one.answer}, {one.named or 'nobody'}; true: {one.case.culprits}")
         lines.append(f"    {one.reproduce}")
         if one.error:
             lines.append("    " + one.error.strip().replace("\n", "\n    "))

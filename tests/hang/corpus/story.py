@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import random
+import signal
 from dataclasses import dataclass, field
 
 from . import nccl, torchlog
 from .job import Host, Job, Rank
 from .model import Blame
 from .torchlog import Group, Work
+
+_SIGNALS = {-9: "Killed", -7: "Bus error", -11: "Segmentation fault", -6: "Aborted"}
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class Story:
                 "system being overloaded, please further tune the variable for optimal performance in your application as "
                 f"needed. \n{banner}",
             )  # fmt: skip
-        self.say(first, 9.0, nccl.version_line(job))
+        self.say(first, 9.0, nccl.version_said(job, first))
         if job.level != "INFO":
             return
         for rank in job.ranks if only is None else only:
@@ -115,6 +118,10 @@ class Story:
                 text = f"\r{step * 100 // 5000:3d}%|{'█' * (step // 100):<10}| {step}/5000 [{int(t) // 60:02d}:{int(t) % 60:02d}<2:10:00,  1.48s/it, loss={loss:.3f}]"
             else:
                 text = f"step {step:6d} | loss {loss:.4f} | lr 2.99e-04 | grad_norm {rng.uniform(0.2, 2):.3f} | {rng.uniform(200, 900):.1f} ms"
+            text = self.job.words.text(
+                "step", self.job, text, step=step, loss=loss, epoch=step / 5000, percent=min(99, step * 100 // 500150),
+                shape="█" * (step * 32 // 500150), elapsed=f"{int(t) // 60:02d}:{int(t) % 60:02d}",
+            )  # fmt: skip
             self.say(rank, t, text)
             step += rng.randrange(5, 40)
             t += max((until - 15) / 12, 1.0)
@@ -127,6 +134,8 @@ class Story:
         rng, job = self.rng, self.job
         last = t
         opener = first or rng.choice(ranks)
+        if job.torch < (1, 8, 0):  # no watchdog yet: nobody says anything
+            return last + 1
         for rank in ranks:
             at = t if rank is opener else t + rng.uniform(0.01, 2.5)
             last = max(last, at)
@@ -146,6 +155,11 @@ class Story:
         rank one victim aborts, at ``victims_at``. ``root``: whom the block calls first observed, right or wrong.
         """
         job, rng = self.job, self.rng
+        if job.launcher == "ray" and job.words.real:
+            self._ray_workers_end(t + 1, dead)
+        if job.elastic and job.agent in ("deepspeed", "launch", "spawn"):
+            self._starter_ends(t, dead, victims_at)
+            return
         if job.launcher == "mpirun":
             for rank, code in list(dead.items())[:1]:
                 who = job.ranks[rank]
@@ -155,6 +169,12 @@ class Story:
                     f"{dashes}\nmpirun detected that one or more processes exited with non-zero status, thus causing\nthe job to be terminated. The first process to do so was:\n\n"
                     f"  Process name: [[{who.pid % 60000},1],{rank}]\n  Exit code:    {code}\n{dashes}"
                 )  # fmt: skip
+                said = {"rank": rank, "pid": who.pid, "host": who.host.name, "number": -code, "plain": abs(code),
+                        "name": _SIGNALS.get(code, "Exited")}  # fmt: skip
+                if job.agent == "hydra" and code < 0:
+                    text = job.words.text("hydra end", job, text, **said)
+                elif code < 0:
+                    text = job.words.text("mpirun signal", job, text, **said)
                 self.launcher(job.hosts[0], t + 1, text)
             return
         if job.launcher == "srun":
@@ -167,6 +187,8 @@ class Story:
                     -6: "Aborted (core dumped)",
                 }
                 text = f"srun: error: {who.host.name}: task {rank}: {how.get(code, f'Exited with exit code {code}')}"
+                if code == -9 and job.words.real:
+                    text = self._srun_killed(who, t, text)
                 self.launcher(job.hosts[0], t + 1, text)
             return
         if not job.elastic:
@@ -188,6 +210,51 @@ class Story:
                 shown = [(rank, -6, t - 1) for rank in extra] + shown
             self.launcher(host, at + 1, torchlog.agent_failed(job, host, at + 1, shown[0][0], shown[0][1]))
             self.launcher(host, at + 1.2, torchlog.child_failed(job, host, shown))
+
+    def _srun_killed(self, who: Rank, t: float, own: str) -> str:
+        """Killed for its memory, as Slurm says it; or in a shell of its own, whose exit code Slurm tells."""
+        job = self.job
+        said = {"host": who.host.name, "rank": who.rank, "pid": who.pid, "script": job.script,
+                "iso": f"{job.clock(who.host, t):%Y-%m-%dT%H:%M:%S}"}  # fmt: skip
+        if job.words.rng.random() < 0.5:
+            return job.words.text("srun killed", job, own, **said)
+        self.say(who, t, job.words.text("shell killed", job, "", **said))
+        return f"srun: error: {who.host.name}: task {who.rank}: Exited with exit code 137"
+
+    def _ray_workers_end(self, t: float, dead: dict[int, int]) -> None:
+        """Ray tells of workers that ended by a signal; a task's exception is not that."""
+        job = self.job
+        gone = [job.ranks[rank] for rank, code in dead.items() if code < 0]
+        for number, rank in enumerate(gone[:2]):
+            stamp = f"{job.clock(rank.host, t):%Y-%m-%d %H:%M:%S},509"
+            text = job.words.text("ray died", job, "", address=rank.host.address, pid=rank.pid, slash_stamp=stamp)
+            more = f" [repeated {len(gone) - 1}x across cluster]" if number and len(gone) > 2 else ""
+            self.launcher(job.hosts[0], t + number, text + more)
+
+    def _starter_ends(self, t: float, dead: dict[int, int], victims_at: float | None) -> None:
+        """Starters that stop a host's ranks when the first of them ended with an error; most do not say which."""
+        job, rng = self.job, self.rng
+        for host in job.hosts:
+            local = list(job.of(host))
+            failed = next((rank for rank in local if rank.rank in dead), None)
+            code = dead[failed.rank] if failed else -6
+            at = t + 0.5 if failed else max(t + 3, victims_at or 0) + rng.random()
+            clock = job.clock(host, at)
+            said = {
+                "comma_stamp": f"{clock:%Y-%m-%d %H:%M:%S},{clock.microsecond // 1000:03d}", "script": job.script,
+                "last": local[-1].local, "code": code, "died": f"died with <Signals.{signal.Signals(-code).name}: {-code}>."
+                if code < 0 else f"returned non-zero exit status {code}.",
+            }  # fmt: skip
+            if job.agent == "deepspeed":
+                for rank in local:
+                    self.launcher(host, at, job.words.text("deepspeed kill", job, "", pid=rank.pid, **said))
+                self.launcher(host, at + 0.1, job.words.text("deepspeed end", job, "", **said))
+            elif job.agent == "launch":
+                self.launcher(host, at, job.words.text("launch end", job, "", **said))
+            elif failed:
+                name = signal.Signals(-code).name if code < 0 else "SIGTERM"
+                said |= {"local": failed.local, "signal": name}
+                self.launcher(host, at, job.words.text("spawn end", job, "", **said))
 
     def lose_some(self, *needed: Rank) -> None:
         """Now and then some ranks' files were not collected, but never a file that the truth rests on."""
@@ -211,4 +278,6 @@ class Story:
                 rank, at + 0.1, nccl.trace(job, rank, ["misc/socket.cc:58", "misc/socket.cc:775", "bootstrap.cc:79"], 6)
             )
             error = f"NCCL error: remote process exited or there was a network error, NCCL version {'.'.join(map(str, job.nccl))}"
-            self.say(rank, at + 0.5, *torchlog.terminated_by_error(job, rank, at + 0.5, self.world, error))
+            self.say(
+                rank, at + 0.5, *torchlog.terminated_by_error(job, rank, at + 0.5, self.world, error, peer.host.address)
+            )

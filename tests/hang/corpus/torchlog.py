@@ -25,6 +25,16 @@ _NOT_FOUND = (
 )
 
 
+def lines_of(job: Job) -> tuple[int, int, int, int, int, int]:
+    """Those of the job's version of torch, or of the next older one that is known."""
+    return _LINES[max([version for version in _LINES if version <= job.torch[:2]], default=min(_LINES))]
+
+
+def _stamp(job: Job, rank: Rank, t: float) -> str:
+    now = job.clock(rank.host, t)
+    return f"{now.month}{now:%d %H:%M:%S}.{now.microsecond:06d}{rank.rank * 7 % 1000:03d}"
+
+
 @dataclass(frozen=True)
 class Group:
     """A process group as the logs name it. ``ranks``: global ranks, in the order of their ranks in the group."""
@@ -57,9 +67,7 @@ def log(job: Job, rank: Rank, t: float, level: str, line: int, text: str, file: 
         return f"[{level} {file}:{line}] {text}"
     if job.torch < (2, 4, 0):
         return f"[rank{rank.rank}]:[{level} {file}:{line}] {text}"
-    now = job.clock(rank.host, t)
-    stamp = f"{level}{now.month}{now:%d %H:%M:%S}.{now.microsecond:06d}{rank.rank * 7 % 1000:03d}"
-    return f"[rank{rank.rank}]:[{stamp} {file}:{line}] {text}"
+    return f"[rank{rank.rank}]:[{level}{_stamp(job, rank, t)} {file}:{line}] {text}"
 
 
 def _group_prefix(job: Job, rank: Rank, group: Group) -> str:
@@ -72,6 +80,17 @@ def _group_prefix(job: Job, rank: Rank, group: Group) -> str:
     return f"[PG ID {group.id} PG GUID {group.id}{desc} Rank {inner}] "
 
 
+def fields(job: Job, rank: Rank, t: float, group: Group) -> dict[str, object]:
+    """What real wordings of torch's lines are filled with. A bare group: the default one without its name."""
+    full = _group_prefix(job, rank, group).rstrip()
+    return {
+        "r": rank.rank, "inner": group.rank_of(rank.rank), "local": rank.local, "stamp": _stamp(job, rank, t), "pg": full,
+        "pg_bare": full.replace(" (default_pg)", "").replace("(default_pg)", ""), "script": job.script,
+        "nccl": ".".join(map(str, job.nccl)), "host": rank.host.name, "store": job.hosts[0].name,
+        "head": f"{rank.host.name}:{rank.pid}", "pid": rank.pid,
+    }  # fmt: skip
+
+
 def work_text(job: Job, work: Work) -> str:
     out = work.numel if work.numel_out is None else work.numel_out
     numel = f"NumelIn={work.numel}, NumelOut={out}, " if job.torch >= (2, 1, 0) else ""
@@ -82,8 +101,23 @@ def watchdog(
     job: Job, rank: Rank, t: float, work: Work, group: Group, *, ran_ms: int, first: bool = False, stack: str = ""
 ) -> list[str]:
     """What a rank prints when its collective has timed out, to the end of the process."""
-    caught_at, detected, timeout, failed, down, terminated = _LINES[job.torch[:2]]
+    caught_at, detected, timeout, failed, down, terminated = lines_of(job)
     inner = group.rank_of(rank.rank)
+    real = job.words.find("watchdog", job)
+    if real:
+        opens = ""
+        if first and job.torch >= (2, 6, 0):
+            at, last = 2103 if job.torch >= (2, 7, 0) else 2106, work.last_enqueued
+            opened = log(
+                job, rank, t, "E", at, f"{_group_prefix(job, rank, group)}First PG on this rank to signal dumping."
+            )
+            opens = f"{opened}\n{dump_signal(job, rank, t + 0.3, group, last, work.seq - 1, 'this local rank')}\n"
+        text = real.template.format(
+            **fields(job, rank, t, group), seq=work.seq, op=work.op, numel_in=work.numel, timeout=job.timeout_ms,
+            numel_out=work.numel if work.numel_out is None else work.numel_out, ran=ran_ms, done=work.seq - 1,
+            enqueued=work.last_enqueued, first=opens,
+        )  # fmt: skip
+        return text.split("\n")
     caught = (
         f"[Rank {inner}] Watchdog caught collective operation timeout: {work_text(job, work)} "
         f"ran for {ran_ms} milliseconds before timing out."
@@ -153,25 +187,31 @@ def should_dump(job: Job, rank: Rank, t: float, group: Group, error: str = "Brok
         f'{_group_prefix(job, rank, group)}Failed to check the "should dump" flag on TCPStore, '
         f"(maybe TCPStore server has shut down too early), with error: {error}"
     )
-    return log(job, rank, t, "W", 1662, text)
+    own = log(job, rank, t, "W", 1662, text)
+    return job.words.text("should dump", job, own, **fields(job, rank, t, group), error=error)
 
 
-def store_get(rank: Rank, error: str) -> str:
+def store_get(job: Job, rank: Rank, error: str) -> str:
     """A victim whose store host is gone while it set up a communicator."""
-    return (
+    own = (
         f"[{rank.rank}] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store "
         f"by key '0', but store->get('0') got error: {error}. "
         "This may indicate a possible application crash on rank 0 or a network set up issue."
     )
+    return job.words.text("store get", job, own, r=rank.rank, error=error)
 
 
-def terminated_by_error(job: Job, rank: Rank, t: float, group: Group, error: str) -> list[str]:
-    """The watchdog of a rank whose communicator broke."""
+def terminated_by_error(job: Job, rank: Rank, t: float, group: Group, error: str, address: str = "") -> list[str]:
+    """The watchdog of a rank whose communicator broke; ``address``: whose connection it was, if it was a socket's."""
+    real = job.words.find("broken", job)
+    if real:
+        text = real.template.format(**fields(job, rank, t, group), address=address)
+        return [text if address or "Last error" not in text else text[: text.index("\nLast error")]]
     if job.torch < (2, 1, 0):
         return ["terminate called after throwing an instance of 'std::runtime_error'", f"  what():  {error}"]
     prefix = _group_prefix(job, rank, group) if job.torch >= (2, 3, 0) else f"[Rank {rank.rank}] "
     name = "Process group" if job.torch >= (2, 3, 0) else "NCCL"
-    line = _LINES[job.torch[:2]][5]
+    line = lines_of(job)[5]
     text = f"{prefix}{name} watchdog thread terminated with exception: {error}"
     return [
         log(job, rank, t, "E", line, text),
@@ -198,6 +238,20 @@ def frames(job: Job, *calls: tuple[str, int, str, str]) -> list[tuple[str, int, 
 def agent(job: Job, host: Host, t: float, level: str, line: int, text: str) -> str:
     """A line of torchrun's agent on a host."""
     now, module = job.clock(host, t), "torch.distributed.elastic.multiprocessing.api"
+    if text.startswith("Received 15 death signal") and (death := job.words.find("agent death", job)):
+        return death.template
+    if job.agent == "accelerate" and (rich := job.words.find("agent line rich", job)):
+        words = text.split(" ")  # wrapped as a terminal of 80 columns has it
+        head = text if len(text) <= 56 else " ".join(words[:-3])
+        tail = "" if head == text else "\n " + " ".join(words[-3:])
+        return rich.template.format(
+            clock=f"{now:%H:%M:%S}", name="ERROR" if level == "E" else "WARNING", text=text, head=head, tail=tail
+        )
+    if real := job.words.find("agent line", job):
+        shown = f"{now:%m%d %H:%M:%S}.{now.microsecond // 1000:03d}000"
+        return real.template.format(
+            level=level, agent_stamp=shown, agent_pid=job.of(host)[0].pid - 40, line=line, text=text
+        )
     if job.torch < (2, 1, 0):
         return f"{'ERROR' if level == 'E' else 'WARNING'}:{module}:{text}"
     if job.torch < (2, 3, 0):
@@ -233,7 +287,8 @@ def child_failed(job: Job, host: Host, failures: list[tuple[Rank, int, float]]) 
 
     others = "\n".join(block(i + 1, *failure) for i, failure in enumerate(failures[1:])) or "  <NO_OTHER_FAILURES>"
     edge, section = "=" * 60, "-" * 60
-    return (
+    raised = job.words.find("agent traceback", job)
+    return (f"{raised.template}\n" if raised else "") + (
         f"torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n{edge}\n{job.script} FAILED\n{section}\n"
         f"Failures:\n{others}\n{section}\nRoot Cause (first observed failure):\n{block(0, *failures[0])}\n{edge}"
     )

@@ -6,6 +6,7 @@ import gzip
 import random
 from datetime import timedelta
 
+from .real_wordings import KINDS
 from .story import Event, Story
 
 _COLOURS = ("\x1b[36m", "\x1b[33m", "\x1b[32m")
@@ -16,6 +17,9 @@ def _prefixed(story: Story, event: Event, line: str) -> str:
     job, rank = story.job, event.rank
     if job.launcher == "pdsh":
         return f"{event.host.name}: {line}"
+    real = _real_prefix(story, event)
+    if real is not None:
+        return real + line
     if job.launcher == "kubernetes":
         now, how = job.start + timedelta(seconds=event.t), job.comm_id % 3
         if how == 0:
@@ -35,6 +39,23 @@ def _prefixed(story: Story, event: Event, line: str) -> str:
         shown = f"(RayTrainWorker pid={rank.pid}, ip={rank.host.address})"
         return f"\x1b[36m{shown}\x1b[0m {line}" if story.job.comm_id % 2 else f"{shown} {line}"
     return line
+
+
+def _real_prefix(story: Story, event: Event) -> str | None:
+    """The prefix in real words, or None for the package's own."""
+    job, rank = story.job, event.rank
+    kind = "prefix hydra" if job.launcher == "mpirun" and job.agent == "hydra" else f"prefix {job.launcher}"
+    if kind not in KINDS or (rank is None and job.launcher not in ("kubernetes", "torchrun")):
+        return None
+    found, now = job.words.find(kind, job), job.start + timedelta(seconds=event.t)
+    if found is None:
+        return None
+    named = {} if rank is None else {"rank": rank.rank, "local": rank.local, "pid": rank.pid}
+    return found.template.format(
+        **named, host=event.host.name, address=event.host.address, node=job.hosts.index(event.host),
+        iso_ms=f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}", stamp=f"{now:%Y-%m-%d %H:%M:%S}",
+        iso_us=f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond:06d}",
+    )  # fmt: skip
 
 
 def _file_of(story: Story, event: Event) -> str:

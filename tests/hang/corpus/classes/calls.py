@@ -49,6 +49,11 @@ def _detail(story: Story, bad: Rank, t: float, usual: tuple[str, int, str], odd:
             f"RuntimeError: Detected mismatch between collectives on ranks. Rank {rank.rank} is running collective: {_print(*mine, job)}, "
             f"but Rank {other} is running collective: {_print(*theirs, job)}.{aspects}"
         )
+        kind = "detail op" if mine[0] != theirs[0] else "detail sequence" if mine[1] != theirs[1] else "detail shape"
+        text = job.words.text(
+            kind, job, text, r=rank.rank, other=other, mine=_print(*mine, job), theirs=_print(*theirs, job), op=mine[0],
+            seq=mine[1], shape=mine[2], other_op=theirs[0], other_seq=theirs[1], other_shape=theirs[2],
+        )  # fmt: skip
         story.say(rank, t + story.rng.random(), torchlog.traceback(job, rank, torchlog.frames(job), text))
     story.agents_end(t + 3, {rank.rank: 1 for rank in job.ranks}, root=story.rng.choice(job.ranks).rank)
 

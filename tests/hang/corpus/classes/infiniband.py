@@ -11,6 +11,7 @@ from ..job import Host, Rank, make_job
 from ..story import Story
 
 _LAUNCHERS = ("torchrun", "torchrun", "tee", "mpirun", "srun", "pdsh", "kubernetes", "ray")
+_OLDEST = (2, 4, 0)  # for classes whose truth needs no peer: older NCCL does not name it
 
 
 def _ends(story: Story, t: float, told: list[Rank]) -> None:
@@ -47,7 +48,7 @@ def _pairs_with(story: Story, bad: Host, most: int = 5) -> list[tuple[Rank, Rank
 
 
 def _event(rng: random.Random, fatal: bool) -> Story:
-    job = make_job(rng, launchers=_LAUNCHERS, nodes=(2, 4, 8), world=(4, 64))
+    job = make_job(rng, launchers=_LAUNCHERS, nodes=(2, 4, 8), world=(4, 64), oldest=_OLDEST)
     story = Story(rng, job)
     bad = rng.choice(job.hosts)
     story.start()
@@ -67,7 +68,8 @@ def _event(rng: random.Random, fatal: bool) -> Story:
             text, code = f"NET/IB : {hca} Got async error event: {event}", "transport/net_ib.cc:199"
         else:
             text, code = f"NET/IB : {hca} Got non-fatal async event: {event}(10)", "transport/net_ib/common.cc:134"
-        story.say(rank, t + rng.random() / 9, nccl.warn(job, rank, t, code, text, 6, 0))
+        told = job.words.warning("async event", job, code, text, event=event, hca=hca.removesuffix(":1"))
+        story.say(rank, t + rng.random() / 9, nccl.warn(job, rank, t, *told, 6, 0))
     pairs = _pairs_with(story, bad)
     _completions(story, t + 1, pairs, 12, 129)
     _ends(story, t + 8, [rank for rank, _ in pairs])
@@ -112,7 +114,7 @@ def ib_completion_error(rng: random.Random, index: int) -> Story:
 
 def gdr_acs(rng: random.Random, index: int) -> Story:
     """Local protection errors, vendor error 81, on both sides: the GPU's memory cannot be reached by the adapter."""
-    job = make_job(rng, launchers=_LAUNCHERS, nodes=(2, 4))
+    job = make_job(rng, launchers=_LAUNCHERS, nodes=(2, 4), oldest=_OLDEST)
     story = Story(rng, job)
     story.start()
     sprinkle(story)
@@ -147,7 +149,11 @@ def ib_unreachable_rail(rng: random.Random, index: int) -> Story:
             else:
                 errno = f" errno {number}" if job.nccl >= (2, 20, 0) else ""
                 text = f"Call to ibv_modify_qp failed with error {name}{errno}"
-            story.say(rank, t, nccl.warn(job, rank, t, "misc/ibvwrap.cc:291", text, 4))
+            code, text = job.words.warning(
+                "modify qp", job, "misc/ibvwrap.cc:291", text, error=name, errno=number, hca=f"mlx5_{local}",
+                local_gid=rank.host.address, remote_gid=peer.host.address,
+            )  # fmt: skip
+            story.say(rank, t, nccl.warn(job, rank, t, code, text, 4))
             if job.level == "INFO":
                 codes = [
                     "transport/net_ib.cc:710",
@@ -156,7 +162,7 @@ def ib_unreachable_rail(rng: random.Random, index: int) -> Story:
                     "transport.cc:33",
                 ]
                 story.say(rank, t + 0.1, nccl.trace(job, rank, codes, 2))
-            error = nccl.torch_error(job, "system") + f"\nLast error:\n{text}"
+            error = nccl.torch_error(job, "system", text)
             story.say(rank, t + 1, torchlog.traceback(job, rank, torchlog.frames(job), error))
             told.append(rank)
     story.agents_end(17, {rank.rank: 1 for rank in told})

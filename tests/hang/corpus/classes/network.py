@@ -13,11 +13,13 @@ from ..story import Story
 from ..torchlog import Work
 
 _LAUNCHERS = ("torchrun", "torchrun", "tee", "mpirun", "srun", "pdsh", "kubernetes")
+_AGENTS = ("torchrun", "torchrun", "accelerate", "deepspeed", "launch")
+_OLDEST = (2, 4, 0)
 
 
 def _fails(story: Story, rank: Rank, t: float, kind: str, last: str) -> None:
     job = story.job
-    error = nccl.torch_error(job, kind) + f"\nLast error:\n{last}"
+    error = nccl.torch_error(job, kind, last)
     story.say(rank, t, torchlog.traceback(job, rank, torchlog.frames(job), error))
 
 
@@ -27,7 +29,7 @@ def _port(rng: random.Random) -> int:
 
 def net_no_interface(rng: random.Random, index: int) -> Story:
     """NCCL finds no interface on one host; the hosts that have one wait for it."""
-    job = make_job(rng, launchers=_LAUNCHERS, nodes=(2, 4))
+    job = make_job(rng, launchers=_LAUNCHERS, nodes=(2, 4), oldest=_OLDEST, agents=_AGENTS)
     story = Story(rng, job)
     bad = rng.choice(job.hosts)
     good = tuple(rank for rank in job.ranks if rank.host is not bad)
@@ -46,11 +48,12 @@ def net_no_interface(rng: random.Random, index: int) -> Story:
             text, code = "NET/Socket : no interface found", "transport/net_socket.cc:46"
         else:
             text, code = "Bootstrap : no socket interface found", "bootstrap.cc:45"
+            code, text = job.words.warning("no interface", job, code, text)
         story.say(rank, t + 0.2, nccl.warn(job, rank, t, code, text))
         _fails(story, rank, t + 1, "usage" if job.nccl >= (2, 19, 0) else "internal", text)
     for rank in good:
         if no_id and rng.random() < 0.4:
-            error = torchlog.store_get(rank, "Connection reset by peer")
+            error = torchlog.store_get(job, rank, "Connection reset by peer")
             name = "torch.distributed.DistBackendError" if job.torch >= (2, 1, 0) else "RuntimeError"
             story.say(rank, 40 + rng.random(), torchlog.traceback(job, rank, torchlog.frames(job), f"{name}: {error}"))
     story.agents_end(12, {rank.rank: 1 for rank in job.of(bad)})
@@ -60,14 +63,14 @@ def net_no_interface(rng: random.Random, index: int) -> Story:
 
 def net_wrong_interface(rng: random.Random, index: int) -> Story:
     """One host (or all) offers a bridge or loopback address that no other host can reach; connects to it fail."""
-    job = make_job(rng, launchers=_LAUNCHERS, nodes=(2, 4), level="INFO")
+    job = make_job(rng, launchers=_LAUNCHERS, nodes=(2, 4), level="INFO", oldest=_OLDEST, agents=_AGENTS)
     story = Story(rng, job)
     everywhere = index % 4 == 3
     bad = job.hosts if everywhere else (rng.choice(job.hosts),)
     name, address = rng.choice(
         (("docker0", "172.17.0.1"), ("veth1a2b3c", "169.254.17.9"), ("virbr0", "192.168.122.1"), ("lo", "127.0.0.1"))
     )
-    story.say(job.ranks[0], 7, nccl.version_line(job))
+    story.say(job.ranks[0], 7, nccl.version_said(job, job.ranks[0]))
     sprinkle(story, 2)
     for rank in job.ranks:
         wrong = rank.host in bad
@@ -79,7 +82,10 @@ def net_wrong_interface(rng: random.Random, index: int) -> Story:
         if (rank.host in bad and not everywhere) or rng.random() < 0.3:
             continue
         t = 20 + rng.uniform(0, 20)
-        lines = nccl.connect_refused(job, rank, t, f"{address}<{_port(rng)}>", "Connection refused", 3)
+        peer = f"{address}<{_port(rng)}>"
+        lines = nccl.connect_refused(job, rank, t, peer, "Connection refused", 3)
+        if real := job.words.find("unreachable", job):
+            lines = [nccl.warn(job, rank, t, real.code, real.template.format(peer=peer), 2)]
         story.say(rank, t, *lines)
         _fails(story, rank, t + 1, "remote" if job.nccl >= (2, 14, 0) else "system", lines[-1].split("WARN ")[-1])
     story.agents_end(50, {rank.rank: 1 for rank in job.ranks if rank.host not in bad} or {0: 1})
@@ -161,7 +167,7 @@ def net_connection_lost(rng: random.Random, index: int) -> Story:
             ),
         )
         text = f"NCCL error: remote process exited or there was a network error, NCCL version {'.'.join(map(str, job.nccl))}"
-        story.say(rank, at + 1, *torchlog.terminated_by_error(job, rank, at + 1, story.world, text))
+        story.say(rank, at + 1, *torchlog.terminated_by_error(job, rank, at + 1, story.world, text, bad.address))
     for host in job.hosts:
         dead = [rank for rank in told if rank.host is host]
         if job.elastic and host is not bad and dead:
@@ -205,7 +211,8 @@ def nccl_version_mismatch(rng: random.Random, index: int) -> Story:
             text = (
                 f"Message truncated : received {rng.choice((28, 40, 64))} bytes instead of {rng.choice((36, 48, 256))}"
             )
-            story.say(rank, t, nccl.warn(mine, rank, t, "bootstrap.cc:77", text))
+            code, text = job.words.warning("bootstrap truncated", mine, "bootstrap.cc:77", text)
+            story.say(rank, t, nccl.warn(mine, rank, t, code, text))
             _fails(story, rank, t + 1, "internal", text)
     story.agents_end(18, {good.rank: 1, odd.rank: 1})
     if len(job.hosts) > 2:
@@ -230,7 +237,7 @@ def env_mismatch(rng: random.Random, index: int) -> Story:
     story = Story(rng, job)
     bad = rng.choice(job.hosts[1:])
     sprinkle(story, 2)
-    story.say(job.ranks[0], 7, nccl.version_line(job))
+    story.say(job.ranks[0], 7, nccl.version_said(job, job.ranks[0]))
     root = job.ranks[0]
     if kind == 1:
         for rank in job.ranks:
@@ -238,6 +245,7 @@ def env_mismatch(rng: random.Random, index: int) -> Story:
         wrong = job.world // 2
         if job.nccl < (2, 23, 0):
             text = f"Bootstrap Root : mismatch in rank count from procs {job.world} : {wrong}"
+            _, text = job.words.warning("root counts", job, "", text, world=job.world, other=wrong)
         else:
             tail = ", offset 0 vs 0" if job.nccl >= (2, 29, 0) else ""
             text = f"Bootstrap Root : mismatch in info from procs, nranks {job.world} vs {wrong}, nroots 1 vs 1, iroot 0 vs 0{tail}"
@@ -283,7 +291,11 @@ def env_mismatch(rng: random.Random, index: int) -> Story:
                 f"NET/Socket : peer {peer.host.address}<{_port(rng)}> message truncated : receiving 524288 bytes instead of 65536. "
                 f"If you believe your socket network is in {state} state, there may be a mismatch in collective sizes or environment settings (e.g. NCCL_PROTO, NCCL_ALGO) between ranks"
             )
-            story.say(rank, 20, nccl.warn(job, rank, 20, "transport/net_socket.cc:486", text, 4))
+            code = "transport/net_socket.cc:486"
+            code, text = job.words.warning(
+                "socket truncated", job, code, text, peer=f"{peer.host.address}<{_port(rng)}>"
+            ) if job.words.real else (code, text)  # fmt: skip
+            story.say(rank, 20, nccl.warn(job, rank, 20, code, text, 4))
             _fails(story, rank, 21, "usage", text)
         story.agents_end(22, {job.of(bad)[0].rank: 1})
     else:

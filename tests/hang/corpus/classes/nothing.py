@@ -36,7 +36,7 @@ def cascade_store_lost(rng: random.Random, index: int) -> Story:
             story.say(
                 rank,
                 at,
-                torchlog.traceback(job, rank, torchlog.frames(job), f"{name}: {torchlog.store_get(rank, error)}"),
+                torchlog.traceback(job, rank, torchlog.frames(job), f"{name}: {torchlog.store_get(job, rank, error)}"),
             )
         else:
             fd = rng.randrange(40, 90)
@@ -49,7 +49,10 @@ def cascade_store_lost(rng: random.Random, index: int) -> Story:
                     )
                 )
             )
-            story.say(rank, at, torchlog.log(job, rank, at, "W", 125, text, "TCPStore.cpp"))
+            own = torchlog.log(job, rank, at, "W", 125, text, "TCPStore.cpp")
+            told = torchlog.fields(job, rank, at, story.world) | {"store": first.name}
+            error = text.rsplit("): ", 1)[1]
+            story.say(rank, at, job.words.text("store recv", job, own, **told, error=error))
             story.say(rank, at + 0.1, torchlog.should_dump(job, rank, at, story.world))
     story.launcher(
         others[0].host,

@@ -8,7 +8,7 @@ import random
 from .. import nccl, torchlog
 from ..flight import missing_dumps
 from ..harmless import early, sprinkle
-from ..job import LAUNCHERS, Job, Rank, make_job
+from ..job import Job, Rank, make_job
 from ..model import Blame
 from ..story import Story
 from ..torchlog import Group, Work
@@ -118,6 +118,8 @@ def missing_rank(rng: random.Random, index: int) -> Story:
             else f"RuntimeError: Rank {bad[0].rank} failed to pass monitoredBarrier in 30000 ms\n Original exception: \n"
             "[../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 30000ms for recv operation to complete"
         )
+        if len(bad) == 1:
+            first = job.words.text("barrier root", job, first, first=bad[0].rank)
         story.say(job.ranks[0], t + 30, torchlog.traceback(job, job.ranks[0], torchlog.frames(job), first))
         for rank in there[1:]:
             text = (
@@ -177,6 +179,43 @@ def _bar(what: str, done: int, total: int, seconds: int, rate: str) -> str:
     return f"{what}: {done * 100 // total:3d}%|{shape:<10}| {done}/{total} [{seconds // 60:02d}:{seconds % 60:02d}<{left // 60}:{left % 60:02d}, {rate}]"
 
 
+def _start(story: Story, kind: str, t: float, step: int, *own: str) -> None:
+    """What the program says before it is slow."""
+    job, bad = story.job, story.job.ranks[0]
+    found = job.words.find(kind, job)
+    if not found:
+        story.say(bad, t, *own)
+        return
+    text = found.template.split("\f")[0] if "\f" in found.template else ""
+    if text:
+        story.say(bad, t, text.format(**_clocks(job, bad, t), step=step))
+
+
+def _clocks(job: Job, rank: Rank, t: float) -> dict[str, str]:
+    now = job.clock(rank.host, t)
+    return {
+        "comma_stamp": f"{now:%Y-%m-%d %H:%M:%S},{now.microsecond // 1000:03d}",
+        "mm_stamp": f"{now:%m/%d %H:%M:%S}",
+        "us_stamp": f"{now:%m/%d/%Y %H:%M:%S}",
+    }
+
+
+def _goes_on(story: Story, kind: str, t: float, done: int, total: int, seconds: int, own: str) -> None:
+    """One step of the slow work: nothing, where the program shows none."""
+    job, bad = story.job, story.job.ranks[0]
+    found = job.words.find(kind, job)
+    if not found:
+        story.say(bad, t, own)
+        return
+    template, left = found.template.split("\f")[-1], int(seconds * (total - done) / done)
+    if template:
+        story.say(bad, t, template.format(
+            **_clocks(job, bad, t), done=done, total=total, percent=done * 100 // total, shape="█" * (done * 10 // total),
+            blocks="█" * (done * 52 // total), elapsed=f"{seconds // 60:02d}:{seconds % 60:02d}",
+            left=f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}", rate=done / max(1, seconds), pace=seconds / done,
+        ))  # fmt: skip
+
+
 def _slow(rng: random.Random) -> tuple[Story, Rank, list[Rank]]:
     job = make_job(rng, launchers=_NOT_RAY, torch=((2, 1, 0), (9, 0, 0)), world=(2, 32))
     story = Story(rng, job)
@@ -196,12 +235,9 @@ def slow_rank_preprocess(rng: random.Random, index: int) -> Story:
     )
     total = rng.randrange(400_000, 3_000_000)
     for n in range(1, 25):
-        seconds = n * limit // 20
-        story.say(
-            bad,
-            12 + seconds,
-            _bar(what, min(total - 1, total * n // 40), total, seconds, f"{total * 2 // (limit * 4)} examples/s"),
-        )
+        seconds, done = n * limit // 20, min(total - 1, total * n // 40)
+        own = _bar(what, done, total, seconds, f"{total * 2 // (limit * 4)} examples/s")
+        _goes_on(story, "preprocess", 12 + seconds, done, total, seconds, own)
     end = story.time_out(others, 13 + limit, _tiny(job, rng))
     story.agents_end(end + limit // 5, {rank.rank: -6 for rank in others}, root=rng.choice(others).rank)
     story.blame_ranks(bad)
@@ -215,20 +251,13 @@ def slow_rank_eval(rng: random.Random, index: int) -> Story:
     t = rng.uniform(600, 4000)
     step = story.train(t)
     limit, total = job.timeout_ms // 1000, rng.randrange(500, 5000)
-    story.say(bad, t + 1, "***** Running Evaluation *****", f"  Num examples = {total * 8}", "  Batch size = 8")
+    own = "***** Running Evaluation *****", f"  Num examples = {total * 8}", "  Batch size = 8"
+    _start(story, "evaluate", t + 1, step, *own)
     for n in range(1, 25):
-        seconds = n * limit // 20
-        story.say(
-            bad,
-            t + 2 + seconds,
-            _bar(
-                rng.choice(("Evaluating", "Evaluation")),
-                max(1, total * n // 40),
-                total,
-                seconds,
-                f"{limit * 2 / total:.2f}s/it",
-            ),
-        )
+        seconds, done = n * limit // 20, max(1, total * n // 40)
+        what = rng.choice(("Evaluating", "Evaluation"))
+        bar = _bar(what, done, total, seconds, f"{limit * 2 / total:.2f}s/it")
+        _goes_on(story, "evaluate", t + 2 + seconds, done, total, seconds, bar)
     end = story.time_out(others, t + 3 + limit, Work(step * 3, "ALLREDUCE", 1))
     story.agents_end(end + limit // 5, {rank.rank: -6 for rank in others}, root=rng.choice(others).rank)
     story.blame_ranks(bad)
@@ -242,22 +271,14 @@ def slow_rank_checkpoint(rng: random.Random, index: int) -> Story:
     t = rng.uniform(600, 4000)
     step = story.train(t)
     limit = job.timeout_ms // 1000
-    story.say(
-        bad,
-        t + 1,
-        f"Saving model checkpoint to /output/checkpoint-{step}",
-        f"Configuration saved in /output/checkpoint-{step}/config.json",
-    )
+    folder = f"/output/checkpoint-{step}"
+    own = f"Saving model checkpoint to {folder}", f"Configuration saved in {folder}/config.json"
+    _start(story, "checkpoint", t + 1, step, *own)
     shards = rng.randrange(8, 40)
     for n in range(1, 20):
-        seconds = n * limit // 16
-        story.say(
-            bad,
-            t + 5 + seconds,
-            _bar(
-                "Saving checkpoint shards", max(1, shards * n // 24), shards, seconds, f"{limit * 1.5 / shards:.2f}s/it"
-            ),
-        )
+        seconds, done = n * limit // 16, max(1, shards * n // 24)
+        bar = _bar("Saving checkpoint shards", done, shards, seconds, f"{limit * 1.5 / shards:.2f}s/it")
+        _goes_on(story, "checkpoint", t + 5 + seconds, done, shards, seconds, bar)
     end = story.time_out(others, t + 2 + limit, Work(step * 3, rng.choice(("ALLREDUCE", "BROADCAST")), 1))
     story.agents_end(end + limit // 4, {rank.rank: -6 for rank in others}, root=rng.choice(others).rank)
     story.blame_ranks(bad)
@@ -266,7 +287,7 @@ def slow_rank_checkpoint(rng: random.Random, index: int) -> Story:
 
 def p2p_iommu_acs(rng: random.Random, index: int) -> Story:
     """On one host everybody finished its initialisation over P2P, and the first collective of all never ends."""
-    job = make_job(rng, nodes=(1,), per_node=(2, 4, 8), level="INFO", launchers=tuple(set(LAUNCHERS) - {"ray"}))
+    job = make_job(rng, nodes=(1,), per_node=(2, 4, 8), level="INFO", launchers=_NOT_RAY)
     story = Story(rng, job)
     sprinkle(story)
     story.start(via=rng.choice(("P2P/IPC", "P2P/direct pointer", "P2P/IPC")))
