@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TypeVar, cast
 
 from diag.hang.model import Communicator, Culprit, Line, Logs, Process, Speaker
@@ -158,7 +159,7 @@ class Case:
     def culprit(self, line: Line, peer: str = "") -> Culprit:
         """Who printed a line."""
         process = self.process_of(line)
-        host = line.speaker.host or self.host_of_path(line.path)
+        host = line.speaker.host or self.host_of_path(line.path) or self._host_in_name(line.path)
         if process is not None:
             found = culprit_of(process, peer=peer)
             return found if found.host else replace(found, host=host)
@@ -166,6 +167,19 @@ class Case:
 
     def rank_of(self, line: Line) -> int | None:
         return self.culprit(line).rank
+
+    @cached_property
+    def _known_hosts(self) -> frozenset[str]:
+        spoken = {line.speaker.host for line in self.logs.lines}
+        stems = {Path(path).name.partition(".")[0] for path in self.logs.paths}
+        return frozenset({*self.hosts, *spoken, *stems} - {""})
+
+    def _host_in_name(self, path: str) -> str:
+        """The host that the name of a file bears besides a word: ``journal-node7.txt``, where node7 is known."""
+        name = Path(path).name
+        words = re.split(r"[^A-Za-z0-9-]+|(?<=dmesg)-|(?<=journal)-|(?<=kern)-|(?<=messages)-|(?<=syslog)-", name)
+        found = {word for word in words if word in self._known_hosts and word != name.partition(".")[0]}
+        return found.pop() if len(found) == 1 else ""
 
     @cached_property
     def _host_of_rank(self) -> dict[int, str]:

@@ -19,6 +19,7 @@ _SIGNALS = {
 }
 _OOM_AND_EXIT = 0.95
 _PERHAPS_ANOTHER = 0.4  # process than one of the job's
+_BOX = 10  # lines
 _STACK_REACH = 60  # lines after "Caught signal" that are its stack
 
 
@@ -41,6 +42,9 @@ def who_ended(case: Case, hit: Hit, blocks: tuple[Block, ...]) -> Culprit:
         return known if known.host else replace(known, host=hit.groups.get("host", "").partition(".")[0])
     if "tasks" in hit.groups:
         return _of_srun(case, hit, blocks)
+    beside = _hydras(case, hit)
+    if beside is not None:
+        return who_ended(case, beside, blocks)
     pid = int(hit.groups["pid"]) if "pid" in hit.groups else None
     local = int(hit.groups["local_rank"]) if "local_rank" in hit.groups else None
     if pid is None and local is None:
@@ -61,6 +65,18 @@ def who_ended(case: Case, hit: Hit, blocks: tuple[Block, ...]) -> Culprit:
         if len(case.hosts) <= 1 and len({block.host for block in blocks} - {""}) <= 1:
             return Culprit(local, host or (case.hosts[0] if case.hosts else ""))  # one host: the same numbers
     return Culprit(host=host)
+
+
+def _hydras(case: Case, hit: Hit) -> Hit | None:
+    """The process that MPICH's launcher names in the same box."""
+    if not hit.signature.name.startswith("launcher-") or set(hit.groups) & {"pid", "local_rank"}:
+        return None
+    near = [
+        one
+        for one in case.named("hydra-process")
+        if one.line.path == hit.line.path and abs(one.line.number - hit.line.number) <= _BOX
+    ]
+    return near[0] if near else None
 
 
 def _who_crashed(case: Case, hit: Hit, blocks: tuple[Block, ...]) -> Culprit:

@@ -75,13 +75,14 @@ def _ended(name: str, number: int, says: str) -> tuple[Signature, ...]:
                 f"terminated with signal {name.upper()}",
                 f"interrupted by signal {number}",
                 f"KILLED BY SIGNAL: {number}",
+                f"(signal {number})",
                 f"killed by signal: {words}",
                 f"exited with signal {number}",
             ),
             rf"Signals\.{name.upper()}\b|(?:return ?code ?=? ?|exit code )-{number}\b|"
             rf"[eE]xit ?[cC]ode:? +{128 + number}\b|"
             rf"(?:process (?P<local_rank>\d+) )?terminated with signal {name.upper()}|interrupted by signal {number}\b|"
-            rf"KILLED BY SIGNAL: {number} |exited with signal {number}\b|"
+            rf"KILLED BY SIGNAL: {number} |EXIT STRING: [\w ]+ \(signal {number}\)|exited with signal {number}\b|"
             rf"(?:Process (?P<pid>\d+) )?exits with return code = -{number}\b",
             "any",
             "subprocess, deepspeed, accelerate, torch.multiprocessing, MPICH, Kubernetes",
@@ -230,6 +231,16 @@ CLASSES = (
                 "any Python",
                 "Python traceback module",
                 "It raised {exception}.",
+                Role.CONFIRMATION,
+                SUGGESTS,
+            ),
+            Signature(
+                "hydra-process",
+                (" RUNNING AT ",),
+                r"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)",
+                "MPICH, Intel MPI",
+                "hydra",
+                "Hydra saw process {pid} on {host} end first.",
                 Role.CONFIRMATION,
                 SUGGESTS,
             ),

@@ -60,8 +60,8 @@ CLASSES = (
         signatures=(
             Signature(
                 "evaluating",
-                ("eval", "Eval", "EVAL", "alidati", "alidating", "Testing", "Generating predictions"),
-                r"\b[Ee]val(?:uat\w+)?\b|\bEVAL|\b[Vv]alid(?:ation|ating)\b|\bTesting\b|Generating predictions",
+                ("eval", "Eval", "EVAL", "alidati", "alidating", "Testing", "redict"),
+                r"\b[Ee]val(?:uat\w+)?\b|\bEVAL|\b[Vv]alid(?:ation|ating)\b|\bTesting\b|\b[Pp]redict(?:ing|ions?)\b",
                 "any",
                 "progress bars and messages of evaluation",
                 "A rank evaluates.",

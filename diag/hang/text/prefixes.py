@@ -44,6 +44,7 @@ _RAY = re.compile(r"\((?:[^()]{1,80}(?:\([^()]{0,40}\))?[^()]{0,20} )?pid=(\d+)(
 _REPEATED = re.compile(r" *\[repeated \d+x across cluster\].*$")
 _ROLE = re.compile(r"\[([A-Za-z][A-Za-z_-]*)(\d+)(?:\|\d+)?\]:")
 _SRUN = re.compile(r" {0,3}(\d{1,6}): ")  # padded to the width of the largest task
+_REPLICA = re.compile(r"[A-Za-z][\w.-]{0,80}/\d{1,6} (?=\[)")  # nemo-run: a job's role and replica
 _BENCH = re.compile(r"(?:[\w-]+\.)*([\w-]+) \[std(?:err|out)\] ")
 _POD = re.compile(r"\[pod/([^/\]\s]+)/[^\]\s]*\] ")
 _COMPOSE = re.compile(r"([\w.-]*\d) +\| ")
@@ -214,7 +215,8 @@ def _strip_one(said: Said, year: int, hosts: frozenset[str]) -> bool:
     elif first.isdigit() or first == " ":
         end = _digit(said, text)
     if not end and first.isalnum():
-        end = _word(said, text, year, hosts)
+        match = _REPLICA.match(text)
+        end = match.end() if match else _word(said, text, year, hosts)
     if not end and first in " |>`" and (match := _QUOTED.match(text)):
         end = match.end()
     if not end and first == "<" and (match := _DMESG.match(text)):

@@ -61,6 +61,7 @@ KEPT = (
     "srun: ",
     "slurmstepd",
     "mpirun",
+    "noticed that process rank",
     "NVRM:",
     "Out of memory",
     "oom-kill",
@@ -78,5 +79,6 @@ ENDS = {
     "last enqueued": (b"ast completed",),
     "Multicast memory of size": (b"CUDA error",),
     "message truncated": (b"instead of",),
+    "noticed that process rank": (b" signal",),
 }
 STRUCTURAL = (CALL, *FACTS, DEDUPLICATED, *KEPT, *OPENERS)
