@@ -96,7 +96,9 @@ def is_world(group: str) -> bool:
 
 
 def rank_in(case: Case, line: Line, group: str, group_rank: int | None) -> int | None:
-    """The global rank: who printed it, else the group's own number where the group is the whole job."""
+    """The global rank: the group's own number where the group is the whole job, else who printed it."""
+    if is_world(group) and group_rank is not None:
+        return group_rank
     rank = case.rank_of(line)
     if rank is None and (is_world(group) or group == _UNKNOWN):
         return group_rank

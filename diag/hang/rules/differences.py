@@ -50,7 +50,7 @@ def clues(case: Case) -> list[Clue]:
         return [twice]
     stumbles = case.named(*_STUMBLES)
     # NCCL's own words for it: a mismatch in collective sizes or in settings. Settings that differ decide which.
-    truncated = case.named("socket-truncated")
+    truncated = case.named("socket-truncated", "collective-mismatch-size", "incorrect-receive")
     mismatched = case.named("mismatched-version")
     versions = _versions(case)
     settings = _settings(case)

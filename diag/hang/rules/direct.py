@@ -65,7 +65,8 @@ def _without_vague(found: list[tuple[Hit, Culprit]]) -> list[Culprit]:
 
 
 def _tried_again(hit: Hit) -> bool:
-    return hit.line.level == "INFO" and "retrying" in hit.line.text
+    """Whether NCCL itself went on: another try, or without NVLink SHARP."""
+    return hit.line.level == "INFO" and ("retrying" in hit.line.text or hit.fault_class.id == "nvls_multicast")
 
 
 def clue_of(

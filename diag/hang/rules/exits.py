@@ -129,15 +129,16 @@ def _of_signal(case: Case, name: str, blocks: tuple[Block, ...]) -> Clue | None:
 def _ended_later(blocks: tuple[Block, ...]) -> set[int]:
     """Ranks that the launcher saw end well after the first failure: it ends them itself, after half a minute by
     SIGKILL."""
-    roots = [block for block in blocks if block.root and block.time_ns is not None]
-    first = min((block.time_ns for block in roots if block.time_ns is not None), default=None)
-    if first is None:
-        return set()
-    names = {block.rank for block in roots}
+    first = {block.path: block.time_ns for block in blocks if block.root and block.time_ns is not None}
+    names = {block.rank for block in blocks if block.root}
     return {
         block.rank
         for block in blocks
-        if block.rank is not None and block.rank not in names and (block.time_ns or 0) > first + CLOCKS_NS
+        if block.rank is not None
+        and block.rank not in names
+        and block.time_ns is not None
+        and block.path in first
+        and block.time_ns > first[block.path] + CLOCKS_NS
     }
 
 

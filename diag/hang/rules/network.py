@@ -107,7 +107,11 @@ def _lost(case: Case) -> list[Clue]:
     across = [blame for blame in known if blame.accused != blame.accuser]
     if not across:
         within = [replace(case.of_host(blame.accused), peer=blame.hit.groups["peer"]) for blame in known]
-        peers = [Culprit(peer=hit.groups["peer"]) for hit in hits]
+        ports: dict[str, list[str]] = defaultdict(list)
+        for hit in hits:
+            ports[hit.groups["peer"].partition("<")[0]].append(hit.groups["peer"])
+        # Several connections to one address are one peer.
+        peers = [Culprit(peer=found[0] if len(set(found)) == 1 else name) for name, found in ports.items()]
         note = f"{hits[0].sentence} Nothing ties that address to another host."
         return [clue_of("net_connection_lost", hits, within or peers, note, confidence=SUGGESTS)]
     accusers = {blame.accuser for blame in across}

@@ -44,7 +44,8 @@ _RAY = re.compile(r"\((?:[^()]{1,80}(?:\([^()]{0,40}\))?[^()]{0,20} )?pid=(\d+)(
 _REPEATED = re.compile(r" *\[repeated \d+x across cluster\].*$")
 _ROLE = re.compile(r"\[([A-Za-z][A-Za-z_-]*)(\d+)(?:\|\d+)?\]:")
 _SRUN = re.compile(r" {0,3}(\d{1,6}): ")  # padded to the width of the largest task
-_REPLICA = re.compile(r"[A-Za-z][\w.-]{0,80}/\d{1,6} (?=\[)")  # nemo-run: a job's role and replica
+# nemo-run: a job's role and replica; determined: a task's number
+_REPLICA = re.compile(r"[A-Za-z][\w.-]{0,80}/\d{1,6} (?=\[)|[0-9a-f]{6,16} (?:\[rank=\d+\] )?\|\| ")
 _BENCH = re.compile(r"(?:[\w-]+\.)*([\w-]+) \[std(?:err|out)\] ")
 _POD = re.compile(r"\[pod/([^/\]\s]+)/[^\]\s]*\] ")
 _COMPOSE = re.compile(r"([\w.-]*\d) +\| ")
