@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from diag.hang.case import Case, culprit_of
 from diag.hang.model import Clue, Culprit, Line, Role
+from diag.hang.progress import STEP, ended_well
 from diag.hang.rules.direct import clue_of
 from diag.hang.signatures.base import NAMES_AN_EFFECT, NAMES_THE_CAUSE, SUGGESTS, Hit
 
@@ -65,12 +66,22 @@ def clues(case: Case) -> list[Clue]:
 
 def _one_name_for_two(case: Case) -> Clue | None:
     """Channels within "one host" between ranks of which two have the same GPU: two machines, or containers, bear one
-    name, and NCCL joins what cannot be joined."""
-    ranks: dict[tuple[str, str], set[int]] = defaultdict(set)
+    name, and NCCL joins what cannot be joined. Channel lines do not name their communicator, in each of which a process
+    has another rank: only where every process tells one rank, and each rank is told by one process, it is the same."""
     hits = [hit for hit in case.named("via-p2p") if "rank" in hit.groups and hit.line.speaker.host]
+    if not hits or any(STEP.search(line.text) for line in case.logs.lines) or case.once(ended_well):
+        return None
+    told: dict[tuple[str, int | None], set[int]] = defaultdict(set)
+    tellers: dict[int, set[tuple[str, int | None]]] = defaultdict(set)
+    ranks: dict[tuple[str, str], set[int]] = defaultdict(set)
     for hit in hits:
-        ranks[hit.line.speaker.host, hit.groups["dev"]].add(int(hit.groups["rank"]))
-        ranks[hit.line.speaker.host, hit.groups["other_dev"]].add(int(hit.groups["other_rank"]))
+        speaker, rank = hit.line.speaker, int(hit.groups["rank"])
+        told[speaker.host, speaker.pid].add(rank)
+        tellers[rank].add((speaker.host, speaker.pid))
+        ranks[speaker.host, hit.groups["dev"]].add(rank)
+        ranks[speaker.host, hit.groups["other_dev"]].add(int(hit.groups["other_rank"]))
+    if any(len(found) > 1 for found in (*told.values(), *tellers.values())):
+        return None
     for (host, device), found in ranks.items():
         if len(found) > 1:
             words = " and ".join(map(str, sorted(found)))
