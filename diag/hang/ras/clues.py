@@ -168,6 +168,11 @@ def _all(members: Sequence[Member]) -> str:
     return f"{_say(members[0])} and {len(members) - 1} more"
 
 
+def _begun(sentence: str) -> str:
+    """With the capital letter that a sentence begins with."""
+    return sentence[:1].upper() + sentence[1:]
+
+
 def _process(member: Member) -> object:
     """The same in all communicators."""
     return (member.host, member.pid, member.gpu) if member.pid is not None else (member.host, member.gpu, member.rank)
@@ -311,7 +316,7 @@ def _clue(one: _Odd, members: tuple[Member, ...], names: _Names, times: float) -
         culprits=tuple(names.culprit(member, comm) for member in members[:_MOST_CULPRITS]),
         evidence=one.evidence[:_MOST_EVIDENCE],
         confidence=round(one.confidence * times, 2),
-        note=f"{_all(members)} of {_of(comm)} {one.what}",
+        note=_begun(f"{_all(members)} of {_of(comm)} {one.what}"),
         victims=victims,
     )
 
@@ -517,7 +522,9 @@ def _not_running(series: Sequence[_Series], names: _Names) -> list[Clue]:
                     culprits=tuple(names.culprit(member, comm) for member in level.members[:_MOST_CULPRITS]),
                     evidence=tuple(found.evidence for found in levels[:_MOST_EVIDENCE]),
                     confidence=round(sure, 2),
-                    note=f"{_all(level.members)} of {_of(comm)} {what}: {level.value}, the others {usual}{still}",
+                    note=_begun(
+                        f"{_all(level.members)} of {_of(comm)} {what}: {level.value}, the others {usual}{still}"
+                    ),
                 )
             )
     return clues
