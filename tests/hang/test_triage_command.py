@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from diag.hang.model import Culprit, Evidence, RuledOut, Stack, Triage
+from diag.hang.wording import who
 from diag.report.triage import print_triage, to_dict, visible
 from tests.command import diag
 
@@ -91,7 +92,15 @@ def test_the_document_has_the_contracts_keys() -> None:
     assert content["schema_version"] == 1
     assert content["verdict"] == {"fault_class": "missing_rank", "confidence": 0.85, "headline": FOUND.headline}
     assert content["culprits"] == [
-        {"rank": 3, "host": "node1", "gpu": 1, "process_group": "default_pg", "peer": None},
+        {
+            "rank": 3,
+            "host": "node1",
+            "gpu": 1,
+            "process_group": "default_pg",
+            "peer": None,
+            "bus_id": None,
+            "nic": None,
+        },
     ]
     assert content["evidence"][0] == {"path": "logs/rank0.log", "line": 12, "text": f"[rank0]: {EVIL}"}
     assert content["ruled_out"][0]["fault_class"] == "mismatch_op"
@@ -101,6 +110,13 @@ def test_the_document_has_the_contracts_keys() -> None:
     assert {"next_steps", "coverage"} <= set(content)
 
 
+def test_the_devices_of_a_culprit_are_in_the_document() -> None:
+    culprit = Culprit(3, "node1", bus_id="0000:3b:00", nic="mlx5_2")
+    shown = to_dict(Triage("gpu_hardware", 0.9, "x.", (culprit,), (), (), (), ()))
+    assert [(one["bus_id"], one["nic"]) for one in shown["culprits"]] == [("0000:3b:00", "mlx5_2")]
+    assert "GPU 0000:3b:00, adapter mlx5_2" in who([culprit])
+
+
 def test_a_log_is_triaged(tmp_path: Path) -> None:
     log = tmp_path / "rank3.log"
     log.write_text(OOM)
@@ -108,7 +124,15 @@ def test_a_log_is_triaged(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     content = json.loads(ended.stdout)
     assert content["verdict"]["fault_class"] == "cuda_oom"
-    assert content["culprits"][0] == {"rank": 3, "host": "node1", "gpu": 1, "process_group": None, "peer": None}
+    assert content["culprits"][0] == {
+        "rank": 3,
+        "host": "node1",
+        "gpu": 1,
+        "process_group": None,
+        "peer": None,
+        "bus_id": None,
+        "nic": None,
+    }
     assert content["evidence"][0] == {"path": str(log), "line": 2, "text": OOM.splitlines()[1]}
     text = diag("triage", log).stdout
     assert "GPU memory is used up: rank 3 on node1 (GPU 1)" in text.replace("\n", " ")

@@ -308,6 +308,122 @@ def _cascade_store_lost(job: Job) -> None:
         )
 
 
+@scenario([2], ["node1"])
+def _cuda_failure(job: Job) -> None:
+    """Rank 2's kernel fails; NCCL, torch and the watchdog of that rank say it, the others lose their peer."""
+    job.communicate()
+    job.using(2, "eth0:10.0.0.2")
+    job.warn(2, "Cuda failure 700 'an illegal memory access was encountered'", "enqueue.cc:1556")
+    job.traceback(2, "torch.AcceleratorError: CUDA error: an illegal memory access was encountered")
+    job.warn(0, "socketProgress: Connection closed by remote peer 10.0.0.2<4000>")
+    job.timeout(1)
+    job.exit(2, 1)
+    cascade(job, 2)
+
+
+@scenario([0, 1], ["node0"])
+def _topology_error(job: Job) -> None:
+    """The first host's topology file is wrong; the other one's ranks see its connections close."""
+    job.using(0, "eth0:10.0.0.1")
+    for rank in (0, 1):
+        job.warn(rank, "Attribute arch of node cpu not found", "graph/xml.h:101")
+        job.traceback(rank, "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, internal error")
+        job.exit(rank, 1)
+    job.warn(2, "socketProgress: Connection closed by remote peer 10.0.0.1<4000>")
+    cascade(job, 0)
+
+
+@scenario([0, 2], ["node0", "node1"])
+def _same_host_identity(job: Job) -> None:
+    """NCCL reports a GPU taken twice, and each of the two ranks says another address: two hosts, one identity."""
+    job.using(0, "eth0:10.0.0.1")
+    job.using(2, "eth0:10.0.0.2")
+    for one, other in ((0, 2), (2, 0)):
+        job.warn(one, f"Duplicate GPU detected : rank {one} and rank {other} both on CUDA device 1b000", "init.cc:974")
+        job.traceback(one, "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, invalid usage")
+        job.exit(one, 1)
+    cascade(job, 0)
+
+
+@scenario([0], ["node0"])
+def _net_bind_failed(job: Job) -> None:
+    """The port of the store is taken on rank 0's host; the others do not reach a store."""
+    refused = "The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use)."
+    job.say(f"[W socket.cpp:464] [c10d] {refused}", 0, source="torch", level="WARN")
+    job.traceback(
+        0,
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+        f"{refused}",
+    )
+    for rank in (2, 3):
+        job.say("recvValue failed on SocketImpl(fd=3, addr=[a]:1, remote=[b]:29500): Connection reset by peer", rank)
+    job.exit(0, 1)
+    cascade(job, 0)
+
+
+@scenario([3], ["node1"])
+def _net_failure(job: Job) -> None:
+    """NCCL's network code fails with an error that no finer class has; sockets of the others close."""
+    job.using(3, "eth0:10.0.0.2")
+    job.warn(3, "Call to ibv_reg_mr_iova2 failed with error Invalid argument", "misc/ibvwrap.cc:182")
+    job.traceback(3, "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, unhandled system error")
+    job.warn(0, "socketProgress: Connection closed by remote peer 10.0.0.2<4000>")
+    job.exit(3, 1)
+    cascade(job, 3)
+
+
+@scenario([2], ["node1"])
+def _watchdog_blocked(job: Job) -> None:
+    """One rank's heartbeat monitor ends it, and no collective has timed out."""
+    job.communicate()
+    job.say(
+        "[PG ID 0 PG GUID 0(default_pg) Rank 2] ProcessGroupNCCL's watchdog got stuck for 480 seconds without making "
+        "progress in monitoring enqueued collectives.",
+        2,
+        source="torch",
+        level="ERROR",
+    )
+    job.exit(2, -6)
+    job.say('Failed to check the "should dump" flag on TCPStore', 0, source="torch", level="WARN")
+    cascade(job, 2)
+
+
+@scenario([], [])
+def _job_cancelled(job: Job) -> None:
+    """The scheduler ended it: every rank is told to stop, and nobody is at fault."""
+    job.communicate()
+    job.say("step 80 loss 2.1", 0)
+    job.say("slurmstepd: error: *** JOB 9 ON node0 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***", source="")
+    for rank in range(4):
+        job.exit(rank, -15)
+    job.warn(1, "Socket recv failed while polling for opId=0x7f")
+
+
+@scenario([2], ["node1"])
+def _storage(job: Job) -> None:
+    """A checkpoint does not fit; the exception is of that rank, the others lose it."""
+    job.using(2, "eth0:10.0.0.2")
+    job.traceback(2, "OSError: [Errno 28] No space left on device: '/output/step-1000/model.pt'")
+    job.warn(0, "socketProgress: Connection closed by remote peer 10.0.0.2<4000>")
+    job.timeout(1)
+    job.exit(2, 1)
+    cascade(job, 2)
+
+
+@scenario([0], ["node0"])
+def _slow_rank_init(job: Job) -> None:
+    """The store answers, and the key that rank 0 writes when it has loaded did not come in time."""
+    for rank in (1, 2, 3):
+        job.traceback(
+            rank,
+            f"torch.distributed.DistBackendError: [{rank}] is setting up NCCL communicator and retrieving ncclUniqueId "
+            "from [0] via c10d key-value store by key '0', but store->get('0') got error: Socket Timeout",
+        )
+        job.exit(rank, 1)
+    job.say("Loading checkpoint shards:  40%|████      | 2/5 [10:30<15:45]", 0)
+    cascade(job, 0)
+
+
 @scenario([], [])
 def _healthy(job: Job) -> None:
     job.communicate(ended="destroyed")
