@@ -325,12 +325,33 @@ def test_multicast_memory_is_not_gpu_memory() -> None:
         "P2P is disabled between connected GPUs 0 and 1.",
     ],
 )
-def test_what_looks_alarming_stays_healthy(text: str) -> None:
+@pytest.mark.parametrize("trains", [True, False])
+def test_what_looks_alarming_is_healthy_with_a_training_step_behind_it(text: str, trains: bool) -> None:
+    """Without a step nothing shows that the job goes on: undetermined, and nobody is blamed."""
     job = Job()
     job.communicate()
     job.warn(0, text)
+    if trains:
+        job.say("step 120 loss 2.31", 0)
     triage = reason(job.logs())
-    assert (triage.fault_class, triage.culprits) == ("healthy", ())
+    assert (triage.fault_class, triage.culprits) == ("healthy" if trains else "undetermined", ())
+
+
+def test_steps_of_a_group_that_is_not_whole_are_no_sign_of_health() -> None:
+    """Three of four ranks are initialised: the step may be of the run before."""
+    job = Job()
+    job.communicate(started=[0, 1, 2])
+    job.say("step 120 loss 2.31", 0)
+    triage = reason(job.logs())
+    assert (triage.fault_class, triage.culprits) == ("undetermined", ())
+
+
+def test_only_harmless_lines_are_undetermined() -> None:
+    job = Job()
+    job.info(0, "Failed to open libibverbs.so[.1]")
+    triage = reason(job.logs())
+    assert (triage.fault_class, triage.culprits) == ("undetermined", ())
+    assert triage.next_steps
 
 
 def test_one_failed_read_of_the_store_before_an_orderly_end_is_healthy() -> None:
@@ -498,3 +519,293 @@ def test_an_error_that_is_only_mentioned_is_no_exception() -> None:
     job.communicate()
     job.say("ValueError: skipped a bad sample", 2)
     assert reason(job.logs()).culprits == ()
+
+
+def block(job: Job, *failures: tuple[int, int, str], path: str = "") -> None:
+    """torchrun's last block on a host; the last of ``failures`` (rank, exit code, time) is the first that it saw."""
+    job.say("Failures:", source="launcher", path=path)
+    for number, (rank, code, time) in enumerate(failures):
+        if number == len(failures) - 1:
+            job.say("Root Cause (first observed failure):", source="launcher", path=path)
+        for text in (
+            f"[{number}]:",
+            f"  time      : 2026-01-01_{time}",
+            f"  host      : {job.host(rank)}",
+            f"  rank      : {rank} (local_rank: {rank % job.per_host})",
+            f"  exitcode  : {code} (pid: {1000 + rank})",
+            f"  traceback : Signal {-code} (SIG) received by PID {1000 + rank}",
+        ):
+            job.say(text, source="launcher", path=path)
+
+
+@pytest.mark.parametrize("code", [-9, -11])
+def test_an_end_after_the_first_time_out_is_a_consequence(code: int) -> None:
+    """With clocks: the job's watchdogs gave up first, then somebody ended the rest."""
+    job = Job()
+    for rank in (0, 1, 3):
+        job.timeout(rank, at=600)
+    job.info(2, "anything")
+    job.exit(2, code, at=640)
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage)) == ("missing_rank", [2])
+    assert any("after the first collective had timed out" in one.because for one in triage.ruled_out)
+
+
+def test_an_end_before_the_first_time_out_is_the_cause() -> None:
+    job = Job()
+    for rank in (0, 1, 3):
+        job.timeout(rank, at=600)
+    job.exit(2, -9, at=10)
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage)) == ("rank_killed_sigkill", [2])
+
+
+def test_a_rank_that_the_launcher_ended_half_a_minute_later_is_not_the_culprit() -> None:
+    """torchrun waits 30 s for who does not stop at SIGTERM, and kills it: the block has the times."""
+    job = Job(world=4, per_host=4)
+    job.exit(3, -11)
+    block(job, (1, -9, "00:00:31"), (3, -11, "00:00:01"))
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage)) == ("rank_killed_sigsegv", [3])
+
+
+def test_two_ranks_that_were_killed_at_once_are_both_named() -> None:
+    job = Job(world=8, per_host=8)
+    block(job, (1, -9, "00:00:01"), (3, -9, "00:00:01"))
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage)) == ("rank_killed_sigkill", [1, 3])
+
+
+def no_key(job: Job, rank: int, error: str, writer: int = 0) -> None:
+    job.traceback(
+        rank,
+        f"torch.distributed.DistBackendError: [{rank}] is setting up NCCL communicator and retrieving ncclUniqueId "
+        f"from [{writer}] via c10d key-value store by key '0', but store->get('0') got error: {error}",
+    )
+
+
+def test_a_store_that_answers_means_a_late_peer() -> None:
+    job = Job()
+    for rank in (0, 1, 3):
+        no_key(job, rank, "Socket Timeout", writer=2)
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage), triage.victims) == ("slow_rank_init", [2], (0, 1, 3))
+    assert "rank 2" in triage.headline
+
+
+def test_a_store_that_resets_is_gone() -> None:
+    job = Job(unread={0})
+    for rank in (1, 2, 3):
+        no_key(job, rank, "Connection reset by peer")
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage)) == ("cascade_store_lost", [0])
+
+
+def test_reports_with_and_without_the_group_of_one_call_are_one_group() -> None:
+    """Some messages of one version bear "[PG ...]" and some do not: nobody but rank 3 is absent."""
+    job = Job()
+    job.timeout(0)
+    job.timeout(1, group="")
+    job.timeout(2, group="")
+    job.info(3, "anything")
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage)) == ("missing_rank", [3])
+    assert triage.culprits[0].process_group == "default_pg"
+
+
+def test_reports_without_a_group_of_another_call_are_not_put_into_it() -> None:
+    """Ranks 1 and 2 wait elsewhere, in a group that nothing names: they are not the ones who are absent."""
+    job = Job()
+    job.timeout(0)
+    for rank in (1, 2):
+        job.timeout(rank, seq=7, op="BROADCAST", group="")
+    job.info(3, "anything")
+    assert set(ranks(reason(job.logs()))) <= {3}
+
+
+@pytest.mark.parametrize("group", ["", "[PG ID 0 PG GUID 0(default_pg) Rank {}] "])
+def test_the_absent_are_not_named_where_nothing_says_how_many_there_are(group: str) -> None:
+    """Ranks 0, 1 and 3 wait. That 2 exists is known, that 4 does not is not."""
+    job = Job(known_world=False)
+    for rank in (0, 1, 3):
+        job.timeout(rank, group=group)
+    triage = reason(job.logs())
+    assert (triage.fault_class, triage.culprits) == ("undetermined", ())
+    assert "How large the group is, nothing says" in triage.headline
+
+
+def test_an_all_gather_says_how_many_there_are() -> None:
+    """It makes of each rank's part as many as there are ranks."""
+    job = Job(known_world=False)
+    for rank in (0, 1, 3):
+        job.timeout(rank, op="_ALLGATHER_BASE", numel=1000)
+    job.lines = [
+        replace(line, raw=line.raw.replace("Out=1000", "Out=4000"), text=line.text.replace("Out=1000", "Out=4000"))
+        for line in job.lines
+    ]
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage)) == ("missing_rank", [2])
+
+
+def test_a_bar_glued_in_front_of_the_time_out_that_ran_as_long_as_it() -> None:
+    """A reader parts the two; the bar, which names nobody, ran for ten minutes when the watchdogs gave up."""
+    job = Job()
+    for rank in (1, 2, 3):
+        job.timeout(rank, seq=1, numel=1)
+    job.lines = [replace(line, path="train.log", number=number) for number, line in enumerate(job.lines, 1)]
+    job.say("Filter:  37%|███▋      | 37/100 [09:58<17:00, 16.2s/it]", path="train.log")
+    job.lines[-1] = replace(job.lines[-1], number=2)
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage)) == ("slow_rank_preprocess", [0])
+
+
+def test_a_bar_that_began_just_now_explains_nothing() -> None:
+    job = Job()
+    for rank in (1, 2, 3):
+        job.timeout(rank, seq=900, numel=1000)
+    job.say(" 37%|███▋      | 37/100 [00:08<00:12, 4.2it/s]", 0)
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage)) == ("missing_rank", [0])
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "NET/IB : mlx5_0:1 async fatal event on QP (0x7f): local work queue catastrophic error",
+        "NET/IB : mlx5_0:1 async fatal event on CQ (0x7f): CQ error",
+        "NET/IB : mlx5_0:1 Got async error event: local access violation work queue error",
+        "NET/IB : mlx5_0:1 async fatal event: SRQ catastrophic error",
+    ],
+)
+def test_an_error_of_a_queue_is_not_a_dead_adapter(event: str) -> None:
+    job = Job()
+    job.warn(2, event)
+    triage = reason(job.logs())
+    assert triage.fault_class == "ib_completion_error"
+    assert [(c.rank, c.nic) for c in triage.culprits] == [(2, "mlx5_0")]
+
+
+def test_an_error_of_the_adapter_is_one() -> None:
+    job = Job()
+    job.warn(2, "NET/IB : mlx5_0:1 async fatal event: local catastrophic error")
+    assert reason(job.logs()).fault_class == "ib_device_fatal"
+
+
+def test_a_crash_that_the_shell_saw_behind_a_warning_of_cuda() -> None:
+    """The process had said why before it crashed."""
+    job = Job(world=1, per_host=1, known_world=False)
+    text = "Cuda failure 'CUDA driver version is insufficient for CUDA runtime version'"
+    path = "stderr.txt"
+    raw = f"node0:1000:1000 [32523] misc/cudawrap.cc:182 NCCL WARN {text}"
+    job.say(text, path=path, raw=raw, host="node0", source="nccl", level="WARN")
+    job.say("Segmentation fault (core dumped)", path=path)
+    triage = reason(job.logs())
+    assert triage.fault_class == "cuda_failure"
+    assert [c.host for c in triage.culprits] == ["node0"]
+    assert "rank_killed_sigsegv" in [one.fault_class for one in triage.ruled_out]
+
+
+def channels(job: Job, *pairs: tuple[int, int], devices: int) -> None:
+    """P2P channels between ranks of one host, as the first rank of each pair prints them."""
+    for one, other in pairs:
+        text = f"Channel 00/0 : {one}[{one % devices}] -> {other}[{other % devices}] via P2P/IPC"
+        job.info(one, text)
+
+
+def test_one_host_name_for_two_machines() -> None:
+    """Ranks 1 and 3 both have GPU 1 of what looks like one host, and 2 -> 3 is joined as within it."""
+    job = Job(world=4, per_host=4)
+    channels(job, (0, 1), (1, 2), (2, 3), (3, 0), devices=2)
+    job.traceback(0, "RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:260, unhandled cuda error")
+    triage = reason(job.logs())
+    assert (triage.fault_class, [c.host for c in triage.culprits]) == ("same_host_identity", ["node0"])
+
+
+def test_channels_of_several_communicators_are_not_two_machines() -> None:
+    """Each process has a rank in each of its communicators: in the job, in its tensor group, in its data group."""
+    job = Job(world=4, per_host=4)
+    job.communicate()
+    for rank in range(4):
+        for own, other, device in (
+            (rank, (rank + 1) % 4, (rank + 1) % 4),
+            (rank % 2, 1 - rank % 2, rank ^ 1),
+            (rank // 2, 1 - rank // 2, (rank + 2) % 4),
+        ):
+            job.info(rank, f"Channel 00/0 : {own}[{rank}] -> {other}[{device}] via P2P/IPC")
+    for rank in (0, 1, 3):
+        job.timeout(rank)
+    assert (reason(job.logs()).fault_class, ranks(reason(job.logs()))) == ("missing_rank", [2])
+
+
+def test_one_identity_is_not_two_processes_of_one_host() -> None:
+    """Both say the same address: the GPU is taken twice indeed."""
+    job = Job()
+    for rank in (0, 1):
+        job.using(rank, "eth0:10.0.0.1")
+        job.warn(
+            rank, f"Duplicate GPU detected : rank {rank} and rank {1 - rank} both on CUDA device 1b000", "init.cc:974"
+        )
+    assert reason(job.logs()).fault_class == "duplicate_gpu"
+
+
+def old_communicators(job: Job, known: list[int]) -> None:
+    """As NCCL before 2.16 leaves them: no id, so each process has one of its own."""
+    for rank in known:
+        job.communicate()
+        communicator = job.communicators.pop()
+        member = next(member for member in communicator.members if member.group_rank == rank)
+        job.communicators.append(replace(communicator, comm_id="", members=(member,)))
+
+
+def test_before_nccl_2_16_the_ends_of_the_jobs_communicator_are_joined() -> None:
+    """All ranks have one of the job's size: they are one, all are initialised, and the job trains."""
+    job = Job()
+    old_communicators(job, [0, 1, 2, 3])
+    job.warn(0, "Could not find a path for pattern 4, falling back to simple order")
+    job.say("step 120 loss 2.31", 0)
+    triage = reason(job.logs())
+    assert (triage.fault_class, triage.culprits) == ("healthy", ())
+
+
+def test_before_nccl_2_16_calls_are_compared_only_where_all_ranks_are_known() -> None:
+    def job(known: list[int]) -> Job:
+        made = Job()
+        for rank in known:
+            made.communicate(calls={one: [call(7, count=64 if one == 3 else 100)] for one in range(4)})
+            communicator = made.communicators.pop()
+            member = next(member for member in communicator.members if member.group_rank == rank)
+            made.communicators.append(replace(communicator, comm_id="", members=(member,)))
+        return made
+
+    whole = reason(job([0, 1, 2, 3]).logs())
+    assert (whole.fault_class, ranks(whole)) == ("mismatch_shape", [3])
+    assert reason(job([0, 1, 3]).logs()).culprits == ()
+
+
+def test_a_heartbeat_beside_a_time_out_is_not_the_cause() -> None:
+    """The collective says who was missing."""
+    job = Job()
+    for rank in (0, 1, 3):
+        job.timeout(rank)
+    job.say("ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress", 0, source="torch")
+    job.info(2, "anything")
+    assert (reason(job.logs()).fault_class, ranks(reason(job.logs()))) == ("missing_rank", [2])
+
+
+def test_several_blocked_watchdogs_wait_for_the_same_thing() -> None:
+    job = Job()
+    for rank in (0, 2):
+        job.say("ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress", rank, source="torch")
+    triage = reason(job.logs())
+    assert (triage.fault_class, triage.culprits, triage.victims) == ("watchdog_blocked", (), (0, 2))
+
+
+def test_told_to_stop_is_said_only_where_nothing_else_is_known() -> None:
+    """SIGTERM may come from a scheduler, a person, or another node that failed."""
+    alone, beside = Job(), Job()
+    for job in (alone, beside):
+        job.say("Received 15 death signal, shutting down workers", host="node0", source="launcher")
+    beside.exit(3, -9)
+    assert reason(alone.logs()).fault_class == "undetermined"
+    assert "job_cancelled" in [one.fault_class for one in reason(alone.logs()).ruled_out]
+    assert reason(beside.logs()).fault_class == "rank_killed_sigkill"
