@@ -225,7 +225,7 @@ class Case:
     @cached_property
     def interfaces(self) -> tuple[Interface, ...]:
         found = []
-        for hit in self.named("bootstrap-using", "socket-using", "ib-oob"):
+        for hit in self.named("bootstrap-using", "socket-using", "ib-oob", "interface-using"):
             host = self.culprit(hit.line).host
             for match in _INTERFACE.finditer(hit.groups["interfaces"]):
                 found.append(Interface(host, match["name"].removeprefix("[0]"), match["address"], hit.line))

@@ -10,7 +10,8 @@ from diag.hang.rules.launcher import blocks_of
 
 # A training step or a bar, as trainers print it. A reader keeps the last one of each file.
 STEP = re.compile(
-    r"(?i)\b(?:step|iter|iteration|epoch)s?\b[\s:=\[]*\d+.*\bloss\b|'loss': ?[\d.]+|\d+%\|.*(?:it/s|s/it)"
+    r"(?i)\b(?:step|iter|iteration|epoch)s?\b[\s:=\[]*\d+.*\bloss\b|'loss': ?[\d.]+|\d+/\d+ "
+    r"\[=*[>.=]*\].*\bloss\b|\d+%\|.*(?:it/s|s/it)"
 )
 # Signs that a process was ended, or ended with an error.
 _FAILED = (
@@ -34,6 +35,12 @@ def failed(case: Case) -> bool:
 def ended_well(case: Case) -> bool:
     """The training says that it reached its end, and nobody says that a process failed."""
     return bool(case.named("ended-well")) and not case.once(failed)
+
+
+def lives(case: Case) -> bool:
+    """Whether anything shows that the job came up: an initialisation that is complete, a step, an end in order."""
+    complete = any(member.completed for one in case.logs.communicators for member in one.members)
+    return complete or case.once(ended_well) or any(STEP.search(line.text) for line in case.logs.lines)
 
 
 def went_on(case: Case, line: Line) -> bool:

@@ -16,6 +16,7 @@ _GROUP = re.compile(
     r"\[PG (?:ID \d+ PG GUID (?P<guid>[^\s(\]]+)|(?P<id>[^\s(\]]+)) ?(?:\((?P<desc>[^)]*)\))? ?Rank (?P<rank>\d{1,9})\]"
 )
 _AT_WORK = re.compile(r"(?:at work sequence id|watchdog at work|Timeout at NCCL work): (\d{1,20})")
+_BY_CHANCE = 1000  # numbers up to here can be equal in two groups
 _UNKNOWN = ""  # torch before 2.2 does not name the group
 
 
@@ -189,6 +190,10 @@ def _put_nameless(by_group: dict[str, dict[int | None, Timeout]]) -> None:
             for group, by_rank in by_group.items()
             if group != _UNKNOWN and rank not in by_rank and any(_same_call(report, one) for one in by_rank.values())
         ]
+        if not same and report.seq > _BY_CHANCE:
+            same = [
+                g for g, by_rank in by_group.items() if g and any(one.seq == report.seq for one in by_rank.values())
+            ]
         if len(same) == 1 and rank is not None:
             by_group[same[0]][rank] = nameless.pop(rank)
     if not nameless:

@@ -19,6 +19,7 @@ from diag.hang.timeouts import GroupTimeouts, groups_of, is_world, rank_in, time
 from diag.hang.timeouts import group_of as group_of_line
 
 _TIMED_OUT = re.compile(r"(?i)time(?:d )? ?out")
+_LISTED = re.compile(r"(\d{1,9}): \[")
 _LOGS_READ = 0.85  # the logs of the absent ranks are there, and they do not say it
 _LOGS_MISSING = 0.6  # perhaps only their logs are missing
 _FROM_A_REPORT = 0.85
@@ -61,6 +62,20 @@ def _late_at_the_store(case: Case) -> list[Clue]:
     return found
 
 
+def _horovods_list(case: Case) -> list[Clue]:
+    """ "Missing ranks:" and a line for each with what it has not submitted (Horovod 0.20+)."""
+    lines = [line for line in case.logs.lines if line.source == "horovod" or _LISTED.match(line.raw)]
+    lines = [line for line in lines if line.block and _LISTED.match(line.raw)]
+    ranks = sorted({int(match[1]) for line in lines if (match := _LISTED.match(line.raw))})
+    if not ranks:
+        return []
+    first = lines[0].raw.partition("[")[2].partition(",")[0].strip("] ")
+    note = f"Horovod waits for rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} to submit {first}."
+    culprits = distinct([case.of_rank(rank) for rank in ranks])
+    evidence = tuple(line.evidence for line in lines[:4])
+    return [Clue("missing_rank", Role.ROOT, culprits, evidence, _LAGS, note)]
+
+
 def _lacking(case: Case, hit: Hit) -> set[int]:
     """Older versions list who is ready: of the others those below the highest rank exist for sure."""
     if "ranks" in hit.groups:
@@ -75,7 +90,7 @@ def _horovod(case: Case) -> list[Clue]:
     another one."""
     hits = case.named("horovod-stalled")
     if not hits:
-        return []
+        return _horovods_list(case)
     last = {hit.groups["tensor"]: hit for hit in hits}
     lacking = {tensor: _lacking(case, hit) for tensor, hit in last.items()}
     lacking = {tensor: ranks for tensor, ranks in lacking.items() if ranks}

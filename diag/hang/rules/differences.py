@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from diag.hang.case import Case, culprit_of
 from diag.hang.model import Clue, Culprit, Line, Role
-from diag.hang.progress import STEP, ended_well
+from diag.hang.progress import STEP, ended_well, lives
 from diag.hang.rules.direct import clue_of
 from diag.hang.signatures.base import NAMES_AN_EFFECT, NAMES_THE_CAUSE, SUGGESTS, Hit
 
@@ -43,6 +43,7 @@ class _Difference:
     what: str
     odd: tuple[Culprit, ...]
     lines: tuple[Line, ...]
+    variable: bool = False  # of the environment
 
 
 def clues(case: Case) -> list[Clue]:
@@ -61,6 +62,8 @@ def clues(case: Case) -> list[Clue]:
     if settings is not None and (fails or truncated or case.first_timeout() is not None):
         sure = NAMES_THE_CAUSE if stumbles or truncated else _DIFFERS_AND_HANGS
         return [_from_difference("env_mismatch", settings, [*stumbles, *truncated], sure)]
+    if settings is not None and not settings.variable and not case.once(lives):
+        return [_from_difference("env_mismatch", settings, [], SUGGESTS)]
     return [_stumble(case, stumbles)] if stumbles else []
 
 
@@ -190,7 +193,7 @@ def _settings(case: Case) -> _Difference | None:
                 lines = [ln for ln in case.logs.lines if f"{name} set by environment to" in ln.text]
                 shown = {case.culprit(line).host: line for line in reversed(lines)}
                 text = f"{name} differs: {_by_value(case, values)}."
-                return _Difference(text, _odd(case, values), tuple(shown.values()))
+                return _Difference(text, _odd(case, values), tuple(shown.values()), variable=True)
     return _plugins(case)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
 from diag.hang.case import Case, bus_number, culprit_of, distinct
 from diag.hang.model import Clue, Culprit, Line, Role
 from diag.hang.rules.launcher import speaker_of
-from diag.hang.signatures.base import Hit
+from diag.hang.signatures.base import NAMES_THE_CAUSE, Hit
 
 _CLASSES = (
     "gpu_hardware",
@@ -29,6 +30,9 @@ _CLASSES = (
     "job_cancelled",
     "slow_rank_init",
 )
+_NOT_SET_UP = re.compile(
+    r"(?i)not yet initialized|insufficient|no CUDA-capable|initialization|too old|no NVIDIA driver|no GPUs"
+)
 # Said by what warns, not by the message: only where no signature knows the message.
 _COARSE = ("network-warning", "topology-warning")
 _MOST_LINES = 6
@@ -48,6 +52,9 @@ def _of_class(case: Case, name: str) -> Clue | None:
         return None
     others = [hit for hit in hits if hit.signature.role == Role.CONFIRMATION]
     culprits = _without_vague([(hit, culprit) for hit in roots for culprit in _culprits(case, hit)])
+    if name == "cuda_failure" and len(culprits) > 1 and all(_NOT_SET_UP.search(hit.line.text) for hit in roots):
+        # What several processes meet when they start is their host's.
+        culprits = [Culprit(host=host) for host in dict.fromkeys(c.host for c in culprits) if host]
     if name in ("job_cancelled", "slow_rank_init"):  # who says so is not at fault
         culprits = []
     return clue_of(name, roots, culprits, first_by_time(roots).sentence, others)
@@ -126,6 +133,8 @@ def _culprit(case: Case, hit: Hit) -> Culprit:
         found = case.of_host(hit.groups["host"].partition(".")[0], peer=hit.groups.get("other", ""))
     if found.rank is None and found.gpu is None and hit.line.source == "nccl":
         found = replace(found, gpu=hit.line.speaker.device)
+    if found.gpu is None and "gpu" in hit.groups:
+        found = replace(found, gpu=int(hit.groups["gpu"]))
     found = replace(found, bus_id=hit.groups.get("bus_id", ""), nic=hit.groups.get("hca", ""))
     if found.rank is None and "pg_rank" in hit.groups and not case.logs.communicators:
         found = replace(case.of_rank(int(hit.groups["pg_rank"])), bus_id=found.bus_id)
@@ -164,14 +173,14 @@ def _duplicate_gpu(case: Case) -> list[Clue]:
 
 def _unused_parameters(case: Case) -> list[Clue]:
     """DDP's error, with the rank and the parameters where it prints them."""
-    hits = case.named("finished-reduction")
+    found = case.named("no-grad-for-rank")
+    hits = case.named("finished-reduction") or found
     if not hits:
         return []
-    found = case.named("no-grad-for-rank")
     culprits = [case.of_rank(int(hit.groups["rank"])) for hit in found]
     culprits = culprits or [culprit for hit in hits if (culprit := speaker_of(case, hit.line)).rank is not None]
     note = " ".join((hits[0].sentence, *dict.fromkeys(hit.sentence for hit in found[:3])))
-    return [clue_of("ddp_unused_parameters", hits, culprits, note, found)]
+    return [clue_of("ddp_unused_parameters", hits, culprits, note, found, confidence=NAMES_THE_CAUSE)]
 
 
 def far_end(case: Case, hit: Hit) -> Culprit:

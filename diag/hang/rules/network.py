@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from diag.hang.case import Case, Interface, distinct
 from diag.hang.model import Clue, Culprit
 from diag.hang.progress import failed as job_failed
+from diag.hang.progress import lives
 from diag.hang.rules.direct import clue_of, far_end
 from diag.hang.signatures.base import NAMES_AN_EFFECT, NAMES_THE_CAUSE, SUGGESTS, Hit
 
@@ -38,6 +39,12 @@ def clues(case: Case) -> list[Clue]:
 
 def _connect(case: Case, name: str) -> Clue | None:
     hits = case.named(*_CONNECT[name])
+    if not hits and name == "net_connect_refused" and not case.once(lives):
+        # Usual while the others start; nothing shows that they did.
+        again = case.named("refused-retrying")
+        peers = distinct([culprit for hit in again if (culprit := far_end(case, hit)).peer])
+        note = f"{again[0].sentence if again else ''} No line shows that it was accepted later."
+        return clue_of(name, again, peers, note, confidence=SUGGESTS) if again else None
     if not hits:
         return None
     culprits = [far_end(case, hit) for hit in hits]
@@ -150,7 +157,9 @@ def _wrong_interface(case: Case, failed: bool) -> Clue | None:
         if not shown:
             return None
     hits = [
-        hit for hit in case.named("bootstrap-using", "socket-using", "ib-oob") if hit.line in {o.line for o in shown}
+        hit
+        for hit in case.named("bootstrap-using", "socket-using", "ib-oob", "interface-using")
+        if hit.line in {o.line for o in shown}
     ]
     errors = case.named(*_CONNECT["net_connect_timeout"], *_CONNECT["net_connect_refused"], *_LOST)
     culprits = [replace(case.of_host(one.host), peer=f"{one.name}:{one.address}") for one in shown]

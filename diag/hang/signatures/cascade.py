@@ -174,7 +174,7 @@ HARMLESS = FaultClass(
         _harmless(
             "unused-not-found",
             ("did not find any unused parameters",),
-            r"did not find any unused parameters in the forward pass",
+            r"did not find any unused parameters",
             "reducer.cpp",
             "DDP looked for unused parameters and found none.",
         ),

@@ -15,7 +15,7 @@ _ERRNO = (
     r"available|error)|No such device|Too many open files|Cannot a\w+|Address \w+ not supported|Broken pipe|Transport "
     r"endpoint|Software caused|Function not implemented|No buffer space|Message too long|Device or resource "
     r"busy|Numerical "
-    r"result out|[Tt]imed out|Success|Unknown error|Value too large|Invalid address|Inappropriate "
+    r"result out|[Tt]imed out|Success|[Uu]nknown error|with error|Value too large|Invalid address|Inappropriate "
     r"ioctl|Interrupted system)"
 )
 
@@ -93,6 +93,16 @@ CLASSES = (
                 r"Bootstrap ?: Using (?P<interfaces>.+)",
                 "all; without a blank from 2.24",
                 "bootstrap.cc:137",
+                "NCCL uses {interfaces}.",
+                Role.CONFIRMATION,
+                SUGGESTS,
+            ),
+            Signature(
+                "interface-using",
+                ("Using interface ",),
+                r"NET(?:/\w+)? : Using interface (?P<interfaces>\S+:\S+<\d+>)",
+                "<= 2.3",
+                "transport/net_socket.cu",
                 "NCCL uses {interfaces}.",
                 Role.CONFIRMATION,
                 SUGGESTS,

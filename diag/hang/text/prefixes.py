@@ -44,6 +44,7 @@ _RAY = re.compile(r"\((?:[^()]{1,80}(?:\([^()]{0,40}\))?[^()]{0,20} )?pid=(\d+)(
 _REPEATED = re.compile(r" *\[repeated \d+x across cluster\].*$")
 _ROLE = re.compile(r"\[([A-Za-z][A-Za-z_-]*)(\d+)(?:\|\d+)?\]:")
 _SRUN = re.compile(r" {0,3}(\d{1,6}): ")  # padded to the width of the largest task
+_INDENTED = re.compile(r" +(?=\[(?:rank|default)\d+\]:|\[[EWIF]\d{3,4} )")  # pasted below a list
 # nemo-run: a job's role and replica; determined: a task's number
 _REPLICA = re.compile(r"[A-Za-z][\w.-]{0,80}/\d{1,6} (?=\[)|[0-9a-f]{6,16} (?:\[rank=\d+\] )?\|\| ")
 _BENCH = re.compile(r"(?:[\w-]+\.)*([\w-]+) \[std(?:err|out)\] ")
@@ -218,6 +219,8 @@ def _strip_one(said: Said, year: int, hosts: frozenset[str]) -> bool:
     if not end and first.isalnum():
         match = _REPLICA.match(text)
         end = match.end() if match else _word(said, text, year, hosts)
+    if not end and first == " " and (match := _INDENTED.match(text)):
+        end = match.end()
     if not end and first in " |>`" and (match := _QUOTED.match(text)):
         end = match.end()
     if not end and first == "<" and (match := _DMESG.match(text)):

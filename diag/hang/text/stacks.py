@@ -30,11 +30,14 @@ OPENERS = {
     "Snapshot of ranks' latest states": "desync",
     "==== backtrace": "backtrace",
     "(LWP ": "gdb",
+    "Missing ranks:": "horovod",
+    "Stalled ranks:": "horovod",
 }
-SOURCES = {"traceback": "python", "elastic": "launcher", "desync": "torch"}  # the others: "stack"
+SOURCES = {"traceback": "python", "elastic": "launcher", "desync": "torch", "horovod": "horovod"}  # the others: "stack"
 
 _PY_SPY = re.compile(r"Process \d+: |Thread (?:\d+|0x[0-9a-fA-F]+) \((?:active|idle)")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_LISTED = re.compile(r"\d+: \[")
 _FAULT = ("  File ", "  <", "  ...", "Thread 0x", "Current thread 0x", "Python runtime state", "Stack (most")
 _TAIL = 4  # lines of a message after the exception's first: "ncclInternalError: ..", "Last error:", ..
 
@@ -57,6 +60,8 @@ class Open:
 
     def takes(self, said: Said) -> bool:
         """Whether a line can belong to it, by who says it. Of a report the first line alone may have prefixes."""
+        if self.kind == "horovod":  # "1: [tensor, ..]" looks like the prefix of srun
+            return not said.any or said.rank_from == "srun"
         who = said.who()
         return who == self.who or (self.kind in ("desync", "elastic") and not said.any)
 
@@ -81,6 +86,8 @@ class Open:
                 return Part.MORE if text.startswith("Thread ") and _PY_SPY.match(text) else Part.NO
             case "elastic":
                 return Part.LAST if text.startswith("=====") else Part.MORE
+            case "horovod":
+                return Part.MORE if text.startswith("[") or _LISTED.match(text) else Part.NO
             case "desync":
                 return Part.MORE if text.startswith(("\t", " ", "-")) else Part.NO
             case "backtrace":
@@ -113,6 +120,8 @@ def opened(said: Said, word: str) -> Open | None:
     """The block that a line with this substring opens, if it really does."""
     kind, text = OPENERS[word], said.text
     if kind == "py-spy" and not _PY_SPY.match(text):
+        return None
+    if kind == "horovod" and text.strip() != word:
         return None
     if word == "Failures:" and text.strip() != "Failures:":
         return None

@@ -131,7 +131,7 @@ def _same(one: str, other: str) -> bool:
 
 
 def _host(name: str) -> str:
-    return name if name.replace(".", "").isdigit() else name.partition(".")[0]
+    return name if name.replace(".", "").isdigit() else name.partition(".")[0] or name
 
 
 def score(judged: Sequence[Judged]) -> dict[str, tuple[int, int]]:
