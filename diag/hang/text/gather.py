@@ -26,6 +26,8 @@ from .wanted import CALL, DEDUPLICATED, ENDS, FACTS, STRUCTURAL
 
 _NARROWEST = 60  # columns of a terminal
 _COLOURS = re.compile(rb"\x1b\[[\d;]*m")
+# A full date with a time of day: what gives the year to stamps that print none ("E1121 22:00:39").
+_DATED = re.compile(rb"(?<!\d)(20\d\d)[-/](?:0[1-9]|1[0-2])[-/]\d\d[ T_]\d\d:\d\d:\d\d")
 MOST_CALLS = 64_000  # COLL lines kept in all
 CALLS_EACH = 32
 
@@ -41,6 +43,7 @@ class Gatherer:
         self.files: list[str] = []
         self.names: list[Named] = []
         self.years: list[int] = []
+        self._printed: dict[int, int] = {}  # by file the latest year that its beginning prints
         self._in_front: list[frozenset[str]] = []
         self.keep = Keep()
         self.facts = Facts()
@@ -72,6 +75,8 @@ class Gatherer:
                 known = True
                 self.files.append(path)
                 self.names.append(named(path))
+                if (printed := _year_printed(block.data[:HEAD] + block.data[-HEAD:], self._year)) is not None:
+                    self._printed[self._file] = self._year = printed
                 self.years.append(self._year)
                 self._in_front.append(hosts_in_front(block.data[:HEAD]))
             if block.cut and block.first != cut:
@@ -88,6 +93,12 @@ class Gatherer:
         self._open.clear()
         if bar is not None:
             self.keep.add("the last progress bar", self._file, (bar,))
+
+    def settle_years(self) -> None:
+        """Files that print no year are of the run of those that do."""
+        if self._printed:
+            latest = max(self._printed.values())
+            self.years = [self._printed.get(file, min(latest, year)) for file, year in enumerate(self.years)]
 
     def who(self, said: Said) -> Who:
         """The process that a line names, with the rank that something beside NCCL gives."""
@@ -248,6 +259,12 @@ class Gatherer:
             one.lines.pop()
         who = one.who if any(part not in (None, "") for part in one.who) else self._file
         self.keep.add(f"block {one.kind}", who, tuple(one.lines), block=True)
+
+
+def _year_printed(data: bytes, latest: int) -> int | None:
+    """The latest one that is not after the file was written: a log that is copied later keeps its own."""
+    years = {int(match[1]) for match in _DATED.finditer(data)}
+    return max((year for year in years if year <= latest), default=None)
 
 
 def _year_of(path: str) -> int:

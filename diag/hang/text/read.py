@@ -42,6 +42,7 @@ def read_logs(paths: Sequence[str | Path], anchors: Sequence[str] = (), progress
 
 
 def _joined(gatherer: Gatherer, sizes: list[int | None], gaps: Gaps) -> Logs:
+    gatherer.settle_years()
     facts, files, names = gatherer.facts, gatherer.files, gatherer.names
     for name in names:
         if name.rank is not None:

@@ -187,3 +187,16 @@ def test_progress_is_told(tmp_path: Path) -> None:
     path = write(tmp_path, LINES)
     read_logs([path], progress=lambda done, of, name: told.append((done, of, name)))
     assert told == [(0, 1, str(path)), (1, 1, "")]
+
+
+def test_stamps_without_a_year_take_the_one_that_the_log_prints(tmp_path: Path) -> None:
+    """A log that is copied, or pasted into a ticket, is written later than it was printed; a file of the same run that
+    prints no year is of the same one."""
+    stamped = "[rank0]:[E1121 22:00:39.413000 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation"
+    dated = "[2023-11-21 22:00:38] gpu0:100:150 [0] misc/socket.cc:46 NCCL WARN socketProgress: closed"
+    logs = read_logs([write(tmp_path, [dated, stamped], "a.log"), write(tmp_path, [stamped], "b.log")], ["WARN"])
+    first, second = [line for line in logs.lines if line.path.endswith("a.log")]
+    assert first.time_ns is not None
+    assert second.time_ns is not None
+    assert 0 < second.time_ns - first.time_ns < 2_000_000_000
+    assert [line.time_ns for line in logs.lines if line.path.endswith("b.log")] == [second.time_ns]
