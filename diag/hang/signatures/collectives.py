@@ -245,7 +245,8 @@ CLASSES = (
             Signature(
                 "horovod-stalled",
                 ("issing ranks: ", "eady ranks: "),
-                r"(?:Stalled ops:)?(?P<tensor>\S+) \[(?:[Mm]issing ranks: (?P<ranks>[\d, ]+)|[Rr]eady ranks: (?P<ready>"
+                r"(?:Stalled ops:)?(?<!\S)(?P<tensor>\S{1,300}) \[(?:[Mm]issing ranks: (?P<ranks>[\d, ]+)|[Rr]eady "
+                r"ranks: (?P<ready>"
                 r"[\d, ]+))\]",
                 "Horovod 0.12+",
                 "horovod/common/stall_inspector.cc",
