@@ -15,7 +15,8 @@ resource.setrlimit(resource.RLIMIT_CPU, ({limit}, {limit}))
 for _, signature in SIGNATURES:
     print(signature.name, flush=True)
     for anchor in signature.anchors:
-        for text in (anchor, anchor[: len(anchor) // 2], "x " + anchor, anchor + ": 1", f"[{{anchor}}", f"{{anchor}}<1>"):
+        half = anchor[: len(anchor) // 2]
+        for text in (anchor, half, "x " + anchor, anchor + ": 1", f"[{{anchor}}", f"{{anchor}}<1>"):
             for behind in ("", " ", "[", "1, "):
                 line = (anchor + (text + behind) * (4000 // len(text + behind) + 1))[:4000]
                 signature.match(Line("path", 1, line, line, Speaker()))

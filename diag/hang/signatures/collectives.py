@@ -27,10 +27,14 @@ CLASSES = (
         title="ranks call a collective with different sizes",
         priority=3,
         next_steps=(
-            "Compare what {who} passes with the others: last incomplete batch, uneven shards, a parameter that only "
+            "Compare the arguments of that call on {who} with those on the others: last incomplete batch, uneven "
+            "shards, a parameter that only "
             "some "
             "have (drop_last=True, pad, or all_gather_object).",
             "TORCH_DISTRIBUTED_DEBUG=DETAIL checks every collective before it runs.",
+            "Where NCCL complains and the program's sizes are equal, the hosts run with different settings: "
+            "compare NCCL_* "
+            "variables (NCCL_PROTO, NCCL_ALGO), network plugins and versions of both ends.",
             _STACKS,
         ),
         rule="Same call of the same group, different number of elements or data type: the minority by vote.",
@@ -100,7 +104,7 @@ CLASSES = (
         title="ranks call different collectives",
         priority=3,
         next_steps=(
-            "Find the branch that only {who} takes around that collective (if rank == 0, an early continue, an "
+            "Find the branch around that collective that differs on {who} (if rank == 0, an early continue, an "
             "exception "
             "that is caught).",
             "TORCH_DISTRIBUTED_DEBUG=DETAIL names both calls when it happens.",

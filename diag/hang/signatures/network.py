@@ -183,7 +183,7 @@ CLASSES = (
                 r"Network is unreachable|Host is down)",
                 "all",
                 "misc/socket.cc",
-                "[{peer} does not answer.]",
+                "Connecting[ to {peer}] timed out or found no route.",
             ),
             Signature(
                 "store-connect-timed-out",
@@ -237,7 +237,7 @@ CLASSES = (
                 rf"?)Connection refused",
                 "all",
                 "misc/socket.cc",
-                "[{peer} refuses.]",
+                "The connection[ to {peer}] was refused.",
             ),
             Signature(
                 "gloo-refused",
@@ -312,7 +312,7 @@ CLASSES = (
                 rf"(?:WARN|NET/\w+ ?:|socket\w*:).{{0,80}}?Connection closed by (?:remote )?peer(?: {_PEER})?",
                 "2.4+; with the address from 2.12",
                 "misc/socket.cc:35",
-                "[{peer} closed the connection.]",
+                "The peer[ {peer}] closed it.",
                 Role.ROOT,
                 SUGGESTS,
             ),

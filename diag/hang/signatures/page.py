@@ -16,7 +16,6 @@ _BLANKS = {
     "who": "the culprit",
     "where": "the culprit",
     "host": "the host",
-    "rank": "the rank's number",
     "rank_words": "the rank",
 }
 
