@@ -205,7 +205,8 @@ def _coverage(case: Case, dumps: DumpFindings, sure: Confidence | None) -> tuple
     found = []
     if logs.paths:
         world = f" of {logs.world_size}" if logs.world_size is not None else ""
-        ranks = f", {len(case.by_rank)}{world} ranks" if case.by_rank or world else ""
+        read = f"{len(case.by_rank)}{world} ranks" if world else counted(len(case.by_rank), "rank")
+        ranks = f", {read}" if case.by_rank or world else ""
         processes = counted(len(logs.processes), "process", "processes")
         found.append(f"{counted(len(logs.paths), 'log')} read: {processes}{ranks}.")
     absent = ranks_not_read(case)

@@ -59,7 +59,8 @@ def steps(fault_class: FaultClass, culprits: Sequence[Culprit]) -> tuple[str, ..
         "who": who(culprits) or "the rank that differs",
         "where": who(culprits) or "the host of the process that printed it",
         "host": ", ".join(hosts[:_MOST]) or "the host of the process that printed it",
-        "rank_words": spaced(listing(ranks)) if ranks else "the rank that failed",
+        "there": ", ".join(hosts[:_MOST]) or "its host",
+        "rank_words": spaced(listing(ranks)) if ranks else "the rank at fault",
     }
     return tuple(step.format_map(known) for step in fault_class.next_steps)
 

@@ -199,7 +199,7 @@ CLASSES = (
         title="a rank did not come to the collective",
         priority=4,
         next_steps=(
-            "Take the stack of {who}: `py-spy dump --pid PID` on {host}; before the next run "
+            "Take the stack of {who}: `py-spy dump --pid PID` on {there}; before the next run "
             "TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_BUFFER_SIZE=2000 and faulthandler.dump_traceback_later.",
             "Look in its log for what it did last: data loader, evaluation, checkpoint, an exception that was caught.",
         ),

@@ -16,6 +16,7 @@ _BLANKS = {
     "who": "the culprit",
     "where": "the culprit",
     "host": "the host",
+    "there": "the host",
     "rank_words": "the rank",
 }
 
