@@ -36,7 +36,8 @@ CLASSES = (
                     "Loading dataset",
                     "Packing",
                 ),
-                r"[Tt]okeniz|\b(?:Map|Filter)(?: \([^)]*\))?:|Generating \w+ split|[Pp]reprocess|"
+                r"[Tt]okeniz(?:ing|ation|e\b|ed\b)|[Rr]unning tokenizer|\b(?:Map|Filter)(?: "
+                r"\([^)]*\))?:|Generating \w+ split|[Pp]reprocess|"
                 r"Downloading\b|Loading dataset|Packing",
                 "datasets, transformers",
                 "progress bars and messages of data preparation",
