@@ -21,6 +21,7 @@ from diag.errors import DiagError
 from diag.hang.api import Investigation, by_reason, investigate
 from diag.hang.groups import places_of
 from diag.hang.model import Evidence, Stack
+from diag.hang.wording import guess_words
 
 _RUN, _PATH, _UPLOAD = "run", "path", "upload"
 _LABELS = {_RUN: "this run's own", _PATH: "a path beside the runs", _UPLOAD: "uploaded"}
@@ -206,6 +207,9 @@ def _frame(frame: str) -> str:
 
 def _reasons(found: Investigation) -> None:
     triage = found.triage
+    if triage.guesses:
+        st.subheader("Next best guess", anchor="guesses")
+        st.markdown(bullets(tuple(visible(guess_words(guess)) for guess in triage.guesses)))
     if triage.ruled_out:
         st.subheader("Ruled out", anchor="ruled-out")
         st.markdown(bullets(tuple(visible(f"{one.fault_class}: {one.because}") for one in triage.ruled_out)))

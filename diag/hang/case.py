@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from diag.hang.model import Communicator, Culprit, Line, Logs, Process, Speaker
-from diag.hang.signatures import hits_in
+from diag.hang.signatures import hits_of
 from diag.hang.signatures.base import Hit
 
 # Clocks of two hosts: NTP keeps milliseconds, but nobody promises it, and log lines are written late.
@@ -55,7 +55,7 @@ class Case:
 
     @cached_property
     def hits(self) -> tuple[Hit, ...]:
-        return tuple(hit for line in self.logs.lines for hit in hits_in(line))
+        return tuple(hits_of(self.logs.lines))
 
     @cached_property
     def _by_signature(self) -> dict[str, list[Hit]]:

@@ -167,6 +167,16 @@ class RuledOut:
 
 
 @dataclass(frozen=True)
+class Guess:
+    """A cause that the evidence suggests, and not surely enough to be the answer."""
+
+    fault_class: str
+    confidence: float
+    culprits: tuple[Culprit, ...]
+    note: str
+
+
+@dataclass(frozen=True)
 class Triage:
     """The answer. ``fault_class``: an id of hang.md section 5, "healthy" or "undetermined"."""
 
@@ -180,4 +190,5 @@ class Triage:
     victims: tuple[int, ...]
     stacks: tuple[Stack, ...] = ()
     coverage: tuple[str, ...] = ()  # what was read and what is missing, a sentence each
+    guesses: tuple[Guess, ...] = ()  # where the answer is open, the best first
     gaps: tuple[tuple[str, str], ...] = ()

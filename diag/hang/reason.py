@@ -12,7 +12,7 @@ from diag.hang.calm import Calm, without_cause
 from diag.hang.case import Case
 from diag.hang.confidence import Confidence, confidence_of
 from diag.hang.missing import ranks_not_read, what_to_collect
-from diag.hang.model import Clue, Evidence, Logs, Role, RuledOut, Stack, Triage
+from diag.hang.model import Clue, Evidence, Guess, Logs, Role, RuledOut, Stack, Triage
 from diag.hang.order import Chosen, choose, merged
 from diag.hang.rules import (
     absence,
@@ -128,11 +128,12 @@ def _without(case: Case, calm: Calm, chosen: Chosen, reports: Sequence[Timeout],
         headline=calm.headline,
         culprits=calm.culprits,
         evidence=tuple(dict.fromkeys(evidence))[:_MOST_EVIDENCE],
-        ruled_out=(*_doubts(suspects), *_also_ruled_out(case, calm.fault_class, reports)),
+        ruled_out=tuple(_also_ruled_out(case, calm.fault_class, reports)),
         next_steps=(*steps(CLASSES[calm.fault_class], calm.culprits), *collect),
         victims=_victims(case, suspects, ranks, reports) if calm.fault_class != "healthy" else (),
         stacks=(*dumps.stacks, *stacks.shown(case, set())),
         coverage=_coverage(case, dumps, None),
+        guesses=_guesses(suspects),
         gaps=(*case.logs.gaps, *dumps.gaps),
     )
 
@@ -145,7 +146,8 @@ def _nothing_wrong(case: Case, well: EndedWell, chosen: Chosen, dumps: DumpFindi
         headline=well.headline,
         culprits=(),
         evidence=well.evidence,
-        ruled_out=_doubts(_suspects(chosen)),
+        ruled_out=(),
+        guesses=_guesses(_suspects(chosen)),
         next_steps=(),
         victims=(),
         coverage=_coverage(case, dumps, None),
@@ -157,10 +159,8 @@ def _suspects(chosen: Chosen) -> list[Clue]:
     return [clue for clue in (chosen.cause, *chosen.others) if clue is not None]
 
 
-def _doubts(suspects: Sequence[Clue]) -> tuple[RuledOut, ...]:
-    return tuple(
-        RuledOut(clue.fault_class, f"next best guess ({clue.confidence:.0%}): {clue.note}") for clue in suspects
-    )
+def _guesses(suspects: Sequence[Clue]) -> tuple[Guess, ...]:
+    return tuple(Guess(clue.fault_class, clue.confidence, clue.culprits, clue.note) for clue in suspects)
 
 
 def _more(
@@ -205,7 +205,8 @@ def _coverage(case: Case, dumps: DumpFindings, sure: Confidence | None) -> tuple
     found = []
     if logs.paths:
         world = f" of {logs.world_size}" if logs.world_size is not None else ""
-        ranks = f", {len(case.by_rank)}{world} ranks" if case.by_rank or world else ""
+        read = f"{len(case.by_rank)}{world} ranks" if world else counted(len(case.by_rank), "rank")
+        ranks = f", {read}" if case.by_rank or world else ""
         processes = counted(len(logs.processes), "process", "processes")
         found.append(f"{counted(len(logs.paths), 'log')} read: {processes}{ranks}.")
     absent = ranks_not_read(case)

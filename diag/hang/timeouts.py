@@ -43,7 +43,8 @@ class Timeout:
     def words(self) -> str:
         plural = "" if self.numel_in == 1 else "s"
         size = f", {self.numel_in} element{plural}" if self.numel_in is not None else ""
-        return f"{self.op} number {self.seq}{size}"
+        out = f" in and {self.numel_out} out" if size and self.numel_out not in (None, self.numel_in) else ""
+        return f"{self.op} number {self.seq}{size}{out}"
 
 
 @dataclass(frozen=True)

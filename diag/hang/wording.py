@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from diag.formatting import listing, spaced
-from diag.hang.model import Clue, Culprit
+from diag.hang.model import Clue, Culprit, Guess
 from diag.hang.signatures.base import FaultClass
 
 _MOST = 8
@@ -57,9 +57,15 @@ def steps(fault_class: FaultClass, culprits: Sequence[Culprit]) -> tuple[str, ..
     hosts = list(dict.fromkeys(c.host for c in culprits if c.host))
     known = {
         "who": who(culprits) or "the rank that differs",
-        "where": who(culprits) or "the host that the lines name",
-        "host": ", ".join(hosts[:_MOST]) or "the host that the lines name",
-        "rank": ", ".join(map(str, ranks[:_MOST])) or "that failed",
-        "rank_words": spaced(listing(ranks)) if ranks else "one rank",
+        "where": who(culprits) or "the host of the process that printed it",
+        "host": ", ".join(hosts[:_MOST]) or "the host of the process that printed it",
+        "there": ", ".join(hosts[:_MOST]) or "its host",
+        "rank_words": spaced(listing(ranks)) if ranks else "the rank at fault",
     }
     return tuple(step.format_map(known) for step in fault_class.next_steps)
+
+
+def guess_words(guess: Guess) -> str:
+    """``missing_rank, rank 3 on node1, 30%: It did not ..``"""
+    name = who(guess.culprits)
+    return f"{guess.fault_class}{f', {name}' if name else ''}, {guess.confidence:.0%}: {guess.note}"

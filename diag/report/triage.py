@@ -15,7 +15,7 @@ from diag.collectors.layout import SCHEMA_VERSION
 from diag.formatting import counted, listing, spaced, visible
 from diag.hang.gaps import by_reason
 from diag.hang.model import Culprit, Evidence, Stack, Triage
-from diag.hang.wording import who
+from diag.hang.wording import guess_words, who
 from diag.report.cells import report_console
 
 _COLOUR = {"healthy": "green", "undetermined": "yellow"}
@@ -42,6 +42,9 @@ def to_dict(triage: Triage) -> dict[str, Any]:
         "culprits": [_culprit(culprit) for culprit in triage.culprits],
         "evidence": [asdict(evidence) for evidence in triage.evidence],
         "ruled_out": [asdict(ruled_out) for ruled_out in triage.ruled_out],
+        "guesses": [
+            {**asdict(guess), "culprits": [_culprit(culprit) for culprit in guess.culprits]} for guess in triage.guesses
+        ],
         "next_steps": list(triage.next_steps),
         "victims": list(triage.victims),
         "stacks": [asdict(stack) for stack in triage.stacks],
@@ -78,6 +81,7 @@ def print_triage(triage: Triage, console: Console | None = None) -> None:
     _section(console, "Evidence", [_line(console, evidence) for evidence in triage.evidence])
     for stack in triage.stacks:
         _section(console, f"Stack of rank {stack.rank} ({stack.what})", _frames(stack))
+    _section(console, "Next best guess", [Text(visible(guess_words(guess))) for guess in triage.guesses])
     ruled_out = [Text(visible(f"{one.fault_class}: {one.because}"), style="dim") for one in triage.ruled_out]
     _section(console, "Ruled out", ruled_out)
     _section(console, "Next", [_step(step) for step in triage.next_steps])

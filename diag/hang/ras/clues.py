@@ -82,7 +82,7 @@ def completed(triage: Triage, findings: Findings) -> Triage:
     )
     knows_less = _KNOWS_LITTLE if findings.culprits else _KNOWS_NOTHING
     if findings.headline and triage.fault_class == "undetermined" and triage.confidence <= knows_less:
-        healthy = 0.0 if triage.ruled_out else findings.healthy
+        healthy = 0.0 if triage.guesses else findings.healthy
         triage = replace(
             triage,
             fault_class="healthy" if healthy else triage.fault_class,

@@ -157,6 +157,8 @@ def _busy(case: Case, waiting: frozenset[int], absent: tuple[int, ...], wait: _W
                 found = replace(found, last=False)
             continue
         rank = case.rank_of(line)
+        if rank in waiting and line.speaker.rank is None:
+            rank = None  # of the only rank that speaks in its file; who works need not speak
         if rank in waiting or (absent and rank is not None and rank not in absent):
             continue
         if line.source in ("nccl", "kernel", "stack", "launcher") or line.level in ("ERROR", "WARN"):

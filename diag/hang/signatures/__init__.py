@@ -6,11 +6,13 @@ concludes from several lines is in ``diag.hang.rules``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 from diag.hang.model import Line
 from diag.hang.signatures import cascade, collectives, hardware, infiniband, killed, memory, network, versions, waiting
 from diag.hang.signatures.base import FaultClass, Hit, Signature
+from diag.hang.text.blocks import Search, block_of
 
 _FAMILIES = (hardware, killed, memory, network, infiniband, versions, collectives, waiting)
 
@@ -50,16 +52,33 @@ for _number, (_, _signature) in enumerate(SIGNATURES):
 
 def hits_in(line: Line) -> list[Hit]:
     """What the registry says about a line, in the registry's order."""
-    whole = line.raw if line.raw.endswith(line.text) else f"{line.raw}\n{line.text}"
-    # filter over a bound method: 0.8 s for 100,000 lines, where a loop over the signatures takes 3.2 s.
-    anchored = list(filter(whole.__contains__, _BY_ANCHOR))
-    if not anchored:
-        return []
+    return hits_of([line])
+
+
+def hits_of(lines: Sequence[Line]) -> list[Hit]:
+    """What the registry says about lines, in their order and then the registry's.
+
+    One pass over their joined texts finds the anchors: 0.3 s for 30,000 lines, where 350 searches in each take 2 s."""
+    search, wholes = _search(), [_whole(line) for line in lines]
+    _, anchored = search.hits(block_of("\n".join(wholes).encode("utf-8", "replace")))
     found = []
-    for number in sorted({number for anchor in anchored for number in _BY_ANCHOR[anchor]}):
-        fault_class, signature = SIGNATURES[number]
-        match = signature.match(line)
-        if match is not None:
-            groups = {name: text for name, text in match.groupdict().items() if text is not None}
-            found.append(Hit(fault_class, signature, line, groups))
+    for index, _, words in anchored:
+        line = lines[index]
+        for number in sorted({number for word in words for number in _BY_ANCHOR[search.wanted[word]]}):
+            fault_class, signature = SIGNATURES[number]
+            match = signature.match(line)
+            if match is not None:
+                groups = {name: text for name, text in match.groupdict().items() if text is not None}
+                found.append(Hit(fault_class, signature, line, groups))
     return found
+
+
+@cache
+def _search() -> Search:
+    return Search(list(_BY_ANCHOR))
+
+
+def _whole(line: Line) -> str:
+    """As one line: its text may hold what was wrapped."""
+    whole = line.raw if line.raw.endswith(line.text) else f"{line.raw} {line.text}"
+    return whole.replace("\n", " ") if "\n" in whole else whole

@@ -27,10 +27,14 @@ CLASSES = (
         title="ranks call a collective with different sizes",
         priority=3,
         next_steps=(
-            "Compare what {who} passes with the others: last incomplete batch, uneven shards, a parameter that only "
+            "Compare the arguments of that call on {who} with those on the others: last incomplete batch, uneven "
+            "shards, a parameter that only "
             "some "
             "have (drop_last=True, pad, or all_gather_object).",
             "TORCH_DISTRIBUTED_DEBUG=DETAIL checks every collective before it runs.",
+            "Where NCCL complains and the program's sizes are equal, the hosts run with different settings: "
+            "compare NCCL_* "
+            "variables (NCCL_PROTO, NCCL_ALGO), network plugins and versions of both ends.",
             _STACKS,
         ),
         rule="Same call of the same group, different number of elements or data type: the minority by vote.",
@@ -100,7 +104,7 @@ CLASSES = (
         title="ranks call different collectives",
         priority=3,
         next_steps=(
-            "Find the branch that only {who} takes around that collective (if rank == 0, an early continue, an "
+            "Find the branch around that collective that differs on {who} (if rank == 0, an early continue, an "
             "exception "
             "that is caught).",
             "TORCH_DISTRIBUTED_DEBUG=DETAIL names both calls when it happens.",
@@ -195,7 +199,7 @@ CLASSES = (
         title="a rank did not come to the collective",
         priority=4,
         next_steps=(
-            "Take the stack of {who}: `py-spy dump --pid PID` on {host}; before the next run "
+            "Take the stack of {who}: `py-spy dump --pid PID` on {there}; before the next run "
             "TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_BUFFER_SIZE=2000 and faulthandler.dump_traceback_later.",
             "Look in its log for what it did last: data loader, evaluation, checkpoint, an exception that was caught.",
         ),
@@ -245,7 +249,8 @@ CLASSES = (
             Signature(
                 "horovod-stalled",
                 ("issing ranks: ", "eady ranks: "),
-                r"(?:Stalled ops:)?(?P<tensor>\S+) \[(?:[Mm]issing ranks: (?P<ranks>[\d, ]+)|[Rr]eady ranks: (?P<ready>"
+                r"(?:Stalled ops:)?(?<!\S)(?P<tensor>\S{1,300}) \[(?:[Mm]issing ranks: (?P<ranks>[\d, ]+)|[Rr]eady "
+                r"ranks: (?P<ready>"
                 r"[\d, ]+))\]",
                 "Horovod 0.12+",
                 "horovod/common/stall_inspector.cc",

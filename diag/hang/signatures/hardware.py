@@ -90,7 +90,7 @@ CLASSES = (
             Signature(
                 "nccl-cuda-failure",
                 ("Cuda failure", "Test CUDA failure"),
-                r"(?:(?P<host>[^\s:]+): Test CUDA failure \S+|Cuda failure) ?(?:(?P<number>\d+) "
+                r"(?:(?:^|(?<=\s))(?P<host>[^\s:]{1,255}): Test CUDA failure \S+|Cuda failure) ?(?:(?P<number>\d+) "
                 r"?)?'?(?P<error>[^'\n]*)'?",
                 "all; with the number from 2.19",
                 "include/checks.h",

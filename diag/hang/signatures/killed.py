@@ -185,7 +185,7 @@ CLASSES = (
         title="a rank crashed (SIGSEGV)",
         priority=1,
         next_steps=(
-            "Run with `python -X faulthandler` (or PYTHONFAULTHANDLER=1) for the stack of rank {rank} at the crash; "
+            "Run with `python -X faulthandler` (or PYTHONFAULTHANDLER=1) for the stack of {rank_words} at the crash; "
             "with "
             "`ulimit -c unlimited` a core file tells the native frames.",
         ),
@@ -207,7 +207,7 @@ CLASSES = (
         title="a rank raised an exception",
         priority=1,
         next_steps=(
-            "Mend what rank {rank} raised; the others only waited for it.",
+            "Mend what {rank_words} raised; the others only waited for it.",
             "torchrun shows the exception itself if the entry point is wrapped in "
             "`torch.distributed.elastic.multiprocessing.errors.record`.",
         ),

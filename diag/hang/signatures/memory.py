@@ -110,7 +110,8 @@ CLASSES = (
             Signature(
                 "torch-out-of-memory",
                 ("OutOfMemoryError", "CUDA out of memory", "CUDA error: out of memory", "HIP out of memory"),
-                r"(?:CUDA|HIP) out of memory(?:\. Tried to allocate (?P<size>[\d.]+ [KMGT]iB)(?:[. ]+\(?GPU "
+                r"(?:OutOfMemoryError: )?(?:CUDA|HIP) out of memory(?:\. Tried to allocate (?P<size>[\d.]+ "
+                r"[KMGT]iB)(?:[. ]+\(?GPU "
                 r"(?P<gpu>\d+))?)?|"
                 r"CUDA error: out of memory|\bOutOfMemoryError",
                 "torch; OutOfMemoryError from 1.13",

@@ -183,7 +183,7 @@ CLASSES = (
                 r"Network is unreachable|Host is down)",
                 "all",
                 "misc/socket.cc",
-                "[{peer} does not answer.]",
+                "Connecting[ to {peer}] timed out or found no route.",
             ),
             Signature(
                 "store-connect-timed-out",
@@ -237,7 +237,7 @@ CLASSES = (
                 rf"?)Connection refused",
                 "all",
                 "misc/socket.cc",
-                "[{peer} refuses.]",
+                "The connection[ to {peer}] was refused.",
             ),
             Signature(
                 "gloo-refused",
@@ -282,9 +282,10 @@ CLASSES = (
             Signature(
                 "call-failed",
                 ("Call to recv", "Call to send", "Call to read", "Call to write", "socketProgress"),
-                rf"(?:Call to (?:recv|send|read|write)\w*(?: (?:from|to) {_PEER})?|socketProgress\w*:? ?[\w ]*) "
-                rf"?(?:failed|"
-                r"returned) ?:? ?(?P<error>Connection timed out|Connection reset(?: by peer)?|Broken pipe|No route "
+                rf"(?:Call to (?:recv|send|read|write)\w{{0,8}}(?: (?:from|to) {_PEER})?|socketProgress\w{{0,20}}: "
+                rf"[\w ]{{0,40}}?)"
+                r" ?(?:failed|returned) ?:? ?(?P<error>Connection timed out|Connection reset(?: by peer)?|Broken "
+                r"pipe|No route "
                 r"to host|"
                 r"Transport endpoint is not connected|Software caused connection abort)",
                 "all; with the address from 2.16",
@@ -311,7 +312,7 @@ CLASSES = (
                 rf"(?:WARN|NET/\w+ ?:|socket\w*:).{{0,80}}?Connection closed by (?:remote )?peer(?: {_PEER})?",
                 "2.4+; with the address from 2.12",
                 "misc/socket.cc:35",
-                "[{peer} closed the connection.]",
+                "The peer[ {peer}] closed it.",
                 Role.ROOT,
                 SUGGESTS,
             ),
@@ -372,10 +373,9 @@ CLASSES = (
                     "ibvwrap.c",
                     "bootstrap.c",
                     "net_socket.c",
-                    "NET/OFI",
                     "nccl_ofi",
                     "net.cc",
-                    "NET/IB",
+                    "WARN NET/",
                 ),
                 r"(?:\bsocket\.cc?|net_ib[\w./]*\.cc?|ibvwrap\.cc?|bootstrap\.cc?|nccl_ofi\w*\.\w+|\bnet\.cc?|"
                 r"nccl-net-ofi\S*):\d+(?: \(\w+\))? (?:R?NCCL )?WARN (?P<message>.*?"
@@ -421,7 +421,7 @@ CLASSES = (
             ),
             Signature(
                 "network-return-code",
-                (" -> 2",),
+                ("socket.cc:", "transport/net", "bootstrap.cc:", "ibvwrap.cc:"),
                 r"(?P<file>misc/socket\.cc|transport/net\w*(?:/\w+)?\.cc|bootstrap\.cc|misc/ibvwrap\.cc):\d+ -> 2\b",
                 "all",
                 "NCCLCHECK",

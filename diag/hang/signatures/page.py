@@ -16,7 +16,7 @@ _BLANKS = {
     "who": "the culprit",
     "where": "the culprit",
     "host": "the host",
-    "rank": "the rank's number",
+    "there": "the host",
     "rank_words": "the rank",
 }
 

@@ -36,7 +36,8 @@ CLASSES = (
                     "Loading dataset",
                     "Packing",
                 ),
-                r"[Tt]okeniz|\b(?:Map|Filter)(?: \([^)]*\))?:|Generating \w+ split|[Pp]reprocess|"
+                r"[Tt]okeniz(?:ing|ation|e\b|ed\b)|[Rr]unning tokenizer|\b(?:Map|Filter)(?: "
+                r"\([^)]*\))?:|Generating \w+ split|[Pp]reprocess|"
                 r"Downloading\b|Loading dataset|Packing",
                 "datasets, transformers",
                 "progress bars and messages of data preparation",
@@ -51,9 +52,9 @@ CLASSES = (
         title="the others wait while a rank evaluates",
         priority=4,
         next_steps=(
-            "Evaluate on all ranks (a DistributedSampler for the evaluation set), or raise the timeout: {rank_words} "
-            "alone "
-            "takes longer than it.",
+            "Evaluate on all ranks (a DistributedSampler for the evaluation set), or raise the timeout: the "
+            "evaluation on "
+            "{rank_words} alone takes longer than it.",
             _LONGER,
         ),
         rule="A collective timed out while a rank was still evaluating for longer than the timeout.",
@@ -76,8 +77,7 @@ CLASSES = (
         priority=4,
         next_steps=(
             "Save sharded or asynchronously (torch.distributed.checkpoint.async_save) or to a faster file system; "
-            "look at "
-            "the load of the one that {rank_words} writes to.",
+            "look at the load of the file system that holds the checkpoints of {rank_words}.",
             _LONGER,
         ),
         rule="A collective timed out while a rank was still saving.",
@@ -99,7 +99,7 @@ CLASSES = (
         title="the others wait for a rank that is slow to start",
         priority=4,
         next_steps=(
-            "Look at what {rank_words} does before init_process_group or before its first collective: loading "
+            "Look at the work of {rank_words} before init_process_group or before its first collective: loading "
             "checkpoints, importing, compiling, building data sets, waiting for a file system.",
             _LONGER,
         ),

@@ -47,19 +47,20 @@ def blocks_of(pieces: Iterable[bytes]) -> Iterator[Block]:
         data = b"".join(rest)
         end = data.rfind(b"\n") + 1
         if end:
-            block = _block(data[:end], number)
+            block = block_of(data[:end], number)
             number += len(block)
             yield block
         else:
-            yield _block(data, number, cut=True)
+            yield block_of(data, number, cut=True)
             end = len(data)
         rest, size = [data[end:]], len(data) - end
         del data
     if data := b"".join(rest):
-        yield _block(data, number)
+        yield block_of(data, number)
 
 
-def _block(data: bytes, first: int, cut: bool = False) -> Block:
+def block_of(data: bytes, first: int = 1, cut: bool = False) -> Block:
+    """All of these bytes as one block."""
     ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10) + 1
     if not len(ends) or ends[-1] != len(data):
         ends = np.append(ends, len(data))

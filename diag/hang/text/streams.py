@@ -22,6 +22,7 @@ from .prefixes import plain, read_text
 PIECE = 4 << 20
 _COPIED_BYTES = 256 << 10
 _NARROWEST, _WIDEST = 60, 400  # columns
+_HEAD = 6  # characters
 _PACKED_PIECE = 256 << 10
 # One zstd block can be 4 bytes and unpack to 128 KiB: of this much input at most 32 MiB come at a time.
 _ZSTD_PIECE = 1 << 10
@@ -73,7 +74,16 @@ def _joined(data: bytes) -> bytes:
     if not _NARROWEST <= width <= _WIDEST:
         return data
     full = [at for at, text in enumerate(texts[:-1]) if len(text) == width and len(set(text)) > 2]
-    cut = [at for at in full if texts[at + 1].strip() and not texts[at].endswith("  ") and not _begins(texts[at + 1])]
+    # How lines begin that follow a shorter one: those are no continuations.
+    heads = {text[:_HEAD] for before, text in zip(["", *texts], texts, strict=False) if len(before) < width}
+    cut = [
+        at
+        for at in full
+        if texts[at + 1].strip()
+        and not texts[at].endswith("  ")
+        and texts[at + 1][:_HEAD] not in heads
+        and not _begins(texts[at + 1])
+    ]
     if len(cut) < 2 or 2 * len(cut) < len(full):
         return data
     continues = set(cut)

@@ -59,7 +59,7 @@ def test_the_longer_nothing_changes_the_surer(tmp_path: Path, apart_s: int, sure
 def test_one_report_is_a_suspicion_and_asks_for_a_second(tmp_path: Path, form: str) -> None:
     found = said(tmp_path, behind(), form=form)
     assert (found.fault_class, found.culprits) == ("undetermined", ())
-    assert any("Rank 7" in one.because for one in found.ruled_out)
+    assert any("Rank 7" in one.note for one in found.guesses)
     assert "sleep 30" in found.next_steps[0]
 
 

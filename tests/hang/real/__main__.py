@@ -37,6 +37,9 @@ for one in judged:
     if arguments.ids:
         print("  culprits", *one.answer.culprits, sep="\n    ")
         print("  next    ", *one.answer.next_steps, sep="\n    ")
+        print(
+            "  guesses ", *(f"{g.fault_class} {g.confidence:.2f}: {g.note}" for g in one.answer.guesses), sep="\n    "
+        )
         print("  rest    ", *(f"{r.fault_class}: {r.because}" for r in one.answer.ruled_out), sep="\n    ")
         for name, text in one.case.logs:
             print(f"  --- {name}\n{text}")
