@@ -202,6 +202,14 @@ CLASSES = (
                 "Connecting[ to {peer}] timed out or found no route.",
             ),
             Signature(
+                "gloo-connect-timeout",
+                ("Connect timeout [",),
+                r"Connect timeout \[(?P<other>[^\]\s]+)\]:(?P<port>\d+)",
+                "torch 1.x+",
+                "gloo/transport/tcp/pair.cc",
+                "gloo got no answer from {other}, port {port}.",
+            ),
+            Signature(
                 "store-connect-timed-out",
                 (
                     "client socket has timed out after",

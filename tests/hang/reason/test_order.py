@@ -414,7 +414,7 @@ def test_the_stacks_of_dumps_are_shown() -> None:
 def test_a_clue_that_is_hardly_believed_is_a_suspicion() -> None:
     found = reason(Job().logs(), NoDumps(clues=(dump_clue("missing_rank", 2, confidence=0.2),)))
     assert (found.fault_class, found.culprits) == ("undetermined", ())
-    assert found.ruled_out[0].fault_class == "missing_rank"
+    assert found.guesses[0].fault_class == "missing_rank"
 
 
 def test_gaps_of_both_readers_are_handed_on() -> None:
@@ -807,5 +807,5 @@ def test_told_to_stop_is_said_only_where_nothing_else_is_known() -> None:
         job.say("Received 15 death signal, shutting down workers", host="node0", source="launcher")
     beside.exit(3, -9)
     assert reason(alone.logs()).fault_class == "undetermined"
-    assert "job_cancelled" in [one.fault_class for one in reason(alone.logs()).ruled_out]
+    assert "job_cancelled" in [one.fault_class for one in reason(alone.logs()).guesses]
     assert reason(beside.logs()).fault_class == "rank_killed_sigkill"
