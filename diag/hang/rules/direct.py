@@ -186,7 +186,7 @@ def _unused_parameters(case: Case) -> list[Clue]:
         return []
     culprits = [case.of_rank(int(hit.groups["rank"])) for hit in found]
     culprits = culprits or [culprit for hit in hits if (culprit := speaker_of(case, hit.line)).rank is not None]
-    note = " ".join((hits[0].sentence, *dict.fromkeys(hit.sentence for hit in found[:3])))
+    note = " ".join(dict.fromkeys(hit.sentence for hit in (hits[0], *found[:3])))
     return [clue_of("ddp_unused_parameters", hits, culprits, note, found, confidence=NAMES_THE_CAUSE)]
 
 
