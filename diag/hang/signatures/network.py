@@ -327,7 +327,10 @@ CLASSES = (
             "--master-port), or port 0 (torchrun --standalone).",
             "Address not of this host: compare MASTER_ADDR, NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY with `ip -br a`.",
         ),
-        rules_out={"rank_killed_exception": "the exception says that the port or the address cannot be had"},
+        rules_out={
+            "rank_killed_exception": "the exception says that the port or the address cannot be had",
+            "net_connection_lost": "connections close when the process that met the error ends",
+        },
         signatures=(
             Signature(
                 "bind-failed",
@@ -339,14 +342,14 @@ CLASSES = (
                     "bind failed",
                     "Call to bind failed",
                     "no matching local address",
-                    "unable to find address for",
+                    "nable to find address for",
                 ),
                 r"server socket has failed to (?:bind|listen)(?: on any local network address| to "
                 r"(?P<address>\S+:\w+))?"
                 r"(?:.*?port: (?P<port>\d+))?(?:.*?errno: \d+ - (?P<reason>[\w ]+))?|"
                 r"(?P<error>Address already in use|Cannot assign requested address|EADDRINUSE)|[Bb]ind failed|Call "
                 r"to bind "
-                r"failed|no matching local address|unable to find address for:? (?P<name>\S+)",
+                r"failed|no matching local address|[Uu]nable to find address for:? (?P<name>\S+)",
                 "all",
                 "socket.cpp, misc/socket.cc, gloo/transport/tcp/device.cc",
                 "An address[ {address}][, port {port},] could not be bound[: {error}][: {reason}][: {name}].",
@@ -364,6 +367,7 @@ CLASSES = (
             "Rule out the fast network: NCCL_IB_DISABLE=1 (or NCCL_NET=Socket) on all hosts.",
         ),
         rule="NCCL warns from its network code, and no finer class fits.",
+        rules_out={"net_connection_lost": "connections close when the process that met the error ends"},
         signatures=(
             Signature(
                 "network-warning",
