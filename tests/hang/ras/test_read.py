@@ -129,7 +129,7 @@ def test_packed_files_and_standard_input(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(read(tmp_path / "a.gz", gzip.compress(text(job(ODD)).encode()))) == 1
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(as_json(job(ODD)).encode())))
     found = triage(["-"])
-    assert any("rank 7" in one.note for one in found.guesses)
+    assert any("Rank 7" in one.note for one in found.guesses)
     with overheard(False) as nothing:
         assert nothing is None
 
