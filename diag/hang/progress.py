@@ -6,6 +6,7 @@ import re
 
 from diag.hang.case import Case
 from diag.hang.model import Line
+from diag.hang.rules.exits import SAYS
 from diag.hang.rules.launcher import blocks_of
 
 # A training step or a bar, as trainers print it. A reader keeps the last one of each file.
@@ -16,6 +17,8 @@ STEP = re.compile(
 # Signs that a process was ended, or ended with an error.
 _FAILED = (
     "exitcode",
+    "rank-exitcode",
+    "first-to-exit",
     "exit-told",
     "sigterm",
     "death-signal",
@@ -27,8 +30,8 @@ _FAILED = (
 
 def failed(case: Case) -> bool:
     """Whether anything says that the job did not end by itself."""
-    signals = ("sigkill", "sigbus", "sigsegv")
-    by_signal = [f"{who}-{name}" for name in signals for who in ("exitcode", "signal", "mpirun", "srun", "diag")]
+    signals = ("sigkill", "sigbus", "sigsegv", "sigill", "sigfpe")
+    by_signal = [f"{who}-{name}" for name in signals for who in SAYS]
     return bool(case.named(*_FAILED, *by_signal)) or bool(case.once(blocks_of))
 
 

@@ -44,7 +44,8 @@ class Timeout:
         plural = "" if self.numel_in == 1 else "s"
         size = f", {self.numel_in} element{plural}" if self.numel_in is not None else ""
         out = f" in and {self.numel_out} out" if size and self.numel_out not in (None, self.numel_in) else ""
-        return f"{self.op} number {self.seq}{size}{out}"
+        number = f" number {self.seq}" if self.seq else ""  # torch before 1.12 prints none
+        return f"{self.op}{number}{size}{out}"
 
 
 @dataclass(frozen=True)
@@ -111,18 +112,19 @@ def timeouts_of(case: Case) -> tuple[Timeout, ...]:
     """Every report once, in the order of the files."""
     found: dict[tuple[int | None, int | None, str, int, str], Timeout] = {}
     for hit in case.named("watchdog", "blocking-wait"):
-        if "seq" not in hit.groups:  # that something timed out is all that it says
+        if "op" not in hit.groups:  # that something timed out is all that it says
             continue
+        seq = int(hit.groups.get("seq", 0))
         group, group_rank = group_of(hit.line)
         if "pg_rank" in hit.groups and group == _UNKNOWN:
             group_rank = int(hit.groups["pg_rank"])
-            group = _group_beside(case, hit.line, group_rank, int(hit.groups["seq"]))
+            group = _group_beside(case, hit.line, group_rank, seq)
         numbers = {name: int(hit.groups[name]) if name in hit.groups else None for name in _NUMBERS}
         report = Timeout(
             rank=rank_in(case, hit.line, group, group_rank),
             group_rank=group_rank,
             group=group,
-            seq=int(hit.groups["seq"]),
+            seq=seq,
             op=hit.groups["op"],
             numel_in=numbers["numel_in"],
             numel_out=numbers["numel_out"],

@@ -19,7 +19,7 @@ from diag.hang.timeouts import GroupTimeouts, groups_of, is_world, rank_in, time
 from diag.hang.timeouts import group_of as group_of_line
 
 _TIMED_OUT = re.compile(r"(?i)time(?:d )? ?out")
-_LISTED = re.compile(r"(\d{1,9}): \[")
+_LISTED = re.compile(r"(?:\[\d+\] )?(\d{1,9}): \[")
 _LOGS_READ = 0.85  # the logs of the absent ranks are there, and they do not say it
 _LOGS_MISSING = 0.6  # perhaps only their logs are missing
 _FROM_A_REPORT = 0.85
@@ -36,6 +36,7 @@ def clues(case: Case) -> list[Clue]:
         *_late_at_the_store(case),
         *_store_barrier(case),
         *_horovod(case),
+        *_coordination(case),
     ]
     return found or _raised_by_all_others(case)
 
@@ -68,11 +69,21 @@ def _horovods_list(case: Case) -> list[Clue]:
     ranks = sorted({int(match[1]) for line in lines if (match := _LISTED.match(line.raw))})
     if not ranks:
         return []
-    first = lines[0].raw.partition("[")[2].partition(",")[0].strip("] ")
+    first = lines[0].raw.partition(": [")[2].partition(",")[0].strip("] ")
     note = f"Horovod waits for rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} to submit {first}."
     culprits = distinct([case.of_rank(rank) for rank in ranks])
     evidence = tuple(line.evidence for line in lines[:4])
     return [Clue("missing_rank", Role.ROOT, culprits, evidence, _LAGS, note)]
+
+
+def _coordination(case: Case) -> list[Clue]:
+    """JAX's and TensorFlow's coordination service lists the tasks that did not reach its barrier."""
+    hits, tasks = case.named("coordination-barrier"), case.named("coordination-task")
+    ranks = sorted({int(hit.groups["rank"]) for hit in tasks})
+    if not hits or not ranks:
+        return []
+    note = f"{hits[0].sentence} It lists tasks {', '.join(map(str, ranks))}."
+    return [clue_of("missing_rank", hits, [case.of_rank(rank) for rank in ranks], note, tasks, confidence=_LAGS)]
 
 
 def _lacking(case: Case, hit: Hit) -> set[int]:

@@ -83,8 +83,7 @@ def _one_name_for_two(case: Case) -> Clue | None:
         tellers[rank].add((speaker.host, speaker.pid))
         ranks[speaker.host, hit.groups["dev"]].add(rank)
         ranks[speaker.host, hit.groups["other_dev"]].add(int(hit.groups["other_rank"]))
-    several = [*(len(found) for found in told.values()), *(len(found) for found in tellers.values())]
-    if max(several) > 1:
+    if any(len(found) > 1 for found in told.values()) or any(len(found) > 1 for found in tellers.values()):
         return None
     for (host, device), found in ranks.items():
         if len(found) > 1:

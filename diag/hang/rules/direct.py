@@ -19,6 +19,7 @@ _CLASSES = (
     "cuda_oom",
     "nvls_multicast",
     "net_no_interface",
+    "net_wrong_interface",
     "gdr_acs",
     "ib_unreachable_rail",
     "memlock_limit",
@@ -55,6 +56,8 @@ def _of_class(case: Case, name: str) -> Clue | None:
     if name == "cuda_failure" and len(culprits) > 1 and all(_NOT_SET_UP.search(hit.line.text) for hit in roots):
         # What several processes meet when they start is their host's.
         culprits = [Culprit(host=host) for host in dict.fromkeys(c.host for c in culprits) if host]
+    if name == "net_wrong_interface":  # which side should change, the line does not say
+        culprits = []
     if name == "net_failure":  # a connection has two ends: the one that complains is where to look first
         culprits = [replace(c, rank=None, gpu=None) if c.host else c for c in culprits]
     if name in ("job_cancelled", "slow_rank_init"):  # who says so is not at fault

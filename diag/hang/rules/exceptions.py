@@ -107,7 +107,12 @@ def _ended_without_one(case: Case, raised: list[Raised], blocks: tuple[Block, ..
     known = {one.culprit.rank for one in raised} | {report.rank for report in case.once(timeouts_of)}
     ended: dict[Culprit, list[Line]] = {}
     codes: dict[Culprit, int] = {}
-    for hit in case.named("exitcode"):
+    for hit in case.named("first-to-exit"):
+        rank = int(hit.groups.get("rank") or hit.groups["number"])
+        if rank not in known:
+            ended.setdefault(case.of_rank(rank), []).append(hit.line)
+            codes[case.of_rank(rank)] = 1
+    for hit in case.named("exitcode", "rank-exitcode"):
         code, who = int(hit.groups["exitcode"]), who_ended(case, hit, blocks)
         if code > 0 and who.rank is not None and who.rank not in known:
             ended.setdefault(who, []).append(hit.line)
@@ -218,7 +223,7 @@ def _can_be_cause(case: Case, raised: Raised) -> bool:
 
 
 def _ended_after(case: Case, line: Line) -> bool:
-    ends = case.named("sigterm", "exitcode")
+    ends = case.named("sigterm", "exitcode", "rank-exitcode")
     seen = [hit.line for hit in ends] + [block.evidence for block in case.once(blocks_of) if (block.exitcode or 0) > 0]
     return any(end.path == line.path and 0 < end.number - line.number <= _TRACEBACK_REACH for end in seen)
 
@@ -238,5 +243,5 @@ def _earliest(case: Case, raised: list[Raised], blocks: tuple[Block, ...]) -> li
 def _exit_lines(case: Case, culprits: list[Culprit], blocks: tuple[Block, ...]) -> list[Line]:
     """What the launcher says of the same ranks."""
     ranks = {culprit.rank for culprit in culprits} - {None}
-    lines = [hit.line for hit in case.named("exitcode") if who_ended(case, hit, blocks).rank in ranks]
+    lines = [hit.line for hit in case.named("exitcode", "rank-exitcode") if who_ended(case, hit, blocks).rank in ranks]
     return lines + [block.evidence for block in blocks if block.rank in ranks]

@@ -15,7 +15,10 @@ SAYS = ("exitcode", "signal", "mpirun", "srun", "diag", "launcher", "shell")  # 
 _SIGNALS = {
     "rank_killed_sigkill": (*(f"{who}-sigkill" for who in SAYS), "oom-killed"),
     "rank_killed_sigbus": (*(f"{who}-sigbus" for who in SAYS), "caught-sigbus", "worker-bus-error"),
-    "rank_killed_sigsegv": (*(f"{who}-sigsegv" for who in SAYS), "caught-sigsegv"),
+    "rank_killed_sigsegv": (
+        *(f"{who}-{name}" for name in ("sigsegv", "sigill", "sigfpe") for who in SAYS),
+        "caught-sigsegv",
+    ),
 }
 _OOM_AND_EXIT = 0.95
 _PERHAPS_ANOTHER = 0.4  # process than one of the job's

@@ -29,6 +29,9 @@ _BAR = re.compile(
     r"(?P<label>[^|%]{0,200}?)(?P<percent>\d{1,3})%\|[^|]*\|[^\[]*\[(?:(?P<h>\d+):)?(?P<m>\d{1,2}):(?P<s>\d{2})<"
 )
 _TRAINS = re.compile(r"(?i)\b(?:train|epoch|step|iter|loss)")
+_PREPARES = re.compile(
+    r"(?i)cach|scan|load|map|tokeni|generat|extract|build|index|process|filter|download|convert|pack"
+)
 _NAMED = 0.88  # beyond the absent rank that it explains
 _UNNAMED = 0.75  # the busy line does not say whose it is
 _TIMED_OUT = re.compile(r"(?i)time(?:d )? ?out")
@@ -170,7 +173,8 @@ def _busy(case: Case, waiting: frozenset[int], absent: tuple[int, ...], wait: _W
         if int(bar["percent"]) >= 100:
             continue
         near, label = _near(bar, wait), bar["label"].strip(" :")
-        if near and (label or wait.early) and not _TRAINS.search(line.text):
+        trains = _TRAINS.search(line.text) and not _PREPARES.search(label)
+        if near and (label or wait.early) and not trains:
             words = f" ({label}: {bar['percent']} %)" if label else f" (a progress bar at {bar['percent']} %)"
             found = _Busy(name or "slow_rank_preprocess", rank, line, words)
         elif name is not None and (found is None or not found.bar):

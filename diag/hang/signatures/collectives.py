@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diag.hang.model import Role
-from diag.hang.signatures.base import NAMES_AN_EFFECT, FaultClass, Signature
+from diag.hang.signatures.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, Signature
 
 _FINGERPRINT = (
     r"CollectiveFingerPrint\((?:SequenceNumber=(?P<{0}seq>\d+),? ?)?OpType=(?P<{0}op>\w+)"
@@ -257,6 +257,26 @@ CLASSES = (
                 "Horovod's coordinator waits for[ ranks {ranks}] to submit {tensor}.",
                 Role.CONFIRMATION,
                 NAMES_AN_EFFECT,
+            ),
+            Signature(
+                "coordination-barrier",
+                ("Barrier timed out",),
+                r"Barrier timed out(?:\.|:)? ?(?:Barrier_id: |Id: )?(?P<barrier>[\w:-]+)?",
+                "JAX, TensorFlow",
+                "tsl/distributed_runtime/coordination",
+                "Tasks did not reach the barrier[ {barrier}] of the coordination service.",
+                Role.CONFIRMATION,
+                NAMES_AN_EFFECT,
+            ),
+            Signature(
+                "coordination-task",
+                ("/task:",),
+                r"^/job:\w+/replica:\d+/task:(?P<rank>\d+)\s*$",
+                "JAX, TensorFlow",
+                "tsl/distributed_runtime/coordination",
+                "Task {rank} is in the list.",
+                Role.CONFIRMATION,
+                SUGGESTS,
             ),
             Signature(
                 "store-barrier",

@@ -117,6 +117,15 @@ CLASSES = (
                 NAMES_AN_EFFECT,
             ),
             Signature(
+                "rocm-memory-fault",
+                ("Memory access fault by GPU", "HSA_STATUS_ERROR"),
+                r"Memory access fault by GPU (?P<bus_id>\S+)(?:.*Reason: "
+                r"(?P<reason>[^.]+))?|(?P<error>HSA_STATUS_ERROR_\w+)",
+                "ROCm",
+                "ROCr (HSA runtime)",
+                "ROCm reports[ a memory access fault of GPU {bus_id}][: {reason}][ {error}].",
+            ),
+            Signature(
                 "cuda-not-there",
                 (
                     "cudaGetDeviceCount",

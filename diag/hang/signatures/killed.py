@@ -76,10 +76,12 @@ def _ended(name: str, number: int, says: str) -> tuple[Signature, ...]:
                 f"interrupted by signal {number}",
                 f"KILLED BY SIGNAL: {number}",
                 f"(signal {number})",
+                f"terminated with code -{number}",
                 f"killed by signal: {words}",
                 f"exited with signal {number}",
             ),
-            rf"Signals\.{name.upper()}\b|(?:return ?code ?=? ?|exit code )-{number}\b|"
+            rf"Signals\.{name.upper()}\b|(?:[Rr]ank (?P<rank>\d+) \w+ with )?(?:return ?code ?=? ?|exit code "
+            rf")-{number}\b|terminated with code -{number}\b|"
             rf"[eE]xit ?[cC]ode:? +{128 + number}\b|"
             rf"(?:process (?P<local_rank>\d+) )?terminated with signal {name.upper()}|interrupted by signal {number}\b|"
             rf"KILLED BY SIGNAL: {number} |EXIT STRING: [\w ]+ \(signal {number}\)|exited with signal {number}\b|"
@@ -108,7 +110,13 @@ def _shell(name: str, number: int) -> Signature:
 
 
 _UCX = r"(?:\[(?P<host>[^:\]\s]+):(?P<pid>\d+)\s*:\d+:\d+\] )?"
-_WORDS = {9: "Killed", 7: "Bus error", 11: "Segmentation fault"}  # strsignal's
+_WORDS = {
+    9: "Killed",
+    7: "Bus error",
+    11: "Segmentation fault",
+    4: "Illegal instruction",
+    8: "Floating point exception",
+}  # strsignal's
 
 
 CLASSES = (
@@ -182,7 +190,7 @@ CLASSES = (
     ),
     FaultClass(
         id="rank_killed_sigsegv",
-        title="a rank crashed (SIGSEGV)",
+        title="a rank crashed",
         priority=1,
         next_steps=(
             "Run with `python -X faulthandler` (or PYTHONFAULTHANDLER=1) for the stack of {rank_words} at the crash; "
@@ -192,6 +200,10 @@ CLASSES = (
         signatures=(
             *_ended("sigsegv", 11, "The launcher saw the process end by SIGSEGV."),
             _shell("sigsegv", 11),
+            *_ended(
+                "sigill", 4, "The launcher saw the process end by SIGILL: an instruction that this CPU does not have."
+            ),
+            *_ended("sigfpe", 8, "The launcher saw the process end by SIGFPE."),
             Signature(
                 "caught-sigsegv",
                 ("Caught signal 11 (Segmentation fault", "Fatal Python error: Segmentation fault"),
@@ -235,6 +247,28 @@ CLASSES = (
                 SUGGESTS,
             ),
             Signature(
+                "rank-exitcode",
+                ("terminated with code ", "crashed with exit code "),
+                r"(?:\[rank: |\bRank )(?P<rank>\d+)(?:\] Child process with PID \d+ terminated with code| crashed "
+                r"with exit "
+                r"code) (?P<exitcode>-?\d+)",
+                "any",
+                "Lightning, Composer",
+                "The launcher saw rank {rank} end with {exitcode}.",
+                Role.CONFIRMATION,
+                SUGGESTS,
+            ),
+            Signature(
+                "first-to-exit",
+                ("Process name:",),
+                r"Process name: +(?:\[\[\d+,\d+\],(?P<rank>\d+)\]|(?P<number>\d+)\s*$)",
+                "Open MPI, Horovod",
+                "orterun, horovod/runner",
+                "The launcher names the first process that exited with an error.",
+                Role.CONFIRMATION,
+                SUGGESTS,
+            ),
+            Signature(
                 "hydra-process",
                 (" RUNNING AT ",),
                 r"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)",
@@ -250,7 +284,7 @@ CLASSES = (
                 rf"failed \(exitcode: (?P<exitcode>-?\d+)\){_LOCAL}",
                 "torch 1.9+",
                 _ELASTIC,
-                "The launcher saw the process end with {exitcode}.",
+                "The launcher saw the process end with an error.",
                 Role.CONFIRMATION,
                 SUGGESTS,
             ),

@@ -47,6 +47,14 @@ CLASSES = (
                 "NCCL_SOCKET_IFNAME matches no interface of this host.",
             ),
             Signature(
+                "gloo-no-interface",
+                ("nable to find interface for", "nable to find address for"),
+                r"[Uu]nable to find (?:interface|address) for:? \[?(?P<wanted>[^\]\s]+)",
+                "torch 1.x+",
+                "gloo/transport/tcp/device.cc",
+                "gloo finds no interface for {wanted}: GLOO_SOCKET_IFNAME or the address of this host's name.",
+            ),
+            Signature(
                 "no-matching-device",
                 ("no device found matching", "no device found after excluding"),
                 r"no device found (?:matching|after excluding) (?P<wanted>.+?)(?:, |$)",
@@ -87,6 +95,14 @@ CLASSES = (
             "net_connect_refused": "the address that refuses belongs to an interface of one host only",
         },
         signatures=(
+            Signature(
+                "gloo-families",
+                ("ss1.ss_family == ss2.ss_family",),
+                r"ss1\.ss_family == ss2\.ss_family(?:\. (?P<here>\d+) vs (?P<there>\d+))?",
+                "torch 1.x+",
+                "gloo/transport/tcp/pair.cc",
+                "One side has an IPv4 address and the other one an IPv6 address (ss1.ss_family == ss2.ss_family).",
+            ),
             Signature(
                 "bootstrap-using",
                 ("Bootstrap : Using", "Bootstrap: Using"),
@@ -342,17 +358,16 @@ CLASSES = (
                     "bind failed",
                     "Call to bind failed",
                     "no matching local address",
-                    "nable to find address for",
                 ),
                 r"server socket has failed to (?:bind|listen)(?: on any local network address| to "
                 r"(?P<address>\S+:\w+))?"
                 r"(?:.*?port: (?P<port>\d+))?(?:.*?errno: \d+ - (?P<reason>[\w ]+))?|"
                 r"(?P<error>Address already in use|Cannot assign requested address|EADDRINUSE)|[Bb]ind failed|Call "
                 r"to bind "
-                r"failed|no matching local address|[Uu]nable to find address for:? (?P<name>\S+)",
+                r"failed|no matching local address",
                 "all",
                 "socket.cpp, misc/socket.cc, gloo/transport/tcp/device.cc",
-                "An address[ {address}][, port {port},] could not be bound[: {error}][: {reason}][: {name}].",
+                "An address[ {address}][, port {port},] could not be bound[: {error}][: {reason}].",
                 unless=("ras/", "RAS"),
             ),
         ),
@@ -413,7 +428,8 @@ CLASSES = (
                     "Temporary failure in name resolution",
                     "No address associated with hostname",
                 ),
-                r"(?:addresses of \((?P<store>[^,()\s]+), (?P<port>\d+)\) cannot be retrieved.*|Unable to resolve "
+                r"(?:addresses of \((?P<store>[^,()\s]+), (?P<port>\d+)\) cannot be retrieved.*|host not found: "
+                r".*|Unable to resolve "
                 r"hostname .*|"
                 r"getaddrinfo.*|gai error.*|socket\.gaierror.*)(?:Name or service not known|Temporary failure in name "
                 r"resolution|No address associated with hostname)",

@@ -264,6 +264,7 @@ CLASSES = (
                     "raining finished",
                     "raining done",
                     "raining is done",
+                    "xperiment is done",
                     "inished training",
                     "train_runtime",
                     "`Trainer.fit` stopped",
@@ -272,7 +273,8 @@ CLASSES = (
                     "est complete",
                     "est passed",
                 ),
-                r"(?i:\btraining (?:is )?(?:completed?|finished|done)\b|\bfinished training\b)|'train_runtime':|"
+                r"(?i:\btraining (?:of experiment )?(?:is |has )?(?:completed?|finished|done)\b|\bfinished "
+                r"training\b)|'train_runtime':|"
                 r"`Trainer\.fit` stopped: `max_|^Recorded in .+\. Next: diag analyze|"
                 r"Out of bounds values *: 0 OK|\b[Tt]est (?:complete|passed)",
                 "any",

@@ -37,7 +37,7 @@ SOURCES = {"traceback": "python", "elastic": "launcher", "desync": "torch", "hor
 
 _PY_SPY = re.compile(r"Process \d+: |Thread (?:\d+|0x[0-9a-fA-F]+) \((?:active|idle)")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
-_LISTED = re.compile(r"\d+: \[")
+_LISTED = re.compile(r"(?:\[\d+\] )?\d+: \[")
 _FAULT = ("  File ", "  <", "  ...", "Thread 0x", "Current thread 0x", "Python runtime state", "Stack (most")
 _TAIL = 4  # lines of a message after the exception's first: "ncclInternalError: ..", "Last error:", ..
 
@@ -121,7 +121,7 @@ def opened(said: Said, word: str) -> Open | None:
     kind, text = OPENERS[word], said.text
     if kind == "py-spy" and not _PY_SPY.match(text):
         return None
-    if kind == "horovod" and text.strip() != word:
+    if kind == "horovod" and not text.strip().endswith(word):
         return None
     if word == "Failures:" and text.strip() != "Failures:":
         return None

@@ -878,7 +878,7 @@ def test_two_hosts_that_say_one_gpu_twice_are_told_apart_by_their_own_lines() ->
         (
             "RuntimeError: [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/device.cc:83] ifa != nullptr. "
             "Unable to find address for: ib0",
-            "net_bind_failed",
+            "net_no_interface",
         ),
     ],
 )
