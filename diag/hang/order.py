@@ -20,6 +20,9 @@ _CONSEQUENCE = {
     "slow_rank_preprocess": -0.1,
     "slow_rank_eval": -0.1,
     "slow_rank_checkpoint": -0.1,
+    "slow_rank_init": -0.1,
+    # CUDA cannot open the memory of a GPU that is on another host.
+    "same_host_identity": -0.1,
 }
 _ENDED = ("rank_killed_exception", "rank_killed_sigkill", "rank_killed_sigsegv", "rank_killed_sigbus")
 _NEVER_FIRST = 6.5  # behind every class that can be a cause
@@ -114,7 +117,8 @@ def _why_not_first(clue: Clue, roots: Sequence[Clue], first_timeout_ns: int | No
             return "the connections ended after collectives had timed out, when their processes were ended"
     if name == "net_connection_lost":
         for other in roots:
-            stronger = CLASSES[other.fault_class].priority in (3, 4) and other.confidence >= clue.confidence
+            ended = CLASSES[other.fault_class].priority in (3, 4) or other.fault_class == "watchdog_blocked"
+            stronger = ended and other.confidence >= clue.confidence
             if stronger and not _before(clue, other):
                 return "connections end when the processes of a job that failed are ended"
     return ""

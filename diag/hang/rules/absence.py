@@ -65,8 +65,7 @@ def _late_at_the_store(case: Case) -> list[Clue]:
 
 def _horovods_list(case: Case) -> list[Clue]:
     """ "Missing ranks:" and a line for each with what it has not submitted (Horovod 0.20+)."""
-    lines = [line for line in case.logs.lines if line.source == "horovod" or _LISTED.match(line.raw)]
-    lines = [line for line in lines if line.block and _LISTED.match(line.raw)]
+    lines = [line for line in case.logs.lines if line.source == "horovod" and _LISTED.match(line.raw)]
     ranks = sorted({int(match[1]) for line in lines if (match := _LISTED.match(line.raw))})
     if not ranks:
         return []

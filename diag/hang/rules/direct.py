@@ -162,12 +162,16 @@ def _duplicate_gpu(case: Case) -> list[Clue]:
     if not hits:
         return []
     culprits, places = [], set()
+    # NCCL names the rank that prints it first.
+    printed = {int(hit.groups["group_rank"]): case.culprit(hit.line).host for hit in hits}
     for hit in hits:
         own = case.culprit(hit.line)
         offset = (own.rank or 0) - int(hit.groups["group_rank"]) if own.rank is not None else 0
         for name in ("group_rank", "other_group_rank"):
             rank = int(hit.groups[name]) + offset
             found = case.of_rank(rank)
+            if not found.host and offset == 0:
+                found = replace(found, host=printed.get(rank, ""))
             places.add(found.host)
             found = found if found.host else Culprit(rank, own.host)
             culprits.append(replace(found, bus_id=hit.groups.get("bus_id", "")))

@@ -24,7 +24,7 @@ _CONNECT = {
     ),
     "net_connect_refused": ("exceeded-retries", "refused-at-last", "connect-failed-refused", "gloo-refused"),
 }
-_LOST = ("call-failed", "closed-by-peer", "gloo-connection")
+LOST = ("call-failed", "closed-by-peer", "gloo-connection")
 # Interfaces that end on their own host: bridges and pairs of containers, tunnels, virtual machines, the loopback.
 _LOCAL_NAMES = ("veth", "docker", "br-", "virbr", "cni", "flannel", "cali", "ip6tnl", "tunl", "sit", "lo")
 _DOCKERS = ipaddress.ip_network("172.17.0.0/16")
@@ -99,7 +99,7 @@ def _within(blame: _Blame) -> bool:
 
 def _lost(case: Case) -> list[Clue]:
     """The end of the chain of complaints. Where two hosts accuse each other, or all accuse all, it is no one host."""
-    hits = case.named(*_LOST)
+    hits = case.named(*LOST)
     if not hits:
         return []
     nameless, hits = [hit for hit in hits if "peer" not in hit.groups], [hit for hit in hits if "peer" in hit.groups]
@@ -162,7 +162,7 @@ def _wrong_interface(case: Case, failed: bool) -> Clue | None:
         for hit in case.named("bootstrap-using", "socket-using", "ib-oob", "interface-using")
         if hit.line in {o.line for o in shown}
     ]
-    errors = case.named(*_CONNECT["net_connect_timeout"], *_CONNECT["net_connect_refused"], *_LOST)
+    errors = case.named(*_CONNECT["net_connect_timeout"], *_CONNECT["net_connect_refused"], *LOST)
     culprits = [replace(case.of_host(one.host), peer=f"{one.name}:{one.address}") for one in shown]
     by_host: dict[object, Culprit] = {}
     for culprit in culprits:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from diag.hang.case import Case, distinct
 from diag.hang.model import Clue, Role
+from diag.hang.rules.direct import time_of
+from diag.hang.rules.network import LOST
 from diag.hang.signatures.base import NAMES_AN_EFFECT
 from diag.hang.timeouts import GroupTimeouts, group_of, groups_of, timeouts_of
 
@@ -32,12 +34,15 @@ def _blocked_watchdog(case: Case) -> list[Clue]:
     )
     note += "" if hits else "its timeout, so the watchdog itself was late."
     note += f" Process groups: {', '.join(groups)}." if groups else ""
-    sure = NAMES_AN_EFFECT if hits and not reports else _BESIDE_TIMEOUTS
+    ranks = {c.rank for c in culprits if c.rank is not None}
+    # Who lost a connection before may hang in the abort of its communicators.
+    lost = {case.rank_of(hit.line) for hit in case.named(*LOST)} - {None}
+    sure = NAMES_AN_EFFECT if hits and not reports and not ranks & lost else _BESIDE_TIMEOUTS
     # Several at once wait for the same thing: none of them is the cause.
     named = culprits if len(culprits) == 1 else ()
     evidence = tuple(line.evidence for line in lines[:4])
     victims = tuple(sorted(c.rank for c in culprits if c.rank is not None)) if not named else ()
-    return [Clue("watchdog_blocked", Role.ROOT, named, evidence, sure, note, victims)]
+    return [Clue("watchdog_blocked", Role.ROOT, named, evidence, sure, note, victims, time_of(lines))]
 
 
 def _blocked_channels(case: Case) -> list[Clue]:

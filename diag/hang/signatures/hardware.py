@@ -107,6 +107,16 @@ CLASSES = (
                 unless=("out of memory", *_HARDWARE),
             ),
             Signature(
+                "ipc-handle",
+                ("failed to open CUDA IPC handle",),
+                r"failed to open CUDA IPC handle ?:? ?(?:(?P<number>\d+) )?(?P<error>[^\n]*)",
+                "<= 2.13",
+                "transport/p2p.cc:238, transport/p2p.cu",
+                "CUDA could not open the memory of another rank's GPU[ ({number})]: {error}.",
+                Role.ROOT,
+                NAMES_AN_EFFECT,
+            ),
+            Signature(
                 "rocm-memory-fault",
                 ("Memory access fault by GPU", "HSA_STATUS_ERROR"),
                 r"Memory access fault by GPU (?P<bus_id>\S+)(?:.*Reason: "

@@ -320,10 +320,10 @@ CLASSES = (
                     "PytorchStreamWriter failed",
                     "inline_container.cc",
                 ),
-                r"\[Errno 5\] Input/output error(?:: '?(?P<path>/[^'\s]+))?|Transport endpoint is not connected: "
-                r"'(?P<mount>"
-                r"/[^']+)|PytorchStreamWriter failed writing file|inline_container\.cc:\d+\] ?\. ?(?:unexpected "
-                r"pos|file write failed|fwrite)",
+                r"(?:\[Errno 5\]|\bfailed with) Input/output error(?:: '?(?P<path>/[^'\s]+))?|"
+                r"Transport endpoint is not connected: '(?P<mount>/[^']+)|"
+                r"PytorchStreamWriter failed writing file|"
+                r"inline_container\.cc:\d+\] ?\. ?(?:unexpected pos|file write failed|fwrite)",
                 "any",
                 "libc's error texts; caffe2/serialize/inline_container.cc",
                 "Reading or writing failed[: {path}][: {mount}].",
@@ -343,10 +343,17 @@ CLASSES = (
         signatures=(
             Signature(
                 "scheduler-cancelled",
-                ("DUE TO TIME LIMIT", "DUE TO PREEMPTION", "DUE TO NODE FAILURE", "PREEMPTED", "NODE_FAIL", "Evicted"),
-                r"(?P<reason>DUE TO TIME LIMIT|DUE TO PREEMPTION|DUE TO NODE "
-                r"FAILURE)|\b(?P<state>PREEMPTED|NODE_FAIL)\b|"
-                r"(?:Reason|Status|reason):\s*(?P<pod>Evicted)",
+                (
+                    "DUE TO TIME LIMIT",
+                    "DUE TO PREEMPTION",
+                    "DUE TO JOB REQUEUE",
+                    "DUE TO NODE FAILURE",
+                    "PREEMPTED",
+                    "NODE_FAIL",
+                    "Evicted",
+                ),
+                r"(?P<reason>DUE TO (?:TIME LIMIT|PREEMPTION|JOB REQUEUE|NODE FAILURE))|"
+                r"\b(?P<state>PREEMPTED|NODE_FAIL)\b|(?:Reason|Status|reason):\s*(?P<pod>Evicted)",
                 "any Slurm; Kubernetes",
                 "src/slurmd/slurmstepd, kubectl describe",
                 "The scheduler ended it[ {reason}][: {state}][: {pod}].",

@@ -350,7 +350,10 @@ CLASSES = (
             "--master-port), or port 0 (torchrun --standalone).",
             "Address not of this host: compare MASTER_ADDR, NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY with `ip -br a`.",
         ),
-        rules_out={"rank_killed_exception": "the exception says that the port or the address cannot be had"},
+        rules_out={
+            "rank_killed_exception": "the exception says that the port or the address cannot be had",
+            "net_connection_lost": "connections close when the process that met the error ends",
+        },
         signatures=(
             Signature(
                 "bind-failed",
@@ -386,6 +389,7 @@ CLASSES = (
             "Rule out the fast network: NCCL_IB_DISABLE=1 (or NCCL_NET=Socket) on all hosts.",
         ),
         rule="NCCL warns from its network code, and no finer class fits.",
+        rules_out={"net_connection_lost": "connections close when the process that met the error ends"},
         signatures=(
             Signature(
                 "network-warning",

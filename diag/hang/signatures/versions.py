@@ -83,6 +83,7 @@ CLASSES = (
         rules_out={
             "duplicate_gpu": "the two ranks use different addresses: their GPUs have one PCI address on two hosts",
             "shm_exhausted": "the segment is not full but absent: another host or container made it",
+            "cuda_failure": "the memory that CUDA cannot open is on another host",
         },
     ),
     FaultClass(

@@ -10,7 +10,9 @@ CLASSES = (
     "net_no_interface", "net_wrong_interface", "net_connect_timeout", "net_connect_refused", "net_connection_lost",
     "nccl_version_mismatch", "env_mismatch", "ib_completion_error", "gdr_acs", "ib_unreachable_rail", "memlock_limit",
     "mismatch_shape", "mismatch_op", "desync", "ddp_unused_parameters", "missing_rank", "slow_rank_preprocess",
-    "slow_rank_eval", "slow_rank_checkpoint", "p2p_iommu_acs", "cascade_store_lost", "healthy", "undetermined",
+    "slow_rank_eval", "slow_rank_checkpoint", "slow_rank_init", "watchdog_blocked", "p2p_iommu_acs", "cuda_failure",
+    "topology_error", "same_host_identity", "net_bind_failed", "net_failure", "storage", "job_cancelled",
+    "cascade_store_lost", "healthy", "undetermined",
 )  # fmt: skip
 
 WORDINGS = ("own", "real")  # whose words a case speaks: this package's, or those of real_wordings

@@ -310,12 +310,87 @@ _LAUNCHERS = (
     _any("signal 11", _thread("horovod/horovod", 1261), "[{host}] *** Process received signal ***\n[{host}] Signal: Segmentation fault (11)\n[{host}] Signal code: Address not mapped (1)\n[{host}] Failing at address: 0x88"),
 )  # fmt: skip
 
+_FULL_OF = 'During handling of the above exception, another exception occurred:\n\nTraceback (most recent call last):\n  File "/workspace/save.py", line 88, in save\n    _save(obj, opened_zipfile, pickle_module, pickle_protocol)'
+_KERNELS = "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1"
+_DSA = "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+_RCCL = "/long_pathname_so_that_rpms_can_package_the_debug_info/src/extlibs/rccl/build/hipify/src/"
+
+_DEVICES = (
+    _nccl("cuda warn", _thread("NVIDIA/nccl", 957), (2, 18, 0), (2, 19, 0), "transport.cc:154", "Cuda failure '{error}'"),
+    _nccl("cuda warn", _thread("NVIDIA/TensorRT-LLM", 448), (2, 19, 0), (2, 20, 0), "misc/strongstream.cc:343", "Cuda failure '{error}'"),
+    _nccl("cuda warn", _thread("vllm-project/vllm", 19890), (2, 26, 0), (2, 27, 0), "enqueue.cc:1556", "Cuda failure {number}'{error}'"),
+    _nccl("cuda start", _thread("NVIDIA/cuml", 5961), (2, 10, 0), (2, 21, 0), "misc/cudawrap.cc:182", "Cuda failure '{error}'"),
+    _torch("cuda error", _thread("mk-minchul/AdaFace", 14), (1, 4, 0), (2, 0, 0), "RuntimeError: CUDA error: {error}"),
+    _torch("cuda error", _thread("karpathy/nanoGPT", 470), (2, 0, 0), (2, 4, 0), f"RuntimeError: CUDA error: {{error}}\n{_KERNELS}.\n{_DSA}"),
+    _torch("cuda error", _thread("sgl-project/sglang", 1274), (2, 4, 0), (2, 8, 0), f"RuntimeError: CUDA error: {{error}}\n{_KERNELS}\n{_DSA}"),
+    _torch("cuda watchdog", _thread("vllm-project/vllm", 4108), (2, 1, 0), (2, 2, 0), f"[E ProcessGroupNCCL.cpp:916] [Rank {{inner}}] NCCL watchdog thread terminated with exception: CUDA error: {{error}}\n{_KERNELS}.\n{_DSA}"),
+    _torch("cuda watchdog", _thread("sgl-project/sglang", 1274), (2, 4, 0), (2, 5, 0), f"[rank{{r}}]:[E{{stamp}} ProcessGroupNCCL.cpp:1515] {{pg_bare}} Process group watchdog thread terminated with exception: CUDA error: {{error}}\n{_KERNELS}\n{_DSA}"),
+    _torch("cuda watchdog", _thread("sgl-project/sglang", 271), (2, 3, 0), (2, 4, 0), f"terminate called after throwing an instance of 'c10::DistBackendError'\n  what():  {{pg_bare}} Process group watchdog thread terminated with exception: CUDA error: {{error}}\n{_KERNELS}.\n{_DSA}"),
+    _nccl("ipc handle", _thread("horovod/horovod", 785), (2, 4, 0), (2, 12, 0), "transport/p2p.cu:548", "failed to open CUDA IPC handle : 11 invalid argument"),
+    _nccl("ipc handle", _thread("ray-project/ray_lightning", 24), (2, 7, 0), (2, 14, 0), "transport/p2p.cc:238", "failed to open CUDA IPC handle : 217 peer access is not supported between these two devices"),
+    _nccl("topology attribute", _thread("NVIDIA/nccl", 379), (2, 7, 0), _LAST, "graph/xml.h:77", "Attribute arch of node cpu not found"),
+    _nccl("topology ring", _thread("NVIDIA/nccl", 520), (2, 7, 0), (2, 19, 0), "graph/rings.cc:38", "Error : ring {ring} does not loop back to start ({to} != {rank})"),
+    _nccl("topology ring", _thread("NVIDIA/nccl", 1020), (2, 19, 0), _LAST, "graph/rings.cc:38", "Error : ring {ring} does not loop back to start ({to} != {rank})."),
+    _nccl("topology reverse", _thread("ROCm/rccl", 1728), (2, 20, 0), _LAST, f"{_RCCL}graph/paths.cc:82", "Failed to find reverse path from remNode 0/{bus} nlinks 3 to node 0/{other}"),
+)  # fmt: skip
+
+_BOUND = "[W socket.cpp:{0}] [c10d] The server socket has failed to bind to [::]:{{port}} (errno: 98 - Address already in use).\n[W socket.cpp:{0}] [c10d] The server socket has failed to bind to 0.0.0.0:{{port}} (errno: 98 - Address already in use).\n[E socket.cpp:{1}] [c10d] The server socket has failed to listen on any local network address."
+_LISTEN = "The server socket has failed to listen on any local network address. The server socket has failed to bind to [::]:{port} (errno: 98 - Address already in use). The server socket has failed to bind to 0.0.0.0:{port} (errno: 98 - Address already in use)."
+_NO_NAME = "network addresses of ({store}, {port}) cannot be retrieved (gai error: -2 - Name or service not known)."
+
+_SERVICES = (
+    # Ports and addresses.
+    _torch("bind store", _thread("open-mmlab/mmpretrain", 960), (1, 12, 0), (1, 13, 0), _BOUND.format(401, 435)),
+    _torch("bind store", _thread("hunto/DIST_KD", 10), (1, 13, 0), (2, 2, 0), _BOUND.format(426, 462)),
+    _torch("bind store", _thread("hao-ai-lab/FastVideo", 575), (2, 2, 0), (2, 6, 0), _BOUND.format(464, 500)),
+    _torch("bind raised", _thread("intelligent-machine-learning/dlrover", 443), (1, 11, 0), (2, 1, 0), f"RuntimeError: {_LISTEN}"),
+    _torch("bind raised", _thread("meta-pytorch/torchtune", 392), (2, 1, 0), (2, 4, 0), f"torch.distributed.DistNetworkError: {_LISTEN}"),
+    _torch("bind raised", _thread("vllm-project/vllm", 39015), (2, 4, 0), _LAST, "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: {port}, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"),
+    _nccl("bind nccl", _thread("rwth-i6/returnn", 1470), (2, 14, 0), (2, 27, 0), "misc/socket.cc:379", "Call to bind failed : {error}"),
+    _nccl("bind nccl", _thread("NVIDIA/nccl", 1882), (2, 27, 0), _LAST, "misc/socket.cc:409", "Call to bind failed: {error}"),
+    # Calls to the network that fail.
+    _nccl("net plugin", _thread("awslabs/awsome-distributed-ai", 203), (2, 19, 0), _LAST, "register_rail_mr_buffer:617", "NET/OFI Unable to register memory (type = 2) for device {device}. RC: -22, Error: Invalid argument"),
+    _nccl("net plugin", _thread("aws/aws-ofi-nccl", 584), (2, 14, 0), (2, 24, 0), "register_mr_buffers:544", "NET/OFI Unable to register memory (type = 2) for device {device}. RC: -22, Error: Invalid argument"),
+    _nccl("net plugin", _thread("aws/aws-ofi-nccl", 889), (2, 21, 0), _LAST, "nccl_net_ofi_domain_get_ep:969", "NET/OFI Creating new endpoint for domain 0x7f9befa99380 failed: Invalid argument"),
+    _nccl("net accept", _thread("NVIDIA/nccl", 1382), (2, 18, 0), (2, 27, 0), "misc/socket.cc:415", "socketTryAccept: Accept failed: Bad file descriptor"),
+    _torch("no name", _thread("meta-pytorch/torchx", 540), (1, 12, 0), (1, 13, 0), f"[W socket.cpp:558] [c10d] The IPv6 {_NO_NAME}\n[W socket.cpp:558] [c10d] The IPv4 {_NO_NAME}\n[E socket.cpp:610] [c10d] The client socket has failed to connect to any network address of ({{store}}, {{port}})."),
+    _torch("no name", _thread("hpcaitech/Open-Sora", 94), (1, 13, 0), (2, 4, 0), f"[W socket.cpp:601] [c10d] The IPv6 {_NO_NAME}\n[W socket.cpp:601] [c10d] The IPv6 {_NO_NAME}"),
+    _torch("no name", _thread("verl-project/verl", 2550), (2, 4, 0), _LAST, f"[W{{stamp}} socket.cpp:752] [c10d] The IPv6 {_NO_NAME}"),
+    # File systems.
+    _any("storage", _thread("open-mmlab/mmdetection", 12069), "OSError: [Errno 122] Disk quota exceeded"),
+    _any("storage", _thread("hiyouga/LlamaFactory", 1223), "RuntimeError: [enforce fail at inline_container.cc:445] . PytorchStreamWriter failed writing file data/176: file write failed"),
+    _any("storage", _thread("babysor/MockingBird", 774), f"OSError: [Errno 28] No space left on device\n\n{_FULL_OF}\nOSError: [Errno 28] No space left on device"),
+    _any("storage", _thread("open-mmlab/mmdetection", 6461), "OSError: [Errno 5] Input/output error"),
+    _any("storage", _thread("hiyouga/LlamaFactory", 3388), "OSError: [Errno 116] Stale file handle: '/home/xxx/.cache/huggingface/datasets/text/"),
+    _any("storage", _thread("pytorch/pytorch", 10577), "RuntimeError: write(): fd 29 failed with Input/output error"),
+    # Jobs that are ended.
+    _any("slurm limit", _thread("ZettaAI/zetta_utils", 671), "srun: Job step aborted: Waiting up to 47 seconds for job step to finish.\nslurmstepd: error: *** JOB {job} ON {host} CANCELLED AT {iso} DUE TO TIME LIMIT ***\nslurmstepd: error: *** STEP {job}.0 ON {host} CANCELLED AT {iso} DUE TO TIME LIMIT ***"),
+    _any("slurm preempted", _thread("facebookincubator/submitit", 1708), "submitit WARNING (2022-08-12 02:06:11,453) - Caught signal SIGUSR2 on {host}: this job is preempted.\nslurmstepd: error: *** JOB {job} ON {host} CANCELLED AT {iso} DUE TO JOB REQUEUE ***\nslurmstepd: error: *** STEP {job}.0 ON {host} CANCELLED AT {iso} DUE TO JOB REQUEUE ***\nsubmitit WARNING (2022-08-12 02:06:12,299) - Bypassing signal SIGCONT\nsubmitit WARNING (2022-08-12 02:06:12,301) - Bypassing signal SIGTERM"),
+    _torch("agent signal", _thread("modelscope/ms-swift", 64), (1, 9, 0), (2, 1, 0), "WARNING:torch.distributed.elastic.agent.server.api:Received {number} death signal, shutting down workers"),
+    _torch("agent signal", _thread("modelscope/ms-swift", 5884), (2, 5, 0), _LAST, "W{agent_stamp} {agent_pid} site-packages/torch/distributed/elastic/agent/server/api.py:719] Received {number} death signal, shutting down workers"),
+)  # fmt: skip
+
+_STUCK = "ProcessGroupNCCL's watchdog got stuck for {seconds} seconds without making progress in monitoring enqueued collectives. This typically indicates a NCCL/CUDA API"
+_STUCK_OLD = f"{_STUCK} hang blocking the watchdog, and could be triggered by another thread holding the GIL inside a CUDA api, or other deadlock-prone behaviors."
+_STUCK_NEW = f"{_STUCK} (e.g., CudaEventDestroy) hang blocking the watchdog, and could be triggered by another thread holding the GIL inside a CUDA api (for example, CudaEventDestroy), or other deadlock-prone behaviors."
+_LONGER = "If you suspect the watchdog is not actually stuck and a longer timeout would help, you can either increase the timeout (TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC) to a larger value or disable the heartbeat monitor (TORCH_NCCL_ENABLE_MONITORING=0).If either of aforementioned helps, feel free to file an issue to PyTorch about the short timeout or false positive abort; otherwise, please attempt to debug the hang. "
+
+_HEARTBEATS = (
+    _torch("heartbeat", _thread("Intellindust-AI-Lab/DEIM", 105), (2, 3, 0), (2, 4, 0), f"[rank{{r}}]:[E ProcessGroupNCCL.cpp:1316] {{pg}} Heartbeat monitor timed out! Process will be terminated after dumping debug info. workMetaList_.size()=103\n[rank{{r}}]:[E ProcessGroupNCCL.cpp:1153] {{pg}} ProcessGroupNCCL preparing to dump debug info.\n[rank{{r}}]:[F ProcessGroupNCCL.cpp:1169] {{pg}} {{pg}} {_STUCK_OLD}{_LONGER}workMetaList_.size() = 103"),
+    _torch("heartbeat", _thread("sgl-project/sglang", 1691), (2, 4, 0), (2, 5, 0), f"[rank{{r}}]:[E{{stamp}} ProcessGroupNCCL.cpp:1375] {{pg_bare}} First PG on this rank that detected no heartbeat of its watchdog.\n[rank{{r}}]:[E{{stamp}} ProcessGroupNCCL.cpp:1413] {{pg_bare}} Heartbeat monitor timed out! Process will be terminated after dumping debug info. workMetaList_.size()=121\n[rank{{r}}]:[F{{stamp}} ProcessGroupNCCL.cpp:1224] {{pg_bare}} {{pg_bare}} {_STUCK_OLD}{_LONGER}workMetaList_.size() = 121"),
+    _torch("heartbeat", _thread("hiyouga/LlamaFactory", 8549), (2, 7, 0), (2, 9, 0), f"[rank{{r}}]:[E{{stamp}} ProcessGroupNCCL.cpp:1746] {{pg}} {_STUCK_NEW}{_LONGER}"),
+    _torch("heartbeat", _thread("om-ai-lab/VLM-R1", 257), (2, 6, 0), (2, 8, 0), f"[rank{{r}}]:[E{{stamp}} ProcessGroupNCCL.cpp:1743] {{pg}} {_STUCK_NEW}{_LONGER}\n[rank{{r}}]:[E{{stamp}} ProcessGroupNCCL.cpp:1533] {{pg}} ProcessGroupNCCL preparing to dump debug info. Include stack trace: 1\n[rank{{r}}]:[F{{stamp}} ProcessGroupNCCL.cpp:1554] {{pg}} {{pg}} Terminating the process after attempting to dump debug info, due to ProcessGroupNCCL watchdog hang."),
+    _torch("heartbeat", _thread("modelscope/ms-swift", 7992), (2, 9, 0), _LAST, f"[rank{{r}}]:[E{{stamp}} ProcessGroupNCCL.cpp:1870] {{pg}} {_STUCK_NEW}{_LONGER}"),
+)  # fmt: skip
+
 _PROGRESS = (
     # "\f" parts the words of the start from those of each step.
     _any("preprocess", _thread("hiyouga/LlamaFactory", 2424), "Running tokenizer on dataset: {percent:3d}%|{shape:<83}| {done}/{total} [{elapsed}<{left}, {rate:.2f} examples/s]"),
     _any("preprocess", _thread("hiyouga/LlamaFactory", 1196), "Running tokenizer on dataset (num_proc=64): {percent:3d}%|{shape:<91}| {done}/{total} [{elapsed}<{left}, {rate:.2f} examples/s]"),
     _any("preprocess", _thread("tehranixyz/CodeRosetta", 4), "Tokenize words                 {blocks:░<52} {done:<8} /  {total}"),
     _any("preprocess", _thread("hpcaitech/ColossalAI", 3556), "Map: {percent:3d}%|{shape:<50}| {done}/{total} [{elapsed}<{left}, {rate:.2f} examples/s]"),
+    _any("loading", _thread("verl-project/verl", 668), "Loading checkpoint shards: {percent:3d}%|{shape:<10}| {done}/{total} [{elapsed}<{left}, {pace:.2f}s/it]"),
+    _any("loading", _thread("ray-project/ray", 47183), "Loading safetensors checkpoint shards: {percent:3d}% Completed | {done}/{total} [{elapsed}<{left}, {pace:.2f}s/it]"),
     _any("evaluate", _thread("open-mmlab/mmdetection", 11096), "{mm_stamp} - mmengine - INFO - Evaluating bbox...\nLoading and preparing results...\nDONE (t=27.37s)\ncreating index...\nindex created!\nRunning per image evaluation...\nEvaluate annotation type *bbox*\f"),
     _any("evaluate", _thread("facebookresearch/detectron2", 3886), "\f[{mm_stamp} d2.evaluation.evaluator]: Inference done {done}/{total}. 0.0726 s / img. ETA={left}"),
     _any("evaluate", _thread("jpata/particleflow", 390), "\fRunning predictions on sample clic_edm_ttbar_pf on rank=0: {percent:3d}%|{shape:<10}| {done}/{total} [{elapsed}<{left}, {pace:.2f}s/it]"),
@@ -358,7 +433,8 @@ _HARMLESS = (
 )  # fmt: skip
 
 WORDINGS: tuple[Wording, ...] = (
-    *_SOCKETS, *_HOSTS, *_INFINIBAND, *_WATCHDOG, *_PYTHON, *_LAUNCHERS, *_PROGRESS, *_HARMLESS,
+    *_SOCKETS, *_HOSTS, *_INFINIBAND, *_WATCHDOG, *_PYTHON, *_LAUNCHERS, *_DEVICES, *_SERVICES, *_HEARTBEATS, *_PROGRESS,
+    *_HARMLESS,
 )  # fmt: skip
 KINDS = frozenset(wording.kind for wording in WORDINGS)
 

@@ -45,3 +45,18 @@ def test_logs_and_dumps_lie_in_one_folder(tmp_path: Path) -> None:
     (tmp_path / "comm_lib_trace_rank_0").write_bytes(pickle.dumps(dump, protocol=2))
     found = triage([str(tmp_path)])
     assert not [path for path, reason in found.gaps if "not text" in reason]
+
+
+def test_sruns_labels_are_not_horovods_list(tmp_path: Path) -> None:
+    """A list of Horovod's has lines "1: [tensor, ..]"; so have tracebacks of torch behind srun --label."""
+    log = tmp_path / "slurm-7.out"
+    log.write_text(
+        "0: world_size: 2\n"
+        "1: [rank1]: Traceback (most recent call last):\n"
+        '1: [rank1]:   File "/w/train.py", line 4, in <module>\n'
+        "1: [rank1]: ValueError: bad sample\n"
+        "srun: error: gpu1: task 1: Exited with exit code 1\n"
+    )
+    found = triage([str(log)])
+    assert (found.fault_class, [culprit.rank for culprit in found.culprits]) == ("rank_killed_exception", [1])
+    assert "Horovod" not in found.headline

@@ -363,7 +363,7 @@ def _net_bind_failed(job: Job) -> None:
 
 @scenario([3], ["node1"])
 def _net_failure(job: Job) -> None:
-    """NCCL's network code fails with an error that no finer class has; sockets of the others close."""
+    """NCCL's network code fails on one host with an error that no finer class has; sockets of the others close."""
     job.using(3, "eth0:10.0.0.2")
     job.warn(3, "Call to ibv_reg_mr_iova2 failed with error Invalid argument", "misc/ibvwrap.cc:182")
     job.traceback(3, "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, unhandled system error")

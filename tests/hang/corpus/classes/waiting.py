@@ -305,3 +305,144 @@ def p2p_iommu_acs(rng: random.Random, index: int) -> Story:
     story.agents_end(end, {rank.rank: -6 for rank in job.ranks}, root=rng.choice(job.ranks).rank)
     story.blame_unscored("The machine's setting is to blame, no rank.")
     return story
+
+
+def _heartbeat(job: Job, rank: Rank, t: float, group: Group, seconds: int) -> list[str]:
+    """What the heartbeat monitor of a rank prints before it ends the process, by version; torch 2.2 and later."""
+    prefix = str(torchlog.fields(job, rank, t, group)["pg"])
+    advice = (
+        "This typically indicates a NCCL/CUDA API (e.g., CudaEventDestroy) hang blocking the watchdog, and could be triggered by "
+        "another thread holding the GIL inside a CUDA api (for example, CudaEventDestroy), or other deadlock-prone behaviors.If you "
+        "suspect the watchdog is not actually stuck and a longer timeout would help, you can either increase the timeout "
+        "(TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC) to a larger value or disable the heartbeat monitor (TORCH_NCCL_ENABLE_MONITORING=0)."
+        "If either of aforementioned helps, feel free to file an issue to PyTorch about the short timeout or false positive abort; "
+        "otherwise, please attempt to debug the hang. "
+    )
+    stuck = f"{prefix} ProcessGroupNCCL's watchdog got stuck for {seconds} seconds without making progress in monitoring enqueued collectives. {advice}"
+    if job.torch < (2, 6, 0):
+        own = [
+            torchlog.log(job, rank, t, "E", 1413, f"{prefix} Heartbeat monitor timed out! Process will be terminated after dumping debug info. workMetaList_.size()=3"),
+            torchlog.log(job, rank, t, "E", 1224, f"{prefix} ProcessGroupNCCL preparing to dump debug info."),
+            torchlog.log(job, rank, t + seconds, "F", 1224, f"{prefix} {stuck}workMetaList_.size() = 3"),
+        ]  # fmt: skip
+    else:
+        own = [
+            torchlog.log(job, rank, t, "E", 1746, stuck),
+            torchlog.log(job, rank, t, "E", 1536, f"{prefix} ProcessGroupNCCL preparing to dump debug info. Include stack trace: 1"),
+            torchlog.log(job, rank, t + seconds, "F", 1557, f"{prefix} {prefix} Terminating the process after attempting to dump debug info, due to ProcessGroupNCCL watchdog hang."),
+        ]  # fmt: skip
+    said = job.words.find("heartbeat", job)
+    return [said.template.format(**torchlog.fields(job, rank, t, group), seconds=seconds)] if said else own
+
+
+def watchdog_blocked(rng: random.Random, index: int) -> Story:
+    """A heartbeat monitor ends its process because the watchdog stood still, and no collective has timed out.
+
+    One rank: it is the one that a call of CUDA or Python's lock holds. Several at once: none of them is told apart. Or
+    the watchdogs report a collective more than twice its timeout late.
+    """
+    kind = ("one", "several", "one", "late")[index % 4]
+    job = make_job(
+        rng, launchers=_NOT_RAY, torch=((2, 3, 0), (9, 0, 0)), world=(4, 32), level="INFO" if kind == "late" else None
+    )
+    story = Story(rng, job)
+    story.start()
+    sprinkle(story, 2)
+    t = rng.uniform(60, 3000)
+    story.train(t)
+    seconds = rng.choice((480, 600))
+    if kind == "late":
+        at = t + job.timeout_ms / 1e3 * 2.5
+        work = Work(rng.randrange(200, 60000), "ALLREDUCE", rng.randrange(1 << 12, 1 << 24))
+        for rank in job.ranks:
+            when = at + rng.uniform(0, 2)
+            ran = round(job.timeout_ms * 2.4) + rng.randrange(90)
+            story.say(
+                rank, when, *torchlog.watchdog(job, rank, when, work, story.world, ran_ms=ran, first=rank.rank == 0)
+            )
+        story.agents_end(at + 4, {rank.rank: -6 for rank in job.ranks}, root=rng.choice(job.ranks).rank)
+        story.accept = ("undetermined",)
+        story.blame_nobody(
+            "All ranks waited in the same call, and all watchdogs saw it late: that all were blocked is what can be said, and nothing of a cause."
+        )
+        return story
+    bad = rng.sample(job.ranks, 1 if kind == "one" else rng.randrange(2, min(5, job.world)))
+    for rank in bad:
+        at = t + seconds + rng.uniform(0, 0.1)
+        story.say(rank, at, *_heartbeat(job, rank, at, story.world, seconds))
+        if rng.random() < 0.4:
+            gil = "Could not acquire GIL within 300 ms on exit, possible GIL induced hang"
+            story.say(rank, at + 1, torchlog.log(job, rank, at + 1, "E", 1289, gil))
+    at = t + 2 * seconds
+    if kind == "one":
+        story.lose_peers(at, bad, share=0.3)
+    story.agents_end(at + 2, {rank.rank: -6 for rank in bad}, victims_at=at + 5)
+    if kind == "one":
+        story.blame_ranks(*bad)
+    else:
+        story.blame_nobody("Several stood still at once: they wait for the same thing.")
+    return story
+
+
+def slow_rank_init(rng: random.Random, index: int) -> Story:
+    """Rank 0 still loads a model when the others give up: on a key that it writes when it is ready, or on a first call.
+
+    The store answers "timed out", so it lives; or rank 0's bar of loading is still running when watchdogs give up.
+    """
+    kind = ("key", "bar", "key and bar", "told")[index % 4]
+    job = make_job(
+        rng,
+        launchers=_NOT_RAY,
+        torch=((2, 1, 0), (9, 0, 0)) if kind != "key" else ((1, 12, 0), (9, 0, 0)),
+        world=(2, 32),
+    )
+    story = Story(rng, job)
+    bad, limit = job.ranks[0], job.timeout_ms // 1000
+    others = [rank for rank in job.ranks if rank is not bad]
+    sprinkle(story, 2)
+    story.say(
+        bad,
+        4,
+        f"[rank{bad.rank}]: loading the model, world_size: {job.world}"
+        if job.torch >= (2, 4, 0)
+        else f"loading the model, world_size: {job.world}",
+    )
+    shards = rng.randrange(8, 60)
+    if kind != "key":
+        for n in range(1, 22):
+            seconds, done = n * limit // 20, max(1, min(shards - 1, shards * n // 40))
+            own = _bar("Loading checkpoint shards", done, shards, seconds, f"{seconds / done:.2f}s/it")
+            _goes_on(story, "loading", 6 + seconds, done, shards, seconds, own)
+    end = 7.0 + limit
+    if kind == "bar":
+        end = story.time_out(others, end, _tiny(job, rng))
+        story.agents_end(end + limit // 5, {rank.rank: -6 for rank in others}, root=rng.choice(others).rank)
+        story.blame_ranks(bad)
+        return story
+    if kind == "told":
+        text = f"ValueError: TP rank {others[-1].rank} could finish the model loading, but there are other ranks that didn't finish loading. It is likely due to unexpected failures (e.g., OOM) or a slow node."
+        story.say(others[-1], end, torchlog.traceback(job, others[-1], torchlog.frames(job), text))
+        story.agents_end(end + 2, {others[-1].rank: 1})
+        story.blames = (Blame(), Blame(ranks=frozenset({bad.rank})))
+        story.note("The rank that has loaded says that others have not, not which; only the bar shows rank 0.")
+        return story
+    name = "torch.distributed.DistBackendError" if job.torch >= (2, 1, 0) else "RuntimeError"
+    if job.torch >= (2, 4, 0):
+        error = rng.choice((f"wait timeout after {job.timeout_ms}ms, keys: /default_pg/0//cuda//0", "Socket Timeout"))
+    else:
+        error = (
+            "Socket Timeout"
+            if job.torch >= (1, 13, 0)
+            else f"Timeout waiting for key: default_pg/0/0 after {job.timeout_ms} ms"
+        )
+    for rank in others:
+        at = end + rng.random()
+        if job.torch >= (2, 4, 0) and rng.random() < 0.5:
+            text = f"[c10d] waitForInput: socket SocketImpl(fd=114, addr=[{rank.host.name}]:38584, remote=[{bad.host.name}]:29500) timed out after {job.timeout_ms}ms"
+            story.say(rank, at, torchlog.log(job, rank, at, "W", 487, text, "socket.cpp"))
+        said = torchlog.store_get(job, rank, error)
+        story.say(rank, at + 0.1, torchlog.traceback(job, rank, torchlog.frames(job), f"{name}: {said}"))
+    story.agents_end(end + 3, {rank.rank: 1 for rank in others}, root=rng.choice(others).rank)
+    story.blame_ranks(bad)
+    story.note("Rank 0 writes the key, and the store answers: it is late, not gone.")
+    return story
