@@ -20,20 +20,14 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from diag.hang.signatures import anchors
+
 try:
     from tests.bench._measure import Cost, measured, python, repeated
 except ModuleNotFoundError:  # run as a script: its own folder is on the path, the checkout is not
     from _measure import Cost, measured, python, repeated
 
-# What a registry of signatures asks for, beside what the reader looks for anyway.
-ANCHORS = """via P2P/IPC|Cuda failure|Connection closed by|Connection reset|Broken pipe|Call to connect returned|
-Call to recv from|Got completion from|ibv_modify_qp|ibv_reg_mr|Duplicate GPU detected|shared memory segment|
-Failed to bind NVLink|no socket interface|no interface found|Mismatched NCCL|Message truncated|message truncated|
-collective mismatch|Got async event|async fatal event|fallen off the bus|uncorrectable ECC|P2P is disabled between|
-Expected to have finished|OutOfMemoryError|CUDA out of memory|store->get|should dump|exceeded error retry|
-exceeded retries|remote process exited|To avoid data inconsistency|DataLoader worker|RuntimeError|Segmentation fault|
-Bus error|tokenizer|Saving|falling back|perform barrier|destroy_process_group|closing signal"""
-PARTS = [part.strip() for part in ANCHORS.split("|")]
+PARTS = list(anchors())  # what the registry of signatures asks for, beside what the reader looks for anyway
 
 
 def write_log(path: Path, mb: int, ranks: int, calls: float) -> int:
