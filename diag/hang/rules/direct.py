@@ -31,6 +31,7 @@ _CLASSES = (
     "job_cancelled",
     "slow_rank_init",
 )
+_SAID_BY_OTHERS = ("job_cancelled", "slow_rank_init", "net_wrong_interface")  # or which side is wrong is not said
 _TWO_ENDS = re.compile(r"completed with error|[Cc]onnection|\bpeer\b|(?i:\b(?:recv|send)\b)")
 _NOT_SET_UP = re.compile(
     r"(?i)not yet initialized|insufficient|no CUDA-capable|initialization|too old|no NVIDIA driver|no GPUs"
@@ -54,17 +55,20 @@ def _of_class(case: Case, name: str) -> Clue | None:
         return None
     others = [hit for hit in hits if hit.signature.role == Role.CONFIRMATION]
     culprits = _without_vague([(hit, culprit) for hit in roots for culprit in _culprits(case, hit)])
-    if name == "cuda_failure" and len(culprits) > 1 and all(_NOT_SET_UP.search(hit.line.text) for hit in roots):
+    return clue_of(name, roots, _to_blame(name, roots, culprits), first_by_time(roots).sentence, others)
+
+
+def _to_blame(name: str, roots: list[Hit], speakers: list[Culprit]) -> list[Culprit]:
+    """Of those who say that something failed, who is at fault."""
+    if name in _SAID_BY_OTHERS:
+        return []
+    if name == "cuda_failure" and len(speakers) > 1 and all(_NOT_SET_UP.search(hit.line.text) for hit in roots):
         # What several processes meet when they start is their host's.
-        culprits = [Culprit(host=host) for host in dict.fromkeys(c.host for c in culprits) if host]
-    if name == "net_wrong_interface":  # which side should change, the line does not say
-        culprits = []
+        return [Culprit(host=host) for host in dict.fromkeys(c.host for c in speakers) if host]
     if name == "net_failure" and _TWO_ENDS.search(roots[0].line.text):
         # Of a connection the end that complains is where to look first, and need not be the one that failed.
-        culprits = [replace(c, rank=None, gpu=None) if c.host else c for c in culprits]
-    if name in ("job_cancelled", "slow_rank_init"):  # who says so is not at fault
-        culprits = []
-    return clue_of(name, roots, culprits, first_by_time(roots).sentence, others)
+        return [replace(c, rank=None, gpu=None) if c.host else c for c in speakers]
+    return speakers
 
 
 def _without_vague(found: list[tuple[Hit, Culprit]]) -> list[Culprit]:
