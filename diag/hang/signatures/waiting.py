@@ -201,7 +201,7 @@ CLASSES = (
             Signature(
                 "store-get",
                 ("store->get(",),
-                r"(?:retrieving ncclUniqueId from \[(?P<writer>\d+)\].*)?store->get\('(?P<key>[^']*)'\) got error",
+                r"(?:retr(?:ie|ei)ving ncclUniqueId from \[(?P<writer>\d+)\].*)?store->get\('(?P<key>[^']*)'\) got error",
                 "torch 1.9+",
                 "ProcessGroupNCCL.cpp",
                 "The store did not answer.",
