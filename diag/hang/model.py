@@ -190,5 +190,5 @@ class Triage:
     victims: tuple[int, ...]
     stacks: tuple[Stack, ...] = ()
     coverage: tuple[str, ...] = ()  # what was read and what is missing, a sentence each
-    guesses: tuple[Guess, ...] = ()  # where the answer is open, the best first
     gaps: tuple[tuple[str, str], ...] = ()
+    guesses: tuple[Guess, ...] = ()  # where the answer is open, the best first

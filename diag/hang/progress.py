@@ -14,6 +14,8 @@ STEP = re.compile(
     r"(?i)\b(?:step|iter|iteration|epoch)s?\b[\s:=\[]*\d+.*\bloss\b|'loss': ?[\d.]+|\d+/\d+ "
     r"\[=*[>.=]*\].*\bloss\b|\d+%\|.*(?:it/s|s/it)"
 )
+# The last step of the last epoch.
+_LAST_STEP = re.compile(r"(?i)\bepoch:? \[?(\d+)/\1\]?,? (?:iter|step|batch):? \[?(\d+)/\2\b")
 # Signs that a process was ended, or ended with an error.
 _FAILED = (
     "exitcode",
@@ -37,7 +39,8 @@ def failed(case: Case) -> bool:
 
 def ended_well(case: Case) -> bool:
     """The training says that it reached its end, and nobody says that a process failed."""
-    return bool(case.named("ended-well")) and not case.once(failed)
+    said = bool(case.named("ended-well")) or any(_LAST_STEP.search(line.text) for line in case.logs.lines)
+    return said and not case.once(failed)
 
 
 def lives(case: Case) -> bool:

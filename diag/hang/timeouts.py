@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diag.hang.case import Case
 from diag.hang.model import MOST_RANKS, Line
@@ -133,7 +133,20 @@ def timeouts_of(case: Case) -> tuple[Timeout, ...]:
             line=hit.line,
         )
         found.setdefault((report.rank, report.group_rank, group, report.seq, report.op), report)
-    return tuple(_without_echoes(found.values()))
+    return tuple(_repaired(_without_echoes(found.values())))
+
+
+def _repaired(reports: list[Timeout]) -> list[Timeout]:
+    """A line that something was written over tells the beginning of its operation only: that of the same number of
+    another rank is whole."""
+    whole = {(report.seq, report.op): report for report in reports if report.numel_in is not None}
+    found = []
+    for report in reports:
+        same = [one for (seq, op), one in whole.items() if seq == report.seq and op.startswith(report.op) and seq]
+        if report.numel_in is None and report.timeout_ms is None and len(same) == 1:
+            report = replace(report, op=same[0].op, numel_in=same[0].numel_in, numel_out=same[0].numel_out)
+        found.append(report)
+    return found
 
 
 def _group_beside(case: Case, line: Line, group_rank: int, seq: int) -> str:

@@ -31,6 +31,7 @@ _CLASSES = (
     "job_cancelled",
     "slow_rank_init",
 )
+_TWO_ENDS = re.compile(r"completed with error|[Cc]onnection|\bpeer\b|(?i:\b(?:recv|send)\b)")
 _NOT_SET_UP = re.compile(
     r"(?i)not yet initialized|insufficient|no CUDA-capable|initialization|too old|no NVIDIA driver|no GPUs"
 )
@@ -58,7 +59,8 @@ def _of_class(case: Case, name: str) -> Clue | None:
         culprits = [Culprit(host=host) for host in dict.fromkeys(c.host for c in culprits) if host]
     if name == "net_wrong_interface":  # which side should change, the line does not say
         culprits = []
-    if name == "net_failure":  # a connection has two ends: the one that complains is where to look first
+    if name == "net_failure" and _TWO_ENDS.search(roots[0].line.text):
+        # Of a connection the end that complains is where to look first, and need not be the one that failed.
         culprits = [replace(c, rank=None, gpu=None) if c.host else c for c in culprits]
     if name in ("job_cancelled", "slow_rank_init"):  # who says so is not at fault
         culprits = []
@@ -188,7 +190,7 @@ def _unused_parameters(case: Case) -> list[Clue]:
         return []
     culprits = [case.of_rank(int(hit.groups["rank"])) for hit in found]
     culprits = culprits or [culprit for hit in hits if (culprit := speaker_of(case, hit.line)).rank is not None]
-    note = " ".join((hits[0].sentence, *dict.fromkeys(hit.sentence for hit in found[:3])))
+    note = " ".join(dict.fromkeys(hit.sentence for hit in (hits[0], *found[:3])))
     return [clue_of("ddp_unused_parameters", hits, culprits, note, found, confidence=NAMES_THE_CAUSE)]
 
 

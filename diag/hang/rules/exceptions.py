@@ -54,6 +54,8 @@ _RAISED_WITHOUT_FRAMES = 0.7
 _RAISED_BY_SEVERAL = 0.6  # and nothing tells who was first
 _ENDED_ITSELF = 0.7
 _PERHAPS_A_VICTIM = 0.45
+_ABORTED = -6
+_SIGNALLED = 128  # and more: of a shell, for a signal
 _TRACEBACK_REACH = 200  # lines
 
 
@@ -108,13 +110,15 @@ def _ended_without_one(case: Case, raised: list[Raised], blocks: tuple[Block, ..
     ended: dict[Culprit, list[Line]] = {}
     codes: dict[Culprit, int] = {}
     for hit in case.named("first-to-exit"):
-        rank = int(hit.groups.get("rank") or hit.groups["number"])
-        if rank not in known:
+        number = hit.groups.get("rank") or hit.groups.get("number")
+        rank = int(number) if number else None
+        if rank is not None and rank not in known:
             ended.setdefault(case.of_rank(rank), []).append(hit.line)
             codes[case.of_rank(rank)] = 1
     for hit in case.named("exitcode", "rank-exitcode"):
         code, who = int(hit.groups["exitcode"]), who_ended(case, hit, blocks)
-        if code > 0 and who.rank is not None and who.rank not in known:
+        aborted = code == _ABORTED and hit.signature.name == "rank-exitcode" and not known
+        if (0 < code < _SIGNALLED or aborted) and who.rank is not None and who.rank not in known:
             ended.setdefault(who, []).append(hit.line)
             codes[who] = code
     for block in blocks:
@@ -132,7 +136,7 @@ def _ended_without_one(case: Case, raised: list[Raised], blocks: tuple[Block, ..
     who = first[0]
     # Without a log of that rank, what it printed is not known: it may have been a victim.
     read = any(line.speaker.rank == who.rank and line.source != "launcher" for line in case.logs.lines)
-    note = f"It ended with exit code {codes[who]}"
+    note = "It aborted (SIGABRT)" if codes[who] == _ABORTED else f"It ended with exit code {codes[who]}"
     note += " and printed no exception." if read else "; no log of it was read."
     evidence = tuple(dict.fromkeys(line.evidence for line in ended[who]))
     # Where lines name a cause, an exit is how a process ends that met it.

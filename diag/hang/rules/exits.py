@@ -48,10 +48,12 @@ def who_ended(case: Case, hit: Hit, blocks: tuple[Block, ...]) -> Culprit:
     beside = _hydras(case, hit)
     if beside is not None:
         return who_ended(case, beside, blocks)
+    if "number" in hit.groups:  # Horovod's rank
+        return case.of_rank(int(hit.groups["number"]))
     pid = int(hit.groups["pid"]) if "pid" in hit.groups else None
     local = int(hit.groups["local_rank"]) if "local_rank" in hit.groups else None
     if pid is None and local is None:
-        return _who_crashed(case, hit, blocks)
+        return Culprit(host=hit.groups["host"]) if "host" in hit.groups else _who_crashed(case, hit, blocks)
     host = hit.groups.get("host") or hit.line.speaker.host or case.host_of_path(hit.line.path)
     if pid is not None:
         process = case.find_process(host=host, pid=pid, path=hit.line.path)
@@ -76,7 +78,7 @@ def _hydras(case: Case, hit: Hit) -> Hit | None:
         return None
     near = [
         one
-        for one in case.named("hydra-process")
+        for one in case.named("hydra-process", "first-to-exit")
         if one.line.path == hit.line.path and abs(one.line.number - hit.line.number) <= _BOX
     ]
     return near[0] if near else None

@@ -19,6 +19,7 @@ _CONNECT = {
         "exceeded-timeouts",
         "connection-abort",
         "connect-failed-timeout",
+        "gloo-connect-timeout",
         "store-connect-timed-out",
     ),
     "net_connect_refused": ("exceeded-retries", "refused-at-last", "connect-failed-refused", "gloo-refused"),

@@ -23,7 +23,7 @@ CLASSES = (
                 ("NVRM: Xid",),
                 r"NVRM: Xid \((?:PCI:)?(?:(?P<bus_id>[0-9a-fA-F]{2,}[0-9a-fA-F:.]*)|[^)]*)\): "
                 r"(?P<xid>\d+)(?:.*caused by previous Xid "
-                r"(?P<cause>\d+))?",
+                r"(?P<cause>\d+))?(?:.*\bon GPU(?P<gpu>\d+)\b)?",
                 "any driver",
                 "kernel log of the NVIDIA driver",
                 "The kernel reports Xid {xid}[, caused by Xid {cause},][ of the GPU at {bus_id}].",

@@ -70,6 +70,8 @@ def _ended(name: str, number: int, says: str) -> tuple[Signature, ...]:
                 f"returncode -{number}",
                 f"exit code -{number}",
                 f"exit code {128 + number}",
+                f"xit code: {128 + number}",
+                f"status code {128 + number}",
                 f"Exit Code:    {128 + number}",
                 f"exitCode: {128 + number}",
                 f"terminated with signal {name.upper()}",
@@ -261,7 +263,7 @@ CLASSES = (
             Signature(
                 "first-to-exit",
                 ("Process name:",),
-                r"Process name: +(?:\[\[\d+,\d+\],(?P<rank>\d+)\]|(?P<number>\d+)\s*$)",
+                r"Process name: +(?:\[\[\d+,\d+\],(?P<rank>\d+)\]|(?P<number>\d+)\s*$|(?P<host>[\w.-]+)\[\d+\])",
                 "Open MPI, Horovod",
                 "orterun, horovod/runner",
                 "The launcher names the first process that exited with an error.",

@@ -202,6 +202,14 @@ CLASSES = (
                 "Connecting[ to {peer}] timed out or found no route.",
             ),
             Signature(
+                "gloo-connect-timeout",
+                ("Connect timeout [",),
+                r"Connect timeout \[(?P<other>[^\]\s]+)\]:(?P<port>\d+)",
+                "torch 1.x+",
+                "gloo/transport/tcp/pair.cc",
+                "gloo got no answer from {other}, port {port}.",
+            ),
+            Signature(
                 "store-connect-timed-out",
                 (
                     "client socket has timed out after",
@@ -300,9 +308,8 @@ CLASSES = (
                 ("Call to recv", "Call to send", "Call to read", "Call to write", "socketProgress"),
                 rf"(?:Call to (?:recv|send|read|write)\w{{0,8}}(?: (?:from|to) {_PEER})?|socketProgress\w{{0,20}}: "
                 rf"[\w ]{{0,40}}?)"
-                r" ?(?:failed|returned) ?:? ?(?P<error>Connection timed out|Connection reset(?: by peer)?|Broken "
-                r"pipe|No route "
-                r"to host|"
+                r" ?(?:failed|returned) ?:? ?(?P<error>Connection timed out|Connection refused|Connection reset(?: by "
+                r"peer)?|Broken pipe|No route to host|"
                 r"Transport endpoint is not connected|Software caused connection abort)",
                 "all; with the address from 2.16",
                 "misc/socket.cc:289 (ProgressOpt)",
@@ -408,6 +415,16 @@ CLASSES = (
                 Role.ROOT,
                 SUGGESTS,
                 unless=("No such file", "Failed to open libibverbs", "Could not find", "falling back"),
+            ),
+            Signature(
+                "device-not-opened",
+                ("Unable to open device",),
+                r"NET/IB ?: ?Unable to open device (?P<hca>[\w-]+)",
+                "all",
+                "transport/net_ib.cc",
+                "NCCL could not open the adapter {hca}, which the other hosts may have.",
+                Role.ROOT,
+                SUGGESTS,
             ),
             Signature(
                 "libfabric",

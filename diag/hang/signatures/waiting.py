@@ -201,7 +201,8 @@ CLASSES = (
             Signature(
                 "store-get",
                 ("store->get(",),
-                r"(?:retr(?:ie|ei)ving ncclUniqueId from \[(?P<writer>\d+)\].*)?store->get\('(?P<key>[^']*)'\) got error",
+                r"(?:retr(?:ie|ei)ving ncclUniqueId from \[(?P<writer>\d+)\].*)?store->get\('(?P<key>[^']*)'\) got "
+                r"error",
                 "torch 1.9+",
                 "ProcessGroupNCCL.cpp",
                 "The store did not answer.",

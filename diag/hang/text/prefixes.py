@@ -40,6 +40,7 @@ _GLOG = re.compile(
 )
 _PYTHON_GLOG = re.compile(r"([EWIFCDV])(\d\d)(\d\d) (\d\d:\d\d:\d\d\.\d+) +(\d+) ([\w./-]+):(\d+)\] ")
 _MPI = re.compile(r"\[[\w.@-]*?(\d+),(\d+)\]<std(?:out|err|diag)>:?")
+_HOROVOD = re.compile(r"\[(\d+)\]<std(?:out|err)>: ?")
 _RAY = re.compile(r"\((?:[^()]{1,80}(?:\([^()]{0,40}\))?[^()]{0,20} )?pid=(\d+)(?:, ip=([^)\s]+))?\) ?")
 _REPEATED = re.compile(r" *\[repeated \d+x across cluster\].*$")
 _ROLE = re.compile(r"\[([A-Za-z][A-Za-z_-]*)(\d+)(?:\|\d+)?\]:")
@@ -246,6 +247,9 @@ def _bracket(said: Said, text: str, year: int, hosts: frozenset[str]) -> int:
     elif match := _MPI.match(text):
         if said.rank_from != "[rankN]":
             said.rank, said.rank_from = int(match[2]), "mpirun"
+    elif match := _HOROVOD.match(text):
+        if said.rank_from != "[rankN]":
+            said.rank, said.rank_from = int(match[1]), "mpirun"
     elif match := clocks.ISO.match(text):
         _time(said, clocks.iso_ns(match))
     elif match := clocks.CTIME.match(text):
