@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -74,15 +74,34 @@ class Case:
 
     @cached_property
     def communicators(self) -> tuple[Communicator, ...]:
-        """As they were read; but before NCCL 2.16, where nothing names a communicator, what must be the ends of one are
-        joined: those of the whole job, if every rank has exactly one."""
-        world = self.logs.world_size
-        ends = [c for c in self.logs.communicators if not c.comm_id and c.size == world and len(c.members) == 1]
-        members = sorted((c.members[0] for c in ends), key=lambda member: member.group_rank)
-        if len(members) < 2 or len(members) != world or [m.group_rank for m in members] != list(range(world)):
-            return self.logs.communicators
-        rest = tuple(c for c in self.logs.communicators if c not in ends)
-        return (Communicator("", world, tuple(members)), *rest)
+        """As they were read; before NCCL 2.16, where nothing names a communicator, what must be the ends of one are joined:
+        the k-th of a size that each process made, where the ranks are all of it, once each. Where several groups of a
+        size exist side by side, those of one host."""
+        nth: Counter[tuple[int | None, int]] = Counter()
+        alike: dict[tuple[int, int], list[Communicator]] = defaultdict(list)
+        for one in self.logs.communicators:
+            if one.comm_id or len(one.members) != 1 or one.size < 2 or one.members[0].process is None:
+                continue
+            made = one.members[0].process, one.size
+            alike[one.size, nth[made]].append(one)
+            nth[made] += 1
+        joined: list[Communicator] = []
+        gone: set[int] = set()
+        for ends in alike.values():
+            for group in (ends, *self._by_host(ends)):
+                members = sorted((one.members[0] for one in group), key=lambda member: member.group_rank)
+                whole = [member.group_rank for member in members] == list(range(group[0].size))
+                if whole and not gone & {id(one) for one in group}:
+                    joined.append(Communicator("", group[0].size, tuple(members)))
+                    gone |= {id(one) for one in group}
+        return (*joined, *(one for one in self.logs.communicators if id(one) not in gone))
+
+    def _by_host(self, ends: list[Communicator]) -> list[list[Communicator]]:
+        found: dict[str, list[Communicator]] = defaultdict(list)
+        for one in ends:
+            process = one.members[0].process
+            found[self.logs.processes[process].host if process is not None else ""].append(one)
+        return [group for host, group in found.items() if host]
 
     # Who
 

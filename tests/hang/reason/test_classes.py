@@ -361,7 +361,7 @@ def _net_bind_failed(job: Job) -> None:
     cascade(job, 0)
 
 
-@scenario([None], ["node1"])
+@scenario([3], ["node1"])
 def _net_failure(job: Job) -> None:
     """NCCL's network code fails on one host with an error that no finer class has; sockets of the others close."""
     job.using(3, "eth0:10.0.0.2")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from diag.hang.model import Clue, Culprit, Evidence, Role, Stack
+from diag.hang.model import Clue, Communicator, Culprit, Evidence, Member, Role, Stack
 from diag.hang.reason import NoDumps, reason
 from diag.hang.signatures import CLASSES, NEVER_ROOTS, SIGNATURES, anchors, hits_in
 from tests.hang.reason.builders import Job, call
@@ -788,6 +788,17 @@ def test_before_nccl_2_16_calls_are_compared_only_where_all_ranks_are_known() ->
     whole = reason(job([0, 1, 2, 3]).logs())
     assert (whole.fault_class, ranks(whole)) == ("mismatch_shape", [3])
     assert reason(job([0, 1, 3]).logs()).culprits == ()
+
+
+def test_before_nccl_2_16_groups_of_one_size_are_told_apart_by_their_hosts() -> None:
+    """Two pairs, one on each host: the one whose sizes differ is named, the other one is not mixed with it."""
+    job = Job(world=4, per_host=2)
+    for rank in range(4):
+        counts = {0: 100, 1: 64, 2: 300, 3: 300}
+        member = Member(rank % 2, rank, True, True, "", (call(7, count=counts[rank]),))
+        job.communicators.append(Communicator("", 2, (member,)))
+    triage = reason(job.logs())
+    assert (triage.fault_class, ranks(triage)) == ("mismatch_shape", [0, 1])
 
 
 def test_a_heartbeat_beside_a_time_out_is_not_the_cause() -> None:
