@@ -74,9 +74,9 @@ class Case:
 
     @cached_property
     def communicators(self) -> tuple[Communicator, ...]:
-        """As they were read; before NCCL 2.16, where nothing names a communicator, what must be the ends of one are joined:
-        the k-th of a size that each process made, where the ranks are all of it, once each. Where several groups of a
-        size exist side by side, those of one host."""
+        """As they were read; before NCCL 2.16, where nothing names a communicator, what must be the ends of one are
+        joined: the k-th of a size that each process made, where the ranks are all of it, once each. Where several
+        groups of a size exist side by side, those of one host."""
         nth: Counter[tuple[int | None, int]] = Counter()
         alike: dict[tuple[int, int], list[Communicator]] = defaultdict(list)
         for one in self.logs.communicators:
