@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from diag.hang.model import Culprit, Evidence, RuledOut, Stack, Triage
+from diag.hang.model import Culprit, Evidence, Guess, RuledOut, Stack, Triage
 from diag.hang.wording import who
 from diag.report.triage import print_triage, to_dict, visible
 from tests.command import diag
@@ -33,7 +33,18 @@ FOUND = Triage(
     (0, 1, 2),
     (Stack(3, "culprit", ("read (loader.py:7)", *(f"f{n} (a.py:{n})" for n in range(20))), Evidence("s", 1, "")),),
     ("4 logs read.",),
-    (("logs/rank2.log", "cut off"),),
+    gaps=(("logs/rank2.log", "cut off"),),
+)
+OPEN = Triage(
+    "undetermined",
+    0.3,
+    "No known signature fits.",
+    (),
+    (),
+    (),
+    (),
+    (),
+    guesses=(Guess("missing_rank", 0.3, (Culprit(3, "node1"),), f"It did not come {EVIL}"),),
 )
 
 
@@ -62,6 +73,16 @@ def test_the_report_says_it_all() -> None:
         "! logs/rank2.log: cut off",
     ):
         assert words in text, words
+
+
+def test_guesses_are_said_apart_from_what_is_ruled_out() -> None:
+    text = printed(OPEN)
+    assert "Next best guess" in text
+    assert "missing_rank, rank 3 on node1, 30%: It did not come" in text
+    assert all(character == "\n" or character.isprintable() for character in text)
+    shown = json.loads(json.dumps(to_dict(OPEN)))
+    assert [(one["fault_class"], one["culprits"][0]["rank"]) for one in shown["guesses"]] == [("missing_rank", 3)]
+    assert shown["ruled_out"] == []
 
 
 def test_nothing_of_a_log_reaches_the_terminal_raw() -> None:

@@ -33,7 +33,7 @@ _OWN = (
 )
 
 
-_NONE_FOUND = re.compile(r"Could not find|No plugin found")
+_NONE_FOUND = re.compile(r"Could not find|No plugin found|Plugin load .*returned 2")
 
 
 @dataclass(frozen=True)

@@ -121,9 +121,9 @@ CLASSES = (
             ),
             Signature(
                 "plugin",
-                ("Plugin Path", "Could not find: libnccl-net", "Loaded net plugin", "No plugin found"),
+                ("Plugin Path", "Could not find: libnccl-net", "Loaded net plugin", "No plugin found", "Plugin load "),
                 r"(?P<plugin>(?:P2P plugin|Plugin Path|NET/Plugin ?: (?:Could not find: libnccl-net|Loaded net "
-                r"plugin|.*No plugin found)).*)",
+                r"plugin|Plugin load (?:\(libnccl-net\.so\) )?returned 2|.*No plugin found)).*)",
                 "all",
                 "plugin/plugin_open.cc:108",
                 "{plugin}",

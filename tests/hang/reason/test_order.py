@@ -593,6 +593,14 @@ def test_a_store_that_answers_means_a_late_peer() -> None:
     assert "rank 2" in triage.headline
 
 
+def test_the_writer_is_read_from_what_torch_before_2_1_misspells() -> None:
+    """As in NVIDIA/nccl 845."""
+    job = Job()
+    text = "RuntimeError: [3] is setting up NCCL communicator and retreiving ncclUniqueId from [2] via c10d "
+    job.traceback(3, f"{text}key-value store by key '1', but store->get('1') got error: Socket Timeout")
+    assert (reason(job.logs()).fault_class, ranks(reason(job.logs()))) == ("slow_rank_init", [2])
+
+
 def test_a_store_that_resets_is_gone() -> None:
     job = Job(unread={0})
     for rank in (1, 2, 3):

@@ -236,7 +236,15 @@ def same_host_identity(rng: random.Random, index: int) -> Story:
 
 
 def _one_name(rng: random.Random) -> Story:
-    job = make_job(rng, launchers=_NOT_RAY, agents=("torchrun",), nodes=(2,), level="INFO", layouts=("one", "rank"))
+    job = make_job(
+        rng,
+        launchers=_NOT_RAY,
+        agents=("torchrun",),
+        nodes=(2,),
+        level="INFO",
+        layouts=("one", "rank"),
+        oldest=_OLDEST,
+    )
     name = job.hosts[0].name
     hosts = {host: replace(host, name=name) for host in job.hosts}
     ranks = tuple(
@@ -260,9 +268,10 @@ def _one_name(rng: random.Random) -> Story:
     across = [rank for rank in job.ranks if job.ranks[(rank.rank + 1) % job.world].host is not rank.host]
     for rank in across:
         t = 13 + rng.random()
-        code, text = job.words.warning(
-            "ipc handle", job, "transport/p2p.cc:238", "failed to open CUDA IPC handle : 30 unknown error"
-        )
+        own = "transport/p2p.cc:238", "failed to open CUDA IPC handle : 30 unknown error"
+        if job.nccl >= (2, 14, 0):
+            own = "transport/p2p.cc:275", f"Cuda failure {_number(job, 400)}'invalid resource handle'"
+        code, text = job.words.warning("ipc handle", job, *own)
         story.say(rank, t, nccl.warn(job, rank, t, code, text))
         story.say(rank, t + 0.1, nccl.trace(job, rank, ["transport.cc:68", "init.cc:766", "init.cc:840"], 1))
         story.say(rank, t + 0.5, torchlog.traceback(job, rank, torchlog.frames(job), nccl.torch_error(job, "cuda")))
