@@ -30,6 +30,7 @@ _CLASSES = (
     "storage",
     "job_cancelled",
     "slow_rank_init",
+    "same_host_identity",
 )
 _SAID_BY_OTHERS = ("job_cancelled", "slow_rank_init", "net_wrong_interface")  # or which side is wrong is not said
 _TWO_ENDS = re.compile(r"completed with error|[Cc]onnection|\bpeer\b|(?i:\b(?:recv|send)\b)")

@@ -25,6 +25,7 @@ CLASSES = (
                 "2.12+; with errno from 2.21",
                 "misc/shmutils.cc:132",
                 "NCCL could not have the shared memory[ {path}][ ({size} bytes)][: {error}].",
+                unless=("No such file",),
             ),
             Signature(
                 "failed-to-extend",

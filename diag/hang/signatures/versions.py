@@ -85,6 +85,21 @@ CLASSES = (
             "shm_exhausted": "the segment is not full but absent: another host or container made it",
             "cuda_failure": "the memory that CUDA cannot open is on another host",
         },
+        signatures=(
+            Signature(
+                "segment-absent",
+                ("Error while attaching to shared memory segment",),
+                r"Error while attaching to shared memory segment(?: (?P<path>/?\S+))?(?: \(size (?P<size>\d+)\))?, "
+                r"error: No "
+                r"such file",
+                "2.21+",
+                "misc/shmutils.cc:132",
+                "The shared memory[ {path}] that a peer made is not there: the peer ended and removed it, or it "
+                "runs in "
+                "another container or on another host with the same name.",
+                confidence=SUGGESTS,
+            ),
+        ),
     ),
     FaultClass(
         id="env_mismatch",
