@@ -18,10 +18,9 @@ from diag.app.formatting import counted, listing, plain, prose, share, visible
 from diag.app.theme import theme_of
 from diag.app.views.common import bullets, draw, show_error
 from diag.errors import DiagError
-from diag.hang.api import Investigation, by_reason, investigate
+from diag.hang.api import Investigation, by_reason, guess_words, investigate
 from diag.hang.groups import places_of
 from diag.hang.model import Evidence, Stack
-from diag.hang.wording import guess_words
 
 _RUN, _PATH, _UPLOAD = "run", "path", "upload"
 _LABELS = {_RUN: "this run's own", _PATH: "a path beside the runs", _UPLOAD: "uploaded"}

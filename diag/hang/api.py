@@ -10,6 +10,7 @@ from diag.errors import DiagError
 from diag.hang.gaps import by_reason as by_reason
 from diag.hang.gaps import is_incomplete
 from diag.hang.model import Logs, Triage
+from diag.hang.wording import guess_words as guess_words
 
 if TYPE_CHECKING:
     from diag.hang.flight import Dumps
