@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from diag.formatting import listing, spaced
 from diag.hang.model import Clue, Culprit, Guess
-from diag.hang.signatures.base import FaultClass
+
+if TYPE_CHECKING:
+    from diag.hang.signatures.base import FaultClass
 
 _MOST = 8
 
