@@ -165,7 +165,17 @@ class Case:
         """The host of all processes that wrote to a file, and that its launchers name; "" where they are several."""
         hosts = {self.logs.processes[index].host for index in self._by_path.get(path, ())} - {""}
         hosts |= self._launched_hosts.get(path, set())
+        hosts = hosts or set(self._spoken_hosts.get(path, ()))
         return hosts.pop() if len(hosts) == 1 else ""
+
+    @cached_property
+    def _spoken_hosts(self) -> dict[str, set[str]]:
+        """By file the hosts that its lines bear."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for line in self.logs.lines:
+            if line.speaker.host:
+                found[line.path].add(line.speaker.host)
+        return found
 
     @cached_property
     def _launched_hosts(self) -> dict[str, set[str]]:

@@ -13,6 +13,7 @@ from diag.hang.rules.launcher import blocks_of
 STEP = re.compile(
     r"(?i)\b(?:step|iter|iteration|epoch)s?\b[\s:=\[]*\d+.*\bloss\b|'loss': ?[\d.]+|\d+/\d+ "
     r"\[=*[>.=]*\].*\bloss\b|\d+%\|.*(?:it/s|s/it)"
+    r"|^\s*\d+\s+\d+\s+(?:u?int\d+|float|half|double|bfloat16|f8\w+)\s+\w+\s+(?:-?\d+\s+)?\d+\.\d"  # nccl-tests
 )
 # The last step of the last epoch.
 _LAST_STEP = re.compile(r"(?i)\bepoch:? \[?(\d+)/\1\]?,? (?:iter|step|batch):? \[?(\d+)/\2\b")

@@ -161,11 +161,28 @@ def _versions(case: Case) -> _Difference | None:
         if process.nccl_version
     }
     if len(set(by_process.values())) < 2:
-        return None
+        return _versions_of_hosts(case)
     text = _by_value(case, by_process)
     hits = [hit for hit in case.named("version-line") if hit.groups["version"] in set(by_process.values())]
     lines = {hit.groups["version"]: hit.line for hit in reversed(hits)}
     return _Difference(f"NCCL {text}.", _odd(case, by_process), tuple(lines.values()))
+
+
+def _versions_of_hosts(case: Case) -> _Difference | None:
+    """NCCL prints its version without a prefix at the level VERSION: the host is that of the file."""
+    lines: dict[str, Line] = {}
+    versions: dict[str, str] = {}
+    for hit in case.named("version-line"):
+        host = case.culprit(hit.line).host
+        if host:
+            versions.setdefault(host, hit.groups["version"])
+            lines.setdefault(hit.groups["version"], hit.line)
+    if len(set(versions.values())) < 2:
+        return None
+    hosts = list(versions)
+    odd = tuple(case.of_host(hosts[at]) for at in _minority({at: versions[host] for at, host in enumerate(hosts)}))
+    text = ", ".join(f"{version} on {host}" for host, version in versions.items())
+    return _Difference(f"NCCL {text}.", odd, tuple(lines.values()))
 
 
 def _odd(case: Case, values: Mapping[int, str]) -> tuple[Culprit, ...]:

@@ -32,7 +32,7 @@ class _Pair:
 def clues(case: Case) -> list[Clue]:
     hits, events = case.named("completion-with-error"), case.named("queue-event")
     failed = {(case.culprit(hit.line).host, hit.groups.get("hca", "")) for hit in events}
-    worse = [hit for hit in case.of_class("gdr_acs", *_FATAL) if hit.signature.role == Role.ROOT]
+    worse = [hit for hit in case.of_class(*_FATAL) if hit.signature.role == Role.ROOT]
     if len(failed) == 1 and not worse:
         # The side whose queue reports the error is the one that refused or damaged the transfer.
         statuses = "".join(f" A peer got status {_status(hit)}." for hit in hits[:1])

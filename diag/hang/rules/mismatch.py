@@ -79,7 +79,7 @@ def _detail(case: Case) -> list[Clue]:
     if len(prints) < 2:
         known = "".join(f" Rank {rank} runs {op} number {seq}." for rank, (seq, op, _, _) in prints.items())
         note = f"torch found that the ranks call different collectives.{known} The line does not show the other side."
-        return [clue_of("mismatch_op", hits, [], note, confidence=SUGGESTS)]
+        return [clue_of("mismatch_op", hits, [case.of_rank(rank) for rank in prints], note, confidence=SUGGESTS)]
     fields = list(zip(*prints.values(), strict=True))
     if len(set(fields[1])) > 1:
         name, position = "mismatch_op", 1

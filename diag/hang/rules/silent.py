@@ -11,7 +11,7 @@ from diag.hang.timeouts import GroupTimeouts, group_of, groups_of, timeouts_of
 
 _FIRST = 3  # nothing was ever finished
 _ONE_USUAL_CAUSE = 0.6
-_BESIDE_TIMEOUTS = 0.45
+_BESIDE_TIMEOUTS = 0.4  # a guess
 
 
 def clues(case: Case) -> list[Clue]:

@@ -55,7 +55,7 @@ CLASSES = (
             Signature(
                 "no-device-handle",
                 ("Unable to determine the device handle",),
-                r"Unable to determine the device handle(?: for GPU ?(?P<bus_id>[0-9a-fA-F:.]+))?",
+                r"Unable to determine the device handle(?: for GPU ?(?P<bus_id>[0-9a-fA-F:.]*[0-9a-fA-F]))?",
                 "any driver",
                 "nvidia-smi",
                 "The driver lost the GPU[ at {bus_id}].",

@@ -31,7 +31,8 @@ def raw_of(block: Block, line: int, at: int) -> bytes:
 
 # What a training prints of a step: the last of a file tells that it went on until then.
 _PROGRESS = re.compile(
-    rb"%\||\d \[=[=>.]*\][^\n]*loss|(?i:\b(?:step|iter(?:ation)?|epoch)s?\b[\s:=\[]*\d)[^\n]*\bloss\b|'loss':"
+    rb"%\||\d +(?:float|half|double|bfloat16) +\w+ +-?\d|\d \[=[=>.]*\][^\n]*loss|"
+    rb"(?i:\b(?:step|iter(?:ation)?|epoch)s?\b[\s:=\[]*\d)[^\n]*\bloss\b|'loss':"
 )
 _PROGRESS_REACH = 256 << 10  # of a block's end: looking through all of it would take longer than all else
 
