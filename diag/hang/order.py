@@ -131,7 +131,8 @@ def _same_rank(first: Clue, second: Clue) -> bool:
 
 def _nameless_behind(clue: Clue, other: Clue) -> bool:
     """Whether a process that nobody names ended behind lines of the same file that say why."""
-    if any(c.rank is not None or c.host for c in clue.culprits):
+    hosts = {c.host for c in other.culprits if c.host}
+    if any(c.rank is not None or (c.host and c.host not in hosts) for c in clue.culprits):
         return False
     return any(a.path == b.path and b.line < a.line for a in clue.evidence[:1] for b in other.evidence)
 

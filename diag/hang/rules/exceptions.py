@@ -54,6 +54,7 @@ _RAISED_WITHOUT_FRAMES = 0.7
 _RAISED_BY_SEVERAL = 0.6  # and nothing tells who was first
 _ENDED_ITSELF = 0.7
 _PERHAPS_A_VICTIM = 0.45
+_FIRST_OF_MANY = 0.3
 _ABORTED = -6
 _SIGNALLED = 128  # and more: of a shell, for a signal
 _TRACEBACK_REACH = 200  # lines
@@ -142,6 +143,8 @@ def _ended_without_one(case: Case, raised: list[Raised], blocks: tuple[Block, ..
     # Where lines name a cause, an exit is how a process ends that met it.
     alone = not any((b.exitcode or 0) > 0 and b.rank not in (who.rank, None, *known) for b in blocks)
     sure = _ENDED_ITSELF if read and alone and not _explained(case) else _PERHAPS_A_VICTIM
+    if not read and any(hit.line.evidence in evidence for hit in case.named("first-to-exit") if "rank" in hit.groups):
+        sure = _FIRST_OF_MANY  # mpirun names the first that it sees, of all that failed together
     return [Clue("rank_killed_exception", Role.ROOT, (who,), evidence, sure, note, time_ns=time_of(ended[who]))]
 
 

@@ -22,7 +22,7 @@ _SIGNALS = {
 }
 _OOM_AND_EXIT = 0.95
 _PERHAPS_ANOTHER = 0.4  # process than one of the job's
-_BOX = 10  # lines
+_BOX = {"hydra-process": 10, "first-to-exit": 2}  # lines
 _STACK_REACH = 60  # lines after "Caught signal" that are its stack
 
 
@@ -79,7 +79,7 @@ def _hydras(case: Case, hit: Hit) -> Hit | None:
     near = [
         one
         for one in case.named("hydra-process", "first-to-exit")
-        if one.line.path == hit.line.path and abs(one.line.number - hit.line.number) <= _BOX
+        if one.line.path == hit.line.path and abs(one.line.number - hit.line.number) <= _BOX[one.signature.name]
     ]
     return near[0] if near else None
 
