@@ -18,6 +18,7 @@ from diag.hang.model import Clue
 from diag.hang.signatures import CLASSES
 
 MOST = 0.95
+_COARSEST = "net_failure"  # says less than every other class of a network
 _RIVAL = 0.8
 _NOBODY = 0.85
 _CONTRADICTED = 0.85
@@ -58,7 +59,7 @@ def confidence_of(cause: Clue, others: Sequence[Clue]) -> Confidence:
 
 def _rival(cause: Clue, other: Clue) -> bool:
     """Another class of the same priority and about as sure, about somebody else."""
-    if other.fault_class == cause.fault_class:
+    if other.fault_class in (cause.fault_class, _COARSEST):
         return False
     same = CLASSES[other.fault_class].priority == CLASSES[cause.fault_class].priority
     explained = other.fault_class in CLASSES[cause.fault_class].rules_out

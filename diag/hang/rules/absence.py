@@ -37,6 +37,7 @@ def clues(case: Case) -> list[Clue]:
         *_store_barrier(case),
         *_horovod(case),
         *_coordination(case),
+        *_lost_nodes(case),
     ]
     return found or _raised_by_all_others(case)
 
@@ -74,6 +75,15 @@ def _horovods_list(case: Case) -> list[Clue]:
     culprits = distinct([case.of_rank(rank) for rank in ranks])
     evidence = tuple(line.evidence for line in lines[:4])
     return [Clue("missing_rank", Role.ROOT, culprits, evidence, _LAGS, note)]
+
+
+def _lost_nodes(case: Case) -> list[Clue]:
+    """A node that the cluster no longer sees, or on which it could not start a task."""
+    hits = case.named("node-lost")
+    if not hits:
+        return []
+    hosts = dict.fromkeys(hit.groups.get("host") or hit.groups["node"] for hit in hits)
+    return [clue_of("missing_rank", hits, [case.of_host(host) for host in hosts], hits[0].sentence)]
 
 
 def _coordination(case: Case) -> list[Clue]:

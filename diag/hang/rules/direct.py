@@ -31,6 +31,7 @@ _CLASSES = (
     "job_cancelled",
     "slow_rank_init",
     "same_host_identity",
+    "env_mismatch",
 )
 _SAID_BY_OTHERS = ("job_cancelled", "slow_rank_init", "net_wrong_interface")  # or which side is wrong is not said
 _TWO_ENDS = re.compile(r"completed with error|[Cc]onnection|\bpeer\b|(?i:\b(?:recv|send)\b)")
@@ -50,6 +51,8 @@ def clues(case: Case) -> list[Clue]:
 def _of_class(case: Case, name: str) -> Clue | None:
     hits = case.of_class(name)
     roots = [hit for hit in hits if hit.signature.role == Role.ROOT and not _tried_again(hit)]
+    if name == "env_mismatch":  # what else it prints is held against the other hosts' (differences)
+        roots = [hit for hit in roots if hit.signature.name == "rank-out-of-range"]
     if name == "gdr_acs" and case.named("queue-event"):  # the queue says what failed: this status can be its echo
         return None
     known = {hit.line for hit in case.hits if hit.signature.name not in _COARSE}

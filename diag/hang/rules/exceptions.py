@@ -143,6 +143,8 @@ def _ended_without_one(case: Case, raised: list[Raised], blocks: tuple[Block, ..
     # Where lines name a cause, an exit is how a process ends that met it.
     alone = not any((b.exitcode or 0) > 0 and b.rank not in (who.rank, None, *known) for b in blocks)
     sure = _ENDED_ITSELF if read and alone and not _explained(case) else _PERHAPS_A_VICTIM
+    if any(hit.line.evidence in evidence for hit in case.named("first-to-exit") if "number" in hit.groups):
+        sure = max(sure, _RAISED_BY_SEVERAL)  # Horovod waits for the first
     if not read and any(hit.line.evidence in evidence for hit in case.named("first-to-exit") if "rank" in hit.groups):
         sure = _FIRST_OF_MANY  # mpirun names the first that it sees, of all that failed together
     return [Clue("rank_killed_exception", Role.ROOT, (who,), evidence, sure, note, time_ns=time_of(ended[who]))]

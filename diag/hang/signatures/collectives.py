@@ -259,6 +259,18 @@ CLASSES = (
                 NAMES_AN_EFFECT,
             ),
             Signature(
+                "node-lost",
+                ("has been marked dead", "Task launch for"),
+                r"node with node id: \S+ and (?:ip|address): (?P<host>[\w.:-]+) has been marked dead|Task launch "
+                r"for \S+ failed "
+                r"on node (?P<node>[\w.-]+): (?P<why>.+)",
+                "Ray, Slurm",
+                "ray/gcs, src/srun/libsrun/launch.c",
+                "[Node {host} no longer answers Ray.][The scheduler could not start its task on {node}: {why}.]",
+                Role.CONFIRMATION,
+                NAMES_AN_EFFECT,
+            ),
+            Signature(
                 "coordination-barrier",
                 ("Barrier timed out",),
                 r"Barrier timed out(?:\.|:)? ?(?:Barrier_id: |Id: )?(?P<barrier>[\w:-]+)?",

@@ -169,6 +169,14 @@ CLASSES = (
                 "Ring {ring} of the search does not close[: rank {absent} is not in it].",
             ),
             Signature(
+                "topology-attribute",
+                ("Attribute ",),
+                r"\bAttribute (?P<attribute>\w+) of node (?P<node>\w+) not found",
+                "all",
+                "graph/xml.h",
+                "The topology has no attribute {attribute} of node {node}.",
+            ),
+            Signature(
                 "reverse-path",
                 ("Failed to find reverse path",),
                 r"Failed to find reverse path from remNode (?:\d+/)?(?P<bus_id>\w+) nlinks \d+ to node "

@@ -69,6 +69,7 @@ CLASSES = (
                 "2.12+",
                 "misc/socket.cc:538",
                 "The address has no family that NCCL can use.",
+                confidence=SUGGESTS,  # or a peer sent what is no address
             ),
             Signature(
                 "socket-creation",
@@ -415,6 +416,33 @@ CLASSES = (
                 Role.ROOT,
                 SUGGESTS,
                 unless=("No such file", "Failed to open libibverbs", "Could not find", "falling back"),
+            ),
+            Signature(
+                "ofi-old-warning",
+                ("WARN: Function: ",),
+                r"WARN: Function: \w+ Line: \d+: NET/OFI (?P<message>.*?" + _ERRNO + r".*)",
+                "aws-ofi-nccl 1.0",
+                "aws-ofi-nccl",
+                "The network plugin says: {message}",
+                confidence=SUGGESTS,
+            ),
+            Signature(
+                "kernel-ib",
+                ("infiniband ",),
+                r"\binfiniband (?P<hca>\w+): (?P<message>Failed .+)",
+                "any kernel",
+                "kernel log",
+                "The kernel says of adapter {hca}: {message}",
+                confidence=SUGGESTS,
+            ),
+            Signature(
+                "rendezvous-failed",
+                ("connection to the C10d store has failed", "connection to the C10d store failed"),
+                r"The connection to the C10d store (?:has )?failed",
+                "torch 1.9+",
+                "torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py",
+                "The launcher could not reach the store of the rendezvous: look at its endpoint (--rdzv-endpoint).",
+                confidence=SUGGESTS,
             ),
             Signature(
                 "device-not-opened",

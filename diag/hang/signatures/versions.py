@@ -125,6 +125,14 @@ CLASSES = (
                 NAMES_AN_EFFECT,
             ),
             Signature(
+                "rank-out-of-range",
+                ("Invalid rank requested",),
+                r"Invalid rank requested ?: ?(?P<rank>\d+)/(?P<size>\d+)",
+                "all",
+                "init.cc",
+                "It wants to be rank {rank} of {size}: its RANK or the world size is wrong.",
+            ),
+            Signature(
                 "checked-in",
                 ("has already checked in",),
                 r"Bootstrap Root : rank (?P<group_rank>\d+) of (?P<size>\d+) ranks has already checked in",
