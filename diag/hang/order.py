@@ -16,7 +16,7 @@ _CONSEQUENCE = {
     "net_connect_timeout": 0.6,
     "net_connect_refused": 0.6,
     "net_connection_lost": 0.8,
-    "net_failure": 0.9,  # what no finer class knows
+    "net_failure": 0.7,  # what no finer class knows
     # A rank that is busy explains that it is missing.
     "slow_rank_preprocess": -0.1,
     "slow_rank_eval": -0.1,

@@ -6,7 +6,7 @@ An absence counts only where the size of the group is known, and never where Ray
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 
 from diag.hang.case import Case, distinct
@@ -38,6 +38,7 @@ def clues(case: Case) -> list[Clue]:
         *_horovod(case),
         *_coordination(case),
         *_lost_nodes(case),
+        *_registered_twice(case),
     ]
     return found or _raised_by_all_others(case)
 
@@ -84,6 +85,21 @@ def _lost_nodes(case: Case) -> list[Clue]:
         return []
     hosts = dict.fromkeys(hit.groups.get("host") or hit.groups["node"] for hit in hits)
     return [clue_of("missing_rank", hits, [case.of_host(host) for host in hosts], hits[0].sentence)]
+
+
+def _registered_twice(case: Case) -> list[Clue]:
+    """Every rank that registers does so twice, and the others never: two nodes take themselves for the first."""
+    hits = case.named("lightning-member")
+    times = Counter(int(hit.groups["rank"]) for hit in hits)
+    size = max((int(hit.groups["size"]) for hit in hits), default=0)
+    absent = [rank for rank in range(min(size, MOST_RANKS)) if rank not in times]
+    if not absent or min(times.values()) < 2 or case.once(ended_well):
+        return []
+    note = (
+        f"Ranks {', '.join(map(str, sorted(times)[:8]))} of {size} register twice and the others never: several nodes "
+    )
+    note += "have the same node rank (SLURM_NODEID, NODE_RANK, --node-rank)."
+    return [clue_of("missing_rank", hits, [case.of_rank(rank) for rank in absent], note, confidence=NAMES_AN_EFFECT)]
 
 
 def _coordination(case: Case) -> list[Clue]:

@@ -38,6 +38,7 @@ _TWO_ENDS = re.compile(r"completed with error|[Cc]onnection|\bpeer\b|(?i:\b(?:re
 _NOT_SET_UP = re.compile(
     r"(?i)not yet initialized|insufficient|no CUDA-capable|initialization|too old|no NVIDIA driver|no GPUs"
 )
+_WITHOUT = ("nvls_multicast", "topology_error")
 # Said by what warns, not by the message: only where no signature knows the message.
 _COARSE = ("network-warning", "topology-warning")
 _MOST_LINES = 6
@@ -89,8 +90,8 @@ def _without_vague(found: list[tuple[Hit, Culprit]]) -> list[Culprit]:
 
 
 def _tried_again(hit: Hit) -> bool:
-    """Whether NCCL itself went on: another try, or without NVLink SHARP."""
-    return hit.line.level == "INFO" and ("retrying" in hit.line.text or hit.fault_class.id == "nvls_multicast")
+    """Whether NCCL itself went on: another try, without NVLink SHARP, or without what a topology does not say."""
+    return hit.line.level == "INFO" and ("retrying" in hit.line.text or hit.fault_class.id in _WITHOUT)
 
 
 def clue_of(

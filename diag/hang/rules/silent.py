@@ -92,4 +92,4 @@ def _last_call_is_the_first(case: Case) -> bool:
 
 
 def _complains(case: Case) -> bool:
-    return any(hit.signature.role == Role.ROOT for hit in case.hits)
+    return any(hit.signature.role == Role.ROOT and hit.line.level != "INFO" for hit in case.hits)

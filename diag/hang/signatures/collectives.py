@@ -259,6 +259,16 @@ CLASSES = (
                 NAMES_AN_EFFECT,
             ),
             Signature(
+                "lightning-member",
+                ("MEMBER: ",),
+                r"GLOBAL_RANK: (?P<rank>\d+), MEMBER: \d+/(?P<size>\d+)",
+                "Lightning",
+                "lightning/fabric/utilities/distributed.py",
+                "Rank {rank} of {size} registers.",
+                Role.HARMLESS,
+                SUGGESTS,
+            ),
+            Signature(
                 "node-lost",
                 ("has been marked dead", "Task launch for"),
                 r"node with node id: \S+ and (?:ip|address): (?P<host>[\w.:-]+) has been marked dead|Task launch "

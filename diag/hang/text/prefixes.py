@@ -40,6 +40,7 @@ _GLOG = re.compile(
 )
 _PYTHON_GLOG = re.compile(r"([EWIFCDV])(\d\d)(\d\d) (\d\d:\d\d:\d\d\.\d+) +(\d+) ([\w./-]+):(\d+)\] ")
 _MPI = re.compile(r"\[[\w.@-]*?(\d+),(\d+)\]<std(?:out|err|diag)>:?")
+_NODE = re.compile(r"\[([A-Za-z][\w.-]{0,252}), (?:unknown_ip|\d{1,3}(?:\.\d{1,3}){3})\] ")  # Azure ML
 _HOROVOD = re.compile(r"\[(\d+)\]<std(?:out|err)>: ?")
 _RAY = re.compile(r"\((?:[^()]{1,80}(?:\([^()]{0,40}\))?[^()]{0,20} )?pid=(\d+)(?:, ip=([^)\s]+))?\) ?")
 _REPEATED = re.compile(r" *\[repeated \d+x across cluster\].*$")
@@ -250,6 +251,8 @@ def _bracket(said: Said, text: str, year: int, hosts: frozenset[str]) -> int:
     elif match := _HOROVOD.match(text):
         if said.rank_from != "[rankN]":
             said.rank, said.rank_from = int(match[1]), "mpirun"
+    elif match := _NODE.match(text):
+        said.host = said.host or _host(match[1])
     elif match := clocks.ISO.match(text):
         _time(said, clocks.iso_ns(match))
     elif match := clocks.CTIME.match(text):

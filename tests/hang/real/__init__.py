@@ -126,7 +126,7 @@ def _fits(truth: dict[str, Any], found: Culprit) -> bool:
 
 def _same(one: str, other: str) -> bool:
     """The same address with and without its port, the same GPU with and without its domain."""
-    one, other = one.lower().partition("<")[0], other.lower().partition("<")[0]
+    one, other = (name.lower().partition("<")[0].removeprefix("gpu") for name in (one, other))
     return one == other or (len(one) > 4 and one in other) or (len(other) > 4 and other in one)
 
 
