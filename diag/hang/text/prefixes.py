@@ -71,6 +71,7 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 _GROUP_RANK = re.compile(r"\[PG [^\]]*?\bRank (\d+)\]|\[Rank (\d+)\]")
 _LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
+_MOST_PREFIXES = 12
 _LEVELS = {"E": "ERROR", "W": "WARN", "I": "INFO", "F": "FATAL", "C": "CRITICAL", "D": "DEBUG", "V": "DEBUG"}
 _LAUNCHER = re.compile(
     r"(?:srun|slurmstepd|mpirun|prterun|orterun|pdsh@[\w.-]+|torchrun): "
@@ -104,6 +105,7 @@ class Said:
     any: bool = False  # there was a prefix
     bar: Said | None = None  # a progress bar that stands in front, by whoever draws it
     piece: str = ""  # the part of its line that it was read from; "" for all of it
+    ahead: int = 0  # how many prefixes further on it is only looked at
 
     def who(self) -> tuple[object, ...]:
         """Equal on lines of one process, as far as its lines tell."""
@@ -176,7 +178,7 @@ def read_text(text: str, year: int = 1970, hosts: frozenset[str] = NOBODY) -> Sa
     said = Said(text)
     if text.startswith('{"log":"'):
         _docker(said)
-    for _ in range(12):
+    for _ in range(_MOST_PREFIXES):
         if not _strip_one(said, year, hosts):
             break
         said.any = True
@@ -237,6 +239,12 @@ def _strip_one(said: Said, year: int, hosts: frozenset[str]) -> bool:
     return end > 0
 
 
+def _goes_on(said: Said, rest: str, year: int, hosts: frozenset[str]) -> bool:
+    """Whether a prefix follows, which makes a doubtful one before it a prefix, too. A line of nothing but doubtful ones
+    is not followed to its end."""
+    return said.ahead < _MOST_PREFIXES and _strip_one(Said(rest, ahead=said.ahead + 1), year, hosts)
+
+
 def _bracket(said: Said, text: str, year: int, hosts: frozenset[str]) -> int:
     if match := _RANK.match(text):
         said.rank, said.rank_from = int(match[1]), "[rankN]"
@@ -267,7 +275,7 @@ def _bracket(said: Said, text: str, year: int, hosts: frozenset[str]) -> int:
     elif match := clocks.OF_DAY.match(text):
         pass
     elif match := _PASTED.match(text):  # line numbers of a pasted log; "[3] joined but .." is a message
-        if match.end() < 7 and not _strip_one(Said(text[match.end() :]), year, hosts):
+        if match.end() < 7 and not _goes_on(said, text[match.end() :], year, hosts):
             return 0
     else:
         return 0
@@ -307,7 +315,7 @@ def _word(said: Said, text: str, year: int, hosts: frozenset[str]) -> int:
         if (
             match[1] not in hosts
             and not _SURE_HOST.match(match[1])
-            and not (any(map(str.isdigit, match[1])) and _strip_one(Said(text[match.end() :]), year, hosts))
+            and not (any(map(str.isdigit, match[1])) and _goes_on(said, text[match.end() :], year, hosts))
         ):
             return 0
         said.host = said.host or _host(match[1])

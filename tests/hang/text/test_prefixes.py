@@ -184,3 +184,8 @@ def test_any_text_is_read(text: str) -> None:
 @given(st.binary(max_size=300))
 def test_any_bytes_are_read(raw: bytes) -> None:
     assert read_line(raw)
+
+
+@pytest.mark.parametrize("doubtful", ["[0] ", "a1: ", "> ", "| ", "[0] a1: ", "`", "    [rank0]:"])
+def test_prefixes_without_end_are_no_recursion(doubtful: str) -> None:
+    assert read_line((doubtful * 4000 + "Error").encode())
