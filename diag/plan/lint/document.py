@@ -20,10 +20,10 @@ _MOST_BYTES = 1 << 20
 _DEEPEST = 50
 _EXPECTED = "give a DeepSpeed JSON, an Accelerate YAML, TrainingArguments or its fsdp_config, or a torchtitan TOML"
 _TOML = re.compile(
-    r"\A(?:\s*(?:#[^\n]*)?\n)*\s*(?:\[\[?[A-Za-z_][\w.\"-]*\]\]?\s*(?:#[^\n]*)?$|[A-Za-z_][\w.-]*\s*=)", re.M
+    r"\A(?:[^\S\n]*(?:#[^\n]*)?\n)*[^\S\n]*(?:\[\[?[A-Za-z_][\w.\"-]*\]\]?\s*(?:#[^\n]*)?$|[A-Za-z_][\w.-]*\s*=)", re.M
 )
 # Strings stand first, so that what looks like a comment inside one is left alone.
-_HJSON = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|#[^\n]*|/\*.*?\*/', re.DOTALL)
+_HJSON = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|#[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _TRAILING_COMMA = re.compile(r'("(?:[^"\\\n]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)
 
 

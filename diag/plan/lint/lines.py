@@ -11,7 +11,7 @@ import yaml
 Place = tuple[str, ...]  # the keys from the top to one value; an element of a list has its index
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|\n', re.DOTALL)
-_TABLE = re.compile(r"^\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_TABLE = re.compile(r"^\s*\[\[?([^\[\]]+)\]\]?\s*(?:#.*)?$")
 _ASSIGNED = re.compile(r"^\s*([A-Za-z0-9_.\"'-]+)\s*=")
 
 
@@ -101,7 +101,7 @@ def toml_lines(text: str) -> Lines:
     table: Place = ()
     for number, line in enumerate(text.splitlines(), start=1):
         if header := _TABLE.match(line):
-            table = _dotted(header[1])
+            table = _dotted(header[1].strip())
             for length in range(1, len(table) + 1):
                 lines.setdefault(table[:length], number)
         elif assigned := _ASSIGNED.match(line):

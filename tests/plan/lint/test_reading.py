@@ -158,6 +158,26 @@ def test_arguments_that_name_no_file(text: str, expected: bool) -> None:
     assert is_configuration(text) is expected
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n" * 5_000 + "-",
+        "#\n" * 5_000 + "-",
+        "[" + " " * 20_000,
+        "[a" * 10_000,
+        "/*" * 10_000,
+        '"\\' * 10_000,
+        " \n" * 5_000,
+    ],
+    ids=["blank lines", "comments", "spaces", "brackets", "open comments", "open strings", "lines of a space"],
+)
+def test_text_that_made_patterns_search_without_end(tmp_path: Path, text: str) -> None:
+    for name in ("accelerate.yaml", "ds.json", "job.toml"):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(DiagError):
+            lint([tmp_path / name])
+
+
 def test_values_are_shown_on_one_line() -> None:
     assert shown(True) == "true"
     assert shown(2e8) == "200000000"
