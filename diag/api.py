@@ -225,6 +225,7 @@ def analyze(tables: Tables) -> Result:
         explained_wait=attribution.explained_wait,
         notes=(
             *_notes_on_steps(attribution),
+            *_notes_on_ends(tables),
             *(f"two accounts of the run disagree: {d}" for d in examination.doubts),
             *_named(tables),
         ),
@@ -282,6 +283,15 @@ def _notes_on_steps(attribution: Attribution) -> list[str]:
     if attribution.division == Division.INFERRED:
         return [f"nothing marks the steps: they were inferred from what repeats ({attribution.step_marker})"]
     return []
+
+
+def _notes_on_ends(tables: Tables) -> list[str]:
+    """Ranks that were killed, or still train: they write their steps every two seconds."""
+    if tables.manifest is not None and tables.manifest.exit_code == 0:
+        return []
+    beats = {rank: own.heartbeat for rank, own in tables.ranks.items() if own.heartbeat is not None}
+    cut = [rank for rank, beat in beats.items() if not (beat.done or beat.failed_in)]
+    return [f"{rank_ranges(cut)} did not end the recording: steps of the last seconds may be missing"] if cut else []
 
 
 def _left_out(attribution: Attribution) -> list[str]:

@@ -48,7 +48,17 @@ def test_they_do_not_count(steps: range, ranks: tuple[int, ...], note: str) -> N
         assert shares.share(cost) == pytest.approx(whole.share(cost), abs=0.02)
 
 
+def test_of_a_rank_that_recorded_a_few_only_the_common_steps_count() -> None:
+    result = without(range(12, STEPS), (2,))
+    assert {step.step for step in result.attribution.usable} == set(range(2, 12))
+    assert result.verdict.culprit_ranks == (1,)
+
+
 def test_a_rank_that_recorded_hardly_any_does_not_take_the_others_steps_away() -> None:
     result = without(range(5, STEPS), (2,))
     assert len(result.attribution.usable) > STEPS - 5
     assert result.verdict.culprit_ranks == (1,)
+    assert result.coverage.ranks_missing == (2,)
+    assert [gap.reason for gap in result.coverage.skipped] == [
+        "rank 2 recorded 5 steps, too few of them those of other ranks: left out"
+    ]

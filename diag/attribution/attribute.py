@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -32,6 +32,7 @@ from diag.model import (
     Attribution,
     CollectiveCall,
     Division,
+    Gap,
     Kind,
     MatchedCollective,
     Parts,
@@ -42,6 +43,7 @@ from diag.model import (
 
 # Lazy initialisation, the allocator, first connections and full loader queues: not what the run is like.
 WARMUP_STEPS = 2
+_FEWEST_COMMON_STEPS = 10
 MAX_QUEUED_STEPS = 8  # of the steps left out after a trace was written
 
 MAX_UNCERTAINTY = 0.25  # of the mean exposed communication of a step (science.md 2.4)
@@ -115,10 +117,24 @@ def attribute(tables: Tables) -> Attribution:
 
 
 def with_comparable_steps(tables: Tables) -> Tables:
-    """The tables with the steps of their traces numbered alike on all ranks, and inferred only where all agree."""
+    """The tables with the steps of their traces numbered alike on all ranks, and inferred only where all agree. Without
+    the ranks that recorded hardly a step of the others', which would leave nothing to compare: each is a gap."""
     traces = agreed({rank: t.traces for rank, t in tables.ranks.items() if t.traces and not t.steps})
     ranks = {r: replace(t, traces=traces[r]) if r in traces else t for r, t in tables.ranks.items()}
-    return replace(tables, ranks=ranks)
+    recorded = {rank: {record.step for record in t.steps} for rank, t in ranks.items() if t.steps}
+    gaps = []
+    while len(recorded) > 1 and len(set.intersection(*recorded.values())) < _enough_steps(recorded.values()):
+        fewest = min(recorded, key=lambda rank: (len(recorded[rank]), -rank))
+        steps = recorded.pop(fewest)
+        ranks[fewest] = RankTables(fewest, ranks[fewest].identity)
+        reason = f"rank {fewest} recorded {len(steps):,} steps, too few of them those of other ranks: left out"
+        gaps.append(Gap(str(tables.root), reason))
+    return replace(tables, ranks=ranks, gaps=(*tables.gaps, *gaps))
+
+
+def _enough_steps(recorded: Iterable[set[int]]) -> int:
+    """How many steps all ranks must have in common: half, and of a long run a few."""
+    return min(_FEWEST_COMMON_STEPS, -(-len(set().union(*recorded)) // 2))
 
 
 def _division(ranks: Mapping[int, RankTables]) -> tuple[Division, str]:
@@ -303,13 +319,11 @@ def steps_left_out(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:
 
 def _incomplete(ranks: Mapping[int, RankTables]) -> dict[int, str]:
     """Steps that a rank did not record which recorded others, killed or out of room: who waits for it there seems to
-    transfer. None where that is most of them: such a rank is hardly seen, whatever is left out."""
+    transfer."""
     recorded = {rank: {record.step for record in t.steps} for rank, t in ranks.items() if t.steps}
     if not recorded:
         return {}
     every, common = set().union(*recorded.values()), set.intersection(*recorded.values())
-    if 2 * len(common) < len(every):
-        return {}
     lacking = {step: [rank for rank, own in recorded.items() if step not in own] for step in every - common}
     return {step: f"{rank_ranges(absent)} did not record it" for step, absent in lacking.items()}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -34,6 +36,7 @@ from diag.model import Gap
 
 # A process whose traces are further apart than this is more likely another one with the same id.
 _ONE_PROCESS_NS = 24 * 3600 * 10**9
+_HEARTBEAT_FRESH_NS = 10 * 10**9  # it is written about once a second
 
 
 class RankTables(Struct, frozen=True):
@@ -157,8 +160,49 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
         gaps.append(Gap(str(layout.ranks_folder), f"{rank_ranges(absent)} left nothing: never started"))
     if idle := [rank for rank in expected if rank in ranks and ranks[rank].empty]:
         gaps.append(Gap(str(layout.ranks_folder), f"{rank_ranges(idle)} recorded no step"))
+    gaps += _unwritten_steps(layout, manifest, ranks)
     gaps += restart_gaps(layout)
     return Tables(layout.root, manifest, world_size, ranks, tuple(gaps))
+
+
+def _unwritten_steps(layout: RunLayout, manifest: Manifest | None, ranks: Mapping[int, RankTables]) -> list[Gap]:
+    """Ranks whose last steps are in no file: a rank keeps steps of about two seconds in memory before it writes them.
+    One that still trains writes them later; one that was killed never will."""
+    training = manifest is None or manifest.exit_code is None
+    recorded = {rank: {record.step for record in own.steps} for rank, own in ranks.items() if own.steps}
+    every = set().union(*recorded.values())
+    gaps = []
+    for rank, steps in recorded.items():
+        if training and _trains(ranks[rank]):
+            continue
+        heartbeat = ranks[rank].heartbeat
+        # Who is killed within the last step of the others has not finished it.
+        known = len(steps) + len(every - steps - {max(every)})
+        finished = max(known, heartbeat.steps if heartbeat is not None else 0)
+        if finished > len(steps):
+            reason = f"holds {len(steps):,} of {finished:,} steps: the others were never written"
+            gaps.append(Gap(str(layout.rank(rank).steps), reason))
+    return gaps
+
+
+def _trains(rank: RankTables) -> bool:
+    """Whether the process of a rank still runs, as far as this host can see."""
+    identity, heartbeat = rank.identity, rank.heartbeat
+    if identity is None or heartbeat is None or heartbeat.done:
+        return False
+    if time.time_ns() - heartbeat.unix_ns > _HEARTBEAT_FRESH_NS:
+        return False
+    return identity.host != socket.gethostname() or _is_process(identity.pid)
+
+
+def _is_process(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 def restart_gaps(layout: RunLayout) -> list[Gap]:
