@@ -6,9 +6,10 @@ import os
 import signal
 import sys
 import time
+import traceback
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -63,6 +64,20 @@ class Outcome:
     reason: str = ""
     hang: Hang | None = None
     interrupted: bool = False
+
+
+@contextmanager
+def after_training(say: Callable[[str], None]) -> Iterator[None]:
+    """Around what ``diag run`` does when the training has ended. Whatever fails there is printed in one line, with its
+    place in our code, and changes neither the exit code of the training nor what follows. Ctrl-C ends it early."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        what = error.message if isinstance(error, DiagError) else f"{type(error).__name__} {error}".strip()
+        place = "" if isinstance(error, DiagError) else f" ({Path(where.filename).name}:{where.lineno})"
+        with suppress(OSError, ValueError):  # standard error may be closed, or its disk full
+            say(f"after the training: {what}{place}; its exit code is passed on all the same")
 
 
 def open_run_directory(out: Path | None, launch: Launch, argv: Sequence[str], name: str, **described: Any) -> RunLayout:
@@ -121,13 +136,14 @@ def run_trainer(layout: RunLayout, launch: Launch, options: TrainerOptions, sett
 
 def close(layout: RunLayout, launch: Launch, outcome: Outcome) -> Outcome:
     """The outcome, put into the manifest. Of several nodes the one that failed has the last word."""
-    code = outcome.exit_code or read_fields(layout).get("exit_code") or 0
-    hang = asdict(outcome.hang) if outcome.hang is not None else {}
-    try:
-        for run in (layout, *layout.restarts()):
-            update_manifest(run, exit_code=code, hang=hang if run == layout.newest() else {})
-    except OSError as error:
-        launch.say(f"the end of the training is not on record: {error}")
+    with after_training(launch.say):
+        code = outcome.exit_code or read_fields(layout).get("exit_code") or 0
+        hang = asdict(outcome.hang) if outcome.hang is not None else {}
+        try:
+            for run in (layout, *layout.restarts()):
+                update_manifest(run, exit_code=code, hang=hang if run == layout.newest() else {})
+        except OSError as error:
+            launch.say(f"the end of the training is not on record: {error}")
     return outcome
 
 
@@ -178,9 +194,12 @@ def torchrun(
             elastic_launch(config, command[0])(*command[1:])
         ended_well = True
     except ChildFailedError as error:
-        hang = monitor.failed() if monitor is not None and launch.ends_hung else None
-        by_launcher = hang is not None and hang.ended_by_diag
-        write_exits(layout, exits_of(error, failed_first or (), by_launcher))
+        hang = None
+        with after_training(launch.say):
+            hang = monitor.failed() if monitor is not None and launch.ends_hung else None
+        with after_training(launch.say):
+            by_launcher = hang is not None and hang.ended_by_diag
+            write_exits(layout, exits_of(error, failed_first or (), by_launcher))
         return _failure(layout, error, hang)
     except SignalException as error:
         name = signal.Signals(error.sigval).name
@@ -188,9 +207,11 @@ def torchrun(
     except KeyboardInterrupt:
         return Outcome(128 + signal.SIGINT, reason="interrupted", interrupted=True)
     finally:
-        auto.stop()
-        if monitor is not None:
-            monitor.stop(ended_well=ended_well)
+        with after_training(launch.say):
+            auto.stop()
+        with after_training(launch.say):
+            if monitor is not None:
+                monitor.stop(ended_well=ended_well)
     return Outcome(ExitCode.OK)
 
 

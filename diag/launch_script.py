@@ -13,9 +13,10 @@ from types import FrameType
 
 from diag.collectors.attach.environment import attached, python_path
 from diag.collectors.layout import RunLayout
+from diag.collectors.records import RankExit
 from diag.collectors.settings import COLLECT_VARIABLE, CollectorSettings
 from diag.errors import DiagError, ExitCode
-from diag.launch import Launch, Outcome, close, torchrun
+from diag.launch import Launch, Outcome, after_training, close, torchrun
 
 # Asking a training's launcher to end, or whatever it makes of them. SIGINT reaches it by itself from a terminal.
 _PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
@@ -68,22 +69,27 @@ def run_command(layout: RunLayout, launch: Launch, settings: CollectorSettings, 
     watch = ExitWatch(layout)
     watch.start()
     code = 1
+    failed: list[tuple[RunLayout, list[RankExit]]] = []
     try:
         with _signals_to(process) as passed:
             code = process.wait()
     finally:
-        auto.stop()
-        if monitor is not None:
-            monitor.stop(ended_well=code == 0)
-        failed = watch.stop()
+        with after_training(launch.say):
+            auto.stop()
+        with after_training(launch.say):
+            if monitor is not None:
+                monitor.stop(ended_well=code == 0)
+        with after_training(launch.say):
+            failed = watch.stop()
     hang = monitor.hang if monitor is not None else None
     if hang is not None and hang.ended_by_diag:
         return close(
             layout, launch, Outcome(ExitCode.HANG, reason=f"hung: no progress for {hang.still_s:.0f} s", hang=hang)
         )
-    for attempt, exits in failed if not passed else ():
-        if code or attempt.root != layout.newest().root:  # else its launcher thinks nothing of it
-            write_exits(attempt, exits)
+    with after_training(launch.say):
+        for attempt, exits in failed if not passed else ():
+            if code or attempt.root != layout.newest().root:  # else its launcher thinks nothing of it
+                write_exits(attempt, exits)
     reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}" if code else ""
     ended = Outcome(128 - code if code < 0 else code, reason=reason, interrupted=bool(passed))
     return close(layout, launch, ended)

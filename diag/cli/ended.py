@@ -14,19 +14,31 @@ if TYPE_CHECKING:
 
 
 def say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool = False) -> int:
-    """The exit code. ``shown``: the training's own output has been on the terminal."""
-    from diag.launch import log_tail
+    """The exit code of the training, whatever fails here. ``shown``: its own output has been on the terminal."""
+    from diag.launch import after_training
+
+    with after_training(_say):
+        _say_end(layout.newest(), outcome, collect, shown)
+    return outcome.exit_code
+
+
+def _say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool) -> None:
+    from diag.launch import after_training, log_tail
 
     # What a user's training prints on standard output is all that may be there.
     if outcome.exit_code:
         who = f"rank {outcome.failed_rank}: " if outcome.failed_rank is not None else ""
-        typer.echo(f"diag: the training ended early: {who}{outcome.reason}", err=True)
+        _say(f"the training ended early: {who}{outcome.reason}")
         if outcome.failed_rank is not None and not shown:
             for line in log_tail(layout, outcome.failed_rank):
                 typer.echo(f"      {line}", err=True)
         if not outcome.interrupted:
-            say_why(layout)
+            with after_training(_say):
+                say_why(layout)
         typer.echo(f"      what was recorded until then: diag analyze {layout.root}", err=True)
     elif collect:
         typer.echo(f"Recorded in {layout.root}. Next: diag analyze {layout.root}", err=shown)
-    return outcome.exit_code
+
+
+def _say(text: str) -> None:
+    typer.echo(f"diag: {text}", err=True)

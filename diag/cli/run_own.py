@@ -59,7 +59,7 @@ def run_own(
         outcome = run_script(layout, launch, settings, command, module)
     else:
         outcome = run_command(layout, launch, settings, command)
-    return say_end(layout.newest(), outcome, collect, shown=True)
+    return say_end(layout, outcome, collect, shown=True)
 
 
 def _given(context: typer.Context, name: str) -> bool:
