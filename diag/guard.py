@@ -223,8 +223,9 @@ def checked_token(token: str, source: str) -> str:
 
 
 def with_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """An answer's headers with ``HEADERS``, which replace what it says about the same."""
-    ours = {name for name, _ in HEADERS}
+    """An answer's headers with ``HEADERS``, which replace what it says about the same. No other page may read it: one
+    behind a proxy is the server's own to the browser."""
+    ours = {"access-control-allow-origin", *(name for name, _ in HEADERS)}
     return [*((name, value) for name, value in headers if name.lower() not in ours), *HEADERS]
 
 
