@@ -10,6 +10,7 @@ This module knows no framework: what serves hands over a ``Request`` and sends t
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 import secrets
 import socket
@@ -145,15 +146,21 @@ class Guard:
     def _page(self, status: HTTPStatus, text: tuple[str, str], request: Request, *, again: bool = False) -> Answer:
         headers = [("www-authenticate", "Bearer")] if status is HTTPStatus.UNAUTHORIZED else []
         if not self.browser:
-            return _answer(status, "text/plain", "" if request.method == "HEAD" else "\n".join((*text, "")), headers)
-        # The cookie goes along with a request from here, though not with one from another site.
-        refresh = '<meta http-equiv="refresh" content="0">' if again else ""
-        link = '<p><a href="">Try again</a></p>' if status is HTTPStatus.UNAUTHORIZED else ""
-        body = (
-            f'<!doctype html><html lang="en"><meta charset="utf-8">{refresh}<title>diag</title>'
-            f"<h1>{text[0]}</h1><p>{text[1]}</p>{link}</html>\n"
-        )
-        return _answer(status, "text/html", "" if request.method == "HEAD" else body, headers)
+            kind, body = "text/plain", "\n".join((*text, ""))
+        elif any("text/html" in value for value in request.values("accept")):
+            # The cookie goes along with a request from here, though not with one from another site.
+            refresh = '<meta http-equiv="refresh" content="0">' if again else ""
+            link = '<p><a href="">Try again</a></p>' if status is HTTPStatus.UNAUTHORIZED else ""
+            kind, body = (
+                "text/html",
+                (
+                    f'<!doctype html><html lang="en"><meta charset="utf-8">{refresh}<title>diag</title>'
+                    f"<h1>{text[0]}</h1><p>{text[1]}</p>{link}</html>\n"
+                ),
+            )
+        else:  # to the script of a page that is open since before: Streamlit's shows what is JSON
+            kind, body = "application/json", json.dumps(". ".join(text))
+        return _answer(status, kind, "" if request.method == "HEAD" else body, headers)
 
 
 def listening(host: str, address: str, added: Iterable[str], token: str | None, *, browser: bool) -> Guard:

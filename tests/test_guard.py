@@ -144,7 +144,7 @@ def test_no_header_is_smuggled_into_the_redirect(path: str, query: str) -> None:
 
 
 def page(*headers: tuple[str, str], query: str = "", path: str = "/") -> str:
-    answer = LOCAL.answer(request(HOST, *headers, query=query, path=path))
+    answer = LOCAL.answer(request(HOST, ("accept", "text/html,*/*;q=0.8"), *headers, query=query, path=path))
     assert answer is not None
     assert answer.status == HTTPStatus.UNAUTHORIZED
     return answer.body.decode()

@@ -33,10 +33,10 @@ def executable() -> str:
 
 
 @contextmanager
-def chromium() -> Iterator[Browser]:
+def chromium(*options: str) -> Iterator[Browser]:
     with sync_playwright() as playwright:
         sandbox = ("--no-sandbox",) if hasattr(os, "geteuid") and os.geteuid() == 0 else ()
-        browser = playwright.chromium.launch(executable_path=executable(), args=[*_QUIET, *sandbox])
+        browser = playwright.chromium.launch(executable_path=executable(), args=[*_QUIET, *sandbox, *options])
         try:
             yield browser
         finally:
