@@ -184,16 +184,17 @@ def _wait_until_ready(server: subprocess.Popen[bytes], address: str, port: int, 
                 f"the dashboard's server ended with exit code {server.returncode} before it was ready",
                 hint="what it printed is above; try another --port",
             )
-        if _health(local, port, guarded.token) == HTTPStatus.OK:
-            refused = _health(local, port, guarded.token, host=_NOBODY) == HTTPStatus.FORBIDDEN and (
-                guarded.token is None or _health(local, port, None) == HTTPStatus.UNAUTHORIZED
-            )
-            if refused:
-                return
+        strangers = [(_health(local, port, guarded.token, host=_NOBODY), HTTPStatus.FORBIDDEN)]
+        if guarded.token is not None:
+            strangers.append((_health(local, port, None), HTTPStatus.UNAUTHORIZED))
+        if any(status == HTTPStatus.OK for status, _ in strangers):
             raise DiagError(
                 "the dashboard's server answers everybody: this version of Streamlit passes the guard by",
                 hint="install another version of Streamlit, or use `diag report`",
             )
+        refused = all(status == expected for status, expected in strangers)
+        if refused and _health(local, port, guarded.token) == HTTPStatus.OK:
+            return
         time.sleep(0.1)
     raise DiagError(
         f"the dashboard's server did not answer within {_START_S:.0f} s", hint="try again, or `diag report`"

@@ -104,6 +104,8 @@ def test_every_path_is_guarded(served: Served, method: str, path: str) -> None:
 def test_the_websocket_is_guarded(served: Served) -> None:
     own = f"localhost:{served.port}"
     assert upgrade(served, own, f"http://{own}").startswith(b"HTTP/1.1 101 ")
+    tunnel = "localhost:9999"  # of SSH, with a port of its own at the other end
+    assert upgrade(served, tunnel, f"http://{tunnel}").startswith(b"HTTP/1.1 101 ")
     assert upgrade(served, own, f"http://{own}", authorized=False).startswith(b"HTTP/1.1 401 ")
     for host, origin in (
         (f"evil.example.org:{served.port}", f"http://evil.example.org:{served.port}"),

@@ -49,8 +49,19 @@ def test_an_address_that_is_none(tmp_path: Path) -> None:
     assert "127.0.0.1" in error.value.hint
 
 
-def test_it_says_when_others_can_read_the_runs(slow_rank_1: Path) -> None:
+def test_a_dashboard_for_others(slow_rank_1: Path) -> None:
+    name = socket.gethostname()
     with dashboard(slow_rank_1, "--host", "0.0.0.0", stderr=True) as served:
+        assert served.printed.startswith(f"http://127.0.0.1:{served.port}/?token=")
+        assert served.ask(host=f"{name}:{served.port}")[0] == 200
+        assert served.ask(host=f"{name}:{served.port}", authorized=False)[0] == 401
+        assert served.ask(host=f"evil.example.org:{served.port}")[0] == 403
         served.process.send_signal(signal.SIGINT)
-        _, said = served.process.communicate(timeout=20)
+        printed, said = served.process.communicate(timeout=20)
+    assert printed == f"From another machine: http://{name}:{served.port}/?token={served.token}\n"
     assert "has the token can read the runs" in said
+
+
+def test_a_name_to_allow_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(DiagError, match="is no host name"):
+        serve.serve_dashboard(tmp_path, port=0, open_browser=False, allowed_hosts=["http://diag.example.org/"])
