@@ -56,8 +56,10 @@ def test_a_dashboard_for_others(slow_rank_1: Path) -> None:
         assert served.ask(host=f"{name}:{served.port}")[0] == 200
         assert served.ask(host=f"{name}:{served.port}", authorized=False)[0] == 401
         assert served.ask(host=f"evil.example.org:{served.port}")[0] == 403
+        assert served.process.stdout is not None
+        printed = served.process.stdout.readline()
         served.process.send_signal(signal.SIGINT)
-        printed, said = served.process.communicate(timeout=20)
+        _, said = served.process.communicate(timeout=20)
     assert printed == f"From another machine: http://{name}:{served.port}/?token={served.token}\n"
     assert "has the token can read the runs" in said
 
