@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import signal
 import socket
 import stat
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -259,3 +262,15 @@ def test_a_server_that_passes_the_guard_by_is_not_shown(token: str | None) -> No
         with pytest.raises(DiagError, match="answers everybody"):
             serve._wait_until_ready(_Runs(), serve.ADDRESS, server.server_port, guard)  # type: ignore[arg-type]
         server.shutdown()
+
+
+@pytest.mark.parametrize("missing", ["streamlit.App", "streamlit.config.get_config_files"])
+def test_another_streamlit_is_refused(missing: str) -> None:
+    start = "import runpy; runpy.run_module('diag.app.server', run_name='__main__')"
+    code = f"import {missing.rpartition('.')[0]}; del {missing}; {start}"
+    handed = {"guard": asdict(listening("127.0.0.1", "127.0.0.1", [], "secret", browser=True)), "options": {}}
+    command = [sys.executable, "-c", code, "script", "run"]
+    ended = subprocess.run(command, input=json.dumps(handed), capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("This version of Streamlit ")
+    assert "Traceback" not in ended.stderr

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page, expect
 from diag.api import open_run
 from diag.serve import SAMPLES
 from tests.app.served import Served, dashboard
-from tests.browser.chromium import PATIENCE_MS, chromium, visit
+from tests.browser.chromium import PATIENCE_MS, launched, visit
 
 RUN = SAMPLES / "fsdp2-straggler-rank0"
 EVIL = "evil.example.org"
@@ -161,13 +161,13 @@ def test_a_log_is_uploaded(browser: Browser, served: Served, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("token", ["--token", "--no-token"])
-def test_pages_of_others_learn_nothing(token: str) -> None:
+def test_pages_of_others_learn_nothing(browser: Browser, token: str) -> None:
     """A page that is on a name which leads here (DNS rebinding), and one of another server of this machine."""
     with (
         dashboard(RUN, token) as served,
         site() as port,
-        chromium(f"--host-resolver-rules=MAP {EVIL} 127.0.0.1") as browser,
-        visit(browser) as found,
+        launched(browser.browser_type, f"--host-resolver-rules=MAP {EVIL} 127.0.0.1") as deceived,
+        visit(deceived) as found,
     ):
         address = f"http://127.0.0.1:{served.port}"
         found.open(served.at(), until=open_run(RUN).verdict.headline)
