@@ -150,7 +150,11 @@ class Guard:
         elif any("text/html" in value for value in request.values("accept")):
             # The cookie goes along with a request from here, though not with one from another site.
             refresh = '<meta http-equiv="refresh" content="0">' if again else ""
-            link = '<p><a href="">Try again</a></p>' if status is HTTPStatus.UNAUTHORIZED else ""
+            link = (
+                '<p>Opened in this browser before? <a href="">Try again</a></p>'
+                if status is HTTPStatus.UNAUTHORIZED
+                else ""
+            )
             kind, body = (
                 "text/html",
                 (
