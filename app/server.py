@@ -1,22 +1,112 @@
-"""Streamlit with the pages' modules loaded before it listens, so that the first visitor does not wait for them (0.4 s).
+"""The dashboard's server: Streamlit behind the guard, with nothing of the user's own Streamlit settings.
 
-``python -m diag.app.server run main.py ...``: what follows is Streamlit's own command line.
+``python -m diag.app.server SCRIPT PATH``. The guard with its token, and Streamlit's options, come as JSON on standard
+input: other users of the machine can read what is on a command line.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import pkgutil
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from streamlit.web import cli
+from streamlit import config
 
 from diag.app import views
+from diag.guard import Answer, Guard, Request, with_headers
+
+try:
+    from streamlit import App
+except ImportError:
+    sys.exit("This version of Streamlit has no streamlit.App, which the dashboard is guarded by: install 1.67 or later")
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive, Scope, Send
+
+_STDIN = 0
+
+
+class GuardedApp(App):
+    """Every request to Streamlit, whatever its path or kind, comes by here."""
+
+    def __init__(self, script: Path, guard: Guard) -> None:
+        super().__init__(script)
+        self._guard = guard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await super().__call__(scope, receive, send)
+            return
+        answer = self._guard.answer(_request(scope))
+        if answer is not None:
+            await _refuse(answer, scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in message["headers"])
+                message = {**message, "headers": _encoded(with_headers(headers))}
+            await send(message)
+
+        # The guard has seen to the Origin. Streamlit would compare it with this machine's public address, for which it
+        # asks a server on the internet.
+        headers = [(name, value) for name, value in scope["headers"] if name != b"origin"]
+        await super().__call__({**scope, "headers": headers}, receive, send_with_headers)
+
+
+def _request(scope: Scope) -> Request:
+    return Request(
+        scope.get("method", "GET"),  # a WebSocket has none
+        scope.get("raw_path", scope["path"].encode()).decode("latin-1"),
+        scope["query_string"].decode("latin-1"),
+        tuple((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]),
+    )
+
+
+async def _refuse(answer: Answer, scope: Scope, receive: Receive, send: Send) -> None:
+    kind = "http.response"
+    if scope["type"] == "websocket":
+        await receive()
+        kind = "websocket.http.response"
+        if kind not in scope.get("extensions", {}):
+            await send({"type": "websocket.close", "code": 1008})
+            return
+    await send({"type": f"{kind}.start", "status": int(answer.status), "headers": _encoded(answer.headers)})
+    await send({"type": f"{kind}.body", "body": answer.body})
+
+
+def _encoded(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+
+
+def _no_files(file_name: str) -> list[str]:  # noqa: ARG001 - in place of Streamlit's
+    return []
 
 
 def main() -> None:
+    handed: dict[str, Any] = json.load(sys.stdin)
+    # What the pages start must not read on, and no file may get its number.
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, _STDIN)
+    os.close(nothing)
+    said = handed["guard"]
+    guard = Guard(tuple(said["hosts"]), tuple(said["added"]), said["token"], said["browser"])
+    # A config.toml or secrets.toml in the home or in the current folder is about the user's own Streamlit apps.
+    if not hasattr(config, "get_config_files"):
+        sys.exit("This version of Streamlit finds its settings in another way, which the dashboard cannot turn off")
+    config.get_config_files = _no_files
+    # Before it listens, so that the first visitor does not wait for them (0.4 s).
     for page in pkgutil.iter_modules(views.__path__, prefix=f"{views.__name__}."):
         import_module(page.name)
-    cli.main(prog_name="streamlit")
+    del sys.argv[0]  # what runs is the script
+    with suppress(KeyboardInterrupt):  # its server raises the signal again that ended it
+        GuardedApp(Path(sys.argv[0]), guard).run(config=handed["options"])
 
 
 if __name__ == "__main__":

@@ -7,16 +7,36 @@ from typing import Annotated
 
 import typer
 
+# Also of ``diag metrics``.
+AllowHostOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-host",
+        metavar="NAME",
+        help="Answer also under this host name, for a reverse proxy or an alias; NAME:PORT where the proxy's address "
+        "has a port. Repeatable. By default localhost and the address of --host, with its machine's names.",
+        show_default=False,
+    ),
+]
+
 
 def dashboard(
     path: Annotated[Path | None, typer.Argument(help="A run, or a folder of runs; else the sample runs.")] = None,
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8501,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; another than this machine's own lets others read the runs.")
+        str, typer.Option(help="Address to listen on; another than this machine's own lets others connect.")
     ] = "127.0.0.1",
     browser: Annotated[bool, typer.Option(help="Open the browser.")] = True,
+    token: Annotated[
+        bool,
+        typer.Option(help="Let in only who has the token of the printed address. Without: everybody who can connect."),
+    ] = True,
+    allow_host: AllowHostOption = None,
 ) -> None:
-    """Open the dashboard on 127.0.0.1. Nothing leaves this machine unless --host says so."""
+    """Open the dashboard on 127.0.0.1. Nothing leaves this machine unless --host says so.
+
+    The printed address holds a token: the browser that opens it is let in until it is closed.
+    """
     from diag.serve import serve_dashboard
 
-    serve_dashboard(path, port=port, open_browser=browser, host=host)
+    serve_dashboard(path, port=port, open_browser=browser, host=host, token=token, allowed_hosts=allow_host or ())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -12,13 +14,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from diag.cli.dashboard import AllowHostOption
 from diag.errors import DiagError, ExitCode
 
 if TYPE_CHECKING:
     from diag.export.definitions import Sample
     from diag.export.run_metrics import RunMetrics
 
-_LOCAL = ("127.0.0.1", "::1", "localhost")
+# A variable and no option: other users of the machine can read what is on a command line.
+_TOKEN_VARIABLE = "DIAG_METRICS_TOKEN"
 
 
 class Format(StrEnum):
@@ -198,8 +202,19 @@ def metrics(
     run: Annotated[Path | None, typer.Argument(help="A run directory, finished or still growing.")] = None,
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 9123,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; another than this machine's own lets others read the metrics.")
-    ] = _LOCAL[0],
+        str, typer.Option(help="Address to listen on; another than this machine's own lets others connect.")
+    ] = "127.0.0.1",
+    token: Annotated[
+        bool | None,
+        typer.Option(
+            "--token/--no-token",
+            help="Answer only who sends the token: 'Authorization: Bearer TOKEN', or ?token=TOKEN. It is what "
+            f"{_TOKEN_VARIABLE} holds, else a new one, which is printed. By default where {_TOKEN_VARIABLE} is set or "
+            "others can connect.",
+            show_default=False,
+        ),
+    ] = None,
+    allow_host: AllowHostOption = None,
     per_rank: PerRankOption = None,
     ranks: RanksOption = None,
     grafana: Annotated[
@@ -217,19 +232,38 @@ def metrics(
         raise DiagError("which run?", hint="diag metrics RUN", exit_code=ExitCode.USAGE)
     from diag.export.run_metrics import RunMetrics
 
-    _serve(RunMetrics(run, per_rank, _ranks(ranks)), run, host, port)
+    _serve(RunMetrics(run, per_rank, _ranks(ranks)), run, host, port, token, allow_host or ())
 
 
-def _serve(followed: RunMetrics, run: Path, host: str, port: int) -> None:
+def _serve(
+    followed: RunMetrics, run: Path, host: str, port: int, with_token: bool | None, allowed_hosts: Sequence[str]
+) -> None:
+    from diag import guard
     from diag.export.prometheus import serve
     from diag.signals import ended_by_signals
 
+    _, (address, _) = guard.resolved(host, port)
+    local = guard.is_loopback(address)
+    given = os.environ.get(_TOKEN_VARIABLE, "")
+    token = None
+    if with_token or (with_token is None and (given or not local)):
+        token = guard.checked_token(given, f"what {_TOKEN_VARIABLE} holds") if given else guard.new_token()
     with ended_by_signals(), suppress(KeyboardInterrupt):
         followed.read()  # all that is there: no scrape would wait for so long
-        server, thread = serve(followed, host, port)
-        if host not in _LOCAL:
-            typer.echo(f"Whoever reaches {host} can read the metrics: there is no password.", err=True)
-        shown = f"[{host}]" if ":" in host else host
-        typer.echo(f"Metrics of {run}: http://{shown}:{server.server_port}/metrics (Ctrl-C ends it)")
+        server, thread = serve(followed, host, port, token=token, allowed_hosts=allowed_hosts)
+        if token is None and not local:
+            typer.echo(f"There is no token: whoever reaches {host} can read the metrics.", err=True)
+        elif token is None and with_token is False:
+            typer.echo("There is no token: every user of this machine can read the metrics.", err=True)
+        # One that the user has chosen is not printed: it is in the scraper's configuration already.
+        name = socket.gethostname() if guard.is_everywhere(address) else host
+        shown = guard.url(name, server.server_port, "/metrics", None if given else token)
+        typer.echo(f"Metrics of {run}: {shown} (Ctrl-C ends it)")
+        if token is not None and not given:
+            typer.echo(
+                "Prometheus sends this token with `authorization: {credentials: TOKEN}` in its scrape_config. "
+                f"{_TOKEN_VARIABLE} in the environment sets one that stays the same.",
+                err=True,
+            )
         sys.stdout.flush()
         thread.join()

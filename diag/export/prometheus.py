@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import socketserver
+import sys
 import threading
 from collections.abc import Iterable, Iterator
-from wsgiref.simple_server import WSGIServer
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from diag.errors import DiagError
 from diag.export.definitions import METRICS, Kind, Sample
 from diag.export.run_metrics import RunMetrics
+from diag.guard import Guard, Request, listening, resolved, with_headers
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 _TOTAL = "_total"
+_PATIENCE_S = 30  # with a connection that says nothing
 
 
 def to_text(samples: Iterable[Sample]) -> str:
@@ -41,16 +49,73 @@ def families(samples: Iterable[Sample]) -> Iterator[Family]:
         yield family
 
 
-def serve(metrics: RunMetrics, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
-    """Serves /metrics from a thread; every scrape reads what is new in the run. DiagError where the port is taken."""
+def serve(
+    metrics: RunMetrics, host: str, port: int, *, token: str | None = None, allowed_hosts: Iterable[str] = ()
+) -> tuple[WSGIServer, threading.Thread]:
+    """Serves /metrics from a thread; every scrape reads what is new in the run. ``token``: who does not send it is
+    refused. DiagError where the port is taken or the host is none."""
     registry = CollectorRegistry()
     registry.register(_Live(metrics))
+    family, address = resolved(host, port)
+    guard = listening(host, address[0], allowed_hosts, token, browser=False)
     try:
-        return start_http_server(port, host, registry)
+        server = _Server(address, family, _guarded(make_wsgi_app(registry), guard))
     except OSError as error:
         raise DiagError(
             f"port {port} of {host} cannot be listened on: {error.strerror or error}", hint="choose another with --port"
         ) from error
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    return server, thread
+
+
+def _guarded(app: WSGIApplication, guard: Guard) -> WSGIApplication:
+    def asked(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        answer = guard.answer(_request(environ))
+        if answer is not None:
+            start(f"{answer.status.value} {answer.status.phrase}", list(answer.headers))
+            return [answer.body]
+
+        def start_with_headers(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
+            return start(status, with_headers(headers), *error)
+
+        return app(environ, start_with_headers)
+
+    return asked
+
+
+def _request(environ: WSGIEnvironment) -> Request:
+    headers = [(name[5:].replace("_", "-").lower(), value) for name, value in environ.items() if name[:5] == "HTTP_"]
+    return Request(
+        environ["REQUEST_METHOD"], environ.get("PATH_INFO", "/"), environ.get("QUERY_STRING", ""), tuple(headers)
+    )
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _PATIENCE_S
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing: an address may hold the token, and the terminal is the user's."""
+
+
+class _Server(socketserver.ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], family: int, app: WSGIApplication) -> None:
+        self.address_family = family
+        super().__init__(address, _Handler)
+        self.set_app(app)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A scraper that hangs up or says nothing is none."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+    def server_bind(self) -> None:
+        """Without the look-up of a name for the address, which waits for a name server that may not be there."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
 
 
 class _Fixed(Collector):

@@ -3,30 +3,74 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import re
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from tests.ports import free_port
 
 
+@dataclass(frozen=True)
+class Served:
+    """A dashboard that runs. ``printed``: the address as its user gets it; ``token``: empty where there is none."""
+
+    process: subprocess.Popen[str]
+    printed: str
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.printed).port or 80
+
+    @property
+    def token(self) -> str:
+        return parse_qs(urlsplit(self.printed).query).get("token", [""])[0]
+
+    def at(self, path: str = "") -> str:
+        """A deep link as one gives it to a browser that has not been there before."""
+        separator = "&" if "?" in path else "?"
+        token = f"{separator}token={self.token}" if self.token else ""
+        return f"http://127.0.0.1:{self.port}/{path}{token}"
+
+    def ask(
+        self, path: str = "/_stcore/health", *, method: str = "GET", authorized: bool = True, **headers: str
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body. ``headers``: with underscores for hyphens, as ``sec_fetch_site``."""
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if authorized and self.token:
+            sent["Authorization"] = f"Bearer {self.token}"
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request(method, path, headers=sent)
+            answer = connection.getresponse()
+            return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+        finally:
+            connection.close()
+
+
 @contextlib.contextmanager
-def dashboard(path: Path, *options: str, stderr: bool = False) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Started as a user would; its port. ``stderr``: what it prints there is kept."""
+def dashboard(path: Path, *options: str, stderr: bool = False, **started: Any) -> Iterator[Served]:
+    """Started as a user would. ``stderr``: what it prints there is kept; ``started``: further arguments of Popen."""
     code = "import sys; from diag.cli.main import main; sys.argv[0] = 'diag'; main()"
-    command = [sys.executable, "-c", code, "dashboard", str(path), "--port", "0", "--no-browser", *options]
+    browser = () if "--browser" in options else ("--no-browser",)
+    command = [sys.executable, "-c", code, "dashboard", str(path), *browser, *options]
+    if "--port" not in options:
+        command += ["--port", "0"]
     errors = subprocess.PIPE if stderr else None
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, **started) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            found = re.search(r"http://[\d.]+:(\d+)", line)
+            found = re.search(r"http://\S+", line)
             assert found, line
-            yield process, int(found[1])
+            yield Served(process, found[0])
         finally:
             process.terminate()  # not killed: its server would stay
             try:

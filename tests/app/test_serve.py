@@ -1,6 +1,5 @@
 """The server: its mistakes as messages, a real start, and an end that leaves nothing behind."""
 
-import http.client
 import signal
 import socket
 from pathlib import Path
@@ -36,15 +35,12 @@ def test_a_taken_port(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
 def test_it_starts_answers_and_ends_cleanly(slow_rank_1: Path, end: signal.Signals) -> None:
-    with dashboard(slow_rank_1) as (process, port):
-        connection = http.client.HTTPConnection(serve.ADDRESS, port, timeout=10)
-        connection.request("GET", "/_stcore/health")
-        assert connection.getresponse().read() == b"ok"
-        connection.close()
-        process.send_signal(end)
-        assert process.wait(timeout=20) == 0
+    with dashboard(slow_rank_1) as served:
+        assert served.ask()[2] == b"ok"
+        served.process.send_signal(end)
+        assert served.process.wait(timeout=20) == 0
         with socket.socket() as probe:
-            assert probe.connect_ex((serve.ADDRESS, port)) != 0
+            assert probe.connect_ex((serve.ADDRESS, served.port)) != 0
 
 
 def test_an_address_that_is_none(tmp_path: Path) -> None:
@@ -53,15 +49,21 @@ def test_an_address_that_is_none(tmp_path: Path) -> None:
     assert "127.0.0.1" in error.value.hint
 
 
-@pytest.mark.parametrize(
-    ("host", "own"), [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("10.1.2.3", False)]
-)
-def test_what_only_this_machine_reaches(host: str, own: bool) -> None:
-    assert serve._is_this_machine(host) is own
+def test_a_dashboard_for_others(slow_rank_1: Path) -> None:
+    name = socket.gethostname()
+    with dashboard(slow_rank_1, "--host", "0.0.0.0", stderr=True) as served:
+        assert served.printed.startswith(f"http://127.0.0.1:{served.port}/?token=")
+        assert served.ask(host=f"{name}:{served.port}")[0] == 200
+        assert served.ask(host=f"{name}:{served.port}", authorized=False)[0] == 401
+        assert served.ask(host=f"evil.example.org:{served.port}")[0] == 403
+        assert served.process.stdout is not None
+        printed = served.process.stdout.readline()
+        served.process.send_signal(signal.SIGINT)
+        _, said = served.process.communicate(timeout=20)
+    assert printed == f"From another machine: http://{name}:{served.port}/?token={served.token}\n"
+    assert "has the token can read the runs" in said
 
 
-def test_it_says_when_others_can_read_the_runs(slow_rank_1: Path) -> None:
-    with dashboard(slow_rank_1, "--host", "0.0.0.0", stderr=True) as (process, _):
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=20)
-    assert "there is no password" in said
+def test_a_name_to_allow_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(DiagError, match="is no host name"):
+        serve.serve_dashboard(tmp_path, port=0, open_browser=False, allowed_hosts=["http://diag.example.org/"])

@@ -127,8 +127,8 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             analysed_s = time.perf_counter() - begin
             again, first = [], []
             for _ in range(options.repeats):
-                with dashboard(run) as (_, port):
-                    address = f"http://127.0.0.1:{port}"
+                with dashboard(run) as served:
+                    address = served.at()
                     first.append(visited(browser, address, result.verdict.headline))
                     again.append(visited(browser, address, result.verdict.headline))
             rows[f"{ranks} ranks"] = {
@@ -144,8 +144,8 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 write_tiled(options.source, options.events, folder / "plain.json", trace)
                 (folder / "plain.json").unlink()
             open_run(trace)
-            with dashboard(trace) as (_, port):
-                zooms = zoomed(browser, f"http://127.0.0.1:{port}/timeline")
+            with dashboard(trace) as served:
+                zooms = zoomed(browser, served.at("timeline"))
             rows["zoom"] = zooms
             for number, one in enumerate(zooms, 1):
                 _print(f"zoom {number}, {options.events / 1e6:.0f}M events", one)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserType, ConsoleMessage, Page, sync_playwright
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Nothing of it talks to the network by itself; as root, as in a container, it has no sandbox.
@@ -34,13 +34,14 @@ def executable() -> str:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        sandbox = ("--no-sandbox",) if hasattr(os, "geteuid") and os.geteuid() == 0 else ()
-        browser = playwright.chromium.launch(executable_path=executable(), args=[*_QUIET, *sandbox])
-        try:
-            yield browser
-        finally:
-            browser.close()
+    with sync_playwright() as playwright, launched(playwright.chromium) as browser:
+        yield browser
+
+
+def launched(kind: BrowserType, *options: str) -> Browser:
+    """One of its own, to be closed by ``with``; ``options`` of its command line."""
+    sandbox = ("--no-sandbox",) if hasattr(os, "geteuid") and os.geteuid() == 0 else ()
+    return kind.launch(executable_path=executable(), args=[*_QUIET, *sandbox, *options])
 
 
 @dataclass

@@ -42,14 +42,13 @@ def take(folder: Path, run: Path, query: str = "", states: Mapping[str, str] | N
     addresses; ``states``: names and addresses of further pictures."""
     folder.mkdir(parents=True, exist_ok=True)
     taken = []
-    with dashboard(run) as (_, port), chromium() as browser:
-        address = f"http://127.0.0.1:{port}"
+    with dashboard(run) as served, chromium() as browser:
         for scheme in _SCHEMES:
             with visit(browser, scheme) as found:
-                found.open(address, until="Where the time goes")
+                found.open(served.at(), until="Where the time goes")
                 pages = {path or "overview": f"{path}{query}" for path in _pages(found.page)}
                 for name, path in {**pages, **(states or {})}.items():
-                    found.page.goto(f"{address}/{path}")
+                    found.page.goto(served.at(path))
                     found.page.get_by_test_id("stHeading").first.wait_for(timeout=PATIENCE_MS)
                     found.settle()
                     file = folder / f"{name}-{scheme}.png"
@@ -77,10 +76,10 @@ def _whole(page: Page, file: Path) -> None:
 def take_for_readme(folder: Path, run: Path) -> list[Path]:
     """Writes PAGE.png for the pages that the README shows."""
     taken = []
-    with dashboard(run) as (_, port), chromium() as browser:
+    with dashboard(run) as served, chromium() as browser:
         for name, scheme, height in _README:
             with visit(browser, scheme, height) as found:
-                found.open(f"http://127.0.0.1:{port}/{name if name != 'overview' else ''}", until="Rank")
+                found.open(served.at(name if name != "overview" else ""), until="Rank")
                 file = folder / f"{name}.png"
                 found.page.screenshot(path=file)
                 taken.append(file)

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser
 
 from diag.api import open_run
 from diag.serve import SAMPLES
-from tests.app.served import dashboard
+from tests.app.served import Served, dashboard
 from tests.browser.chromium import Scheme, Visit, visit
 from tests.command import diag
 
@@ -17,15 +17,15 @@ RUN = SAMPLES / "fsdp2-straggler-rank0"
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with dashboard(RUN) as (_, port):
-        yield f"http://127.0.0.1:{port}"
+def served() -> Iterator[Served]:
+    with dashboard(RUN) as running:
+        yield running
 
 
 @pytest.fixture
-def opened(browser: Browser, address: str) -> Iterator[Visit]:
+def opened(browser: Browser, served: Served) -> Iterator[Visit]:
     with visit(browser) as found:
-        found.open(address, until=open_run(RUN).verdict.headline)
+        found.open(served.at(), until=open_run(RUN).verdict.headline)
         yield found
 
 
@@ -51,9 +51,9 @@ def test_a_click_on_a_rank_shows_that_rank(opened: Visit) -> None:
     assert opened.complaints == []
 
 
-def test_a_drag_over_the_timeline_looks_closer(browser: Browser, address: str) -> None:
+def test_a_drag_over_the_timeline_looks_closer(browser: Browser, served: Served) -> None:
     with visit(browser) as found:
-        found.open(f"{address}/timeline", until="Timeline")
+        found.open(served.at("timeline"), until="Timeline")
         page = found.page
         layer = page.locator(".js-plotly-plot .nsewdrag").first
         layer.wait_for()

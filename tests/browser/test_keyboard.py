@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.app.runs import write_run
-from tests.app.served import dashboard
+from tests.app.served import Served, dashboard
 from tests.browser.chromium import PATIENCE_MS, Visit, visit
 
 _MOST_TABS = 60
@@ -27,18 +27,18 @@ _IS_FOCUSED = "node => node === document.activeElement"
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     root: Path = tmp_path_factory.mktemp("runs")
     write_run(root / "one")
     write_run(root / "two", slow_data_ms={1: 40})
-    with dashboard(root) as (_, port):
-        yield f"http://127.0.0.1:{port}"
+    with dashboard(root) as running:
+        yield running
 
 
 @pytest.fixture
-def opened(browser: Browser, address: str) -> Iterator[Visit]:
+def opened(browser: Browser, served: Served) -> Iterator[Visit]:
     with visit(browser) as found:
-        found.open(address, until="Confidence")
+        found.open(served.at(), until="Confidence")
         yield found
 
 
@@ -91,10 +91,10 @@ def test_another_run_is_chosen_from_the_list(opened: Visit) -> None:
     assert opened.complaints == []
 
 
-def test_a_button_and_what_it_opens(browser: Browser, address: str) -> None:
+def test_a_button_and_what_it_opens(browser: Browser, served: Served) -> None:
     with visit(browser) as found:
         page = found.page
-        found.open(f"{address}/timeline?run=two&step=3", until="In this window")
+        found.open(served.at("timeline?run=two&step=3"), until="In this window")
         tab_to(page, page.get_by_role("button", name="Next step"))
         page.keyboard.press("Space")
         page.wait_for_url("**step=4**", timeout=PATIENCE_MS)
@@ -102,10 +102,10 @@ def test_a_button_and_what_it_opens(browser: Browser, address: str) -> None:
         assert found.complaints == []
 
 
-def test_the_evidence_is_folded_and_unfolded(browser: Browser, address: str) -> None:
+def test_the_evidence_is_folded_and_unfolded(browser: Browser, served: Served) -> None:
     with visit(browser) as found:
         page = found.page
-        found.open(f"{address}/?run=two", until="Findings")
+        found.open(served.at("?run=two"), until="Findings")
         fold = page.locator("summary").filter(has_text="Evidence").first
         inside = page.locator("details").filter(has_text="Evidence").first.get_by_role("table")
         expect(inside).to_be_visible(timeout=PATIENCE_MS)

@@ -16,9 +16,9 @@ def test_new_steps_appear_by_themselves(browser: Browser, tmp_path: Path) -> Non
     run = unended(write_run(tmp_path / "run", slow_data_ms={1: 40}))
     whole = {rank: files.steps.read_text() for rank, files in RunLayout(run).ranks().items()}
     cut(run, 8)
-    with dashboard(run) as (_, port), visit(browser) as found:
+    with dashboard(run) as served, visit(browser) as found:
         os.utime(RunLayout(run).rank(0).steps)  # a slow machine may have taken long to start
-        found.open(f"http://127.0.0.1:{port}", until="6 of 8")
+        found.open(served.at(), until="6 of 8")
         expect(found.page.get_by_text("training").first).to_be_visible()
         for rank, files in RunLayout(run).ranks().items():
             files.steps.write_text(whole[rank])
@@ -29,8 +29,8 @@ def test_new_steps_appear_by_themselves(browser: Browser, tmp_path: Path) -> Non
 def test_a_run_is_chosen_from_the_list(browser: Browser, tmp_path: Path) -> None:
     write_run(tmp_path / "one")
     write_run(tmp_path / "two", slow_data_ms={1: 40})
-    with dashboard(tmp_path) as (_, port), visit(browser) as found:
-        found.open(f"http://127.0.0.1:{port}/runs", until="Choose one to open it")
+    with dashboard(tmp_path) as served, visit(browser) as found:
+        found.open(served.at("runs"), until="Choose one to open it")
         table = found.page.get_by_test_id("stDataFrame")
         table.wait_for()
         box = table.bounding_box()

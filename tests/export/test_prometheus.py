@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given
@@ -19,6 +22,7 @@ from diag.export import definitions as of
 from diag.export.definitions import METRICS, Sample
 from diag.export.prometheus import serve, to_text
 from diag.export.run_metrics import RunMetrics
+from diag.guard import HEADERS
 from diag.report.json import save
 from tests.export.runs import NOW_NS, cut, written
 
@@ -71,8 +75,8 @@ def test_a_run_s_exposition_holds_every_sample_once(tmp_path: Path) -> None:
 
 
 @contextmanager
-def served(run: Path) -> Iterator[str]:
-    server, thread = serve(RunMetrics(run), "127.0.0.1", 0)
+def served(run: Path, token: str | None = None) -> Iterator[str]:
+    server, thread = serve(RunMetrics(run), "127.0.0.1", 0, token=token, allowed_hosts=["metrics.example.org"])
     try:
         yield f"http://127.0.0.1:{server.server_port}/metrics"
     finally:
@@ -123,3 +127,47 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     run = written(tmp_path / "r", steps=1).root
     with served(run) as url, pytest.raises(DiagError, match="cannot be listened on"):
         serve(RunMetrics(run), "127.0.0.1", int(url.rsplit(":", 1)[1].split("/")[0]))
+
+
+def asked(url: str, **headers: str) -> tuple[int, str]:
+    address = urlsplit(url)
+    connection = HTTPConnection(address.hostname or "", address.port or 80, timeout=30)
+    try:
+        connection.request("GET", f"{address.path}?{address.query}", headers=headers)
+        answer = connection.getresponse()
+        assert set(HEADERS) <= {(name.lower(), value) for name, value in answer.getheaders()}
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/", "/favicon.ico", "//elsewhere"])
+def test_strangers_are_refused(tmp_path: Path, path: str) -> None:
+    with served(written(tmp_path / "r", steps=1).root) as url:
+        url = url.replace("/metrics", path)
+        assert asked(url)[0] == 200
+        assert asked(url, Host="metrics.example.org:9123")[0] == 200
+        for refused in (asked(url, Host="evil.example.org"), asked(url, Origin="http://evil.example.org")):
+            assert refused[0] == 403
+            assert "diag_" not in refused[1]
+
+
+def test_a_token_is_asked_for(tmp_path: Path) -> None:
+    with served(written(tmp_path / "r", steps=1).root, "secret") as url:
+        assert asked(url, Authorization="Bearer secret")[0] == 200
+        assert asked(f"{url}?token=secret")[0] == 200
+        for refused in (asked(url), asked(url, Authorization="Bearer other"), asked(f"{url}?token=other")):
+            assert refused[0] == 401
+            assert "diag_" not in refused[1]
+            assert "Authorization: Bearer TOKEN" in refused[1]
+
+
+def test_a_scraper_that_hangs_up_is_no_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with served(written(tmp_path / "r", steps=1).root) as url:
+        address = urlsplit(url)
+        for sent in (b"GET /metrics HTTP/1.1\r\nHost: loc", b"\0\r\n\r\n"):
+            with socket.create_connection((address.hostname, address.port)) as connection:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # ends with a reset
+                connection.sendall(sent)
+        assert asked(url)[0] == 200
+    assert "Traceback" not in capfd.readouterr().err

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 import urllib.request
+from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -108,3 +112,57 @@ def test_the_dashboard_is_printed() -> None:
     assert ended.returncode == 0
     assert json.loads(ended.stdout)["title"].startswith("diag")
     assert diag("metrics").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "variable", "with_token", "without", "said"),
+    [
+        (["--host", "0.0.0.0"], "", True, 401, "Prometheus sends this token"),
+        (["--host", "0.0.0.0"], "chosen", False, 401, ""),
+        (["--host", "0.0.0.0", "--no-token"], "", False, 200, "There is no token: whoever reaches 0.0.0.0"),
+        (["--token"], "", True, 401, "Prometheus sends this token"),
+        ([], "chosen", False, 401, ""),
+        (["--no-token"], "chosen", False, 200, "There is no token: every user of this machine"),
+    ],
+)
+def test_who_may_scrape(
+    tmp_path: Path, options: list[str], variable: str, with_token: bool, without: int, said: str
+) -> None:
+    run = written(tmp_path / "r", steps=3).root
+    command = [sys.executable, "-m", "diag", "metrics", str(run), "--port", "0", *options]
+    environment = {**os.environ, "DIAG_METRICS_TOKEN": variable}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            url = urlsplit(process.stdout.readline().split(": ")[1].split(" ")[0])
+            assert url.query.startswith("token=") == with_token
+            assert url.hostname == (socket.gethostname() if "--host" in options else "127.0.0.1")
+            assert status(url.port, "") == without
+            assert status(url.port, variable or url.query.removeprefix("token=")) == 200
+        finally:
+            process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert err.startswith(said)
+    assert bool(err) == bool(said)
+
+
+def status(port: int | None, token: str) -> int:
+    connection = HTTPConnection("127.0.0.1", port or 80, timeout=30)
+    try:
+        connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {token}"})
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_a_token_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIAG_METRICS_TOKEN", "two words")
+    ended = diag("metrics", SAMPLE, "--port", "0")
+    assert ended.returncode == 2
+    assert "DIAG_METRICS_TOKEN" in ended.stderr
+    assert "two words" not in ended.stderr
+    ended = diag("metrics", SAMPLE, "--port", "0", "--no-token", "--allow-host", "http://x/")
+    assert (ended.returncode, "is no host name" in ended.stderr) == (2, True)
