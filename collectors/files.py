@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from .text import visible
+
 
 def is_full(error: object) -> bool:
     """Whether no space is left, for anybody or for this user."""
@@ -64,7 +66,8 @@ class Complaints:
             self._full = True
             message += " (and what else finds no room)"
         with contextlib.suppress(OSError, ValueError):
-            print(f"diag: rank {self._rank}: {message}; training goes on without it", file=sys.stderr, flush=True)
+            text = visible(f"diag: rank {self._rank}: {message}; training goes on without it")
+            print(text, file=sys.stderr, flush=True)
 
 
 def encode(record: Any) -> bytes:

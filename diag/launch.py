@@ -19,6 +19,7 @@ from diag.collectors.manifest import make_manifest, read_fields, update_manifest
 from diag.collectors.settings import RUN_DIR_VARIABLE, SETTINGS_VARIABLE, CollectorSettings
 from diag.collectors.trainer.options import OPTIONS_ENV, TrainerOptions
 from diag.errors import DiagError, ExitCode
+from diag.terminal import say
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -45,7 +46,7 @@ class Launch:
     environment: dict[str, str] = field(default_factory=dict)
     hang_timeout_s: float = 0  # without progress, before the training is called hung; 0: it never is
     ends_hung: bool = True  # a training that is called hung; else it is only said, and evidence gathered
-    say: Callable[[str], None] = print  # what the monitor has to tell while the training runs
+    say: Callable[[str], None] = say  # what the monitor has to tell while the training runs
 
     @property
     def rendezvous(self) -> str:

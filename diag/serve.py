@@ -12,6 +12,7 @@ from pathlib import Path
 
 from diag.errors import DiagError
 from diag.signals import ended_by_signals
+from diag.terminal import say
 
 ADDRESS = "127.0.0.1"
 _LOCAL = {"0.0.0.0": ADDRESS, "::": "::1"}  # how a server that listens everywhere is reached from here
@@ -40,8 +41,8 @@ def serve_dashboard(path: Path | None, *, port: int, open_browser: bool, host: s
         try:
             _wait_until_ready(server, host, port)
             if not _is_this_machine(host):
-                print(f"Whoever reaches {host} can read the runs: there is no password.", file=sys.stderr, flush=True)
-            print(f"Dashboard of {path}: http://{_written(host)}:{port} (Ctrl-C ends it)", flush=True)
+                say(f"Whoever reaches {host} can read the runs: there is no password.", err=True)
+            say(f"Dashboard of {path}: http://{_written(host)}:{port} (Ctrl-C ends it)")
             code = server.wait()
         except KeyboardInterrupt:
             return

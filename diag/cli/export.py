@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from diag.errors import DiagError, ExitCode
+from diag.terminal import put, say
 
 if TYPE_CHECKING:
     from diag.export.definitions import Sample
@@ -132,7 +132,7 @@ def _follow(metrics: RunMetrics, write: Callable[[list[Sample]], None], every_s:
             failed = None
         except DiagError as error:
             failed = error
-            typer.echo(f"diag: {error.message}; trying again", err=True)
+            say(f"diag: {error.message}; trying again", err=True)
     if failed is not None:
         raise failed
 
@@ -153,7 +153,7 @@ def _writer(run: Path, to: Format, out: Path | None, endpoint: str | None) -> Ca
 
 def _replace(out: Path | None, text: str) -> None:
     if out is None:
-        sys.stdout.write(text)
+        put(text)
         return
     from diag.collectors.files import replace_file
 
@@ -165,8 +165,7 @@ def _replace(out: Path | None, text: str) -> None:
 
 def _append(out: Path | None, text: str) -> None:
     if out is None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        put(text)
         return
     try:
         with out.open("a", encoding="utf-8") as file:
@@ -191,7 +190,7 @@ def _write_steps(run: Path, to: Format, folder: Path) -> None:
         from diag.export.wandb import write_run
 
         written, then = write_run(steps, run.resolve().name, folder), f"wandb sync {folder}/wandb/offline-run-*"
-    typer.echo(f"{written} steps written to {folder}. Next: {then}")
+    say(f"{written} steps written to {folder}. Next: {then}")
 
 
 def metrics(
@@ -211,7 +210,7 @@ def metrics(
     Runs until Ctrl-C, also when the run has ended.
     """
     if grafana:
-        sys.stdout.write((Path(__file__).parents[1] / "export" / "grafana.json").read_text("utf-8"))
+        put((Path(__file__).parents[1] / "export" / "grafana.json").read_text("utf-8"))
         return
     if run is None:
         raise DiagError("which run?", hint="diag metrics RUN", exit_code=ExitCode.USAGE)
@@ -228,8 +227,7 @@ def _serve(followed: RunMetrics, run: Path, host: str, port: int) -> None:
         followed.read()  # all that is there: no scrape would wait for so long
         server, thread = serve(followed, host, port)
         if host not in _LOCAL:
-            typer.echo(f"Whoever reaches {host} can read the metrics: there is no password.", err=True)
+            say(f"Whoever reaches {host} can read the metrics: there is no password.", err=True)
         shown = f"[{host}]" if ":" in host else host
-        typer.echo(f"Metrics of {run}: http://{shown}:{server.server_port}/metrics (Ctrl-C ends it)")
-        sys.stdout.flush()
+        say(f"Metrics of {run}: http://{shown}:{server.server_port}/metrics (Ctrl-C ends it)")
         thread.join()
