@@ -83,7 +83,7 @@ def main() -> NoReturn:
         _report(error)
         sys.exit(int(error.exit_code))
     except _UsageError as error:
-        if error.message:  # else the help has been printed
+        if error.format_message():  # else the help has been printed
             _report(_refusal(error))
         sys.exit(int(ExitCode.USAGE))
     except BrokenPipeError:  # `diag analyze ... | head`

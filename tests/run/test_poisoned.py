@@ -141,6 +141,20 @@ def test_arguments(arguments: list[str]) -> None:
     assert "\\x1b]52" in said(*words, codes=(1, 2))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], ["Usage:", "Commands"]),
+        (["analyze"], ["Missing argument", "diag analyze --help"]),
+        (["analyze", "x", "--no-such-option"], ["No such option: --no-such-option"]),
+        (["analyze", "--json"], ['"exit_code": 2', "Missing argument"]),
+    ],
+)
+def test_mistakes_are_still_explained(arguments: list[str], words: list[str]) -> None:
+    text = said(*arguments, codes=(2,))
+    assert [word for word in words if word not in text] == []
+
+
 def test_progress(tmp_path: Path) -> None:
     """Its own movements of the cursor stay, so what is looked for is what the name of the file would write."""
     folder = tmp_path / "traces"
