@@ -10,6 +10,7 @@ from diag.formatting import UNKNOWN as UNKNOWN
 from diag.formatting import counted as counted
 from diag.formatting import duration as duration
 from diag.formatting import listing as listing
+from diag.formatting import masked as masked
 from diag.formatting import measured as measured
 from diag.formatting import number as number
 from diag.formatting import share as share

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from diag.collectors.text import masked as masked
 from diag.collectors.text import visible as visible
 
 NBSP = "\u00a0"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import make_manifest, read_fields, update_manifest
 from diag.collectors.settings import RUN_DIR_VARIABLE, SETTINGS_VARIABLE, CollectorSettings
+from diag.collectors.text import option_of_mask
 from diag.collectors.trainer.options import OPTIONS_ENV, TrainerOptions
 from diag.errors import DiagError, ExitCode
 from diag.terminal import say
@@ -71,6 +72,13 @@ def open_run_directory(out: Path | None, launch: Launch, argv: Sequence[str], na
     refused: records are never mixed or lost. The manifest comes into being first and whole, so that of nodes that start
     in the same moment one makes it and the others find it. ``name``: of the folder, where ``out`` is None;
     ``described``: what the manifest can tell already."""
+    option = option_of_mask(argv)
+    if option:
+        raise DiagError(
+            f"the value of {option} is masked in this command line",
+            hint="it comes from a record, which holds no secrets; give the real value",
+            exit_code=ExitCode.USAGE,
+        )
     root = out if out is not None else Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
     layout = RunLayout(root)
     if layout.is_run() and not _is_of_this_job(layout, launch):

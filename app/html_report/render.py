@@ -13,6 +13,7 @@ from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from diag.api import Result
+from diag.app.formatting import masked
 from diag.app.html_report.page import page_of
 from diag.app.html_report.redaction import Pseudonyms, redacted_page, redacted_view
 from diag.app.html_report.specs import FONT, to_json
@@ -25,9 +26,10 @@ _OPEN_EVIDENCE = 1  # findings whose evidence is unfolded
 
 
 def render(result: Result, command: str, version: str, names: Pseudonyms | None = None) -> str:
-    """The whole file. ``command`` and ``version`` of diag: how it was made. ``names``: what hides names, None where
+    """The whole file. ``command`` and ``version`` of diag: how it was made;
+    secrets in it are masked. ``names``: what hides names, None where
     they may be read."""
-    view = view_of(result)
+    view, command = view_of(result), masked(command)
     if names is None:
         page = page_of(view, command)
     else:

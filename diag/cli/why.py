@@ -21,7 +21,7 @@ def say_why(layout: RunLayout) -> None:
         say(f"diag: no triage: {error.message}", err=True)
         return
     with suppress(OSError):
-        replace_file(layout.hang, to_json(found).encode() + b"\n")
+        replace_file(layout.hang, to_json(found).encode() + b"\n", private=True)
     say(err=True)
     print_triage(found, console(err=True))
     say(err=True)
