@@ -224,8 +224,9 @@ def _beside(path: Path, data: bytes, private: bool) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb", opener=_private_descriptor if private else None) as file:
-            file.write(data)
+        if private:
+            temporary.touch(_PRIVATE, exist_ok=False)
+        temporary.write_bytes(data)
         yield temporary
     finally:
         with contextlib.suppress(OSError):

@@ -135,6 +135,11 @@ def visible(text: str) -> str:
     return "".join(_shown(character) for character in text)
 
 
+def visible_lines(text: str) -> str:
+    """The same line by line: its newlines stay."""
+    return text if text.isprintable() else "\n".join(map(visible, text.split("\n")))
+
+
 def _shown(character: str) -> str:
     if character == "\t":
         return " "

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from diag.collectors.text import masked as masked
 from diag.collectors.text import visible as visible
+from diag.collectors.text import visible_lines as visible_lines
 
 NBSP = "\u00a0"
 UNKNOWN = "unknown"

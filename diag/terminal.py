@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from diag.collectors.text import visible
+from diag.collectors.text import visible, visible_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def say(text: str = "", err: bool = False) -> None:
     """Prints text for people on standard output, or on standard error. Only its newlines act on a terminal."""
-    print(_visible_lines(text), file=sys.stderr if err else sys.stdout, flush=True)
+    print(visible_lines(text), file=sys.stderr if err else sys.stdout, flush=True)
 
 
 def put(data: str | bytes) -> None:
@@ -41,10 +41,6 @@ def console(err: bool = False, width: int | None = None) -> Console:
     escaped before it is laid out; rich's own colours and movements of the cursor stay. It writes no hyperlinks."""
     made: Console = _escaping_console()(stderr=err, width=width, highlight=False, emoji=False)
     return made
-
-
-def _visible_lines(text: str) -> str:
-    return text if text.isprintable() else "\n".join(visible(line) for line in text.split("\n"))
 
 
 @functools.cache
@@ -68,7 +64,7 @@ def _escaping_console() -> Any:
                 style = segment.style
                 if style is not None and style.link:
                     style = style.update_link(None)
-                yield Segment(_visible_lines(segment.text), style)
+                yield Segment(visible_lines(segment.text), style)
 
     def escaped(text: Text) -> Text:
         shown = [part if part in "\n\t" else visible(part) for part in text.plain]
