@@ -8,7 +8,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from diag.app.formatting import plain
+from diag.app.formatting import plain, visible
 
 DECIMALS = 3  # of numbers in the address
 
@@ -35,7 +35,9 @@ def choose(
         st.session_state[param] = asked
     elif st.session_state.get(param) not in options or shown_within != within:
         st.session_state[param] = default
-    chosen = st.selectbox(label, options, key=param, format_func=format_func, help=help)
+    chosen = st.selectbox(
+        label, options, key=param, format_func=lambda option: visible(str(format_func(option))), help=help
+    )
     st.session_state[last] = chosen, within
     st.query_params[param] = chosen
     return chosen

@@ -10,29 +10,40 @@ from diag.formatting import UNKNOWN as UNKNOWN
 from diag.formatting import counted as counted
 from diag.formatting import duration as duration
 from diag.formatting import listing as listing
+from diag.formatting import masked as masked
 from diag.formatting import measured as measured
 from diag.formatting import number as number
 from diag.formatting import share as share
 from diag.formatting import size as size
 from diag.formatting import visible as visible
+from diag.formatting import visible_lines as visible_lines
 from diag.wording import pieces
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]{}()#|$~<>&:!+\-])")
+# What makes an address: Markdown links it wherever it stands, escaped or not.
+_ADDRESS = re.compile(r"(https?\\?://|www(?=\.)|@)", re.IGNORECASE)
+_JOINER = "\u2060"  # is not seen, and is no part of an address
 
 
 def plain(text: object) -> str:
-    """Text that Markdown shows as it is: paths and messages hold underscores, brackets, colons and dollar signs."""
-    return _MARKDOWN.sub(r"\\\1", str(text))
+    """Text that Markdown shows as it is, control characters as escapes: paths and messages hold underscores, brackets,
+    colons and dollar signs. No address in it becomes a link."""
+    return _ADDRESS.sub(rf"\1{_JOINER}", _MARKDOWN.sub(r"\\\1", visible(str(text))))
 
 
 def label(text: object, most: int = 200) -> str:
-    """Text that a figure shows as it is, its middle left out where it is long: Plotly reads a few tags and entities."""
-    whole = str(text)
+    """Text that a figure shows as it is, control characters as escapes, its middle left out where it is long: Plotly
+    reads a few tags, entities and, in a template, names of values."""
+    whole = visible(str(text))
     if len(whole) > most:
         whole = f"{whole[: most // 2 - 1]}…{whole[-(most // 2 - 1) :]}"
-    return html.escape(whole, quote=False)
+    return html.escape(whole, quote=False).replace("%{", "%&#123;")
 
 
 def prose(text: str) -> str:
     """The same of our own sentences, in which what stands between backticks is a command to type."""
-    return "".join(f"`{part}`" if typed else plain(part) for part, typed in pieces(text))
+    return "".join(f"`{visible(part)}`" if typed else _lines(part) for part, typed in pieces(text))
+
+
+def _lines(text: str) -> str:
+    return "\n".join(map(plain, text.split("\n")))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import io
 import json
 import operator
 import os
@@ -18,6 +19,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from .text import visible
 
 
 def is_full(error: object) -> bool:
@@ -31,6 +34,7 @@ def disk_full(what: str) -> OSError:
 
 
 _BLOCK = 4096  # bytes, of most file systems
+_PRIVATE = 0o600
 
 
 class Budget:
@@ -64,7 +68,8 @@ class Complaints:
             self._full = True
             message += " (and what else finds no room)"
         with contextlib.suppress(OSError, ValueError):
-            print(f"diag: rank {self._rank}: {message}; training goes on without it", file=sys.stderr, flush=True)
+            text = visible(f"diag: rank {self._rank}: {message}; training goes on without it")
+            print(text, file=sys.stderr, flush=True)
 
 
 def encode(record: Any) -> bytes:
@@ -165,17 +170,28 @@ class LineFile:
         self._complaints.add(f"{self._path.name} is no longer written", why)
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Writes a file so that readers see the old content or the new, never a part. Raises OSError."""
-    with _beside(path, data) as temporary:
+def open_private(path: Path) -> io.FileIO:
+    """A file to write anew, not buffered, that only its owner may read if this makes it: for what holds command lines,
+    the environment or what a training prints. Raises OSError."""
+    return io.FileIO(path, "wb", opener=_private_descriptor)
+
+
+def _private_descriptor(path: str, flags: int) -> int:
+    return os.open(path, flags, _PRIVATE)
+
+
+def replace_file(path: Path, data: bytes, private: bool = False) -> None:
+    """Writes a file so that readers see the old content or the new, never a part. ``private``: only its owner may read
+    it. Raises OSError."""
+    with _beside(path, data, private) as temporary:
         temporary.replace(path)
 
 
-def rewrite_file(path: Path, data: bytes) -> None:
+def rewrite_file(path: Path, data: bytes, private: bool = False) -> None:
     """As ``replace_file``, and where the disk has no room for a second file in place: a reader that comes in between
     sees a part. What takes no more than a block fits where the old content was. Raises OSError."""
     try:
-        replace_file(path, data)
+        replace_file(path, data, private)
     except OSError as error:
         if not is_full(error) or len(data) > _BLOCK or not path.exists():
             raise
@@ -184,17 +200,18 @@ def rewrite_file(path: Path, data: bytes) -> None:
             file.truncate()
 
 
-def create_file(path: Path, data: bytes) -> bool:
+def create_file(path: Path, data: bytes, private: bool = False) -> bool:
     """Writes a file that nobody has made yet, so that readers see none or all of it; False where there is one, which
-    stays as it is. Of several processes, also on hosts that share a file system, one succeeds. Raises OSError."""
-    with _beside(path, data) as temporary:
+    stays as it is. Of several processes, also on hosts that share a file system, one succeeds. ``private``: as of
+    ``replace_file``. Raises OSError."""
+    with _beside(path, data, private) as temporary:
         try:
             path.hardlink_to(temporary)
         except FileExistsError:
             return False
         except OSError:  # a file system without hard links: a reader may come upon a part
             try:
-                with path.open("xb") as file:
+                with open(path, "xb", opener=_private_descriptor if private else None) as file:
                     file.write(data)
             except FileExistsError:
                 return False
@@ -202,11 +219,13 @@ def create_file(path: Path, data: bytes) -> bool:
 
 
 @contextlib.contextmanager
-def _beside(path: Path, data: bytes) -> Iterator[Path]:
+def _beside(path: Path, data: bytes, private: bool) -> Iterator[Path]:
     """A file with ``data`` next to ``path``, under a name of its own; gone afterwards."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if private:
+            temporary.touch(_PRIVATE, exist_ok=False)
         temporary.write_bytes(data)
         yield temporary
     finally:

@@ -11,6 +11,9 @@ from typing import Any
 from .files import create_file, encode, rewrite_file
 from .layout import RunLayout
 from .records import Manifest
+from .text import masked, masked_arguments
+
+_COMMAND_LINES = ("argv", "command")  # the launcher's, and that of an attached training
 
 
 def read_fields(layout: RunLayout) -> dict[str, Any]:
@@ -23,12 +26,13 @@ def read_fields(layout: RunLayout) -> dict[str, Any]:
 
 
 def make_manifest(layout: RunLayout, **values: Any) -> bool:
-    """Makes manifest.json with these fields; False, and nothing is touched, where there is one. Raises OSError."""
-    return create_file(layout.manifest, encode(_new() | _known(values)))
+    """Makes manifest.json with these fields, secrets masked; False, and nothing is touched, where there is one. Raises
+    OSError."""
+    return create_file(layout.manifest, encode(_new() | _known(values)), private=True)
 
 
 def update_manifest(layout: RunLayout, **changes: Any) -> None:
-    """Merges fields into manifest.json, dictionaries key by key, and replaces the file. Raises OSError.
+    """Merges fields into manifest.json, secrets masked, dictionaries key by key, and replaces the file. Raises OSError.
 
     Unknown names are a mistake of the caller: TypeError.
     """
@@ -38,7 +42,7 @@ def update_manifest(layout: RunLayout, **changes: Any) -> None:
             content[name] = {**content[name], **value}
         else:
             content[name] = value
-    rewrite_file(layout.manifest, encode(content))
+    rewrite_file(layout.manifest, encode(content), private=True)
 
 
 def _new() -> dict[str, Any]:
@@ -49,4 +53,13 @@ def _known(values: dict[str, Any]) -> dict[str, Any]:
     unknown = set(values) - {f.name for f in fields(Manifest)}
     if unknown:
         raise TypeError(f"not in the manifest: {', '.join(sorted(unknown))}")
-    return values
+    return {name: _without_secrets(name, value) for name, value in values.items()}
+
+
+def _without_secrets(name: str, value: Any) -> Any:
+    if name in _COMMAND_LINES and isinstance(value, (list, tuple)):
+        return masked_arguments(value)
+    if isinstance(value, dict):
+        return {key: _without_secrets(key, item) for key, item in value.items()}
+    # By its rendezvous another node finds the run: it stays as it is.
+    return masked(value) if isinstance(value, str) and name != "rendezvous" else value

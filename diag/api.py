@@ -11,6 +11,7 @@ from msgspec import Struct
 from diag.attribution.attribute import attribute, with_comparable_steps
 from diag.collectors.layout import RunLayout
 from diag.findings import Examination, examine
+from diag.formatting import masked
 from diag.ingest.reading import Reading as Reading
 from diag.ingest.run import Tables, open_paths, rank_ranges
 from diag.model import (
@@ -249,7 +250,7 @@ def describe_run(result: Result) -> dict[str, Any]:
     devices = [i.device for i in identities] + [name for trace in traces for name in trace.device_names[:1]]
     backends = [manifest.backend] if manifest is not None else []
     return {
-        "path": str(tables.root),
+        "path": masked(str(tables.root)),  # an address may hold a password
         "run_id": manifest.run_id if manifest is not None else None,
         "world_size": tables.world_size,
         "ranks": sorted(tables.ranks),

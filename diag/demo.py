@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +15,7 @@ from diag.api import Result, open_run
 from diag.collectors.layout import RunLayout
 from diag.report.json import save
 from diag.report.text import COLOUR
+from diag.terminal import console, say
 
 _RUNS = {
     "as-it-is": [],
@@ -35,22 +35,22 @@ def main() -> int:
             shutil.rmtree(folder)  # an earlier demo's
         code = _train(folder, steps, faults)
         if code:
-            print(f"the training ended with exit code {code}; its logs are in {folder}/ranks", file=sys.stderr)
+            say(f"the training ended with exit code {code}; its logs are in {folder}/ranks", err=True)
             return code
         results[name] = open_run(folder)
         save(results[name])
-    console = Console(width=110 if not sys.stdout.isatty() else None, highlight=False, emoji=False)
-    console.print()
-    console.print(_side_by_side(results))
-    console.print(f"\nEvidence and advice:  diag analyze {out / list(_RUNS)[-1]}")
-    console.print(f"In the browser:       diag dashboard {out}")
-    console.print("(`diag` is in .venv/bin)", style="dim")
+    screen = console(width=110 if not sys.stdout.isatty() else None)
+    screen.print()
+    screen.print(_side_by_side(results))
+    say(f"\nEvidence and advice:  diag analyze {out / list(_RUNS)[-1]}")
+    say(f"In the browser:       diag dashboard {out}")
+    screen.print("(`diag` is in .venv/bin)", style="dim")
     return 0
 
 
 def _train(folder: Path, steps: int, faults: list[str]) -> int:
     command = ["run", "--strategy", "fsdp2", "--nproc", "2", "--steps", str(steps), *faults, "--out", str(folder)]
-    print(f"\n$ diag {' '.join(command)}", flush=True)
+    say(f"\n$ diag {' '.join(command)}")
     return subprocess.run([sys.executable, "-m", "diag", *command], check=False).returncode
 
 

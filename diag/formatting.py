@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
+
+from diag.collectors.text import masked as masked
+from diag.collectors.text import visible as visible
+from diag.collectors.text import visible_lines as visible_lines
 
 NBSP = "\u00a0"
 UNKNOWN = "unknown"
@@ -61,20 +64,3 @@ def listing(ranks: Sequence[int], most: int = 8) -> str:
         return f"rank{NBSP}{ranks[0]}"
     more = f" and {len(ranks) - most} more" if len(ranks) > most else ""
     return f"ranks{NBSP}" + ", ".join(map(str, ranks[:most])) + more
-
-
-def visible(text: str) -> str:
-    """The text on one line, with every character that a terminal would act on written as an escape."""
-    if text.isprintable():
-        return text
-    return "".join(_shown(character) for character in text)
-
-
-def _shown(character: str) -> str:
-    if character == "\t":
-        return " "
-    # Controls, formats (which turn the direction of writing around), surrogates, separators of lines.
-    if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):
-        code = ord(character)
-        return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
-    return character

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import make_manifest, read_fields, update_manifest
 from diag.collectors.settings import RUN_DIR_VARIABLE, SETTINGS_VARIABLE, CollectorSettings
+from diag.collectors.text import option_of_mask
 from diag.collectors.trainer.options import OPTIONS_ENV, TrainerOptions
 from diag.errors import DiagError, ExitCode
+from diag.terminal import say
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -46,7 +48,7 @@ class Launch:
     environment: dict[str, str] = field(default_factory=dict)
     hang_timeout_s: float = 0  # without progress, before the training is called hung; 0: it never is
     ends_hung: bool = True  # a training that is called hung; else it is only said, and evidence gathered
-    say: Callable[[str], None] = print  # what the monitor has to tell while the training runs
+    say: Callable[[str], None] = say  # what the monitor has to tell while the training runs
 
     @property
     def rendezvous(self) -> str:
@@ -85,6 +87,13 @@ def open_run_directory(out: Path | None, launch: Launch, argv: Sequence[str], na
     refused: records are never mixed or lost. The manifest comes into being first and whole, so that of nodes that start
     in the same moment one makes it and the others find it. ``name``: of the folder, where ``out`` is None;
     ``described``: what the manifest can tell already."""
+    option = option_of_mask(argv)
+    if option:
+        raise DiagError(
+            f"the value of {option} is masked in this command line",
+            hint="it comes from a record, which holds no secrets; give the real value",
+            exit_code=ExitCode.USAGE,
+        )
     root = out if out is not None else Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
     layout = RunLayout(root)
     if layout.is_run() and not _is_of_this_job(layout, launch):

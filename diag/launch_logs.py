@@ -18,6 +18,7 @@ from typing import IO, Self, TextIO
 
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
 
+from diag.collectors.files import open_private
 from diag.collectors.layout import RunLayout
 
 _CHUNK = 1 << 16
@@ -50,6 +51,9 @@ class RunLogs(LogsSpecs):
         deadline = time.monotonic() + _LINGER_S
         for stream in self._streams:
             stream.drain(deadline)
+        for files in self._layout.ranks().values():
+            with contextlib.suppress(OSError):  # torch makes it, for everybody to read
+                files.error.chmod(0o600)
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         destinations = LogsDest()
@@ -114,7 +118,7 @@ class _Stream:
 
     def _open(self) -> IO[bytes] | None:
         try:
-            return self._kept.open("wb", buffering=0)
+            return open_private(self._kept)
         except OSError as error:
             self._complain(error)
             return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
+from diag.formatting import visible_lines
 from diag.model import Advice, Coverage, Finding, Recommendation, Severity, Verdict
 from diag.rank_table import MEANINGS, STALLS_TITLE, RankTable
 from diag.wording import (
@@ -67,8 +68,8 @@ def to_html(
 
 
 def _text(text: object) -> str:
-    """Markup of others is shown, never followed."""
-    return html.escape(str(text), quote=True)
+    """Markup of others is shown, never followed; control characters are escapes."""
+    return html.escape(visible_lines(str(text)), quote=True)
 
 
 def _line(text: str, style: str = "") -> str:

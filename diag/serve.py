@@ -24,6 +24,7 @@ from diag import guard
 from diag.errors import DiagError
 from diag.guard import Guard
 from diag.signals import ended_by_signals
+from diag.terminal import say
 
 ADDRESS = "127.0.0.1"
 _LOCAL = {"0.0.0.0": ADDRESS, "::": "::1"}  # how a server that listens everywhere is reached from here
@@ -67,10 +68,10 @@ def serve_dashboard(
             _wait_until_ready(server, address, port, guarded)
             _say_who_can_read(address, guarded)
             opened = guard.url(_LOCAL.get(address, host), port, token=guarded.token)
-            print(f"Dashboard of {path}: {opened} (Ctrl-C ends it)", flush=True)
+            say(f"Dashboard of {path}: {opened} (Ctrl-C ends it)")
             if address in _LOCAL:
                 elsewhere = guard.url(socket.gethostname(), port, token=guarded.token)
-                print(f"From another machine: {elsewhere}", flush=True)
+                say(f"From another machine: {elsewhere}")
             with _shown_in_browser(opened, open_browser):
                 code = server.wait()
         except KeyboardInterrupt:
@@ -90,7 +91,7 @@ def _say_who_can_read(address: str, guarded: Guard) -> None:
         said = f"Whoever reaches {address} and has the token can read the runs. The connection is not encrypted."
     else:
         return
-    print(said, file=sys.stderr, flush=True)
+    say(said, err=True)
 
 
 def _existing(path: Path | None) -> Path:

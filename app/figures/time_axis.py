@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy.typing as npt
 import plotly.graph_objects as go
 
 from diag.app.figures.common import MS
-from diag.app.formatting import NBSP
+from diag.app.formatting import NBSP, label
 from diag.app.parts import Part
 from diag.app.theme import Theme
 from diag.details import Category, Lane, StepSpan
@@ -65,7 +64,7 @@ def colour(category: Category, theme: Theme) -> str:
 
 def text(name: str) -> str:
     """A name from a trace as Plotly shows it: as it is, and not longer than a line."""
-    return escape(name if len(name) <= _NAME_CHARS else f"{name[: _NAME_CHARS - 1]}…", quote=False)
+    return label(name if len(name) <= _NAME_CHARS else f"{name[: _NAME_CHARS - 1]}…", _NAME_CHARS)
 
 
 def title(lane: Lane) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 
 import numpy as np
 import plotly.graph_objects as go
@@ -25,6 +24,7 @@ from diag.app.figures.time_axis import (
     words,
 )
 from diag.app.formatting import duration
+from diag.app.formatting import label as shown_label
 from diag.app.theme import Theme, ink_on
 from diag.details import AllRanks, Bars, Category, Pixels, StepSpan, pixel_edges, read_bars
 
@@ -228,4 +228,4 @@ def _fitting(name: str, chars: int) -> str:
     """As much of the name as fits; nothing where that says little."""
     if chars < min(_LEAST_CHARS, len(name)):
         return ""
-    return escape(name if len(name) <= chars else f"{name[: chars - 1]}…", quote=False)
+    return shown_label(name if len(name) <= chars else f"{name[: chars - 1]}…", chars)

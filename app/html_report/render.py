@@ -13,6 +13,7 @@ from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from diag.api import Result
+from diag.app.formatting import masked, visible_lines
 from diag.app.html_report.page import page_of
 from diag.app.html_report.redaction import Pseudonyms, redacted_page, redacted_view
 from diag.app.html_report.specs import FONT, to_json
@@ -25,9 +26,10 @@ _OPEN_EVIDENCE = 1  # findings whose evidence is unfolded
 
 
 def render(result: Result, command: str, version: str, names: Pseudonyms | None = None) -> str:
-    """The whole file. ``command`` and ``version`` of diag: how it was made. ``names``: what hides names, None where
+    """The whole file. ``command`` and ``version`` of diag: how it was made;
+    secrets in it are masked. ``names``: what hides names, None where
     they may be read."""
-    view = view_of(result)
+    view, command = view_of(result), masked(command)
     if names is None:
         page = page_of(view, command)
     else:
@@ -57,9 +59,16 @@ def render(result: Result, command: str, version: str, names: Pseudonyms | None 
 
 
 def _template() -> Template:
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
+    )
     environment.filters["prose"] = _prose
     return environment.from_string(_asset("template.html"))
+
+
+def _shown(value: object) -> object:
+    """What the template puts in, with control characters as escapes; our own markup as it is."""
+    return visible_lines(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _asset(name: str) -> str:
@@ -83,4 +92,4 @@ def _policy(scripts: Iterable[str]) -> str:
 def _prose(text: str) -> Markup:
     """With what stands between backticks as code."""
     code = Markup("<code>{}</code>")
-    return Markup("").join(code.format(part) if typed else escape(part) for part, typed in pieces(text))
+    return Markup("").join(code.format(part) if typed else escape(part) for part, typed in pieces(visible_lines(text)))

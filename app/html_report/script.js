@@ -4,7 +4,7 @@
   const specs = document.getElementById("figures").textContent;
   const dark = matchMedia("screen and (prefers-color-scheme: dark)");
   const narrow = matchMedia("(max-width: 700px)");
-  const config = {displaylogo: false, displayModeBar: false, responsive: true};
+  const config = {displaylogo: false, displayModeBar: false, typesetMath: false, responsive: true};
   const plots = [...document.querySelectorAll(".plot")];
 
   function put(target, path, value) {

@@ -8,6 +8,7 @@ import streamlit as st
 
 from diag.app.formatting import duration, plain, prose, share
 from diag.app.run_view import RunView
+from diag.app.views.common import show_code
 from diag.model import Advice, Bottleneck, Risk, Severity
 from diag.wording import gain, not_predicted, price, sentence
 
@@ -67,7 +68,7 @@ def _action(number: int, advice: Advice) -> None:
             st.badge(risk, color=_COLOUR[advice.risk])
         st.caption(prose(sentence(gain(advice)) + "."))
         if advice.command:
-            st.code(advice.command, language="bash", wrap_lines=True)
+            show_code(advice.command, "bash")
         if advice.code:
             _code(advice)
         if advice.assumptions:
@@ -81,4 +82,4 @@ def _code(advice: Advice) -> None:
         names = list(advice.code)
         for tab, name in zip(st.tabs([_API_NAMES.get(name, name) for name in names]), names, strict=True):
             with tab:
-                st.code(advice.code[name], language="json" if name == "deepspeed" else "python", wrap_lines=True)
+                show_code(advice.code[name], "json" if name == "deepspeed" else "python")

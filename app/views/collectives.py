@@ -12,7 +12,7 @@ from diag.app.figures.collectives import operation
 from diag.app.formatting import counted, duration, plain, share, size
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import EMPTY, beyond_summaries, draw, head, known_columns, nothing
+from diag.app.views.common import EMPTY, beyond_summaries, draw, head, known_columns, nothing, shown_rows
 from diag.breakdown import CollectiveStat, CollectiveTable
 from diag.wording import group_name
 
@@ -96,7 +96,7 @@ def _rows(view: RunView, table: CollectiveTable, theme: Theme) -> None:
     several = len({row.axis for row in table.rows}) > 1
     rows = [_cells(row, table.rank_steps, groups, several) for row in table.rows]
     st.dataframe(
-        rows,
+        shown_rows(rows),
         key=_TABLE,
         column_order=_order(rows),
         on_select=_chosen_in_table,

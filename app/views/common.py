@@ -9,11 +9,11 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from diag.app.facts import Metric
-from diag.app.formatting import listing, plain, prose
+from diag.app.formatting import listing, plain, prose, visible, visible_lines
 from diag.app.run_view import RunView
 from diag.errors import DiagError
 
-CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False}
+CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False, "typesetMath": False}
 EMPTY = "-"  # a cell of which nothing is known
 _MOST_METRICS = 5  # in a row
 
@@ -32,23 +32,33 @@ def show_metrics(*found: Metric, places: int | None = None) -> None:
     columns = [column for first in range(0, len(found), width) for column in st.columns(width)]
     for column, metric in zip(columns, found, strict=False):
         column.metric(
-            metric.label,
+            plain(metric.label),
             metric.value,
             metric.against or None,
             delta_color="normal" if metric.more_is == "good" else "inverse",
             border=True,
             height="stretch",
-            help=metric.help,
+            help=prose(metric.help),
         )
 
 
 def draw(figure: go.Figure, key: str, alt: str) -> None:
-    st.plotly_chart(figure, key=key, config=CONFIG, alt=alt)
+    st.plotly_chart(figure, key=key, config=CONFIG, alt=visible(alt))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Cells of text from anywhere."""
     st.table([dict(zip(columns, map(plain, row), strict=True)) for row in rows], border="horizontal", hide_index=True)
+
+
+def show_code(text: str, language: str | None) -> None:
+    """A command or lines of code, in which nothing is hidden or turned around."""
+    st.code(visible_lines(text), language=language, wrap_lines=True)
+
+
+def shown_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows for ``st.dataframe``, texts from anywhere among them."""
+    return [{name: visible(cell) if isinstance(cell, str) else cell for name, cell in row.items()} for row in rows]
 
 
 def known_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -16,7 +16,7 @@ from diag.app.address import choose, choose_path
 from diag.app.figures import hang as figures
 from diag.app.formatting import counted, listing, plain, prose, share, visible
 from diag.app.theme import theme_of
-from diag.app.views.common import bullets, draw, show_error
+from diag.app.views.common import bullets, draw, show_code, show_error
 from diag.errors import DiagError
 from diag.hang.api import Investigation, by_reason, guess_words, investigate
 from diag.hang.groups import places_of
@@ -130,7 +130,7 @@ def _answer(found: Investigation) -> None:
             icon=_ICON.get(triage.fault_class, ":material/error:"),
             color=_COLOUR.get(triage.fault_class, "red"),
         )
-        st.subheader(plain(visible(triage.headline)), anchor=False)
+        st.subheader(plain(triage.headline), anchor=False)
         facts = [f"Confidence {share(triage.confidence)}"]
         ranks = [culprit.rank for culprit in triage.culprits if culprit.rank is not None]
         hosts = list(dict.fromkeys(culprit.host for culprit in triage.culprits if culprit.host))
@@ -139,10 +139,10 @@ def _answer(found: Investigation) -> None:
             facts.insert(0, f"At fault: {listing(ranks) if ranks else ''}{where}")
         if triage.victims:
             facts.append(f"{counted(len(triage.victims), 'rank')} only waited: {listing(triage.victims)}")
-        st.markdown(" · ".join(plain(visible(fact)) for fact in facts))
+        st.markdown(" · ".join(plain(fact) for fact in facts))
         if triage.next_steps:
             st.markdown("**What to do**")
-            st.markdown("\n".join(f"- {prose(visible(step))}" for step in triage.next_steps))
+            st.markdown("\n".join(f"- {prose(step)}" for step in triage.next_steps))
 
 
 def _places(found: Investigation) -> None:
@@ -185,12 +185,8 @@ def _stacks(stacks: Sequence[Stack]) -> None:
     st.subheader("Stacks", anchor="stacks")
     for column, stack in zip(st.columns(min(2, len(stacks))), stacks[:2], strict=False):
         with column:
-            st.markdown(f"**Rank {stack.rank}**, {plain(visible(stack.what))}")
-            st.code(
-                "\n".join(visible(_frame(frame)) for frame in stack.frames[:_MOST_FRAMES]) or "no frames",
-                language=None,
-                wrap_lines=True,
-            )
+            st.markdown(f"**Rank {stack.rank}**, {plain(stack.what)}")
+            show_code("\n".join(visible(_frame(frame)) for frame in stack.frames[:_MOST_FRAMES]) or "no frames", None)
 
 
 def _short(path: str) -> str:
@@ -208,13 +204,13 @@ def _reasons(found: Investigation) -> None:
     triage = found.triage
     if triage.guesses:
         st.subheader("Next best guess", anchor="guesses")
-        st.markdown(bullets(tuple(visible(guess_words(guess)) for guess in triage.guesses)))
+        st.markdown(bullets(tuple(guess_words(guess) for guess in triage.guesses)))
     if triage.ruled_out:
         st.subheader("Ruled out", anchor="ruled-out")
-        st.markdown(bullets(tuple(visible(f"{one.fault_class}: {one.because}") for one in triage.ruled_out)))
+        st.markdown(bullets(tuple(f"{one.fault_class}: {one.because}" for one in triage.ruled_out)))
     st.subheader("What was read", anchor="coverage")
-    gaps = [visible(_gap(paths, why)) for why, paths in by_reason(triage.gaps).items()]
-    st.markdown(bullets((*(visible(one) for one in triage.coverage), *gaps)) or "Nothing.")
+    gaps = [_gap(paths, why) for why, paths in by_reason(triage.gaps).items()]
+    st.markdown(bullets((*triage.coverage, *gaps)) or "Nothing.")
 
 
 def _gap(paths: Sequence[str], reason: str) -> str:

@@ -11,7 +11,7 @@ from diag.app.figures import kernels as figures
 from diag.app.formatting import counted, duration, plain, share
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import EMPTY, beyond_summaries, draw, head, known_columns, nothing
+from diag.app.views.common import EMPTY, beyond_summaries, draw, head, known_columns, nothing, shown_rows
 from diag.breakdown import Bound, Efficiency, KernelStat, KernelTable, Measure, ModuleStat, ModuleTable, PathTable
 from diag.wording import fused_words
 
@@ -84,7 +84,7 @@ def _kernels(table: KernelTable, theme: Theme) -> None:
     draw(figures.kernels(table, theme), "kernels", f"Milliseconds a step of the {shown} {table.unit}s that take most")
     rows = [_kernel(row, table.rank_steps) for row in table.rows[:_MOST_ROWS]]
     st.dataframe(
-        rows,
+        shown_rows(rows),
         key="kernel-table",
         hide_index=True,
         placeholder=EMPTY,
@@ -166,7 +166,7 @@ def _modules(view: RunView, tables: tuple[ModuleTable, ...], theme: Theme) -> No
     draw(figures.modules(table, theme), "modules", "Milliseconds a step in each module, forward and backward")
     rows = [_module(row, table.rank_steps) for row in table.rows[:_MOST_ROWS]]
     st.dataframe(
-        rows,
+        shown_rows(rows),
         key="module-table",
         hide_index=True,
         placeholder=EMPTY,

@@ -14,7 +14,7 @@ from diag.app.formatting import UNKNOWN, counted, duration, plain, share
 from diag.app.parts import Part
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import EMPTY, draw, head, known_columns, nothing, show_metrics
+from diag.app.views.common import EMPTY, draw, head, known_columns, nothing, show_metrics, shown_rows
 from diag.details import LoadingTable
 from diag.model import Bottleneck, Severity
 
@@ -136,7 +136,7 @@ def _rows(view: RunView, table: LoadingTable) -> None:
         for row in table.rows
     ]
     st.dataframe(
-        rows,
+        shown_rows(rows),
         key="loader-table",
         hide_index=True,
         placeholder=EMPTY,

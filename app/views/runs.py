@@ -10,7 +10,7 @@ import streamlit as st
 
 from diag.api import RunState, State, state_of
 from diag.app.formatting import counted, duration, plain
-from diag.app.views.common import EMPTY
+from diag.app.views.common import EMPTY, shown_rows
 
 _EVERY_S = 3.0
 _NOT_ANALYSED = "not analysed since its last step"
@@ -28,7 +28,7 @@ def show(root: Path, runs: Sequence[Path], choose: Callable[[str], None]) -> Non
 def _table(runs: tuple[Path, ...], choose: Callable[[str], None]) -> None:
     states = sorted((state_of(run) for run in runs), key=lambda state: (not state.live, -state.changed_ns))
     event = st.dataframe(
-        [row_of(state) for state in states],
+        shown_rows([row_of(state) for state in states]),
         key="runs",
         hide_index=True,
         on_select="rerun",

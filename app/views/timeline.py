@@ -16,7 +16,7 @@ from diag.app.figures.time_axis import Window, title, words
 from diag.app.formatting import counted, duration, listing, plain, share
 from diag.app.run_view import RunView
 from diag.app.theme import theme_of
-from diag.app.views.common import CONFIG, beyond_summaries
+from diag.app.views.common import CONFIG, beyond_summaries, show_code
 from diag.app.views.timeline_window import ALL, Look, choose_look, go_to, zoom
 from diag.details import AllRanks, Bars, Category, Lane, Pixels, by_name, read_lanes
 
@@ -177,7 +177,7 @@ def _perfetto(view: RunView, rank: int, step: int) -> None:
             f"Step {step} of rank {rank} with all that its trace holds: arguments, arrows, functions of Python. Run "
             "this where the run's files are. Nothing is uploaded: Perfetto's page reads the trace from your machine."
         )
-        st.code(open_command(view.result.tables.root.resolve(), rank, step), language="bash", wrap_lines=True)
+        show_code(open_command(view.result.tables.root.resolve(), rank, step), "bash")
 
 
 def open_command(path: Path, rank: int, step: int) -> str:

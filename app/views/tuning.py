@@ -10,7 +10,7 @@ import streamlit as st
 from diag.app.figures import tuning as figures
 from diag.app.formatting import UNKNOWN, counted, duration, plain, share, size
 from diag.app.theme import theme_of
-from diag.app.views.common import draw
+from diag.app.views.common import draw, show_code
 from diag.tune.history import History, Interval, Outcome, Round
 from diag.wording import sentence
 
@@ -58,7 +58,7 @@ def _result(history: History) -> None:
     columns[2].metric("Changes kept", f"{len(kept)} of {len(history.rounds)}", border=True, height="stretch")
     if history.command:
         st.markdown("To train with what was kept:" if kept else "To train as it was:")
-        st.code(history.command, language="bash", wrap_lines=True)
+        show_code(history.command, "bash")
     st.markdown(plain(f"Stopped: {history.stopped}." if history.stopped else "Still running, or ended before its end."))
     for change in history.remaining:
         st.markdown(f"- Advised as well, but no option of `diag run` does it: {plain(change)}")

@@ -9,7 +9,7 @@ from diag.app.figures import what_if as figures
 from diag.app.formatting import UNKNOWN, duration, plain, share, size
 from diag.app.run_view import RunView
 from diag.app.theme import theme_of
-from diag.app.views.common import beyond_summaries, bullets, draw, head, nothing
+from diag.app.views.common import beyond_summaries, bullets, draw, head, nothing, show_code
 from diag.details import Change, Prospect
 from diag.model import Risk
 
@@ -146,7 +146,7 @@ def _how(prospect: Prospect) -> None:
         st.markdown("What it may break:\n" + bullets(risks))
     if prospect.command:
         st.markdown("Try it:")
-        st.code(prospect.command, language="bash", wrap_lines=True)
+        show_code(prospect.command, "bash")
     else:
         st.markdown("The bundled trainer has no command for all of this; by API:")
     for code in prospect.code:
@@ -156,4 +156,4 @@ def _how(prospect: Prospect) -> None:
         with st.expander(plain(code.change), expanded=not prospect.command):
             for api, text in code.by_api.items():
                 st.caption(api)
-                st.code(text, language="python", wrap_lines=True)
+                show_code(text, "python")

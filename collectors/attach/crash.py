@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from ..files import encode, replace_file
+from ..text import masked
 
 _OURS = str(Path(__file__).parents[1])
 
@@ -32,10 +33,11 @@ def _without_ours(print_it: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def leave(path: Path, error: BaseException) -> None:
-    """Writes the exception as torchrun's ``record`` does. Raises OSError."""
-    text = "".join(traceback.format_exception(error))
-    told = {"message": f"{type(error).__name__}: {error}", "extraInfo": {"py_callstack": text, "timestamp": _now()}}
-    replace_file(path, encode({"message": told}))
+    """Writes the exception as torchrun's ``record`` does, secrets masked. Raises OSError."""
+    text = masked("".join(traceback.format_exception(error)))
+    message = masked(f"{type(error).__name__}: {error}")
+    told = {"message": message, "extraInfo": {"py_callstack": text, "timestamp": _now()}}
+    replace_file(path, encode({"message": told}), private=True)
 
 
 def _now() -> str:

@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 
+from ..text import visible
 from .leave import leave
 from .options import OPTIONS_ENV, OptionError, TrainerOptions
 
@@ -29,7 +30,7 @@ def main() -> int:
         record(train)(options)
     except OptionError as error:
         if os.environ.get("RANK", "0") == "0":  # every rank has the same to say
-            print(f"error: {error}", file=sys.stderr)
+            print(visible(f"error: {error}"), file=sys.stderr)
         return 2
     except Exception:
         traceback.print_exc()

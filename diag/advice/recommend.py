@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from diag.advice.case import Api, Candidate, Case, Setting
 from diag.advice.knobs import REGISTRY
 from diag.advice.sizes import headroom, sizes_of
+from diag.collectors.text import masked_arguments
 from diag.findings import Examination
 from diag.ingest.run import Tables
 from diag.model import Advice, Attribution, Evidence, Recommendation, Severity
@@ -129,11 +130,11 @@ def code_for(case: Case, code: Mapping[Api, str]) -> dict[Api, str]:
 
 
 def command_for(case: Case, settings: Mapping[str, Setting]) -> str:
-    """The bundled trainer's command with these settings; "" where something else was trained."""
+    """The bundled trainer's command with these settings, secrets masked; "" where something else was trained."""
     manifest = case.manifest
     if manifest is None or not settings or not manifest.argv or manifest.argv[0] != "run":
         return ""
-    return "diag " + shlex.join(changed_arguments(manifest.argv, settings))
+    return "diag " + shlex.join(masked_arguments(changed_arguments(manifest.argv, settings)))
 
 
 def changed_arguments(arguments: Iterable[str], settings: Mapping[str, Setting]) -> list[str]:

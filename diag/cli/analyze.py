@@ -20,6 +20,7 @@ from diag.cli.reading import (
     ranks_by_path,
 )
 from diag.errors import DiagError, ExitCode
+from diag.terminal import put
 
 if TYPE_CHECKING:
     from diag.api import Result
@@ -151,7 +152,7 @@ def analyze(
         else:
             result = open_run(*paths, reading=reading)
     if as_json:
-        typer.echo(to_json(result, tables=True, added=asked.to_dict(result)))
+        put(to_json(result, tables=True, added=asked.to_dict(result)) + "\n")
     else:
         print_report(result)
         if table:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from diag.errors import DiagError, ExitCode
+from diag.terminal import put
 
 _FORMATS = ("shell", "lines")
 
@@ -51,9 +52,9 @@ def attach(
     variables = attached(layout.root, settings)
     if output == "lines":
         for name, value in {**variables, "PYTHONPATH": python_path()}.items():
-            typer.echo(f"{name}={value}")
+            put(f"{name}={value}\n")
         return
     for name, value in variables.items():
-        typer.echo(f"export {name}={shlex.quote(value)}")
+        put(f"export {name}={shlex.quote(value)}\n")
     # What the shell that reads this has in PYTHONPATH stays behind ours.
-    typer.echo(f'export PYTHONPATH={shlex.quote(str(SITE))}"${{PYTHONPATH:+:$PYTHONPATH}}"')
+    put(f'export PYTHONPATH={shlex.quote(str(SITE))}"${{PYTHONPATH:+:$PYTHONPATH}}"\n')

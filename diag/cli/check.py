@@ -11,6 +11,7 @@ import typer
 from diag.cli.reading import CommKernelsOption, JobsOption, comm_rules
 from diag.errors import DiagError, ExitCode
 from diag.gate import budgets as of
+from diag.terminal import put, say
 
 if TYPE_CHECKING:
     from diag.gate.budgets import Budget
@@ -94,11 +95,11 @@ def check(
 
         _write(junit, to_junit(gate, str(run), result.verdict.headline))
     if as_json:
-        typer.echo(to_json(gate, result))
+        put(to_json(gate, result) + "\n")
     else:
         print_gate(gate, result)
     for line in workflow_commands(gate) if github else ():
-        typer.echo(line)
+        say(line)
     raise typer.Exit(gate.exit_code)
 
 

@@ -10,6 +10,7 @@ import typer
 
 from diag.cli.reading import CommKernelsOption, JobsOption, comm_rules
 from diag.errors import DiagError, ExitCode
+from diag.terminal import put
 
 
 def compare(
@@ -42,7 +43,7 @@ def compare(
             hint="--anyway compares them at your own risk",
         )
     if as_json:
-        typer.echo(to_json(found, first, second))
+        put(to_json(found, first, second) + "\n")
     else:
         print_comparison(found, first, second)
     missing = first.coverage.incomplete or second.coverage.incomplete

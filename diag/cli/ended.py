@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
-
 from diag.cli.why import say_why
 from diag.collectors.layout import RunLayout
+from diag.terminal import say
 
 if TYPE_CHECKING:
     from diag.launch import Outcome
@@ -28,17 +27,17 @@ def _say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool) ->
     # What a user's training prints on standard output is all that may be there.
     if outcome.exit_code:
         who = f"rank {outcome.failed_rank}: " if outcome.failed_rank is not None else ""
-        _say(f"the training ended early: {who}{outcome.reason}")
+        say(f"diag: the training ended early: {who}{outcome.reason}", err=True)
         if outcome.failed_rank is not None and not shown:
             for line in log_tail(layout, outcome.failed_rank):
-                typer.echo(f"      {line}", err=True)
+                say(f"      {line}", err=True)
         if not outcome.interrupted:
             with after_training(_say):
                 say_why(layout)
-        typer.echo(f"      what was recorded until then: diag analyze {layout.root}", err=True)
+        say(f"      what was recorded until then: diag analyze {layout.root}", err=True)
     elif collect:
-        typer.echo(f"Recorded in {layout.root}. Next: diag analyze {layout.root}", err=shown)
+        say(f"Recorded in {layout.root}. Next: diag analyze {layout.root}", err=shown)
 
 
 def _say(text: str) -> None:
-    typer.echo(f"diag: {text}", err=True)
+    say(f"diag: {text}", err=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ import typer
 
 from diag.cli.dashboard import AllowHostOption
 from diag.errors import DiagError, ExitCode
+from diag.terminal import put, say
 
 if TYPE_CHECKING:
     from diag.export.definitions import Sample
@@ -136,7 +136,7 @@ def _follow(metrics: RunMetrics, write: Callable[[list[Sample]], None], every_s:
             failed = None
         except DiagError as error:
             failed = error
-            typer.echo(f"diag: {error.message}; trying again", err=True)
+            say(f"diag: {error.message}; trying again", err=True)
     if failed is not None:
         raise failed
 
@@ -157,7 +157,7 @@ def _writer(run: Path, to: Format, out: Path | None, endpoint: str | None) -> Ca
 
 def _replace(out: Path | None, text: str) -> None:
     if out is None:
-        sys.stdout.write(text)
+        put(text)
         return
     from diag.collectors.files import replace_file
 
@@ -169,8 +169,7 @@ def _replace(out: Path | None, text: str) -> None:
 
 def _append(out: Path | None, text: str) -> None:
     if out is None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        put(text)
         return
     try:
         with out.open("a", encoding="utf-8") as file:
@@ -195,7 +194,7 @@ def _write_steps(run: Path, to: Format, folder: Path) -> None:
         from diag.export.wandb import write_run
 
         written, then = write_run(steps, run.resolve().name, folder), f"wandb sync {folder}/wandb/offline-run-*"
-    typer.echo(f"{written} steps written to {folder}. Next: {then}")
+    say(f"{written} steps written to {folder}. Next: {then}")
 
 
 def metrics(
@@ -226,7 +225,7 @@ def metrics(
     Runs until Ctrl-C, also when the run has ended.
     """
     if grafana:
-        sys.stdout.write((Path(__file__).parents[1] / "export" / "grafana.json").read_text("utf-8"))
+        put((Path(__file__).parents[1] / "export" / "grafana.json").read_text("utf-8"))
         return
     if run is None:
         raise DiagError("which run?", hint="diag metrics RUN", exit_code=ExitCode.USAGE)
@@ -252,18 +251,17 @@ def _serve(
         followed.read()  # all that is there: no scrape would wait for so long
         server, thread = serve(followed, host, port, token=token, allowed_hosts=allowed_hosts)
         if token is None and not local:
-            typer.echo(f"There is no token: whoever reaches {host} can read the metrics.", err=True)
+            say(f"There is no token: whoever reaches {host} can read the metrics.", err=True)
         elif token is None and with_token is False:
-            typer.echo("There is no token: every user of this machine can read the metrics.", err=True)
+            say("There is no token: every user of this machine can read the metrics.", err=True)
         # One that the user has chosen is not printed: it is in the scraper's configuration already.
         name = socket.gethostname() if guard.is_everywhere(address) else host
         shown = guard.url(name, server.server_port, "/metrics", None if given else token)
-        typer.echo(f"Metrics of {run}: {shown} (Ctrl-C ends it)")
+        say(f"Metrics of {run}: {shown} (Ctrl-C ends it)")
         if token is not None and not given:
-            typer.echo(
+            say(
                 "Prometheus sends this token with `authorization: {credentials: TOKEN}` in its scrape_config. "
                 f"{_TOKEN_VARIABLE} in the environment sets one that stays the same.",
                 err=True,
             )
-        sys.stdout.flush()
         thread.join()

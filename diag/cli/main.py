@@ -23,9 +23,14 @@ from diag.cli.trace import trace
 from diag.cli.triage import triage
 from diag.cli.tune import tune
 from diag.collectors.layout import SCHEMA_VERSION
-from diag.errors import DiagError
+from diag.errors import DiagError, ExitCode
+from diag.formatting import visible
+from diag.terminal import put, say
 
 _OBJECTS_UNTIL_GC = 1_000_000
+
+# All errors of the parser. Typer brings its own copy of click, or uses click, as the version may be.
+_UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
     name="diag",
@@ -39,7 +44,7 @@ def _version(asked: bool) -> None:
     if asked:
         from diag import __version__  # reads the package's metadata: 15 ms
 
-        typer.echo(f"diag {__version__}")
+        say(f"diag {__version__}")
         raise typer.Exit
 
 
@@ -73,16 +78,26 @@ def main() -> NoReturn:
     # Tables of small objects, hardly a cycle among them: looking for some after every 700 took 5 % of an analysis.
     gc.set_threshold(_OBJECTS_UNTIL_GC)
     try:
-        code = app(standalone_mode=True)
+        code = app(standalone_mode=False)
     except DiagError as error:
         _report(error)
         sys.exit(int(error.exit_code))
+    except _UsageError as error:
+        if error.format_message():  # else the help has been printed
+            _report(_refusal(error))
+        sys.exit(int(ExitCode.USAGE))
     except BrokenPipeError:  # `diag analyze ... | head`
         sys.stderr.close()
         sys.exit(0)
     finally:
         gc.freeze()  # or the interpreter looks for cycles among all that is left, as its last work: 15 ms
     sys.exit(code)
+
+
+def _refusal(error: typer.BadParameter) -> DiagError:
+    """The error of Typer's parser as one of ours, so that it is reported as they are."""
+    command = error.ctx.command_path if error.ctx is not None else "diag"
+    return DiagError(error.format_message(), hint=f"Try '{command} --help' for help.", exit_code=ExitCode.USAGE)
 
 
 def _report(error: DiagError) -> None:
@@ -93,9 +108,9 @@ def _report(error: DiagError) -> None:
             "path": error.path,
             "exit_code": int(error.exit_code),
         }
-        print(json.dumps({"schema_version": SCHEMA_VERSION, "error": body}))
+        put(json.dumps({"schema_version": SCHEMA_VERSION, "error": body}) + "\n")
         return
     where = f"{error.path}: " if error.path else ""
-    print(f"diag: {where}{error.message}", file=sys.stderr)
+    say(visible(f"diag: {where}{error.message}"), err=True)  # one line, whatever the message quotes
     if error.hint:
-        print(f"      {error.hint}", file=sys.stderr)
+        say(f"      {error.hint}", err=True)

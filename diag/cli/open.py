@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from diag.errors import DiagError, ExitCode
+from diag.terminal import say
 
 
 def open_trace(
@@ -54,7 +55,7 @@ def open_trace(
             excerpt = window_of(path, rank, from_ms, to_ms, reading)
     if output is not None:
         events = write_excerpt(excerpt, output)
-        typer.echo(f"{output}: {events:,} events of rank {rank}, {excerpt.title}, of {excerpt.path}")
+        say(f"{output}: {events:,} events of rank {rank}, {excerpt.title}, of {excerpt.path}")
         return
 
     from diag.perfetto import show
@@ -63,6 +64,6 @@ def open_trace(
     with ended_by_signals(), tempfile.TemporaryDirectory(prefix="diag-open-") as folder:
         file = Path(folder) / f"rank{rank}-{excerpt.title.replace(' ', '-')}.json.gz"
         events = write_excerpt(excerpt, file)
-        typer.echo(f"{events:,} events of rank {rank}, {excerpt.title}, of {excerpt.path}")
-        if show(file, excerpt.begin_ns, excerpt.end_ns, open_browser=browser, say=typer.echo):
-            typer.echo("Fetched.")
+        say(f"{events:,} events of rank {rank}, {excerpt.title}, of {excerpt.path}")
+        if show(file, excerpt.begin_ns, excerpt.end_ns, open_browser=browser, say=say):
+            say("Fetched.")

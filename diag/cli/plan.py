@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from diag.errors import DiagError
+from diag.terminal import put, say
 
 _MODEL, _CLUSTER = "Model and recipe", "Cluster"
 
@@ -118,7 +119,7 @@ def plan(
     if recipe not in RECIPES:
         listed = "\n".join(f"  {name:22} {own.about}" for name, own in RECIPES.items())
         if recipe == "list":
-            typer.echo(listed)
+            say(listed)
             raise typer.Exit
         raise DiagError(f"--recipe: there is no {recipe!r}", hint=f"one of\n{listed}")
     if checkpointing not in list(Checkpointing):
@@ -155,7 +156,7 @@ def plan(
         else None,
     )
     if as_json:
-        typer.echo(to_json(found, axes))
+        put(to_json(found, axes) + "\n")
     else:
         print_plan(found, axes)
 
@@ -167,6 +168,6 @@ def _measured(run: Path, as_json: bool) -> None:
 
     found = measured(open_paths([run]))
     if as_json:
-        typer.echo(to_json(found, str(run)))
+        put(to_json(found, str(run)) + "\n")
     else:
         print_measured(found, str(run))

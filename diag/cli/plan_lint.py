@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from diag.errors import DiagError, ExitCode
+from diag.terminal import put
 
 _SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 
@@ -37,7 +38,6 @@ def is_configuration(text: str) -> bool:
 
 def lint_command(paths: Sequence[Path], gpus: int | None, per_host: int, as_json: bool) -> ExitCode:
     """Prints the linter's report; GATE_EXCEEDED where there are errors."""
-    import typer
 
     from diag.plan.lint.lint import lint
     from diag.plan.lint.model import Severity
@@ -45,7 +45,7 @@ def lint_command(paths: Sequence[Path], gpus: int | None, per_host: int, as_json
 
     files = lint(paths, gpus, per_host)
     if as_json:
-        typer.echo(to_json(files))
+        put(to_json(files) + "\n")
     else:
         print_lint(files)
     errors = any(notice.severity is Severity.ERROR for linted in files for notice in linted.notices)

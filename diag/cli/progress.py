@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from diag.terminal import console
+
 
 @contextmanager
 def reading_progress(what: str = "reading") -> Iterator[Callable[[int, int, str], None] | None]:
@@ -13,11 +15,15 @@ def reading_progress(what: str = "reading") -> Iterator[Callable[[int, int, str]
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    columns = (
+        TextColumn(what, markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
+    with Progress(*columns, console=console(err=True), transient=True) as bar:
         task = bar.add_task("", total=None)
 
         def tell(done: int, total: int, path: str) -> None:

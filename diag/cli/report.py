@@ -22,6 +22,7 @@ from diag.cli.reading import (
 )
 from diag.errors import DiagError, ExitCode
 from diag.report.kept import KEPT, REDACTED
+from diag.terminal import put, say
 
 if TYPE_CHECKING:
     from diag.api import Result
@@ -74,7 +75,7 @@ def report(
     names = Pseudonyms(result, [*map(Path, paths), *([target] if target is not None else [])]) if redact else None
     content = render(result, command, __version__, names).encode()
     if target is None:
-        sys.stdout.buffer.write(content)
+        put(content)
     else:
         _write(target, content)
         _tell(result, out, target, len(content), open_it)
@@ -112,6 +113,6 @@ def _write(target: Path, content: bytes) -> None:
 
 def _tell(result: Result, out: Path, target: Path, size: int, open_it: bool) -> None:
     missing = ", with data missing" if result.coverage.incomplete else ""
-    typer.echo(f"Written: {out} ({size / 1e6:.1f} MB{missing}). It opens in any browser, without a network.")
+    say(f"Written: {out} ({size / 1e6:.1f} MB{missing}). It opens in any browser, without a network.")
     if open_it and not webbrowser.open(target.as_uri()):
-        typer.echo("diag: no browser was found", err=True)
+        say("diag: no browser was found", err=True)

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from diag.errors import DiagError, ExitCode
+from diag.terminal import say
 
 _TRAINING = "Training"
 _SHARDING = "Sharding"
@@ -244,16 +245,16 @@ def run(
 
     if settings and "list" in settings:
         for name, keys in KNOBS.items():
-            typer.echo(f"{name}: {ABOUT[name]}")
+            say(f"{name}: {ABOUT[name]}")
             for key in keys:
                 choices = f" ({', '.join(key.choices)})" if key.choices else ""
-                typer.echo(f"    {key}: {key.help}{choices}")
+                say(f"    {key}: {key.help}{choices}")
         raise typer.Exit
     if inject and "list" in inject:
         for kind in FAULTS.values():
-            typer.echo(f"{kind.usage()}\n    {kind.help}")
+            say(f"{kind.usage()}\n    {kind.help}")
             for key in kind.keys:
-                typer.echo(f"    {key.name}: {key.help}")
+                say(f"    {key.name}: {key.help}")
         raise typer.Exit
     recorded = CollectorSettings(
         trace=trace,
@@ -274,7 +275,7 @@ def run(
         rdzv_id=rdzv_id,
         environment={} if collect else {COLLECT_VARIABLE: "off"},
         hang_timeout_s=(timeout if hang_timeout is None else hang_timeout) if collect else 0,
-        say=lambda text: typer.echo(f"diag: {text}", err=True),
+        say=lambda text: say(f"diag: {text}", err=True),
     )
     if command or module:
         from diag.cli.run_own import run_own

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from diag.errors import DiagError, ExitCode
+from diag.terminal import put, say
 
 if TYPE_CHECKING:
     from diag.collectors.records import TraceAsked
@@ -51,7 +52,7 @@ def trace(
         with reading_progress("waiting") as progress:
             found = asking.wait(layout, asked, progress)
     if as_json:
-        typer.echo(json.dumps(_document(asked, found)))
+        put(json.dumps(_document(asked, found)) + "\n")
     else:
         _print(run, asked, found)
     done = sum(answer.path is not None for answer in found)
@@ -61,14 +62,14 @@ def trace(
 
 def _print(run: Path, asked: TraceAsked, found: list[Answer]) -> None:
     last = asked.first_step + asked.count - 1
-    typer.echo(f"Steps {asked.first_step} to {last}" + ("." if found else f" are asked for; {run} will have them."))
+    say(f"Steps {asked.first_step} to {last}" + ("." if found else f" are asked for; {run} will have them."))
     for answer in found:
         if answer.path is not None:
-            typer.echo(f"rank {answer.rank}: {answer.path} ({answer.path.stat().st_size / 1e6:.1f} MB)")
+            say(f"rank {answer.rank}: {answer.path} ({answer.path.stat().st_size / 1e6:.1f} MB)")
         else:
-            typer.echo(f"rank {answer.rank}: no trace: {answer.why_not}")
+            say(f"rank {answer.rank}: no trace: {answer.why_not}")
     if any(answer.path is not None for answer in found):
-        typer.echo(f"Next: diag analyze {run}")
+        say(f"Next: diag analyze {run}")
 
 
 def _document(asked: TraceAsked, found: list[Answer]) -> dict[str, object]:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from diag.errors import DiagError, ExitCode
+from diag.terminal import put
 
 
 def triage(
@@ -55,7 +56,7 @@ def triage(
     with reading_progress() as progress:
         found = triage_paths(paths, progress, reports)
     if as_json:
-        typer.echo(to_json(found))
+        put(to_json(found) + "\n")
     else:
         print_triage(found)
     raise typer.Exit(ExitCode.DATA_INCOMPLETE if incomplete(found) else ExitCode.OK)

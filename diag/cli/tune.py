@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from diag.errors import DiagError, ExitCode
+from diag.terminal import say
 
 # `diag run` has 20: after the full queues of more loader processes enough steps are left to measure.
 _STEPS = 48
@@ -45,8 +46,6 @@ def tune(
     if given["nnodes"] > 1:
         raise DiagError("tuning starts the ranks of one node", hint="leave out --nnodes", exit_code=ExitCode.USAGE)
     folder = out if out is not None else Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-tune"
-    history = tune_training(
-        arguments, folder, rounds, repeats, train, lambda text: typer.echo(f"diag: {text}", err=True)
-    )
+    history = tune_training(arguments, folder, rounds, repeats, train, lambda text: say(f"diag: {text}", err=True))
     print_history(history)
-    typer.echo(f"\nAll runs: {folder}. In the browser: diag dashboard {folder}")
+    say(f"\nAll runs: {folder}. In the browser: diag dashboard {folder}")

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-import typer
-
 from diag.collectors.files import replace_file
 from diag.collectors.layout import RunLayout
 from diag.errors import DiagError
+from diag.terminal import console, say
 
 
 def say_why(layout: RunLayout) -> None:
     """Writes hang.json and prints the verdict on standard error. What the triage cannot read changes no exit code."""
-    from rich.console import Console
-
     from diag.hang.api import triage
     from diag.report.triage import print_triage, to_json
 
     try:
         found = triage([str(layout.root)])
     except DiagError as error:
-        typer.echo(f"diag: no triage: {error.message}", err=True)
+        say(f"diag: no triage: {error.message}", err=True)
         return
     with suppress(OSError):
-        replace_file(layout.hang, to_json(found).encode() + b"\n")
-    typer.echo("", err=True)
-    print_triage(found, Console(stderr=True, highlight=False, emoji=False))
-    typer.echo("", err=True)
+        replace_file(layout.hang, to_json(found).encode() + b"\n", private=True)
+    say(err=True)
+    print_triage(found, console(err=True))
+    say(err=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from diag.collectors.text import masked
 from diag.errors import DiagError
 from diag.hang.gaps import by_reason as by_reason
 from diag.hang.gaps import is_incomplete
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from diag.hang.ras.client import Asked
 
 STDIN = "-"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -82,4 +85,17 @@ def investigate(
     logs = replace(logs, gaps=tuple(gap for gap in logs.gaps if gap[0] not in known))
     findings = judged(reports, logs)
     answer = reason(logs, found, [*from_runs, *findings.clues], well)
-    return Investigation(completed(answer, findings), logs, dumps)
+    return Investigation(_without_secrets(completed(answer, findings)), logs, dumps)
+
+
+def _without_secrets(value: T) -> T:
+    """Lines of logs hold command lines, and a triage is passed around. Paths stay, for they lead to the files."""
+    changed: Any = value
+    if isinstance(value, str):
+        changed = masked(value)
+    elif isinstance(value, tuple):
+        changed = tuple(map(_without_secrets, value))
+    elif is_dataclass(value) and not isinstance(value, type):
+        own = {field.name: getattr(value, field.name) for field in fields(value) if field.name != "path"}
+        changed = replace(value, **{name: _without_secrets(item) for name, item in own.items()})
+    return cast(T, changed)

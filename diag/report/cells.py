@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from diag import terminal
+
 WIDEST = 110
 UNKNOWN = "-"
 _FLEXIBLE = ("in", "operator: kernel", "operator", "module")
@@ -16,7 +18,7 @@ _LEAST_TEXT = 30
 
 def report_console(console: Console | None = None) -> Console:
     """The console, else standard output, as reports need it: colours only on a terminal, 110 columns at most."""
-    console = console or Console(highlight=False, emoji=False)
+    console = console or terminal.console()
     console.width = min(console.width, WIDEST) if console.is_terminal else WIDEST
     return console
 

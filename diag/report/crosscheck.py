@@ -97,7 +97,9 @@ def print_offered(found: CriticalPath | KernelSequences, console: Console | None
 def _print_path(path: CriticalPath, console: Console) -> None:
     table = _columns("kind", "ms", "share", "pieces")
     for share in path.shares:
-        table.add_row(share.kind, f"{share.ns / _MS:,.3f}", f"{share.ns / path.dur_ns:.1%}", f"{share.pieces:,}")
+        table.add_row(
+            escape(share.kind), f"{share.ns / _MS:,.3f}", f"{share.ns / path.dur_ns:.1%}", f"{share.pieces:,}"
+        )
     console.print(table)
     console.print("longest pieces", style="dim")
     for edge in path.longest[:_MOST_EDGES]:
@@ -123,7 +125,7 @@ def _table(ranks: Sequence[RankCheck]) -> Table:
     table = _columns("rank", "", *Quantity)
     for rank in ranks[:_MOST_RANKS]:
         items = {item.quantity: item for item in rank.comparisons}
-        table.add_row(_label(rank, ranks), "diag", *(_value(items[q], items[q].ours) for q in Quantity))
+        table.add_row(escape(_label(rank, ranks)), "diag", *(_value(items[q], items[q].ours) for q in Quantity))
         table.add_row("", "HTA", *(_value(items[q], items[q].hta) for q in Quantity))
         gaps = ["" if items[q].agrees else _gap(items[q]) for q in Quantity]
         if any(gaps):

@@ -187,7 +187,7 @@ def _print_modules(console: Console, found: ModuleTable, unit: str) -> None:
     rows, steps = found.rows[:_MOST_ROWS], found.rank_steps
     where = "device" if unit == "kernel" else "operator"
     console.print(
-        f"Modules by {found.source}: {where} milliseconds of a rank and step, no communication", style="italic"
+        f"Modules by {escape(found.source)}: {where} milliseconds of a rank and step, no communication", style="italic"
     )
     columns = {
         "module": [row.name for row in rows],

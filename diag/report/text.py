@@ -73,7 +73,7 @@ def _number(value: float, unit: str) -> str:
 
 def _print_ranks(console: Console, result: Result) -> None:
     found = rank_table(result.attribution)
-    console.print(found.title, style="italic")
+    console.print(escape(found.title), style="italic")
     table = Table(box=None, pad_edge=False)
     for name in ("rank", *found.columns):
         table.add_column(name, justify="right")

@@ -11,6 +11,7 @@ import msgspec
 
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import SCHEMA_VERSION
+from diag.collectors.text import masked_arguments
 from diag.errors import DiagError
 
 FILE_NAME = "tune.json"
@@ -78,8 +79,8 @@ class Round:
 
 @dataclass(frozen=True)
 class History:
-    """``arguments``: of ``diag run``, before tuning. ``settings``: what was kept. ``command``: to train with these.
-    ``stopped``: why no further change was tried; "" while tuning."""
+    """``arguments``: of ``diag run``, before tuning; in the file secrets are masked. ``settings``: what was kept.
+    ``command``: to train with these, secrets masked. ``stopped``: why no further change was tried; "" while tuning."""
 
     arguments: tuple[str, ...]
     rounds: tuple[Round, ...] = ()
@@ -102,7 +103,7 @@ class History:
 
 def save(history: History, folder: Path) -> None:
     """Replaces the file as a whole: whoever reads it sees all of one round or nothing of it. Raises OSError."""
-    replace_file(folder / FILE_NAME, encode(_plain(history)))
+    replace_file(folder / FILE_NAME, encode(_plain(history)), private=True)
 
 
 def load(folder: Path) -> History | None:
@@ -120,6 +121,7 @@ def load(folder: Path) -> History | None:
 
 def _plain(history: History) -> dict[str, Any]:
     content = asdict(history)
+    content["arguments"] = masked_arguments(history.arguments)
     for plain, done in zip(content["rounds"], history.rounds, strict=True):
         plain["gain_share"] = done.gain_share
         plain["prediction_error"] = done.prediction_error

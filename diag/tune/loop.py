@@ -9,6 +9,7 @@ from pathlib import Path
 
 from diag.advice.recommend import changed_arguments
 from diag.api import Result, open_run
+from diag.collectors.text import masked_arguments
 from diag.errors import DiagError
 from diag.model import Advice
 from diag.tune.history import History, Interval, Outcome, Round, Run, save
@@ -62,7 +63,8 @@ class _Tuning:
         save(self.history, self.folder)
 
     def command(self, settings: dict[str, str | int]) -> str:
-        return "diag run " + shlex.join(changed_arguments(self.history.arguments, settings))
+        """To be shown and kept: secrets are masked."""
+        return "diag run " + shlex.join(masked_arguments(changed_arguments(self.history.arguments, settings)))
 
 
 def tune(

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from diag.collectors.files import open_private
+
 _LINES = 3
 
 
@@ -15,7 +17,7 @@ def train(arguments: Sequence[str], folder: Path) -> str:
     failed, "" where it did not."""
     command = [sys.executable, "-m", "diag", "run", *arguments, "--out", str(folder)]
     printed = folder.with_suffix(".log")
-    with printed.open("wb") as log:
+    with open_private(printed) as log:
         code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
     if code == 0:
         return ""

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.optim import Optimizer
 
+from ...text import visible
 from ..data import ShardedSampler
 from ..knobs import DEEPSPEED
 from ..options import OptionError, TrainerOptions
@@ -127,4 +128,4 @@ def said(error: CheckpointException) -> str:
 def say(text: str) -> None:
     """Among the lines of the steps, of the first rank: its standard output is what `diag run` shows."""
     if dist.get_rank() == 0:
-        print(f"diag: {text}", flush=True)
+        print(visible(f"diag: {text}"), flush=True)

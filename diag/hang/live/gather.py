@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from diag.collectors.files import encode, replace_file
+from diag.collectors.files import encode, open_private, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import HANG, Asked
+from diag.collectors.text import masked
 from diag.errors import DiagError
 from diag.hang.live.workers import Worker
 from diag.hang.ras import client as ras
@@ -87,7 +88,7 @@ def _tool(command: list[str], output: Path) -> Iterator[None]:
         return
     partial = output.with_name(f".{output.name}.part")
     try:
-        with partial.open("wb") as file:
+        with open_private(partial) as file:
             running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.DEVNULL)
     except OSError:
         yield
@@ -96,7 +97,9 @@ def _tool(command: list[str], output: Path) -> Iterator[None]:
         yield
         with contextlib.suppress(subprocess.TimeoutExpired, OSError):
             if running.wait(TOOL_S) == 0:
-                partial.replace(output)
+                # py-spy begins with the command line of the process.
+                printed = masked(partial.read_text(errors="surrogateescape"))
+                replace_file(output, printed.encode(errors="surrogateescape"), private=True)
     finally:
         if running.poll() is None:
             running.kill()
@@ -124,7 +127,7 @@ def _reports_of_ras(layout: RunLayout, workers: Iterable[Worker], twice: bool, n
             named = {int(pid) for pid in _PID.findall(report)}
             if not named or not pids or named & pids:
                 with contextlib.suppress(OSError):
-                    replace_file(layout.nccl_ras(_host(), 2 * number - 1 + turn), report)
+                    replace_file(layout.nccl_ras(_host(), 2 * number - 1 + turn), report, private=True)
 
     asking = threading.Thread(target=keep, name="diag-ras", daemon=True)
     asking.start()

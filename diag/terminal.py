@@ -1,0 +1,76 @@
+"""The one way out to a terminal: text for people with what a terminal would act on as escapes, and data as it is.
+
+Names in a manifest, a heartbeat, a trace or a budget file were written by others, and an escape sequence in one of them
+can write the clipboard or hide a line. So the commands print, report errors and draw tables through this module and
+nothing else. Output that is no terminal is treated alike: a log is shown by one later.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from diag.collectors.text import visible, visible_lines
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def say(text: str = "", err: bool = False) -> None:
+    """Prints text for people on standard output, or on standard error. Only its newlines act on a terminal."""
+    print(visible_lines(text), file=sys.stderr if err else sys.stdout, flush=True)
+
+
+def put(data: str | bytes) -> None:
+    """Writes data for programs on standard output, exactly as it is. JSON has its control characters escaped already:
+    ``json.dumps`` leaves nothing but ASCII."""
+    if isinstance(data, bytes):
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    else:
+        sys.stdout.write(data)
+        sys.stdout.flush()
+
+
+def console(err: bool = False, width: int | None = None) -> Console:
+    """A console of rich for standard output, or standard error. What it is given to print has its control characters
+    escaped before it is laid out; rich's own colours and movements of the cursor stay. It writes no hyperlinks."""
+    made: Console = _escaping_console()(stderr=err, width=width, highlight=False, emoji=False)
+    return made
+
+
+@functools.cache
+def _escaping_console() -> Any:
+    """The class. Made when it is needed: importing rich takes longer than many a command."""
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+    from rich.text import Span, Text
+
+    class EscapingConsole(Console):
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            if isinstance(renderable, str):
+                options = options or self.options
+                renderable = self.render_str(renderable, highlight=options.highlight, markup=options.markup)
+            if isinstance(renderable, Text):  # here, so that lines are broken where the escapes make them too long
+                renderable = escaped(renderable)
+            for segment in super().render(renderable, options):
+                if segment.control:
+                    yield segment
+                    continue
+                style = segment.style
+                if style is not None and style.link:
+                    style = style.update_link(None)
+                yield Segment(visible_lines(segment.text), style)
+
+    def escaped(text: Text) -> Text:
+        shown = [part if part in "\n\t" else visible(part) for part in text.plain]
+        starts = [0, *itertools.accumulate(map(len, shown))]
+        found = text.blank_copy("".join(shown))
+        found.spans = [Span(starts[span.start], starts[min(span.end, len(shown))], span.style) for span in text.spans]
+        return found
+
+    return EscapingConsole
