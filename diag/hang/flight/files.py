@@ -25,7 +25,7 @@ _HEAD = 1 << 16
 _CHUNK = 1 << 20
 _ENDINGS = re.compile(r"(?:\.(?:gz|zst|json|pkl|pickle|bin|txt))+$", re.IGNORECASE)
 _NAMED_LIKE_DUMP = re.compile(r"nccl_trace|comm_lib_trace|flight_?rec|fr_trace|fr_dump|_dump_?\d+$", re.IGNORECASE)
-_WITH_HOST = re.compile(r"(?:nccl_trace|comm_lib_trace)_rank_(?P<host>.*[^_\d].*)_(?P<rank>\d{1,6})$")
+_WITH_HOST = re.compile(r"(?:nccl_trace|comm_lib_trace)_rank_(?=.*[^_\d])(?P<host>.+)_(?P<rank>\d{1,6})$")
 _RANK = re.compile(r"(?<!\d)(\d{1,6})$")
 _FOLDER = re.compile(r"(?:rank_?)?(\d{1,6})$")
 # Pickles before protocol 2 have no mark of their own; these begin with a container, or with a class by name.

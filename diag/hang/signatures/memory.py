@@ -31,8 +31,8 @@ CLASSES = (
                 "failed-to-extend",
                 ("failed to extend", "/dev/shm/nccl-"),
                 r"failed to extend (?P<path>/dev/shm/\S+) to (?P<size>\d+) bytes|"
-                r"(?:open|posix_fallocate|write|ftruncate|mmap)\w*[^\n]*?(?P<other>/dev/shm/nccl-\S+)[^\n]*"
-                r"No space left",
+                r"(?:open|posix_fallocate|write|ftruncate|mmap)[^\n]{0,200}?"
+                r"(?P<other>/dev/shm/nccl-[\w.-]+)[^\n]{0,300}?No space left",
                 "2.12+",
                 "misc/shmutils.cc:88",
                 "[{path} could not grow to {size} bytes.][There is no space left for {other}.]",

@@ -457,9 +457,9 @@ CLASSES = (
             Signature(
                 "libfabric",
                 ("<warn>", "libfabric:"),
-                r"libfabric:\d+:[^\n]*?<warn> (?P<message>err: \d+, message: [\w ]+?(?= My EFA|\s*$|,)|.*output "
-                r"empty list)"
-                r"(?:.*?My host id: (?P<host>\S+))?(?:.*?Peer host id: (?P<other>\S+))?",
+                r"libfabric:\d+:[^\n]{0,200}?<warn> (?P<message>err: \d+, message: [\w ]{1,200}?(?= My EFA|\s*$|,)"
+                r"|.{0,200}output empty list)"
+                r"(?:.{0,300}?My host id: (?P<host>\S+))?(?:.{0,300}?Peer host id: (?P<other>\S+))?",
                 "aws-ofi-nccl",
                 "libfabric, prov/efa",
                 "libfabric says: {message}[ between {host} and {other}].",

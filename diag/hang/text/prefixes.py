@@ -57,7 +57,7 @@ _IN_FRONT = re.compile(rb"(?:\x1b\[[\d;]*m)?([A-Za-z][\w.-]{0,252}\d[\w.-]{0,200
 _LINES_EACH = 4  # a name in front of fewer lines may be a message's first word
 _SURE_HOST = re.compile(
     r"(?:\d{1,3}\.){3}\d{1,3}$|ip-\d+-|(?:[a-z][a-z0-9-]*-)?"
-    r"(?:(?:gpu|node|worker|host|master|compute|dgx|hgx|slurm)[A-Za-z0-9.-]*\d|(?:cn|nid)-?[a-z]?\d)[A-Za-z0-9.-]*$"
+    r"(?:(?:gpu|node|worker|host|master|compute|dgx|hgx|slurm)(?=[A-Za-z.-]*\d)|(?:cn|nid)-?[a-z]?\d)[A-Za-z0-9.-]*$"
 )
 _KERNEL = re.compile(r"(?:([\w.-]+) )?kernel: ?(?:\[ *\d+\.\d+\] ?)?")
 _DMESG = re.compile(r"(?:<\d>)?\[ *\d+\.\d{6}\] ")
