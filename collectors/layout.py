@@ -37,9 +37,18 @@ from pathlib import Path
 
 SCHEMA_VERSION = 1
 
-_TRACE_NAME = re.compile(r"trace-step(\d+)\.json(?:\.gz)?$")
-_RANK_NAME = re.compile(r"\d{5,}$")
-_RESTART_NAME = re.compile(r"restart-(\d+)$")
+MOST_RANKS = 1 << 20  # ten times the largest training that is known; what tells of more is damaged
+MOST_NS = 3 * 10**18  # the year 2065, since 1970; sums of three fit 64 bits
+
+_TRACE_NAME = re.compile(r"trace-step([0-9]{1,18})\.json(?:\.gz)?$")
+_RANK_NAME = re.compile(r"[0-9]{5,}$")
+_RESTART_NAME = re.compile(r"restart-([0-9]{1,9})$")
+_MOST_DIGITS = 20
+
+
+def world_size_of(value: object) -> int | None:
+    """A number of ranks as a document has it; None for anything that is none, or more than any training has."""
+    return value if type(value) is int and 0 < value <= MOST_RANKS else None
 
 
 @dataclass(frozen=True)
@@ -188,7 +197,8 @@ class RunLayout:
         with os.scandir(self.ranks_folder) as entries:  # which asks for no file's status: there may be thousands
             found = [entry.name for entry in entries if entry.is_dir() and _RANK_NAME.match(entry.name)]
         folder = self.ranks_folder
-        return {int(name): RankLayout(folder / name) for name in sorted(found, key=int)}
+        by_rank = {int(name): RankLayout(folder / name) for name in found if len(name) <= _MOST_DIGITS}
+        return {rank: by_rank[rank] for rank in sorted(by_rank) if rank < MOST_RANKS}
 
     def restart(self, number: int) -> RunLayout:
         """The run that began with the launcher's restart of this number; of number 0 this one."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
+import os
 import sys
 from typing import Annotated, NoReturn
 
@@ -23,9 +25,11 @@ from diag.cli.trace import trace
 from diag.cli.triage import triage
 from diag.cli.tune import tune
 from diag.collectors.layout import SCHEMA_VERSION
-from diag.errors import DiagError
+from diag.errors import DiagError, ExitCode
 
 _OBJECTS_UNTIL_GC = 1_000_000
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_WITH_WORDS_OF_OTHERS = ("run", "tune")
 
 app = typer.Typer(
     name="diag",
@@ -73,16 +77,42 @@ def main() -> NoReturn:
     # Tables of small objects, hardly a cycle among them: looking for some after every 700 took 5 % of an analysis.
     gc.set_threshold(_OBJECTS_UNTIL_GC)
     try:
-        code = app(standalone_mode=True)
-    except DiagError as error:
-        _report(error)
-        sys.exit(int(error.exit_code))
+        try:
+            _refuse_empty_words()
+            code = app(standalone_mode=True)
+        except DiagError as error:
+            _report(error)
+            code = int(error.exit_code)
+        finally:
+            sys.stdout.flush()  # here, where an error is a message, and not as the interpreter ends
     except BrokenPipeError:  # `diag analyze ... | head`
         sys.stderr.close()
+        _drop_output()
         sys.exit(0)
+    except OSError as error:
+        if error.errno not in _NO_ROOM or error.filename is not None:
+            raise
+        _drop_output()
+        print(f"diag: the output cannot be written: {error.strerror}", file=sys.stderr)
+        sys.exit(int(ExitCode.ERROR))
     finally:
         gc.freeze()  # or the interpreter looks for cycles among all that is left, as its last work: 15 ms
     sys.exit(code)
+
+
+def _refuse_empty_words() -> None:
+    """An empty path is a variable of the shell that is not set, and would be the current directory. What follows a
+    script's name is the script's."""
+    if "" in sys.argv[1:] and sys.argv[1] not in _WITH_WORDS_OF_OTHERS:
+        hint = "a variable of the shell that is not set? This folder is ."
+        raise DiagError("an argument is empty", hint=hint, exit_code=ExitCode.USAGE)
+
+
+def _drop_output() -> None:
+    """What is still to be written would fail again when the interpreter ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
 
 
 def _report(error: DiagError) -> None:

@@ -24,7 +24,7 @@ _INFLATION_FREE_BYTES = 256 << 20
 _ARCHIVE_FREE_BYTES = 8 << 30  # also beside the traces: a core file is mostly zeros
 MAX_MEMBERS = 100_000  # four times the largest run that is known
 _MAX_HEADER_BYTES = 1 << 20
-_MOST_READS_AT_END = 100
+_MOST_READS_AT_END = 100  # tarfile skips a content block by block, however far behind the end of the file
 _DEFLATE_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # the stub types it as an instance
 _HINT = "Record the trace again, or leave this file out; the other ranks can be analysed without it."
 
@@ -139,13 +139,9 @@ class _Inflated(io.RawIOBase):
             raise damaged(self._name, f"the gzip stream is damaged: {error}") from error
         self._given += len(block)
         self._reads_at_end += not block
-        if self._reads_at_end > _MOST_READS_AT_END:  # tarfile skips a content block by block, however far the end lies
+        if self._reads_at_end > _MOST_READS_AT_END:
             raise damaged(self._name, "the file ends early")
-        if (
-            self._packed is not None
-            and self._given > self._free_bytes
-            and self._given > MAX_INFLATION * self._counted.taken
-        ):
+        if self._packed is not None and self._given > max(self._free_bytes, MAX_INFLATION * self._counted.taken):
             raise damaged(self._name, f"it inflates to more than {MAX_INFLATION} times its size, which no trace does")
         return block
 
