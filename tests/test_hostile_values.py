@@ -92,10 +92,14 @@ def test_a_world_size_that_no_training_has_is_a_gap(run: Path) -> None:
     assert "world_size 1,000,000,000,000 is not within 0 and 1,048,576" in _answers(run)
 
 
-def test_folders_of_ranks_that_no_training_has_are_none(run: Path) -> None:
-    for name in ("9" * 200, "99999999", "00000000000000000001", "٣٣٣٣٣"):
+def test_folders_of_ranks_that_no_training_has_are_a_gap(run: Path) -> None:
+    """Nor does another name of a rank take the place of its folder."""
+    for name in ("9" * 200, "99999999", "00000000000000000001", "000002", "٣٣٣٣٣"):
         (run / "ranks" / name).mkdir()
-    assert list(RunLayout(run).ranks()) == [0, 1, 2, 3]
+    assert {rank: files.folder.name for rank, files in RunLayout(run).ranks().items()} == {
+        rank: f"{rank:05d}" for rank in range(4)
+    }
+    assert "4 folders (00000000000000000001, 000002, 99999999) are no rank's" in _answers(run)
 
 
 @pytest.mark.parametrize("number", ["9" * 30, "4000000000000000000", "-9223372036854775808", "1e40", "1e308"])
