@@ -37,9 +37,23 @@ from pathlib import Path
 
 SCHEMA_VERSION = 1
 
-_TRACE_NAME = re.compile(r"trace-step(\d+)\.json(?:\.gz)?$")
-_RANK_NAME = re.compile(r"\d{5,}$")
-_RESTART_NAME = re.compile(r"restart-(\d+)$")
+MOST_RANKS = 1 << 20  # ten times the largest training that is known; what tells of more is damaged
+MOST_NS = 3 * 10**18  # the year 2065, since 1970; sums of three fit 64 bits
+
+_TRACE_NAME = re.compile(r"trace-step([0-9]{1,18})\.json(?:\.gz)?$")
+_RANK_NAME = re.compile(r"[0-9]{5,}$")
+_RESTART_NAME = re.compile(r"restart-([0-9]{1,9})$")
+
+
+def _rank_of(name: str) -> int:
+    """Of a folder's name in digits; -1 for one that no rank's folder has."""
+    rank = int(name) if len(name) < 10 else MOST_RANKS
+    return rank if rank < MOST_RANKS and name == f"{rank:05d}" else -1
+
+
+def world_size_of(value: object) -> int | None:
+    """A number of ranks as a document has it; None for anything that is none, or more than any training has."""
+    return value if type(value) is int and 0 < value <= MOST_RANKS else None
 
 
 @dataclass(frozen=True)
@@ -183,12 +197,18 @@ class RunLayout:
 
     def ranks(self) -> dict[int, RankLayout]:
         """Every rank that left a folder, in order of rank."""
+        return {int(name): RankLayout(self.ranks_folder / name) for name in sorted(self._rank_names(), key=_rank_of)}
+
+    def folders_of_no_rank(self) -> list[str]:
+        """Names in digits that are no rank's: of ``MOST_RANKS`` and more, or another name of the same rank."""
+        return sorted(self._rank_names(of_ranks=False))
+
+    def _rank_names(self, of_ranks: bool = True) -> list[str]:
         if not self.ranks_folder.is_dir():
-            return {}
+            return []
         with os.scandir(self.ranks_folder) as entries:  # which asks for no file's status: there may be thousands
-            found = [entry.name for entry in entries if entry.is_dir() and _RANK_NAME.match(entry.name)]
-        folder = self.ranks_folder
-        return {int(name): RankLayout(folder / name) for name in sorted(found, key=int)}
+            names = [entry.name for entry in entries if entry.is_dir() and _RANK_NAME.match(entry.name)]
+        return [name for name in names if (_rank_of(name) >= 0) == of_ranks]
 
     def restart(self, number: int) -> RunLayout:
         """The run that began with the launcher's restart of this number; of number 0 this one."""

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from diag.collectors.layout import RunLayout
+from diag.collectors.layout import RunLayout, world_size_of
 from diag.collectors.manifest import read_fields
 from diag.model import Bottleneck, Severity, Verdict
 
@@ -98,7 +98,7 @@ def state_of(path: Path, now_ns: int | None = None) -> RunState:
         state=_state(manifest, exit_code, now_ns - alive_ns),
         changed_ns=changed_ns,
         ranks=len(ranks),
-        world_size=_whole(manifest.get("world_size")),
+        world_size=world_size_of(manifest.get("world_size")),
         strategy=str(manifest.get("strategy") or ""),
         last_step=steps[-1].step if steps else None,
         step_ns=round(statistics.median(step.end_ns - step.begin_ns for step in steps)) if steps else None,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,21 @@ def put(data: str | bytes) -> None:
     else:
         sys.stdout.write(data)
         sys.stdout.flush()
+
+
+def flush_or_drop() -> None:
+    """Writes what waits for standard output, where that is still possible."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        drop_output()
+
+
+def drop_output() -> None:
+    """Standard output takes no more: what is still to be written would fail again when the interpreter ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
 
 
 def console(err: bool = False, width: int | None = None) -> Console:

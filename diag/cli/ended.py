@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from diag.cli.why import say_why
 from diag.collectors.layout import RunLayout
-from diag.terminal import say
+from diag.terminal import flush_or_drop, say
 
 if TYPE_CHECKING:
     from diag.launch import Outcome
@@ -18,6 +18,7 @@ def say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool = Fa
 
     with after_training(_say):
         _say_end(layout.newest(), outcome, collect, shown)
+    flush_or_drop()
     return outcome.exit_code
 
 

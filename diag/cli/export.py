@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from diag.cli.dashboard import AllowHostOption
+from diag.cli.reading import rank_list
 from diag.errors import DiagError, ExitCode
 from diag.terminal import put, say
 
@@ -53,18 +54,7 @@ RanksOption = Annotated[
 
 
 def _ranks(written: str | None) -> frozenset[int] | None:
-    """The numbers of a list of ranks and ranges."""
-    if written is None:
-        return None
-    found: set[int] = set()
-    for part in written.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise DiagError(
-                f"{written} is no list of ranks", hint="for example --ranks 0-7,64", exit_code=ExitCode.USAGE
-            )
-        found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
+    return frozenset(rank_list(written)) if written is not None else None
 
 
 def export(

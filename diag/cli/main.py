@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import sys
@@ -25,9 +26,11 @@ from diag.cli.tune import tune
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.errors import DiagError, ExitCode
 from diag.formatting import visible
-from diag.terminal import put, say
+from diag.terminal import drop_output, put, say
 
 _OBJECTS_UNTIL_GC = 1_000_000
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_WITH_WORDS_OF_OTHERS = ("run", "tune")
 
 # All errors of the parser. Typer brings its own copy of click, or uses click, as the version may be.
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
@@ -78,17 +81,28 @@ def main() -> NoReturn:
     # Tables of small objects, hardly a cycle among them: looking for some after every 700 took 5 % of an analysis.
     gc.set_threshold(_OBJECTS_UNTIL_GC)
     try:
-        code = app(standalone_mode=False)
-    except DiagError as error:
-        _report(error)
-        sys.exit(int(error.exit_code))
-    except _UsageError as error:
-        if error.format_message():  # else the help has been printed
-            _report(_refusal(error))
-        sys.exit(int(ExitCode.USAGE))
+        try:
+            _refuse_empty_words()
+            code = app(standalone_mode=False)
+        except DiagError as error:
+            _report(error)
+            code = int(error.exit_code)
+        except _UsageError as error:
+            if error.format_message():  # else the help has been printed
+                _report(_refusal(error))
+            code = int(ExitCode.USAGE)
+        finally:
+            sys.stdout.flush()  # here, where an error is a message, and not as the interpreter ends
     except BrokenPipeError:  # `diag analyze ... | head`
         sys.stderr.close()
+        drop_output()
         sys.exit(0)
+    except OSError as error:
+        if error.errno not in _NO_ROOM or error.filename is not None:
+            raise
+        drop_output()
+        say(f"diag: the output cannot be written: {error.strerror}", err=True)
+        sys.exit(int(ExitCode.ERROR))
     finally:
         gc.freeze()  # or the interpreter looks for cycles among all that is left, as its last work: 15 ms
     sys.exit(code)
@@ -98,6 +112,14 @@ def _refusal(error: typer.BadParameter) -> DiagError:
     """The error of Typer's parser as one of ours, so that it is reported as they are."""
     command = error.ctx.command_path if error.ctx is not None else "diag"
     return DiagError(error.format_message(), hint=f"Try '{command} --help' for help.", exit_code=ExitCode.USAGE)
+
+
+def _refuse_empty_words() -> None:
+    """An empty path is a variable of the shell that is not set, and would be the current directory. What follows a
+    script's name is the script's."""
+    if "" in sys.argv[1:] and sys.argv[1] not in _WITH_WORDS_OF_OTHERS:
+        hint = "a variable of the shell that is not set? This folder is ."
+        raise DiagError("an argument is empty", hint=hint, exit_code=ExitCode.USAGE)
 
 
 def _report(error: DiagError) -> None:

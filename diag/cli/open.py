@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
+from diag.collectors.layout import MOST_RANKS
 from diag.errors import DiagError, ExitCode
 from diag.terminal import say
 
 
 def open_trace(
     path: Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or Kineto traces.")],
-    rank: Annotated[int, typer.Option(help="Whose trace.", min=0)],
+    rank: Annotated[int, typer.Option(help="Whose trace.", min=0, max=MOST_RANKS)],
     step: Annotated[int | None, typer.Option(help="The step to cut out of it.")] = None,
     from_ms: Annotated[
         float | None,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from diag.collectors.layout import MOST_RANKS
 from diag.errors import DiagError
 from diag.terminal import put, say
 
@@ -22,9 +23,11 @@ def plan(
             "DeepSpeed, Accelerate, Hugging Face's Trainer or torchtitan, to be checked.",
         ),
     ] = None,
-    gpus: Annotated[int | None, typer.Option(help="How many; else 8.", min=1, rich_help_panel=_CLUSTER)] = None,
+    gpus: Annotated[
+        int | None, typer.Option(help="How many; else 8.", min=1, max=MOST_RANKS, rich_help_panel=_CLUSTER)
+    ] = None,
     gpu: Annotated[str | None, typer.Option(help="Their type: H100, A100-80, ...", rich_help_panel=_CLUSTER)] = None,
-    per_host: Annotated[int, typer.Option(help="GPUs of a host.", min=1, rich_help_panel=_CLUSTER)] = 8,
+    per_host: Annotated[int, typer.Option(help="GPUs of a host.", min=1, max=MOST_RANKS, rich_help_panel=_CLUSTER)] = 8,
     memory: Annotated[float | None, typer.Option(metavar="GB", help="Of a GPU.", rich_help_panel=_CLUSTER)] = None,
     within: Annotated[
         float | None,

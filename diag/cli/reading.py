@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from diag.collectors.layout import MOST_RANKS
+from diag.errors import DiagError, ExitCode
+
 if TYPE_CHECKING:
     from diag.ingest.comm_rules import CommRule
 
@@ -39,6 +42,29 @@ CommKernelsOption = Annotated[
 ]
 
 
+def rank_list(text: str) -> list[int]:
+    """The ranks of "0,17-19", in the order in which they are written. DiagError where it is no list of ranks, or names
+    one that no training has."""
+    ranks: list[int] = []
+    for part in text.split(","):
+        first, dash, last = (word.strip() for word in part.partition("-"))
+        last = last if dash else first
+        if not (first.isdecimal() and last.isdecimal()):
+            raise _no_ranks(text, f"{part.strip()!r} is no rank")
+        if max(len(first), len(last)) > 18 or max(int(first), int(last)) >= MOST_RANKS:
+            raise _no_ranks(text, f"a rank is below {MOST_RANKS:,}")
+        if int(last) < int(first):
+            raise _no_ranks(text, f"{part.strip()} ends before it begins")
+        ranks.extend(range(int(first), int(last) + 1))
+        if len(ranks) > MOST_RANKS:
+            raise _no_ranks(text, f"it has more than {MOST_RANKS:,} ranks")
+    return ranks
+
+
+def _no_ranks(text: str, why: str) -> DiagError:
+    return DiagError(f"--ranks {text[:80]}: {why}", hint="for example --ranks 0,17-19", exit_code=ExitCode.USAGE)
+
+
 def comm_rules(given: list[str] | None) -> tuple[CommRule, ...]:
     """The rules in REGEX=OPERATION."""
     if not given:
@@ -56,7 +82,9 @@ def ranks_by_path(given: list[str]) -> dict[str, int]:
     found = {}
     for text in given:
         path, _, number = text.rpartition("=")
-        if not path or not number.isdecimal():
-            raise typer.BadParameter(f"{text}: give FILE=RANK, for example --rank traces/a.json=3")
+        if not path or not number.isdecimal() or len(number) > 18 or int(number) >= MOST_RANKS:
+            raise typer.BadParameter(
+                f"{text[:200]}: give FILE=RANK, a rank below {MOST_RANKS:,}, for example --rank traces/a.json=3"
+            )
         found[path] = int(number)
     return found

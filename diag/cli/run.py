@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from diag.collectors.layout import MOST_RANKS
 from diag.errors import DiagError, ExitCode
 from diag.terminal import say
 
@@ -151,9 +152,12 @@ def run(
         typer.Option("--module", "-m", help="SCRIPT is a module, as in python -m.", rich_help_panel=_LAUNCH),
     ] = False,
     nproc: Annotated[
-        int, typer.Option(help="Ranks on this node; of a script of yours 1.", min=1, rich_help_panel=_LAUNCH)
+        int,
+        typer.Option(
+            help="Ranks on this node; of a script of yours 1.", min=1, max=MOST_RANKS, rich_help_panel=_LAUNCH
+        ),
     ] = 2,
-    nnodes: Annotated[int, typer.Option(help="Nodes.", min=1, rich_help_panel=_LAUNCH)] = 1,
+    nnodes: Annotated[int, typer.Option(help="Nodes.", min=1, max=MOST_RANKS, rich_help_panel=_LAUNCH)] = 1,
     node_rank: Annotated[
         int | None, typer.Option(help="This node, for --rdzv-backend static.", rich_help_panel=_LAUNCH)
     ] = None,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from diag.errors import DiagError, ExitCode
+from diag.cli.reading import rank_list
+from diag.errors import ExitCode
 from diag.terminal import put, say
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def trace(
     from diag.tracing import ask as asking
 
     layout = RunLayout(run)
-    asked = asking.ask(layout, steps, _numbers(ranks) if ranks is not None else None, "diag trace", ahead)
+    asked = asking.ask(layout, steps, rank_list(ranks) if ranks is not None else None, "diag trace", ahead)
     found: list[Answer] = []
     if wait:
         with reading_progress("waiting") as progress:
@@ -83,14 +84,3 @@ def _document(asked: TraceAsked, found: list[Answer]) -> dict[str, object]:
             for a in found
         ],
     }
-
-
-def _numbers(text: str) -> list[int]:
-    """The ranks of ``0,17-19``."""
-    found: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise DiagError(f"{part!r} is no rank: write --ranks 0,17-19", exit_code=ExitCode.USAGE)
-        found.extend(range(int(first), int(last or first) + 1))
-    return found

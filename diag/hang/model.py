@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-MOST_RANKS = 1 << 20  # ten times the largest training that is known; what tells of more is damaged
+from diag.collectors.layout import MOST_RANKS as MOST_RANKS
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,13 @@ from diag.hang.model import Line
 from diag.hang.rules.exits import SAYS
 from diag.hang.rules.launcher import blocks_of
 
-# A training step or a bar, as trainers print it. A reader keeps the last one of each file.
+# A training step or a bar, as trainers print it. A reader keeps the last one of each file. Digits are begun with their
+# first, and what may stand between is bounded: or a line of 10 kB of digits, or of "step 1", takes a second.
 STEP = re.compile(
-    r"(?i)\b(?:step|iter|iteration|epoch)s?\b[\s:=\[]*\d+.*\bloss\b|'loss': ?[\d.]+|\d+/\d+ "
-    r"\[=*[>.=]*\].*\bloss\b|\d+%\|.*(?:it/s|s/it)"
-    r"|^\s*\d+\s+\d+\s+(?:u?int\d+|float|half|double|bfloat16|f8\w+)\s+\w+\s+(?:-?\d+\s+)?\d+\.\d"  # nccl-tests
+    r"(?i)\b(?:step|iter|iteration|epoch)s?\b[\s:=\[]{0,40}+\d++.{0,1000}?\bloss\b|'loss': ?[\d.]|(?<!\d)\d++/\d++ "
+    r"\[[>.=]*+\].{0,1000}?\bloss\b|(?<!\d)\d++%\|.{0,1000}?(?:it/s|s/it)"
+    # nccl-tests
+    r"|^\s*+\d++\s++\d++\s++(?:u?int\d++|float|half|double|bfloat16|f8\w++)\s++\w++\s++(?:-?\d++\s++)?\d++\.\d"
 )
 # The last step of the last epoch.
 _LAST_STEP = re.compile(r"(?i)\bepoch:? \[?(\d+)/\1\]?,? (?:iter|step|batch):? \[?(\d+)/\2\b")

@@ -9,6 +9,8 @@ from typing import TypeVar
 import polars as pl
 from msgspec import Struct, field
 
+from diag.collectors.layout import MOST_RANKS
+
 from . import comm_names
 from . import kineto_names as names
 from .kineto_json import Args, Event
@@ -116,7 +118,7 @@ class EventTable(Struct):
     def says_rank(self, event: Event) -> None:
         """An event's arguments say of which rank it is."""
         rank = whole(event.args.rank) if event.args is not None else None
-        if event.args is not None and rank is not None and 0 <= rank <= names.MOST_RANKS:
+        if event.args is not None and rank is not None and 0 <= rank <= MOST_RANKS:
             process = self._process(event)
             process.ranks.add(rank)
             process.raw = process.raw or _label(

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 import polars as pl
 
+from diag.collectors.layout import MOST_RANKS
 from diag.errors import DiagError
 
 from . import foreign, kineto_json, several_ranks
@@ -112,7 +113,7 @@ def as_trace(contents: Contents, path: str, rank: int | None = None, of_several:
         rank = rank if rank is not None else names.rank_from_path(path)
     gaps = contents.gaps
     world_size = _index(info.get("world_size"))
-    if world_size is not None and world_size > names.MOST_RANKS:
+    if world_size is not None and world_size > MOST_RANKS:
         world_size, gaps = None, (*gaps, f"says that the run has {world_size:,} ranks: not believed")
     return Trace(
         path=path,
@@ -175,7 +176,7 @@ def _groups(config: object) -> dict[str, tuple[int, ...]]:
     for item in _configured(config):
         ranks = parse_ranks(item.get("ranks"))
         # An empty list stands for the default group in some versions.
-        found[str(item["pg_name"])] = ranks or tuple(range(min(_index(item.get("pg_size")) or 0, names.MOST_RANKS))) * (
+        found[str(item["pg_name"])] = ranks or tuple(range(min(_index(item.get("pg_size")) or 0, MOST_RANKS))) * (
             item.get("pg_desc") == "default_pg"
         )
     return found

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from diag.collectors.layout import MOST_RANKS
+
 CPU_OP: Final = "cpu_op"
 ANNOTATION: Final = "user_annotation"
 KERNEL: Final = "kernel"
@@ -104,7 +106,6 @@ _AXIS_RANK: Final = re.compile(
 )
 _RANK_FOLDER: Final = re.compile(r"(?:global[-_]?)?rank[-_]?\d+$", re.I)
 _NODE: Final = re.compile(r"(?<![A-Za-z])(?:node|host|machine)[-_]?\d", re.I)
-MOST_RANKS: Final = 1 << 20  # ten times the largest run known
 
 
 def category(raw: str) -> str:
@@ -142,4 +143,4 @@ def rank_from_name(file_name: str) -> int | None:
         alike = len(axes) == 1 or not any(axes.values()) or axes.keys() == {"tp", "ep"}
         found = set(axes.values()) if alike and not local else set()
     rank = next(iter(found)) if len(found) == 1 else None
-    return rank if rank is not None and rank <= MOST_RANKS else None
+    return rank if rank is not None and rank < MOST_RANKS else None

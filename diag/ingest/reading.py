@@ -68,7 +68,7 @@ def _traces(item: Found, reading: Reading) -> Sequence[Trace | Gap]:
 
 
 def _reason(error: DiagError, path: str) -> str:
-    return error.message.removeprefix(f"{file_name(path)}: ")
+    return error.message.removeprefix(f"{file_name(error.path or path)}: ")
 
 
 def _run(paths: Sequence[str], reading: Reading) -> Iterator[list[Found]]:
@@ -202,20 +202,25 @@ def _read_archive(path: str, cache: Cache) -> Iterator[Found]:
     if cache.folder is not None:
         archive_key = _key(path, cache)
     found = 0
-    with sources.opened(path) as file:
-        for name, content in members(file, path):
-            if not name.endswith(sources.TRACE_ENDINGS):
-                continue
-            found += 1
-            inner = f"{path}!{name}"
-            if content is None:
-                yield Found(inner, reason="is a link or a device in the archive, not a file")
-                continue
-            key = f"{archive_key}-{sha256(name.encode()).hexdigest()[:16]}"
-            try:
-                yield _read_member(inner, content, cache, key)
-            except DiagError as error:
-                yield Found(inner, reason=_reason(error, inner))
+    try:
+        with sources.opened(path) as file:
+            for name, content in members(file, path):
+                if not name.endswith(sources.TRACE_ENDINGS):
+                    continue
+                found += 1
+                inner = f"{path}!{name}"
+                if content is None:
+                    yield Found(inner, reason="is a link or a device in the archive, not a file")
+                    continue
+                key = f"{archive_key}-{sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
+                try:
+                    yield _read_member(inner, content, cache, key)
+                except DiagError as error:
+                    yield Found(inner, reason=_reason(error, inner))
+    except DiagError as error:
+        # What was read before stays: the archive was cut off, or damaged on its way.
+        yield Found(path, reason=_reason(error, path))
+        return
     if not found:
         yield Found(path, reason="holds no file that ends in .json or .json.gz")
 

@@ -160,6 +160,9 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
         gaps.append(Gap(str(layout.ranks_folder), f"{rank_ranges(absent)} left nothing: never started"))
     if idle := [rank for rank in expected if rank in ranks and ranks[rank].empty]:
         gaps.append(Gap(str(layout.ranks_folder), f"{rank_ranges(idle)} recorded no step"))
+    if strange := layout.folders_of_no_rank():
+        shown = ", ".join(name[:20] for name in strange[:3])
+        gaps.append(Gap(str(layout.ranks_folder), f"{len(strange)} folders ({shown}) are no rank's: left out"))
     gaps += _unwritten_steps(layout, manifest, ranks)
     gaps += restart_gaps(layout)
     return Tables(layout.root, manifest, world_size, ranks, tuple(gaps))

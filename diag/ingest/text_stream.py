@@ -6,7 +6,8 @@ import io
 import re
 import tarfile
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, BinaryIO, cast
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Self, cast
 
 from isal import igzip, isal_zlib
 
@@ -20,6 +21,10 @@ _GZIP_MAGIC = b"\x1f\x8b"
 # Traces deflate to between a tenth and a thirtieth. gzip's own limit is a thousandth, which only zeros reach.
 MAX_INFLATION = 300
 _INFLATION_FREE_BYTES = 256 << 20
+_ARCHIVE_FREE_BYTES = 8 << 30  # also beside the traces: a core file is mostly zeros
+MAX_MEMBERS = 100_000  # four times the largest run that is known
+_MAX_HEADER_BYTES = 1 << 20
+_MOST_READS_AT_END = 100  # tarfile skips a content block by block, however far behind the end of the file
 _DEFLATE_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # the stub types it as an instance
 _HINT = "Record the trace again, or leave this file out; the other ranks can be analysed without it."
 
@@ -40,50 +45,105 @@ def blocks(file: BinaryIO, name: str) -> Iterator[bytes]:
     Blocks of at most BLOCK_BYTES, so a file that inflates to terabytes costs no memory; DiagError once it has inflated
     to more than MAX_INFLATION times its size, and for a stream that ends early or is damaged.
     """
-    counted = _Counting(file)
-    magic = counted.read(2) or b""
-    counted.put_back(magic)
-    if magic != _GZIP_MAGIC:
-        yield from iter(lambda: counted.read(BLOCK_BYTES) or b"", b"")
-        return
-    inflated = 0
-    stream = inflating(cast(BinaryIO, counted))
-    while True:
-        try:
-            block = stream.read(BLOCK_BYTES)
-        except EOFError as error:
-            raise damaged(name, "the gzip stream ends early, the file is truncated") from error
-        except (igzip.BadGzipFile, _DEFLATE_ERROR) as error:
-            raise damaged(name, f"the gzip stream is damaged: {error}") from error
-        if not block:
-            return
-        inflated += len(block)
-        if inflated > _INFLATION_FREE_BYTES and inflated > MAX_INFLATION * counted.taken:
-            raise damaged(name, f"it inflates to more than {MAX_INFLATION} times its size, which no trace does")
-        yield block
-
-
-def inflating(file: BinaryIO) -> BinaryIO:
-    """The file as its inflated content."""
-    return cast(BinaryIO, igzip.IGzipFile(fileobj=file, mode="rb"))  # type: ignore[no-untyped-call]
+    inflated = _Inflated(file, name, _INFLATION_FREE_BYTES)
+    yield from iter(lambda: inflated.read(BLOCK_BYTES) or b"", b"")
 
 
 def members(file: BinaryIO, name: str) -> Iterator[tuple[str, BinaryIO | None]]:
     """Name and content of everything in a .tar or .tar.gz, in one pass; None for what is no plain file.
 
     Nothing is written to the disk, so the names in an archive can lead nowhere. The content of one member has to be
-    read before the next one is asked for.
+    read before the next one is asked for. DiagError, also from a content that is read, where the archive is damaged or
+    ends early: after all members that are whole.
     """
-    counted = _Counting(file)
-    magic = counted.read(2) or b""
-    counted.put_back(magic)
-    plain = inflating(cast(BinaryIO, counted)) if magic == _GZIP_MAGIC else counted
+    plain = _Inflated(file, name, _ARCHIVE_FREE_BYTES)
+    with _archive_errors(name), tarfile.open(fileobj=cast(BinaryIO, plain), mode="r|", tarinfo=_Header) as archive:
+        for number, member in enumerate(archive):
+            if number >= MAX_MEMBERS:
+                raise damaged(name, f"the archive holds more than {MAX_MEMBERS:,} files: the others are not read")
+            content = archive.extractfile(member) if member.isreg() else None
+            yield member.name, cast(BinaryIO, _Member(content, name)) if content is not None else None
+
+
+@contextmanager
+def _archive_errors(name: str) -> Iterator[None]:
+    """What tarfile raises where a header or a content is damaged or cut off, as our error."""
     try:
-        with tarfile.open(fileobj=cast(BinaryIO, plain), mode="r|") as archive:
-            for member in archive:
-                yield member.name, cast("BinaryIO | None", archive.extractfile(member) if member.isreg() else None)
-    except (tarfile.TarError, EOFError, igzip.BadGzipFile, _DEFLATE_ERROR) as error:
-        raise damaged(name, f"the archive is damaged or ends early: {error or 'unexpected end'}") from error
+        yield
+    except (tarfile.TarError, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
+        reason = str(error) if isinstance(error, tarfile.TarError) else f"a header is malformed ({error})"
+        raise damaged(name, f"the archive is damaged or ends early: {reason or 'unexpected end'}") from error
+
+
+class _Header(tarfile.TarInfo):
+    """tarfile takes a header that is cut off or malformed for the end of the archive; here it is an error."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(tarfile_)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # the stubs lack it and the next one
+            raise
+        except tarfile.HeaderError as error:
+            reason = "it has no end" if isinstance(error, tarfile.EmptyHeaderError) else str(error)  # type: ignore[attr-defined]
+            raise tarfile.ReadError(reason) from error
+
+    def _proc_member(self, tarfile_: tarfile.TarFile) -> tarfile.TarInfo:
+        """The headers that hold names are read as a whole."""
+        if self.size > _MAX_HEADER_BYTES and not self.isreg() and not self.issparse():
+            raise tarfile.ReadError(f"a header of {self.size:,} bytes")
+        found: tarfile.TarInfo = super()._proc_member(tarfile_)  # type: ignore[misc]
+        return found
+
+
+class _Member(io.RawIOBase):
+    """The content of an archive's member."""
+
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        self._file, self._name = file, name
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        view = memoryview(buffer).cast("B")
+        with _archive_errors(self._name):
+            data = self._file.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+
+class _Inflated(io.RawIOBase):
+    """A file as its content, inflated if its first bytes say gzip. DiagError where the stream ends early or is damaged,
+    and where it holds more than ``free_bytes`` and more than ``MAX_INFLATION`` times the file."""
+
+    def __init__(self, file: BinaryIO, name: str, free_bytes: int) -> None:
+        self._name, self._free_bytes, self._given, self._reads_at_end = name, free_bytes, 0, 0
+        self._counted = _Counting(file)
+        magic = self._counted.read(2) or b""
+        self._counted.put_back(magic)
+        self._packed: Any = None
+        if magic == _GZIP_MAGIC:
+            self._packed = igzip.IGzipFile(fileobj=cast(BinaryIO, self._counted), mode="rb")  # type: ignore[no-untyped-call]
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            # read1 gives what comes before a cut, which read drops.
+            block: bytes = self._packed.read1(size) if self._packed is not None else self._counted.read(size) or b""
+        except EOFError as error:
+            raise damaged(self._name, "the gzip stream ends early, the file is truncated") from error
+        except (igzip.BadGzipFile, _DEFLATE_ERROR) as error:
+            raise damaged(self._name, f"the gzip stream is damaged: {error}") from error
+        self._given += len(block)
+        self._reads_at_end += not block
+        if self._reads_at_end > _MOST_READS_AT_END:
+            raise damaged(self._name, "the file ends early")
+        if self._packed is not None and self._given > max(self._free_bytes, MAX_INFLATION * self._counted.taken):
+            raise damaged(self._name, f"it inflates to more than {MAX_INFLATION} times its size, which no trace does")
+        return block
 
 
 class _Counting(io.RawIOBase):

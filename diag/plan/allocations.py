@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from diag.ingest.kineto_events import MEMORY_EVENT
 from diag.ingest.sources import opened
-from diag.ingest.text_stream import damaged, inflating
+from diag.ingest.text_stream import blocks, damaged
 
 _HOST = 0  # the profiler's number of the CPU
 _COLLECTIVE = "c10d::"
@@ -62,8 +62,8 @@ class _Document(Struct):
 def host_allocations(path: str) -> Allocations | None:
     """Of a trace that torch exported with ``profile_memory``; None where no allocation is in it. DiagError for a file
     that is no such trace."""
-    with opened(path) as file, inflating(file) as content:
-        text = content.read()
+    with opened(path) as file:
+        text = b"".join(blocks(file, path))
     try:
         events = msgspec.json.decode(text, type=_Document).events
     except msgspec.DecodeError as error:

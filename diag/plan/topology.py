@@ -6,6 +6,7 @@ from math import prod
 
 from msgspec import Struct
 
+from diag.collectors.layout import MOST_RANKS
 from diag.errors import DiagError
 
 # In the order of torchtitan and Megatron, outermost first: neighbours in the last axis are neighbours on a host.
@@ -18,6 +19,7 @@ AXES = {
     "tp": "parts of each matrix",
     "ep": "parts of the experts, cut out of the data-parallel ranks",
 }
+_MOST_STAGES = 1 << 14  # a hundred times the blocks of the deepest models
 _WITHIN_DATA = ("ep",)  # takes its ranks from others, so it does not multiply the world
 
 
@@ -58,12 +60,18 @@ def topology_of(text: str) -> Topology:
             raise DiagError(f"--topology: no axis called {axis or part!r}", hint=f"axes: {known}")
         if axis in axes:
             raise DiagError(f"--topology: {axis} is given twice")
-        if not size.isdecimal() or int(size) < 1:
+        if not size.isdecimal() or not size.strip("0"):
             raise DiagError(f"--topology: {axis}={size} is no number of ranks", hint="give one from 1 on, as in dp=8")
+        if len(size) > 18 or int(size) > MOST_RANKS:
+            raise DiagError(f"--topology: {axis}={size[:80]} is more than {MOST_RANKS:,} ranks")
         axes[axis] = int(size)
     if "dp" in axes and ("dp_shard" in axes or "dp_replicate" in axes):
         raise DiagError("--topology: dp is dp_replicate x dp_shard: give it, or the two of them")
+    if axes.get("pp", 1) > _MOST_STAGES:
+        raise DiagError(f"--topology: pp={axes['pp']} is more than {_MOST_STAGES:,} stages")
     found = Topology(axes)
+    if found.world_size > MOST_RANKS:
+        raise DiagError(f"--topology: {found} is {found.world_size:,} ranks, more than {MOST_RANKS:,}")
     expert, data = found.size("ep"), found.data_parallel * found.size("cp")
     if data % expert:
         raise DiagError(f"--topology: ep={expert} does not divide the {data} ranks of dp and cp")

@@ -4,6 +4,7 @@ states what is missing; never in a traceback, a wrong number, or more memory tha
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import math
 import os
@@ -21,6 +22,8 @@ from diag.api import open_run
 from diag.errors import DiagError
 from diag.ingest.event_table import MAX_NAME_CHARS
 from diag.ingest.kineto import read_trace
+from diag.ingest.reading import Reading, read_traces
+from diag.model import Gap
 from tests.attribution.kineto_builder import KinetoBuilder, Layout, nccl_args, serialised
 from tests.ingest.outcomes import Outcome, apart, is_part_of, is_plain, opened, read, rows
 from tests.ingest.packed import Piece, member, packed, plain_tar, tar_gz
@@ -594,6 +597,78 @@ def test_archives(tmp_path: Path, make: Callable[[], bytes]) -> None:
     assert after == before, "something was written beside the archive"
     assert not Path("/tmp/diag-escaped").exists()
     assert (tmp_path / "a" / "secret.json").stat().st_nlink == 1
+
+
+def _of_ranks(*ranks: int) -> bytes:
+    """A .tar, whose members do not pack well."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for rank in ranks:
+            events = [{**OP, "name": f"aten::{random.Random(rank * 1000 + n).random()}"} for n in range(100)]
+            data = document(*events, distributedInfo={"rank": rank, "world_size": len(ranks)})
+            info = member(f"rank{rank}.json")
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def _traces_and_gaps(path: Path) -> tuple[int, list[str]]:
+    found = list(read_traces([str(path)], Reading()))
+    gaps = [item.reason for item in found if isinstance(item, Gap)]
+    return len(found) - len(gaps), gaps
+
+
+@pytest.mark.parametrize("name", ["run.tar", "run.tar.gz"])
+def test_of_an_archive_that_is_cut_off_the_whole_members_are_read(tmp_path: Path, name: str) -> None:
+    """Wherever it is cut. Of a packed one, the end of a member may lie behind the cut in the same block."""
+    plain = _of_ranks(0, 1, 2)
+    data = gzip.compress(plain) if name.endswith(".gz") else plain
+    headers = [place for place in range(0, len(plain), 512) if plain.startswith(b"rank", place)]
+    end = len(data.rstrip(b"\0"))  # behind it, a cut takes nothing but zeros away
+    seen = set()
+    for cut in {1, 511, 512, 513, *headers, *range(0, len(data), len(data) // 60)}:
+        traces, gaps = _traces_and_gaps(put(tmp_path, data[:cut], name))
+        seen.add(traces)
+        if name == "run.tar":
+            assert traces >= sum(cut >= header for header in [*headers[1:], len(plain)])
+        assert gaps or cut > end, cut
+        assert all("end" in gap or "header" in gap for gap in gaps), gaps
+    assert seen >= {0, 1, 2}
+    assert _traces_and_gaps(put(tmp_path, data, name)) == (3, [])
+
+
+def test_damaged_headers_of_an_archive_are_a_gap(tmp_path: Path) -> None:
+    """Sparse maps, sizes, types and names of all kinds, with checksums that are right."""
+    draw = random.Random(3)
+    whole = _of_ranks(0, 1)
+    for _ in range(150):
+        data, header = bytearray(whole), draw.choice((0, whole.find(b"rank1")))
+        data[header + 156] = draw.choice(b"SxgLK0125\xff")
+        for _ in range(draw.choice((1, 2, 8))):
+            place = draw.choice((draw.randrange(512), 124 + draw.randrange(12), 386 + draw.randrange(110)))
+            data[header + place] = draw.choice((0, 0x80, 0xFF, ord("9"), draw.randrange(256)))
+        block = data[header : header + 512]
+        data[header + 148 : header + 156] = b"%06o\0 " % (sum(block) - sum(block[148:156]) + 8 * 32)
+        traces, gaps = _traces_and_gaps(put(tmp_path, bytes(data), "run.tar"))
+        assert traces + len(gaps) >= 1
+
+
+def test_a_malformed_sparse_map_is_a_gap(tmp_path: Path) -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        info = member("rank0.json")
+        info.pax_headers = {"GNU.sparse.map": "0,x,9", "GNU.sparse.size": "99", "GNU.sparse.name": "rank0.json"}
+        archive.addfile(info)
+    traces, gaps = _traces_and_gaps(put(tmp_path, out.getvalue(), "run.tar"))
+    assert traces == 0
+    assert "header" in gaps[0]
+
+
+def test_an_archive_of_too_many_files_is_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diag.ingest.text_stream.MAX_MEMBERS", 2)
+    traces, gaps = _traces_and_gaps(put(tmp_path, _of_ranks(0, 1, 2), "run.tar"))
+    assert traces == 2
+    assert "more than 2 files" in gaps[0]
 
 
 @pytest.mark.parametrize("name", ["rank-4.json", "rank-4.json.gz"])

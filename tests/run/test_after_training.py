@@ -62,3 +62,22 @@ def test_a_full_disk_behind_the_output_does_not(tmp_path: Path, code: int) -> No
     with Path("/dev/full").open("wb") as full:
         ended = subprocess.run(command, stdout=full, stderr=full, check=False, timeout=120)
     assert ended.returncode == code
+
+
+def test_nor_behind_that_of_the_bundled_trainer(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "diag",
+        "run",
+        "--steps",
+        "2",
+        "--nproc",
+        "1",
+        "--no-trace",
+        "--out",
+        tmp_path / "run",
+    ]
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False, timeout=120)
+    assert ended.returncode == 0, ended.stderr

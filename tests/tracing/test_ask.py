@@ -121,7 +121,7 @@ def test_ranks_and_folders_that_are_not_there(tmp_path: Path) -> None:
     assert "no run of diag is here" in ended.stderr
     ended = diag("trace", tmp_path, "--ranks", "0,x")
     assert ended.returncode == 2
-    assert "write --ranks 0,17-19" in ended.stderr
+    assert "for example --ranks 0,17-19" in ended.stderr
 
 
 def test_the_answers_of_the_ranks(tmp_path: Path) -> None:

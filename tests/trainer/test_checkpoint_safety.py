@@ -117,6 +117,27 @@ def test_a_damaged_metadata_is_a_message(tmp_path: Path, content: bytes) -> None
         read_metadata(tmp_path / ".metadata", set())
 
 
+_INDEX = b"ctorch.distributed.checkpoint.metadata\nMetadataIndex\n"
+_STATE = b"}(X\x03\x00\x00\x00fqnh\x01X\x05\x00\x00\x00indexh\x01ub"  # both are the value remembered as 1
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (b"]r\xff\xff\xff\x7f.", "a memo index of 2,147,483,647"),
+        (b"}(NN\x86q\x01" + b"h\x01h\x01\x86q\x01" * 50 + b"Nu.", "keys that are no text"),
+        (b"}" + b"N" + b"\x85" * 100_000 + b"Ns.", "nested more than 64 deep"),
+        (b"NN\x86q\x01" + (_INDEX + b")\x81" + _STATE + b"q\x01") * 30 + b"}h\x01Ns.", "where shared ones count"),
+        (b"N" * (9 << 20) + b".", "values in one container"),
+    ],
+)
+def test_a_metadata_that_takes_memory_or_time_is_refused(tmp_path: Path, program: bytes, expected: str) -> None:
+    """Memory: gigabytes. Time: a key that is made of shared parts is hashed part by part, 2^30 of them and more."""
+    (tmp_path / ".metadata").write_bytes(b"\x80\x04" + program)
+    with pytest.raises(IncompleteError, match=expected):
+        read_metadata(tmp_path / ".metadata", set())
+
+
 def test_it_points_to_no_file_that_the_manifest_does_not_name(tmp_path: Path) -> None:
     found = plain()
     found.storage_data = {metadata.MetadataIndex("a"): filesystem._StorageInfo("../../elsewhere", 0, 10)}

@@ -20,7 +20,10 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.planner import ReadItem
 
+from ... import bounded_pickle
 from .manifest import IncompleteError
+
+_TIMES = 8  # as much as a recorder's dump may hold: 1,500 tensors in 256 shards each
 
 _CLASSES: dict[tuple[str, str], Any] = {
     (found.__module__, found.__qualname__): found
@@ -42,19 +45,28 @@ _CLASSES["torch.serialization", "_get_layout"] = torch.serialization._get_layout
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """What the pickle may name: the classes of a checkpoint, and torch's dtypes."""
-        if (module, name) in _CLASSES:
-            return _CLASSES[module, name]
-        if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
-            return found
-        raise IncompleteError(f".metadata asks for {module}.{name}, which no checkpoint of tensors needs: not read")
+        if (found := _class_of(module, name)) is None:
+            raise IncompleteError(f".metadata asks for {module}.{name}, which no checkpoint of tensors needs: not read")
+        return found
+
+
+def _class_of(module: str, name: str) -> Any:
+    if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
+        return found
+    return _CLASSES.get((module, name))
 
 
 def read_metadata(path: Path, files: Collection[str]) -> metadata.Metadata:
     """The metadata of a checkpoint that consists of these files. IncompleteError where it wants anything else."""
     try:
-        found = _Unpickler(io.BytesIO(path.read_bytes())).load()
+        with path.open("rb") as file:
+            data = file.read(bounded_pickle.MAX_BYTES + 1)
+        bounded_pickle.check(data, lambda module, name: _class_of(module, name) is not None, times=_TIMES)
+        found = _Unpickler(io.BytesIO(data)).load()
     except IncompleteError:
         raise
+    except bounded_pickle.RefusedError as refused:
+        raise IncompleteError(f".metadata {refused}, which no checkpoint of tensors needs: not read") from refused
     except Exception as error:  # a damaged pickle can raise about anything
         raise IncompleteError(f".metadata cannot be read ({type(error).__name__}: {error})") from error
     if not isinstance(found, metadata.Metadata) or not isinstance(found.storage_data, dict):

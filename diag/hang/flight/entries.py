@@ -63,8 +63,24 @@ class Signatures:
         if not isinstance(value, list):
             return ()
         kept = [frame for frame in value[:_MAX_FRAMES] if isinstance(frame, dict)]
-        found = tuple([f"{f.get('name', '?')} ({f.get('filename', '?')}:{f.get('line', '?')})"[:300] for f in kept])
+        found = tuple(
+            [
+                f"{spelled(f.get('name', '?'))} ({spelled(f.get('filename', '?'))}:{spelled(f.get('line', '?'))})"[:300]
+                for f in kept
+            ]
+        )
         return self._stacks.setdefault(found, found)
+
+
+def spelled(value: object) -> str:
+    """A text or number as a text of at most 300 characters. Containers are "?": shared ones can be spelled for ever."""
+    if isinstance(value, str):
+        return value[:300]
+    return repr(value) if isinstance(value, float | bool | None) or _is_64_bit(value) else "?"
+
+
+def _is_64_bit(value: object) -> bool:
+    return isinstance(value, int) and abs(value) < 1 << 63
 
 
 def _sizes(value: object) -> Sizes:
@@ -119,8 +135,8 @@ def join_entries(entries: list[object], signatures: Signatures) -> Joined:
                 raise TypeError
             where, pg_id = entry["process_group"], entry["pg_id"]
             group = where[0] or f"#{pg_id}"
-            spelled = entry["profiling_name"]
-            name = names.get(spelled) or names.setdefault(spelled, _parsed(spelled))
+            called = entry["profiling_name"]
+            name = names.get(called) or names.setdefault(called, _parsed(called))
             is_p2p = bool(entry.get("is_p2p"))
             number = entry["p2p_seq_id" if is_p2p else "collective_seq_id"]
             if entry["record_id"] != expected:
@@ -140,7 +156,7 @@ def join_entries(entries: list[object], signatures: Signatures) -> Joined:
             else:
                 slot.parts.append((name, entry))
             joined.group_of_id[pg_id] = group
-            joined.descs[group] = str(where[1])[:120]
+            joined.descs[group] = spelled(where[1])[:120]
             joined.backend = joined.backend or name.library
         except (KeyError, TypeError, IndexError, AttributeError):
             joined.malformed += 1
@@ -163,9 +179,9 @@ class _Name(NamedTuple):
     dst: int | None
 
 
-def _parsed(spelled: object) -> _Name:
+def _parsed(called: object) -> _Name:
     """Of "nccl:send 0->1" or "nccl:all_reduce"."""
-    library, _, rest = str(spelled)[:200].rpartition(":")
+    library, _, rest = spelled(called)[:200].rpartition(":")
     if pair := _PAIR.match(rest):
         first, second = int(pair[2]), int(pair[3])
         return _Name(library, pair[1], *((first, second) if pair[1] == "send" else (second, first)))

@@ -15,9 +15,9 @@ from typing import IO, cast
 
 import zstandard
 
+from diag.collectors.bounded_pickle import MAX_BYTES
 from diag.collectors.layout import RunLayout
 from diag.errors import DiagError
-from diag.hang.flight.machine import MAX_BYTES
 from diag.hang.flight.parse import Name
 from diag.hang.packing import GZIP, ZSTD
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from diag.hang.flight.entries import Joined, Signatures, join_entries
+from diag.hang.flight.entries import Joined, Signatures, join_entries, spelled
 from diag.hang.flight.record import Dump, Group
 from diag.hang.model import MOST_RANKS
 
@@ -42,7 +42,7 @@ def parse(content: object, path: str, name: Name, signatures: Signatures) -> tup
             rank=rank,
             rank_from=rank_from,
             host=name.host,
-            version=str(content.get("version"))[:20],
+            version=spelled(content.get("version"))[:20],
             backend=joined.backend,
             groups=groups,
             histories=joined.histories,
@@ -64,7 +64,7 @@ def _groups(config: object, joined: Joined) -> dict[str, Group]:
     for key, value in config.items() if isinstance(config, dict) else ():
         # gloo (torch 2.13) has one group here, without a name, whatever groups there are.
         if isinstance(value, dict) and key != "":
-            found[str(key)] = Group(str(key), str(value.get("desc", ""))[:120], _ranks(value.get("ranks")))
+            found[str(key)] = Group(str(key), spelled(value.get("desc", ""))[:120], _ranks(value.get("ranks")))
     for group, desc in joined.descs.items():
         found.setdefault(group, Group(group, desc, ()))
     return found

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import msgspec
 
+from diag.collectors.bounded_pickle import MAX_CONTAINERS
 from diag.hang.flight import pickles
 from diag.hang.flight.entries import Signatures
 from diag.hang.flight.files import Candidate, UnpackError, content, find, name_of, named_like_dump
 from diag.hang.flight.parse import is_dump, parse
 from diag.hang.flight.record import Dump, Dumps, Unreadable
+
+_MOST_JSON_ITEMS = 4_000_000  # 50 MB of a recorder's frames have 2 million
 
 
 @dataclass(slots=True)
@@ -52,7 +55,7 @@ def _read(candidate: Candidate, reading: _Reading) -> None:
         return
     try:
         data = content(path)
-        held = pickles.loads(data) if candidate.kind == "pickle" else msgspec.json.decode(data)
+        held = pickles.loads(data) if candidate.kind == "pickle" else _json(data)
     except pickles.RefusedError as refused:
         reading.lost(path, f"refused: {refused}")
     except pickles.TruncatedError as cut:
@@ -71,6 +74,13 @@ def _read(candidate: Candidate, reading: _Reading) -> None:
         reading.gaps += [(str(path), problem) for problem in problems]
         if dump is not None:
             reading.found.append(dump)
+
+
+def _json(data: bytes) -> object:
+    """Raises ``RefusedError`` where the values would take a multiple of the text's memory."""
+    if data.count(b"[") + data.count(b"{") > MAX_CONTAINERS or data.count(b",") > _MOST_JSON_ITEMS:
+        raise pickles.RefusedError(f"more than {MAX_CONTAINERS:,} containers or {_MOST_JSON_ITEMS:,} values")
+    return msgspec.json.decode(data)
 
 
 def _one_a_rank(reading: _Reading) -> list[Dump]:

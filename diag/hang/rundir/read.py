@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from diag.collectors.layout import RankLayout, RunLayout
+from diag.collectors.layout import RankLayout, RunLayout, world_size_of
 from diag.collectors.records import P2P_PREFIX
 from diag.hang.live.progress import Beat, beat_of
 from diag.hang.model import Culprit
@@ -79,12 +79,12 @@ class Rundir:
 def read_run(layout: RunLayout) -> Rundir:
     about, asked = _document(layout.manifest), _document(layout.asked)
     exits = _exits(layout.exits)
-    size, number, code = about.get("world_size"), asked.get("number"), about.get("exit_code")
+    number, code = asked.get("number"), about.get("exit_code")
     ranks = {rank: _rank(rank, files, exits.get(rank)) for rank, files in layout.ranks().items()}
     return Rundir(
         manifest=layout.manifest,
         ranks=ranks,
-        world_size=size if isinstance(size, int) and size > 0 else None,
+        world_size=world_size_of(about.get("world_size")),
         asked=(number, str(asked.get("why"))) if isinstance(number, int) else None,
         exit_code=code if isinstance(code, int) and not isinstance(code, bool) else None,
     )

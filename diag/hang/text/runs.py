@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from diag.collectors.layout import RunLayout
+from diag.collectors.layout import RunLayout, world_size_of
 
 from .facts import Facts
 from .inputs import STDIN
@@ -36,8 +36,7 @@ def take_run(run: RunLayout, facts: Facts) -> int | None:
         local, device = record.get("local_rank"), record.get("device_index")
         heard.local_rank = local if isinstance(local, int) else None
         heard.device = device if isinstance(device, int) else None
-    size = about.get("world_size")
-    return size if isinstance(size, int) and size > 0 else None
+    return world_size_of(about.get("world_size"))
 
 
 def _read(path: Path) -> dict[str, object]:

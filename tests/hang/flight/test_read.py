@@ -6,12 +6,19 @@ import gzip
 import json
 import os
 import pickle
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from diag.collectors import bounded_pickle
 from diag.errors import DiagError
-from diag.hang.flight import Dumps, machine, pickles, read_dumps
+from diag.hang.flight import Dumps, pickles, read_dumps
+from diag.hang.flight.entries import Signatures
+from diag.hang.flight.parse import Name, parse
 from tests.hang.flight import torch_pickle
 from tests.hang.flight.boards import Groups, dump
 
@@ -148,9 +155,91 @@ def test_programs_that_would_take_memory_or_time(tmp_path: Path, data: bytes) ->
     assert [lost.rank for lost in found.unreadable] == [7]
 
 
+def _entries(items: bytes) -> bytes:
+    return b"\x80\x02}(X\x07\x00\x00\x00versionq\x00K\x02X\x07\x00\x00\x00entriesq\x01" + items + b"u."
+
+
+_PRIME = (1 << 61) - 1  # integers with the same remainder have the same hash
+_SEQUEL = b"".join(b"}(h\x00h\x02h\x01h\x02uq\x02" for _ in range(60))  # dicts that hold the one before twice
+
+FLOODS: dict[str, Callable[[], tuple[bytes, str]]] = {
+    "memo": lambda: (b"\x80\x02]" + b"\x94" * (32 << 20) + b".", "a memo index"),
+    "memo gaps": lambda: (
+        b"\x80\x02]" + b"".join(b"r" + struct.pack("<I", i * 1000) for i in range(100_000)),
+        "a memo index",
+    ),
+    "stack": lambda: (b"\x80\x02" + b"N" * (64 << 20) + b".", "values in one container"),
+    "stack of a list": lambda: (_entries(b"](" + b"N" * (64 << 20) + b"e"), "values in one container"),
+    "numbers": lambda: (_entries(b"](" + b"M\x30\x75" * (24 << 20) + b"e"), "values in one container"),
+    "lists": lambda: (_entries(b"](" + b"]" * (32 << 20) + b"e"), "containers"),
+    "tuples": lambda: (b"\x80\x02]" + b")\x94" * (24 << 20) + b".", "containers"),
+    "texts": lambda: (b"\x80\x02" + b"\x8c\x02ab" * (16 << 20) + b".", "values in one container"),
+    "keys of one hash": lambda: (
+        _entries(
+            b"}(" + b"".join(b"\x8a\x10" + (i * _PRIME).to_bytes(16, "little") + b"N" for i in range(99_999)) + b"u"
+        ),
+        "keys that are no text",
+    ),
+    "integer keys": lambda: (
+        _entries(b"}(" + b"".join(b"M" + struct.pack("<H", i) + b"N" for i in range(999)) + b"u"),
+        "keys",
+    ),
+    "a list shared a million times": lambda: (
+        _entries(b"](]q\x02(" + b"K\x01" * 999_999 + b"e" + b"h\x02" * 1_000_000 + b"e"),
+        "where shared ones count",
+    ),
+    "json lists": lambda: (b'{"version":"2","pg_config":{},"entries":[' + b"[]," * (24 << 20) + b"[]]}", "containers"),
+    "json numbers": lambda: (b'{"version":"2","pg_config":{},"entries":[' + b"300," * (24 << 20) + b"1]}", "values"),
+}
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_floods_are_refused_before_they_take_memory(tmp_path: Path, name: str) -> None:
+    """Each is a few hundred KB where it is packed, and takes gigabytes, or minutes, where it is obeyed."""
+    data, expected = FLOODS[name]()
+    path = tmp_path / "_dump_7.gz"
+    path.write_bytes(gzip.compress(data, 1))
+    command = [sys.executable, "-c", _READS, str(path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    why, _, megabytes = ended.stdout.strip().rpartition(" ")
+    assert why.startswith("refused"), ended
+    assert expected in why
+    assert int(megabytes) < 150 + 4 * len(data) / 2**20  # the file is unpacked, copied and looked at
+
+
+_READS = """
+import sys
+from pathlib import Path
+from diag.hang.flight import read_dumps
+def peak():
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) >> 10
+before = peak()
+print(read_dumps([sys.argv[1]]).gaps[0][1], peak() - before)
+"""
+
+
+def test_shared_dicts_are_not_spelled_out(tmp_path: Path) -> None:
+    """60 dicts that hold the one before twice: as a text they are 2^60 times as long."""
+    frames = b"](}(X\x04\x00\x00\x00nameq\x04h\x02ue"
+    data = torch_pickle.dumps(content(1))
+    assert data.endswith(b"u.")
+    extra = b"X\x01\x00\x00\x00zq\xf0](}(h\x00K\x01uq\x02" + _SEQUEL + b"eX\x06\x00\x00\x00framesq\xf1" + frames
+    held = pickles.loads(data[:-2] + extra + b"u.")
+    assert isinstance(held, dict)
+    held["version"] = held["z"][-1]
+    for entry in held["entries"]:
+        entry["frames"] = held["frames"]
+        entry["process_group"] = (entry["process_group"][0], held["z"][-1])
+    dump, _ = parse(held, "path", Name(1, ""), Signatures())
+    assert dump is not None
+    assert dump.version == "?"
+    assert dump.pending[0].frames == ("? (?:?)",)
+
+
 def test_both_readers_of_pickles_agree() -> None:
     data = torch_pickle.dumps(content())
-    assert pickles.loads(data) == machine.run(data) == pickle.loads(data) == content()
+    bounded_pickle.check(data)
+    assert pickles.loads(data) == pickle.loads(data) == content()
 
 
 @pytest.mark.parametrize("size", [1, 2, 30, 300, 700])

@@ -1,0 +1,123 @@
+"""What takes time by the size of the input, and not by its square: counted in CPU seconds at one size and at four times
+as much, with room for the noise of a machine."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from diag.api import open_run
+from diag.attribution.bounds import closure
+from diag.hang.api import triage
+from diag.hang.progress import STEP
+
+MOST_TIMES = 8  # as long, of four times as much
+UNBOUNDED = (1 << 62) - 1
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """The least of three, with a floor where the clock says nothing."""
+    taken = []
+    for _ in range(3):
+        begin = time.process_time()
+        work()
+        taken.append(time.process_time() - begin)
+    return max(min(taken), 0.02)
+
+
+SHAPES = [
+    "7",
+    "1/",
+    "1/1 [",
+    "1/1 [=",
+    "=",
+    "step 1 ",
+    "step[",
+    "1%|",
+    "'loss': ",
+    " ",
+    "1 ",
+    "1 1 float x ",
+    "a=",
+    "[",
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_long_line_is_searched_for_a_step_in_time(shape: str) -> None:
+    line = (shape * 40_000)[:40_000]
+    assert seconds(lambda: STEP.search(line)) < MOST_TIMES * seconds(lambda: STEP.search(line[:10_000]))
+
+
+@pytest.mark.parametrize("shape", ["7", "[", "rank ", "a=", ",", "/", 'File "', "."])
+def test_long_lines_beside_a_message_are_triaged_in_time(tmp_path: Path, shape: str) -> None:
+    """A message of NCCL makes that all lines are looked at."""
+
+    def read(count: int) -> float:
+        line = "Training is done " + shape * (10_000 // len(shape))
+        (tmp_path / "train.log").write_text("".join(f"{line}{n}\n" for n in range(count)))
+        return seconds(lambda: triage([str(tmp_path)]))
+
+    read(1)
+    assert read(40) < MOST_TIMES * read(10)
+
+
+def test_clocks_that_never_met_take_no_time() -> None:
+    """A thousand of them took 4 seconds, two thousand 35."""
+
+    def alone(count: int) -> float:
+        bounds = np.full((count, count), UNBOUNDED, dtype=np.int64)
+        np.fill_diagonal(bounds, 0)
+        return seconds(lambda: closure(bounds, bounds < UNBOUNDED))
+
+    assert alone(1600) < 4 * MOST_TIMES * alone(400)  # the copy of the bounds goes with the square
+
+
+def test_the_bounds_of_clocks_go_over_every_path() -> None:
+    """Held against the definition, with few and with many pairs that have met."""
+    draw = np.random.default_rng(1)
+    for part in (0.02, 0.1, 0.5, 1.0) * 5:
+        count = int(draw.integers(1, 25))
+        known = (draw.random((count, count)) < part) | np.eye(count, dtype=bool)
+        bounds = np.where(known, draw.integers(0, 1000, (count, count)), UNBOUNDED)
+        np.fill_diagonal(bounds, 0)
+        expected = bounds.astype(object)
+        for via in range(count):
+            for a in range(count):
+                for b in range(count):
+                    expected[a, b] = min(expected[a, b], expected[a, via] + expected[via, b])
+        closed, reached = closure(bounds, known)
+        assert (reached == (expected < UNBOUNDED)).all()
+        assert (closed[reached] == expected[reached]).all()
+
+
+@pytest.mark.parametrize("kind", ["annotations", "ranks"])
+def test_many_steps_and_many_ranks_are_analysed_in_time(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIAG_CACHE", str(tmp_path / "cache"))
+
+    def analysed(count: int) -> float:
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        ranks, steps = (1, count) if kind == "annotations" else (count, 1)
+        for rank in range(ranks):
+            event = {"ph": "X", "pid": 1, "tid": 1, "dur": 90}
+            events = [
+                {**event, "cat": "user_annotation", "name": f"ProfilerStep#{n}", "ts": n * 100} for n in range(steps)
+            ]
+            document = {"distributedInfo": {"rank": rank, "world_size": ranks}, "traceEvents": events}
+            (folder / f"rank{rank}.json").write_text(json.dumps(document))
+        begin = time.process_time()
+        open_run(folder)
+        return time.process_time() - begin
+
+    small, large = (1500, 6000) if kind == "annotations" else (30, 120)
+    analysed(2)
+    assert analysed(large) < MOST_TIMES * analysed(small)
