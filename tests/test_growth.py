@@ -97,6 +97,20 @@ def test_the_bounds_of_clocks_go_over_every_path() -> None:
         assert (closed[reached] == expected[reached]).all()
 
 
+def test_bounds_of_very_many_clocks_are_true_and_may_be_wider(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(2)
+    bounds = draw.integers(0, 1000, (40, 40))
+    np.fill_diagonal(bounds, 0)
+    known = np.ones((40, 40), dtype=bool)
+    closest, _ = closure(bounds, known)
+    monkeypatch.setattr("diag.attribution.bounds._MOST_SUMS", 10 * bounds.size)
+    some, reached = closure(bounds, known)
+    assert reached.all()
+    assert (some >= closest).all()
+    assert (some <= bounds).all()
+    assert (some < bounds).any()
+
+
 @pytest.mark.parametrize("kind", ["annotations", "ranks"])
 def test_many_steps_and_many_ranks_are_analysed_in_time(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch

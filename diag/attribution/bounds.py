@@ -11,6 +11,7 @@ import numpy.typing as npt
 from diag.model import CollectiveCall
 
 _UNBOUNDED = (1 << 62) - 1  # two clocks may be further apart than all of this century so far
+_MOST_SUMS = 1 << 30  # of two bounds, once every clock is tied to every other
 
 Bounds = npt.NDArray[np.int64]
 Known = npt.NDArray[np.bool_]
@@ -80,9 +81,12 @@ def by_clock(of_rank: Bounds, met: Iterable[Met]) -> Iterator[tuple[Bounds, Boun
 
 def closure(bounds: Bounds, known: Known) -> tuple[Bounds, Known]:
     """Floyd and Warshall: bounds over every path. A clock takes time by the clocks that it is tied to: thousands that
-    have never met take none."""
+    have never met take none. Of more than a thousand that are all tied, paths through some are left out, which leaves
+    the bounds true and wider: with the cube of two thousand clocks it took 20 s."""
     closed, known = bounds.copy(), known.copy()
     for via in range(len(closed)):
+        if via * closed.size > _MOST_SUMS and known.all():
+            break
         before, behind = np.flatnonzero(known[:, via]), np.flatnonzero(known[via])
         through = closed[before, via][:, None] + closed[via, behind][None, :]
         if through.size == closed.size:
