@@ -1,0 +1,29 @@
+"""SECURITY.md says of every file of a run directory what it holds."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatch
+from pathlib import Path
+
+from diag.collectors.layout import RankLayout, RunLayout
+
+PAGE = Path(__file__).parents[1] / "SECURITY.md"
+# They ask a rank for something, or repeat what another file holds.
+REQUESTS = frozenset({"asked.json", "trace_asked.json", "exits.json", "verdict.json", "tables", "ranks"})
+
+
+def test_every_file_is_in_the_table() -> None:
+    run = RunLayout(Path("run"))
+    names = {
+        value.name
+        for one in (run, run.rank(0))
+        for name in dir(type(one))
+        if isinstance(getattr(type(one), name), property) and isinstance(value := getattr(one, name), Path)
+    }
+    names |= {run.nvidia_smi("node1").name, run.nccl_ras("node1", 1).name, RankLayout.trace(run.rank(0), 10).name}
+    text = PAGE.read_text()
+    patterns = [pattern.rpartition("/")[2] for pattern in re.findall(r"`([^`\n]+)`", text)]
+    missing = {name for name in names - REQUESTS if not any(fnmatch(name, pattern) for pattern in patterns)}
+    assert {name for name in missing if "flight_recorder" not in name} == set()
+    assert "Flight Recorder dumps" in text
