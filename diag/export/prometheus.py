@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from diag.errors import DiagError
 from diag.export.definitions import METRICS, Kind, Sample
 from diag.export.run_metrics import RunMetrics
+from diag.formatting import visible
 from diag.guard import Guard, Request, listening, resolved, with_headers
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def families(samples: Iterable[Sample]) -> Iterator[Family]:
         name = metric.name.removesuffix(_TOTAL) if metric.kind is Kind.COUNTER else metric.name
         family = Family(name, metric.help, metric.kind.value)
         for _, labels, value in own:
-            family.add_sample(metric.name, dict(labels), value)
+            # Prometheus takes any text as a label; people print what this writes, and look at it in terminals.
+            family.add_sample(metric.name, {key: visible(text) for key, text in dict(labels).items()}, value)
         yield family
 
 

@@ -108,7 +108,7 @@ def search(seconds: float, once: Callable[[st.DataObject], None]) -> None:
     while time.monotonic() < until:
         print(f"DIAG_FUZZ_SEED={chosen}")  # shown where it fails
         few = settings(
-            max_examples=15,
+            max_examples=30,
             deadline=None,
             database=None,
             phases=(Phase.generate, Phase.shrink),
