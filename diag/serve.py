@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import http.client
 import ipaddress
+import os
 import socket
+import stat
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from diag.errors import DiagError
+from diag.errors import DiagError, readable
 from diag.signals import ended_by_signals
 
 ADDRESS = "127.0.0.1"
@@ -56,8 +58,11 @@ def _existing(path: Path | None) -> Path:
         if not SAMPLES.is_dir():
             raise DiagError("this installation has no sample runs", hint="give a run: diag dashboard RUN")
         return SAMPLES
-    if not path.exists():
+    if not os.path.lexists(path):
         raise DiagError("no such file or folder", path=path, hint="give a run directory or a folder of runs")
+    with readable(path):  # said here, not on each page
+        if stat.S_ISDIR(path.stat().st_mode):
+            os.scandir(path).close()
     return path
 
 

@@ -23,7 +23,7 @@ from diag.cli.trace import trace
 from diag.cli.triage import triage
 from diag.cli.tune import tune
 from diag.collectors.layout import SCHEMA_VERSION
-from diag.errors import DiagError
+from diag.errors import DiagError, ExitCode
 
 _OBJECTS_UNTIL_GC = 1_000_000
 
@@ -77,6 +77,11 @@ def main() -> NoReturn:
     except DiagError as error:
         _report(error)
         sys.exit(int(error.exit_code))
+    except PermissionError as error:  # of another user's file: nothing that a traceback would help with
+        if error.filename is None:
+            raise
+        _report(DiagError(f"{error.strerror}", path=str(error.filename), hint="ask its owner for permission"))
+        sys.exit(int(ExitCode.ERROR))
     except BrokenPipeError:  # `diag analyze ... | head`
         sys.stderr.close()
         sys.exit(0)

@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.planner import ReadItem
 
+from ...reading import ANSWER_BYTES, read_regular
 from .manifest import IncompleteError
 
 _CLASSES: dict[tuple[str, str], Any] = {
@@ -52,7 +53,7 @@ class _Unpickler(pickle.Unpickler):
 def read_metadata(path: Path, files: Collection[str]) -> metadata.Metadata:
     """The metadata of a checkpoint that consists of these files. IncompleteError where it wants anything else."""
     try:
-        found = _Unpickler(io.BytesIO(path.read_bytes())).load()
+        found = _Unpickler(io.BytesIO(read_regular(path, ANSWER_BYTES, path.parent))).load()
     except IncompleteError:
         raise
     except Exception as error:  # a damaged pickle can raise about anything
