@@ -31,7 +31,7 @@ from diag.app.views import (
 from diag.app.views import runs as list_of_runs
 from diag.app.views.common import show_error
 from diag.errors import DiagError
-from diag.tune.history import FILE_NAME, load
+from diag.tune.history import is_tuned, load
 
 # (title, path in the address, what draws it), in the order of the navigation, behind the overview.
 _VIEWS: tuple[tuple[str, str, Callable[[RunView], None]], ...] = (
@@ -51,7 +51,11 @@ _REFUSED = "This cannot be shown"
 def main() -> None:
     st.set_page_config(page_title="diag", page_icon=favicon(), layout="wide")
     root = Path(sys.argv[1])
-    runs = list_runs(root)
+    try:
+        runs = list_runs(root)
+    except DiagError as error:
+        show_error(error, _REFUSED)
+        return
     views = list(_VIEWS)
     if len(runs) > 1:
         views.append(("Compare", "compare", lambda view: compare.show(view, root)))
@@ -76,7 +80,7 @@ def main() -> None:
             title="Runs",
             url_path=_RUNS,
         )
-    if root.is_dir() and (root / FILE_NAME).is_file():
+    if is_tuned(root):
         pages[_TUNING] = st.Page(lambda: _tuning(root), title="Tuning", url_path=_TUNING)
     shown = st.navigation([pages[_OVERVIEW], *(own for path, own in pages.items() if path != _OVERVIEW)])
     of_one_run = shown.url_path not in (_RUNS, _TUNING)

@@ -11,6 +11,7 @@ from pathlib import Path
 from .files import Complaints, LineFile, encode, is_full, rewrite_file
 from .layout import RankLayout
 from .nvml import NvmlSampler
+from .reading import DOCUMENT_BYTES, read_regular
 from .records import Heartbeat, TraceAsked
 
 
@@ -29,10 +30,10 @@ class TraceRequests:
             written_ns = self._path.stat().st_mtime_ns
             if written_ns == self._written_ns:
                 return
-            told = json.loads(self._path.read_bytes())
+            told = json.loads(read_regular(self._path, DOCUMENT_BYTES))
             asked = TraceAsked(int(told["number"]), int(told["first_step"]), int(told["count"]), told.get("ranks"))
             mine = asked.ranks is None or self._rank in asked.ranks
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return
         self._written_ns = written_ns
         if mine and asked.count > 0:
@@ -118,11 +119,11 @@ class Background:
             written_ns = self._asked.stat().st_mtime_ns
             if written_ns == self._asked_ns:
                 return
-            number = int(json.loads(self._asked.read_bytes())["number"])
+            number = int(json.loads(read_regular(self._asked, DOCUMENT_BYTES))["number"])
         except FileNotFoundError:
             self.answering = False
             return
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return
         self._asked_ns = written_ns
         self.answering = True

@@ -56,11 +56,41 @@ def world_size_of(value: object) -> int | None:
     return value if type(value) is int and 0 < value <= MOST_RANKS else None
 
 
+MARKS = ("manifest.json", "ranks")  # a folder with one of these is a run directory
+
+
+def is_regular(path: Path | str) -> bool:
+    """Whether a regular file is there, possibly behind links. Never raises: False for what cannot be looked at."""
+    return os.path.isfile(path)  # noqa: PTH113  (Path.is_file raises where a folder above cannot be searched)
+
+
+def is_folder(path: Path | str) -> bool:
+    """Whether a folder is there, possibly behind links. Never raises: False for what cannot be looked at."""
+    return os.path.isdir(path)  # noqa: PTH112  (Path.is_dir raises where a folder above cannot be searched)
+
+
+def run_of(path: Path | str) -> Path | None:
+    """The run directory that a file lies in by its path, the innermost; None where it lies in none. A rank's folder is
+    known by its name, so nobody gets around the check by leaving a file out of the run."""
+    place = Path(os.path.abspath(path))  # noqa: PTH100  (resolves no links)
+    for rank, folder in zip((place, *place.parents), place.parents, strict=False):
+        if folder.name == "ranks" and _RANK_NAME.fullmatch(rank.name) and len(folder.parts) > 1:
+            return folder.parent
+        if is_folder(folder / "ranks") and is_regular(folder / "manifest.json"):
+            return folder
+    return None
+
+
 @dataclass(frozen=True)
 class RankLayout:
     """The files of one rank, under ``<run>/ranks/<rank, five digits>/``."""
 
     folder: Path
+
+    @property
+    def run(self) -> Path:
+        """The run directory, which none of these files may lead out of."""
+        return self.folder.parent.parent
 
     @property
     def identity(self) -> Path:
@@ -196,7 +226,7 @@ class RunLayout:
         return RankLayout(self.ranks_folder / f"{rank:05d}")
 
     def ranks(self) -> dict[int, RankLayout]:
-        """Every rank that left a folder, in order of rank."""
+        """Every rank that left a folder, in order of rank. OSError where that cannot be looked at."""
         return {int(name): RankLayout(self.ranks_folder / name) for name in sorted(self._rank_names(), key=_rank_of)}
 
     def folders_of_no_rank(self) -> list[str]:
@@ -204,7 +234,7 @@ class RunLayout:
         return sorted(self._rank_names(of_ranks=False))
 
     def _rank_names(self, of_ranks: bool = True) -> list[str]:
-        if not self.ranks_folder.is_dir():
+        if not is_folder(self.ranks_folder):
             return []
         with os.scandir(self.ranks_folder) as entries:  # which asks for no file's status: there may be thousands
             names = [entry.name for entry in entries if entry.is_dir() and _RANK_NAME.match(entry.name)]
@@ -233,4 +263,4 @@ class RunLayout:
         return bool(_RESTART_NAME.match(self.root.name)) and RunLayout(self.root.parent).is_run()
 
     def is_run(self) -> bool:
-        return self.manifest.is_file() or self.ranks_folder.is_dir()
+        return is_regular(self.manifest) or is_folder(self.ranks_folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from dataclasses import asdict, fields
@@ -10,6 +9,7 @@ from typing import Any
 
 from .files import create_file, encode, rewrite_file
 from .layout import RunLayout
+from .reading import read_object
 from .records import Manifest
 from .text import masked, masked_arguments
 
@@ -18,11 +18,7 @@ _COMMAND_LINES = ("argv", "command")  # the launcher's, and that of an attached 
 
 def read_fields(layout: RunLayout) -> dict[str, Any]:
     """What manifest.json holds; empty where there is none or it does not parse."""
-    try:
-        content = json.loads(layout.manifest.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+    return read_object(layout.manifest, layout.root)
 
 
 def make_manifest(layout: RunLayout, **values: Any) -> bool:

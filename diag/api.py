@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from msgspec import Struct
 
 from diag.attribution.attribute import attribute, with_comparable_steps
-from diag.collectors.layout import RunLayout
+from diag.collectors.layout import RunLayout, is_folder
+from diag.errors import readable
 from diag.findings import Examination, examine
 from diag.formatting import masked
 from diag.ingest.reading import Reading as Reading
@@ -303,9 +304,10 @@ def _left_out(attribution: Attribution) -> list[str]:
 
 def list_runs(folder: Path | str) -> list[Path]:
     """The folder itself if it is a run, with what was recorded after restarts, or holds traces; else the runs in it, by
-    name."""
+    name. DiagError where it cannot be listed."""
     folder = Path(folder)
     if (layout := RunLayout(folder)).is_run():
         return [folder, *(restart.root for restart in layout.restarts())]
-    inside = sorted(p for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+    with readable(folder):
+        inside = sorted(p for p in folder.iterdir() if is_folder(p)) if is_folder(folder) else []
     return [p for p in inside if RunLayout(p).is_run()] or [folder]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 
@@ -28,3 +30,19 @@ class DiagError(Exception):
         self.hint = hint
         self.path = str(path) if path is not None else None
         self.exit_code = exit_code
+
+
+def unreadable(error: OSError, path: Path | str) -> DiagError:
+    """The error for a file or a folder that the system, or a rule of ours, does not let us read."""
+    where = error.filename if isinstance(error.filename, str) else path
+    hint = "ask its owner for permission to read it" if isinstance(error, PermissionError) else ""
+    return DiagError(f"cannot be read: {error.strerror or error}", path=where, hint=hint)
+
+
+@contextmanager
+def readable(path: Path | str) -> Iterator[None]:
+    """Turns an OSError of reading ``path`` into the DiagError of ``unreadable``."""
+    try:
+        yield
+    except OSError as error:
+        raise unreadable(error, path) from error

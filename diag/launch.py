@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import make_manifest, read_fields, update_manifest
+from diag.collectors.reading import LOG_TAIL_BYTES, read_tail
 from diag.collectors.settings import RUN_DIR_VARIABLE, SETTINGS_VARIABLE, CollectorSettings
 from diag.collectors.text import option_of_mask
 from diag.collectors.trainer.options import OPTIONS_ENV, TrainerOptions
@@ -250,7 +251,7 @@ def _failure(layout: RunLayout, error: ChildFailedError, hang: Hang | None) -> O
 def log_tail(layout: RunLayout, rank: int, lines: int = 15) -> list[str]:
     """The last lines that a rank wrote on standard error."""
     try:
-        text = layout.rank(rank).log.read_text(errors="replace")
+        tail, _ = read_tail(layout.rank(rank).log, LOG_TAIL_BYTES, layout.root)
     except OSError:
         return []
-    return text.splitlines()[-lines:]
+    return tail.decode(errors="replace").splitlines()[-lines:]

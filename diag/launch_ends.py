@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
+from diag.collectors.reading import read_json
 from diag.collectors.records import RankExit
 
 if TYPE_CHECKING:
@@ -70,9 +70,10 @@ def write_exits(layout: RunLayout, exits: Sequence[RankExit]) -> None:
     """exits.json: what the triage needs and no log says. On shared storage another node's ranks may be there already.
     Nothing where the disk is full: the logs remain."""
     ranks = {one.rank for one in exits}
+    before = read_json(layout.exits, layout.root)
     try:
-        others = [one for one in json.loads(layout.exits.read_bytes()) if one["rank"] not in ranks]
-    except (OSError, ValueError, KeyError, TypeError):
+        others = [one for one in before if one["rank"] not in ranks]  # type: ignore[attr-defined]
+    except (KeyError, TypeError):
         others = []
     with suppress(OSError):
         replace_file(layout.exits, encode([*others, *(asdict(one) for one in exits)]))

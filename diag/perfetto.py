@@ -10,6 +10,7 @@ docs/visualization/deep-linking-to-perfetto-ui.md. A file from 127.0.0.1 is fetc
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import socketserver
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from diag.collectors.reading import open_regular
 from diag.errors import DiagError
 
 ADDRESS = "127.0.0.1"
@@ -83,13 +85,13 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host") != self.server.host or self.path != self.server.path:
             self.send_error(HTTPStatus.NOT_FOUND)
             return
-        with self.server.file.open("rb") as file:
+        with open_regular(self.server.file) as file:
             self.send_response(HTTPStatus.OK)
             self.send_header("Access-Control-Allow-Origin", UI)
             self.send_header("Cache-Control", "no-store")
             self.send_header("Content-Type", "application/octet-stream")
             self.send_header("X-Content-Type-Options", "nosniff")
-            self.send_header("Content-Length", str(self.server.file.stat().st_size))
+            self.send_header("Content-Length", str(os.fstat(file.fileno()).st_size))
             self.end_headers()
             shutil.copyfileobj(file, self.wfile)
         self.server.sent = True

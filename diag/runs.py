@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from diag.collectors.layout import RunLayout, world_size_of
+from diag.collectors.layout import RunLayout, is_folder, run_of, world_size_of
 from diag.collectors.manifest import read_fields
+from diag.collectors.reading import ANSWER_BYTES, read_regular, read_tail, walk
+from diag.ingest.lines import DAMAGED
 from diag.model import Bottleneck, Severity, Verdict
 
 # A collector writes a heartbeat a second, whatever the training does.
@@ -87,7 +89,9 @@ def state_of(path: Path, now_ns: int | None = None) -> RunState:
     layout, changed_ns = RunLayout(path), newest_change(path)
     if not layout.is_run():
         return RunState(path, State.RECORDED, changed_ns, 0, None, "", None, None, None)
-    manifest, ranks = read_fields(layout), layout.ranks()
+    manifest, ranks = read_fields(layout), {}
+    with suppress(OSError):  # said by whoever opens the run
+        ranks = layout.ranks()
     first = next(iter(ranks.values()), None)
     steps = last_steps(first.steps) if first is not None else []
     alive_ns = max([changed_ns, *(_changed_ns(rank.heartbeat) for rank in ranks.values())])
@@ -109,7 +113,7 @@ def state_of(path: Path, now_ns: int | None = None) -> RunState:
 
 def newest_change(path: Path) -> int:
     """When one of the files that an analysis reads was written last, Unix time in ns; 0 where there is none."""
-    if not path.is_dir():
+    if not is_folder(path):
         return _changed_ns(path)
     return max(_changes(path), default=0)
 
@@ -117,22 +121,12 @@ def newest_change(path: Path) -> int:
 def _changes(folder: Path) -> Iterator[int]:
     """Of the folder and all that is in it: a file that is gone changes its folder."""
     yield _changed_ns(folder) if not RunLayout(folder).is_run() else 0
-    folders = [str(folder)]
-    while folders:
-        try:
-            entries = list(os.scandir(folders.pop()))
-        except OSError:  # removed while we looked
-            continue
-        for entry in entries:
-            try:
-                if entry.name in _NOT_RECORDS or entry.name.startswith("."):
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.path)
-                else:
-                    yield entry.stat().st_mtime_ns
-            except OSError:
-                continue
+    files = walk(folder, wanted=_is_record, enter=lambda path: _is_record(Path(path).name), order=None)
+    yield from (_changed_ns(Path(file)) for file in files)
+
+
+def _is_record(name: str) -> bool:
+    return name not in _NOT_RECORDS and not name.startswith(".")
 
 
 def _changed_ns(file: Path) -> int:
@@ -153,16 +147,14 @@ def _state(manifest: dict[str, Any], exit_code: int | None, silent_ns: int) -> S
 def last_steps(file: Path) -> list[LastStep]:
     """The last twenty of a steps.jsonl, read from its end; none where it cannot be read."""
     try:
-        with file.open("rb") as lines:
-            lines.seek(max(0, lines.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            tail = lines.read().split(b"\n")
+        tail = read_tail(file, _TAIL_BYTES, run_of(file))[0].split(b"\n")
     except OSError:
         return []
     found = []
     for line in tail[-1 - _LAST_STEPS :]:  # the last one is being written, or empty
         try:
             found.append(msgspec.json.decode(line, type=LastStep))
-        except msgspec.DecodeError:
+        except DAMAGED:
             continue
     return found
 
@@ -171,8 +163,8 @@ def _answer(file: Path, changed_ns: int) -> Verdict | None:
     if _changed_ns(file) <= changed_ns:
         return None
     try:
-        kept = msgspec.json.decode(file.read_bytes(), type=_Document).verdict
-    except (OSError, msgspec.DecodeError):
+        kept = msgspec.json.decode(read_regular(file, ANSWER_BYTES, file.parent), type=_Document).verdict
+    except (OSError, *DAMAGED):
         return None
     guilty = kept.culprit or _Culprit((), ())
     return Verdict(

@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from diag import guard
-from diag.errors import DiagError
+from diag.errors import DiagError, readable
 from diag.guard import Guard
 from diag.signals import ended_by_signals
 from diag.terminal import say
@@ -99,8 +100,11 @@ def _existing(path: Path | None) -> Path:
         if not SAMPLES.is_dir():
             raise DiagError("this installation has no sample runs", hint="give a run: diag dashboard RUN")
         return SAMPLES
-    if not path.exists():
+    if not os.path.lexists(path):
         raise DiagError("no such file or folder", path=path, hint="give a run directory or a folder of runs")
+    with readable(path):  # said here, not on each page
+        if stat.S_ISDIR(path.stat().st_mode):
+            os.scandir(path).close()
     return path
 
 

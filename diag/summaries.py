@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from diag.api import Reading, Result, open_run
 from diag.attribution.merged import merged_attribution, merged_frontier, steps_left_out, telling_ranks
 from diag.collectors.layout import RunLayout
-from diag.errors import DiagError
+from diag.errors import DiagError, readable
 from diag.findings.merged import examine_merged
 from diag.ingest.axes import axes_of
 from diag.ingest.run import RankTables, Tables, must_exist, rank_ranges
@@ -84,9 +84,8 @@ def summaries_suffice(path: Path | str) -> bool:
     """Whether a run has so many ranks that its summaries are the way to read it, and has them; most ranks have no
     trace then."""
     layout = RunLayout(Path(path))
-    if not layout.ranks_folder.is_dir():
-        return False
-    files = layout.ranks()
+    with readable(layout.ranks_folder):
+        files = layout.ranks()
     if len(files) <= MANY_RANKS or not has_summaries(files.values()):
         return False
     some = list(files.values())[:: len(files) // _LOOKED_AT]

@@ -18,7 +18,7 @@ from diag.app.formatting import counted, listing, plain, prose, share, visible
 from diag.app.theme import theme_of
 from diag.app.views.common import bullets, draw, show_code, show_error
 from diag.errors import DiagError
-from diag.hang.api import Investigation, by_reason, guess_words, investigate
+from diag.hang.api import Investigation, by_reason, guess_words, investigate, newest_write
 from diag.hang.groups import places_of
 from diag.hang.model import Evidence, Stack
 
@@ -61,7 +61,7 @@ def _chosen(source: str, root: Path, run: Path) -> Callable[[], Investigation] |
     if source == _UPLOAD:
         return _of_upload()
     path = run if source == _RUN else _typed(root)
-    return partial(_of_path, str(path), _newest(path)) if path is not None else None
+    return partial(_of_path, str(path), newest_write(str(path))) if path is not None else None
 
 
 def _found(read: Callable[[], Investigation]) -> Investigation | None:
@@ -75,19 +75,6 @@ def _found(read: Callable[[], Investigation]) -> Investigation | None:
 def _typed(root: Path) -> Path | None:
     placeholder = "a file or folder inside the folder that is shown"
     return choose_path("Path of logs", root, param=_PATH, placeholder=placeholder, refusal=_REFUSED)
-
-
-def _newest(path: Path) -> int:
-    """When anything below it was written last: also logs and heartbeats, which `newest_change` leaves out."""
-    files = [path, *path.rglob("*")] if path.is_dir() else [path]
-    return max(map(_changed_ns, files))
-
-
-def _changed_ns(file: Path) -> int:
-    try:
-        return file.stat().st_mtime_ns
-    except OSError:  # removed while we looked: a heartbeat is replaced every second
-        return 0
 
 
 @st.cache_resource(show_spinner="Reading logs and dumps…", show_time=True, max_entries=8)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import sysconfig
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -19,7 +20,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from ..layout import is_folder
 from ..loader_queue import queue_of
+from ..reading import open_regular, walk
 from ..records import LoaderQueue
 from .checkpoint.cursor import carried_over
 from .options import OptionError
@@ -52,10 +55,10 @@ def documents(data: str | None) -> list[Document]:
         found, source = standard_library(), "the Python standard library's sources"
     else:
         path = Path(data)
-        if not path.exists():
+        if not os.path.lexists(path):
             raise OptionError(f"--data {data} does not exist: give a text file or a folder of them")
         source = f"--data {data}"
-        found = _walk(path) if path.is_dir() else [Document(str(path), path.stat().st_size)]
+        found = _walk(path) if is_folder(path) else [Document(str(path), path.stat().st_size)]
     found = [document for document in found if document.size]
     if not found:
         raise OptionError(f"{source}: no text found. Give a non-empty text file, or a folder that holds one")
@@ -78,14 +81,16 @@ def described(found: list[Document], data: str | None) -> dict[str, Any]:
 
 
 def _walk(root: Path, suffix: str = "") -> list[Document]:
-    found = []
-    for folder, folders, names in os.walk(root):  # Path.walk is newer than Python 3.11
-        folders[:] = sorted(f for f in folders if f not in _SKIPPED_FOLDERS and not f.startswith("."))
-        for name in sorted(names):
-            path = Path(folder, name)
-            if name.endswith(suffix) and not name.startswith(".") and path.is_file():
-                found.append(Document(str(path), path.stat().st_size))
-    return found
+    def enter(path: str) -> bool:
+        name = Path(path).name
+        return name not in _SKIPPED_FOLDERS and not name.startswith(".")
+
+    def wanted(name: str) -> bool:
+        return name.endswith(suffix) and not name.startswith(".")
+
+    # By plain names: samples are drawn in this order, also by a run that resumes.
+    found = walk(root, wanted=wanted, enter=enter, fenced=False, order=str, most=sys.maxsize)
+    return [Document(path, Path(path).stat().st_size) for path in found]
 
 
 class ByteCorpus(Dataset[Tensor]):
@@ -127,7 +132,7 @@ class ByteCorpus(Dataset[Tensor]):
 
 
 def _read(document: Document, offset: int, size: int) -> Tensor:
-    with Path(document.path).open("rb") as file:
+    with open_regular(document.path) as file:
         file.seek(offset)
         raw = file.read(size)
     if len(raw) != size:

@@ -107,12 +107,16 @@ def export(
     from diag.export.run_metrics import RunMetrics
     from diag.signals import ended_by_signals
 
-    metrics = RunMetrics(run, per_rank, _ranks(ranks))
+    metrics = RunMetrics(run, per_rank, _ranks(ranks), _say_gap)
     write = _writer(run, to, out, endpoint)
     with ended_by_signals(), suppress(KeyboardInterrupt):
         write(metrics.read())
         if follow:
             _follow(metrics, write, every)
+
+
+def _say_gap(path: str, reason: str) -> None:
+    say(f"diag: {path}: {reason}", err=True)
 
 
 def _follow(metrics: RunMetrics, write: Callable[[list[Sample]], None], every_s: float) -> None:
@@ -175,7 +179,7 @@ def _unwritable(out: Path, error: OSError) -> DiagError:
 def _write_steps(run: Path, to: Format, folder: Path) -> None:
     from diag.export.history import history
 
-    steps = history(run)
+    steps = history(run, _say_gap)
     if to is Format.TENSORBOARD:
         from diag.export.tensorboard import write_events
 
@@ -221,7 +225,7 @@ def metrics(
         raise DiagError("which run?", hint="diag metrics RUN", exit_code=ExitCode.USAGE)
     from diag.export.run_metrics import RunMetrics
 
-    _serve(RunMetrics(run, per_rank, _ranks(ranks)), run, host, port, token, allow_host or ())
+    _serve(RunMetrics(run, per_rank, _ranks(ranks), _say_gap), run, host, port, token, allow_host or ())
 
 
 def _serve(

@@ -91,6 +91,11 @@ def main() -> NoReturn:
             if error.format_message():  # else the help has been printed
                 _report(_refusal(error))
             code = int(ExitCode.USAGE)
+        except PermissionError as error:  # of another user's file: nothing that a traceback would help with
+            if error.filename is None:
+                raise
+            _report(DiagError(f"{error.strerror}", path=str(error.filename), hint="ask its owner for permission"))
+            code = int(ExitCode.ERROR)
         finally:
             sys.stdout.flush()  # here, where an error is a message, and not as the interpreter ends
     except BrokenPipeError:  # `diag analyze ... | head`

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -61,6 +62,11 @@ class FinishedSteps:
     @property
     def unreadable(self) -> int:
         return self._records.unreadable + self._lines.unreadable + self._device.unreadable
+
+    @property
+    def refusals(self) -> dict[Path, str]:
+        """The files that could not be read the last time, and why."""
+        return {tail.path: tail.refusal for tail in (self._records, self._lines, self._device) if tail.refusal}
 
     def read(self, ended: bool) -> tuple[list[FinishedStep], list[Call]]:
         """What is new. Steps beyond the last collectives wait for theirs, which a network file system may show later,

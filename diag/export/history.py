@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -25,19 +25,26 @@ class StepCurves(Struct, frozen=True):
     values: dict[str, float]
 
 
-def history(run: Path) -> Iterator[StepCurves]:
+def history(run: Path, say: Callable[[str, str], object] | None = None) -> Iterator[StepCurves]:
     """Every recorded step, in order: its time and parts as mean and max over the ranks, the largest memory, and tokens
-    a second of all ranks. DiagError where it is no run directory."""
+    a second of all ranks. ``say`` is told of each file that cannot be read, and why. DiagError where it is no run
+    directory."""
     layout = RunLayout(run)
     must_be_run(layout)
-    return _curves(layout)
+    return _curves(layout, say)
 
 
-def _curves(layout: RunLayout) -> Iterator[StepCurves]:
+def _curves(layout: RunLayout, say: Callable[[str, str], object] | None) -> Iterator[StepCurves]:
     steps: dict[int, _Step] = {}
     for rank, files in layout.ranks().items():
-        identity, _ = read_record(files.identity, RankRecord)
-        found, _ = FinishedSteps(rank, files, identity is not None and identity.device != "cpu").read(ended=True)
+        identity, gap = read_record(files.identity, RankRecord, files.run)
+        if gap is not None and say is not None:
+            say(gap.path, gap.reason)
+        recorded = FinishedSteps(rank, files, identity is not None and identity.device != "cpu")
+        found, _ = recorded.read(ended=True)
+        for path, reason in recorded.refusals.items():
+            if say is not None:
+                say(str(path), f"cannot be read: {reason}")
         for one in found:
             steps.setdefault(one.record.step, _Step()).add(one, identity)
     for number, step in sorted(steps.items()):

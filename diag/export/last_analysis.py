@@ -8,8 +8,10 @@ from pathlib import Path
 
 import msgspec
 
+from diag.collectors.reading import ANSWER_BYTES, read_regular
 from diag.export import definitions as of
 from diag.export.definitions import Sample
+from diag.ingest.lines import DAMAGED
 from diag.model import Parts
 
 
@@ -67,8 +69,8 @@ class LastAnalysis:
             changed_ns = self._path.stat().st_mtime_ns
             if changed_ns == self._changed_ns:
                 return
-            document = msgspec.json.decode(self._path.read_bytes(), type=_Document)
-        except (OSError, msgspec.DecodeError):
+            document = msgspec.json.decode(read_regular(self._path, ANSWER_BYTES, self._path.parent), type=_Document)
+        except (OSError, *DAMAGED):
             self._changed_ns, self._verdict, self._parts_s = 0, None, {}
             return
         self._changed_ns, self._verdict = changed_ns, document.verdict

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from diag.attribution.efficiency import efficiency
 from diag.attribution.peaks import peak_of
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import Heartbeat, Manifest, RankRecord, StepRecord
-from diag.errors import DiagError
+from diag.errors import DiagError, readable
 from diag.export import definitions as of
 from diag.export.definitions import Sample
 from diag.export.finished_steps import FinishedSteps
@@ -20,6 +20,8 @@ from diag.export.rank_totals import RankTotals
 from diag.export.summary import summarised
 from diag.export.tail import RestartedError
 from diag.ingest.lines import read_record
+from diag.ingest.run import must_exist
+from diag.model import Gap
 from diag.runs import SILENT_S
 
 MOST_RANKS = 64  # with series of their own, unless somebody asks for more
@@ -27,24 +29,34 @@ MOST_RANKS = 64  # with series of their own, unless somebody asks for more
 
 def must_be_run(layout: RunLayout) -> None:
     """DiagError where the folder is none that the collectors wrote."""
+    must_exist([str(layout.root)])
     if not layout.is_run():
         raise DiagError(
-            "is no run directory" if layout.root.exists() else "no such file or folder",
+            "is no run directory",
             path=layout.root,
             hint="metrics are read from what the collectors record: give a folder that `diag run` wrote",
         )
+    with readable(layout.ranks_folder):
+        layout.ranks()
 
 
 class RunMetrics:
     """Follows one run. ``per_rank``: each rank has its own series; False: sums, and min, mean and max over the ranks;
     None: the former up to MOST_RANKS ranks, since 24,576 of them have 786,000 series. ``only``: the ranks that are
-    looked at, None for all."""
+    looked at, None for all. ``say`` is told once of each file that cannot be read, and why."""
 
-    def __init__(self, run: Path, per_rank: bool | None = None, only: Container[int] | None = None) -> None:
+    def __init__(
+        self,
+        run: Path,
+        per_rank: bool | None = None,
+        only: Container[int] | None = None,
+        say: Callable[[str, str], object] | None = None,
+    ) -> None:
         self._layout = RunLayout(run)
         must_be_run(self._layout)
         self._run = {of.RUN: run.resolve().name}
         self._per_rank, self._only = per_rank, only
+        self._say, self._said = say, set[tuple[str, str]]()
         self._ranks: dict[int, _Rank] = {}
         self._analysis = LastAnalysis(self._layout.verdict)
         self.live = False  # when it was last read
@@ -52,20 +64,35 @@ class RunMetrics:
     def read(self, now_ns: int | None = None) -> list[Sample]:
         """Everything that is known now."""
         now_ns = time.time_ns() if now_ns is None else now_ns
-        manifest, _ = read_record(self._layout.manifest, Manifest)
+        manifest, gap = read_record(self._layout.manifest, Manifest, self._layout.root)
+        self._tell([gap])
         ended = manifest is not None and manifest.exit_code is not None
-        for rank, files in self._layout.ranks().items():
+        for rank, files in self._readable_ranks().items():
             if self._only is not None and rank not in self._only:
                 continue
             if rank not in self._ranks:
                 self._ranks[rank] = _Rank(rank, files, keeps_records=not self._ranks)
-            self._ranks[rank].read(ended)
+            self._tell(self._ranks[rank].read(ended))
         signs = [own.heartbeat.unix_ns for own in self._ranks.values() if own.heartbeat is not None]
         signs.append(manifest.created_unix_ns if manifest is not None else 0)  # a launcher needs a while
         self.live = not ended and now_ns - max(signs) < SILENT_S * 1e9
         samples = self._samples(manifest, now_ns)
         per_rank = self._per_rank if self._per_rank is not None else len(self._ranks) <= MOST_RANKS
         return list(samples) if per_rank else summarised(samples)
+
+    def _readable_ranks(self) -> dict[int, RankLayout]:
+        try:
+            return self._layout.ranks()
+        except OSError as error:  # a later reading may be allowed again
+            self._tell([Gap(str(self._layout.ranks_folder), f"cannot be read: {error.strerror}")])
+            return {}
+
+    def _tell(self, gaps: Iterable[Gap | None]) -> None:
+        for gap in gaps:
+            if gap is not None and (gap.path, gap.reason) not in self._said:
+                self._said.add((gap.path, gap.reason))
+                if self._say is not None:
+                    self._say(gap.path, gap.reason)
 
     def _samples(self, manifest: Manifest | None, now_ns: int) -> Iterator[Sample]:
         yield from self._of_run(manifest)
@@ -111,6 +138,7 @@ class _Rank:
         self._rank, self._files, self._keeps_records = rank, files, keeps_records
         self.identity: RankRecord | None = None
         self.heartbeat: Heartbeat | None = None
+        self._gaps: list[Gap | None] = []
         self._start()
 
     def _start(self) -> None:
@@ -128,15 +156,18 @@ class _Rank:
             of.GPU: "" if gpu is None else str(gpu),
         }
 
-    def read(self, ended: bool) -> None:
-        """Takes in what is new."""
-        self.heartbeat, _ = read_record(self._files.heartbeat, Heartbeat)
+    def read(self, ended: bool) -> list[Gap | None]:
+        """Takes in what is new. What could not be read."""
+        self.heartbeat, gap = read_record(self._files.heartbeat, Heartbeat, self._files.run)
+        self._gaps = [gap]
         try:
             self._add(ended)
         except RestartedError:  # the counters begin again, as they do when a process restarts
             self.identity = None
             self._start()
             self._add(ended)
+        refusals = self._steps.refusals if self._steps is not None else {}
+        return [*self._gaps, *(Gap(str(path), f"cannot be read: {reason}") for path, reason in refusals.items())]
 
     def samples(self, run: Mapping[str, str], now_ns: int) -> Iterator[Sample]:
         unreadable = self._steps.unreadable if self._steps is not None else 0
@@ -144,7 +175,8 @@ class _Rank:
 
     def _add(self, ended: bool) -> None:
         if self.identity is None:
-            self.identity, _ = read_record(self._files.identity, RankRecord)
+            self.identity, gap = read_record(self._files.identity, RankRecord, self._files.run)
+            self._gaps.append(gap)
         if self._steps is None:
             if self.identity is None and not ended:
                 return  # without it nobody knows whether the host's times are the device's

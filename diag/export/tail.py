@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import stat
+from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
+
+from diag.collectors.layout import run_of
+from diag.collectors.reading import LINE_BYTES, open_regular, too_large
+from diag.ingest.lines import DAMAGED
 
 T = TypeVar("T")
 
@@ -20,6 +26,7 @@ class Tail(Generic[T]):
     def __init__(self, path: Path, kind: type[T]) -> None:
         self.path = path
         self.unreadable = 0
+        self.refusal = ""  # why it could not be read the last time
         self._read = 0  # bytes
         self._file: int | None = None  # inode
         self._decode = msgspec.json.Decoder(kind).decode
@@ -31,27 +38,34 @@ class Tail(Generic[T]):
 
     def read(self) -> list[T]:
         """What is new. RestartedError where the file is another one by now."""
+        found: list[T] = []
         try:
-            stat = self.path.stat()
-            size = stat.st_size
-            if size < self._read or self._file not in (None, stat.st_ino):
+            about = self.path.stat()
+            if about.st_size < self._read or self._file not in (None, about.st_ino):
                 raise RestartedError
-            self._file = stat.st_ino
-            if size == self._read:
+            self.refusal = ""
+            if about.st_size == self._read and stat.S_ISREG(about.st_mode):
+                self._file = about.st_ino
                 return []
-            with self.path.open("rb") as file:
+            with open_regular(self.path, run_of(self.path)) as file:
+                self._file = about.st_ino
                 file.seek(self._read)
-                content = file.read(size - self._read)
-        except OSError:  # not there yet, or a file system that fails just now
-            return []
-        whole = content[: content.rfind(b"\n") + 1]
-        self._read += len(whole)
-        found = []
-        for line in whole.split(b"\n"):
-            if not line.strip():
-                continue
-            try:
-                found.append(self._decode(line))
-            except msgspec.DecodeError:
-                self.unreadable += 1
+                for line in iter(partial(file.readline, LINE_BYTES), b""):
+                    if not line.endswith(b"\n"):  # it is being written
+                        if len(line) == LINE_BYTES:
+                            self.refusal = too_large(LINE_BYTES)
+                        break
+                    self._read += len(line)
+                    if line.strip():
+                        self._take(line, found)
+        except FileNotFoundError:  # not there yet
+            pass
+        except OSError as error:  # no regular file, no permission, or a file system that fails just now
+            self.refusal = str(error.strerror or error)
         return found
+
+    def _take(self, line: bytes, found: list[T]) -> None:
+        try:
+            found.append(self._decode(line))
+        except DAMAGED:
+            self.unreadable += 1

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from diag.collectors.reading import read_given
 from diag.errors import DiagError, ExitCode
 from diag.gate.budgets import BY_NAME, Budget, parse_limit
 
+_MOST_BYTES = 1 << 20
 BASELINE = "baseline"
 _EXPECTED = 'one budget a line, for example max-exposed-comm = "20%"'
 
@@ -27,11 +29,11 @@ def read_budgets(path: Path) -> BudgetFile:
     """What the file asks for. DiagError with the line where it is not to be understood; a key that nobody knows is a
     budget that nobody would check."""
     try:
-        text = path.read_text("utf-8")
+        text = read_given(path, _MOST_BYTES).decode("utf-8")
         values = tomllib.loads(text)
     except OSError as error:
         raise DiagError(f"cannot be read: {error.strerror or error}", path=path, hint=_EXPECTED) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DiagError(f"not TOML: {error}", path=path, hint=_EXPECTED, exit_code=ExitCode.USAGE) from error
     budgets, baseline = [], None
     for key, value in values.items():

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from diag.collectors.layout import is_folder
+from diag.collectors.reading import walk
 from diag.collectors.text import masked
 from diag.errors import DiagError
+from diag.formatting import visible
 from diag.hang.gaps import by_reason as by_reason
 from diag.hang.gaps import is_incomplete
 from diag.hang.model import Logs, Triage
@@ -29,6 +33,19 @@ class Investigation:
     triage: Triage
     logs: Logs
     dumps: Dumps
+
+
+def newest_write(path: str) -> int:
+    """When anything at or below a path was written last, Unix time in ns; 0 where that cannot be seen."""
+    files = walk(path, order=None) if is_folder(path) else ()
+    return max(map(_written_ns, (path, *files)))
+
+
+def _written_ns(path: str) -> int:
+    try:
+        return Path(path).stat().st_mtime_ns
+    except OSError:  # removed while we looked: a heartbeat is replaced every second
+        return 0
 
 
 def incomplete(found: Triage) -> bool:
@@ -67,16 +84,18 @@ def investigate(
     with overheard(STDIN in given) as stdin:
         logs = read_logs(given, (*anchors(), *ANCHORS), progress)
         with_reports = [line.path for line in logs.lines if any(anchor in line.raw for anchor in ANCHORS)]
-        reports = read_reports(with_reports, ras, stdin)
+        reports = read_reports(with_reports, ras, stdin, given)
     dumps = read_dumps([path for path in given if path != STDIN])
     found = clues_of(dumps, logs.world_size)
     runs = read_runs(given)
     # Of a log beside the run it is not known which job it is of.
     well = ended_well(runs[0]) if len(runs) == len(given) == 1 else None
     from_runs = [clue for run in runs for clue in clues_of_run(run)]
+    logs = replace(logs, gaps=tuple(dict.fromkeys((*logs.gaps, *(gap for run in runs for gap in run.gaps)))))
     if not logs.paths and not dumps.paths and not from_runs and well is None and not reports.reports:
+        reasons = "; ".join(f"{visible(path)}: {reason}" for path, reason in logs.gaps[:3] if path)
         raise DiagError(
-            "neither a log nor a Flight Recorder dump is there",
+            "neither a log nor a Flight Recorder dump is there" + (f" ({reasons})" if reasons else ""),
             hint="give text logs of the ranks (NCCL_DEBUG=INFO), torchrun's output, or dumps; folders are searched",
             path=given[0] if given else None,
         )

@@ -1,7 +1,11 @@
 """What was read of large trace files, kept in Parquet, so that the second opening reads a fraction of the first.
 
 An entry belongs to a file's content, not to its name, and to the version of this reader. It is written beside its place
-and moved there when it is whole; a cache that cannot be written costs time, never a result.
+and moved there when it is whole; a cache that cannot be written or read costs time, never a result.
+
+The folder may lie on storage that others write to. So links in it are not followed, entries have the permissions that
+the user's umask gives, and what is removed is removed by name: files that have the names of ours, in folders that have
+the names of ours and whose contents.json says that they are entries.
 
     <cache>/<version>/<content key>/contents.json    header and totals
     <cache>/<version>/<content key>/*.parquet        events (in parts), names, arguments, counters
@@ -12,10 +16,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import tempfile
+import re
+import stat
 import time
-from collections.abc import Iterator, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -27,7 +32,10 @@ from isal import isal_zlib
 from msgspec import Struct, field
 
 from diag.collectors.files import replace_file
+from diag.collectors.layout import run_of
+from diag.collectors.reading import ANSWER_BYTES, DOCUMENT_BYTES, open_regular, read_regular
 
+from .lines import DAMAGED
 from .stored_events import ROW, STORED, Events, Process
 from .trace import Contents
 
@@ -36,6 +44,14 @@ LIMIT_ENVIRONMENT = "DIAG_CACHE_GB"
 _LIMIT_GB = 20.0
 _ROWS_A_PART = 500_000
 _READ_BYTES = 1 << 20
+
+_VERSION = re.compile(r"[0-9a-f]{12}")
+_KEY = re.compile(r"[0-9a-f]{1,16}-[0-9a-f]{8}(-[0-9a-f]{16})?|[0-9a-f]{32}(-[0-9a-f]{16})?")
+_CONTENTS = "contents.json"
+_PART = re.compile(r"events-(\d+)-\d{5,}\.parquet")
+_FILE = re.compile(
+    rf"{re.escape(_CONTENTS)}|{_PART.pattern}|(names|arguments|counters)\.parquet|[\w-]+\.bin|\.[\w-]+\.bin\.[0-9a-f]+\.tmp"
+)
 
 
 class _Saved(msgspec.Struct):
@@ -52,6 +68,14 @@ class _Saved(msgspec.Struct):
     places: list[tuple[int, int]]
     processes: dict[str, Process]
     sizes: dict[str, int]  # of the entry's files: one of another size was cut off or written over
+    key: str
+
+
+class _Entry(msgspec.Struct):
+    """What of contents.json shows that a folder is an entry; those of earlier versions do not name their key."""
+
+    sizes: dict[str, int]
+    key: str = ""
 
 
 class _Stamp(msgspec.Struct):
@@ -72,18 +96,19 @@ class Cache(Struct, frozen=True):
 
     def key_of(self, path: Path) -> str:
         """The key of a file's content. Reads the file unless its size and time are those of the last time."""
-        stat = path.stat()
+        about = path.stat()
         stamp_path = self._stamp(path)
         if stamp_path is not None:
-            with suppress(OSError, msgspec.DecodeError):
-                stamp = msgspec.json.decode(stamp_path.read_bytes(), type=_Stamp)
-                if (stamp.size, stamp.mtime_ns) == (stat.st_size, stat.st_mtime_ns):
+            with suppress(OSError, *DAMAGED):
+                stamp = msgspec.json.decode(read_regular(stamp_path, DOCUMENT_BYTES, self.folder), type=_Stamp)
+                if (stamp.size, stamp.mtime_ns) == (about.st_size, about.st_mtime_ns):
                     return stamp.key
-        key = f"{stat.st_size:x}-{_checksum(path):08x}"
+        key = f"{about.st_size:x}-{_checksum(path):08x}"
         # A file younger than its clock's grain may still change without a new time.
-        if stamp_path is not None and time.time_ns() - stat.st_mtime_ns > 2_000_000_000:
+        if stamp_path is not None and time.time_ns() - about.st_mtime_ns > 2_000_000_000:
             with suppress(OSError):
-                replace_file(stamp_path, msgspec.json.encode(_Stamp(stat.st_size, stat.st_mtime_ns, key)))
+                if not stamp_path.parent.is_symlink():
+                    replace_file(stamp_path, msgspec.json.encode(_Stamp(about.st_size, about.st_mtime_ns, key)))
         return key
 
     def _stamp(self, path: Path) -> Path | None:
@@ -97,12 +122,14 @@ class Cache(Struct, frozen=True):
             return None
         folder = self._entries / key
         try:
-            saved = msgspec.json.decode((folder / "contents.json").read_bytes(), type=_Saved)
-            if any((folder / name).stat().st_size != size for name, size in saved.sizes.items()):
+            if not all(map(_is_own_folder, (self._entries, folder))):
+                return None
+            saved = msgspec.json.decode(read_regular(folder / _CONTENTS, ANSWER_BYTES, folder), type=_Saved)
+            if not all(_FILE.fullmatch(name) and _has_size(folder / name, size) for name, size in saved.sizes.items()):
                 return None
             tables = {name: pl.read_parquet(folder / f"{name}.parquet") for name in ("names", "arguments", "counters")}
-            frames = [_scan(folder, code) for code in range(len(saved.categories))]
-        except (OSError, msgspec.DecodeError, pl.exceptions.PolarsError):
+            frames = [_scan(folder, saved.sizes, code) for code in range(len(saved.categories))]
+        except (OSError, *DAMAGED, pl.exceptions.PolarsError):
             return None
         with suppress(OSError):
             os.utime(folder)  # the least recently used entries go first
@@ -136,14 +163,18 @@ class Cache(Struct, frozen=True):
             yield writer
         finally:
             if writer is not None:
-                shutil.rmtree(writer.folder, ignore_errors=True)
+                _remove(writer.folder)
 
     def _writer(self, key: str) -> Writer | None:
         if self._entries is None:
             return None
         try:
             self._entries.mkdir(parents=True, exist_ok=True)
-            return Writer(Path(tempfile.mkdtemp(prefix=f".{key}-", dir=self._entries)), self._entries / key)
+            if not _is_own_folder(self._entries):
+                return None
+            folder = self._entries / f".{key}-{uuid.uuid4().hex[:12]}"
+            folder.mkdir()  # with the permissions of the user's umask: others may be meant to read it
+            return Writer(folder, self._entries / key)
         except OSError:
             return None
 
@@ -153,11 +184,11 @@ class Cache(Struct, frozen=True):
             return
         limit = (limit_gb if limit_gb is not None else _limit_gb()) * 1e9
         with suppress(OSError):
-            entries = [saved.parent for saved in self.folder.glob("*/*/contents.json")]  # of all versions
-            for entry in sorted(entries, key=lambda e: -e.stat().st_mtime):
-                limit -= sum(file.stat().st_size for file in entry.iterdir())
+            entries = sorted(_entries_below(self.folder), key=lambda entry: -entry[1])
+            for path, _, size in entries:
+                limit -= size
                 if limit < 0:
-                    shutil.rmtree(entry, ignore_errors=True)
+                    _remove(path)
 
 
 class Shelf(Struct, frozen=True):
@@ -167,7 +198,7 @@ class Shelf(Struct, frozen=True):
 
     def load(self, name: str) -> bytes | None:
         try:
-            return (self.folder / f"{name}.bin").read_bytes()
+            return read_regular(self.folder / f"{name}.bin", ANSWER_BYTES, self.folder)
         except OSError:
             return None
 
@@ -215,13 +246,13 @@ class Writer(Struct):
             saved = _Saved(
                 contents.distributed, contents.devices, contents.base_ns, contents.host, list(contents.threads),
                 contents.begin_ns, contents.end_ns, contents.untimed_events, list(contents.gaps),
-                list(events.categories), list(contents.places), contents.processes, sizes,
+                list(events.categories), list(contents.places), contents.processes, sizes, self.place.name,
             )  # fmt: skip
-            (self.folder / "contents.json").write_bytes(msgspec.json.encode(saved))
+            (self.folder / _CONTENTS).write_bytes(msgspec.json.encode(saved))
         except OSError as error:
             raise UnwritableError(str(error)) from error
-        if self.place.exists():  # damaged, or somebody else was faster
-            shutil.rmtree(self.place, ignore_errors=True)
+        if os.path.lexists(self.place):  # damaged, or somebody else was faster
+            _remove(self.place)
         with suppress(FileExistsError, OSError):  # somebody else was faster with the same content
             self.folder.replace(self.place)
 
@@ -249,6 +280,68 @@ def hash_of_sources(*files: Path) -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()[:12]
 
 
+def _is_own_folder(folder: Path) -> bool:
+    """Whether it is a folder itself, not a link to one that may be somebody's."""
+    return stat.S_ISDIR(folder.lstat().st_mode)
+
+
+def _has_size(file: Path, size: int) -> bool:
+    about = file.lstat()
+    return stat.S_ISREG(about.st_mode) and about.st_size == size
+
+
+def _entries_below(folder: Path) -> Iterator[tuple[Path, int, int]]:
+    """The entries of all versions: where they are, when they were used last, and the bytes that they take on the disk,
+    which is less than the size of a file with holes."""
+    for version in _folders_in(folder, _VERSION):
+        for entry in _folders_in(version, _KEY):
+            with suppress(OSError):
+                files = _files_of(entry)
+                if any(name == _CONTENTS for name, _ in files) and _is_entry(entry):
+                    yield entry, entry.lstat().st_mtime_ns, sum(512 * about.st_blocks for _, about in files)
+
+
+def _folders_in(folder: Path, name: re.Pattern[str]) -> list[Path]:
+    try:
+        with os.scandir(folder) as found:
+            return [folder / e.name for e in found if name.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _is_entry(folder: Path) -> bool:
+    """Whether its contents.json is one of ours, of this entry."""
+    try:
+        told = msgspec.json.decode(read_regular(folder / _CONTENTS, ANSWER_BYTES, folder), type=_Entry)
+    except (OSError, *DAMAGED):
+        return False
+    return told.key in ("", folder.name) and "names.parquet" in told.sizes
+
+
+def _files_of(entry: Path | int) -> list[tuple[str, os.stat_result]]:
+    """The regular files in a folder that have the names of ours. OSError where it cannot be read."""
+    with os.scandir(entry) as found:
+        return [
+            (e.name, e.stat(follow_symlinks=False))
+            for e in found
+            if _FILE.fullmatch(e.name) and e.is_file(follow_symlinks=False)
+        ]
+
+
+def _remove(entry: Path) -> None:
+    """Removes our files from the folder of an entry, and the folder if nothing else is in it. Not by path: between two
+    calls of the system a folder may become a link to another one, whose files are not ours."""
+    with suppress(OSError):
+        descriptor = os.open(entry, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            # contents.json goes last: what is left of an entry after a kill still says that it is one.
+            for name, _ in sorted(_files_of(descriptor), key=lambda file: file[0] == _CONTENTS):
+                os.unlink(name, dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
+        entry.rmdir()
+
+
 def _limit_gb() -> float:
     try:
         return float(os.environ[LIMIT_ENVIRONMENT])
@@ -263,8 +356,8 @@ def _by_category(parts: Sequence[pl.DataFrame], categories: int) -> list[pl.Data
     return [together.filter(pl.col("cat") == code) for code in range(categories)]
 
 
-def _scan(folder: Path, category: int) -> pl.LazyFrame:
-    parts = sorted(folder.glob(f"events-{category}-*.parquet"))
+def _scan(folder: Path, names: Iterable[str], category: int) -> pl.LazyFrame:
+    parts = sorted(folder / name for name in names if (part := _PART.fullmatch(name)) and int(part[1]) == category)
     return pl.scan_parquet(parts, row_index_name=ROW) if parts else pl.LazyFrame(schema=STORED).with_row_index(ROW)
 
 
@@ -280,9 +373,7 @@ def _write(table: pl.DataFrame, path: Path) -> None:
 def _checksum(path: Path) -> int:
     """CRC-32 of the file: guards against changes, not against forgery; a gigabyte takes a tenth of a second."""
     found = 0
-    buffer = bytearray(_READ_BYTES)
-    view = memoryview(buffer)
-    with path.open("rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            found = isal_zlib.crc32(view[:count], found)
+    with open_regular(path, run_of(path), buffering=0) as file:
+        while block := file.read(_READ_BYTES):
+            found = isal_zlib.crc32(block, found)
     return found

@@ -149,18 +149,20 @@ def arguments(text: bytes) -> Args:
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], text: bytes, name: str) -> T:
+    # No error goes into a variable that outlives its handler: an error in a frame of its own traceback is a cycle,
+    # which keeps the text and all frames up to the caller.
     try:
         return decoder.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        first = error
-    if isinstance(first, msgspec.DecodeError) and not isinstance(first, msgspec.ValidationError):
-        mended, count = _BARE_NUMBER.subn(rb"\1null", text)
-        if count:
-            try:
-                return decoder.decode(mended)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                first = error
-    raise _error(text, name, first) from first
+        count = 0
+        if isinstance(error, msgspec.DecodeError) and not isinstance(error, msgspec.ValidationError):
+            mended, count = _BARE_NUMBER.subn(rb"\1null", text)
+        if not count:
+            raise _error(text, name, error) from error
+    try:
+        return decoder.decode(mended)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _error(text, name, error) from error
 
 
 def _error(text: bytes, name: str, error: Exception) -> DiagError:

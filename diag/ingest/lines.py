@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from diag.collectors.layout import MOST_NS, MOST_RANKS
+from diag.collectors.layout import MOST_NS, MOST_RANKS, run_of
+from diag.collectors.reading import DOCUMENT_BYTES, LINE_BYTES, LINES_BYTES, open_regular, read_regular, too_large
 from diag.model import Gap
 
 T = TypeVar("T")
@@ -17,24 +21,40 @@ T = TypeVar("T")
 # where it holds such numbers between brackets or commas.
 _HUGE = re.compile(rb"[\[:,]\s*-?((?:\d{20,}|[3-9]\d{18})|\d+(?:\.\d*)?[eE]\+?(?:\d{3,}|19|[2-9]\d))\s*[\],}.]")
 
+# What msgspec raises for what is no JSON of the expected kind: text that is not UTF-8, and 100,000 open brackets.
+DAMAGED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-def read_lines(path: Path, kind: type[T]) -> tuple[list[T], list[Gap]]:
-    """The records of a .jsonl file, and what of it could not be read. A missing file has none of either.
+
+def read_lines(path: Path, kind: type[T], run: Path | None = None) -> tuple[list[T], list[Gap]]:
+    """The records of a .jsonl file of the run directory ``run`` (by default the one that its path names), and what of
+    it could not be read. A missing file has none of either.
 
     A process that was killed while it wrote leaves one cut line at the end; the rest is as good as ever.
     """
     try:
-        content = path.read_bytes()
+        with open_regular(path, run or run_of(path)) as file:
+            if os.fstat(file.fileno()).st_size > LINES_BYTES:
+                return [], [Gap(str(path), f"cannot be read: {too_large(LINES_BYTES)}")]
+            return _records(path, iter(partial(file.readline, LINE_BYTES), b""), kind)
     except FileNotFoundError:
         return [], []
     except OSError as error:
         return [], [Gap(str(path), f"cannot be read: {error.strerror}")]
+
+
+def _records(path: Path, lines: Iterator[bytes], kind: type[T]) -> tuple[list[T], list[Gap]]:
     decode = msgspec.json.Decoder(kind).decode
     records: list[T] = []
+    gaps: list[Gap] = []
     bad = 0
-    lines = content.split(b"\n")
-    cut = lines.pop() if not content.endswith(b"\n") else b""
     for line in lines:
+        if not line.endswith(b"\n"):
+            if len(line) == LINE_BYTES:
+                reason = f"a line is longer than {LINE_BYTES >> 20} MiB; it and what follows were left out"
+            else:
+                reason = "the last line is cut off (a kill, or a full disk); left out"
+            gaps.append(Gap(str(path), reason))
+            break
         if not line.strip():
             continue
         try:
@@ -42,20 +62,18 @@ def read_lines(path: Path, kind: type[T]) -> tuple[list[T], list[Gap]]:
                 bad += 1
             else:
                 records.append(decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except DAMAGED:
             bad += 1
-    gaps = []
     if bad:
-        gaps.append(Gap(str(path), f"{bad} of {bad + len(records)} lines are not what a collector writes; left out"))
-    if cut:
-        gaps.append(Gap(str(path), "the last line is cut off (a kill, or a full disk); left out"))
+        reason = f"{bad} of {bad + len(records)} lines are not what a collector writes; left out"
+        gaps.insert(0, Gap(str(path), reason))
     return records, gaps
 
 
-def read_record(path: Path, kind: type[T]) -> tuple[T | None, Gap | None]:
-    """The one record of a .json file."""
+def read_record(path: Path, kind: type[T], run: Path | None = None) -> tuple[T | None, Gap | None]:
+    """The one record of a .json file of the run directory ``run`` (by default the one that its path names)."""
     try:
-        content = path.read_bytes()
+        content = read_regular(path, DOCUMENT_BYTES, run or run_of(path))
         if huge := _HUGE.search(content):
             number = huge[1].decode()[:25]
             return None, Gap(str(path), f"is damaged (the number {number} is not below {MOST_NS:.0e}); left out")
@@ -64,7 +82,7 @@ def read_record(path: Path, kind: type[T]) -> tuple[T | None, Gap | None]:
         return None, None
     except OSError as error:
         return None, Gap(str(path), f"cannot be read: {error.strerror}")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DAMAGED as error:
         return None, Gap(str(path), f"is damaged ({error}); left out")
     for name in ("rank", "world_size"):
         ranks = getattr(record, name, None)

@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from diag.collectors.layout import RunLayout
-from diag.errors import DiagError
+from diag.errors import DiagError, readable
 from diag.ingest.reading import Reading, read_traces
 from diag.ingest.run import must_exist, open_paths, rank_ranges, run_cache
 from diag.ingest.settings import with_settings
@@ -29,7 +29,8 @@ def traces_of(path: Path | str, rank: int, reading: Reading | None = None) -> tu
             raise _no_trace(path, rank, traced)
         return ranks[rank].traces
     layout = RunLayout(Path(path))
-    files = {number: own.traces() for number, own in layout.ranks().items()}
+    with readable(layout.ranks_folder):
+        files = {number: own.traces() for number, own in layout.ranks().items()}
     if not files.get(rank):
         raise _no_trace(path, rank, [number for number, own in files.items() if own])
     reading = with_settings(reading or Reading(), [str(path)])

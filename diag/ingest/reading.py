@@ -58,6 +58,9 @@ def read_traces(paths: Sequence[str], reading: Reading) -> Iterator[Trace | Gap]
 def _traces(item: Found, reading: Reading) -> Sequence[Trace | Gap]:
     """One, unless a tool merged the traces of several ranks into the file."""
     contents = item.contents if item.contents is not None else reading.cache.load(item.key) if item.key else None
+    if contents is None and item.key and not sources.is_archive(item.path.partition("!")[0]):
+        (item,) = read_file(item.path, None)  # somebody removed the entry, or it may not be read
+        contents = item.contents
     if contents is None:
         return [Gap(item.path, item.reason or "its entry in the cache vanished while it was read; run again")]
     try:
@@ -68,7 +71,20 @@ def _traces(item: Found, reading: Reading) -> Sequence[Trace | Gap]:
 
 
 def _reason(error: DiagError, path: str) -> str:
+    _let_go(error)
     return error.message.removeprefix(f"{file_name(error.path or path)}: ")
+
+
+def _let_go(error: BaseException) -> None:
+    """Drops the tracebacks of an error and of its causes. Their frames hold the file's text, and an error that is its
+    own cause, or that one of these frames holds, stays until the interpreter looks for cycles, which is rarely."""
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        if (one := waiting.pop()) is not None and id(one) not in seen:
+            seen.add(id(one))
+            waiting += [one.__cause__, one.__context__]
+            one.__traceback__ = None
 
 
 def _run(paths: Sequence[str], reading: Reading) -> Iterator[list[Found]]:
@@ -189,7 +205,8 @@ def _ingest(path: str, cache: Cache, key: str) -> Found:
                 with sources.opened(path) as file:
                     writer.finish(kineto.read_contents(file, path, writer.write))
                 cache.prune()
-                return Found(path, key)
+                if cache.load(key) is not None:  # else another user's entry is in its place, which may not be read
+                    return Found(path, key)
             except UnwritableError:
                 pass
     with sources.opened(path) as file:
@@ -232,6 +249,8 @@ def _read_member(path: str, content: BinaryIO, cache: Cache, key: str) -> Found:
         if writer is None:
             return Found(path, contents=kineto.read_contents(content, path))
         writer.finish(kineto.read_contents(content, path, writer.write))
+    if cache.load(key) is None:
+        raise UnwritableError("the entry cannot be read")
     return Found(path, key)
 
 

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from diag.collectors.layout import RankLayout, RunLayout
+from diag.collectors.reading import folder_refusal
 from diag.collectors.records import (
     CheckpointRecord,
     CollectiveLine,
@@ -23,7 +24,7 @@ from diag.collectors.records import (
     RankRecord,
     StepRecord,
 )
-from diag.errors import DiagError
+from diag.errors import DiagError, readable
 from diag.ingest.cache import Cache
 from diag.ingest.lines import read_lines, read_record
 from diag.ingest.range_names import PROFILER_STEP_PATTERN, STEP_PATTERN
@@ -106,9 +107,11 @@ def open_paths(paths: Sequence[Path | str], reading: Reading | None = None) -> T
 
 
 def must_exist(paths: Sequence[str]) -> None:
-    """DiagError for the first path at which there is nothing."""
+    """DiagError for the first path at which there is nothing, or that may not be looked at."""
     for path in paths:
-        if not exists(path):
+        with readable(path):
+            there = exists(path)
+        if not there:
             raise DiagError("no such file or folder", path=path, hint="give a run directory or a folder of traces")
 
 
@@ -143,12 +146,12 @@ def _reasons(gaps: Sequence[Gap]) -> str:
 def _open_run(layout: RunLayout, reading: Reading) -> Tables:
     gaps: list[Gap] = []
     reading = replace(reading, cache=run_cache(layout, reading.cache))
-    manifest, gap = read_record(layout.manifest, Manifest)
+    manifest, gap = read_record(layout.manifest, Manifest, layout.root)
     if gap is not None:
         gaps.append(gap)
     elif manifest is None:
         gaps.append(Gap(str(layout.manifest), "is missing: what was run is not known"))
-    found = layout.ranks()
+    found = _readable_ranks(layout, gaps)
     files = {str(path): rank for rank, own in found.items() for path in own.traces()}
     traces = _by_rank(list(files), reading, gaps, files)
     ranks = {rank: _open_rank(rank, own, tuple(traces.get(rank, ())), gaps) for rank, own in found.items()}
@@ -156,7 +159,8 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
     if world_size is None:
         world_size = next((r.identity.world_size for r in ranks.values() if r.identity is not None), None)
     expected = range(world_size or 0)
-    if absent := [rank for rank in expected if rank not in ranks]:
+    refused = {gap.path for gap in gaps}
+    if absent := [r for r in expected if r not in ranks and str(layout.rank(r).folder) not in refused]:
         gaps.append(Gap(str(layout.ranks_folder), f"{rank_ranges(absent)} left nothing: never started"))
     if idle := [rank for rank in expected if rank in ranks and ranks[rank].empty]:
         gaps.append(Gap(str(layout.ranks_folder), f"{rank_ranges(idle)} recorded no step"))
@@ -208,6 +212,15 @@ def _is_process(pid: int) -> bool:
     return True
 
 
+def _readable_ranks(layout: RunLayout, gaps: list[Gap]) -> dict[int, RankLayout]:
+    """The ranks whose folders can be read; a gap for each of the others. DiagError where none can even be listed."""
+    with readable(layout.ranks_folder):
+        ranks = layout.ranks()
+    refusals = {rank: reason for rank, files in ranks.items() if (reason := folder_refusal(files.folder, layout.root))}
+    gaps += [Gap(str(ranks[rank].folder), f"rank {rank}: {reason}") for rank, reason in refusals.items()]
+    return {rank: files for rank, files in ranks.items() if rank not in refusals}
+
+
 def restart_gaps(layout: RunLayout) -> list[Gap]:
     """What the training recorded after its launcher had restarted it."""
     reason = "what the restarted training recorded is a run of its own, not looked at here"
@@ -215,12 +228,12 @@ def restart_gaps(layout: RunLayout) -> list[Gap]:
 
 
 def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: list[Gap]) -> RankTables:
-    identity, gap = read_record(files.identity, RankRecord)
-    heartbeat, heartbeat_gap = read_record(files.heartbeat, Heartbeat)
-    steps, step_gaps = read_lines(files.steps, StepRecord)
-    lines, line_gaps = read_lines(files.collectives, CollectiveLine)
-    samples, sample_gaps = read_lines(files.device, DeviceRecord)
-    saved, saved_gaps = read_lines(files.checkpoints, CheckpointRecord)
+    identity, gap = read_record(files.identity, RankRecord, files.run)
+    heartbeat, heartbeat_gap = read_record(files.heartbeat, Heartbeat, files.run)
+    steps, step_gaps = read_lines(files.steps, StepRecord, files.run)
+    lines, line_gaps = read_lines(files.collectives, CollectiveLine, files.run)
+    samples, sample_gaps = read_lines(files.device, DeviceRecord, files.run)
+    saved, saved_gaps = read_lines(files.checkpoints, CheckpointRecord, files.run)
     gaps.extend(g for g in (gap, heartbeat_gap) if g is not None)
     gaps.extend((*step_gaps, *line_gaps, *sample_gaps, *saved_gaps))
     gaps.extend(Gap(str(files.folder), reason) for reason in (heartbeat.errors if heartbeat is not None else []))
@@ -263,8 +276,9 @@ def _read(paths: Sequence[str], reading: Reading, gaps: list[Gap]) -> Iterator[T
 
 
 def run_cache(layout: RunLayout, otherwise: Cache) -> Cache:
-    """The run's own folder for tables, if it can be written and the user did not say otherwise."""
-    if otherwise.told or not os.access(layout.root, os.W_OK):
+    """The run's own folder for tables, if it can be written and the user did not say otherwise. Not where a link leads
+    out of the run: writing would be done in another folder."""
+    if otherwise.told or not os.access(layout.root, os.W_OK) or layout.tables.is_symlink():
         return otherwise
     return Cache(layout.tables)
 

@@ -9,6 +9,7 @@ the current directory.
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,6 +18,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from diag.collectors.layout import is_folder, run_of
+from diag.collectors.reading import read_regular
 from diag.errors import DiagError, ExitCode
 
 from .comm_rules import MOST_RULES, CommRule, RuleError, parse_rule
@@ -40,9 +43,7 @@ def with_settings(reading: Reading, paths: Sequence[str]) -> Reading:
 def read_rules(file: Path) -> list[CommRule]:
     """The rules of one file. DiagError (usage) for one that cannot be understood."""
     try:
-        if file.stat().st_size > _MOST_BYTES:
-            raise _refused(file, f"is larger than {_MOST_BYTES:,} bytes")
-        values = tomllib.loads(file.read_text("utf-8"))
+        values = tomllib.loads(read_regular(file, _MOST_BYTES, run_of(file)).decode("utf-8"))
     except OSError as error:
         raise _refused(file, f"cannot be read: {error.strerror or error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -62,11 +63,14 @@ def read_rules(file: Path) -> list[CommRule]:
 
 def _files(paths: Sequence[str]) -> list[Path]:
     """The settings' files, each once, the analysed folders' first."""
-    folders = [path if path.is_dir() else path.parent for path in map(Path, filter(_is_local, paths))]
+    folders = [path if is_folder(path) else path.parent for path in map(Path, filter(_is_local, paths))]
     with suppress(OSError):  # it was removed
         folders.append(Path.cwd())
-    found = {(folder / FILE).resolve(): None for folder in folders if (folder / FILE).is_file()}
-    return list(found)
+    found: dict[str, Path] = {}
+    for folder in folders:
+        if os.path.lexists(folder / FILE):
+            found.setdefault(os.path.realpath(folder), folder / FILE)
+    return list(found.values())
 
 
 def _is_local(path: str) -> bool:

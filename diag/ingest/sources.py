@@ -8,6 +8,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from diag.collectors.layout import is_folder, run_of
+from diag.collectors.reading import open_regular, walk
 from diag.errors import DiagError
 from diag.model import Gap
 
@@ -33,8 +35,13 @@ def is_archive(path: str) -> bool:
 
 
 def exists(path: str) -> bool:
+    """Whether there is a file or a folder. OSError where that may not be looked at."""
     if not is_remote(path):
-        return Path(path).exists()
+        try:
+            Path(path).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
     with _store_errors(path):
         system, inner = _store(path)
         return bool(system.exists(inner))
@@ -43,9 +50,13 @@ def exists(path: str) -> bool:
 def trace_files(paths: Iterable[str], gaps: list[Gap]) -> list[str]:
     """Every file under the paths that may be a trace or an archive of traces, folders in order of names."""
     found: list[str] = []
+
+    def refused(place: str, reason: str) -> None:
+        gaps.append(Gap(place, reason))
+
     for path in paths:
-        if not is_remote(path) and Path(path).is_dir():
-            found.extend(sorted(str(p) for p in Path(path).rglob("*") if p.is_file() and _may_be_trace(p.name)))
+        if not is_remote(path) and is_folder(path):
+            found.extend(sorted(walk(path, refused, wanted=_may_be_trace)))
         elif _may_be_trace(path):
             found.append(path)
         elif is_remote(path):
@@ -75,10 +86,8 @@ def opened(path: str) -> Iterator[BinaryIO]:
             with _store_errors(path), _open_remote(path) as file:
                 yield cast(BinaryIO, file)
         else:
-            if not Path(path).is_file() and Path(path).exists():  # a pipe would never end
-                raise DiagError(f"{file_name(path)}: cannot be read: it is no plain file", hint=_HINT, path=path)
-            with Path(path).open("rb", buffering=0) as file:
-                yield cast(BinaryIO, file)
+            with open_regular(path, run_of(path), buffering=0) as file:  # a pipe would never end
+                yield file
     except OSError as error:
         raise DiagError(
             f"{file_name(path)}: cannot be read: {error.strerror or error}",

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from diag.collectors.layout import RankLayout, RunLayout
+from diag.collectors.layout import RankLayout, RunLayout, run_of
+from diag.collectors.reading import LINE_BYTES, read_tail
 from diag.collectors.records import (
     BEGIN,
     STAGES,
@@ -26,8 +27,8 @@ from diag.collectors.records import (
     RankRecord,
     SummaryLine,
 )
-from diag.errors import DiagError
-from diag.ingest.lines import read_record
+from diag.errors import DiagError, readable
+from diag.ingest.lines import DAMAGED, read_record
 from diag.ingest.run import rank_ranges, restart_gaps
 from diag.model import Gap
 
@@ -106,9 +107,10 @@ def read_summaries(
     layout: RunLayout, progress: Callable[[int, int, str], None] | None = None, most_steps: int = MOST_STEPS
 ) -> Summaries:
     """The newest steps of all ranks that have reached them. DiagError where no rank left a summary."""
-    manifest, gap = read_record(layout.manifest, Manifest)
+    manifest, gap = read_record(layout.manifest, Manifest, layout.root)
     gaps = [*([gap] if gap is not None else []), *restart_gaps(layout)]
-    files = layout.ranks()
+    with readable(layout.ranks_folder):
+        files = layout.ranks()
     steps = min(most_steps, max(LEAST_STEPS, MOST_CELLS // max(1, len(files))))
     reads = _read_all(files, steps, progress)
     gaps += [read.gap for read in reads if read.gap is not None]
@@ -156,7 +158,7 @@ def read_summaries(
 
 def has_summaries(files: Iterable[RankLayout]) -> bool:
     """Whether one of the first ranks left one: the others are asked when they are read."""
-    return any(own.summary.is_file() for own in islice(files, 8))
+    return any(os.path.lexists(own.summary) for own in islice(files, 8))
 
 
 def _read_all(
@@ -184,16 +186,9 @@ class _Tail(Struct):
 
 def _tail(path: Path, want: int = _TAIL_BYTES) -> _Tail | OSError:
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return _Tail(*read_tail(path, want, run_of(path)))
     except OSError as error:
         return error
-    try:
-        size = os.fstat(file).st_size
-        return _Tail(os.pread(file, want, max(0, size - want)), size <= want)
-    except OSError as error:
-        return error
-    finally:
-        os.close(file)
 
 
 def _decoded(rank: int, path: Path, tail: _Tail | OSError, steps: int, decode: Callable[[bytes], SummaryLine]) -> _Read:
@@ -208,7 +203,7 @@ def _decoded(rank: int, path: Path, tail: _Tail | OSError, steps: int, decode: C
     for row in reversed(rows if tail.whole else rows[1:]):
         try:
             line = _line(decode(row), rank)
-        except (msgspec.DecodeError, ValueError):
+        except (*DAMAGED, ValueError):
             bad += 1
             continue
         if lines and line.end > lines[-1].told.first:  # of a process before this one
@@ -218,7 +213,7 @@ def _decoded(rank: int, path: Path, tail: _Tail | OSError, steps: int, decode: C
         if have >= steps + line.told.count:
             break
     else:
-        if not tail.whole:
+        if not tail.whole and len(tail.data) < LINE_BYTES:
             return _decoded(rank, path, _tail(path, 4 * len(tail.data)), steps, decode)
     gap = Gap(str(path), f"{bad} lines are not what a collector writes; left out") if bad else None
     return _Read(rank, tuple(reversed(lines)), gap, whole=tail.whole and len(lines) + bad == len(rows))

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from diag.collectors.reading import read_regular
 from diag.errors import DiagError
 
 _MOST_BYTES = 1 << 20  # of a config.json
@@ -193,12 +194,10 @@ def read_config(path: Path) -> Shape:
     """The shape that a Hugging Face config.json describes. DiagError where it is no such file or of a type that is not
     known here: a wrong count would be worse than none."""
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise DiagError("too large for a model's config.json", path=str(path))
-        config = msgspec.json.decode(path.read_bytes())
+        config = msgspec.json.decode(read_regular(path, _MOST_BYTES))
     except OSError as error:
         raise DiagError(f"cannot be read: {error.strerror or error}", path=str(path)) from error
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise DiagError(f"not JSON: {error}", path=str(path), hint="give a model's config.json") from error
     kind = config.get("model_type") if isinstance(config, dict) else None
     if kind not in _KNOWN:

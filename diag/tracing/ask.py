@@ -18,11 +18,11 @@ import numpy as np
 from msgspec import Struct
 
 from diag.collectors.files import encode, replace_file
-from diag.collectors.layout import RankLayout, RunLayout
+from diag.collectors.layout import RankLayout, RunLayout, is_regular
 from diag.collectors.manifest import read_fields, update_manifest
 from diag.collectors.records import TRACE_PENDING, TRACE_RECORDED, Heartbeat, TraceAsked
 from diag.collectors.settings import CollectorSettings
-from diag.errors import DiagError
+from diag.errors import DiagError, readable
 from diag.ingest.lines import read_record
 from diag.ingest.run import rank_ranges
 from diag.runs import SILENT_S, last_steps
@@ -58,13 +58,14 @@ def ask(
     """Leaves a request for ``count`` steps that these ranks, or all, will have read in time. ``ahead_s``: how far
     ahead the window begins, where two of the ranks' intervals and a second are not enough (storage that shows new
     files late). DiagError where it would come to nothing."""
-    found = layout.ranks()
+    with readable(layout.ranks_folder):
+        found = layout.ranks()
     manifest = read_fields(layout)
     files = _chosen(layout, found, ranks)
     beats = _alive(layout, files, manifest, now())
     settings = _settings(manifest)
     _check_room(files, settings.byte_budget)
-    before, _ = read_record(layout.trace_asked, TraceAsked)
+    before, _ = read_record(layout.trace_asked, TraceAsked, layout.root)
     at = max(beat.step for beat in beats.values())
     # Heartbeats are up to a second old: the ranks may have delivered by then.
     if (
@@ -234,15 +235,15 @@ def _some(files: Mapping[int, RankLayout]) -> Mapping[int, RankLayout]:
 
 
 def _beats(files: Mapping[int, RankLayout]) -> dict[int, Heartbeat]:
-    read = ((rank, read_record(own.heartbeat, Heartbeat)[0]) for rank, own in files.items())
+    read = ((rank, read_record(own.heartbeat, Heartbeat, own.run)[0]) for rank, own in files.items())
     return {rank: beat for rank, beat in read if beat is not None}
 
 
 def _answer(rank: int, files: RankLayout, asked: TraceAsked, ended: bool) -> Answer:
-    beat, _ = read_record(files.heartbeat, Heartbeat)
+    beat, _ = read_record(files.heartbeat, Heartbeat, files.run)
     path = files.trace(asked.first_step)
     told = beat.trace_answer if beat is not None and beat.trace_number == asked.number else TRACE_PENDING
-    if told == TRACE_RECORDED or (told == TRACE_PENDING and path.is_file()):
+    if told == TRACE_RECORDED or (told == TRACE_PENDING and is_regular(path)):
         return Answer(rank, path)
     if told != TRACE_PENDING:
         return Answer(rank, why_not=told)

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from diag.collectors.files import encode, replace_file
-from diag.collectors.layout import SCHEMA_VERSION
+from diag.collectors.layout import SCHEMA_VERSION, is_regular
+from diag.collectors.reading import ANSWER_BYTES, read_regular
 from diag.collectors.text import masked_arguments
 from diag.errors import DiagError
+from diag.ingest.lines import DAMAGED
 
 FILE_NAME = "tune.json"
 
@@ -106,16 +108,21 @@ def save(history: History, folder: Path) -> None:
     replace_file(folder / FILE_NAME, encode(_plain(history)), private=True)
 
 
+def is_tuned(folder: Path) -> bool:
+    """Whether something was tuned in this folder."""
+    return is_regular(folder / FILE_NAME)
+
+
 def load(folder: Path) -> History | None:
     """None where nothing was tuned in this folder; DiagError where the file is not one of ours."""
     path = folder / FILE_NAME
     try:
-        return msgspec.json.decode(path.read_bytes(), type=History)
+        return msgspec.json.decode(read_regular(path, ANSWER_BYTES, folder), type=History)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise DiagError(f"cannot be read: {error.strerror}", path=path) from error
-    except (msgspec.DecodeError, ValueError) as error:
+    except (*DAMAGED, ValueError) as error:
         raise DiagError(f"not a tuning of diag: {error}", path=path) from error
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from diag.collectors.files import open_private
+from diag.collectors.reading import LOG_TAIL_BYTES, read_tail
 
 _LINES = 3
 
@@ -21,5 +22,6 @@ def train(arguments: Sequence[str], folder: Path) -> str:
         code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
     if code == 0:
         return ""
-    said = [line for line in printed.read_text(errors="replace").splitlines() if line.startswith("diag: ")]
+    tail, _ = read_tail(printed, LOG_TAIL_BYTES)
+    said = [line for line in tail.decode(errors="replace").splitlines() if line.startswith("diag: ")]
     return f"exit code {code}" + (f", {said[-1].removeprefix('diag: ')}" if said else f"; see {printed}")

@@ -100,7 +100,7 @@ def test_the_folder_of_the_traces_comes_before_the_current_one(tmp_path: Path, m
         ("comm_kernels = [1]", "must be a list of texts"),
         ('comm_kernels = ["ring=x"]', "'x' is no operation"),
         (f"comm_kernels = {['ring=send'] * 51}", "has 51 entries; 50 is the most"),
-        ("\n" * 100_001, "is larger than 100,000 bytes"),
+        ("\n" * 100_001, "too large (more than 100,000 bytes)"),
         ("\udcff", "is not TOML"),
     ],
 )

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.optim import Optimizer
 
+from ...reading import DOCUMENT_BYTES, read_regular
 from ...text import visible
 from ..data import ShardedSampler
 from ..knobs import DEEPSPEED
@@ -110,7 +111,7 @@ class Contents:
         self._before = {"steps": found.steps, **found.consumed}
         rank = dist.get_rank()
         if rank < found.world_size:  # a rank that was not there keeps the numbers of its seed
-            own = json.loads((checkpoint.folder / rank_file(rank)).read_bytes())
+            own = json.loads(read_regular(checkpoint.folder / rank_file(rank), DOCUMENT_BYTES, checkpoint.folder))
             rng.restore(own["rng"], self.strategy.device)
 
 

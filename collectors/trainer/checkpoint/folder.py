@@ -12,6 +12,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...reading import DOCUMENT_BYTES, read_regular
 from ..options import OptionError
 from .manifest import NAME, CheckpointManifest, IncompleteError
 
@@ -72,7 +73,7 @@ def _candidates(folder: Path) -> list[Path]:
     """Folders that could be complete: the one that ``latest`` names, then the others, newest first."""
     found = steps_in(folder)
     try:
-        named = (folder / LATEST).read_text().strip()
+        named = read_regular(folder / LATEST, DOCUMENT_BYTES, folder).decode().strip()
     except (OSError, ValueError):
         named = ""
     return sorted(found, key=lambda path: path.name != named)

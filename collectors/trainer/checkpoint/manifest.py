@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import asdict, dataclass, field, fields
+from io import BufferedReader
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
+
+from ...reading import DOCUMENT_BYTES, open_regular, read_regular
 
 NAME = "manifest.json"
 FORMAT = 1
@@ -31,24 +35,26 @@ class File:
 
     @classmethod
     def of(cls, folder: Path, name: str) -> File:
-        path = folder / name
-        return cls(name, path.stat().st_size, None if name.endswith(_SHARDS) else _digest(path))
+        """OSError where it cannot be read, is no regular file, or leads out of the folder."""
+        with open_regular(folder / name, folder) as file:
+            digest = (
+                None
+                if name.endswith(_SHARDS)
+                else hashlib.file_digest(cast(BufferedReader, file), "sha256").hexdigest()
+            )
+            return cls(name, os.fstat(file.fileno()).st_size, digest)
 
     def check(self, folder: Path) -> None:
         """IncompleteError where the file on the disk is another."""
         try:
             found = File.of(folder, self.name)
         except OSError as error:
-            raise IncompleteError(f"{self.name} is missing ({error.strerror})") from error
+            what = "is missing" if isinstance(error, FileNotFoundError) else "cannot be read"
+            raise IncompleteError(f"{self.name} {what} ({error.strerror})") from error
         if found.bytes != self.bytes:
             raise IncompleteError(f"{self.name} has {found.bytes} bytes instead of {self.bytes}")
         if found.sha256 != self.sha256:
             raise IncompleteError(f"{self.name} was changed after it was saved")
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass(frozen=True)
@@ -86,12 +92,12 @@ class CheckpointManifest:
     def read(cls, folder: Path) -> CheckpointManifest:
         """The manifest of a complete checkpoint, every file of which is there. Else IncompleteError."""
         try:
-            content = json.loads((folder / NAME).read_bytes())
+            content = json.loads(read_regular(folder / NAME, DOCUMENT_BYTES, folder))
         except FileNotFoundError:
             raise IncompleteError("it has no manifest.json: saving was not finished") from None
         except OSError as error:
             raise IncompleteError(f"manifest.json cannot be read ({error.strerror})") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise IncompleteError(f"manifest.json is damaged ({error})") from error
         manifest = cls._of(content)
         for file in manifest.files:

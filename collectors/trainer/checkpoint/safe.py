@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.planner import ReadItem
 
 from ... import bounded_pickle
+from ...reading import read_regular
 from .manifest import IncompleteError
 
 _TIMES = 8  # as much as a recorder's dump may hold: 1,500 tensors in 256 shards each
@@ -59,8 +60,7 @@ def _class_of(module: str, name: str) -> Any:
 def read_metadata(path: Path, files: Collection[str]) -> metadata.Metadata:
     """The metadata of a checkpoint that consists of these files. IncompleteError where it wants anything else."""
     try:
-        with path.open("rb") as file:
-            data = file.read(bounded_pickle.MAX_BYTES + 1)
+        data = read_regular(path, bounded_pickle.MAX_BYTES, path.parent)
         bounded_pickle.check(data, lambda module, name: _class_of(module, name) is not None, times=_TIMES)
         found = _Unpickler(io.BytesIO(data)).load()
     except IncompleteError:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import gzip
 import os
 import re
-import stat
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, BinaryIO, cast
 
 import zstandard
 
 from diag.collectors.bounded_pickle import MAX_BYTES
-from diag.collectors.layout import RunLayout
+from diag.collectors.layout import RunLayout, is_folder, run_of
+from diag.collectors.reading import is_no_file, open_regular, walk
 from diag.errors import DiagError
 from diag.hang.flight.parse import Name
 from diag.hang.packing import GZIP, ZSTD
@@ -35,10 +35,12 @@ _JSON_KEYS = (b'"pg_config"', b'"pg_status"', b'"record_id"')
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A file that may be a dump. ``kind``: pickle, json, or empty where it has no bytes."""
+    """A file that may be a dump. ``kind``: pickle, json, or empty where it has no bytes. ``run``: the run directory
+    that it may not lead out of, None for a path that the user named."""
 
     path: Path
     kind: str
+    run: Path | None = None
 
 
 class UnpackError(Exception):
@@ -46,37 +48,37 @@ class UnpackError(Exception):
 
 
 def find(paths: Iterable[str | Path]) -> Iterator[Candidate]:
-    """Every regular file at or below the paths that begins like a dump, in order of its path."""
+    """Every regular file at or below the paths that begins like a dump, in order of its path. What is not looked at is
+    said by whoever reads the same paths for text."""
     for given in map(Path, (path for path in paths if str(path) != "-")):
-        if not given.exists():
+        if not os.path.lexists(given):
             raise DiagError(f"There is no {given}", hint="Give a log, a dump, or a folder of them.", path=given)
-        for path in sorted(_files(given)):
+        for path, run in _files(given):
             try:
-                # Named pipes that trigger a dump lie beside the dumps: opening one would wait for ever.
-                if not stat.S_ISREG(path.stat().st_mode):
+                kind = _kind(path, run)
+            except (OSError, UnpackError) as error:
+                # Named pipes that trigger a dump lie beside the dumps.
+                if isinstance(error, OSError) and is_no_file(str(error.strerror)):
                     continue
-                kind = _kind(path)
-            except (OSError, UnpackError):
                 # Reading it as a whole fails too and says why; a log is left to whoever reads text.
                 kind = "pickle" if named_like_dump(path) else None
             if kind is not None:
-                yield Candidate(path, kind)
+                yield Candidate(path, kind, run)
 
 
-def _files(given: Path) -> Iterator[Path]:
-    if not given.is_dir():
-        yield given
-        return
-    for folder, below, names in os.walk(given):  # Path.walk is of Python 3.12
-        below[:] = [name for name in below if not RunLayout(Path(folder, name)).is_restart]
-        yield from (Path(folder) / name for name in names)
+def _files(given: Path) -> list[tuple[Path, Path | None]]:
+    """The files, each with the run directory that it may not lead out of."""
+    if not is_folder(given):
+        return [(given, None)]
+    found = walk(given, enter=lambda path: not RunLayout(Path(path)).is_restart)
+    return [(path, run_of(path)) for path in sorted(map(Path, found))]
 
 
-def _kind(path: Path) -> str | None:
-    with path.open("rb") as file:
+def _kind(path: Path, run: Path | None) -> str | None:
+    with open_regular(path, run) as file:
         head = file.read(_HEAD)
-    if head.startswith((GZIP, ZSTD)):
-        head = _unpacked(path, head, _HEAD)
+        if head.startswith((GZIP, ZSTD)):
+            head = _unpacked(file, head, _HEAD)
     if not head:
         return "" if named_like_dump(path) else None
     if (head[0] == 0x80 and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")) or _OLD_PICKLE.match(head):
@@ -90,22 +92,23 @@ def named_like_dump(path: Path) -> bool:
     return bool(_NAMED_LIKE_DUMP.search(_ENDINGS.sub("", path.name)))
 
 
-def content(path: Path) -> bytes:
-    """All bytes, unpacked. Raises ``UnpackError`` or OSError."""
-    with path.open("rb") as file:
+def content(path: Path, run: Path | None = None) -> bytes:
+    """All bytes, unpacked; ``run`` as in ``Candidate``. Raises ``UnpackError`` or OSError."""
+    with open_regular(path, run) as file:
         data = file.read(MAX_BYTES + 1)
-    if data.startswith((GZIP, ZSTD)):
-        data = _unpacked(path, data, MAX_BYTES + 1)
+        if data.startswith((GZIP, ZSTD)):
+            data = _unpacked(file, data, MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise UnpackError(f"more than {MAX_BYTES >> 20} MiB")
     return data
 
 
-def _unpacked(path: Path, head: bytes, most: int) -> bytes:
+def _unpacked(file: BinaryIO, head: bytes, most: int) -> bytes:
     """The first ``most`` bytes; of a file that is cut off, those before the cut. ``head``: how the file begins."""
     out = BytesIO()
+    file.seek(0)
     try:
-        with _stream(path, head) as stream:
+        with _stream(file, head) as stream:
             while out.tell() < most and (chunk := stream.read(min(_CHUNK, most - out.tell()))):
                 out.write(chunk)
     except (OSError, EOFError, ValueError, zlib.error, zstandard.ZstdError) as problem:
@@ -114,11 +117,10 @@ def _unpacked(path: Path, head: bytes, most: int) -> bytes:
     return out.getvalue()
 
 
-def _stream(path: Path, head: bytes) -> IO[bytes]:
+def _stream(file: BinaryIO, head: bytes) -> IO[bytes]:
     if head.startswith(GZIP):
-        return cast(IO[bytes], gzip.open(path, "rb"))
-    stream: IO[bytes] = zstandard.open(path, "rb")
-    return stream
+        return cast(IO[bytes], gzip.open(file, "rb"))
+    return cast(IO[bytes], zstandard.open(file, "rb"))
 
 
 def name_of(path: Path) -> Name:

@@ -54,7 +54,7 @@ def _read(candidate: Candidate, reading: _Reading) -> None:
         reading.lost(path, "an empty dump: the process ended before it wrote any")
         return
     try:
-        data = content(path)
+        data = content(path, candidate.run)
         held = pickles.loads(data) if candidate.kind == "pickle" else _json(data)
     except pickles.RefusedError as refused:
         reading.lost(path, f"refused: {refused}")

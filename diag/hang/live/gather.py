@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from diag.collectors.files import encode, open_private, replace_file
 from diag.collectors.layout import RunLayout
+from diag.collectors.reading import read_object
 from diag.collectors.records import HANG, Asked
 from diag.collectors.text import masked
 from diag.errors import DiagError
@@ -50,7 +50,7 @@ def gather(layout: RunLayout, workers: Iterable[Worker], why: str, number: int =
 
 def _ask_for_stacks(layout: RunLayout, worker: Worker) -> None:
     """Only where the process itself said that it takes this signal: any other process would be ended by it."""
-    record = _content(layout.rank(worker.rank).identity)
+    record = read_object(layout.rank(worker.rank).identity, layout.root)
     number = record.get("stack_signal")
     if record.get("pid") == worker.pid and isinstance(number, int):
         worker.send(number)
@@ -58,7 +58,7 @@ def _ask_for_stacks(layout: RunLayout, worker: Worker) -> None:
 
 def _answered(layout: RunLayout, worker: Worker, number: int) -> bool:
     """A rank without a heartbeat has no collectors, and nobody to answer."""
-    content = _content(layout.rank(worker.rank).heartbeat)
+    content = read_object(layout.rank(worker.rank).heartbeat, layout.root)
     return not content or content.get("answered") == number
 
 
@@ -141,11 +141,3 @@ def _wait(done: Callable[[], bool], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while not done() and time.monotonic() < deadline:
         time.sleep(_POLL_S)
-
-
-def _content(path: Path) -> dict[str, object]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

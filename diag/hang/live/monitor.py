@@ -3,14 +3,14 @@ or only says that it hangs."""
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from diag.collectors.layout import RunLayout
+from diag.collectors.layout import RunLayout, run_of
+from diag.collectors.reading import read_object
 from diag.collectors.records import CRASH, HANG
 from diag.formatting import counted, listing, spaced
 from diag.hang.live.gather import gather, take_back
@@ -170,11 +170,8 @@ class Monitor:
 
 
 def _beat(path: Path) -> Beat | None:
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return beat_of(content) if isinstance(content, dict) else None
+    content = read_object(path, run_of(path))
+    return beat_of(content) if content else None
 
 
 def busy_words(found: Judgement) -> str:

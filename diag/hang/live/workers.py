@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import time
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 import psutil
 
 from diag.collectors.layout import RankLayout, RunLayout
+from diag.collectors.reading import read_object
 from diag.collectors.settings import RUN_DIR_VARIABLE
 
 _POLL_S = 0.05
@@ -55,10 +55,10 @@ def recorded_workers_of(layout: RunLayout) -> tuple[Worker, ...]:
 
 def recorded_process(files: RankLayout) -> tuple[str, int]:
     """Host and pid, as the rank has written them; ("", 0) before that."""
+    identity = read_object(files.identity, files.run)
     try:
-        identity = json.loads(files.identity.read_bytes())
         return str(identity["host"]), int(identity["pid"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return "", 0
 
 

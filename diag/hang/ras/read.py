@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from types import SimpleNamespace
 from typing import IO, TextIO, cast
+
+from diag.collectors.layout import is_regular
 
 from ..text.gaps import Gaps as Unsaid
 from ..text.inputs import STDIN
@@ -40,8 +41,14 @@ class Reports:
     json_paths: frozenset[str] = frozenset()  # files that hold nothing but reports in JSON
 
 
-def read_reports(paths: Iterable[str], asked: Sequence[Asked] = (), from_stdin: IO[bytes] | None = None) -> Reports:
-    """The reports in these files, which hold one of ``ANCHORS``, in what was fetched, and in standard input."""
+def read_reports(
+    paths: Iterable[str],
+    asked: Sequence[Asked] = (),
+    from_stdin: IO[bytes] | None = None,
+    given: Collection[str] = (),
+) -> Reports:
+    """The reports in these files, which hold one of ``ANCHORS``, in what was fetched, and in standard input. ``given``:
+    the paths that the user named."""
     gaps: Gaps = {}
     found: list[Report] = []
     json_paths = set()
@@ -58,8 +65,8 @@ def read_reports(paths: Iterable[str], asked: Sequence[Asked] = (), from_stdin: 
                 from_stdin.seek(0)
                 with _standard_input(from_stdin):
                     found += _reports_of(path, pieces_of(path, Unsaid()), gaps)
-        elif Path(path).is_file():
-            found += _reports_of(path, pieces_of(path, Unsaid()), gaps)
+        elif is_regular(path):
+            found += _reports_of(path, pieces_of(path, Unsaid(), given=path in given), gaps)
         else:  # a pipe: what it held has been read, and a named one would wait for ever
             gaps[path, _PIPE] = None
         members += sum(len(comm.members) for report in found[before:] for comm in report.comms.values())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
-from diag.collectors.layout import RunLayout
+from diag.collectors.layout import RunLayout, is_regular
 from diag.hang.model import Clue
 from diag.hang.rundir import calls, ends, standstill
 from diag.hang.rundir.read import Rundir, read_run
@@ -21,6 +22,11 @@ def clues_of(run: Rundir) -> tuple[Clue, ...]:
 
 
 def read_runs(paths: Iterable[str]) -> tuple[Rundir, ...]:
-    """Those of the given paths that are run directories of this project."""
-    layouts = (RunLayout(Path(path)) for path in paths if path != "-")
-    return tuple(read_run(layout) for layout in layouts if layout.manifest.is_file() and layout.ranks())
+    """Those of the given paths that are run directories of this project. Where the ranks cannot be listed there is
+    nothing of them, which the search for logs says."""
+    found = []
+    for layout in (RunLayout(Path(path)) for path in paths if path != "-"):
+        with suppress(OSError):
+            if is_regular(layout.manifest) and layout.ranks():
+                found.append(read_run(layout))
+    return tuple(found)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from diag.collectors.layout import RankLayout, RunLayout, world_size_of
+from diag.collectors.reading import read_json, read_object, read_tail
 from diag.collectors.records import P2P_PREFIX
 from diag.hang.live.progress import Beat, beat_of
 from diag.hang.model import Culprit
 
-_MOST_BYTES = 4 << 20  # of one JSON document
 _TAIL_BYTES = 2 << 20  # of collectives.jsonl: the last steps; a step of 4,096 calls takes 400 kB
 _LOG_BYTES = 256 << 10
 
@@ -74,26 +74,57 @@ class Rundir:
     world_size: int | None
     asked: tuple[int, str] | None = None
     exit_code: int | None = None
+    gaps: tuple[tuple[str, str], ...] = ()  # path and reason of files that cannot be read
+
+
+@dataclass
+class _Files:
+    """Reads files of one run directory. A file that is missing or damaged is empty; ``gaps`` has path and reason of
+    those that cannot be read."""
+
+    run: Path
+    gaps: list[tuple[str, str]] = field(default_factory=list)
+
+    def object(self, path: Path) -> dict[str, Any]:
+        return read_object(path, self.run, self._refused)
+
+    def array(self, path: Path) -> list[Any]:
+        return _list(read_json(path, self.run, self._refused))
+
+    def tail(self, path: Path, most: int) -> bytes:
+        try:
+            return read_tail(path, most, self.run)[0]
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            self._refused(str(path), f"cannot be read: {error.strerror}")
+            return b""
+
+    def _refused(self, path: str, reason: str) -> None:
+        self.gaps.append((path, reason))
 
 
 def read_run(layout: RunLayout) -> Rundir:
-    about, asked = _document(layout.manifest), _document(layout.asked)
-    exits = _exits(layout.exits)
+    """OSError where the ranks cannot be listed."""
+    read = _Files(layout.root)
+    about, asked = read.object(layout.manifest), read.object(layout.asked)
+    exits = _exits(read.array(layout.exits))
     number, code = asked.get("number"), about.get("exit_code")
-    ranks = {rank: _rank(rank, files, exits.get(rank)) for rank, files in layout.ranks().items()}
+    ranks = {rank: _rank(rank, files, exits.get(rank), read) for rank, files in layout.ranks().items()}
     return Rundir(
         manifest=layout.manifest,
         ranks=ranks,
         world_size=world_size_of(about.get("world_size")),
         asked=(number, str(asked.get("why"))) if isinstance(number, int) else None,
         exit_code=code if isinstance(code, int) and not isinstance(code, bool) else None,
+        gaps=tuple(read.gaps),
     )
 
 
-def _rank(rank: int, files: RankLayout, ended: Exit | None) -> Rank:
-    identity, content = _document(files.identity), _document(files.heartbeat)
+def _rank(rank: int, files: RankLayout, ended: Exit | None, read: _Files) -> Rank:
+    identity, content = read.object(files.identity), read.object(files.heartbeat)
     host, gpu = identity.get("host"), identity.get("device_index")
-    steps = _calls(files.collectives)
+    steps = _calls(read.tail(files.collectives, _TAIL_BYTES))
     open_step = None
     if content:
         rows = [call for row in _list(content.get("calls")) if (call := _call(row)) is not None]
@@ -113,15 +144,15 @@ def _rank(rank: int, files: RankLayout, ended: Exit | None) -> Rank:
         steps=steps,
         open_step=open_step,
         exit=ended,
-        error=_error(_document(files.error)),
-        log=_tail(files.log, _LOG_BYTES).decode(errors="replace"),
+        error=_error(read.object(files.error)),
+        log=read.tail(files.log, _LOG_BYTES).decode(errors="replace"),
     )
 
 
-def _calls(path: Path) -> dict[int, tuple[Call, ...]]:
+def _calls(tail: bytes) -> dict[int, tuple[Call, ...]]:
     """By step. The first line of the tail is half a line, and the last one may be."""
     found: dict[int, list[Call]] = defaultdict(list)
-    for line in _tail(path, _TAIL_BYTES).splitlines():
+    for line in tail.splitlines():
         try:
             content = json.loads(line)
             step, rows = int(content["step"]), list(content["rows"])
@@ -140,9 +171,9 @@ def _call(row: object) -> Call | None:
         return None
 
 
-def _exits(path: Path) -> dict[int, Exit]:
+def _exits(rows: Sequence[object]) -> dict[int, Exit]:
     found = {}
-    for one in _list(_json(path)):
+    for one in rows:
         if isinstance(one, dict) and isinstance(one.get("rank"), int) and isinstance(one.get("exit_code"), int):
             found[one["rank"]] = Exit(one["exit_code"], bool(one.get("first")), bool(one.get("by_launcher")))
     return found
@@ -172,24 +203,3 @@ def _integer(value: object) -> int:
 
 def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _document(path: Path) -> dict[str, Any]:
-    found = _json(path)
-    return found if isinstance(found, dict) else {}
-
-
-def _json(path: Path) -> object:
-    try:
-        return json.loads(path.read_bytes()) if path.stat().st_size <= _MOST_BYTES else None
-    except (OSError, ValueError, RecursionError):
-        return None
-
-
-def _tail(path: Path, size: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - size))
-            return file.read(size)
-    except OSError:
-        return b""

@@ -62,11 +62,11 @@ class Gatherer:
         self._file = 0
         self._year = 1970
 
-    def read(self, path: str) -> None:
-        """Takes in one file; nothing happens where it is no text."""
+    def read(self, path: str, given: bool = False) -> None:
+        """Takes in one file; nothing happens where it is no text. ``given``: the user named it."""
         self._file, self._year = len(self.files), _year_of(path)
         known, bar, cut = False, None, -1
-        for block in blocks_of(unwrapped(pieces_of(path, self._gaps))):
+        for block in blocks_of(unwrapped(pieces_of(path, self._gaps, given))):
             if not known:
                 if reason := no_log(block.data):
                     if reason != "a trace":

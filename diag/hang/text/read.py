@@ -31,14 +31,15 @@ def read_logs(paths: Sequence[str | Path], anchors: Sequence[str] = (), progress
     Raises DiagError where a path does not exist."""
     gaps = Gaps()
     files = files_of(paths, gaps)
+    named = set(map(str, paths))
     gatherer = Gatherer(anchors, gaps)
     for done, path in enumerate(files):
         if progress is not None:
             progress(done, len(files), path)
-        gatherer.read(path)
+        gatherer.read(path, given=path in named)
     if progress is not None:
         progress(len(files), len(files), "")
-    return _joined(gatherer, [take_run(run, gatherer.facts) for run in run_directories(paths, files)], gaps)
+    return _joined(gatherer, [take_run(run, gatherer.facts, gaps) for run in run_directories(paths, files)], gaps)
 
 
 def _joined(gatherer: Gatherer, sizes: list[int | None], gaps: Gaps) -> Logs:

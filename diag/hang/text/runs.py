@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from diag.collectors.layout import RunLayout, world_size_of
+from diag.collectors.layout import RankLayout, RunLayout, is_regular, world_size_of
+from diag.collectors.reading import read_object
 
 from .facts import Facts
+from .gaps import Gaps
 from .inputs import STDIN
-
-_MOST_BYTES = 4 << 20
 
 
 def run_directories(paths: Sequence[str | Path], files: Iterable[str]) -> list[RunLayout]:
@@ -21,14 +20,23 @@ def run_directories(paths: Sequence[str | Path], files: Iterable[str]) -> list[R
         folder = Path(file).parent
         if folder.parent.name == "ranks":
             roots.add(folder.parent.parent)
-    return [RunLayout(root) for root in sorted(roots) if RunLayout(root).manifest.is_file()]
+    return [RunLayout(root) for root in sorted(roots) if is_regular(RunLayout(root).manifest)]
 
 
-def take_run(run: RunLayout, facts: Facts) -> int | None:
-    """Puts its ranks to the processes; the world size that it states."""
-    about = _read(run.manifest)
-    for rank, layout in run.ranks().items():
-        record = _read(layout.identity)
+def ranks_of(run: RunLayout) -> dict[int, RankLayout]:
+    """The ranks that left a folder; none where they cannot be listed, which is said of the folder itself."""
+    try:
+        return run.ranks()
+    except OSError:
+        return {}
+
+
+def take_run(run: RunLayout, facts: Facts, gaps: Gaps) -> int | None:
+    """Puts its ranks to the processes; the world size that it states. A run that crashed opens all the same: what is
+    missing or damaged says nothing."""
+    about = read_object(run.manifest, run.root, gaps.say)
+    for rank, layout in ranks_of(run).items():
+        record = read_object(layout.identity, run.root, gaps.say)
         host, pid = record.get("host"), record.get("pid")
         if not isinstance(host, str) or not isinstance(pid, int):
             continue
@@ -37,14 +45,3 @@ def take_run(run: RunLayout, facts: Facts) -> int | None:
         heard.local_rank = local if isinstance(local, int) else None
         heard.device = device if isinstance(device, int) else None
     return world_size_of(about.get("world_size"))
-
-
-def _read(path: Path) -> dict[str, object]:
-    """Nothing where it is missing or damaged: a run that crashed opens all the same."""
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            return {}
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}

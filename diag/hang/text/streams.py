@@ -14,6 +14,9 @@ from typing import BinaryIO
 
 from isal import isal_zlib
 
+from diag.collectors.layout import run_of
+from diag.collectors.reading import open_regular
+
 from ..packing import GZIP, ZSTD
 from .gaps import Gaps
 from .inputs import STDIN
@@ -34,10 +37,11 @@ _GZIP_ERROR: type[Exception] = isal_zlib.error  # type: ignore[assignment]  # th
 _OTHER_PACKERS = {b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip", b"\x04\x22\x4d\x18": "lz4"}
 
 
-def pieces_of(path: str, gaps: Gaps) -> Iterator[bytes]:
-    """The text of a file; nothing where it cannot be opened or is packed in another way."""
+def pieces_of(path: str, gaps: Gaps, given: bool = False) -> Iterator[bytes]:
+    """The text of a file; nothing where it cannot be opened or is packed in another way. ``given``: the user named this
+    path, which may then be a pipe, and a link that leads anywhere."""
     try:
-        with _opened(path) as file:
+        with _opened(path, given) as file:
             head = file.read(_PACKED_PIECE)
             if head.startswith(GZIP):
                 yield from _counted(_gunzip(head, file, path, gaps), path, gaps)
@@ -105,9 +109,11 @@ def _begins(text: str) -> bool:
     return read_text(plain(text)).any or text.startswith(("Traceback (", "  File ", "    ", "#"))
 
 
-def _opened(path: str) -> AbstractContextManager[BinaryIO]:
+def _opened(path: str, given: bool) -> AbstractContextManager[BinaryIO]:
     """Standard input stays open."""
-    return nullcontext(sys.stdin.buffer) if path == STDIN else Path(path).open("rb")
+    if path == STDIN:
+        return nullcontext(sys.stdin.buffer)
+    return Path(path).open("rb") if given else open_regular(path, run_of(path))
 
 
 def _counted(source: Iterator[tuple[int, bytes]], path: str, gaps: Gaps) -> Iterator[bytes]:

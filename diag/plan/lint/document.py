@@ -12,6 +12,7 @@ import msgspec
 import yaml
 from msgspec import Struct
 
+from diag.collectors.reading import read_given
 from diag.errors import DiagError
 from diag.formatting import visible
 from diag.plan.lint.lines import Lines, json_lines, toml_lines, yaml_lines
@@ -46,13 +47,10 @@ def _text(path: Path) -> str:
     try:
         if path.is_dir():
             raise DiagError("a folder, not a configuration", path=path, hint=_EXPECTED)
-        with path.open("rb") as file:  # a pipe or a device has no size beforehand
-            content = file.read(_MOST_BYTES + 1)
+        content = read_given(path, _MOST_BYTES)
     except (OSError, ValueError) as error:
         said = error.strerror if isinstance(error, OSError) else None
         raise DiagError(f"cannot be read: {said or error}", path=path, hint=_EXPECTED) from error
-    if len(content) > _MOST_BYTES:
-        raise DiagError("too large for a configuration: more than 1 MB", path=path, hint=_EXPECTED)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,0 +1,255 @@
+"""Reading what others left: regular files only, no more of one than a cap, and nothing that lies outside of its run.
+
+A run directory may lie on storage that others write to, so any name in it may be a named pipe (opening it waits for
+ever), a device (reading it never ends), or a link to a file of the reader's that its writer may not see. The rules:
+
+- What a run directory holds is a regular file, and lies in that directory once all links are resolved.
+- In a folder that is no run directory, links to regular files are followed: people collect traces and logs that way.
+- A path that the user names may itself be a link; whoever also takes a pipe from a user opens it without this module.
+
+Refusals are OSErrors whose ``strerror`` is the reason, so they are reported like a file that cannot be read. Standard
+library only.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from .layout import MARKS, run_of
+
+# Caps by kind of file. Collectors stop at ``Settings.byte_budget`` for all files of a rank together.
+DOCUMENT_BYTES = 16 << 20  # one JSON document: rank.json of 24,576 ranks with all their groups takes 1 MB
+ANSWER_BYTES = 512 << 20  # what an analysis wrote: a row for each step and rank
+LINES_BYTES = 4 << 30  # a .jsonl file, which is read line by line
+LINE_BYTES = 64 << 20  # a step of 4,096 collectives takes 400 kB
+LOG_TAIL_BYTES = 1 << 20  # the end of a log of which a few lines are shown
+
+MOST_ENTRIES = 1_000_000  # files and folders that a walk looks at
+
+_PIECE = 1 << 16  # bytes
+
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a folder",
+}
+_NOT_REGULAR = ", not a regular file"
+_OUTSIDE = "a link that leads out of the run directory"
+
+
+def open_regular(path: Path | str, within: Path | str | None = None, buffering: int = -1) -> BinaryIO:
+    """The file, opened for reading. OSError where it cannot be opened or is no regular file, and where it lies outside
+    of the run directory ``within`` once links are resolved."""
+    _must_be_regular(path, Path(path).stat().st_mode)  # opening a pipe or a device may change it
+    descriptor = os.open(path, _FLAGS)
+    try:
+        _must_be_regular(path, os.fstat(descriptor).st_mode)  # what was opened: the name may have changed hands
+        if within is not None and not _is_below(_place(descriptor, path), within):
+            raise OSError(errno.EXDEV, _OUTSIDE, str(path))
+        return os.fdopen(descriptor, "rb", buffering=buffering)
+    except OSError:
+        os.close(descriptor)
+        raise
+
+
+def read_regular(path: Path | str, most: int, within: Path | str | None = None) -> bytes:
+    """All bytes of a file. OSError as ``open_regular``, and where there are more than ``most``."""
+    with open_regular(path, within, buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        content = _read(file, most + 1, size) if size <= most else b""
+        if max(size, len(content)) > most:  # it may grow meanwhile
+            raise OSError(errno.EFBIG, too_large(most), str(path))
+        return content
+
+
+def read_object(
+    path: Path | str, within: Path | str | None, refused: Callable[[str, str], object] | None = None
+) -> dict[str, Any]:
+    """The JSON object in a file; empty where there is none, or it is damaged. ``refused`` is told of a file that is
+    there and cannot be read, and why."""
+    found = read_json(path, within, refused)
+    return found if isinstance(found, dict) else {}
+
+
+def read_json(
+    path: Path | str, within: Path | str | None, refused: Callable[[str, str], object] | None = None
+) -> object:
+    """As ``read_object``, of any JSON; None where there is none."""
+    try:
+        return cast(object, json.loads(read_regular(path, DOCUMENT_BYTES, within)))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return None
+    except OSError as error:
+        if refused is not None:
+            refused(str(path), f"cannot be read: {error.strerror}")
+        return None
+
+
+def read_given(path: Path | str, most: int) -> bytes:
+    """All bytes of what the user named, who may name a pipe. OSError where it cannot be read or holds more than
+    ``most``."""
+    with Path(path).open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, too_large(most), str(path))
+    return content
+
+
+def too_large(most: int) -> str:
+    """The reason for which a file of more bytes is refused."""
+    return f"too large (more than {most >> 20:,} MiB)" if most >= 1 << 20 else f"too large (more than {most:,} bytes)"
+
+
+def read_tail(path: Path | str, most: int, within: Path | str | None = None) -> tuple[bytes, bool]:
+    """The last ``most`` bytes of a file at most, and whether that is all of it. OSError as ``open_regular``."""
+    with open_regular(path, within, buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(0, size - most))
+        return _read(file, min(most, size), size), size <= most
+
+
+def _read(file: BinaryIO, most: int, size: int) -> bytes:
+    """Up to ``most`` bytes of a file of about this size: one call of the system may return less."""
+    parts = []
+    while most and (part := file.read(min(most, max(size + 1, _PIECE)))):
+        parts.append(part)
+        most -= len(part)
+    return b"".join(parts)
+
+
+def folder_refusal(folder: Path, run: Path) -> str:
+    """Why nothing of a folder of a run directory can be read; "" where it can be."""
+    try:
+        os.listdir(folder)  # noqa: PTH208  (ten times faster, which ten thousand ranks notice)
+    except OSError as error:
+        return _plain(error)
+    if not os.access(folder, os.X_OK):
+        return _plain(PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+    return _OUTSIDE if folder.is_symlink() and not _is_below(os.path.realpath(folder), run) else ""
+
+
+def _plain(error: OSError) -> str:
+    return str(error.strerror or error).lower()
+
+
+def _must_be_regular(path: Path | str, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "a special file")
+        number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        raise OSError(number, kind + _NOT_REGULAR, str(path))
+
+
+def is_no_file(reason: str) -> bool:
+    """Whether a refusal says that there is a pipe, a device or a socket: nothing that could hold a record or a log."""
+    return reason.endswith(_NOT_REGULAR)
+
+
+def _place(descriptor: int, path: Path | str) -> str:
+    """Where the opened file lies, without links. Linux names the file that is open, so a link that is changed between
+    opening and looking deceives nobody; other systems answer for the path as it is now."""
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
+    except OSError:
+        return os.path.realpath(path)
+
+
+def _is_below(place: str, folder: Path | str) -> bool:
+    root = os.path.realpath(folder)
+    return place.startswith(root if root.endswith("/") else root + "/")
+
+
+# -- folders -----------------------------------------------------------------------------------------------------------
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key of names for an order in which numbers count by their value."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", name) if part]
+
+
+def walk(
+    folder: Path | str,
+    refused: Callable[[str, str], object] | None = None,
+    *,
+    wanted: Callable[[str], bool] | None = None,
+    enter: Callable[[str], bool] | None = None,
+    follow_folders: bool = False,
+    fenced: bool = True,
+    order: Callable[[str], Any] | None = natural,
+    most: int = MOST_ENTRIES,
+) -> Iterator[str]:
+    """The path of every regular file below a folder whose name is ``wanted``, each folder's own files first, sorted by
+    ``order`` of their names: rank10 comes after rank9. None: in no order, which is faster.
+
+    ``refused`` is told of each wanted file and each folder that is left out, and why: it cannot be read, is a pipe or a
+    device, or is a link that leads out of the run directory in which it lies. ``enter``: whether a folder of this path
+    is looked into. ``fenced`` False: links may lead out of run directories, for folders that are the user's alone.
+    ``follow_folders``: links to folders are followed too, each folder once, so loops end. Neither depth
+    nor number of entries costs more than a stated gap: no recursion, and the walk ends after ``most`` entries.
+    """
+    say = refused if refused is not None else _say_nothing
+    # Folders, each with the run directory that it lies in.
+    waiting: list[tuple[str, Path | str | None]] = [(str(folder), run_of(Path(folder, "any file")) if fenced else None)]
+    visited: set[tuple[int, int]] = set()
+    looked_at = 0
+    while waiting:
+        here, run = waiting.pop()
+        try:
+            if follow_folders:
+                about = Path(here).stat()
+                if (about.st_dev, about.st_ino) in visited:
+                    continue
+                visited.add((about.st_dev, about.st_ino))
+            with os.scandir(here) as listing:
+                entries = list(listing)
+            if order is not None:
+                entries.sort(key=lambda entry: order(entry.name))
+        except OSError as error:
+            say(here, f"cannot be read: {error.strerror}")
+            continue
+        if fenced and run is None and any(entry.name in MARKS for entry in entries):
+            run = here
+        below: list[tuple[str, Path | str | None]] = []
+        for entry in entries:
+            looked_at += 1
+            if looked_at > most:
+                say(str(folder), f"holds more than {most:,} files and folders: the others were not looked at")
+                return
+            path = here + entry.name if here.endswith("/") else f"{here}/{entry.name}"
+            is_link = entry.is_symlink()
+            try:
+                mode = entry.stat().st_mode if is_link or not entry.is_file() else stat.S_IFREG
+            except OSError as error:
+                if wanted is None or wanted(entry.name):
+                    say(path, f"cannot be read: {error.strerror}")
+                continue
+            if stat.S_ISDIR(mode):
+                if (is_link and not follow_folders) or (enter is not None and not enter(path)):
+                    continue
+                if is_link and run is not None and not _is_below(os.path.realpath(path), run):
+                    say(path, f"cannot be read: {_OUTSIDE}")
+                    continue
+                below.append((path, run))
+            elif wanted is None or wanted(entry.name):
+                try:
+                    _must_be_regular(path, mode)
+                    if is_link and run is not None and not _is_below(os.path.realpath(path), run):
+                        raise OSError(errno.EXDEV, _OUTSIDE, path)
+                except OSError as error:
+                    say(path, f"cannot be read: {error.strerror}")
+                    continue
+                yield path
+        waiting += reversed(below)
+
+
+def _say_nothing(*_: str) -> None:
+    return
