@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
+from diag.collectors.text import visible_lines
 from diag.errors import DiagError
 from diag.export.definitions import METRICS, Kind, Sample
 from diag.export.run_metrics import RunMetrics
-from diag.formatting import visible
 from diag.guard import Guard, Request, listening, resolved, with_headers
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def families(samples: Iterable[Sample]) -> Iterator[Family]:
         family = Family(name, metric.help, metric.kind.value)
         for _, labels, value in own:
             # Prometheus takes any text as a label; people print what this writes, and look at it in terminals.
-            family.add_sample(metric.name, {key: visible(text) for key, text in dict(labels).items()}, value)
+            family.add_sample(metric.name, {key: visible_lines(text) for key, text in dict(labels).items()}, value)
         yield family
 
 

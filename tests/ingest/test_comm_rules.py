@@ -66,9 +66,9 @@ def test_no_expression_goes_back(pattern: str) -> None:
     """Of the name only the first characters are looked at: 2,000 names of a hostile trace take a fraction of a second,
     where an engine that backtracks would take years."""
     names = pl.Series([f"{'a' * 4000}{number}" for number in range(2000)])
-    begin = time.perf_counter()
+    begin = time.process_time()
     operations(names, [parse_rule(f"{pattern}=all_gather")])
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 60  # of CPU
     assert operations(pl.Series(["a" * NAME_CHARS + "ring"]), [CommRule("ring", "all_gather")]) == {}
 
 
