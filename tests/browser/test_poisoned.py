@@ -18,10 +18,10 @@ _FOLLOWED = """() => [...document.querySelectorAll("a, img, iframe, .katex")]
 def test_names_of_a_run(browser: Browser, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", slow_data_ms={1: 40})
     Poisoner(run).write_all("phases", "schema_version", "rows")
-    with dashboard(run) as (_, port), visit(browser) as found:
+    with dashboard(run) as served, visit(browser) as found:
         asked: list[str] = []
         found.page.on("request", lambda request: asked.append(request.url))
-        found.open(f"http://127.0.0.1:{port}", until="Confidence")
+        found.open(served.printed, until="Confidence")
         shown = found.page.inner_text("body").replace("\u2060", "")
         assert "https://evil.example/u" in shown
         assert "someone@evil.example" in shown

@@ -78,7 +78,7 @@ def readings(lines: Path) -> int:
         (["/nowhere", "--format", "tensorboard"], 1, "no such file"),
         ([str(SAMPLE), "--format", "wandb", "--follow"], 2, "does not go with wandb"),
         ([str(SAMPLE), "--format", "prometheus", "--follow"], 2, "needs a file"),
-        ([str(SAMPLE), "--format", "prometheus", "--ranks", "0-"], 2, "no list of ranks"),
+        ([str(SAMPLE), "--format", "prometheus", "--ranks", "0-"], 2, "is no rank"),
         ([str(SAMPLE), "--format", "jsonl", "-o", "/dev/null/x"], 1, "cannot be written"),
         ([str(SAMPLE), "--format", "prometheus", "-o", "/dev/null/x"], 1, "cannot be written"),
     ],
