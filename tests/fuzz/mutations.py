@@ -36,6 +36,13 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
             waiting.append(inside)
 
 
+def _is_document(content: bytes) -> bool:
+    try:
+        return isinstance(json.loads(content), (dict, list))
+    except (ValueError, RecursionError):
+        return False
+
+
 @st.composite
 def changed_document(draw: st.DrawFn, content: bytes) -> bytes:
     """A JSON document with one to three of its values replaced, removed, given twice or put under another key."""
@@ -76,11 +83,8 @@ def changed_lines(draw: st.DrawFn, content: bytes) -> bytes:
                 lines.insert(draw(st.integers(0, len(lines) - 1)), lines.pop(at))
             case "cut":
                 lines[at] = lines[at][: draw(st.integers(0, max(0, len(lines[at]) - 1)))]
-            case "document" if lines[at][:1] == b"{":
-                try:
-                    lines[at] = draw(changed_document(lines[at]))
-                except ValueError:
-                    lines[at] += b"}"
+            case "document" if _is_document(lines[at]):
+                lines[at] = draw(changed_document(lines[at]))
             case _:
                 lines[at] = draw(changed_bytes(lines[at]))
     return b"\n".join(lines)
@@ -110,7 +114,7 @@ def changed_bytes(draw: st.DrawFn, content: bytes) -> bytes:
 def changed(name: str, content: bytes) -> st.SearchStrategy[bytes]:
     """What the file may become, by what is in it."""
     ways: list[Callable[[bytes], st.SearchStrategy[bytes]]] = [changed_bytes]
-    if name.endswith(".json") and content[:1] in (b"{", b"["):
+    if _is_document(content):
         ways += [changed_document, changed_document, changed_document]
     elif name.endswith((".jsonl", ".txt", ".toml", ".yaml")):
         ways += [changed_lines, changed_lines, changed_lines]
