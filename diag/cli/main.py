@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import sys
+from io import TextIOWrapper
 from typing import Annotated, NoReturn
 
 import typer
@@ -72,6 +73,8 @@ def main() -> NoReturn:
     """Runs the command line; never shows a traceback for a mistake of the user."""
     # Tables of small objects, hardly a cycle among them: looking for some after every 700 took 5 % of an analysis.
     gc.set_threshold(_OBJECTS_UNTIL_GC)
+    if isinstance(sys.stdout, TextIOWrapper):  # a file's name may be no text in the terminal's encoding, or in any
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = app(standalone_mode=True)
     except DiagError as error:

@@ -37,7 +37,11 @@ class File:
     def of(cls, folder: Path, name: str) -> File:
         """OSError where it cannot be read, is no regular file, or leads out of the folder."""
         with open_regular(folder / name, folder) as file:
-            digest = None if name.endswith(_SHARDS) else hashlib.file_digest(cast(BufferedReader, file), "sha256").hexdigest()
+            digest = (
+                None
+                if name.endswith(_SHARDS)
+                else hashlib.file_digest(cast(BufferedReader, file), "sha256").hexdigest()
+            )
             return cls(name, os.fstat(file.fileno()).st_size, digest)
 
     def check(self, folder: Path) -> None:
