@@ -156,7 +156,7 @@ def _replace(out: Path | None, text: str) -> None:
     from diag.collectors.files import replace_file
 
     try:
-        replace_file(out, text.encode())
+        replace_file(out, text.encode(errors="backslashreplace"))
     except OSError as error:
         raise _unwritable(out, error) from error
 
@@ -166,7 +166,7 @@ def _append(out: Path | None, text: str) -> None:
         put(text)
         return
     try:
-        with out.open("a", encoding="utf-8") as file:
+        with out.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
     except OSError as error:
         raise _unwritable(out, error) from error

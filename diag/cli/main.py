@@ -6,6 +6,7 @@ import errno
 import gc
 import json
 import sys
+from io import TextIOWrapper
 from typing import Annotated, NoReturn
 
 import typer
@@ -80,6 +81,8 @@ def main() -> NoReturn:
     """Runs the command line; never shows a traceback for a mistake of the user."""
     # Tables of small objects, hardly a cycle among them: looking for some after every 700 took 5 % of an analysis.
     gc.set_threshold(_OBJECTS_UNTIL_GC)
+    if isinstance(sys.stdout, TextIOWrapper):  # a file's name may be no text in the terminal's encoding, or in any
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
             _refuse_empty_words()

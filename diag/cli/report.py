@@ -73,7 +73,7 @@ def report(
     shown = ["--redact", "-o", "report.html"] if redact else ["-o", out.name]
     command = shlex.join(["diag", "report", *paths, *shown])
     names = Pseudonyms(result, [*map(Path, paths), *([target] if target is not None else [])]) if redact else None
-    content = render(result, command, __version__, names).encode()
+    content = render(result, command, __version__, names).encode(errors="backslashreplace")  # names of files
     if target is None:
         put(content)
     else:

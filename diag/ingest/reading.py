@@ -76,7 +76,7 @@ def _reason(error: DiagError, path: str) -> str:
 
 
 def _let_go(error: BaseException) -> None:
-    """Drops the tracebacks of an error and of its causes. Their frames hold the file's text, and an error that is its
+    """Drops the tracebacks of an error and its causes. Their frames hold the file's text, and an error that is its
     own cause, or that one of these frames holds, stays until the interpreter looks for cycles, which is rarely."""
     waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
@@ -84,7 +84,7 @@ def _let_go(error: BaseException) -> None:
         if (one := waiting.pop()) is not None and id(one) not in seen:
             seen.add(id(one))
             waiting += [one.__cause__, one.__context__]
-            one.__traceback__ = None
+            one.__traceback__ = one.__cause__ = one.__context__ = None
 
 
 def _run(paths: Sequence[str], reading: Reading) -> Iterator[list[Found]]:

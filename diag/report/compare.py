@@ -15,7 +15,7 @@ from diag.compare import Comparison, Difference
 from diag.formatting import counted, duration, spaced, visible
 from diag.model import Kind
 from diag.report.cells import report_console
-from diag.report.text import COLOUR, caption
+from diag.report.text import COLOUR, caption, print_gaps
 from diag.wording import sentence
 
 NAMES = {
@@ -90,6 +90,7 @@ def print_comparison(found: Comparison, before: Result, after: Result, console: 
     )
     for note in found.notes:
         console.print(Text(f"{visible(sentence(note))}.", "dim"))
+    print_gaps(console, list(dict.fromkeys((*before.coverage.skipped, *after.coverage.skipped))))
 
 
 def headline(found: Comparison) -> str:

@@ -18,6 +18,7 @@ from diag.formatting import spaced, visible
 from diag.gate.budgets import Unit, shown
 from diag.gate.check import RULE, Checked, Gate, Status
 from diag.report.cells import report_console
+from diag.report.text import print_gaps
 
 _STYLE = {Status.KEPT: "green", Status.NOISE: "yellow", Status.EXCEEDED: "bold red", Status.UNKNOWN: "magenta"}
 
@@ -75,6 +76,7 @@ def print_gate(gate: Gate, result: Result, console: Console | None = None) -> No
     if gate.exit_code is ExitCode.GATE_EXCEEDED:
         console.print(Text(visible(result.verdict.headline)))
     console.print(Text(RULE, "dim"))
+    print_gaps(console, result.coverage.skipped)
 
 
 _OUTCOME = {ExitCode.OK: "bold green", ExitCode.GATE_EXCEEDED: "bold red", ExitCode.DATA_INCOMPLETE: "bold magenta"}

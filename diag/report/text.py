@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
@@ -9,12 +11,13 @@ from rich.table import Table
 
 from diag.api import Result, describe_run
 from diag.formatting import counted, spaced, visible
-from diag.model import Finding, Severity
+from diag.model import Finding, Gap, Severity
 from diag.rank_table import STALLS_TITLE, rank_table, stall_lines
 from diag.report.advice import print_advice
 from diag.report.cells import report_console
 from diag.wording import divided_into, steps_counted, verdict_facts
 
+_MOST_GAPS = 50  # a line each
 COLOUR = {Severity.HEALTHY: "green", Severity.WARN: "yellow", Severity.CRITICAL: "red"}
 
 
@@ -114,5 +117,12 @@ def _print_coverage(console: Console, result: Result) -> None:
         console.print(f"[dim]Could not look for {escape(', '.join(questions))}: {escape(reason)}.[/]")
     for note in coverage.notes:
         console.print(f"[yellow]![/] {escape(note)}.")
-    for gap in coverage.skipped:
-        console.print(f"[yellow]![/] {escape(gap.path)}: {escape(gap.reason)}")
+    print_gaps(console, coverage.skipped)
+
+
+def print_gaps(console: Console, gaps: Sequence[Gap]) -> None:
+    """What could not be read or used, a line each, of very many the first."""
+    for gap in gaps[:_MOST_GAPS]:
+        console.print(f"[yellow]![/] {escape(visible(gap.path))}: {escape(visible(gap.reason))}")
+    if (more := len(gaps) - _MOST_GAPS) > 0:
+        console.print(f"[yellow]![/] and {more:,} more, which --json names")

@@ -3,6 +3,7 @@ states what is missing; never in a traceback, a wrong number, or more memory tha
 
 from __future__ import annotations
 
+import gc
 import gzip
 import io
 import json
@@ -20,9 +21,10 @@ from isal import igzip
 
 from diag.api import open_run
 from diag.errors import DiagError
+from diag.ingest.event_chunks import Cutter
 from diag.ingest.event_table import MAX_NAME_CHARS
 from diag.ingest.kineto import read_trace
-from diag.ingest.reading import Reading, read_traces
+from diag.ingest.reading import Reading, read_file, read_traces
 from diag.model import Gap
 from tests.attribution.kineto_builder import KinetoBuilder, Layout, nccl_args, serialised
 from tests.ingest.outcomes import Outcome, apart, is_part_of, is_plain, opened, read, rows
@@ -735,3 +737,25 @@ def test_the_builder_packs_what_it_says() -> None:
     text = serialised({"baseTimeNanoseconds": 5}, built().events, "kineto")
     assert json.loads(text) == json.loads(serialised({"baseTimeNanoseconds": 5}, built().events))
     assert math.isnan(json.loads(serialised({}, [{"ph": "X", "ts": math.nan}], "kineto"))["traceEvents"][0]["ts"])
+
+
+# -- very many ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b'{"a": 1, "b": [1, 2,', b"no JSON", b"", b'{"name": "a", "version": 1}', b'{"traceEvents": 5}', b"[" * 100_000],
+    ids=["cut off", "no JSON", "empty", "another format", "wrong type", "nested"],
+)
+def test_an_unreadable_file_leaves_nothing_in_memory(tmp_path: Path, data: bytes) -> None:
+    """Not even until the interpreter looks for cycles, which the command line puts off: a folder holds thousands."""
+    path = put(tmp_path, data)
+    gc.collect()
+    gc.disable()
+    try:
+        (found,) = read_file(str(path), None)
+        left = [one for one in gc.get_objects() if isinstance(one, Cutter | DiagError)]
+    finally:
+        gc.enable()
+    assert found.reason
+    assert left == []

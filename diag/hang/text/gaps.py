@@ -10,12 +10,14 @@ class Gaps:
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
+        self._paths: set[str] = set()
 
     def say(self, path: str, reason: str) -> None:
         self._counts[path, reason] += 1
+        self._paths.add(path)
 
     def about(self, path: str) -> bool:
-        return any(path == one for one, _ in self._counts)
+        return path in self._paths
 
     def all(self) -> tuple[tuple[str, str], ...]:
         return tuple(

@@ -82,7 +82,7 @@ def test_every_key_of_any_json_has_its_line(values: dict[str, Any], indent: int 
         (b" \n\t", "empty"),
         (b"\xff\xfe\x00", "not text in UTF-8"),
         (b"PK\x03\x04\x00\x00", "binary"),
-        (b" " * ((1 << 20) + 1), "more than 1 MB"),
+        (b" " * ((1 << 20) + 1), "more than 1 MiB"),
         (b'{"zero_optimization": {\n "stage": 3\n', r"not JSON: .* \(line 3"),
         (b'{"stage": 3 "x": 1}', r"not JSON: .* \(line 1, column 13\)"),
         (b"distributed_type: FSDP\n  x: [1,\n", r"not YAML: .*\(line"),
@@ -115,7 +115,7 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
         lint([tmp_path / "none.yaml"])
     with pytest.raises(DiagError, match="a folder"):
         lint([tmp_path])
-    with pytest.raises(DiagError, match="more than 1 MB"):
+    with pytest.raises(DiagError, match="more than 1 MiB"):
         lint([Path("/dev/zero")])
 
 

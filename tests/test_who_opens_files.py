@@ -1,0 +1,85 @@
+"""Files that others wrote are opened in one place, which knows pipes, devices and links (diag.collectors.reading)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+TOP = Path(__file__).parents[1]
+ONE_PLACE = "collectors/reading.py"
+
+READING = {"open", "read_text", "read_bytes", "fdopen"}
+WALKING = {"walk", "rglob", "glob", "iterdir", "scandir", "listdir", "rmtree"}
+WRITING_MODES = ("w", "a", "x", "r+")
+
+# Who reads or walks by other means, and why that is no danger.
+REASONS = {
+    # Files of the package itself.
+    "app/html_report/render.py": "its own template",
+    "diag/cli/export.py": "its own Grafana dashboard",
+    "diag/attribution/kept_steps.py": "its own sources, for the version of what it keeps",
+    # What the user names may be a pipe.
+    "diag/hang/text/streams.py": "a path of the command line, as `<(zcat log.gz)`",
+    # Not by a path at all.
+    "diag/crosscheck/hta_process.py": "descriptors of its own",
+    "diag/cli/report.py": "opens a browser",
+    "diag/perfetto.py": "opens a browser",
+    "diag/ingest/text_stream.py": "a stream that is open",
+    "diag/ingest/sources.py": "addresses, which fsspec opens",
+    "diag/hang/flight/files.py": "unpacks a file that is open",
+    # The system's own files.
+    "app/server.py": "/dev/null",
+    "diag/terminal.py": "/dev/null",
+    "diag/hang/live/exits.py": "/proc",
+    "collectors/identity.py": "/proc",
+    "collectors/proc.py": "/proc",
+    # Folders whose entries are looked at one by one, without following links.
+    "diag/ingest/cache.py": "its own entries, and its own sources for their version",
+    "diag/api.py": "one folder's runs",
+    "diag/serve.py": "only whether a folder can be listed",
+    "diag/tracing/ask.py": "one folder's sizes",
+    "collectors/layout.py": "a run's and a rank's names",
+    "collectors/files.py": "opens to append",
+    # What the process itself has just written.
+    "diag/demo.py": "the demo's own run, made anew",
+    "diag/hang/live/gather.py": "what a tool that it started has printed",
+    "diag/tune/loop.py": "only whether a folder is empty",
+    "collectors/window.py": "the profiler's file of this process",
+    "collectors/trainer/checkpoint/engine.py": "the draft of a checkpoint",
+    "collectors/trainer/checkpoint/folder.py": "the trainer's own checkpoints",
+    "collectors/trainer/checkpoint/saver.py": "the draft of a checkpoint",
+}
+
+
+def calls(path: Path) -> Iterator[tuple[str, int]]:
+    """Each call that reads a file or lists a folder, and its line."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        function = node.func
+        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        by_module = isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name)
+        if name in ("read_text", "read_bytes") and not isinstance(function, ast.Attribute):
+            continue
+        if name == "walk" and not (by_module and function.value.id == "os"):
+            continue
+        texts = [one.value for one in (*node.args, *(k.value for k in node.keywords)) if isinstance(one, ast.Constant)]
+        writes = any(isinstance(text, str) and text.startswith(WRITING_MODES) for text in texts)
+        if (name in READING and not writes) or name in WALKING:
+            yield name, node.lineno
+
+
+def sources() -> Iterator[Path]:
+    for top in ("diag", "app", "collectors"):
+        for path in sorted((TOP / top).rglob("*.py")):
+            if not any(part in ("app", "collectors") for part in path.relative_to(TOP).parts[1:]):
+                yield path
+
+
+def test_nobody_else_opens_files_for_reading_or_walks_folders() -> None:
+    found = {str(path.relative_to(TOP)): list(calls(path)) for path in sources()}
+    assert found.pop(ONE_PLACE), "the test sees no call at all"
+    others = {path: where for path, where in found.items() if where}
+    assert {path: where for path, where in others.items() if path not in REASONS} == {}
+    assert set(REASONS) - set(others) == set(), "these open nothing any more"
