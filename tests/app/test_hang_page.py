@@ -118,3 +118,14 @@ def test_groups_of_a_captured_hang(tmp_path: Path) -> None:
     apart = [group for group in places_of(found.logs, found.dumps) if group.uneven]
     assert apart
     assert {place.at for place in apart[0].members} & {At.BEHIND, At.UNKNOWN}
+
+
+def test_a_log_that_is_a_link_out_of_the_run_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("[rank0]: RuntimeError: not for everybody\n")
+    run = run_of(tmp_path)
+    manifest(run, exit_code=1)
+    run.rank(0).log.symlink_to(secret)
+    said = text(shown(tmp_path, run.root, monkeypatch))
+    assert "not for everybody" not in said
+    assert "a link that leads out of the run directory" in said
