@@ -16,7 +16,7 @@ from typing import IO
 
 import torch
 
-from .files import Complaints, replace_file
+from .files import Complaints, append_to, replace_file
 
 # The dump's name since torch 2.9, and before. Only builds with a backend that records have them.
 _DUMP = ("_dump_fr_trace", "_dump_nccl_trace")
@@ -35,7 +35,7 @@ class Stacks:
         """The signal to send, or None: the system has none, the training uses it itself, or the file cannot be made."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("ab", buffering=0)
+            self._file = append_to(path)
         except OSError as error:
             complaints.add("no stacks will be written", error)
             return None

@@ -35,6 +35,10 @@ def disk_full(what: str) -> OSError:
 
 _BLOCK = 4096  # bytes, of most file systems
 _PRIVATE = 0o600
+# A link under one of our names is somebody else's: what it leads to is neither appended to nor emptied. Nor does a pipe
+# without a reader make a training wait.
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | _NO_LINK
 
 
 class Budget:
@@ -140,7 +144,7 @@ class LineFile:
         try:
             if self._fd is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+                self._fd = os.open(self._path, _APPEND, 0o644)
             written = os.write(self._fd, lines)
             whole = lines.rfind(b"\n", 0, written) + 1
             if written != len(lines):  # what fits stays, but no part of a line, which a later one must not go on from
@@ -176,8 +180,13 @@ def open_private(path: Path) -> io.FileIO:
     return io.FileIO(path, "wb", opener=_private_descriptor)
 
 
+def append_to(path: Path) -> io.FileIO:
+    """A file to append to, not buffered, made if there is none. Raises OSError, also where a link is in its place."""
+    return io.FileIO(path, "ab", opener=lambda name, _flags: os.open(name, _APPEND, 0o644))
+
+
 def _private_descriptor(path: str, flags: int) -> int:
-    return os.open(path, flags, _PRIVATE)
+    return os.open(path, flags | _NO_LINK, _PRIVATE)
 
 
 def replace_file(path: Path, data: bytes, private: bool = False) -> None:

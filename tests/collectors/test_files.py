@@ -10,7 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from diag.collectors.files import Budget, Complaints, LineFile, disk_full, encode, replace_file, rewrite_file
+from diag.collectors.files import (
+    Budget,
+    Complaints,
+    LineFile,
+    append_to,
+    disk_full,
+    encode,
+    open_private,
+    replace_file,
+    rewrite_file,
+)
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import read_fields, update_manifest
 from diag.collectors.records import CollectiveLine, CollectiveRow, StepRecord
@@ -71,12 +81,11 @@ def test_the_budget_stops_a_stream_and_says_so(tmp_path: Path, capsys: pytest.Ca
     assert "rank 3: x.jsonl is no longer written" in capsys.readouterr().err
 
 
-def test_a_full_disk_costs_lines_and_not_the_training(tmp_path: Path) -> None:
+def test_a_full_disk_costs_lines_and_not_the_training() -> None:
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("no /dev/full here")
-    (tmp_path / "x.jsonl").symlink_to(full)
-    file, complaints = line_file(tmp_path / "x.jsonl")
+    file, complaints = line_file(full)
     file.write({"a": 1})
     file.write({"a": 2})
     assert len(complaints.messages) == 1
@@ -195,3 +204,20 @@ def test_a_field_that_is_no_json_costs_one_line_and_not_the_training(tmp_path: P
     records, _ = read_lines(tmp_path / "steps.jsonl", StepRecord)
     assert [r.step for r in records] == [0, 3]
     assert len(complaints.messages) == 1
+
+
+def test_nothing_is_written_through_a_link_or_into_a_pipe(tmp_path: Path) -> None:
+    """Whoever shares the storage may have put them there."""
+    (tmp_path / "precious").write_bytes(b"mine")
+    (tmp_path / "steps.jsonl").symlink_to(tmp_path / "precious")
+    (tmp_path / "stdout.txt").symlink_to(tmp_path / "precious")
+    os.mkfifo(tmp_path / "device.jsonl")
+    for name in ("steps.jsonl", "device.jsonl"):
+        file, complaints = line_file(tmp_path / name)
+        assert file.write(StepRecord(0, 0, 1, [])) == 0
+        assert complaints.messages
+    with pytest.raises(OSError, match=r"stdout\.txt"):
+        open_private(tmp_path / "stdout.txt")
+    with pytest.raises(OSError, match=r"steps\.jsonl"):
+        append_to(tmp_path / "steps.jsonl")
+    assert (tmp_path / "precious").read_bytes() == b"mine"
