@@ -21,8 +21,19 @@ T = TypeVar("T")
 # where it holds such numbers between brackets or commas.
 _HUGE = re.compile(rb"[\[:,]\s*-?((?:\d{20,}|[3-9]\d{18})|\d+(?:\.\d*)?[eE]\+?(?:\d{3,}|19|[2-9]\d))\s*[\],}.]")
 
+# Digits as 0 and exponents as e: what is looked for in a text before the pattern is, which takes five times as long as
+# decoding the text.
+_SHAPE = bytes.maketrans(b"123456789E", b"000000000e")
+_HUGE_SHAPES = (b"0" * 19, b"0e", b".e")
+
 # What msgspec raises for what is no JSON of the expected kind: text that is not UTF-8, and 100,000 open brackets.
 DAMAGED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def _huge(text: bytes) -> re.Match[bytes] | None:
+    """The first number that would not fit, if there is one."""
+    shape = text.translate(_SHAPE)
+    return _HUGE.search(text) if any(one in shape for one in _HUGE_SHAPES) else None
 
 
 def read_lines(path: Path, kind: type[T], run: Path | None = None) -> tuple[list[T], list[Gap]]:
@@ -58,7 +69,7 @@ def _records(path: Path, lines: Iterator[bytes], kind: type[T]) -> tuple[list[T]
         if not line.strip():
             continue
         try:
-            if _HUGE.search(line):
+            if _huge(line):
                 bad += 1
             else:
                 records.append(decode(line))
@@ -74,7 +85,7 @@ def read_record(path: Path, kind: type[T], run: Path | None = None) -> tuple[T |
     """The one record of a .json file of the run directory ``run`` (by default the one that its path names)."""
     try:
         content = read_regular(path, DOCUMENT_BYTES, run or run_of(path))
-        if huge := _HUGE.search(content):
+        if huge := _huge(content):
             number = huge[1].decode()[:25]
             return None, Gap(str(path), f"is damaged (the number {number} is not below {MOST_NS:.0e}); left out")
         record = msgspec.json.decode(content, type=kind)

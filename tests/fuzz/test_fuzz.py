@@ -11,10 +11,10 @@ import os
 import random
 import re
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -36,9 +36,8 @@ EXIT_CODES = {
 }  # 3: a budget is exceeded, or a configuration has errors
 RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 USED = "DIAG_TEST_USED"  # see tests/hang/limited.py, which cannot be imported without its limits
-RUN = CORPUS / "run" / "fsdp2"
 
-# "IN" is the damaged file or folder, "OUT" a file that may be written.
+# "IN" is the damaged file or folder, "OUT" a file that may be written, "RUN" a run that nothing is wrong with.
 COMMANDS: dict[str, list[list[str]]] = {
     "run": [
         ["analyze", "IN"],
@@ -46,8 +45,8 @@ COMMANDS: dict[str, list[list[str]]] = {
         ["analyze", "IN", "--summary"],
         ["report", "IN", "-o", "OUT"],
         ["check", "IN", "--max-step", "1s", "--max-exposed-comm", "20%"],
-        ["compare", "IN", str(RUN)],
-        ["compare", str(RUN), "IN", "--json"],
+        ["compare", "IN", "RUN"],
+        ["compare", "RUN", "IN", "--json"],
         ["triage", "IN"],
         ["triage", "IN", "--json"],
         ["plan", "IN"],
@@ -64,13 +63,13 @@ COMMANDS: dict[str, list[list[str]]] = {
     "archive": [["analyze", "IN"], ["analyze", "IN", "--json"]],
     "dump": [["triage", "IN"], ["triage", "IN", "--json"]],
     "log": [["triage", "IN"], ["triage", "IN", "--json"]],
-    "config": [["plan", "IN"], ["plan", "IN", "--json"], ["check", str(RUN), "--budget", "IN"]],
+    "config": [["plan", "IN"], ["plan", "IN", "--json"], ["check", "RUN", "--budget", "IN"]],
 }
 
 
 def run(arguments: list[str]) -> None:
     """Runs ``diag``. AssertionError for a traceback, an exit code that is not documented, and too much of anything."""
-    with TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         measured = Path(folder, "used")
         environment = {**os.environ, USED: str(measured)}
         ended = run_forked(["-m", "tests.hang.limited", *arguments], [environment], timeout=300)
@@ -88,8 +87,15 @@ def seeds(kind: str) -> list[Path]:
     return sorted(path for path in (CORPUS / kind).iterdir())
 
 
+@functools.cache
+def complete_run() -> str:
+    """A copy: commands keep their verdict in the run."""
+    return str(shutil.copytree(CORPUS / "run" / "fsdp2", Path(tempfile.mkdtemp(), "complete")))
+
+
 def placed(command: list[str], path: Path, folder: Path) -> list[str]:
-    return [str(path) if word == "IN" else str(folder / "out.html") if word == "OUT" else word for word in command]
+    words = {"IN": str(path), "OUT": str(folder / "out.html")}
+    return [complete_run() if word == "RUN" else words.get(word, word) for word in command]
 
 
 @pytest.mark.parametrize("kind", COMMANDS)
@@ -124,7 +130,7 @@ def test_changed_files(kind: str) -> None:
     def once(data: st.DataObject) -> None:
         original = data.draw(st.sampled_from(seeds(kind)))
         command = data.draw(st.sampled_from(COMMANDS[kind]))
-        with TemporaryDirectory() as temporary:
+        with tempfile.TemporaryDirectory() as temporary:
             folder, path = Path(temporary), Path(temporary, original.name)
             if original.is_dir():
                 shutil.copytree(original, path)
@@ -172,8 +178,8 @@ def test_command_lines() -> None:
         command = data.draw(st.sampled_from(ANALYSING))
         words = [command]
         if data.draw(st.integers(0, 5)):
-            words.append(str(RUN))
-        with TemporaryDirectory() as folder:
+            words.append(complete_run())
+        with tempfile.TemporaryDirectory() as folder:
             for _ in range(data.draw(st.integers(0, 3))):
                 option, takes_value = data.draw(st.sampled_from(sorted(options_of(command).items())))
                 writes = option in ("-o", "--out", "--output")
