@@ -24,7 +24,7 @@ from diag.collectors.records import TRACE_PENDING, TRACE_RECORDED, Heartbeat, Tr
 from diag.collectors.settings import CollectorSettings
 from diag.errors import DiagError, readable
 from diag.ingest.lines import read_record
-from diag.ingest.run import must_exist, rank_ranges
+from diag.ingest.run import rank_ranges
 from diag.runs import SILENT_S, last_steps
 
 _MARGIN_S = 1.0  # beyond two intervals of the ranks' threads: one until they look, one that a heartbeat may be old
@@ -58,8 +58,8 @@ def ask(
     """Leaves a request for ``count`` steps that these ranks, or all, will have read in time. ``ahead_s``: how far
     ahead the window begins, where two of the ranks' intervals and a second are not enough (storage that shows new
     files late). DiagError where it would come to nothing."""
-    must_exist([str(layout.root)])
     with readable(layout.ranks_folder):
+        layout.ranks_folder.exists()  # raises where that cannot be seen
         found = layout.ranks()
     manifest = read_fields(layout)
     files = _chosen(layout, found, ranks)

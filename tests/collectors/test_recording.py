@@ -71,7 +71,7 @@ def test_steps_of_any_iterable(tmp_path: Path) -> None:
     """A generator, which no hook of ours sees."""
     training = Training()
     with record(tmp_path, PLAIN) as recording:
-        for batch in recording.steps(slow_batches(4, 0.02)):
+        for batch in recording.steps(slow_batches(4, 0.1)):
             training.step(batch)
             recording.note(tokens=7, loss=0.5)
     steps = steps_of(tmp_path)
