@@ -56,14 +56,19 @@ def fork_server() -> ForkServerContext:
     return context
 
 
-def run_forked(target: list[str], environments: Sequence[Mapping[str, str]], timeout: float) -> Ended:
+def run_forked(
+    target: list[str], environments: Sequence[Mapping[str, str]], timeout: float, cwd: Path | None = None
+) -> Ended:
     """Runs a script, or ``-m`` and a module, with its arguments, once with each of the environments, at once.
-    AssertionError when that takes longer; no process is left then."""
+    ``cwd``: the current folder of the processes, where not that of the tests. AssertionError when that takes longer; no
+    process is left then."""
     with TemporaryDirectory() as folder:
         out, err = Path(folder, "stdout"), Path(folder, "stderr")
         out.touch()
         err.touch()
-        processes = [fork_server().Process(target=_be, args=(target, dict(own), (out, err))) for own in environments]
+        processes = [
+            fork_server().Process(target=_be, args=(target, dict(own), (out, err), cwd)) for own in environments
+        ]
         for process in processes:
             process.start()
         try:
@@ -99,7 +104,7 @@ def _end(processes: Sequence[BaseProcess]) -> None:
         process.join()
 
 
-def _be(target: list[str], environment: dict[str, str], outputs: tuple[Path, Path]) -> NoReturn:
+def _be(target: list[str], environment: dict[str, str], outputs: tuple[Path, Path], cwd: Path | None) -> NoReturn:
     code = 1
     gc.freeze()  # what was imported stays, and its pages are the server's as long as nobody looks for garbage in them
     try:
@@ -107,6 +112,8 @@ def _be(target: list[str], environment: dict[str, str], outputs: tuple[Path, Pat
             os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), number)
         os.environ.clear()
         os.environ.update(environment)
+        if cwd is not None:
+            os.chdir(cwd)
         code = _run(target)
     except BaseException:
         traceback.print_exc()

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from diag.cli.main import app
 from tests.forked import run_forked
 from tests.fuzz.mutations import VALUES, changed
+from tests.hang.limited import USED
 
 CORPUS = Path(__file__).with_name("corpus")
 SECONDS = float(os.environ.get("DIAG_FUZZ_SECONDS", "60"))
@@ -35,7 +36,6 @@ EXIT_CODES = {
     "plan": (0, 1, 2, 3, 4),
 }  # 3: a budget is exceeded, or a configuration has errors
 RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-USED = "DIAG_TEST_USED"  # see tests/hang/limited.py, which cannot be imported without its limits
 
 # "IN" is the damaged file or folder, "OUT" a file that may be written, "RUN" a run that nothing is wrong with.
 COMMANDS: dict[str, list[list[str]]] = {
@@ -72,7 +72,7 @@ def run(arguments: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         measured = Path(folder, "used")
         environment = {**os.environ, USED: str(measured)}
-        ended = run_forked(["-m", "tests.hang.limited", *arguments], [environment], timeout=300)
+        ended = run_forked(["-m", "tests.hang.limited", *arguments], [environment], timeout=300, cwd=Path(folder))
         seconds, peak = map(float, measured.read_text().split())
     what = f"diag {' '.join(arguments)}"[:2_000]
     assert "Traceback" not in ended.stderr, f"{what}\n{ended.stderr[-4_000:]}"
@@ -176,7 +176,7 @@ def test_command_lines() -> None:
 
     def once(data: st.DataObject) -> None:
         command = data.draw(st.sampled_from(ANALYSING))
-        words = [command]
+        words = [command, *(["--output", "trace.json"] if command == "open" else [])]  # else it serves the trace
         if data.draw(st.integers(0, 5)):
             words.append(complete_run())
         with tempfile.TemporaryDirectory() as folder:

@@ -17,10 +17,11 @@ def used() -> str:
     return f"{sum(one.ru_utime + one.ru_stime for one in both)} {max(one.ru_maxrss for one in both) * 1024}"
 
 
-mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY, mapped + MEMORY))
-try:
-    main()
-finally:
-    if USED in os.environ:
-        Path(os.environ[USED]).write_text(used())
+if __name__ == "__main__":
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY, mapped + MEMORY))
+    try:
+        main()
+    finally:
+        if USED in os.environ:
+            Path(os.environ[USED]).write_text(used())
