@@ -3,7 +3,6 @@ it answers while the training's own thread hangs; and requests for profiler wind
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from .files import Complaints, LineFile, encode, is_full, rewrite_file
 from .layout import RankLayout
 from .nvml import NvmlSampler
-from .reading import DOCUMENT_BYTES, read_regular
+from .reading import read_object
 from .records import Heartbeat, TraceAsked
 
 
@@ -30,10 +29,10 @@ class TraceRequests:
             written_ns = self._path.stat().st_mtime_ns
             if written_ns == self._written_ns:
                 return
-            told = json.loads(read_regular(self._path, DOCUMENT_BYTES))
+            told = read_object(self._path, None)
             asked = TraceAsked(int(told["number"]), int(told["first_step"]), int(told["count"]), told.get("ranks"))
             mine = asked.ranks is None or self._rank in asked.ranks
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError):
             return
         self._written_ns = written_ns
         if mine and asked.count > 0:
@@ -119,11 +118,11 @@ class Background:
             written_ns = self._asked.stat().st_mtime_ns
             if written_ns == self._asked_ns:
                 return
-            number = int(json.loads(read_regular(self._asked, DOCUMENT_BYTES))["number"])
+            number = int(read_object(self._asked, None)["number"])
         except FileNotFoundError:
             self.answering = False
             return
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError):
             return
         self._asked_ns = written_ns
         self.answering = True

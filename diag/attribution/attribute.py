@@ -121,7 +121,7 @@ def with_comparable_steps(tables: Tables) -> Tables:
     the ranks that recorded hardly a step of the others', which would leave nothing to compare: each is a gap."""
     traces = agreed({rank: t.traces for rank, t in tables.ranks.items() if t.traces and not t.steps})
     ranks = {r: replace(t, traces=traces[r]) if r in traces else t for r, t in tables.ranks.items()}
-    recorded = {rank: {record.step for record in t.steps} for rank, t in ranks.items() if t.steps}
+    recorded = {rank: t.recorded for rank, t in ranks.items() if t.steps}
     gaps = []
     while len(recorded) > 1 and len(set.intersection(*recorded.values())) < _enough_steps(recorded.values()):
         fewest = min(recorded, key=lambda rank: (len(recorded[rank]), -rank))
@@ -320,7 +320,7 @@ def steps_left_out(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:
 def _incomplete(ranks: Mapping[int, RankTables]) -> dict[int, str]:
     """Steps that a rank did not record which recorded others, killed or out of room: who waits for it there seems to
     transfer."""
-    recorded = {rank: {record.step for record in t.steps} for rank, t in ranks.items() if t.steps}
+    recorded = {rank: t.recorded for rank, t in ranks.items() if t.steps}
     if not recorded:
         return {}
     every, common = set().union(*recorded.values()), set.intersection(*recorded.values())

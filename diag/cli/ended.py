@@ -28,7 +28,7 @@ def _say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool) ->
     # What a user's training prints on standard output is all that may be there.
     if outcome.exit_code:
         who = f"rank {outcome.failed_rank}: " if outcome.failed_rank is not None else ""
-        say(f"diag: the training ended early: {who}{outcome.reason}", err=True)
+        _say(f"the training ended early: {who}{outcome.reason}")
         if outcome.failed_rank is not None and not shown:
             for line in log_tail(layout, outcome.failed_rank):
                 say(f"      {line}", err=True)

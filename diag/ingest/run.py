@@ -70,6 +70,11 @@ class RankTables(Struct, frozen=True):
     def empty(self) -> bool:
         return not self.steps and not self.traces
 
+    @property
+    def recorded(self) -> set[int]:
+        """The numbers of its steps."""
+        return {record.step for record in self.steps}
+
 
 class Tables(Struct, frozen=True):
     """A run as it lies on the disk, read once. ``world_size`` is None where nothing says it."""
@@ -176,7 +181,7 @@ def _unwritten_steps(layout: RunLayout, manifest: Manifest | None, ranks: Mappin
     """Ranks whose last steps are in no file: a rank keeps steps of about two seconds in memory before it writes them.
     One that still trains writes them later; one that was killed never will."""
     training = manifest is None or manifest.exit_code is None
-    recorded = {rank: {record.step for record in own.steps} for rank, own in ranks.items() if own.steps}
+    recorded = {rank: own.recorded for rank, own in ranks.items() if own.steps}
     every = set().union(*recorded.values())
     gaps = []
     for rank, steps in recorded.items():
