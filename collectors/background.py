@@ -11,7 +11,7 @@ from .files import Complaints, LineFile, encode, is_full, rewrite_file
 from .layout import RankLayout
 from .nvml import NvmlSampler
 from .reading import read_object
-from .records import Heartbeat, TraceAsked
+from .records import Heartbeat, HostRecord, TraceAsked
 
 
 class TraceRequests:
@@ -54,8 +54,12 @@ class Background:
         answer: Callable[[], object] | None = None,
         traces: TraceRequests | None = None,
         write: Callable[[], object] = lambda: None,
+        host: Callable[[], HostRecord | None] = lambda: None,
+        host_file: LineFile | None = None,
     ) -> None:
-        """``write``: what the training's thread, if it stands still, has not written."""
+        """``write``: what the training's thread, if it stands still, has not written. ``host``: the next sample for
+        ``host_file``."""
+        self._host, self._host_file = host, host_file
         self._write = write
         self._traces = traces
         self._asked = asked
@@ -86,6 +90,11 @@ class Background:
         self.beat()
         if self._nvml is not None:
             self._nvml.close()
+        self._sample_host()
+
+    def _sample_host(self) -> None:
+        if self._host_file is not None and (sample := self._host()) is not None:
+            self._host_file.write(sample)
 
     def beat(self) -> None:
         if not self._beating:
@@ -107,6 +116,7 @@ class Background:
             self.beat()
             if self._nvml is not None:
                 self._device_file.write(self._nvml.sample())
+            self._sample_host()
             if self._stop.wait(self._interval_s):
                 return
 

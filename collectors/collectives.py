@@ -36,6 +36,8 @@ def _nothing(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
     return None
 
 
+_COALESCED = "_broadcast_coalesced"
+
 # Function: (operation, where the full tensor or list of tensors is, position of ``group``).
 # The full tensor is what nccl-tests call the size: output of an all-gather, input of a reduce-scatter.
 _FUNCTIONS: dict[str, tuple[str, Callable[[tuple[Any, ...], dict[str, Any]], Any], int]] = {
@@ -53,6 +55,8 @@ _FUNCTIONS: dict[str, tuple[str, Callable[[tuple[Any, ...], dict[str, Any]], Any
     "gather": ("gather", argument(1, "gather_list"), 3),
     "scatter": ("scatter", argument(1, "scatter_list"), 3),
     "barrier": ("barrier", _nothing, 0),
+    # DDP's, of the buffers of a module: before each forward, and once when it is made.
+    _COALESCED: ("broadcast", argument(1, "tensors"), 0),
 }
 
 
@@ -98,10 +102,11 @@ class CollectiveTimer:
         if self._patches:
             return
         for name, (op, payload, group_position) in _FUNCTIONS.items():
-            original = getattr(c10d, name, None)
+            original = getattr(c10d, name, None) or getattr(dist, name, None)
             if original is None:
                 continue
-            timed = self._timed(original, op, payload, argument(group_position, "group"))
+            group_name = "process_group" if name == _COALESCED else "group"
+            timed = self._timed(original, op, payload, argument(group_position, group_name))
             for module in (c10d, dist):
                 if getattr(module, name, None) is original:
                     self._patches.replace(module, name, timed)

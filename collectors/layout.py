@@ -10,6 +10,7 @@ Everything a run leaves behind lies under one folder, written by the training pr
     <run>/ranks/00017/collectives.jsonl    one line a step, one row a collective
     <run>/ranks/00017/checkpoints.jsonl    one line a checkpoint: what it cost
     <run>/ranks/00017/device.jsonl         NVML samples, or the reason why there are none
+    <run>/ranks/00017/host.jsonl           what the CPU scheduler gave the process's threads and its workers (Linux)
     <run>/ranks/00017/trace-step000100.json.gz   a torch.profiler window, named after its first step
     <run>/ranks/00017/stdout.txt, log.txt  what the process printed on standard output and on standard error
     <run>/ranks/00017/nccl.log             NCCL_DEBUG_FILE
@@ -119,6 +120,10 @@ class RankLayout:
     @property
     def device(self) -> Path:
         return self.folder / "device.jsonl"
+
+    @property
+    def host(self) -> Path:
+        return self.folder / "host.jsonl"
 
     @property
     def stdout(self) -> Path:

@@ -27,6 +27,20 @@ class ProcFile:
 
     def number(self, field: int) -> int | None:
         """The integer in a field, counted from 0; None where the system does not tell."""
+        fields = self._fields()
+        try:
+            return int(fields[field])
+        except (ValueError, IndexError):
+            return None
+
+    def numbers(self) -> list[int] | None:
+        """All fields; None where the system does not tell, or one is no integer."""
+        try:
+            return [int(field) for field in self._fields()] or None
+        except ValueError:
+            return None
+
+    def _fields(self) -> list[bytes]:
         if self.process != _forks:
             self.process = _forks
             try:
@@ -34,11 +48,11 @@ class ProcFile:
             except OSError:
                 self._fd = None
         if self._fd is None:
-            return None
+            return []
         try:
-            return int(os.pread(self._fd, 200, 0).split()[field])
-        except (OSError, ValueError, IndexError):
-            return None
+            return os.pread(self._fd, 200, 0).split()
+        except OSError:
+            return []
 
     def close(self) -> None:
         fd, self._fd = self._fd, None

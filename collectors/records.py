@@ -155,7 +155,11 @@ class StepRecord:
     loss: float | None = None
     gc: list[tuple[int, int]] = field(default_factory=list)  # pauses of Python's garbage collector: start_ns, end_ns
     memory: MemoryRecord | None = None
-    queued_ns: int | None = None  # the training's thread was ready to run and had no core; None: not told by the system
+    # Of the training's thread: how long it ran, and how long it was ready to run and had no core. None: the system does
+    # not say. ``cpu``: both by phase; what neither they nor a known wait explain of a phase, the thread was blocked.
+    on_cpu_ns: int | None = None
+    queued_ns: int | None = None
+    cpu: dict[str, tuple[int, int]] = field(default_factory=dict)
     held: HeldRecord | None = None  # in the last step of a run only
     # When the step asked for its first batch. None: see ``loader_queue``; steps shorter than 0.2 s do not all look.
     queue: LoaderQueue | None = None
@@ -322,6 +326,27 @@ class Heartbeat:
     answered: int = 0  # the number of the request
     groups: dict[str, list[int]] = field(default_factory=dict)  # global ranks of every group used so far
     calls: list[CollectiveRow] = field(default_factory=list)  # of the step under way
+
+
+@dataclass(slots=True)
+class HostRecord:
+    """A line of host.jsonl: what the CPU scheduler gave, in ``interval_ns`` until ``monotonic_ns``, to the process's
+    ``threads`` other than the training's (at most 16, those that run most) and to the ``workers`` that it has started
+    (the first thread of each: a DataLoader's processes). ``on_cpu``: they ran; ``queued``: they were ready to run and
+    had no core. ``slowest``: the thread that was queued longest. ``runnable``: threads of the whole host that ran or
+    were queued at that moment."""
+
+    monotonic_ns: int
+    interval_ns: int
+    threads: int = 0
+    threads_on_cpu_ns: int = 0
+    threads_queued_ns: int = 0
+    slowest_on_cpu_ns: int = 0
+    slowest_queued_ns: int = 0
+    workers: int = 0
+    workers_on_cpu_ns: int = 0
+    workers_queued_ns: int = 0
+    runnable: int | None = None
 
 
 @dataclass(slots=True)

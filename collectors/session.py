@@ -51,7 +51,7 @@ from .records import (
     PhaseRow,
     StepRecord,
 )
-from .run_queue import RunQueue
+from .scheduling import CpuTime, HostSampler, ThreadTime
 from .settings import CollectorSettings, run_dir_from, settings_from
 from .step_lines import StepLines, Taken
 from .summary import StepSummary
@@ -62,17 +62,12 @@ _LEAST_GC_PAUSE_NS = 200_000  # the youngest generation is collected in microsec
 
 
 class Moment(NamedTuple):
-    """A point in time on the host's clock and, where the rank computes on a device, in its stream."""
+    """A point in time on the host's clock and, where the rank computes on a device, in its stream; and what the CPU
+    scheduler had given the training's thread by then."""
 
     ns: int
-    mark: Mark | None
-
-
-class Boundary(NamedTuple):
-    """Where a step ended and the next one began, without anything to be done in between."""
-
-    ns: int
-    queued_ns: int | None  # as of StepRecord
+    mark: Mark | None = None
+    cpu: CpuTime = CpuTime(None, None)
 
 
 class Follower(Protocol):
@@ -113,9 +108,10 @@ class Collector(AbstractContextManager["Collector"]):
                 self._layout.device,
                 self._layout.checkpoints,
                 self._layout.summary,
+                self._layout.host,
             )
         )
-        steps, self._device_steps_file, collectives, self._device_file, self._saved_file, summary = self._files
+        steps, self._device_steps_file, collectives, self._device_file, self._saved_file, summary, host = self._files
         self._identity = identify(self._device)
         self._lines = StepLines(steps, collectives, StepSummary(summary, self._identity, settings.summary_steps))
         on_device = self._device.type == "cuda"
@@ -123,7 +119,9 @@ class Collector(AbstractContextManager["Collector"]):
         self._timer = timer or CollectiveTimer(settings.max_collectives_per_step)
         self._timer.device_clock = self._clock
         self._memory = MemoryReader(self._device)
-        self._run_queue = RunQueue()
+        self._thread, self._sampler = ThreadTime(), HostSampler()
+        self._cpu: dict[str, tuple[int, int]] = {}  # of the step under way, by phase
+        self._begun = Moment(0)  # the step under way
         self._windows = TraceWindows(settings, self._layout, budget, self._complaints, self._trace_metadata)
         self._device_name = torch.cuda.get_device_name(self._device) if on_device else "cpu"
         sampler = _nvml(self._device) if settings.nvml else None
@@ -139,6 +137,8 @@ class Collector(AbstractContextManager["Collector"]):
             self._dump,
             TraceRequests(self._run.trace_asked, rank, self._windows.ask),
             lambda: self._guarded(self._write_waiting),
+            lambda: self._sampler.sample(self._thread.native_id),
+            host,
         )
         self._stacks = Stacks()
         self._standstill: tuple[object, ...] = ()  # what the last heartbeat said
@@ -205,7 +205,8 @@ class Collector(AbstractContextManager["Collector"]):
         for file in self._files:
             file.close()
         self._memory.close()
-        self._run_queue.close()
+        self._thread.close()
+        self._sampler.close()
 
     def describe(self, **fields: Any) -> None:
         """Puts fields of ``Manifest`` into manifest.json; only rank 0 writes."""
@@ -237,7 +238,7 @@ class Collector(AbstractContextManager["Collector"]):
 
     # -- a step ----------------------------------------------------------------------------------------------------
 
-    def step(self, step: int, passed: Callable[[], Boundary | None] = lambda: None) -> _StepContext:
+    def step(self, step: int, passed: Callable[[], Moment | None] = lambda: None) -> _StepContext:
         """One optimizer step, everything in it included. Its record takes tokens, loss and micro_batches. ``passed``,
         asked when it is entered and when it is left: the boundary that this is told of belatedly, None of one now."""
         return _StepContext(self, step, passed)
@@ -247,7 +248,7 @@ class Collector(AbstractContextManager["Collector"]):
         """Whether moments have marks in a device's stream."""
         return self._clock is not None
 
-    def pass_boundary(self) -> Boundary | None:
+    def pass_boundary(self) -> Moment | None:
         """The end of the step under way and the begin of the next, if its record may wait and nothing else has to be
         done there; else None, and nothing has happened."""
         now, index = time.monotonic_ns(), self._index + 1
@@ -257,7 +258,7 @@ class Collector(AbstractContextManager["Collector"]):
             return None
         self._index = index
         self._step = self._timer.step = self._step + 1
-        return Boundary(now, self._run_queue.read())
+        return Moment(now, None, self._thread.read())
 
     def followed_by(self, follower: Follower) -> None:
         """It is asked to catch up before steps are written at last, and by another thread now and then."""
@@ -270,7 +271,7 @@ class Collector(AbstractContextManager["Collector"]):
     def moment(self, ahead: str = "") -> Moment:
         """Now. ``ahead``: the phase that heartbeats tell from here on."""
         marks = self._clock if self._clock is not None and not torch.cuda.is_current_stream_capturing() else None
-        found = Moment(time.monotonic_ns(), marks.mark() if marks is not None else None)
+        found = Moment(time.monotonic_ns(), marks.mark() if marks is not None else None, self._thread.read())
         if ahead:
             self.doing = ahead, found.ns
         return found
@@ -280,9 +281,13 @@ class Collector(AbstractContextManager["Collector"]):
         if self._broken:
             return
         self._phases.append(PhaseRow(name, start.ns, end.ns))
-        clock, before, after = self._clock, start.mark, end.mark
-        if clock is not None and before is not None and after is not None:
-            self._guarded(lambda: clock.phase(name, before, after))
+        on_cpu_ns, queued_ns = _between(start, end)
+        if on_cpu_ns is not None and queued_ns is not None:
+            before = self._cpu.get(name, (0, 0))
+            self._cpu[name] = before[0] + on_cpu_ns, before[1] + queued_ns
+        clock, first, last = self._clock, start.mark, end.mark
+        if clock is not None and first is not None and last is not None:
+            self._guarded(lambda: clock.phase(name, first, last))
 
     def no_windows(self, why: str) -> None:
         """Ends a profiler window that is open, and records no other."""
@@ -318,10 +323,10 @@ class Collector(AbstractContextManager["Collector"]):
             self._complaints.add("nothing more is recorded", repr(error))
             self._write_the_rest()
 
-    def _begin_step(self, record: StepRecord, passed: Boundary | None) -> None:
-        self._phases = []
+    def _begin_step(self, record: StepRecord, passed: Moment | None) -> None:
+        self._phases, self._cpu = [], {}
         if passed is not None:
-            record.begin_ns = passed.ns
+            record.begin_ns, self._begun = passed.ns, passed
             return
         step = record.step
         record.window = self._windows.before_step(self._index, step)
@@ -330,12 +335,14 @@ class Collector(AbstractContextManager["Collector"]):
         self._gc_pauses = []
         if self._clock is not None:
             self._clock.begin_step(step)
-        self._run_queue.read()
-        record.begin_ns = time.monotonic_ns()
+        self._begun = Moment(time.monotonic_ns(), None, self._thread.read())
+        record.begin_ns = self._begun.ns
 
-    def _end_step(self, record: StepRecord, passed: Boundary | None) -> None:
-        record.end_ns, record.queued_ns = passed or (time.monotonic_ns(), self._run_queue.read())
-        record.phases = self._phases
+    def _end_step(self, record: StepRecord, passed: Moment | None) -> None:
+        ended = passed or Moment(time.monotonic_ns(), None, self._thread.read())
+        record.end_ns = ended.ns
+        record.on_cpu_ns, record.queued_ns = _between(self._begun, ended)
+        record.phases, record.cpu = self._phases, self._cpu
         record.gc = [pause for pause in self._gc_pauses if pause[0] < record.end_ns]
         del self._gc_pauses[: len(record.gc)]
         if passed is None:
@@ -442,7 +449,7 @@ class Collector(AbstractContextManager["Collector"]):
 class _StepContext:
     __slots__ = ("_collector", "_passed", "_range", "_record", "_step")
 
-    def __init__(self, collector: Collector, step: int, passed: Callable[[], Boundary | None]) -> None:
+    def __init__(self, collector: Collector, step: int, passed: Callable[[], Moment | None]) -> None:
         self._collector = collector
         self._step = step
         self._passed = passed
@@ -479,6 +486,17 @@ class _PhaseContext:
                 self._collector._timer.end_backward(end.ns)
         if self._range is not None:
             self._range.__exit__(None, None, None)
+
+
+def _between(start: Moment, end: Moment) -> tuple[int | None, int | None]:
+    """Nanoseconds that the training's thread was on a core, and queued for one. None where the system does not say, or
+    where the two were not read by one thread."""
+    (ran, waited), (had_run, had_waited) = end.cpu, start.cpu
+    on_cpu_ns = ran - had_run if ran is not None and had_run is not None else None
+    queued_ns = waited - had_waited if waited is not None and had_waited is not None else None
+    if (on_cpu_ns or 0) < 0 or (queued_ns or 0) < 0:
+        return None, None
+    return on_cpu_ns, queued_ns
 
 
 def _cuda_event() -> Any:

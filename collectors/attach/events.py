@@ -19,7 +19,7 @@ from time import monotonic_ns
 from typing import Any, Protocol
 
 from ..records import BACKWARD, DATA, FORWARD, OPTIMIZER, LoaderQueue, StepRecord
-from ..session import BETWEEN_STEPS, Boundary, Moment
+from ..session import BETWEEN_STEPS, Moment
 from .timeline import Timeline
 
 _MOST_WAITING = 1024
@@ -29,7 +29,7 @@ _STILL_NS = 500_000_000  # without an event, and the training stands still
 _AHEAD = {"backward_begins": BACKWARD, "backward_ends": OPTIMIZER, "fetch_begins": DATA, "fetch_ends": FORWARD}
 
 # Name, values, when it was heard (None: nobody asks), and the boundary between steps that it was.
-_Event = tuple[str, tuple[Any, ...], int | Moment | None, Boundary | None]
+_Event = tuple[str, tuple[Any, ...], Moment | None, Moment | None]
 
 
 class Recorder(Protocol):
@@ -41,8 +41,8 @@ class Recorder(Protocol):
     def on_device(self) -> bool: ...
     def moment(self, ahead: str = "") -> Moment: ...
     def passed(self, name: str, start: Moment, end: Moment, /) -> None: ...
-    def step(self, step: int, passed: Callable[[], Boundary | None], /) -> AbstractContextManager[StepRecord]: ...
-    def pass_boundary(self) -> Boundary | None: ...
+    def step(self, step: int, passed: Callable[[], Moment | None], /) -> AbstractContextManager[StepRecord]: ...
+    def pass_boundary(self) -> Moment | None: ...
 
 
 class Events:
@@ -94,9 +94,9 @@ class Events:
         self._look_ns = 0
         self._waiting: deque[_Event] = deque()
         self._last: _Event | None = None  # of those that wait, from which heartbeats tell the phase
-        self._at: Callable[[], int | Moment] = monotonic_ns
+        self._at: Callable[[], Moment] = self._now_here
         self._moment: Moment | None = None  # when what is told belatedly was heard
-        self._boundary: Boundary | None = None  # which it was
+        self._boundary: Moment | None = None  # which it was
         # The training's thread tells, or the heartbeat's where that stands still. A signal handler of the training's
         # may come between any two lines.
         self._telling = threading.RLock()
@@ -113,8 +113,7 @@ class Events:
         """From here on they are told to a timeline that tells ``recorder``."""
         self._recorder = recorder
         self.passed = recorder.passed
-        if recorder.on_device:
-            self._at = self._mark
+        self._at = self._mark if recorder.on_device else recorder.moment
         self.timeline = Timeline(self)
         self._loaders = self.timeline.loaders
 
@@ -127,7 +126,10 @@ class Events:
             return self._recorder.moment()
         except Exception as error:  # whatever a device that fails raises
             self._fail(error)
-            return Moment(monotonic_ns(), None)
+            return Moment(monotonic_ns())
+
+    def _now_here(self) -> Moment:
+        return Moment(monotonic_ns())
 
     # -- what the timeline asks ------------------------------------------------------------------------------------
 
@@ -212,7 +214,7 @@ class Events:
                 if boundary is None:
                     self._tell("optimizer_ends", optimizer, stepped)
                     return
-                self._last = event = ("optimizer_ends", (optimizer, True), boundary.ns, boundary)
+                self._last = event = ("optimizer_ends", (optimizer, True), boundary, boundary)
                 self._waiting.append(event)
                 self._optimizing, self.looks = None, boundary.ns >= self._look_ns
                 if self.looks:
@@ -245,7 +247,7 @@ class Events:
         if last is None:
             return self._recorder.doing
         name, _, at, _ = last
-        return _AHEAD.get(name, BETWEEN_STEPS), at.ns if isinstance(at, Moment) else at or 0
+        return _AHEAD.get(name, BETWEEN_STEPS), at.ns if at is not None else 0
 
     def catch_up(self, if_still: bool) -> None:
         """Tells what waits; by another thread only ``if_still``: where no event has come for a while."""
@@ -289,7 +291,7 @@ class Events:
         try:
             while self._waiting:
                 name, values, at, self._boundary = self._waiting.popleft()
-                self._moment = Moment(at, None) if isinstance(at, int) else at
+                self._moment = at
                 getattr(self.timeline, name)(*values)
         finally:
             self._teller, self._moment, self._boundary = 0, None, None

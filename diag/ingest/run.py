@@ -20,6 +20,7 @@ from diag.collectors.records import (
     CollectiveRow,
     DeviceRecord,
     Heartbeat,
+    HostRecord,
     Manifest,
     RankRecord,
     StepRecord,
@@ -49,6 +50,7 @@ class RankTables(Struct, frozen=True):
     rows: tuple[CollectiveRow, ...] = ()
     groups: dict[str, list[int]] = field(default_factory=dict)
     device: tuple[DeviceRecord, ...] = ()
+    scheduling: tuple[HostRecord, ...] = ()
     checkpoints: tuple[CheckpointRecord, ...] = ()
     heartbeat: Heartbeat | None = None
     traces: tuple[Trace, ...] = ()
@@ -238,9 +240,10 @@ def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: li
     steps, step_gaps = read_lines(files.steps, StepRecord, files.run)
     lines, line_gaps = read_lines(files.collectives, CollectiveLine, files.run)
     samples, sample_gaps = read_lines(files.device, DeviceRecord, files.run)
+    scheduling, scheduling_gaps = read_lines(files.host, HostRecord, files.run)
     saved, saved_gaps = read_lines(files.checkpoints, CheckpointRecord, files.run)
     gaps.extend(g for g in (gap, heartbeat_gap) if g is not None)
-    gaps.extend((*step_gaps, *line_gaps, *sample_gaps, *saved_gaps))
+    gaps.extend((*step_gaps, *line_gaps, *sample_gaps, *scheduling_gaps, *saved_gaps))
     gaps.extend(Gap(str(files.folder), reason) for reason in (heartbeat.errors if heartbeat is not None else []))
     dropped = sum(line.dropped for line in lines)
     if dropped:
@@ -255,6 +258,7 @@ def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: li
         rows=tuple(row for line in lines for row in line.rows),
         groups=groups,
         device=tuple(samples),
+        scheduling=tuple(scheduling),
         checkpoints=tuple(saved),
         heartbeat=heartbeat,
         traces=traces,

@@ -9,7 +9,7 @@ from typing import Any
 from diag.collectors.attach.events import Events
 from diag.collectors.attach.timeline import Timeline
 from diag.collectors.records import LoaderQueue, StepRecord
-from diag.collectors.session import BETWEEN_STEPS, Boundary, Moment
+from diag.collectors.session import BETWEEN_STEPS, Moment
 
 TRAIN, VALIDATION, OTHER = 1, 2, 3  # loaders
 ADAM, SGD, ENGINE = 10, 11, 12  # optimizers
@@ -45,16 +45,16 @@ class Recorder:
         self.doing = (ahead or self.doing[0]), self.now
         return Moment(self.now, None)
 
-    def pass_boundary(self) -> Boundary | None:
+    def pass_boundary(self) -> Moment | None:
         """All but every fourth."""
         self.passes += 1
-        return Boundary(self.now, None) if self.passes % 4 else None
+        return Moment(self.now) if self.passes % 4 else None
 
     def passed(self, name: str, start: Moment, end: Moment) -> None:
         self.open.append((name, start.ns, end.ns))
 
     @contextmanager
-    def step(self, step: int, passed: Callable[[], Boundary | None] = lambda: None) -> Iterator[StepRecord]:
+    def step(self, step: int, passed: Callable[[], Moment | None] = lambda: None) -> Iterator[StepRecord]:
         record, begin, self.open = StepRecord(step, 0, 0, []), self._at(passed), []
         yield record
         if passed() is None:
@@ -62,7 +62,7 @@ class Recorder:
         self._steps.append((begin, self._at(passed), record.micro_batches, self.open))
         self.queues.append(record.queue)
 
-    def _at(self, passed: Callable[[], Boundary | None]) -> int:
+    def _at(self, passed: Callable[[], Moment | None]) -> int:
         boundary = passed()
         return boundary.ns if boundary is not None else self.now
 

@@ -1,0 +1,163 @@
+"""How the CPU scheduler treats a training: for how long its threads are on a core, and wait for one.
+
+What is left of a thread's time is blocked: it sleeps, waits for I/O, for a lock or for another process, or is stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from threading import get_ident
+from typing import NamedTuple
+
+from .proc import ProcFile
+from .records import HostRecord
+
+_ON_CPU, _QUEUED = 0, 1  # "on a core, waiting for one, slices": Documentation/scheduler/sched-stats.rst
+_MOST_THREADS = 16  # each costs a call of the system a sample; those that ran most are looked at
+_MOST_LISTED = 256
+_MOST_WORKERS = 32
+
+
+class CpuTime(NamedTuple):
+    """Nanoseconds since the thread began; None where the system does not say."""
+
+    on_cpu_ns: int | None
+    queued_ns: int | None
+
+
+class ThreadTime:
+    """The CPU time of the thread that reads, and the time that it was ready to run and waited for a core (Linux only).
+    A read takes two microseconds."""
+
+    def __init__(self) -> None:
+        self._file = self._file_of_this_thread()
+
+    def _file_of_this_thread(self) -> ProcFile:
+        self._thread, self.native_id = get_ident(), threading.get_native_id()
+        return ProcFile(lambda: f"/proc/self/task/{threading.get_native_id()}/schedstat")
+
+    def read(self) -> CpuTime:
+        if get_ident() != self._thread:
+            self._file.close()
+            self._file = self._file_of_this_thread()
+        # Not schedstat's own on-core time, which advances with the scheduler's tick.
+        return CpuTime(time.thread_time_ns(), self._file.number(_QUEUED))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Task:
+    """A thread of this process, or the first one of another: the change of its times since they were last read."""
+
+    def __init__(self, path: str) -> None:
+        self._file = ProcFile(lambda: path)
+        self._before: tuple[int, int] | None = None
+        self.on_cpu_ns = self.queued_ns = 0
+        self.spent_ns = 0  # since it began
+
+    def read(self) -> bool:
+        """Whether it still exists."""
+        fields = self._file.numbers()
+        if fields is None or len(fields) <= _QUEUED:
+            return False
+        now = fields[_ON_CPU], fields[_QUEUED]
+        before = self._before or now
+        self.on_cpu_ns, self.queued_ns = now[0] - before[0], now[1] - before[1]
+        self.spent_ns, self._before = sum(now), now
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class HostSampler:
+    """Samples the threads of this process other than the training's, and the processes that it has started (a
+    DataLoader's workers). For one thread of its own."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._threads: dict[int, _Task] = {}
+        self._workers: dict[int, _Task] = {}
+        self._samples = 0
+        self._before_ns = 0
+
+    def sample(self, trains: int) -> HostRecord | None:
+        """What happened since the last sample; None in the first one, and where the system does not say.
+        ``trains``: the native id of the thread that trains."""
+        if os.getpid() != self._process:
+            return None
+        # The threads of a training are started in its first steps.
+        if self._samples & (self._samples - 1) == 0 or self._samples % 64 == 0:
+            self._find_threads(trains)
+        self._find_workers(trains)
+        for tasks in (self._threads, self._workers):
+            for number in [number for number, task in tasks.items() if not task.read()]:
+                tasks.pop(number).close()
+        now, before_ns = time.monotonic_ns(), self._before_ns
+        self._before_ns, self._samples = now, self._samples + 1
+        if not before_ns or not (self._threads or self._workers):
+            return None
+        threads, workers = self._threads.values(), self._workers.values()
+        slowest = max(threads, key=lambda task: task.queued_ns, default=None)
+        return HostRecord(
+            monotonic_ns=now,
+            interval_ns=now - before_ns,
+            threads=len(threads),
+            threads_on_cpu_ns=sum(task.on_cpu_ns for task in threads),
+            threads_queued_ns=sum(task.queued_ns for task in threads),
+            slowest_on_cpu_ns=slowest.on_cpu_ns if slowest else 0,
+            slowest_queued_ns=slowest.queued_ns if slowest else 0,
+            workers=len(workers),
+            workers_on_cpu_ns=sum(task.on_cpu_ns for task in workers),
+            workers_queued_ns=sum(task.queued_ns for task in workers),
+            runnable=_runnable(),
+        )
+
+    def close(self) -> None:
+        for task in (*self._threads.values(), *self._workers.values()):
+            task.close()
+        self._threads, self._workers = {}, {}
+
+    def _find_threads(self, trains: int) -> None:
+        """Those that ran most, this one not among them."""
+        try:
+            numbers = [int(name) for name in os.listdir("/proc/self/task")][:_MOST_LISTED]  # noqa: PTH208
+        except (OSError, ValueError):
+            return
+        own = threading.get_native_id()
+        found = {}
+        for number in numbers:
+            if number not in (own, trains):
+                task = self._threads.pop(number, None) or _Task(f"/proc/self/task/{number}/schedstat")
+                if task.spent_ns or task.read():
+                    found[number] = task
+        for task in self._threads.values():
+            task.close()
+        kept = sorted(found, key=lambda number: -found[number].spent_ns)[:_MOST_THREADS]
+        for number in found.keys() - set(kept):
+            found[number].close()
+        self._threads = {number: found[number] for number in kept}
+
+    def _find_workers(self, trains: int) -> None:
+        try:
+            with open(f"/proc/self/task/{trains}/children", "rb") as file:  # noqa: PTH123  (a file of the system's)
+                numbers = [int(number) for number in file.read(4096).split()][:_MOST_WORKERS]
+        except (OSError, ValueError):  # a system without it
+            return
+        for number in self._workers.keys() - set(numbers):
+            self._workers.pop(number).close()
+        for number in numbers:
+            if number not in self._workers:
+                self._workers[number] = _Task(f"/proc/{number}/schedstat")
+
+
+def _runnable() -> int | None:
+    """Threads of the host that are on a core or wait for one."""
+    try:
+        with open("/proc/loadavg", "rb") as file:  # noqa: PTH123
+            return int(file.read(100).split()[3].split(b"/")[0])
+    except (OSError, ValueError, IndexError):
+        return None

@@ -1,0 +1,159 @@
+"""CPU time, waiting for a core and being blocked are told apart, for the training's thread and for what runs with it."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from diag.collectors import scheduling
+from diag.collectors.scheduling import CpuTime, HostSampler, ThreadTime
+
+LINUX = Path("/proc/self/schedstat").exists()
+needs_linux = pytest.mark.skipif(not LINUX, reason="the system keeps no scheduler statistics")
+
+
+@needs_linux
+def test_two_that_share_a_core_wait_for_it() -> None:
+    """Both compute for half a second on one core: each waits for about as long as it computes."""
+    code = (
+        "import os, time\n"
+        "from diag.collectors.scheduling import ThreadTime\n"
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "own = ThreadTime(); before = own.read(); end = time.process_time() + 0.5\n"
+        "while time.process_time() < end: pass\n"
+        "print(own.read().queued_ns - before.queued_ns)\n"
+    )
+    two = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    waited = [int(process.communicate(timeout=60)[0]) for process in two]
+    assert max(waited) > 100_000_000
+
+
+@needs_linux
+def test_a_thread_that_sleeps_is_neither_on_a_core_nor_queued() -> None:
+    """On a busy machine it may be queued when it wakes up, and then the sleep takes longer by as much."""
+    own = ThreadTime()
+    before, began = own.read(), time.monotonic_ns()
+    time.sleep(0.2)
+    after, ended = own.read(), time.monotonic_ns()
+    assert None not in (*before, *after)
+    blocked = (ended - began) - (after[0] - before[0]) - (after[1] - before[1])  # type: ignore[operator]
+    assert blocked > 190_000_000
+
+
+@needs_linux
+def test_a_stopped_process_is_neither_on_a_core_nor_queued() -> None:
+    code = (
+        "import time\n"
+        "from diag.collectors.scheduling import ThreadTime\n"
+        "own = ThreadTime(); before, began = own.read(), time.monotonic_ns()\n"
+        "print('ready', flush=True)\n"
+        "while time.monotonic_ns() - began < 2_000_000_000: pass\n"
+        "after = own.read()\n"
+        "print(time.monotonic_ns() - began - sum(after) + sum(before))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    os.kill(process.pid, signal.SIGSTOP)
+    time.sleep(0.5)
+    os.kill(process.pid, signal.SIGCONT)
+    assert int(process.communicate(timeout=60)[0]) > 400_000_000
+
+
+@needs_linux
+def test_it_is_the_time_of_the_thread_that_reads() -> None:
+    own = ThreadTime()
+    end = time.thread_time() + 0.2
+    while time.thread_time() < end:
+        pass
+    found: list[CpuTime] = []
+    thread = threading.Thread(target=lambda: found.append(own.read()))
+    thread.start()
+    thread.join()
+    here = own.read()
+    assert found[0].on_cpu_ns is not None
+    assert here.on_cpu_ns is not None
+    assert found[0].on_cpu_ns < 200_000_000 <= here.on_cpu_ns
+
+
+@needs_linux
+def test_a_forked_child_has_its_own() -> None:
+    own = ThreadTime()
+    end = time.thread_time() + 0.1
+    while time.thread_time() < end:
+        pass
+    child = os.fork()
+    if not child:
+        on_cpu_ns, queued_ns = own.read()
+        os._exit(0 if on_cpu_ns is not None and on_cpu_ns < 100_000_000 and queued_ns is not None else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_system_that_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduling.threading, "get_native_id", lambda: -1)  # no such file
+    assert ThreadTime().read().queued_ns is None
+
+
+def _burn(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
+@needs_linux
+def test_worker_processes_that_compute_are_sampled() -> None:
+    sampler, trains = HostSampler(), threading.get_native_id()
+    worker = multiprocessing.get_context("fork").Process(target=_burn, args=(20.0,))
+    worker.start()
+    try:
+        assert sampler.sample(trains) is None  # there is nothing to compare with yet
+        for _ in range(200):  # until the machine has found a core for it
+            time.sleep(0.1)
+            sample = sampler.sample(trains)
+            if sample is not None and sample.workers_on_cpu_ns:
+                break
+        assert sample is not None
+        assert sample.workers == 1
+        assert 0 < sample.workers_on_cpu_ns + sample.workers_queued_ns <= 2 * sample.interval_ns
+        assert sample.runnable
+    finally:
+        worker.kill()
+        worker.join()
+    time.sleep(0.01)
+    after = sampler.sample(trains)
+    assert after is None or after.workers == 0
+    sampler.close()
+
+
+@needs_linux
+def test_threads_that_compute_are_sampled() -> None:
+    """In a process of its own: how many threads there are here depends on the tests before."""
+    code = (
+        "import dataclasses, json, threading, time, zlib\n"
+        "from diag.collectors.scheduling import HostSampler\n"
+        "over, data = threading.Event(), bytes(1 << 20)\n"
+        "def compress():\n"
+        "    while not over.is_set(): zlib.compress(data)\n"
+        "sampler, trains = HostSampler(), threading.get_native_id()\n"
+        "thread = threading.Thread(target=compress); thread.start()\n"
+        "first = sampler.sample(trains)\n"
+        "for _ in range(200):\n"
+        "    time.sleep(0.1); found = sampler.sample(trains)\n"
+        "    if found.threads_on_cpu_ns: break\n"
+        "over.set(); print(json.dumps([first, dataclasses.asdict(found)]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    first, found = json.loads(done.stdout)
+    assert first is None
+    assert found["threads"] == 1
+    assert 0 < found["threads_on_cpu_ns"] <= 1.5 * found["interval_ns"]
+    assert found["slowest_queued_ns"] == found["threads_queued_ns"]
