@@ -12,6 +12,7 @@ from diag.attribution.attribute import attribute, with_comparable_steps
 from diag.collectors.layout import RunLayout, is_folder
 from diag.errors import readable
 from diag.findings import Examination, examine
+from diag.findings.shares import Cost
 from diag.formatting import masked
 from diag.ingest.reading import Reading as Reading
 from diag.ingest.run import Tables, open_paths, rank_ranges
@@ -169,6 +170,13 @@ class Result(Struct, frozen=True, dict=True):
 
         return differences(self.attribution, {rank: tables.host or "" for rank, tables in self.tables.ranks.items()})
 
+    @property
+    def scheduled(self) -> dict[str, dict[int, float]]:
+        """What the CPU scheduler did not give the ranks, mean milliseconds by column and rank, where it is a fiftieth
+        of the step or more."""
+        dur_ns = self.examination.shares.dur_ns
+        return self.examination.scheduling.columns(float(dur_ns.mean()) / 1e6 / 50) if len(dur_ns) else {}
+
     @cached_property
     def why(self) -> str:
         """What the step consists of, in a sentence; "" where nothing was recorded."""
@@ -180,13 +188,15 @@ class Result(Struct, frozen=True, dict=True):
         """The class of one step, by the account that the verdict rests on; undetermined where all of it is."""
         if self.verdict.bottleneck == Bottleneck.UNDETERMINED:
             return Bottleneck.UNDETERMINED
-        return self._classes_by_stages.get(step.step) or step_bottleneck(step, self.on_device)
+        return self._classes.get(step.step) or step_bottleneck(step, self.on_device)
 
     @cached_property
-    def _classes_by_stages(self) -> dict[int, Bottleneck]:
-        """Of all steps at once; empty where the verdict does not rest on the stages."""
-        stages = self.examination.stages
-        return classes_of(stages.shares) if stages is not None and stages.alone else {}
+    def _classes(self) -> dict[int, Bottleneck]:
+        """Of all steps at once, where more than their accounts decides: the stages, or what the CPU scheduler did."""
+        stages, shares = self.examination.stages, self.examination.shares
+        if stages is not None and stages.alone:
+            return classes_of(stages.shares)
+        return classes_of(shares) if {Cost.CONTENTION, Cost.STALL} & set(shares.cost_ns) else {}
 
     def _repr_html_(self) -> str:
         """What a notebook shows; the replay behind the advice is done for it."""
@@ -198,7 +208,7 @@ class Result(Struct, frozen=True, dict=True):
             facts=run_facts(describe_run(self), self.coverage),
             verdict=self.verdict,
             steps=steps_counted(self.attribution),
-            ranks=rank_table(self.attribution),
+            ranks=rank_table(self.attribution, self.scheduled),
             stalls=stall_lines(self.attribution),
             findings=self.examination.findings,
             recommendation=self.recommendation,

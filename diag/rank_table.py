@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 import numpy as np
@@ -57,7 +57,10 @@ _PARTS = (
     *((part.name, f"idle_parts.{part.field}") for part in IDLE_PARTS),
     ("hidden comm.", "overlapped_comm_ns"),
 )
-MEANINGS = {part.name: sentence(part.meaning) for part in IDLE_PARTS}  # of columns that need one
+MEANINGS = {part.name: sentence(part.meaning) for part in IDLE_PARTS} | {
+    "queued for a core": "The training's thread, or one that computes for it, was ready to run and had no CPU core",
+    "blocked": "The training's thread slept, waited for I/O or a lock, or was stopped, for no known reason",
+}  # of columns that need one
 
 
 class RankTable(Struct, frozen=True):
@@ -86,18 +89,26 @@ class StallTable(Struct, frozen=True):
     rows: tuple[tuple[str, ...], ...]
 
 
-def rank_table(attribution: Attribution) -> RankTable:
-    """The first ranks by number; a column of nothing but zeros or unknowns is left out."""
+def rank_table(attribution: Attribution, scheduled: Mapping[str, Mapping[int, float]] | None = None) -> RankTable:
+    """The first ranks by number; a column of nothing but zeros or unknowns is left out. ``scheduled``: what the CPU
+    scheduler did not give them, mean milliseconds by column and rank."""
     by_rank: dict[int, list[Parts]] = {}
     for step in attribution.usable or attribution.steps:
         for parts in step.parts:
             by_rank.setdefault(parts.rank, []).append(parts)
     columns = [(name, field) for name, field in _PARTS if _matters(by_rank, field)]
     shown = sorted(by_rank)[:MOST_RANKS]
+    added = {
+        name: {rank: f"{means[rank]:,.1f}" if rank in means else "unknown" for rank in shown}
+        for name, means in (scheduled or {}).items()
+    }
     return RankTable(
         title=averaged_over(attribution),
-        columns=(_noun(attribution), *(name for name, _ in columns[1:])),
-        rows=tuple((rank, tuple(_mean(by_rank[rank], field) for _, field in columns)) for rank in shown),
+        columns=(_noun(attribution), *(name for name, _ in columns[1:]), *added),
+        rows=tuple(
+            (rank, (*(_mean(by_rank[rank], field) for _, field in columns), *(cells[rank] for cells in added.values())))
+            for rank in shown
+        ),
         left_out=len(by_rank) - len(shown),
     )
 

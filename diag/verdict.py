@@ -8,11 +8,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from diag.confidence import evidence
-from diag.findings import Examination, low_mfu, pipeline_bubble
-from diag.findings.culprits import Series
+from diag.findings import Examination, low_mfu, pipeline_bubble, ranks_train_alone
+from diag.findings.culprits import LEAST_FOR_BLOCKS, Series
 from diag.findings.shares import REMOVABLE, Cost, Shares, class_of, costs_of, judged_ns
 from diag.findings.stages import Stages
-from diag.findings.subject import LEAST_FOR_BLOCKS, STAGES_ALONE, WARN, resampled, severity
+from diag.findings.subject import STAGES_ALONE, WARN, in_ms, resampled, severity
 from diag.ingest.run import Tables
 from diag.model import (
     STARTUP_DETAILS,
@@ -47,7 +47,24 @@ _EXPLAINED = 0.8  # of the waiting for late ranks (science.md 2.6); below it the
 
 
 def judge(attribution: Attribution, examination: Examination, coverage: Coverage, tables: Tables) -> Verdict:
-    """The run's verdict. The largest removable cost decides; without one the run is bound by its computation."""
+    """The run's verdict. The largest removable cost decides; without one the run is bound by its computation. Ranks
+    that exchange nothing come before all of it: what each of them is bound by is said behind that."""
+    verdict = _judge(attribution, examination, coverage, tables)
+    alone = next((finding for finding in examination.findings if finding.id == ranks_train_alone.ID), None)
+    if alone is None:
+        return verdict
+    return replace(
+        verdict,
+        severity=alone.severity,
+        cause=alone.id,
+        confidence=alone.confidence,
+        culprit_ranks=(),
+        culprit_hosts=(),
+        headline=f"{alone.title}. Each by itself: {_lower(verdict.headline)}",
+    )
+
+
+def _judge(attribution: Attribution, examination: Examination, coverage: Coverage, tables: Tables) -> Verdict:
     shares = examination.shares
     if not len(shares.dur_ns) or shares.dur_ns.sum() <= 0:
         return _undetermined("no complete step was recorded", "let the training run for some steps more")
@@ -256,7 +273,7 @@ def _headline(
     per: str,
 ) -> str:
     # The mean: the share is of it, and so are the milliseconds of a finding.
-    step = f"{float(shares.dur_ns.mean()) / 1e6:.0f} ms{per}"
+    step = f"{in_ms(float(shares.dur_ns.mean()))}{per}"
     if stages is not None and (level == Severity.HEALTHY or cause is None):
         unseen = "" if stages.frontier.communication_known else "; communication is not told from computation"
         return f"No stage and no rank stands out, {step}{unseen}."

@@ -7,7 +7,7 @@ from statistics import median
 
 from msgspec import Struct
 
-from diag.collectors.records import LoaderQueue, StepRecord
+from diag.collectors.records import DATA, LoaderQueue, StepRecord
 
 _LEAST = 3  # steps
 
@@ -52,6 +52,19 @@ def reserve_of(records: Iterable[StepRecord], counted: Collection[int]) -> Reser
     if len(seen) < _LEAST or len({(queue.capacity, queue.workers) for queue in seen}) > 1:
         return None
     return Reserve(median(queue.ready for queue in seen), seen[0].capacity, seen[0].workers)
+
+
+def full_share(records: Iterable[StepRecord], counted: Collection[int]) -> float | None:
+    """The part of the time that was waited for data in steps which found all batches ready that the queue can hold.
+    None where too few steps looked at the queue."""
+    waited = full = 0
+    steps = 0
+    for record in records:
+        if record.step in counted and record.queue is not None and record.micro_batches <= record.queue.capacity:
+            wait_ns = sum(row.end_ns - row.start_ns for row in record.phases if row.phase == DATA)
+            steps, waited = steps + 1, waited + wait_ns
+            full += wait_ns if record.queue.ready >= record.queue.capacity else 0
+    return full / waited if steps >= _LEAST and waited else None
 
 
 def _telling(record: StepRecord) -> LoaderQueue | None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from diag.attribution.pipeline import pipeline_of
+from diag.attribution.scheduling import Scheduling, scheduling_of
 from diag.findings import (
     checkpoint_stall,
     contended_host,
@@ -26,10 +28,12 @@ from diag.findings import (
     mismatched_collectives,
     missing_prefetch,
     pipeline_bubble,
+    ranks_train_alone,
     recompute_with_memory_free,
     reduce_scatter_stall,
     regather_in_backward,
     slow_data,
+    stalled_rank,
     straggler,
     sync_every_micro_step,
     throttled_device,
@@ -37,6 +41,7 @@ from diag.findings import (
     unseen_communication,
     zero_buckets,
 )
+from diag.findings.charge import charge
 from diag.findings.noise import noise_of
 from diag.findings.shares import Shares, shares_of, with_pipeline
 from diag.findings.stages import Stages, disagreement, stages_of
@@ -64,6 +69,8 @@ REGISTRY: dict[str, Find] = {
     "unequal pipeline stages": unbalanced_stages.find,
     "a throttled device": throttled_device.find,
     "ranks that wait for a CPU core": contended_host.find,
+    "ranks that are blocked": stalled_rank.find,
+    "ranks that exchange nothing": ranks_train_alone.find,
     "garbage collection pauses": garbage_collection.find,
     "checkpoint stalls": checkpoint_stall.find,
     "a device that waits for its host": host_bound.find,
@@ -87,6 +94,8 @@ LIMITS: dict[str, Callable[[Subject], str]] = {
     "unequal pipeline stages": unbalanced_stages.cannot_look,
     "a throttled device": throttled_device.cannot_look,
     "ranks that wait for a CPU core": contended_host.cannot_look,
+    "ranks that are blocked": stalled_rank.cannot_look,
+    "ranks that exchange nothing": ranks_train_alone.cannot_look,
     "recomputation with memory to spare": recompute_with_memory_free.cannot_look,
     "low use of the device's arithmetic": low_mfu.cannot_look,
 }
@@ -103,20 +112,29 @@ class Examination(Struct, frozen=True):
     shares: Shares
     stages: Stages | None = None
     doubts: tuple[str, ...] = ()
+    scheduling: Scheduling = field(default_factory=Scheduling)
 
 
 def examine(attribution: Attribution, tables: Tables) -> Examination:
     """Asks every diagnosis."""
     noise = noise_of(tables)
     shares, stages = shares_of(attribution, tables.on_device, noise), stages_of(attribution, tables, noise)
+    scheduling = scheduling_of(tables, shares.numbers)
+    alone = ranks_train_alone.train_alone(attribution, tables)
+
+    def charged(account: Shares) -> Shares:
+        return charge(ranks_train_alone.without_others(account) if alone else account, scheduling, attribution)
+
+    shares = charged(shares)
+    if stages is not None:
+        stages = replace(stages, shares=charged(stages.shares))
     doubt = disagreement(stages, shares)
-    alone = stages is not None and stages.alone
     shares = with_pipeline(shares, pipeline_of(attribution, shares.numbers))
     by_stages = stages.shares if stages is not None else None
-    if alone and by_stages is not None:
-        subject = Subject(attribution, tables, by_stages, stages_alone=True)
+    if stages is not None and stages.alone and by_stages is not None:
+        subject = Subject(attribution, tables, by_stages, stages_alone=True, scheduling=scheduling)
     else:
-        subject = Subject(attribution, tables, shares, by_stages=by_stages)
+        subject = Subject(attribution, tables, shares, by_stages=by_stages, scheduling=scheduling)
     found, not_found, not_looked = ask(
         subject,
         (
@@ -125,7 +143,8 @@ def examine(attribution: Attribution, tables: Tables) -> Examination:
         ),
     )
     not_looked += unseen_communication.inside_fused(attribution)
-    return Examination(found, not_found, not_looked, subject.shares, stages, (doubt,) if doubt else ())
+    doubts = (doubt,) if doubt else ()
+    return Examination(found, not_found, not_looked, subject.shares, stages, doubts, scheduling)
 
 
 def ask(

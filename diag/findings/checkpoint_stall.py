@@ -7,7 +7,7 @@ from statistics import mean
 
 from diag.collectors.records import CheckpointRecord
 from diag.findings.shares import Cost
-from diag.findings.subject import MENTION, Subject
+from diag.findings.subject import MENTION, Subject, in_ms
 from diag.model import Evidence, Finding
 
 _NOT_RECORDED = "Save asynchronously (torch.distributed.checkpoint.async_save with its own group), or less often."
@@ -34,7 +34,7 @@ def find(subject: Subject) -> list[Finding]:
         subject.costing(
             Cost.CHECKPOINT,
             id="checkpoint-stall",
-            title=f"Checkpoints stop the training: {saving.mean() / 1e6:.0f} ms in {len(saving)} of {len(saved)} steps",
+            title=f"Checkpoints stop the training: {in_ms(saving.mean())} in {len(saving)} of {len(saved)} steps",
             action=_action(records, subject.tables.manifest.strategy if subject.tables.manifest else None),
             evidence=[
                 Evidence("steps", "steps with a checkpoint", float(len(saving)), "steps"),

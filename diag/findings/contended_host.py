@@ -1,87 +1,93 @@
-"""Ranks that compute on a CPU and are late because they wait for a core: something else runs on their host."""
+"""Ranks that are ready to run and wait for a CPU core: something else runs on their host, or too much of their own."""
 
 from __future__ import annotations
 
-import numpy as np
-from msgspec import Struct
+from collections.abc import Mapping
 
 from diag.findings.culprits import Culprits, Series
 from diag.findings.shares import Cost
-from diag.findings.subject import MENTION, Subject, mean_ns, who_is_late
+from diag.findings.subject import MENTION, WARN, Subject, a_step, mean_ns, ranks_text, waited_for, who_is_late
 from diag.model import Evidence, Finding
 
-_EXPLAINS = 0.5  # of the lateness: less, and waiting for a core is not why
-
-
-class Contended(Struct, frozen=True):
-    """``explained``: the part of the late ranks' lateness in which they were ready to run and had no core.
-    ``queued_ns``: that time by rank, the mean of the steps."""
-
-    culprits: Culprits
-    explained: float
-    queued_ns: dict[int, float]
+ID = "contended-host"
+_MOSTLY = 0.5  # of the contention: less of it is one rank's, and it is everybody's
 
 
 def find(subject: Subject) -> list[Finding]:
-    found = subject.once(contended)
-    if found is None:
+    shares = subject.shares
+    if shares.share(Cost.CONTENTION) < MENTION:
         return []
-    cost = f"{mean_ns(subject.shares.cost(Cost.STRAGGLER)) / 1e6:.0f} ms a step"
-    who = who_is_late(found.culprits).capitalize()
-    wait = "wait" if len(found.culprits.ranks) > 1 else "waits"
-    shown = sorted(found.queued_ns, key=lambda rank: -found.queued_ns[rank])[:8]
+    culprits, cost = shares.culprits(Cost.CONTENTION), a_step(shares.cost(Cost.CONTENTION))
+    unequal = float(shares.late(Cost.CONTENTION).sum()) >= _MOSTLY * float(shares.cost(Cost.CONTENTION).sum())
+    if culprits.ranks and not subject.scheduling.apart(culprits.ranks, "queued_ns", "loading_ns"):
+        unequal = False
+    ranks = culprits.ranks if unequal else ()
     return [
         subject.costing(
-            Cost.STRAGGLER,
-            id="contended-host",
-            title=f"{who} {wait} for a CPU core, and every other rank with it: {cost}",
-            action="Find what else runs on the host (top, pidstat): other jobs, too many loader processes or threads "
-            "(OMP_NUM_THREADS). Give each rank cores of its own (taskset, numactl, --cpus-per-task).",
-            evidence=[
-                Evidence("steps", "lateness spent waiting for a core", round(found.explained, 3), "share"),
-                *(
-                    Evidence("steps", f"rank == {r}, mean of queued_ns", round(found.queued_ns[r] / 1e6, 3), "ms")
-                    for r in shown
-                ),
-            ],
-            ranks=found.culprits.ranks,
+            Cost.CONTENTION,
+            id=ID,
+            title=_title(subject, culprits, unequal, cost),
+            action=_action(subject, ranks),
+            evidence=_evidence(subject, culprits if unequal else None),
+            ranks=ranks,
         )
     ]
 
 
 def cannot_look(subject: Subject) -> str:
-    if subject.shares.on_device:
-        return "the run is on a device"
-    return subject.cannot_look("a slow rank") or (
-        "" if queued(subject) else "the system did not tell how long processes wait for a core"
-    )
+    return "" if subject.scheduling.ranks else "the system did not say how long threads wait for a core"
 
 
-def contended(subject: Subject) -> Contended | None:
-    """Whether most of what made ranks late was waiting for a core, longer than the others did."""
-    shares = subject.shares
-    if shares.on_device or shares.share(Cost.STRAGGLER) < MENTION:
-        return None
-    waited = queued(subject)
-    late = shares.blame_ns.get(Cost.STRAGGLER, {})
-    total = sum(float(series.sum()) for series in late.values())
-    if len(waited) < 2 or not total or not set(late) <= set(waited):
-        return None
-    explained = 0.0
-    for rank, series in late.items():
-        others = np.median([own for other, own in waited.items() if other != rank], axis=0)
-        explained += float(np.minimum(series, np.maximum(0.0, waited[rank] - others)).sum())
-    if explained < _EXPLAINS * total:
-        return None
-    means = {rank: float(own.mean()) for rank, own in waited.items()}
-    return Contended(shares.culprits(Cost.STRAGGLER), explained / total, means)
+def dominates(subject: Subject) -> bool:
+    """Whether contention costs so much that more processes or threads would make the run slower."""
+    return subject.shares.share(Cost.CONTENTION) >= WARN
 
 
-def queued(subject: Subject) -> dict[int, Series]:
+def queued(subject: Subject) -> Mapping[int, Series]:
     """By rank, per step that counts: nanoseconds ready to run without a core. Ranks that do not know are left out."""
-    found = {}
-    for rank, tables in subject.tables.ranks.items():
-        own = {record.step: record.queued_ns for record in tables.steps if record.queued_ns is not None}
-        if own:
-            found[rank] = np.array([own.get(step, 0) for step in subject.shares.numbers], dtype=np.float64)
+    return {rank: own.queued_ns for rank, own in subject.scheduling.ranks.items()}
+
+
+def _title(subject: Subject, culprits: Culprits, unequal: bool, cost: str) -> str:
+    if unequal:
+        who = who_is_late(culprits).capitalize()
+        wait = "wait" if len(culprits.ranks) > 1 else "waits"
+        late = "" if culprits.ranks else f" ({waited_for(culprits, everybody=True)})"
+        return f"{who} {wait} for a CPU core: {cost}{subject.who_waits(culprits.ranks)}{late}"
+    if len(subject.shares.ranks) == 1:
+        return f"The training waits for CPU cores: {cost}, in which its threads were ready to run and had none"
+    return f"All ranks wait for CPU cores: {cost}, in which their threads were ready to run and had none"
+
+
+def _action(subject: Subject, ranks: tuple[int, ...]) -> str:
+    asked = ranks or tuple(subject.scheduling.ranks)
+    hosts = list(dict.fromkeys(host for rank in asked if (host := subject.host_of(rank))))
+    where = f" on {', '.join(hosts[:3])}" if hosts else " on the host"
+    busy = [own.runnable for rank, own in subject.scheduling.ranks.items() if rank in asked and own.runnable]
+    cores = [t.identity.cpus for r, t in subject.tables.ranks.items() if r in asked and t.identity and t.identity.cpus]
+    load = f" ({max(busy):.0f} threads were runnable there, on {min(cores)} cores)" if busy and cores else ""
+    text = (
+        f"Find what else runs{where}{load} with top or pidstat: other jobs, loader processes, compute threads "
+        "(OMP_NUM_THREADS, torch.set_num_threads). "
+    )
+    if ranks:
+        return text + f"Give {ranks_text(ranks)} cores of its own (taskset, numactl, --cpus-per-task)."
+    return text + "Use fewer of them, or more cores; more loader processes would make it slower."
+
+
+def _evidence(subject: Subject, culprits: Culprits | None) -> list[Evidence]:
+    found = []
+    if culprits is not None:
+        leads, affected = culprits.steps
+        who = ranks_text(culprits.suspects) if culprits.suspects else "the most frequent one"
+        found.append(Evidence("steps", f"{who} last, of {affected} affected steps", float(leads), "steps"))
+    for name, what in (
+        ("queued_ns", "queued_ns"),
+        ("loading_ns", "data wait while queued"),
+        ("communicating_ns", "waiting for collectives while queued"),
+    ):
+        means = subject.scheduling.mean_ms(name)
+        if max(means.values(), default=0.0) * 1e6 >= MENTION * mean_ns(subject.shares.dur_ns) / 2:
+            shown = sorted(means, key=lambda rank: -means[rank])[:8]
+            found += [Evidence("steps", f"rank == {r}, mean of {what}", round(means[r], 3), "ms") for r in shown]
     return found

@@ -8,6 +8,7 @@ from math import comb
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
+from msgspec.structs import replace
 
 Series = npt.NDArray[np.float64]  # one value a step
 
@@ -19,9 +20,16 @@ AFFECTED = 0.05  # a step counts as affected when the delay is a twentieth of it
 MAX_CHANCE = 0.05
 MAX_CHANCE_STEADY = 0.01
 LEAST_FOR_STEADY = 3  # steps
+LEAST_FOR_BLOCKS = 20  # steps, for blocks of them and an interval (science.md 2.7)
+MOST_SHOWN = 4  # ranks
 # Of the affected steps, those in which a rank is late by half as much as the one that always is, or more: at most. With
 # planted stragglers among CPU ranks on two cores it was 5 in 164 [measured].
 ANOTHER_BY_CHANCE = 0.1
+# By time: three quarters of all the waiting was for these ranks. A rank that is stopped for long in every third step is
+# seldom the last one, and all that matters.
+BY_TIME = 0.75
+_EXACT = 12  # blocks: so many signs are tried in all combinations, more of them at random
+_FLIPS = 4000
 
 
 class Culprits(Struct, frozen=True):
@@ -39,6 +47,7 @@ class Culprits(Struct, frozen=True):
     chance: float
     suspects: tuple[int, ...] = ()
     moves: bool = False
+    late_ns: tuple[tuple[int, float], ...] = ()  # of each rank, how long others waited for it: (rank, mean a step)
 
 
 def find_culprits(late_ns: Mapping[int, Series], dur_ns: Series, ranks: int, noise_ns: int = 0) -> Culprits:
@@ -49,6 +58,12 @@ def find_culprits(late_ns: Mapping[int, Series], dur_ns: Series, ranks: int, noi
         return Culprits((), 0.0, (0, 0), 1.0)
     names = sorted(late_ns)
     late = np.stack([late_ns[rank] for rank in names])
+    means = sorted(zip(names, late.mean(axis=1).tolist(), strict=True), key=lambda own: -own[1])
+    return replace(_found(names, late, dur_ns, ranks, noise_ns), late_ns=tuple(means[:MOST_SHOWN]))
+
+
+def _found(names: Sequence[int], late: Series, dur_ns: Series, ranks: int, noise_ns: int) -> Culprits:
+    total = float(dur_ns.sum())
     worst_each = late.max(axis=0)
     share = float(worst_each.sum()) / total
     least = np.maximum(AFFECTED * dur_ns, noise_ns)
@@ -66,10 +81,12 @@ def find_culprits(late_ns: Mapping[int, Series], dur_ns: Series, ranks: int, noi
     proven = chance <= MAX_CHANCE or even <= MAX_CHANCE_STEADY
     lasting = ((late[suspects] > AFFECTED * dur_ns)[:, affected].mean(axis=1) >= PERSISTENT).all()
     alone = len(suspects) <= ranks / 2
+    worst_first = tuple(names[i] for i in sorted(suspects.tolist(), key=lambda i: -float(each[i])))
+    if alone and each[suspects].sum() >= BY_TIME * late.sum() and _by_time(late, suspects) <= MAX_CHANCE:
+        return Culprits(worst_first, share, (leads, count), min(chance, even, MAX_CHANCE), worst_first)
     if not (alone and bool(lasting) and leads / count >= PERSISTENT):
         moves = _others_too(late, [each.argmax()], least, ranks)
         return Culprits((), share, (most_often, count), min(chance, even), moves=moves)
-    worst_first = tuple(names[i] for i in sorted(suspects, key=lambda i: -float(each[i])))
     if proven:
         return Culprits(worst_first, share, (leads, count), min(chance, even), worst_first)
     moves = _others_too(late, suspects, least, ranks)
@@ -92,6 +109,24 @@ def _steadily(late: Series, suspects: npt.NDArray[np.intp], affected: npt.NDArra
     others = np.delete(late, suspects, axis=0)
     lead = late[suspects].min(axis=0) - (others.max(axis=0) if len(others) else 0.0)
     return _by_variation(lead[affected])
+
+
+def _by_time(late: Series, suspects: npt.NDArray[np.intp]) -> float:
+    """The chance that so much more was waited for the suspects than for anybody else, if each block of steps might as
+    well have had it the other way round: a sign-flip test, of both sides. Blocks, as in ``subject.drawn_steps``."""
+    others = np.delete(late, suspects, axis=0)
+    lead = late[suspects].sum(axis=0) - (others.max(axis=0) if len(others) else 0.0)
+    length = round(len(lead) ** (1 / 3)) if len(lead) >= LEAST_FOR_BLOCKS else 1
+    blocks = np.add.reduceat(lead, np.arange(0, len(lead), length))
+    blocks = blocks[blocks != 0]
+    if not len(blocks):
+        return 1.0
+    if len(blocks) <= _EXACT:
+        signs = 1 - 2 * (np.arange(2 ** len(blocks))[:, None] >> np.arange(len(blocks)) & 1)
+    else:
+        signs = np.random.default_rng(0).choice((-1, 1), size=(_FLIPS, len(blocks)))
+    as_much = (signs * np.abs(blocks)).sum(axis=1) >= blocks.sum() * (1 - 1e-12)
+    return min(1.0, 2 * float(as_much.mean()))
 
 
 def _by_variation(values: Series) -> float:

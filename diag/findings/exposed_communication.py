@@ -9,7 +9,7 @@ from diag.findings.comm_cause import Cause, bandwidth, cause_of, slow_link_of
 from diag.findings.comm_parts import claims_of
 from diag.findings.missing_ranks import MOST, missing_ranks
 from diag.findings.shares import Cost
-from diag.findings.subject import MENTION, Subject, mean_ns
+from diag.findings.subject import MENTION, Subject, in_ms, mean_ns
 from diag.model import Finding
 
 
@@ -29,7 +29,7 @@ def find(subject: Subject) -> list[Finding]:
         subject.costing(
             Cost.COMM,
             id=cause.id,
-            title=f"Communication that nothing hides takes {exposed / 1e6:.0f} ms a step{also}: {cause.why}",
+            title=f"Communication that nothing hides takes {in_ms(exposed)} a step{also}: {cause.why}",
             action=cause.action,
             evidence=(*cause.evidence, *evidence_by_axis(subject), *bandwidth(subject)),
             ranks=subject.once(slow_link_of).ranks,
@@ -44,7 +44,7 @@ def _with_missing_ranks(subject: Subject, cause: Cause) -> list[Finding]:
     missing = subject.once(missing_ranks)
     if missing is None:
         return []
-    whole = mean_ns(subject.shares.cost(Cost.COMM)) / 1e6
+    whole = mean_ns(subject.shares.cost(Cost.COMM))
     share, waiting = subject.shares.share(Cost.COMM), missing.waiting
     found: list[Finding] = []
     if waiting * share >= MENTION:
@@ -52,7 +52,7 @@ def _with_missing_ranks(subject: Subject, cause: Cause) -> list[Finding]:
             subject.costing(
                 Cost.COMM,
                 id="waiting-for-missing-ranks",
-                title=f"Collectives wait {waiting * whole:.0f} ms a step, probably for {missing.who}, which "
+                title=f"Collectives wait {in_ms(waiting * whole)} a step, probably for {missing.who}, which "
                 f"{'was' if len(missing.ranks) == 1 else 'were'} not recorded",
                 action=missing.action,
                 evidence=missing.evidence,
@@ -65,7 +65,7 @@ def _with_missing_ranks(subject: Subject, cause: Cause) -> list[Finding]:
             subject.costing(
                 Cost.COMM,
                 id=cause.id,
-                title=f"Exposed communication takes {part * whole:.0f} ms a step{besides}: {cause.why}",
+                title=f"Exposed communication takes {in_ms(part * whole)} a step{besides}: {cause.why}",
                 action=cause.action,
                 evidence=(*cause.evidence, *(() if found else missing.evidence), *evidence_by_axis(subject)),
                 part=part,

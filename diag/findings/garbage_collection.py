@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diag.findings.shares import Cost
-from diag.findings.subject import MENTION, Subject, mean_ns
+from diag.findings.subject import MENTION, Subject, in_ms, mean_ns
 from diag.model import Finding
 
 
@@ -17,7 +17,7 @@ def find(subject: Subject) -> list[Finding]:
         subject.costing(
             Cost.GC,
             id="gc-pause",
-            title=f"Python's garbage collector stops the training: {paused / 1e6:.0f} ms a step",
+            title=f"Python's garbage collector stops the training: {in_ms(paused)} a step",
             action="Call gc.freeze() after setting up, then gc.disable(), and gc.collect() every few hundred steps on "
             "all ranks together.",
             ranks=culprits.ranks,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from diag.attribution.host_activity import LONG_NS
 from diag.findings.shares import Cost
-from diag.findings.subject import MENTION, Subject, mean_ns
+from diag.findings.subject import MENTION, Subject, in_ms, mean_ns
 from diag.findings.workload import allocator_action, launch_action, stall_action, sync_action, workload
 from diag.model import Detail, Evidence, Finding, Kind, StepAccount
 
@@ -37,7 +37,7 @@ def _late_host(subject: Subject) -> list[Finding]:
     if shares.share(Cost.HOST) < MENTION:
         return []
     waited = shares.cost(Cost.HOST)
-    ms = f"{mean_ns(waited) / 1e6:.1f} ms {subject.per}"
+    ms = f"{in_ms(mean_ns(waited))} {subject.per}"
     lost = dict.fromkeys(_WORDS, 0)
     long = dict.fromkeys(_LONG_NS, 0)
     for step in _steps(subject):
@@ -88,7 +88,7 @@ def _unexplained(subject: Subject) -> list[Finding]:
             subject.costing(
                 Cost.QUEUED,
                 id="idle-after-launch",
-                title=f"The device is idle for {mean_ns(shares.cost(Cost.QUEUED)) / 1e6:.1f} ms {subject.per} although "
+                title=f"The device is idle for {in_ms(mean_ns(shares.cost(Cost.QUEUED)))} {subject.per} although "
                 "its next work had been launched: it waits for an event, another stream or work that is not in this "
                 "trace",
                 action="Record a longer window (several steps between two prof.step() calls) with all streams and "
@@ -102,7 +102,7 @@ def _unexplained(subject: Subject) -> list[Finding]:
             subject.costing(
                 Cost.ONCE,
                 id="one-long-stall",
-                title=f"The device is idle for {mean_ns(shares.cost(Cost.ONCE)) / 1e6:.0f} ms in one stall of the host"
+                title=f"The device is idle for {in_ms(mean_ns(shares.cost(Cost.ONCE)))} in one stall of the host"
                 f"{_while(busy, sum(shares.cost(Cost.ONCE)))}; nothing shows whether it happens in every step",
                 action="Mark the steps with prof.step() and record several of them after the warm-up "
                 "(schedule(skip_first=10, wait=1, warmup=1, active=3)).",

@@ -12,7 +12,7 @@ from diag.findings import REGISTRY, Examination, Find, ask, checkpoint_stall, sl
 from diag.findings.noise import noise_of
 from diag.findings.shares import Cost
 from diag.findings.stages import stages_alone
-from diag.findings.subject import MENTION, Subject, mean_ns
+from diag.findings.subject import MENTION, Subject, a_step
 from diag.ingest.run import Tables
 from diag.ingest.summaries import Summaries
 from diag.model import Attribution, Evidence, Finding
@@ -62,13 +62,12 @@ def examine_merged(found: Summaries, frontier: Frontier, attribution: Attributio
 def _communication(subject: Subject) -> list[Finding]:
     if subject.shares.share(Cost.COMM) < MENTION:
         return []
-    cost = mean_ns(subject.shares.cost(Cost.COMM)) / 1e6
+    cost = a_step(subject.shares.cost(Cost.COMM))
     return [
         subject.costing(
             Cost.COMM,
             id="exposed-communication",
-            title=f"Communication that nothing hides takes {cost:.0f} ms a step: even the rank that waits least stands "
-            "still for it",
+            title=f"Communication that nothing hides takes {cost}: even the rank that waits least stands still for it",
             action="Record a profiler window of a few ranks (`diag trace`) to see which collectives, and why.",
             evidence=subject.per_rank("exposed_comm_ns"),
         )

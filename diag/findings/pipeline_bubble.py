@@ -8,7 +8,7 @@ from typing import Any
 from diag.attribution.pipeline import Pipeline, pipeline_of
 from diag.bubble import bubble
 from diag.findings.shares import Cost
-from diag.findings.subject import MENTION, Subject, mean_ns
+from diag.findings.subject import MENTION, Subject, a_step
 from diag.model import Evidence, Finding
 
 ID = "pipeline-bubble"
@@ -22,7 +22,7 @@ def find(subject: Subject) -> list[Finding]:
         return []
     told = subject.tables.manifest.trainer if subject.tables.manifest is not None else {}
     ideal, count = ideal_share(len(found.stages), told), len(found.stages)
-    cost = f"{mean_ns(subject.shares.cost(Cost.BUBBLE)) / 1e6:.0f} ms a step"
+    cost = a_step(subject.shares.cost(Cost.BUBBLE))
     waited = Evidence(
         "segments", "waiting for other stages, mean over all ranks", round(found.waited_share, 4), "share"
     )

@@ -39,6 +39,8 @@ class Cost(StrEnum):
     CHECKPOINT = "checkpoints"
     HOST = "waiting for the host"  # a device that waits for its host to launch work
     QUEUED = "launched, not running"  # a device that waits for what its trace does not hold
+    CONTENTION = "waiting for a CPU core"
+    STALL = "blocked outside of known waits"  # the training's thread sleeps, waits for I/O or a lock, or is stopped
     ONCE = "one long stall"  # of the host, in a window that nothing divides into steps
     BUBBLE = "pipeline bubble"  # of all ranks' time, not of the path: there somebody always works
     IMBALANCE = "unequal pipeline stages"
@@ -54,6 +56,8 @@ CLASS_OF = {
     Cost.GC: Bottleneck.COMPUTE,
     Cost.CHECKPOINT: Bottleneck.COMPUTE,
     Cost.HOST: Bottleneck.HOST,
+    Cost.CONTENTION: Bottleneck.HOST,
+    Cost.STALL: Bottleneck.HOST,
     Cost.QUEUED: Bottleneck.UNDETERMINED,
     Cost.ONCE: Bottleneck.UNDETERMINED,
     Cost.BUBBLE: Bottleneck.COMPUTE,
@@ -159,6 +163,13 @@ class Shares(Struct, frozen=True):
     def culprits(self, cost: Cost) -> Culprits:
         """Who is late with this, if it is always the same."""
         return find_culprits(self.blame_ns.get(cost, {}), self.dur_ns, len(self.ranks), self.noise.late_ns)
+
+    def late(self, cost: Cost) -> Series:
+        """The part of a cost that only the rank had that was latest, per step."""
+        by_rank = self.blame_ns.get(cost, {})
+        worst = np.max(list(by_rank.values()), axis=0) if by_rank else np.zeros_like(self.dur_ns)
+        found: Series = np.minimum(self.cost(cost), worst)
+        return found
 
     def of_class(self, name: Bottleneck) -> float:
         """Part of the time of all steps that the costs of a class take."""

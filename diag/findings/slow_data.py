@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from diag.attribution.loader_reserve import Reserve, reserve_of
+from diag.attribution.loader_reserve import Reserve, full_share, reserve_of
 from diag.attribution.loader_settings import loader_settings
+from diag.findings.contended_host import dominates
 from diag.findings.culprits import Culprits
 from diag.findings.shares import Cost
-from diag.findings.subject import MENTION, Subject, mean_ns, ranks_text
+from diag.findings.subject import MENTION, Subject, a_step, ranks_text, waited_for
 from diag.findings.workload import workload
 from diag.model import Evidence, Finding
 
 # One step in a few holds nearly all of the wait: the mean hides what the loader does.
 _BURST_QUIET = 0.02
 _MOST_SHOWN = 8  # ranks
+_FULL = 0.8  # of the time that was waited for data
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -24,7 +26,9 @@ def find(subject: Subject) -> list[Finding]:
     if share < MENTION:
         return []
     culprits = shares.culprits(Cost.DATA)
-    cost = f"{mean_ns(waited) / 1e6:.0f} ms a step"
+    cost = a_step(waited)
+    if _lie_ready(subject, culprits.ranks if culprits.share >= share / 2 else ()):
+        return [_handing_over(subject, cost)]
     if culprits.ranks and culprits.share >= share / 2:
         return [_waiting_on(subject, culprits, cost)]
     bursty = bool(np.median(waited / shares.dur_ns) < _BURST_QUIET)
@@ -48,6 +52,25 @@ def find(subject: Subject) -> list[Finding]:
     ]
 
 
+def _lie_ready(subject: Subject, ranks: tuple[int, ...]) -> bool:
+    """Whether nearly all of the waiting for data fell into steps that found the queue full, on these ranks, or on all:
+    then no worker was too slow."""
+    counted = frozenset(subject.shares.numbers)
+    found = [full_share(own.steps, counted) for rank, own in subject.tables.ranks.items() if not ranks or rank in ranks]
+    return bool(found) and all(share is not None and share >= _FULL for share in found)
+
+
+def _handing_over(subject: Subject, cost: str) -> Finding:
+    return subject.costing(
+        Cost.DATA,
+        id="slow-batch-handover",
+        title=f"Batches lie ready in the loader's queue, and handing them over takes {cost}",
+        action="Look at what the training's process does to receive a batch: many small tensors, objects that are "
+        "pickled, a collate function or a copy in the main process, pin_memory. More workers would not help.",
+        evidence=(*subject.per_rank("data_wait_ns"), *_ready(subject.once(_reserves))),
+    )
+
+
 def _suspected(subject: Subject) -> Culprits | None:
     """Who may be the only ones with slow loaders, although that is not proven: that all are slow cannot be said then.
 
@@ -69,7 +92,7 @@ def _perhaps(subject: Subject, found: Culprits, cost: str) -> Finding:
         Cost.DATA,
         id="slow-data-rank-unknown",
         title=f"A data loader is too slow, not certain whose: {cost}. {who.capitalize()} waited longest in {led} of "
-        f"{affected} steps",
+        f"{affected} steps, and others {waited_for(found)}",
         action="Let it train for more steps, with a profiler window of all ranks among them (`diag trace`), and ask "
         f"again. If it stays {who}, look at the storage there, the shard of the data and the transforms; more workers "
         "everywhere help only if the others come to wait as long.",
@@ -89,7 +112,7 @@ def _waiting_on(subject: Subject, culprits: Culprits, cost: str) -> Finding:
     alone = not others or _faster(others)
     who = ranks_text(ranks)
     if alone:
-        title = f"The data loader of {who} is slow: {cost}, and every other rank waits for it"
+        title = f"The data loader of {who} is slow: {cost}{subject.who_waits(ranks)}"
         action = _look_at(subject, ranks, bool(others))
     else:
         title = (
@@ -158,6 +181,11 @@ def _look_at(subject: Subject, ranks: tuple[int, ...], others_known: bool) -> st
 
 def _more_workers(subject: Subject) -> str:
     workers = _workers(subject)
+    if dominates(subject):
+        return (
+            "Make the transform or the storage faster. The cores are all taken, so more worker processes would wait "
+            "for them as well."
+        )
     if workers is None and subject.once(workload).loader is False:
         return "Prepare batches ahead of the step, in other processes, or make the transform or the storage faster."
     now = f" (now {workers})" if workers is not None else ""

@@ -8,11 +8,10 @@ from collections import Counter
 from msgspec.structs import replace
 
 from diag.findings import slow_modules
-from diag.findings.contended_host import contended
 from diag.findings.culprits import Culprits
 from diag.findings.last_arrivals import last_arrivals
 from diag.findings.shares import UNEXPLAINED, Cost
-from diag.findings.subject import MENTION, Subject, mean_ns, ranks_text, who_is_late
+from diag.findings.subject import MENTION, Subject, a_step, ranks_text, waited_for, who_is_late
 from diag.findings.throttled_device import throttled_ranks
 from diag.findings.token_balance import longest_batch_last
 from diag.ingest.comm_names import P2P_OPS
@@ -30,11 +29,9 @@ def _of_work(subject: Subject) -> list[Finding]:
     if shares.share(Cost.STRAGGLER) < MENTION:
         return []
     culprits = _culprits(subject, Cost.STRAGGLER)
-    cost = f"{mean_ns(shares.cost(Cost.STRAGGLER)) / 1e6:.0f} ms a step"
+    cost = a_step(shares.cost(Cost.STRAGGLER))
     if subject.once(throttled_ranks):
         return []  # a known reason: diag.findings.throttled_device has these nanoseconds
-    if subject.once(contended) is not None:
-        return []  # likewise diag.findings.contended_host
     if shares.unexplained > UNEXPLAINED:
         return [_for_no_known_reason(subject, culprits, cost, shares.unexplained)]
     if culprits.ranks:
@@ -73,7 +70,7 @@ def _of_hosts(subject: Subject) -> list[Finding]:
     if shares.share(Cost.HOST_STRAGGLER) < MENTION or subject.once(throttled_ranks):
         return []
     culprits, last = _culprits(subject, Cost.HOST_STRAGGLER), subject.once(last_arrivals)
-    cost = f"{mean_ns(shares.cost(Cost.HOST_STRAGGLER)) / 1e6:.0f} ms a step"
+    cost = a_step(shares.cost(Cost.HOST_STRAGGLER))
     if culprits.ranks:
         who = ranks_text(culprits.ranks)
         often = (
@@ -127,7 +124,8 @@ def _now_this_now_that(subject: Subject, culprits: Culprits, cost: str) -> Findi
     return subject.costing(
         Cost.STRAGGLER,
         id="compute-imbalance",
-        title=f"The ranks are unequally fast, now this one, now that: {cost}",
+        title=f"The ranks are unequally fast, now this one, now that: {cost}; others waited "
+        f"{waited_for(culprits, everybody=True)}",
         action="Look for work that differs from batch to batch (sequence lengths: bucket them), or for more ranks than "
         "free cores on a host.",
         evidence=[
@@ -145,6 +143,7 @@ def _perhaps(subject: Subject, culprits: Culprits, cost: str) -> Finding:
     title = f"A rank is slower than {_than(subject, culprits.suspects)}, not certain which: {cost}"
     if affected:
         title += f". {who.capitalize()} came last in {leads} of {affected} affected steps"
+        title += f"; others waited {waited_for(culprits, everybody=True)}"
     return subject.costing(
         Cost.STRAGGLER,
         id="straggler-rank-unknown",
@@ -257,6 +256,12 @@ def _action(subject: Subject, ranks: tuple[int, ...], inside: float | None) -> s
         return (
             f"{ranks_text(ranks).capitalize()}{where} spends the extra time outside of operators: look for "
             "Python code, locks, sleeps or I/O that only it runs (py-spy dump on its process)."
+        )
+    if not subject.shares.on_device and subject.scheduling.knows_blocked(ranks):
+        return (
+            f"{ranks_text(ranks).capitalize()}{where} computes longer, and neither waits for a core nor is blocked: "
+            "does its share of the data hold longer sequences or other work? Else compare clocks and temperature, "
+            "memory placement (numactl) and the model of the CPU with those of the others."
         )
     return (
         f"Check the machine of {ranks_text(ranks)}{where}: clocks and temperature, other processes, CPU affinity; does "

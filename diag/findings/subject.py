@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
@@ -9,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 
-from diag.findings.culprits import Culprits, Series
+from diag.attribution.scheduling import Scheduling
+from diag.findings.culprits import LEAST_FOR_BLOCKS, Culprits, Series
 from diag.findings.shares import Cost, Shares, class_of
 from diag.ingest.run import Tables
 from diag.model import Attribution, Evidence, Finding, Parts, Severity
@@ -18,8 +20,9 @@ from diag.model import Attribution, Evidence, Finding, Parts, Severity
 MENTION = 0.05
 WARN = 0.10
 CRITICAL = 0.20
-LEAST_FOR_BLOCKS = 20  # steps, for blocks of them and an interval (science.md 2.7)
 STAGES_ALONE = 0.6  # the most that the durations of stages say for sure
+
+_WAITS = 0.02  # of the step: a rank that waits for less does not wait
 
 _TABLES = {Cost.BUBBLE: "segments", Cost.IMBALANCE: "segments"}
 
@@ -34,6 +37,7 @@ class Subject(Struct, frozen=True):
     shares: Shares
     stages_alone: bool = False  # the shares come from the durations of stages: no collective ties the ranks together
     by_stages: Shares | None = None  # what these durations say beside the timelines, where both were recorded
+    scheduling: Scheduling = field(default_factory=Scheduling)
     _made: dict[Callable[[Subject], Any], Any] = field(default_factory=dict)
 
     def once(self, make: Callable[[Subject], T]) -> T:
@@ -81,6 +85,24 @@ class Subject(Struct, frozen=True):
     def per(self) -> str:
         """What a cost is the cost of, in words."""
         return "in this window" if self.attribution.undivided else "a step"
+
+    def who_waits(self, ranks: tuple[int, ...]) -> str:
+        """Which ranks wait for these, as the end of a sentence; "" where nothing shows that any of them does."""
+        others = [rank for rank in self.attribution.ranks if rank not in ranks]
+        if self.stages_alone or not ranks or not others:
+            return ""
+        waited: Counter[int] = Counter()
+        usable = frozenset(self.shares.numbers)
+        for met in self.attribution.collectives:
+            if met.last_arriver in ranks and met.step in usable:
+                waited.update(dict(zip(met.ranks, met.wait_ns, strict=True)))
+        waiting = sum(waited[rank] >= _WAITS * float(self.shares.dur_ns.sum()) for rank in others)
+        it = "it" if len(ranks) == 1 else "them"
+        if not waiting:
+            return ""
+        if waiting == len(others):
+            return f", and every other rank waits for {it}"
+        return f", and {waiting} other rank{'s wait' if waiting > 1 else ' waits'} for {it}"
 
     def host_of(self, rank: int) -> str | None:
         tables = self.tables.ranks.get(rank)
@@ -160,6 +182,17 @@ def drawn_steps(count: int, rounds: int, random: np.random.Generator) -> npt.NDA
     return drawn
 
 
+def in_ms(ns: float) -> str:
+    """``13 ms``; below ten with two significant digits, so that nothing that costs time is printed as nothing."""
+    ms = ns / 1e6
+    return f"{ms:,.0f} ms" if abs(ms) >= 9.95 or not ms else f"{ms:.2g} ms"
+
+
+def a_step(series: Series) -> str:
+    """The mean of a cost, in words: ``13 ms a step``."""
+    return f"{in_ms(mean_ns(series))} a step"
+
+
 def mean_ns(series: Series) -> int:
     return int(series.mean()) if len(series) else 0
 
@@ -168,6 +201,12 @@ def ranks_text(ranks: tuple[int, ...]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return "ranks " + ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+
+
+def waited_for(culprits: Culprits, everybody: bool = False) -> str:
+    """How long others waited for each of the latest ranks, in words: ``116 ms a step for rank 1, 25 ms for rank 0``."""
+    shown = [(rank, ns) for rank, ns in culprits.late_ns if ns > 0 and (everybody or rank in culprits.suspects)]
+    return ", ".join(f"{in_ms(ns)}{' a step' if not at else ''} for rank {rank}" for at, (rank, ns) in enumerate(shown))
 
 
 def who_is_late(culprits: Culprits) -> str:

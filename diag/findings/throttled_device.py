@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from diag.collectors.records import DeviceRecord
 from diag.findings.shares import Cost
-from diag.findings.subject import MENTION, Subject, mean_ns, ranks_text
+from diag.findings.subject import MENTION, Subject, in_ms, mean_ns, ranks_text
 from diag.ingest.run import RankTables
 from diag.model import Evidence, Finding
 
@@ -39,8 +39,8 @@ def find(subject: Subject) -> list[Finding]:
         subject.costing(
             Cost.STRAGGLER,
             id="throttled-device",
-            title=f"The GPU of {ranks_text(ranks)} {be} throttled ({why}): {cost / 1e6:.0f} ms a step, and every other "
-            "rank waits for it",
+            title=f"The GPU of {ranks_text(ranks)} {be} throttled ({why}): {in_ms(cost)} a step"
+            f"{subject.who_waits(ranks)}",
             action=f"Drain {_hosts(subject, ranks)}, or cap it less: cooling and dust, power supply, power limit "
             "(nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER).",
             evidence=[evidence for each in found for evidence in _evidence(each)],

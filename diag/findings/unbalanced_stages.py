@@ -9,7 +9,7 @@ from diag.axes import rank_words
 from diag.findings.pipeline_bubble import cannot_look as cannot_look
 from diag.findings.pipeline_bubble import pipeline
 from diag.findings.shares import Cost
-from diag.findings.subject import MENTION, Subject, mean_ns
+from diag.findings.subject import MENTION, Subject, a_step
 from diag.model import Evidence, Finding
 
 ID = "unbalanced-stages"
@@ -20,7 +20,7 @@ def find(subject: Subject) -> list[Finding]:
     if found is None or subject.shares.share(Cost.IMBALANCE) < MENTION:
         return []
     ranks = found.stages[found.slowest]
-    cost = f"{mean_ns(subject.shares.cost(Cost.IMBALANCE)) / 1e6:.0f} ms a step"
+    cost = a_step(subject.shares.cost(Cost.IMBALANCE))
     work = [float(np.median(own)) / 1e6 for own in found.work_ns]
     return [
         subject.costing(

@@ -77,7 +77,9 @@ def _share(quantity: Quantity, result: Result) -> Measured:
     if quantity is budgets.EXPOSED_COMM and result.coverage.ranks_missing:
         return Unknown("ranks are missing, and waiting for one of them looks like communication")
     shares = result.examination.shares
-    late = shares.cost(Cost.HOST_STRAGGLER) if cost == Cost.STRAGGLER else np.zeros_like(shares.dur_ns)
+    late = np.zeros_like(shares.dur_ns)
+    if cost == Cost.STRAGGLER:  # whatever makes the rank slow
+        late = shares.cost(Cost.HOST_STRAGGLER) + shares.late(Cost.CONTENTION) + shares.late(Cost.STALL)
     return _ratio(shares.cost(cost) + late, shares.dur_ns)
 
 

@@ -59,6 +59,7 @@ def to_dict(result: Result) -> dict[str, Any]:
             "headline": verdict.headline,
         },
         "steps": [_step(result, step) for step in result.attribution.steps],
+        "scheduling": _scheduling(result),
         "findings": [_finding(finding) for finding in result.examination.findings],
         "not_found": list(result.examination.not_found),
         "stage_frontier": _stages(result),
@@ -103,6 +104,21 @@ def _step(result: Result, step: StepAccount) -> dict[str, Any]:
         "ranks": [to_builtins(parts) for parts in step.parts],
         "culprits": [{"rank": b.rank, "kind": b.kind.name.lower(), "ns": b.ns} for b in step.blames],
     }
+
+
+def _scheduling(result: Result) -> list[dict[str, Any]]:
+    """What the CPU scheduler gave each rank that knows it, the mean of the counted steps in nanoseconds."""
+    return [
+        {
+            "rank": rank,
+            "queued_ns": round(float(own.queued_ns.mean())),
+            "queued_while_loading_ns": round(float(own.loading_ns.mean())),
+            "queued_while_communicating_ns": round(float(own.communicating_ns.mean())),
+            "blocked_ns": round(float(own.blocked_ns.mean())) if own.knows_blocked else None,
+            "blocked_in": {phase: round(ns) for phase, ns in own.blocked_in.items()},
+        }
+        for rank, own in sorted(result.examination.scheduling.ranks.items())
+    ]
 
 
 def _stages(result: Result) -> dict[str, Any] | None:

@@ -75,7 +75,7 @@ def _number(value: float, unit: str) -> str:
 
 
 def _print_ranks(console: Console, result: Result) -> None:
-    found = rank_table(result.attribution)
+    found = rank_table(result.attribution, result.scheduled)
     console.print(escape(found.title), style="italic")
     table = Table(box=None, pad_edge=False)
     for name in ("rank", *found.columns):

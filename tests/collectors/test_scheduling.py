@@ -1,4 +1,4 @@
-"""CPU time, waiting for a core and being blocked are told apart, for the training's thread and for what runs with it."""
+"""CPU time, waiting for a core and being blocked are told apart, for the training's thread and what runs with it."""
 
 from __future__ import annotations
 

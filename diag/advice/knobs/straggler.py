@@ -9,9 +9,16 @@ from diag.findings.subject import ranks_text
 from diag.model import Risk
 from diag.replay.mutations.work import without_straggler
 
+_CHANGES = {"compute-straggler": "make", "stalled-rank": "remove what blocks", "contended-host": "give cores to"}
+_BEHIND = {
+    "compute-straggler": " as fast as the others, or replace {its} host or device",
+    "stalled-rank": "",
+    "contended-host": ", or move {its} neighbours elsewhere",
+}
+
 
 def propose(case: Case) -> Sequence[Candidate]:
-    found = case.found("compute-straggler")
+    found = case.found("compute-straggler", "stalled-rank", "contended-host")
     if found is None or not found.ranks:
         return ()
     its = "its" if len(found.ranks) == 1 else "their"
@@ -20,7 +27,7 @@ def propose(case: Case) -> Sequence[Candidate]:
             id="straggler",
             finding=found.id,
             knob="a slow rank",
-            change=f"make {ranks_text(found.ranks)} as fast as the others, or replace {its} host or device",
+            change=f"{_CHANGES[found.id]} {ranks_text(found.ranks)}{_BEHIND[found.id].format(its=its)}",
             mutation=without_straggler(found.ranks),
             memory_delta_bytes=0,
             risk=Risk.SAFE,

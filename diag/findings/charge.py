@@ -1,0 +1,89 @@
+"""Contention for CPU cores and stalls as costs of their own: they are taken from what they looked like (computation, a
+slow loader, communication), on all ranks alike and of ranks that are late."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec.structs import replace
+
+from diag.attribution.scheduling import Scheduling
+from diag.findings.culprits import Series
+from diag.findings.noise import Noise
+from diag.findings.shares import Cost, Shares
+from diag.model import Attribution
+
+_CROWDED = 0.1  # of the step: from here on queueing of all ranks is also what makes them unequal
+_NOT_ON_PATH = frozenset({Cost.BUBBLE, Cost.IMBALANCE})
+
+
+def charge(shares: Shares, scheduling: Scheduling, attribution: Attribution) -> Shares:
+    """The account with contention and stalls as costs of their own, and without them in the others."""
+    if not scheduling.ranks or scheduling.numbers != shares.numbers:
+        return shares
+    costs = {cost: np.array(series) for cost, series in shares.cost_ns.items()}
+    blames = {cost: dict(by_rank) for cost, by_rank in shares.blame_ns.items()}
+    zeros = np.zeros_like(shares.dur_ns)
+    contention, stall = zeros.copy(), zeros.copy()
+    late_as = Cost.HOST_STRAGGLER if shares.on_device else Cost.STRAGGLER
+    for cost, of_queue, of_block in (
+        (late_as, "queued_ns", "blocked_ns"),
+        *(() if shares.on_device else ((Cost.DATA, "loading_ns", None),)),
+    ):
+        late = blames.get(cost, {})
+        whole = sum((np.array(series) for series in late.values()), start=zeros.copy())
+        for rank, series in late.items():
+            if rank not in scheduling.ranks or len(scheduling.ranks) < 2:
+                continue
+            queued = np.minimum(series, scheduling.excess(of_queue, rank))
+            blocked = np.minimum(series - queued, scheduling.excess(of_block, rank)) if of_block else zeros
+            for into, moved in ((Cost.CONTENTION, queued), (Cost.STALL, blocked)):
+                if moved.any():
+                    before = blames.setdefault(into, {}).get(rank, zeros)
+                    blames[into][rank] = before + moved
+            late[rank] = series - queued - blocked
+            part = np.divide(costs.get(cost, zeros), whole, out=zeros.copy(), where=whole > 0)
+            contention += part * queued
+            stall += part * blocked
+        if late:
+            left = sum(late.values(), start=zeros.copy())
+            costs[cost] = costs.get(cost, zeros) * np.divide(left, whole, out=np.ones_like(zeros), where=whole > 0)
+    if not shares.on_device:
+        contention += _common(shares, scheduling, costs)
+        if not attribution.axes.several and not attribution.axes.stages():
+            common = scheduling.common("blocked_ns", shares.ranks)
+            stall += common if common is not None else zeros
+    taken = sum((series for cost, series in costs.items() if cost not in _NOT_ON_PATH), start=zeros.copy())
+    room = np.maximum(0.0, shares.dur_ns - taken)
+    contention = np.minimum(contention, room)
+    stall = np.minimum(stall, room - contention)
+    costs |= {cost: series for cost, series in ((Cost.CONTENTION, contention), (Cost.STALL, stall)) if series.any()}
+    return replace(shares, cost_ns=costs, blame_ns=blames, noise=_noise(shares, scheduling))
+
+
+def _common(shares: Shares, scheduling: Scheduling, costs: dict[Cost, Series]) -> Series:
+    """Contention that all ranks have: of their own work, of their loaders, of their communication. What it takes of
+    the last two is taken from their costs."""
+    found = np.zeros_like(shares.dur_ns)
+    fields = ((None, "queued_ns", None), (Cost.DATA, "loading_ns", "data_ns"), (Cost.COMM, "communicating_ns", None))
+    for cost, name, of in fields:
+        common = scheduling.common(name, shares.ranks)
+        if common is None:
+            continue
+        if cost is not None:
+            cost_ns = costs.get(cost, np.zeros_like(found))
+            if of is not None:  # the fraction of it: the path may hold the data wait of one rank only
+                waited = scheduling.common(of, shares.ranks)
+                assert waited is not None  # as the other field is there
+                common = cost_ns * np.divide(common, waited, out=np.zeros_like(found), where=waited > 0)
+            common = np.minimum(common, cost_ns)
+            costs[cost] = cost_ns - common
+        found = found + common
+    return found
+
+
+def _noise(shares: Shares, scheduling: Scheduling) -> Noise:
+    """On a host whose ranks all wait for cores, they are unequal by as much without anybody's fault."""
+    common = scheduling.common("queued_ns", shares.ranks)
+    if common is None or shares.on_device or common.sum() < _CROWDED * shares.dur_ns.sum():
+        return shares.noise
+    return replace(shares.noise, late_ns=max(shares.noise.late_ns, int(common.mean())))
