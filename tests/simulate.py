@@ -20,8 +20,10 @@ from diag.collectors.records import (
     DATA,
     FORWARD,
     OPTIMIZER,
+    REST,
     CollectiveLine,
     CollectiveRow,
+    HostRecord,
     LoaderQueue,
     Manifest,
     MemoryRecord,
@@ -67,6 +69,9 @@ class Plan:
     tokens: Callable[[int, int], int] = field(default=lambda step, rank: 512)
     memory: MemoryRecord | None = None
     queued: Callable[[int, int], int | None] = field(default=lambda step, rank: None)
+    # (queued, blocked) by phase, or by REST: CPU time was recorded then. A part of the phase, which ``extra`` makes long.
+    scheduled: Callable[[int, int], dict[str, tuple[int, int]]] | None = None
+    host: tuple[HostRecord, ...] = ()  # samples of every rank
     queue: Callable[[int, int], LoaderQueue | None] = field(default=lambda step, rank: None)
     trainer: dict[str, object] = field(default_factory=dict)
 
@@ -168,6 +173,8 @@ def simulate(plan: Plan) -> Tables:
                     queue=plan.queue(step, r.rank),
                 )
             )
+            if plan.scheduled is not None:
+                _schedule(r.steps[-1], r.rows, plan.scheduled(step, r.rank))
     tables = {r.rank: _tables(plan, r) for r in ranks}
     manifest = Manifest(
         run_id="simulated",
@@ -212,6 +219,25 @@ def without_collectives(tables: Tables) -> Tables:
     return replace(tables, ranks={r: replace(t, rows=(), groups={}) for r, t in tables.ranks.items()})
 
 
+def _schedule(record: StepRecord, rows: list[tuple[int, CollectiveRow]], spent: dict[str, tuple[int, int]]) -> None:
+    """Fills in the CPU time of a step: what of each phase was neither queued nor blocked nor waiting for a
+    collective."""
+    waits = [(row.wait_start_ns or 0, row.wait_end_ns or 0) for step, row in rows if step == record.step]
+    record.on_cpu_ns = record.queued_ns = 0
+    for name in dict.fromkeys([*(row.phase for row in record.phases), REST]):
+        own = [(row.start_ns, row.end_ns) for row in record.phases if row.phase == name]
+        dur = sum(end - start for start, end in own)
+        waited = sum(max(0, min(end, b) - max(start, a)) for start, end in own for a, b in waits)
+        if name == REST:
+            dur = record.end_ns - record.begin_ns - sum(row.end_ns - row.start_ns for row in record.phases)
+        queued, blocked = spent.get(name, (0, 0))
+        on_cpu = max(0, dur - waited - queued - blocked)
+        if name != REST:
+            record.cpu[name] = on_cpu, queued
+        record.on_cpu_ns += on_cpu
+        record.queued_ns += queued
+
+
 def _phase(r: _Rank, name: str, ns: int) -> None:
     r.phases.append(PhaseRow(name, r.now, r.now + ns))
     r.now += ns
@@ -247,4 +273,5 @@ def _tables(plan: Plan, r: _Rank) -> RankTables:
     )
     host = plan.hosts(r.rank)
     identity = RankRecord(r.rank, r.rank, plan.ranks, host, 100 + r.rank, f"boot of {host}", 0, 0, "cpu")
-    return RankTables(r.rank, identity, steps, rows, {"0": list(range(plan.ranks))})
+    groups = {"0": list(range(plan.ranks))}
+    return RankTables(r.rank, identity, steps, rows, groups, scheduling=plan.host)

@@ -26,8 +26,8 @@ def slow(who: Callable[[int], int], steps: int, ranks: int = 2, queued: bool = F
     return analyze(simulate(Plan(ranks=ranks, steps=steps, extra=extra, queued=waits)))
 
 
-def said(result: Result) -> Finding:
-    (found,) = [f for f in result.examination.findings if f.bottleneck == Bottleneck.COMPUTE]
+def said(result: Result, of: Bottleneck = Bottleneck.COMPUTE) -> Finding:
+    (found,) = [f for f in result.examination.findings if f.bottleneck == of]
     return found
 
 
@@ -65,6 +65,9 @@ def test_who_waits_for_a_core_may_be_open_too() -> None:
         for who, steps in ((lambda step: 1, 2), (lambda step: 1, 9), (lambda step: step % 2, 18))
     )
     assert [r.verdict.cause for r in (once, alone, moving)] == ["contended-host"] * 3
-    assert said(once).title.startswith("A rank, not certain which, waits for a CPU core, and every other rank with it")
-    assert said(alone).title.startswith("Rank 1 waits for a CPU core")
-    assert said(moving).title.startswith("Now this rank, now that one waits for a CPU core")
+    titles = [said(result, Bottleneck.HOST).title for result in (once, alone, moving)]
+    assert titles[0].startswith("A rank, not certain which, waits for a CPU core: ")
+    assert "a step for rank 1" in titles[0]
+    assert titles[1].startswith("Rank 1 waits for a CPU core: ")
+    assert titles[1].endswith("every other rank waits for it")
+    assert titles[2].startswith("Now this rank, now that one waits for a CPU core: ")

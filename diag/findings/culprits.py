@@ -115,7 +115,7 @@ def _by_time(late: Series, suspects: npt.NDArray[np.intp]) -> float:
     """The chance that so much more was waited for the suspects than for anybody else, if each block of steps might as
     well have had it the other way round: a sign-flip test, of both sides. Blocks, as in ``subject.drawn_steps``."""
     others = np.delete(late, suspects, axis=0)
-    lead = late[suspects].sum(axis=0) - (others.max(axis=0) if len(others) else 0.0)
+    lead = late[suspects].min(axis=0) - (others.max(axis=0) if len(others) else 0.0)
     length = round(len(lead) ** (1 / 3)) if len(lead) >= LEAST_FOR_BLOCKS else 1
     blocks = np.add.reduceat(lead, np.arange(0, len(lead), length))
     blocks = blocks[blocks != 0]

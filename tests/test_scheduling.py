@@ -1,0 +1,207 @@
+"""Waiting for a core and being blocked are costs of their own: of all ranks alike, of one rank, of one process."""
+
+from __future__ import annotations
+
+import pytest
+
+from diag.api import Result, analyze
+from diag.collectors.records import BACKWARD, DATA, FORWARD, OPTIMIZER, HostRecord, LoaderQueue
+from diag.model import Bottleneck, Finding, Severity
+from tests.copies import replace
+from tests.simulate import MS, Plan, simulate
+
+STEP_MS = 100  # of the plan without extras
+
+
+def finding(result: Result, id: str) -> Finding | None:
+    return next((f for f in result.examination.findings if f.id == id), None)
+
+
+def every(phase: str, ms: int, ranks: tuple[int, ...] = (0, 1)) -> dict[str, object]:
+    """Each of these ranks takes longer in a phase."""
+    return {"extra": lambda step, rank: {phase: ms * MS} if rank in ranks else {}}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_all_ranks_wait_for_cores(ranks: int) -> None:
+    """Half of the forward and the backward of every rank is queueing: no rank is late, and no rank is named."""
+    plan = Plan(ranks=ranks, scheduled=lambda step, rank: {FORWARD: (15 * MS, 0), BACKWARD: (30 * MS, 0)})
+    result = analyze(simulate(plan))
+    verdict = result.verdict
+    assert (verdict.bottleneck, verdict.cause, verdict.culprit_ranks) == (Bottleneck.HOST, "contended-host", ())
+    assert 0.40 < verdict.share < 0.48
+    assert ("All ranks wait" in verdict.headline or "all ranks wait" in verdict.headline) == (ranks > 1)
+    assert all(result.bottleneck_of(step) == Bottleneck.HOST for step in result.attribution.usable)
+    assert result.examination.shares.noise.late_ns >= 40 * MS  # so unequal are they without anybody's fault
+
+
+def test_a_loader_whose_workers_have_no_core_is_not_told_to_start_more() -> None:
+    """All wait 100 ms for data, and the two workers of each are queued for four fifths of the time."""
+    busy = HostRecord(0, 1000 * MS, workers=2, workers_on_cpu_ns=400 * MS, workers_queued_ns=1600 * MS, runnable=9)
+    host = tuple(replace(busy, monotonic_ns=(second + 1) * 1000 * MS) for second in range(60))
+    queue = LoaderQueue(0, 4, 2)
+    plan = Plan(
+        **every(DATA, 100),  # type: ignore[arg-type]
+        scheduled=lambda step, rank: {DATA: (0, 100 * MS)},
+        host=host,
+        queue=lambda step, rank: queue,
+        trainer={"num_workers": 2, "micro_batches": 1},
+    )
+    result = analyze(simulate(plan))
+    assert (result.verdict.bottleneck, result.verdict.cause) == (Bottleneck.HOST, "contended-host")
+    advice = " ".join([result.examination.findings[0].action, *(a.change for a in result.advice)])
+    assert "more loader processes would make it slower" in advice
+    assert not [a for a in result.advice if a.knob == "data loader"]
+    slow = finding(result, "slow-data-all-ranks")
+    assert slow is not None
+    assert "num_workers" not in slow.action
+    free = analyze(simulate(replace(plan, host=())))
+    assert (free.verdict.bottleneck, free.verdict.cause) == (Bottleneck.DATA, "slow-data-all-ranks")
+
+
+def test_a_computing_thread_that_has_no_core_holds_up_the_one_that_trains() -> None:
+    """The training's thread stands still for its team: that is no stall."""
+    busy = HostRecord(0, 1000 * MS, 1, 500 * MS, 450 * MS, 500 * MS, 450 * MS, runnable=5)
+    host = tuple(replace(busy, monotonic_ns=(second + 1) * 1000 * MS) for second in range(60))
+    plan = Plan(ranks=1, scheduled=lambda step, rank: {BACKWARD: (0, 40 * MS)}, host=host)
+    result = analyze(simulate(plan))
+    assert (result.verdict.bottleneck, result.verdict.cause) == (Bottleneck.HOST, "contended-host")
+    assert finding(result, "stalled-ranks") is None
+    alone = analyze(simulate(replace(plan, host=())))
+    assert (alone.verdict.bottleneck, alone.verdict.cause) == (Bottleneck.HOST, "stalled-ranks")
+    assert "in backward" in alone.verdict.headline
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_rank_waits_for_a_core(rank: int) -> None:
+    plan = Plan(
+        **every(FORWARD, 60, (rank,)),  # type: ignore[arg-type]
+        scheduled=lambda step, own: {FORWARD: ((60 if own == rank else 1) * MS, 0)},
+    )
+    verdict = analyze(simulate(plan)).verdict
+    assert (verdict.bottleneck, verdict.cause) == (Bottleneck.HOST, "contended-host")
+    assert verdict.culprit_ranks == (rank,)
+    assert "every other rank waits for it" in verdict.headline
+
+
+def test_no_rank_is_named_where_all_are_queued() -> None:
+    """One is always queued somewhat longer, on a host where nobody has a core."""
+    plan = Plan(
+        **every(FORWARD, 20, (1,)),  # type: ignore[arg-type]
+        scheduled=lambda step, rank: {FORWARD: ((35 if rank == 1 else 15) * MS, 0)},
+    )
+    verdict = analyze(simulate(plan)).verdict
+    assert (verdict.bottleneck, verdict.cause, verdict.culprit_ranks) == (Bottleneck.HOST, "contended-host", ())
+
+
+@pytest.mark.parametrize(("phase", "words"), [(FORWARD, "in forward"), (OPTIMIZER, "in the optimizer")])
+def test_one_rank_is_blocked(phase: str, words: str) -> None:
+    """Unlike one that computes as much longer."""
+    plan = Plan(
+        **every(phase, 60, (1,)),  # type: ignore[arg-type]
+        scheduled=lambda step, rank: {phase: (0, 60 * MS)} if rank == 1 else {},
+    )
+    result = analyze(simulate(plan))
+    verdict = result.verdict
+    assert (verdict.bottleneck, verdict.cause) == (Bottleneck.HOST, "stalled-rank")
+    assert verdict.culprit_ranks == (1,)
+    assert words in verdict.headline
+    assert "temperature" not in result.examination.findings[0].action
+    assert result.scheduled["blocked"][1] == pytest.approx(60, abs=1)
+    computes = analyze(simulate(replace(plan, scheduled=lambda step, rank: {})))
+    assert (computes.verdict.bottleneck, computes.verdict.cause) == (Bottleneck.COMPUTE, "compute-straggler")
+    assert "neither waits for a core nor is blocked" in computes.examination.findings[0].action
+
+
+def test_a_rank_that_is_stopped_now_and_then_is_named_by_the_time_that_it_costs() -> None:
+    """In two steps of five it is stopped for 290 ms; in the others the other rank comes a little later. By count it is
+    the last one in a minority of the steps."""
+
+    def stopped(step: int, rank: int) -> bool:
+        return rank == 1 and step % 5 < 2
+
+    plan = Plan(
+        steps=60,
+        extra=lambda step, rank: {FORWARD: 290 * MS if stopped(step, rank) else 40 * MS * (rank == 0 and step % 5 > 1)},
+        scheduled=lambda step, rank: {FORWARD: (0, 290 * MS)} if stopped(step, rank) else {},
+    )
+    with_cause = analyze(simulate(plan)).verdict
+    assert (with_cause.cause, with_cause.culprit_ranks) == ("stalled-rank", (1,))
+    without = analyze(simulate(replace(plan, scheduled=None))).verdict
+    assert (without.cause, without.culprit_ranks) == ("compute-straggler", (1,))
+
+
+def test_suspects_are_printed_with_their_time() -> None:
+    plan = Plan(steps=8, extra=lambda step, rank: {FORWARD: (20 + 30 * (step % 3)) * MS} if rank == step % 2 else {})
+    verdict = analyze(simulate(plan)).verdict
+    assert verdict.culprit_ranks == ()
+    assert " ms a step for rank 0" in verdict.headline
+    assert " for rank 1" in verdict.headline
+
+
+def test_a_stall_where_no_loader_is_used_may_be_the_input() -> None:
+    plan = Plan(
+        **every(FORWARD, 60),  # type: ignore[arg-type]
+        scheduled=lambda step, rank: {FORWARD: (0, 60 * MS)},
+    )
+    tables = simulate(plan)
+    with_loader = analyze(tables)
+    assert (with_loader.verdict.bottleneck, with_loader.verdict.cause) == (Bottleneck.HOST, "stalled-ranks")
+    assert "DataLoader" not in with_loader.examination.findings[0].action
+    ranks = {
+        rank: replace(own, steps=tuple(replace(s, phases=[p for p in s.phases if p.phase != DATA]) for s in own.steps))
+        for rank, own in tables.ranks.items()
+    }
+    without = analyze(replace(tables, ranks=ranks))
+    assert without.verdict.cause == "stalled-ranks"
+    assert "No batch came from a torch DataLoader" in without.examination.findings[0].action
+
+
+def test_ranks_that_exchange_nothing_train_alone_and_none_waits() -> None:
+    """Rank 1 is slower, and it is nobody's business."""
+    plan = Plan(**every(FORWARD, 60, (1,)), strategy="none")  # type: ignore[arg-type]
+    tables = simulate(plan)
+    assert tables.manifest is not None
+    manifest = replace(tables.manifest, collector={"settings": {"collectives": True}})
+    alone = {rank: replace(own, rows=(), groups={}) for rank, own in tables.ranks.items()}
+    result = analyze(replace(tables, manifest=manifest, ranks=alone))
+    verdict = result.verdict
+    assert (verdict.cause, verdict.severity, verdict.culprit_ranks) == ("ranks-train-alone", Severity.CRITICAL, ())
+    assert "exchange nothing" in verdict.headline
+    assert not [f for f in result.examination.findings if f.ranks]
+    assert "waits for it" not in verdict.headline
+    together = analyze(replace(tables, manifest=manifest)).verdict
+    assert (together.cause, together.culprit_ranks) == ("compute-straggler", (1,))
+    unknown = analyze(replace(tables, ranks=alone)).verdict  # nobody looked at collectives
+    assert unknown.cause != "ranks-train-alone"
+    one_each = {
+        rank: replace(own, groups={row.group: [rank] for row in own.rows}) for rank, own in tables.ranks.items()
+    }
+    assert analyze(replace(tables, manifest=manifest, ranks=one_each)).verdict.cause == "ranks-train-alone"
+
+
+def test_a_loader_whose_queue_is_full_is_not_to_blame() -> None:
+    plan = Plan(
+        **every(DATA, 30, (1,)),  # type: ignore[arg-type]
+        queue=lambda step, rank: LoaderQueue(2, 2, 1),
+    )
+    result = analyze(simulate(plan))
+    assert (result.verdict.bottleneck, result.verdict.cause) == (Bottleneck.DATA, "slow-batch-handover")
+    assert result.verdict.culprit_ranks == ()
+    empty = analyze(simulate(replace(plan, queue=lambda step, rank: LoaderQueue(0 if rank else 2, 2, 1)))).verdict
+    assert (empty.cause, empty.culprit_ranks) == ("slow-data-one-rank", (1,))
+
+
+@pytest.mark.parametrize(("ms", "text"), [(0.4, "0.4 ms"), (4.24, "4.2 ms"), (13.4, "13 ms"), (1234.5, "1,234 ms")])
+def test_milliseconds_that_are_not_nothing(ms: float, text: str) -> None:
+    from diag.findings.subject import in_ms
+
+    assert in_ms(ms * MS) == text
+
+
+def test_runs_without_scheduling_are_judged_as_before() -> None:
+    plan = Plan(**every(FORWARD, 60, (1,)))  # type: ignore[arg-type]
+    result = analyze(simulate(plan))
+    assert result.verdict.cause == "compute-straggler"
+    reasons = [reason for reason in result.examination.not_looked if "blocked" in reason or "CPU core" in reason]
+    assert len(reasons) == 2
