@@ -267,7 +267,7 @@ def test_a_rank_that_waits_for_a_core_is_not_slow(who: tuple[int, ...]) -> None:
     waiting = next(f for f in crowded.examination.findings if f.id == "contended-host")
     assert (waiting.ranks, waiting.title.startswith("All ranks wait for CPU cores: 40 ms a step")) == ((), True)
     unknown = analyze(simulate(replace(plan, queued=lambda step, rank: None)))
-    assert any("did not tell how long processes wait" in reason for reason in unknown.coverage.not_looked)
+    assert any("did not say how long threads wait" in reason for reason in unknown.coverage.not_looked)
 
 
 def test_a_late_result_on_a_crowded_host_is_no_slow_link() -> None:
