@@ -53,6 +53,7 @@ class Events:
 
     __slots__ = (
         "_at",
+        "_base",
         "_boundary",
         "_fail",
         "_fresh",
@@ -68,6 +69,7 @@ class Events:
         "_optimizing",
         "_recorder",
         "_reduced",
+        "_spare",
         "_steady",
         "_stopped",
         "_tell",
@@ -110,7 +112,8 @@ class Events:
         self._optimizing: int | None = None
         self._in_backward = False
         self._loaders: Set[int] = frozenset()  # whose batches the training trains with
-        self._known = False  # some optimizer
+        self._base: int | None = None  # the fastest optimizer,
+        self._spare = 0  # and how often it may step without ending a step
         # The one whose step ends one of the training, after a backward and unless the training says itself where one
         # ends, and the one that does it afterwards. None: the timeline decides.
         self._optimizer: int | None = None
@@ -211,7 +214,12 @@ class Events:
             return
         if self._optimizing is None or self._optimizing == optimizer:  # else it is inside of another
             if self._in_backward or optimizer != self._optimizer or not self._fresh:
-                self._tell("optimizer_ends", optimizer, stepped)
+                if self._spare > 0 and optimizer == self._base and self._fresh and not self._in_backward:
+                    self._spare -= stepped
+                    self._optimizing = None
+                    self._waiting.append(("optimizer_ends", (optimizer, stepped), self._at(), None))
+                else:
+                    self._tell("optimizer_ends", optimizer, stepped)
                 return
             if stepped and self._infers:
                 try:
@@ -224,18 +232,18 @@ class Events:
                     return
                 self._last = event = ("optimizer_ends", (optimizer, True), boundary.ns, boundary)
                 self._waiting.append(event)
-                self._optimizer, self._fresh = self._next_optimizer, self._unhooked
+                self._optimizer, self._fresh, self._spare = self._next_optimizer, self._unhooked, 0
                 self._optimizing, self.looks = None, boundary.ns >= self._look_ns
                 if self.looks:
                     self._look_ns = boundary.ns + _LOOK_NS
                 return
             self._optimizing = None
             if stepped:
-                self._optimizer, self._fresh = self._next_optimizer, self._unhooked
+                self._optimizer, self._fresh, self._spare = self._next_optimizer, self._unhooked, 0
         self._waiting.append(("optimizer_ends", (optimizer, stepped), self._at(), None))
 
     def gradients_cleared(self) -> None:
-        if not self._known:  # means nothing in a training whose optimizer is known
+        if self._base is None:  # means nothing in a training whose optimizer is known
             self._tell("gradients_cleared")
 
     # -- telling ---------------------------------------------------------------------------------------------------
@@ -291,8 +299,8 @@ class Events:
         self._optimizing, self._in_backward = timeline.optimizing, False
         self.looks = self.looks or timeline.steps > steps
         iterations, self._infers = timeline.iterations, timeline.infers
-        self._known, self._optimizer = iterations.base is not None, iterations.last
-        self._next_optimizer = iterations.next_last
+        self._base, self._spare = iterations.base, iterations.spare
+        self._optimizer, self._next_optimizer = iterations.last, iterations.next_last
         self._unhooked, self._fresh = timeline.unhooked, timeline.fresh or timeline.unhooked
         return found
 

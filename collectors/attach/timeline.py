@@ -198,6 +198,7 @@ class Timeline:
         if not stepped:
             return
         fresh = self.fresh or self.unhooked or self._becomes_unhooked(optimizer)
+        self._all_backwards += self.unhooked  # each step has gradients of its own
         last = self.iterations.stepped(optimizer, self._all_backwards, fresh, self._in_backward)
         self.fresh = self.fresh and not last
         if self._in_backward:
