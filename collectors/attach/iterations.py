@@ -1,9 +1,9 @@
 """Which optimizer's step ends a step of the training, where there are several optimizers.
 
-A step is an iteration of the optimizers that step most seldom but regularly, once in up to 64 steps of the fastest, which
-is called base here: of the generator of a WGAN, after five critic steps. Where all step once an iteration, as of a GAN or
-with one optimizer for every layer, it ends when all have. An optimizer takes part once its interval was seen twice. One
-that steps once or irregularly never does for long, and a step ends without those that are overdue.
+A step is an iteration of the optimizers that step most seldom but regularly, once in up to 64 steps of the fastest,
+which is called base here: of the generator of a WGAN, after five critic steps. Where all step once an iteration, as
+of a GAN or with one optimizer for every layer, it ends when all have. An optimizer takes part once its interval was
+seen twice. One that steps once or irregularly never does for long, and a step ends without those that are overdue.
 """
 
 from __future__ import annotations

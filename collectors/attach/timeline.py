@@ -1,10 +1,10 @@
 """Steps and phases, told from what a training calls anyway: its loader, backward, optimizer, and saving.
 
 A step ends when the step of its last optimizer has returned (see ``iterations``), and the next one begins there. An
-optimizer's step counts only after a backward: the state of an optimizer is made by a step with gradients of zero. What
-lies before a backward, from the last batch's arrival, was the forward; what lies between the last backward and the end of
-the optimizer's step was the optimizer. An evaluation is told from batches that no backward follows. A training that says
-itself where its steps end has the last word.
+optimizer's step counts only after a backward: the state of an optimizer is made by a step with gradients of zero.
+What lies before a backward, from the last batch's arrival, was the forward; what lies between the last backward and
+the end of the optimizer's step was the optimizer. An evaluation is told from batches that no backward follows. A
+training that says itself where its steps end has the last word.
 """
 
 from __future__ import annotations
