@@ -93,7 +93,7 @@ def some_training(training: Training, chance: random.Random) -> None:
 
 def test_belated_telling_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = passes = 0
-    for seed in range(300):
+    for seed in range(200):
         found = []
         for belated in (False, True):
             monkeypatch.setattr(Training, "belated", belated)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.collectors.records import LoaderQueue
@@ -193,6 +193,7 @@ def test_optimizers_of_all_layers() -> None:
             assert [end - begin for begin, end, *_ in training.recorder.steps[-10:]] == [34] * 10
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_steps_are_iterations_whatever_the_optimizers(data: st.DataObject) -> None:
     """Optimizers that step at regular intervals, each after a backward of its own or all after one."""
@@ -218,6 +219,7 @@ def test_steps_are_iterations_whatever_the_optimizers(data: st.DataObject) -> No
         assert sum(lengths) / 10 == pytest.approx(training.recorder.now / 30, rel=0.15)
 
 
+@settings(max_examples=25, deadline=None)
 @given(st.integers(), st.floats(0.01, 0.99))
 def test_an_optimizer_that_steps_irregularly_holds_no_step_back(seed: int, share: float) -> None:
     training, chance = Training(), random.Random(seed)
