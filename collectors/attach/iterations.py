@@ -61,6 +61,7 @@ class Iterations:
         self._missing: set[int] = set()  # of the slowest, those that have not stepped yet in this iteration
         self._counts: dict[int, int] = {}  # steps of each optimizer in this iteration
         self._joining: set[int] = set()  # the slowest, from the next iteration on
+        self._sole: int | None = None  # the base, while nothing else is waited for, nor from the next iteration on
 
     @property
     def last(self) -> int | None:
@@ -82,6 +83,15 @@ class Iterations:
     def stepped(self, optimizer: int, backwards: int, fresh: bool, within_backward: bool) -> bool:
         """Whether the iteration ends here. ``backwards``: how many there have been. ``fresh``: one of them in this
         iteration; without, the step belongs to the iteration before, or to none."""
+        if fresh and optimizer == self._sole:
+            self._ticks += 1
+            self._counts.clear()
+            return True
+        ends = self._decide(optimizer, backwards, fresh, within_backward)
+        self._sole = self.base if self.base is not None and self.next_last == self.base else None
+        return ends
+
+    def _decide(self, optimizer: int, backwards: int, fresh: bool, within_backward: bool) -> bool:
         if self.base is None:
             if not fresh:
                 return False
