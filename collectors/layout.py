@@ -21,6 +21,7 @@ Everything a run leaves behind lies under one folder, written by the training pr
     <run>/asked.json                       the launcher asks every rank for stacks, dump and a last heartbeat
     <run>/trace_asked.json                 `diag trace` asks some ranks for a profiler window
     <run>/exits.json                       how the processes ended, where not all ended well
+    <run>/unrecorded.jsonl                 one line a process that trained and was not recorded
     <run>/nvidia-smi-<host>.txt            the driver's view of the GPUs during a hang
     <run>/nccl-ras-<host>-<number>.txt     what NCCL RAS answered during a hang or a crash
     <run>/hang.json                        the triage of a run that hung or crashed
@@ -209,6 +210,11 @@ class RunLayout:
     @property
     def exits(self) -> Path:
         return self.root / "exits.json"
+
+    @property
+    def unrecorded(self) -> Path:
+        """Which processes of the training were not recorded; see ``records.Unrecorded``."""
+        return self.root / "unrecorded.jsonl"
 
     @property
     def hang(self) -> Path:

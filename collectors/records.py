@@ -302,6 +302,17 @@ class RankExit:
 
 
 @dataclass(slots=True)
+class Unrecorded:
+    """A line of unrecorded.jsonl: a process that trained and was not recorded, and why."""
+
+    rank: int  # as it takes itself for
+    host: str
+    pid: int
+    unix_ns: int
+    why: str
+
+
+@dataclass(slots=True)
 class Heartbeat:
     """heartbeat.json: replaced about once a second."""
 

@@ -53,23 +53,29 @@ class Events:
 
     __slots__ = (
         "_at",
+        "_base",
         "_boundary",
         "_fail",
+        "_fresh",
         "_in_backward",
         "_infers",
+        "_known",
         "_last",
-        "_leader",
         "_loaders",
         "_look_ns",
         "_moment",
+        "_next_optimizer",
+        "_optimizer",
         "_optimizing",
         "_recorder",
         "_reduced",
+        "_spare",
         "_steady",
         "_stopped",
         "_tell",
         "_teller",
         "_telling",
+        "_unhooked",
         "_waiting",
         "looks",
         "passed",
@@ -106,8 +112,14 @@ class Events:
         self._optimizing: int | None = None
         self._in_backward = False
         self._loaders: Set[int] = frozenset()  # whose batches the training trains with
-        self._leader: int | None = None  # the optimizer whose step ends one of the training,
-        self._infers = True  # unless the training says itself where one ends
+        self._base: int | None = None  # the fastest optimizer,
+        self._spare = 0  # and how often it may step without ending a step
+        # The one whose step ends one of the training, after a backward and unless the training says itself where one
+        # ends, and the one that does it afterwards. None: the timeline decides.
+        self._optimizer: int | None = None
+        self._next_optimizer: int | None = None
+        self._infers = True
+        self._fresh = self._unhooked = False
 
     def record(self, recorder: Recorder) -> None:
         """From here on they are told to a timeline that tells ``recorder``."""
@@ -170,7 +182,8 @@ class Events:
         if self._steady and get_ident() == self.thread:
             self._last = event = ("backward_begins", (), self._at(), None)
             self._waiting.append(event)
-            self._in_backward = True
+            self._in_backward = self._fresh = True
+            self._unhooked = False
         else:
             self._tell("backward_begins")
 
@@ -202,8 +215,13 @@ class Events:
             self._tell("optimizer_ends", optimizer, stepped)
             return
         if self._optimizing is None or self._optimizing == optimizer:  # else it is inside of another
-            if self._in_backward or optimizer != self._leader:
-                self._tell("optimizer_ends", optimizer, stepped)
+            if self._in_backward or optimizer != self._optimizer or not self._fresh:
+                if self._spare > 0 and optimizer == self._base and self._fresh and not self._in_backward:
+                    self._spare -= stepped
+                    self._optimizing = None
+                    self._waiting.append(("optimizer_ends", (optimizer, stepped), self._at(), None))
+                else:
+                    self._tell("optimizer_ends", optimizer, stepped)
                 return
             if stepped and self._infers:
                 try:
@@ -216,15 +234,18 @@ class Events:
                     return
                 self._last = event = ("optimizer_ends", (optimizer, True), boundary, boundary)
                 self._waiting.append(event)
+                self._optimizer, self._fresh, self._spare = self._next_optimizer, self._unhooked, 0
                 self._optimizing, self.looks = None, boundary.ns >= self._look_ns
                 if self.looks:
                     self._look_ns = boundary.ns + _LOOK_NS
                 return
             self._optimizing = None
+            if stepped:
+                self._optimizer, self._fresh, self._spare = self._next_optimizer, self._unhooked, 0
         self._waiting.append(("optimizer_ends", (optimizer, stepped), self._at(), None))
 
     def gradients_cleared(self) -> None:
-        if self._leader is None:  # means nothing in a training whose optimizer is known
+        if self._base is None:  # means nothing in a training whose optimizer is known
             self._tell("gradients_cleared")
 
     # -- telling ---------------------------------------------------------------------------------------------------
@@ -279,7 +300,10 @@ class Events:
         self._steady = timeline.steady and not self._stopped
         self._optimizing, self._in_backward = timeline.optimizing, False
         self.looks = self.looks or timeline.steps > steps
-        self._leader, self._infers = timeline.leader, timeline.infers
+        iterations, self._infers = timeline.iterations, timeline.infers
+        self._base, self._spare = iterations.base, iterations.spare
+        self._optimizer, self._next_optimizer = iterations.last, iterations.next_last
+        self._unhooked, self._fresh = timeline.unhooked, timeline.fresh or timeline.unhooked
         return found
 
     def _is_telling(self) -> bool:

@@ -8,9 +8,12 @@ raises here switches the recording off, with one line on standard error.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import ModuleType
@@ -19,10 +22,11 @@ from typing import Any
 import torch.distributed as dist
 
 from ..collectives import CollectiveTimer
-from ..files import Complaints
-from ..identity import rank_and_world
+from ..files import Complaints, append_to, create_file, encode
+from ..identity import identify, rank_and_world
 from ..layout import RunLayout
 from ..patches import Patches
+from ..records import Unrecorded
 from ..session import Collector
 from ..settings import CollectorSettings, restarts, run_dir_from, settings_from
 from . import backwards, crash, evaluation, groups, loaders, optimizers, profiling, tokens
@@ -37,6 +41,8 @@ from .strategy import strategy_of
 
 # What begins the recording of a process without a process group: a process that trains.
 _TRAINS = frozenset({"backward_begins", "optimizer_begins", "told_steps"})
+# Steps of an optimizer after which a process that is not recorded is known to train: one may load its state.
+_TRAINING_STEPS = 3
 # Phases that nothing announces, so that they are told from what lies around them.
 _INFERRED = {
     "forward": "from the arrival of the last batch to the begin of backward",
@@ -67,6 +73,8 @@ class Attachment:
         self._collector: Collector | None = None
         self._over = False  # nothing more is heard
         self._closed = False
+        self._unrecorded = ""  # why, of a process that is to be reported when it trains
+        self._unrecorded_steps = 0
         self._optimizer: Any = None
         self._engine: Any = None
         self._imports: AfterImport | None = None
@@ -120,10 +128,13 @@ class Attachment:
         if self._collector is not None or self._over:
             return
         rank, _, world_size = rank_and_world()
+        if why := self._recorded_otherwise():
+            self._end(why)
+            self._unrecorded = ""
+            return
         if why := self._why_not(rank):
             self._end(why)
             return
-        RunLayout(self.run_dir).rank(rank).folder.mkdir(parents=True, exist_ok=True)
         os.environ[OWNER_VARIABLE] = str(os.getpid())
         collector = Collector(self.run_dir, self._settings, device(), self._timer)
         collector.__enter__()
@@ -137,16 +148,28 @@ class Attachment:
         backend = dist.get_backend() if dist.is_available() and dist.is_initialized() else None
         collector.describe(world_size=world_size, backend=backend, collector={"attached": self._about()})
 
-    def _why_not(self, rank: int) -> str:
-        if self._asked and OWNER_VARIABLE in os.environ:
-            return "this process, or one that started it, is recorded already"
-        if not self._asked and not wanted():
-            return "a process that started this one is recorded"
+    def _recorded_otherwise(self) -> str:
+        """How, where the process is recorded already or is not to be."""
+        owner = os.environ.get(OWNER_VARIABLE, "")
+        if self._asked and owner == str(os.getpid()):
+            return "this process is recorded already"
+        if not self._asked and not owner and not wanted():
+            return "it is switched off"
         if not self._asked and "diag.collectors.session" in sys.modules:
             return "the training has collectors of its own"
-        if RunLayout(self.run_dir).rank(rank).identity.exists():
-            return f"there is a rank {rank} in {self.run_dir} already"
         return ""
+
+    def _why_not(self, rank: int) -> str:
+        """Of a process that nobody records then. Else the rank's folder is this process's from here on."""
+        if os.environ.get(OWNER_VARIABLE, str(os.getpid())) != str(os.getpid()):
+            return "a process that started this one is recorded"
+        files = RunLayout(self.run_dir).rank(rank)
+        files.folder.mkdir(parents=True, exist_ok=True)
+        taken = files.identity.exists()
+        if not taken:
+            with contextlib.suppress(OSError):  # which the collector reports
+                taken = not create_file(files.identity, encode(identify(device())))
+        return f"there is a rank {rank} in {self.run_dir} already" if taken else ""
 
     def _about(self) -> dict[str, Any]:
         missing = _NOT_HOOKED | self._hooks.missing
@@ -164,6 +187,8 @@ class Attachment:
 
     def tell(self, event: str, *values: Any) -> Any:
         """Hands an event of the training's thread to the timeline. Never raises."""
+        if self._unrecorded and event == "optimizer_ends":
+            self._trains_unrecorded()
         if self._over or (threading.get_ident() != self.events.thread and not self._moves(event)):
             return None
         try:
@@ -178,6 +203,16 @@ class Attachment:
         except Exception as error:
             self._end(repr(error))
             return None
+
+    def _trains_unrecorded(self) -> None:
+        """Leaves word of it in the run directory, once."""
+        self._unrecorded_steps += 1
+        if self._unrecorded_steps < _TRAINING_STEPS:
+            return
+        why, self._unrecorded = self._unrecorded, ""
+        line = Unrecorded(rank_and_world()[0], socket.gethostname(), os.getpid(), time.time_ns(), why)
+        with contextlib.suppress(OSError), append_to(RunLayout(self.run_dir).unrecorded) as file:
+            file.write(encode(line))
 
     def _moves(self, event: str) -> bool:
         """A training may run in a thread of its own: it is the one that steps first."""
@@ -260,6 +295,8 @@ class Attachment:
         _say(why)
         if self._collector is not None:
             self._collector.give_up(why)
+        else:
+            self._unrecorded = why
 
     def _hear_no_more(self) -> None:
         self._over = True
@@ -283,6 +320,7 @@ class Attachment:
             self._hear_no_more()
             self._remove()
             self._collector.give_up("forked")
+            self._unrecorded = "it was forked from a process that is recorded"
         self.events.thread = threading.get_ident()
 
 

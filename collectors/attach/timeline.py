@@ -1,9 +1,10 @@
 """Steps and phases, told from what a training calls anyway: its loader, backward, optimizer, and saving.
 
-A step ends when the step of the leading optimizer has returned, and the next one begins there. What lies before a
-backward, from the last batch's arrival, was the forward; what lies between the last backward and the end of the
-optimizer's step was the optimizer. An evaluation is told from batches that no backward follows. A training that says
-itself where its steps end has the last word.
+A step ends when the step of its last optimizer has returned (see ``iterations``), and the next one begins there. An
+optimizer's step counts only after a backward: the state of an optimizer is made by a step with gradients of zero.
+What lies before a backward, from the last batch's arrival, was the forward; what lies between the last backward and
+the end of the optimizer's step was the optimizer. An evaluation is told from batches that no backward follows. A
+training that says itself where its steps end has the last word.
 """
 
 from __future__ import annotations
@@ -14,6 +15,12 @@ from typing import NamedTuple, Protocol
 
 from ..records import BACKWARD, CHECKPOINT, DATA, EVALUATION, FORWARD, OPTIMIZER, LoaderQueue, StepRecord
 from ..session import Moment
+from .iterations import Iterations
+
+# Steps of an optimizer without any backward, after which the training is taken for one that computes its gradients
+# otherwise: torch.autograd.grad, torch.func, compiled steps. Loading an optimizer's state makes up to three.
+_UNHOOKED_BATCHES = 3  # with another batch before each
+_UNHOOKED_STEPS = 10
 
 
 class Recorder(Protocol):
@@ -66,7 +73,7 @@ class Timeline:
         self._open: tuple[AbstractContextManager[StepRecord], StepRecord] | None = None
         self.steps = 0  # that are over
         self._told = False  # the training says where its steps end
-        self._optimized = False  # the leading optimizer has stepped in this step
+        self._optimized = False  # the optimizers have stepped in this step
         self._edge_kind, self._edge = _Edge.STEP, recorder.moment()
         self._step_began = self._edge
         self._began = self._edge  # of what is under way: a fetch, a backward, a save
@@ -80,20 +87,24 @@ class Timeline:
         self._backwards = 0  # of this step
         self._in_backward = False
         self._ends_with_backward = False  # an optimizer has stepped within the backward
-        self.leader: int | None = None
-        self._stepped: set[int] = set()  # other optimizers, since the leader's last step
+        self.iterations = Iterations()
+        self._all_backwards = 0
+        self.fresh = False  # a backward has begun since the last iteration of the optimizers
+        self.unhooked = False  # the gradients come from no backward that is heard of
+        self._batches = 0
+        self._unexplained: dict[int, list[int]] = {}  # the batch of each optimizer's steps since the last backward
 
     @property
     def steady(self) -> bool:
-        """Whether nothing ends a step or begins an evaluation but the leading optimizer's step, where steps are
-        inferred, and a batch without gradients or from another loader than ``loaders``."""
-        if self._open is None or self.leader is None or self._in_backward or self._ends_with_backward:
+        """Whether nothing ends a step or begins an evaluation but an optimizer's step, where steps are inferred, and a
+        batch without gradients or from another loader than ``loaders``."""
+        if self._open is None or self.iterations.base is None or self._in_backward or self._ends_with_backward:
             return False
         return self._evaluation is None and self._eval_called is None
 
     @property
     def infers(self) -> bool:
-        """Whether a step ends with the leading optimizer's, and not where the training says so."""
+        """Whether a step ends with an optimizer's, and not where the training says so."""
         return not self._told
 
     # -- the loader ------------------------------------------------------------------------------------------------
@@ -125,6 +136,7 @@ class Timeline:
 
     def fetch_ends(self, exhausted: bool = False) -> None:
         now = self._recorder.moment(ahead=EVALUATION if self._evaluation else FORWARD)
+        self._batches += not exhausted
         if self._evaluation is None:
             self._recorder.passed(DATA, self._began, now)
             if not exhausted:
@@ -153,7 +165,10 @@ class Timeline:
         self.loaders |= self._fetched
         self._fetched.clear()
         self._eval_called = None
-        self._in_backward = True
+        self._in_backward = self.fresh = True
+        self.unhooked = False
+        self._unexplained.clear()
+        self._all_backwards += 1
 
     def backward_ends(self) -> None:
         now = self._recorder.moment(ahead=OPTIMIZER)
@@ -182,35 +197,38 @@ class Timeline:
         self.optimizing = None
         if not stepped:
             return
-        leads = self._leads(optimizer)
+        fresh = self.fresh or self.unhooked or self._becomes_unhooked(optimizer)
+        self._all_backwards += self.unhooked  # each step has gradients of its own
+        last = self.iterations.stepped(optimizer, self._all_backwards, fresh, self._in_backward)
+        self.fresh = self.fresh and not last
         if self._in_backward:
-            self._ends_with_backward |= leads
+            self._ends_with_backward |= last
             return
+        if self._open is None and not fresh:
+            return  # the training has not begun
         self._begin_step()
         now = self._recorder.moment()
         start = self._edge if self._edge_kind is _Edge.BACKWARD else self._optimizer_began
         self._recorder.passed(OPTIMIZER, start, now)
         self._reach(_Edge.OTHER, now)
-        if leads:
+        if last:
             self._optimized_until(now)
+
+    def _becomes_unhooked(self, optimizer: int) -> bool:
+        """Whether it has stepped often enough without a backward."""
+        batches = self._unexplained.setdefault(optimizer, [])
+        batches.append(self._batches)
+        self.unhooked = len(batches) >= _UNHOOKED_STEPS or len(set(batches)) >= _UNHOOKED_BATCHES
+        return self.unhooked
 
     def gradients_cleared(self) -> None:
         """Ends a step where no optimizer is ever seen to: then it is compiled, and what clears its gradients is not."""
-        if self.leader is None and self.optimizing is None and self._edge_kind is _Edge.BACKWARD:
+        if self.iterations.base is None and self.optimizing is None and self._edge_kind is _Edge.BACKWARD:
             now = self._recorder.moment()
             self._recorder.passed(OPTIMIZER, self._edge, now)
             self._reach(_Edge.OTHER, now)
+            self.fresh = False
             self._optimized_until(now)
-
-    def _leads(self, optimizer: int) -> bool:
-        """The first one leads, until another steps twice without it."""
-        if self.leader is None or optimizer in self._stepped:
-            self.leader = optimizer
-        if optimizer == self.leader:
-            self._stepped.clear()
-            return True
-        self._stepped.add(optimizer)
-        return False
 
     # -- saving ----------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from diag.collectors.records import (
     Manifest,
     RankRecord,
     StepRecord,
+    Unrecorded,
 )
 from diag.errors import DiagError, readable
 from diag.ingest.cache import Cache
@@ -175,6 +177,7 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
         shown = ", ".join(name[:20] for name in strange[:3])
         gaps.append(Gap(str(layout.ranks_folder), f"{len(strange)} folders ({shown}) are no rank's: left out"))
     gaps += _unwritten_steps(layout, manifest, ranks)
+    gaps += _unrecorded(layout)
     gaps += restart_gaps(layout)
     return Tables(layout.root, manifest, world_size, ranks, tuple(gaps))
 
@@ -196,6 +199,17 @@ def _unwritten_steps(layout: RunLayout, manifest: Manifest | None, ranks: Mappin
         if finished > len(steps):
             reason = f"holds {len(steps):,} of {finished:,} steps: the others were never written"
             gaps.append(Gap(str(layout.rank(rank).steps), reason))
+    return gaps
+
+
+def _unrecorded(layout: RunLayout) -> list[Gap]:
+    """Processes that trained and were not recorded: what is said of the others need not be true of them."""
+    lines, gaps = read_lines(layout.unrecorded, Unrecorded, layout.root)
+    reasons = {(line.host, line.pid): line.why[:200] for line in lines}
+    if reasons:
+        processes = "1 trainer process was" if len(reasons) == 1 else f"{len(reasons):,} trainer processes were"
+        whys = [f"{why} ({number:,})" for why, number in Counter(reasons.values()).most_common(3)]
+        gaps.append(Gap(str(layout.unrecorded), f"{processes} not recorded: {'; '.join(whys)}"))
     return gaps
 
 

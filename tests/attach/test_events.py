@@ -65,19 +65,30 @@ def some_training(training: Training, chance: random.Random) -> None:
         lambda: training.timeline.told_steps(),
         lambda: training.timeline.inferred_steps(),
         lambda: training.timeline.step_ends(chance.random() < 0.5),
+        lambda: [training.optimize(1, ADAM) for _ in range(chance.randrange(1, 14))],  # and no backward
         engine,
         save,
     ]
-    for _ in range(60):
+    others = {optimizer: chance.choice([0, 1, 1, 2, 3]) for optimizer in (SGD, 20, 21)}
+    unhooked = chance.random() < 0.2
+    for number in range(60):
         if chance.random() < 0.2:
             chance.choice(seldom)()
         if chance.random() < 0.2:
             training.timeline.gradients_cleared()
+        if chance.random() < 0.05:
+            unhooked = not unhooked
         for _ in range(chance.choice([1, 1, 1, 2])):
-            micro_batch()
+            training.fetch(1) if unhooked else micro_batch()
         training.wait(chance.randrange(2))
         training.optimize(chance.randrange(3), ADAM)
-    training.optimize(0, ADAM)
+        for optimizer, interval in others.items():
+            if interval and not number % interval and chance.random() < 0.98:
+                if chance.random() < 0.7 and not unhooked:
+                    training.backward(1)
+                training.optimize(1, optimizer)
+    for _ in range(30):
+        training.optimize(0, ADAM)
 
 
 def test_belated_telling_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +100,7 @@ def test_belated_telling_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
             training = Training()
             some_training(training, random.Random(seed))
             found.append((training.recorder.steps, training.recorder.queues, training.recorder.ahead))
+            assert training.recorder.unused == 0
         assert found[0] == found[1]
         steps += len(found[0][0])
         passes += training.recorder.passes

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from diag.collectors.records import LoaderQueue
 from tests.attach.told import ADAM, ENGINE, SGD, TRAIN, VALIDATION, Recorder, Training, evaluate
@@ -90,17 +94,196 @@ def test_no_loader_at_all() -> None:
     assert training.phases[1] == [("forward", 6, 8), ("backward", 8, 11), ("optimizer", 11, 12)]
 
 
-def test_two_optimizers_are_one_step() -> None:
-    """Discriminator and generator: the first one leads."""
-    training = Training()
-    for _ in range(3):
+def dcgan(training: Training) -> None:
+    """Two backwards of the discriminator, one of the generator."""
+    training.fetch(1)
+    training.backward(2)
+    training.backward(2)
+    training.optimize(1, ADAM)
+    training.wait(1)
+    training.backward(2)
+    training.optimize(1, SGD)
+
+
+def wgan(training: Training, critic_steps: int = 5) -> None:
+    for _ in range(critic_steps):
         training.fetch(1)
         training.backward(2)
         training.optimize(1, ADAM)
-        training.wait(1)
-        training.backward(2)
+    training.backward(2)
+    training.optimize(1, SGD)
+
+
+def micro_batches(training: Training) -> list[int]:
+    return [step[2] for step in training.recorder.steps]
+
+
+def test_two_optimizers_are_one_step() -> None:
+    """Discriminator and generator: the first one ends the steps, until it is known that the other always follows."""
+    training = Training()
+    for _ in range(8):
+        dcgan(training)
+    assert micro_batches(training) == [2, 3, 3, 3, 1, 3, 3, 3, 3]
+    assert [name for name, *_ in training.phases[-1]] == [
+        "data", "forward", "backward", "forward", "backward", "optimizer", "forward", "backward", "optimizer",
+    ]  # fmt: skip
+
+
+def test_a_step_is_one_of_the_generator_not_of_the_critic() -> None:
+    training = Training()
+    for _ in range(10):
+        wgan(training)
+    assert micro_batches(training)[-6:] == [6] * 6
+    assert len(training.recorder.steps) == 16 + 1 + 6  # the critic's, until the generator has stepped three times
+
+
+def test_a_generator_that_steps_first() -> None:
+    training = Training()
+    for _ in range(10):
+        training.backward(1)
         training.optimize(1, SGD)
-    assert [step[2] for step in training.recorder.steps] == [1, 2, 2]
+        for _ in range(4):
+            training.backward(1)
+            training.optimize(1, ADAM)
+    assert micro_batches(training)[-5:] == [5] * 5
+
+
+def test_the_number_of_critic_steps_changes() -> None:
+    """As at the end of an epoch, or every 500th time: no step is much longer, and the others are as before."""
+    training = Training()
+    for number in range(60):
+        wgan(training, critic_steps=100 if number == 30 else 3 if number % 10 == 9 else 5)
+    counts = micro_batches(training)
+    assert max(counts) <= 8
+    assert counts.count(6) > 40
+    assert counts[-5:] == [6, 6, 6, 6, 4]
+
+
+def test_an_optimizer_that_stops_is_not_waited_for() -> None:
+    training = Training()
+    for _ in range(10):
+        wgan(training)
+    for _ in range(40):
+        training.backward(1)
+        training.optimize(1, ADAM)
+    counts = micro_batches(training)
+    assert max(counts) <= 7
+    assert counts[-15:] == [1] * 15
+    for _ in range(20):  # and one that replaces it, with a generator that follows
+        training.backward(1)
+        training.optimize(1, ENGINE)
+        training.optimize(1, SGD)
+    assert micro_batches(training)[-15:] == [1] * 15
+
+
+def test_optimizers_of_all_layers() -> None:
+    """After one backward, in any order."""
+    for shuffled in (False, True):
+        training, order = Training(), list(range(100, 130))
+        for _ in range(20):
+            training.fetch(1)
+            training.backward(3)
+            if shuffled:
+                random.Random(training.recorder.now).shuffle(order)
+            for layer in order:
+                training.optimize(1, layer)
+        assert abs(len(training.recorder.steps) - 20) <= 1
+        assert set(micro_batches(training)[:-1]) <= {1, 2}
+        if not shuffled:
+            assert [end - begin for begin, end, *_ in training.recorder.steps[-10:]] == [34] * 10
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_steps_are_iterations_whatever_the_optimizers(data: st.DataObject) -> None:
+    """Optimizers that step at regular intervals, each after a backward of its own or all after one."""
+    intervals = data.draw(st.lists(st.sampled_from([1, 1, 1, 2, 3, 4, 5, 7, 10]), min_size=1, max_size=5))
+    intervals.append(1)
+    offsets = [data.draw(st.integers(0, interval - 1)) for interval in intervals]
+    order = data.draw(st.permutations(range(len(intervals))))
+    joint = data.draw(st.booleans())
+    chance = random.Random(data.draw(st.integers()))
+    any_order = set(intervals) == {1} and data.draw(st.booleans())
+    training, longest = Training(), max(intervals)
+    for number in range(30 * longest):
+        due = [one for one in order if number % intervals[one] == offsets[one]]
+        if any_order:
+            chance.shuffle(due)
+        for position, one in enumerate(due):
+            if position == 0 or not joint:
+                training.backward(1)
+            training.optimize(1, 100 + one)
+    assert abs(len(training.recorder.steps) - 30) <= 4 * longest + 3
+    if not any_order:
+        lengths = [end - begin for begin, end, *_ in training.recorder.steps[-10:]]
+        assert sum(lengths) / 10 == pytest.approx(training.recorder.now / 30, rel=0.15)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(), st.floats(0.01, 0.99))
+def test_an_optimizer_that_steps_irregularly_holds_no_step_back(seed: int, share: float) -> None:
+    training, chance = Training(), random.Random(seed)
+    for _ in range(500):
+        training.backward(1)
+        training.optimize(0, ADAM)
+        if chance.random() < share:
+            training.backward(1)
+            training.optimize(0, SGD)
+    assert max(micro_batches(training)) <= 2 * 66
+    assert len(training.recorder.steps) >= 500 * min(0.5, share)
+
+
+def test_optimizers_that_step_once_each() -> None:
+    """A new one for every client of a federated training."""
+    training = Training()
+    for client in range(1000):
+        training.backward(1)
+        training.optimize(1, 100 + client)
+    assert max(micro_batches(training)) <= 65
+
+
+def test_an_optimizer_whose_state_is_loaded_makes_no_step() -> None:
+    """torch.distributed.checkpoint makes the state with a step, of gradients that are zero."""
+    training = Training()
+    training.optimize(5)
+    training.timeline.gradients_cleared()
+    for _ in range(3):
+        training.train()
+        for _ in range(3):  # of SGD, which has none
+            training.optimize(2)
+            training.timeline.gradients_cleared()
+    assert [step[:3] for step in training.recorder.steps] == [(5, 14, 1), (14, 30, 1), (30, 46, 1)]
+
+
+def test_a_compiled_optimizer_whose_state_was_loaded() -> None:
+    training = Training()
+    training.optimize(5)
+    for _ in range(2):
+        training.fetch(1)
+        training.backward(2)
+        training.timeline.gradients_cleared()
+    assert len(training.recorder.steps) == 2
+
+
+@pytest.mark.parametrize("batches", [True, False])
+def test_gradients_that_come_from_no_backward(batches: bool) -> None:
+    """torch.autograd.grad, torch.func, a compiled training step."""
+    training = Training()
+    for _ in range(40):
+        if batches:
+            training.fetch(1)
+        training.wait(3)
+        training.optimize(1)
+    assert len(training.recorder.steps) == (38 if batches else 31)
+    before = len(training.recorder.steps)
+    for _ in range(10):  # until there is one
+        training.train()
+        training.optimize(1)
+    assert len(training.recorder.steps) == before + 10
+    for _ in range(40):
+        training.wait(1)
+        training.optimize(1)
+    assert len(training.recorder.steps) >= before + 10 + 30
 
 
 def test_an_optimizer_that_steps_once_does_not_lead_for_ever() -> None:

@@ -27,6 +27,7 @@ class Recorder:
         self.doing = "", 0
         self.open: list[tuple[str, int, int]] = []
         self.passes = 0  # boundaries
+        self.unused = 0  # of them, with which no step has ended yet
         self.follower: Events | None = None
         self._steps: list[tuple[int, int, int, list[tuple[str, int, int]]]] = []
         self.queues: list[LoaderQueue | None] = []
@@ -48,7 +49,10 @@ class Recorder:
     def pass_boundary(self) -> Moment | None:
         """All but every fourth."""
         self.passes += 1
-        return Moment(self.now) if self.passes % 4 else None
+        if not self.passes % 4:
+            return None
+        self.unused += 1
+        return Moment(self.now)
 
     def passed(self, name: str, start: Moment, end: Moment) -> None:
         self.open.append((name, start.ns, end.ns))
@@ -59,6 +63,8 @@ class Recorder:
         yield record
         if passed() is None:
             self.doing = BETWEEN_STEPS, self.now
+        else:
+            self.unused -= 1
         self._steps.append((begin, self._at(passed), record.micro_batches, self.open))
         self.queues.append(record.queue)
 

@@ -17,7 +17,7 @@ STDIN = "-"
 
 # Of a run directory of this project, and of profilers: no log, and often large. stacks.txt and error.json are read.
 _NO_LOGS = re.compile(
-    r"(^|/)(trace-step\d+\.json(\.gz)?|(steps|summary|device_steps|collectives|device)\.jsonl|(heartbeat|verdict|rank|manifest|asked|trace_asked|exits|hang)\.json)$"
+    r"(^|/)(trace-step\d+\.json(\.gz)?|(steps|summary|device_steps|collectives|device|unrecorded)\.jsonl|(heartbeat|verdict|rank|manifest|asked|trace_asked|exits|hang)\.json)$"
     r"|\.(parquet|pt|pth|bin|safetensors|ckpt|npy|npz|so|py|pyc|whl|tar|zip|png|jpg|html|pftrace)$"
 )
 
