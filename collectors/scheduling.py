@@ -20,6 +20,16 @@ _MOST_LISTED = 256
 _MOST_WORKERS = 32
 
 
+_elsewhere_ns = 0
+
+
+def computed_elsewhere(ns: int) -> None:
+    """The training's thread slept so long while a device that is only imitated computed for it: counted as its own CPU
+    time, as that of a CPU that is the device."""
+    global _elsewhere_ns
+    _elsewhere_ns += ns
+
+
 class CpuTime(NamedTuple):
     """Nanoseconds since the thread began; None where the system does not say."""
 
@@ -43,7 +53,7 @@ class ThreadTime:
             self._file.close()
             self._file = self._file_of_this_thread()
         # Not schedstat's own on-core time, which advances with the scheduler's tick.
-        return CpuTime(time.thread_time_ns(), self._file.number(_QUEUED))
+        return CpuTime(time.thread_time_ns() + _elsewhere_ns, self._file.number(_QUEUED))
 
     def close(self) -> None:
         self._file.close()

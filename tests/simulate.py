@@ -69,7 +69,7 @@ class Plan:
     tokens: Callable[[int, int], int] = field(default=lambda step, rank: 512)
     memory: MemoryRecord | None = None
     queued: Callable[[int, int], int | None] = field(default=lambda step, rank: None)
-    # (queued, blocked) by phase, or by REST: CPU time was recorded then. A part of the phase, which ``extra`` makes long.
+    # (queued, blocked) by phase, or by REST: CPU time was recorded then. Both are parts of what the phase takes.
     scheduled: Callable[[int, int], dict[str, tuple[int, int]]] | None = None
     host: tuple[HostRecord, ...] = ()  # samples of every rank
     queue: Callable[[int, int], LoaderQueue | None] = field(default=lambda step, rank: None)

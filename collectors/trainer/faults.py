@@ -45,6 +45,10 @@ _KINDS = (
         Key("phase", CHOICE, "forward", "where it is slow", ("forward", "backward")),
         Key("rotate", CHOICE, "no", "move to the next rank after every step", ("no", "yes")), _FROM,
     )),
+    FaultKind("stall", "one rank sleeps in its forward or backward, as in a slow read or behind a lock", (
+        _ON_ZERO, Key("ms", NUMBER, "200", "added to a micro-batch, milliseconds"),
+        Key("phase", CHOICE, "forward", "where it sleeps", ("forward", "backward")), _FROM,
+    )),
     FaultKind("slow-device", "every block takes longer, as on a slower device, and leaves the cores free", (
         Key("ms", NUMBER, "20", "added to a block's forward, milliseconds; twice that to its backward"), _ON_ALL,
     )),

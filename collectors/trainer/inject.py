@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
 from ..collectives import reduce_bucket
+from ..scheduling import computed_elsewhere
 from .data import BatchRequest
 from .faults import Fault
 from .options import OptionError
@@ -109,7 +110,7 @@ class Injector:
         """
         middle = blocks[len(blocks) // 2]
         for fault in self.faults:
-            if fault.name == "straggler":
+            if fault.name in ("straggler", "stall"):
                 middle.register_forward_hook(self._straggle(fault))
             elif fault.name == "slow-device":
                 for block in blocks:
@@ -158,15 +159,15 @@ class Injector:
             model.register_comm_hook(model.process_group, reduce_bucket)
 
     def _straggle(self, fault: Fault) -> Any:
-        seconds = fault.number("ms") / 1e3
+        spend = partial(_compute_for if fault.name == "straggler" else time.sleep, fault.number("ms") / 1e3)
 
         def forward(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
             if self.step < fault.integer("from") or not self._its_turn(fault):
                 return
             if fault.text("phase") == "forward":
-                time.sleep(seconds)
+                spend()
             elif output.requires_grad:
-                output.register_hook(lambda _: time.sleep(seconds))  # type: ignore[no-untyped-call]
+                output.register_hook(lambda _: spend())  # type: ignore[no-untyped-call]
 
         return forward
 
@@ -202,14 +203,21 @@ def _hangs_in(fault: Fault, where: str) -> bool:
 
 
 def _slow_down(seconds: float) -> Any:
-    """A forward hook that sleeps, and again for twice as long when the gradient of the output arrives."""
+    """A forward hook that computes, and again for twice as long when the gradient of the output arrives."""
 
     def forward(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
-        time.sleep(seconds)
+        _compute_for(seconds)
         if output.requires_grad:
-            output.register_hook(lambda _: time.sleep(2 * seconds))  # type: ignore[no-untyped-call]
+            output.register_hook(lambda _: _compute_for(2 * seconds))  # type: ignore[no-untyped-call]
 
     return forward
+
+
+def _compute_for(seconds: float) -> None:
+    """As long as a slower device would; asleep, so that cores stay free for peers."""
+    begun = time.monotonic_ns()
+    time.sleep(seconds)
+    computed_elsewhere(time.monotonic_ns() - begun)
 
 
 def _read_back(_module: nn.Module, _inputs: Any, output: Tensor) -> None:

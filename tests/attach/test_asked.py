@@ -50,7 +50,7 @@ def test_straggler_of_a_model_that_was_wrapped_before(tmp_path: Path) -> None:
     assert done.stdout.count("after") == 2
     assert "diag:" not in done.stderr
     result = analyze_json(run)
-    assert (result["verdict"]["cause"], result["verdict"]["culprit"]["ranks"]) == ("compute-straggler", [1])
+    assert (result["verdict"]["cause"], result["verdict"]["culprit"]["ranks"]) == ("stalled-rank", [1])
     assert (result["run"]["strategy"], result["run"]["world_size"], len(result["steps"])) == ("ddp", 2, 20)
     rows = collective_lines_of(run)
     assert [row[2] for row in rows[10]["rows"]] == ["all_reduce"]  # a bucket of gradients

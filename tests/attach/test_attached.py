@@ -21,7 +21,7 @@ from tests.attach.trainings import (
     TRAIN,
     collective_lines_of,
     is_slow_loader,
-    is_straggler,
+    is_stalled,
     phases_of,
     steps_of,
     trained,
@@ -73,7 +73,7 @@ def test_straggler_among_micro_batches_evaluations_and_checkpoints(
     monkeypatch.setenv("SAVE_TO", str(tmp_path / "model.pt"))
     options = ["--slow-rank", "1", "--accumulate", "2", "--evaluate-every", "7", "--save-every", "5"]
     result = trained(tmp_path / "run", *options)
-    is_straggler(result)
+    is_stalled(result)
     steps = steps_of(tmp_path / "run")
     assert len(steps) == 24
     assert {step["micro_batches"] for step in steps} == {2}
@@ -107,7 +107,7 @@ def test_without_collectors_nothing_is_recorded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("strategy", ["fsdp1", "fsdp2"])
 def test_straggler_of_a_sharded_loop(tmp_path: Path, strategy: str) -> None:
     result = trained(tmp_path / "run", "--strategy", strategy, "--slow-rank", "1", "--slow-seconds", "0.15")
-    is_straggler(result)
+    is_stalled(result)
     assert result["run"]["strategy"] == strategy
 
 
@@ -133,7 +133,7 @@ def test_torchrun_as_the_command(tmp_path: Path) -> None:
     done = diag("run", "--out", run, "--", *torchrun, str(free_port()), TRAIN, "--slow-rank", "1")
     assert done.returncode == 0, done.stderr
     result = analyze_json(run)
-    assert (result["verdict"]["cause"], result["verdict"]["culprit"]["ranks"]) == ("compute-straggler", [1])
+    assert (result["verdict"]["cause"], result["verdict"]["culprit"]["ranks"]) == ("stalled-rank", [1])
 
 
 def test_crash_is_as_without_us(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_processes_that_another_launcher_starts(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     result = analyze_json(run)
-    assert (result["verdict"]["cause"], result["verdict"]["culprit"]["ranks"]) == ("compute-straggler", [1])
+    assert (result["verdict"]["cause"], result["verdict"]["culprit"]["ranks"]) == ("stalled-rank", [1])
     assert result["run"]["world_size"] == 2
 
 

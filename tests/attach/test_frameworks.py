@@ -17,7 +17,7 @@ import pytest
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import read_fields
 from diag.collectors.records import CHECKPOINT, EVALUATION
-from tests.attach.trainings import is_slow_loader, is_slow_loader_of_rank_1, is_straggler, phases_of, steps_of
+from tests.attach.trainings import is_slow_loader, is_slow_loader_of_rank_1, is_stalled, phases_of, steps_of
 from tests.command import analyze_json, diag
 from tests.ports import free_port
 
@@ -70,7 +70,7 @@ def test_slow_loader_under_fsdp2_of_transformers(tmp_path: Path) -> None:
 def test_straggler_under_fsdp2_of_transformers(tmp_path: Path) -> None:
     options = ["--fsdp2", "--slow-rank", "1", "--evaluate-every", "9"]
     result, steps = told_of_transformers(tmp_path, *options, recording=("--no-trace",))
-    is_straggler(result)
+    is_stalled(result)
     assert result["run"]["strategy"] == "fsdp2"
     assert holding(steps, EVALUATION) == [9, 18]
 
@@ -85,7 +85,7 @@ def test_slow_loader_under_fsdp2_of_accelerate(tmp_path: Path) -> None:
 def test_straggler_under_fsdp2_of_accelerate(tmp_path: Path) -> None:
     options = ["--accelerate-fsdp2", "--slow-rank", "1", "--evaluate-every", "9"]
     result, steps = told_of_transformers(tmp_path, *options)
-    is_straggler(result)
+    is_stalled(result)
     assert result["run"]["strategy"] == "fsdp2"
     assert holding(steps, EVALUATION) == [9, 18]
 
@@ -93,7 +93,7 @@ def test_straggler_under_fsdp2_of_accelerate(tmp_path: Path) -> None:
 def test_straggler_under_zero_3_of_accelerate(tmp_path: Path) -> None:
     options = ["--accelerate-zero3", "--slow-rank", "1", "--accumulate", "2"]
     result, steps = told_of_transformers(tmp_path, *options, recording=("--no-trace",))
-    is_straggler(result)
+    is_stalled(result)
     assert result["run"]["strategy"] == "deepspeed-zero3"
     assert {step["micro_batches"] for step in steps} == {2}
 
@@ -105,7 +105,7 @@ def test_straggler_of_accelerate_among_micro_batches_evaluations_and_checkpoints
     options = ["--slow-rank", "1", "--accumulate", "2", "--evaluate-every", "6", "--save-every", "8"]
     command = module("accelerate.commands.launch", *launcher, TRANSFORMERS, *options, "--folder", str(tmp_path))
     result = told_by(run, "--no-trace", *command)
-    is_straggler(result)
+    is_stalled(result)
     assert result["run"]["strategy"] == "ddp"
     steps = steps_of(run)
     assert {(step["micro_batches"], step["tokens"]) for step in steps} == {(2, 2 * 4 * 16)}
@@ -129,7 +129,7 @@ def test_straggler_of_lightning_among_micro_batches_evaluations_and_checkpoints(
     run = tmp_path / "run"
     options = ["--slow-rank", "1", "--accumulate", "2", "--evaluate-every", "6", "--save-every", "8"]
     result = told_by(run, "--nproc", "2", "--no-trace", LIGHTNING, *options, "--folder", str(tmp_path))
-    is_straggler(result)
+    is_stalled(result)
     assert result["run"]["strategy"] == "ddp"
     steps = steps_of(run)
     assert {step["micro_batches"] for step in steps} == {2}
@@ -158,7 +158,7 @@ def test_straggler_of_deepspeed_among_micro_batches_and_checkpoints(tmp_path: Pa
     launcher = ["--num_accelerators", "2", "--master_port", str(free_port())]
     options = ["--slow-rank", "1", "--accumulate", "2", "--save-every", "8", "--folder", str(tmp_path)]
     result = told_by(run, *module("deepspeed.launcher.runner", *launcher, DEEPSPEED, *options))
-    is_straggler(result)
+    is_stalled(result)
     assert result["run"]["strategy"] == "deepspeed-zero2"
     steps = steps_of(run)
     assert {step["micro_batches"] for step in steps} == {2}
@@ -182,7 +182,7 @@ def test_straggler_of_torchtitan_among_micro_batches_and_checkpoints(tmp_path: P
     launcher = ["--nproc-per-node", "2", "--master-port", str(free_port())]
     options = ["--slow-rank", "1", "--accumulate", "2", "--save-every", "8", "--folder", str(tmp_path)]
     result = told_by(run, *module("torch.distributed.run", *launcher, TORCHTITAN, *options))
-    is_straggler(result)
+    is_stalled(result)
     assert result["run"]["strategy"] == "fsdp2"
     steps = steps_of(run)
     assert {step["micro_batches"] for step in steps} == {2}

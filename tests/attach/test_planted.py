@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attach.trainings import TRAIN, is_slow_loader, is_straggler, trained
+from tests.attach.trainings import TRAIN, is_slow_loader, is_stalled, trained
 
 SLOW_LOADER = ("--slow-loader", "0.15")
 STRAGGLER = ("--slow-rank", "1", "--slow-seconds", "0.15")
@@ -36,7 +36,7 @@ def test_slow_loader_of_fsdp2_that_crashes(tmp_path: Path) -> None:
 
 def test_straggler_of_ddp_that_crashes(tmp_path: Path) -> None:
     result = trained(tmp_path, *STRAGGLER, "--crash-at", "20", recording=NO_TRACE, exit_code=1)
-    is_straggler(result)
+    is_stalled(result)
     assert (result["run"]["exit_code"], len(result["steps"])) == (1, 20)
 
 
@@ -51,5 +51,5 @@ def test_slow_loader_of_one_that_compiles_starts_children_and_has_its_own_collec
 def test_straggler_of_one_that_compiles_starts_children_and_has_its_own_collectors(tmp_path: Path) -> None:
     script = with_its_own_collectors(tmp_path / "repository")
     result = trained(tmp_path / "run", *STRAGGLER, "--children", "--compile", script=script, recording=NO_TRACE)
-    is_straggler(result)
+    is_stalled(result)
     assert len(result["steps"]) == 24

@@ -42,9 +42,9 @@ def is_slow_loader_of_rank_1(result: dict[str, Any]) -> None:
     assert "batches" in {row["unit"] for row in result["findings"][0]["evidence"]}
 
 
-def is_straggler(result: dict[str, Any]) -> None:
-    """Rank 1, which computes longer."""
-    assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("compute", "compute-straggler")
+def is_stalled(result: dict[str, Any]) -> None:
+    """Rank 1, which sleeps in its forward."""
+    assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("host", "stalled-rank")
     assert result["verdict"]["culprit"]["ranks"] == [1]
 
 

@@ -86,6 +86,15 @@ def test_a_straggler(tmp_path: Path, strategy: str, ranks: int, repeat: int) -> 
 
 
 @pytest.mark.multiproc
+def test_a_stall(tmp_path: Path) -> None:
+    result = train_and_analyze(tmp_path / "run", "ddp", 2, "stall:rank=1,phase=backward")
+    assert result["verdict"]["bottleneck"] == "host", summary(result)
+    assert result["verdict"]["cause"] == "stalled-rank", summary(result)
+    assert result["verdict"]["culprit"]["ranks"] == [1], summary(result)
+    assert "in backward" in result["verdict"]["headline"]
+
+
+@pytest.mark.multiproc
 @cases(FSDP2, DDP)
 def test_nothing_planted(tmp_path: Path, strategy: str, ranks: int, repeat: int) -> None:
     result = train_and_analyze(tmp_path / "run", strategy, ranks)

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from diag.collectors.scheduling import ThreadTime
 from diag.collectors.trainer.data import BatchRequest
 from diag.collectors.trainer.faults import parse_faults
 from diag.collectors.trainer.inject import Injector
@@ -165,6 +166,23 @@ def test_a_straggler_is_slow_in_its_phase_and_in_its_turn(inject: Callable[..., 
         spent = {"forward": between - start, "backward": time.monotonic() - between}
         if step == 1:
             assert spent[phase] >= 0.15
+
+
+@pytest.mark.parametrize(("name", "computes"), [("straggler", True), ("stall", False)])
+def test_what_a_straggler_takes_is_computing_and_a_stall_is_not(
+    inject: Callable[..., Injector], name: str, computes: bool
+) -> None:
+    injector, thread = inject(f"{name}:rank=0,ms=300", rank=0, world_size=2), ThreadTime()
+    model = build(PRESETS["tiny"], seed=0)
+    injector.attach(list(model.blocks.values()))
+    injector.begin_step(0)
+    before, start = thread.read().on_cpu_ns, time.monotonic()
+    model(torch.zeros(1, 4, dtype=torch.long))
+    after = thread.read().on_cpu_ns
+    assert time.monotonic() - start >= 0.3
+    assert before is not None
+    assert after is not None
+    assert (after - before >= 300_000_000) == computes
 
 
 def test_on_a_slow_device_every_block_takes_longer_and_twice_that_in_backward(inject: Callable[..., Injector]) -> None:
