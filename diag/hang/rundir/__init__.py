@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from diag.hang.rundir import calls, ends, standstill
 from diag.hang.rundir.read import Rundir, read_run
 from diag.hang.rundir.well import EndedWell, ended_well
 
-__all__ = ["EndedWell", "Rundir", "clues_of", "ended_well", "read_runs"]
+__all__ = ["EndedWell", "Rundir", "blamed_before", "clues_of", "ended_well", "read_runs"]
 
 
 def clues_of(run: Rundir) -> tuple[Clue, ...]:
@@ -30,3 +30,9 @@ def read_runs(paths: Iterable[str]) -> tuple[Rundir, ...]:
             if is_regular(layout.manifest) and layout.ranks():
                 found.append(read_run(layout))
     return tuple(found)
+
+
+def blamed_before(layout: RunLayout, codes: Mapping[int, int]) -> dict[int, int]:
+    """By rank of a run that failed with these exit codes: whoever has the smallest number is the one to report."""
+    ranks = read_run(layout).ranks
+    return {rank: ends.place_of(ranks[rank], code) for rank, code in codes.items() if rank in ranks}
