@@ -25,7 +25,7 @@ from diag.errors import DiagError, ExitCode
 from diag.terminal import say
 
 if TYPE_CHECKING:
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     from diag.hang.live.monitor import Hang
     from diag.launch_logs import RunLogs
@@ -226,7 +226,7 @@ def _failure(layout: RunLayout, launch: Launch, error: ChildFailedError, hang: H
     """The failure to report. A hang has no failed rank: those that ended were ended. Else torchrun's first is often a
     victim: a process that was killed goes before one that raised, that before one that aborted or says nothing; one
     that lost its connection to another goes after these, and SIGTERM, which torchrun sends, goes last."""
-    from diag.hang.rundir import blamed_before
+    from diag.hang.rundir import RAISED_ITSELF, blamed_before
 
     if hang is not None:
         return Outcome(ExitCode.HANG, reason=f"hung: no progress for {hang.still_s:.0f} s", hang=hang)
@@ -235,6 +235,8 @@ def _failure(layout: RunLayout, launch: Launch, error: ChildFailedError, hang: H
         order = blamed_before(layout, {rank: failure.exitcode for rank, failure in error.failures.items()})
     rank, failure = min(error.failures.items(), key=lambda item: (order.get(item[0], 0), item[1].timestamp))
     code = failure.exitcode
+    if code == -signal.SIGTERM and order.get(rank) == RAISED_ITSELF:
+        return Outcome(1, failed_rank=rank, reason="an exception")  # its victims had ended before it had
     reason = f"killed by {failure.signal_name()}" if code < 0 else f"exit code {code}"
     return Outcome(128 - code if code < 0 else code, failed_rank=rank, reason=reason)
 

@@ -28,6 +28,7 @@ _APART_S = 2  # clocks of two hosts, and error files count whole seconds
 _LAST_LINES = 15
 _WARNING = re.compile(r"\[W[ \d]")  # torch's, also of a connection that is tried again
 _MOST_EVIDENCE = 4
+RAISED_ITSELF = 1
 
 
 def clues(run: Rundir, explained: bool = False) -> list[Clue]:
@@ -67,13 +68,13 @@ def lost_a_peer(one: Rank) -> bool:
 def place_of(one: Rank, code: int) -> int:
     """Of ranks that ended with an error, the one with the smaller number is to blame before the other."""
     one = replace(one, exit=Exit(code, first=False, by_launcher=False))
+    if code < 0 and code not in (-signal.SIGTERM, -signal.SIGABRT):
+        return 0
+    if one.raised is not None and not one.raised.about_others and _ended_by_it(one):
+        return RAISED_ITSELF
     if code == -signal.SIGTERM:
         return 4
-    if code < 0 and code != -signal.SIGABRT:
-        return 0
-    if lost_a_peer(one):
-        return 3
-    return 1 if one.raised is not None and _ended_by_it(one) else 2
+    return 3 if lost_a_peer(one) else 2
 
 
 def _ended_by_it(one: Rank) -> bool:
@@ -129,10 +130,12 @@ def _who_raised(run: Rundir, ranks: list[int], first: Collection[int]) -> str:
     if len(ranks) > 1:
         return f"They raised {words}"
     if ended is not None and ended.code > 0 and ranks[0] in first:
-        return f"It ended with exit code {ended.code}, raising {words}, while the others still lived"
+        return f"It raised {words}, and ended with exit code {ended.code} while the others still lived"
     before = sorted(rank for rank in first if rank not in ranks)
     if before:
-        return f"It raised {words}; {spaced(listing(before))} ended before it, without an exception of another cause"
+        return (
+            f"It raised {words}; {spaced(listing(before))} ended before it, with no exception but that of a lost peer"
+        )
     return f"It raised {words}"
 
 
@@ -155,7 +158,7 @@ def _by_code(run: Rundir, rank: int, ended: Exit, explained: bool, victims: tupl
         said = one.raised
         if said is None or about_the_group(str(said.errors[0])) or not _others_lived(run, rank):
             return None
-        note = f"It ended with exit code {ended.code}, raising {said.words}, while all the others lived"
+        note = f"It raised {said.words}, and ended with exit code {ended.code} while all the others lived"
         return Clue(
             "rank_killed_exception", Role.ROOT, (one.culprit,), tuple(_evidence(one)), _CONNECTION, note, victims
         )

@@ -137,7 +137,7 @@ def test_two_bugs(tmp_path: Path) -> None:
     ends = {0: Ended(1, True, error=record(BUG), time=110), 1: Ended(1, True, error=record(other), time=100)}
     found = answer(tmp_path / "timed", ends)
     assert (blamed(found), found.victims) == ([1], ())
-    assert f"raising {other}" in found.headline
+    assert f"It raised {other}" in found.headline
     assert f"later rank 0 raised {BUG}" in found.headline
 
 
@@ -172,7 +172,7 @@ def test_two_bugs(tmp_path: Path) -> None:
 def test_the_first_line_of_a_message_is_quoted(tmp_path: Path, error: tuple[str, str], words: str, kept: str) -> None:
     one = Ended(1, True, error=error) if kept == "error file" or not error[1] else Ended(1, True, error[1])
     found = answer(tmp_path, {0: Ended(-15), 1: one})
-    assert f"It ended with exit code 1, raising {words} while the others still lived" in found.headline
+    assert f"It raised {words} and ended with exit code 1 while the others still lived" in found.headline
     assert blamed(found) == [1]
 
 
