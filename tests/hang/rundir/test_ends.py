@@ -102,6 +102,15 @@ def test_of_victims_alone_nobody_is_accused(tmp_path: Path, lost: str) -> None:
     assert "rank_killed_exception" not in {found.fault_class, *(guess.fault_class for guess in found.guesses)}
 
 
+def test_of_victims_alone_it_is_said_who_raised_nothing(tmp_path: Path) -> None:
+    found = answer(
+        tmp_path, {0: Ended(1, True, traceback(LOST[0])), 1: Ended(1, True, traceback(LOST[2])), 2: Ended(-15)}
+    )
+    assert (found.fault_class, found.culprits) == ("undetermined", ())
+    assert "ranks 0, 1 lost or waited for a peer" in found.headline
+    assert "rank 2 no exception was found: look there first" in found.headline
+
+
 def test_victims_that_abort_before_the_culprit_has_ended(tmp_path: Path) -> None:
     ends = {0: Ended(-6, True), 1: Ended(-6, True), 2: Ended(1, log=traceback(BUG))}
     found = answer(tmp_path, ends)

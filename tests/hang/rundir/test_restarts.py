@@ -53,12 +53,15 @@ def attempts(folder: Path, *ends: dict[int, Ended]) -> RunLayout:
     [
         ((FAILED,), "After restart 1 it failed again, in the same way."),
         ((FAILED, FAILED), "After restarts 1, 2 it failed again, in the same way."),
-        ((OTHER,), "After restart 1 it failed in another way: A rank raised an exception: rank 1. It raised "
-                   "code 1, raising FileExistsError: checkpoint-1 exists"),
+        (
+            (OTHER,),
+            "After restart 1 it failed in another way: A rank raised an exception: rank 1. It raised FileExistsError: "
+            "checkpoint-1 exists, and ended",
+        ),
         ((OTHER, FAILED), "After restart 2 it failed again, in the same way."),
         ((VICTIMS,), "After restart 1 no cause is known: "),
     ],
-)  # fmt: skip
+)
 def test_the_first_attempt_is_reported(tmp_path: Path, later: tuple[dict[int, Ended], ...], words: str) -> None:
     run = attempts(tmp_path, FAILED, *later)
     found = triage([str(run.root)])
