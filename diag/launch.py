@@ -25,15 +25,12 @@ from diag.errors import DiagError, ExitCode
 from diag.terminal import say
 
 if TYPE_CHECKING:
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     from diag.hang.live.monitor import Hang
     from diag.launch_logs import RunLogs
 
 TRAINER_MODULE = "diag.collectors.trainer"
-
-# What gloo and the store say in a process whose peer is gone.
-_LOST_A_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "recvValue failed")
 
 
 @dataclass(frozen=True)
@@ -210,7 +207,7 @@ def torchrun(
         with after_training(launch.say):
             by_launcher = hang is not None and hang.ended_by_diag
             write_exits(layout, exits_of(error, failed_first or (), by_launcher))
-        return _failure(layout, error, hang)
+        return _failure(layout, launch, error, hang)
     except SignalException as error:
         name = signal.Signals(error.sigval).name
         return Outcome(128 + int(error.sigval), reason=f"ended by {name}", interrupted=True)
@@ -225,25 +222,21 @@ def torchrun(
     return Outcome(ExitCode.OK)
 
 
-def _failure(layout: RunLayout, error: ChildFailedError, hang: Hang | None) -> Outcome:
+def _failure(layout: RunLayout, launch: Launch, error: ChildFailedError, hang: Hang | None) -> Outcome:
     """The failure to report. A hang has no failed rank: those that ended were ended. Else torchrun's first is often a
-    victim: a process that a signal killed goes before one that raised, one that lost its connection to another goes
-    after it, and SIGTERM, which torchrun sends, goes last."""
+    victim: a process that was killed goes before one that raised, that before one that aborted or says nothing; one
+    that lost its connection to another goes after these, and SIGTERM, which torchrun sends, goes last."""
+    from diag.hang.rundir import RAISED_ITSELF, blamed_before
 
     if hang is not None:
         return Outcome(ExitCode.HANG, reason=f"hung: no progress for {hang.still_s:.0f} s", hang=hang)
-
-    def order(item: tuple[int, ProcessFailure]) -> tuple[int, float]:
-        rank, failure = item
-        if failure.exitcode == -signal.SIGTERM:
-            return 3, failure.timestamp
-        if failure.exitcode < 0:
-            return 0, failure.timestamp
-        lost_a_peer = any(sign in line for line in log_tail(layout, rank) for sign in _LOST_A_PEER)
-        return 2 if lost_a_peer else 1, failure.timestamp
-
-    rank, failure = min(error.failures.items(), key=order)
+    order: dict[int, int] = {}
+    with after_training(launch.say):
+        order = blamed_before(layout, {rank: failure.exitcode for rank, failure in error.failures.items()})
+    rank, failure = min(error.failures.items(), key=lambda item: (order.get(item[0], 0), item[1].timestamp))
     code = failure.exitcode
+    if code == -signal.SIGTERM and order.get(rank) == RAISED_ITSELF:
+        return Outcome(1, failed_rank=rank, reason="an exception")  # its victims had ended before it had
     reason = f"killed by {failure.signal_name()}" if code < 0 else f"exit code {code}"
     return Outcome(128 - code if code < 0 else code, failed_rank=rank, reason=reason)
 

@@ -17,7 +17,7 @@ def say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool = Fa
     from diag.launch import after_training
 
     with after_training(_say):
-        _say_end(layout.newest(), outcome, collect, shown)
+        _say_end(layout, outcome, collect, shown)
     flush_or_drop()
     return outcome.exit_code
 
@@ -25,19 +25,20 @@ def say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool = Fa
 def _say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool) -> None:
     from diag.launch import after_training, log_tail
 
+    newest = layout.newest()
     # What a user's training prints on standard output is all that may be there.
     if outcome.exit_code:
         who = f"rank {outcome.failed_rank}: " if outcome.failed_rank is not None else ""
         _say(f"the training ended early: {who}{outcome.reason}")
         if outcome.failed_rank is not None and not shown:
-            for line in log_tail(layout, outcome.failed_rank):
+            for line in log_tail(newest, outcome.failed_rank):
                 say(f"      {line}", err=True)
         if not outcome.interrupted:
             with after_training(_say):
-                say_why(layout)
-        say(f"      what was recorded until then: diag analyze {layout.root}", err=True)
+                say_why(layout)  # of every attempt
+        say(f"      what was recorded until then: diag analyze {newest.root}", err=True)
     elif collect:
-        say(f"Recorded in {layout.root}. Next: diag analyze {layout.root}", err=shown)
+        say(f"Recorded in {newest.root}. Next: diag analyze {newest.root}", err=shown)
 
 
 def _say(text: str) -> None:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from diag.collectors.layout import is_folder
+from diag.collectors.layout import RunLayout, is_folder
 from diag.collectors.reading import walk
 from diag.collectors.text import masked
 from diag.errors import DiagError
 from diag.formatting import visible
+from diag.hang.attempts import reported, with_others
 from diag.hang.gaps import by_reason as by_reason
 from diag.hang.gaps import is_incomplete
 from diag.hang.model import Logs, Triage
@@ -66,9 +67,34 @@ def investigate(
     """What went wrong, who is at fault, and what was read, from logs, Flight Recorder dumps and reports of NCCL RAS
     below ``paths``. ``ras``: reports that a running job has just given.
 
-    ``paths``: files and folders, "-" for standard input; what is a log and what a dump is seen from the content.
-    ``progress`` is told (files read, files in all, the file). Raises DiagError where there is nothing to read.
+    ``paths``: files and folders, "-" for standard input; what is a log and what a dump is seen from the content. One
+    run directory means all attempts of its training, each looked at by itself: of the one that is reported everything
+    is returned, with what the others were in the headline. ``progress`` is told (files read, files in all, the file).
+    Raises DiagError where there is nothing to read.
     """
+    given = list(dict.fromkeys(paths))
+    restarts = RunLayout(Path(given[0])).restarts() if len(given) == 1 and given[0] != STDIN and not ras else []
+    if not restarts:
+        return _investigated(given, progress, ras)
+    found: list[Investigation | None] = []
+    missing: DiagError | None = None
+    for path in (given[0], *(str(layout.root) for layout in restarts)):
+        try:
+            found.append(_investigated([path], progress, ()))
+        except DiagError as error:  # it ended before it left anything
+            found.append(None)
+            missing = missing or error
+    answers = [one.triage if one is not None else None for one in found]
+    if missing is not None and not any(answers):
+        raise missing
+    chosen = found[reported(answers)]
+    assert chosen is not None
+    return replace(chosen, triage=with_others(answers))
+
+
+def _investigated(
+    given: list[str], progress: Callable[[int, int, str], None] | None, ras: Sequence[Asked]
+) -> Investigation:
     from diag.hang.flight import clues_of, read_dumps
     from diag.hang.ras.clues import completed, judged
     from diag.hang.ras.read import ANCHORS, overheard, read_reports
@@ -78,7 +104,6 @@ def investigate(
     from diag.hang.signatures import anchors
     from diag.hang.text import read_logs
 
-    given = list(dict.fromkeys(paths))
     if not given and not ras:
         raise DiagError("no log was given", hint="give log files, folders of logs, or - for standard input")
     with overheard(STDIN in given) as stdin:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from diag.formatting import listing, spaced
 from diag.hang.case import Case, distinct
 from diag.hang.model import Culprit, Line, Role
 from diag.hang.progress import STEP, ended_well, in_order
+from diag.hang.rules.exceptions import victims_of
 from diag.hang.rules.network import ends_on_its_host
 from diag.hang.timeouts import Timeout, groups_of
 
@@ -16,6 +18,7 @@ _STORE = ("store-get", "should-dump", "recv-value")
 _ANSWERS = re.compile(r"(?i)time(?:d )? ?out")  # a store that says so is alive: somebody else is late
 _REMOTE = re.compile(r"^\[?(?P<host>[^\]\s:]+(?::[^\]\s:]+)*?)\]?(?::\d+)?$")
 _MOST = 6
+_MOST_NAMED = 1_024  # ranks
 _WELL, _STEPS, _STEPS_ONLY = 0.85, 0.7, 0.5
 
 
@@ -50,11 +53,31 @@ def without_cause(case: Case, reports: Sequence[Timeout]) -> Calm:
         lines = tuple(line for line in case.logs.lines if "Init START" in line.text)
         text = "The initialisation of a communicator began and was not completed, and no line says why."
         return Calm("undetermined", 0.4, text, (), lines[:_MOST])
+    lost = case.once(victims_of)
+    if lost:
+        return _only_victims(case, lost)
     if alarms:
         first = alarms[0]
         text = "No known signature fits. The first warning of each process is what there is."
         return Calm("undetermined", 0.3, text, (), (first, *alarms[1:_MOST]))
     return _healthy_or_unknown(case)
+
+
+def _only_victims(case: Case, lost: Mapping[int, Line]) -> Calm:
+    """Ranks raised errors about their peers, and nobody raised another one: who was first, and who raised none."""
+    lines = sorted(lost.items(), key=lambda item: item[1].time_ns or 0)
+    who = spaced(listing(sorted(lost)))
+    text = f"Only errors about other ranks were found, and none that explains them: {who} lost or waited for a peer."
+    timed = all(line.time_ns is not None for _, line in lines)
+    if timed and len(lines) > 1:
+        text += f" Rank {lines[0][0]} raised first."
+    world = range(
+        case.logs.world_size if case.logs.world_size is not None and case.logs.world_size <= _MOST_NAMED else 0
+    )
+    rest = [rank for rank in world if rank not in lost]
+    if rest:
+        text += f" Of {spaced(listing(rest))} no exception was found: look there first."
+    return Calm("undetermined", 0.3, text, (), tuple(line for _, line in lines)[:_MOST])
 
 
 def _only_timeouts(case: Case, reports: Sequence[Timeout]) -> Calm:

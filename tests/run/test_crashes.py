@@ -46,6 +46,35 @@ def test_a_rank_that_dies(tmp_path: Path, rank: int, how: str, code: int, fault_
         each_stream_of_each_rank_is_kept(ended, layout)
 
 
+ABORTED = """
+import os, time
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(4))
+if dist.get_rank() == 2:
+    raise ValueError("bad sample 17\\nof shard 3")
+try:
+    dist.all_reduce(torch.ones(4))
+except RuntimeError:
+    os.abort()  # as C++ does over a lost peer
+"""
+
+
+def test_victims_that_abort_before_the_culprit_is_through(tmp_path: Path) -> None:
+    """With three ranks, two of which the launcher sees end before the one that raised."""
+    script, layout = tmp_path / "train.py", RunLayout(tmp_path / "run")
+    script.write_text(ABORTED)
+    ended = diag("run", "--nproc", "3", "--out", layout.root, script)
+    assert ended.returncode == 1, ended.stderr
+    assert "diag: the training ended early: rank 2: " in ended.stderr
+    found = json.loads(layout.hang.read_text())
+    assert ([culprit["rank"] for culprit in found["culprits"]], found["victims"]) == ([2], [0, 1])
+    assert "It raised ValueError: bad sample 17" in found["verdict"]["headline"]
+    assert "of shard 3" not in found["verdict"]["headline"]
+
+
 def each_stream_of_each_rank_is_kept(ended: subprocess.CompletedProcess[str], layout: RunLayout) -> None:
     assert "[rank0] step 1" in ended.stdout
     assert "injected: die" in ended.stderr, "the reason is on the terminal"

@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from diag.collectors.records import RankExit
 from diag.hang.live.workers import recorded_process, recording_environment
 
 _LEAST_S, _MOST_S = 0.25, 16.0  # between two looks for ranks; longer when some have come, and no others
+_SETTLE_S = 10.0  # after a rank has come the others do: on a busy host seconds later, and may end in their first second
 _MOST_RANKS = 4_096  # the launcher of every node reads who they are
 _EXIT_CODE = 49  # of /proc/PID/stat, behind the name of the program
 
@@ -72,10 +74,11 @@ class ExitWatch:
     def _run(self) -> None:
         assert self._poll is not None
         assert self._wake is not None
-        wait_s, last = _LEAST_S, False
+        wait_s, last, came_s = _LEAST_S, False, time.monotonic()
         while not last:
             last = self._stopped.is_set()  # one more time: somebody may have ended just before
-            wait_s = _LEAST_S if self._look() else min(2 * wait_s, _MOST_S)
+            came_s = time.monotonic() if self._look() else came_s
+            wait_s = _LEAST_S if time.monotonic() - came_s < _SETTLE_S else min(2 * wait_s, _MOST_S)
             ended = [descriptor for descriptor, _ in self._poll.poll(wait_s * 1000) if descriptor != self._wake[0]]
             self._note(ended)
             wait_s = _LEAST_S if ended else wait_s  # a restart may follow

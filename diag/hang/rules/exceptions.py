@@ -7,48 +7,13 @@ from dataclasses import dataclass
 from diag.hang.case import Case, distinct
 from diag.hang.model import Clue, Culprit, Line, Role, Speaker
 from diag.hang.progress import went_on
+from diag.hang.raised import about_others
 from diag.hang.rules.direct import time_of
 from diag.hang.rules.exits import who_ended
 from diag.hang.rules.launcher import Block, blocks_of, speaker_of
 from diag.hang.signatures.base import Hit
 from diag.hang.timeouts import timeouts_of
 
-# What a rank says whose peers are gone, or that is told to stop.
-_ABOUT_OTHERS = (
-    "DistBackendError",
-    "DistNetworkError",
-    "DistStoreError",
-    "ChildFailedError",
-    "CalledProcessError",
-    "ProcessExitedException",
-    "ncclUnhandled",
-    "ncclSystemError",
-    "ncclInternalError",
-    "SignalException",
-    "RendezvousTimeoutError",
-    "RendezvousConnectionError",
-    "KeyboardInterrupt",
-    "NCCL error",
-    "NCCL Error",
-    "NCCL communicator was aborted",
-    "Watchdog caught",
-    "collective operation timeout",
-    "timed out in blocking wait",
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Connection refused",
-    "Broken pipe",
-    "Application timeout",
-    "Socket Timeout",
-    "Timed out waiting",
-    "wait timeout",
-    "recvValue failed",
-    "store->get",
-    "monitoredBarrier",
-    "Detected mismatch between collectives",
-    "failed to synchronize",
-    "Gloo connectFullMesh failed",
-)
 _RAISED = 0.85  # the program says what failed
 _RAISED_WITHOUT_FRAMES = 0.7
 _RAISED_BY_SEVERAL = 0.6  # and nothing tells who was first
@@ -157,10 +122,6 @@ _EFFECTS = ("net_connection_lost", "ib_completion_error")
 def _explained(case: Case) -> bool:
     roots = (hit for hit in case.hits if hit.signature.role == Role.ROOT)
     return any(hit.fault_class.priority in (2, 3) and hit.fault_class.id not in _EFFECTS for hit in roots)
-
-
-def about_others(text: str) -> bool:
-    return any(words in text for words in _ABOUT_OTHERS)
 
 
 def _shortened(message: str, most: int = 100) -> str:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from diag.collectors.layout import RunLayout, is_regular
 from diag.hang.model import Clue
 from diag.hang.rundir import calls, ends, standstill
+from diag.hang.rundir.ends import RAISED_ITSELF
 from diag.hang.rundir.read import Rundir, read_run
 from diag.hang.rundir.well import EndedWell, ended_well
 
-__all__ = ["EndedWell", "Rundir", "clues_of", "ended_well", "read_runs"]
+__all__ = ["RAISED_ITSELF", "EndedWell", "Rundir", "blamed_before", "clues_of", "ended_well", "read_runs"]
 
 
 def clues_of(run: Rundir) -> tuple[Clue, ...]:
@@ -30,3 +31,10 @@ def read_runs(paths: Iterable[str]) -> tuple[Rundir, ...]:
             if is_regular(layout.manifest) and layout.ranks():
                 found.append(read_run(layout))
     return tuple(found)
+
+
+def blamed_before(layout: RunLayout, codes: Mapping[int, int]) -> dict[int, int]:
+    """By rank of a run that failed with these exit codes: whoever has the smallest number is the one to report.
+    Who raised an exception of its own has ``RAISED_ITSELF``, also where the launcher ended it before it was through."""
+    ranks = read_run(layout).ranks
+    return {rank: ends.place_of(ranks[rank], code) for rank, code in codes.items() if rank in ranks}

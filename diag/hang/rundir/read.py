@@ -14,9 +14,11 @@ from diag.collectors.reading import read_json, read_object, read_tail
 from diag.collectors.records import P2P_PREFIX
 from diag.hang.live.progress import Beat, beat_of
 from diag.hang.model import Culprit
+from diag.hang.raised import Chain, chain_of, chain_of_message
 
 _TAIL_BYTES = 2 << 20  # of collectives.jsonl: the last steps; a step of 4,096 calls takes 400 kB
 _LOG_BYTES = 256 << 10
+_TRACEBACK_CHARS = 64 << 10  # of that: looked through line by line
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,9 @@ class Rank:
     steps: Mapping[int, tuple[Call, ...]] = field(default_factory=dict)
     open_step: int | None = None
     exit: Exit | None = None
-    error: str = ""  # of the exception that ended it
+    error: str = ""  # of the exception that ended it, as torchrun's error file has it
+    raised: Chain | None = None  # the same exception, from that file, else from the end of its standard error
+    raised_at: int = 0  # Unix time in s, from that file; 0: it has none
     log: str = ""  # the end of its standard error
 
 
@@ -133,6 +137,8 @@ def _rank(rank: int, files: RankLayout, ended: Exit | None, read: _Files) -> Ran
             open_step = step
             if rows:
                 steps[step] = tuple(rows)
+    error, log = read.object(files.error), read.tail(files.log, _LOG_BYTES).decode(errors="replace")
+    callstack, raised_at = _about_error(error)
     return Rank(
         culprit=Culprit(rank, str(host).partition(".")[0] if host else "", gpu if isinstance(gpu, int) else None),
         folder=files.folder,
@@ -144,8 +150,10 @@ def _rank(rank: int, files: RankLayout, ended: Exit | None, read: _Files) -> Ran
         steps=steps,
         open_step=open_step,
         exit=ended,
-        error=_error(read.object(files.error)),
-        log=read.tail(files.log, _LOG_BYTES).decode(errors="replace"),
+        error=_error(error),
+        raised=chain_of(callstack) or chain_of_message(_error(error)) or chain_of(log[-_TRACEBACK_CHARS:]),
+        raised_at=raised_at,
+        log=log,
     )
 
 
@@ -185,6 +193,16 @@ def _error(content: Mapping[str, Any]) -> str:
     if isinstance(message, dict):
         message = message.get("message")
     return str(message or "")
+
+
+def _about_error(content: Mapping[str, Any]) -> tuple[str, int]:
+    """The traceback and the time in torchrun's error file."""
+    message = content.get("message")
+    extra = message.get("extraInfo") if isinstance(message, dict) else None
+    if not isinstance(extra, dict):
+        return "", 0
+    time = str(extra.get("timestamp") or "")
+    return str(extra.get("py_callstack") or ""), int(time) if time.isdecimal() and len(time) < 12 else 0
 
 
 def _groups(content: object) -> dict[str, tuple[int, ...]]:

@@ -222,7 +222,7 @@ def test_a_rank_that_raised_and_one_that_lost_it(tmp_path: Path) -> None:
     }
     found = clues(tmp_path, told, CRASH)
     assert answer(found)[:2] == ("rank_killed_exception", [1])
-    assert "raising ValueError: no such file" in found[0].note
+    assert "It raised ValueError: no such file" in found[0].note
 
 
 def test_ranks_that_torchrun_ended_are_no_causes(tmp_path: Path) -> None:

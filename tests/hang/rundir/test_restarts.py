@@ -1,12 +1,17 @@
-"""A training that its launcher restarted: what each attempt left is triaged by itself."""
+"""A training that its launcher restarted: each attempt is triaged by itself, and the first cause that is known is
+reported."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import update_manifest
-from diag.hang.api import investigate
+from diag.errors import DiagError
+from diag.hang.api import investigate, triage
+from tests.hang.rundir.test_ends import BUG, LOST, Ended, record, traceback, written
 
 LOG = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4242\n"
 
@@ -29,3 +34,58 @@ def test_the_attempts_are_not_mixed(tmp_path: Path) -> None:
     other.mkdir(parents=True)
     (other / "log.txt").write_text(LOG)
     assert investigate([str(tmp_path / "logs")]).logs.paths == (str(other / "log.txt"),)
+
+
+FAILED = {0: Ended(-15), 1: Ended(1, True, error=record(f"{BUG}\nof shard 3"))}
+VICTIMS = {rank: Ended(1, log=traceback(LOST[0])) for rank in range(2)}
+OTHER = {0: Ended(-15), 1: Ended(1, True, error=record("FileExistsError: checkpoint-1 exists"))}
+
+
+def attempts(folder: Path, *ends: dict[int, Ended]) -> RunLayout:
+    run = RunLayout(folder / "run")
+    for number, one in enumerate(ends):
+        written(run.restart(number), one)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("later", "words"),
+    [
+        ((FAILED,), "After restart 1 it failed again, in the same way."),
+        ((FAILED, FAILED), "After restarts 1, 2 it failed again, in the same way."),
+        (
+            (OTHER,),
+            "After restart 1 it failed in another way: A rank raised an exception: rank 1. It raised FileExistsError: "
+            "checkpoint-1 exists, and ended",
+        ),
+        ((OTHER, FAILED), "After restart 2 it failed again, in the same way."),
+        ((VICTIMS,), "After restart 1 no cause is known: "),
+    ],
+)
+def test_the_first_attempt_is_reported(tmp_path: Path, later: tuple[dict[int, Ended], ...], words: str) -> None:
+    run = attempts(tmp_path, FAILED, *later)
+    found = triage([str(run.root)])
+    assert (found.fault_class, [culprit.rank for culprit in found.culprits]) == ("rank_killed_exception", [1])
+    assert f"It raised {BUG}, and ended" in found.headline
+    assert words in found.headline
+    if later[0] is OTHER:
+        assert str(run.restart(1).rank(1).error) in {evidence.path for evidence in found.evidence}
+        assert "checkpoint-1" in triage([str(run.restart(1).root)]).headline
+    assert "restart" not in triage([str(run.restart(len(later)).root)]).headline
+
+
+def test_a_later_attempt_where_the_first_names_no_cause(tmp_path: Path) -> None:
+    found = triage([str(attempts(tmp_path, VICTIMS, FAILED).root)])
+    assert [culprit.rank for culprit in found.culprits] == [1]
+    assert f"It raised {BUG}" in found.headline
+    assert "That was after the first restart: the records of the first attempt name no cause." in found.headline
+
+
+def test_attempts_that_left_nothing(tmp_path: Path) -> None:
+    run = attempts(tmp_path, FAILED)
+    run.restart(1).ranks_folder.mkdir(parents=True)
+    assert "After restart 1 it left nothing to read." in triage([str(run.root)]).headline
+    for number in range(2):
+        RunLayout(tmp_path / "empty").restart(number).ranks_folder.mkdir(parents=True)
+    with pytest.raises(DiagError, match="neither a log"):
+        triage([str(tmp_path / "empty")])

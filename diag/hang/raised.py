@@ -1,0 +1,183 @@
+"""Python exceptions as tracebacks print them: type and first line of the message, with the chain behind them, and
+whether they are a peer's death told by a rank that survived it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+# What torch, gloo, NCCL and the launchers say in a rank whose peers are gone or late, or that is told to stop.
+_OF_THE_GROUP = (
+    "DistBackendError",
+    "DistNetworkError",
+    "DistStoreError",
+    "ChildFailedError",
+    "CalledProcessError",
+    "ProcessExitedException",
+    "ncclUnhandled",
+    "ncclSystemError",
+    "ncclInternalError",
+    "ncclRemoteError",
+    "SignalException",
+    "RendezvousTimeoutError",
+    "RendezvousConnectionError",
+    "NCCL error",
+    "NCCL Error",
+    "NCCL communicator was aborted",
+    "Watchdog caught",
+    "collective operation timeout",
+    "timed out in blocking wait",
+    "Connection closed by peer",
+    "Connection was likely closed",
+    "Application timeout",
+    "Socket Timeout",
+    "Timed out waiting",
+    "wait timeout",
+    "recvValue failed",
+    "sendBytes failed",
+    "remote process exited",
+    "store->get",
+    "monitoredBarrier",
+    "Detected mismatch between collectives",
+    "failed to synchronize",
+    "Gloo connectFullMesh failed",
+    "gloo/transport",
+)
+# The same words come from connections of the rank's own: to a data server, or to its DataLoader's workers.
+_OF_ANY_CONNECTION = (
+    "ConnectionResetError",
+    "ConnectionAbortedError",
+    "ConnectionRefusedError",
+    "BrokenPipeError",
+    "Connection reset by peer",
+    "Connection refused",
+    "Broken pipe",
+    "KeyboardInterrupt",
+)
+
+_PREFIX = re.compile(r"^\[rank\d{1,7}\]: ?")
+_BEGIN = "Traceback (most recent call last)"
+_GROUP = re.compile(r"^  (?:\+ Exception Group (?=Traceback \()|\| )")
+_ERROR = re.compile(r"^(?P<name>[A-Za-z_][\w.<>]{0,200})(?:(?P<colon>:) ?(?P<message>.*))?$")
+_JOINS = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+_OF_A_WORKER = re.compile(r"^Caught \w+ in ")  # torch's ExceptionWrapper: a DataLoader's worker, DataParallel's replica
+_NOT_FATAL = ("Exception ignored in", "Error in atexit._run_exitfuncs")
+_LONGEST = 200
+
+
+def about_others(text: str) -> bool:
+    """Whether an exception, as ``Type: message``, is what a rank raises because another one failed, is late or left."""
+    return about_the_group(text) or any(words in text for words in _OF_ANY_CONNECTION)
+
+
+def about_the_group(text: str) -> bool:
+    """``about_others``, in words that no connection of the rank's own has."""
+    return any(words in text for words in _OF_THE_GROUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """``message``: its first line. ``original``: the exception of the worker process that it passes on. ``line``: the
+    line of the text that it is in, from 1."""
+
+    name: str
+    message: str
+    original: str = ""
+    line: int = 0
+
+    def __str__(self) -> str:
+        words = f"{self.name}: {self.message}" if self.name and self.message else self.name or self.message
+        return f"{words.rstrip('.')}: {self.original}" if self.original else words
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Exceptions that led to one another, in order; the last one ended the process."""
+
+    errors: tuple[Raised, ...]
+
+    @property
+    def about_others(self) -> bool:
+        """By the first: what a rank raises while it handles a lost peer comes of that, and a rank that fails loses its
+        peers while it cleans up."""
+        return about_others(str(self.errors[0]))
+
+    @property
+    def words(self) -> str:
+        """``KeyError: 'lr', which led to RuntimeError: cannot build the model``."""
+        first, last = self.errors[0], self.errors[-1]
+        return _shortened(str(first)) + (f", which led to {_shortened(str(last))}" if last is not first else "")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def chain_of(text: str) -> Chain | None:
+    """The chain of the last traceback of a text that is not one of a process about to end anyway."""
+    found = None
+    if _BEGIN not in text:  # most logs, of which there may be thousands
+        return None
+    for errors in _chains(_lines(text)):
+        found = Chain(errors)
+    return found
+
+
+def chain_of_message(message: str) -> Chain | None:
+    """Of a message without a traceback, as torchrun's error file has it: ``Type: message``."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    if not lines:
+        return None
+    match = _ERROR.match(lines[0])
+    if match is None or not (match["colon"] or len(lines) == 1):
+        return Chain((Raised("", lines[0]),))
+    return Chain((Raised(match["name"], match["message"] or (lines[1] if len(lines) > 1 else "")),))
+
+
+def _lines(text: str) -> list[str]:
+    return [_GROUP.sub("", _PREFIX.sub("", line)) for line in text.splitlines()]
+
+
+def _chains(lines: list[str]) -> Iterator[tuple[Raised, ...]]:
+    errors: list[Raised] = []
+    before = ""  # the last line that is not blank
+    at = 0
+    while at < len(lines):
+        line = lines[at]
+        if not line.startswith((_BEGIN, f"Original {_BEGIN}")):
+            before = line if line.strip() else before
+            at += 1
+            continue
+        joined, nested = before.strip() in _JOINS, line.startswith("Original")
+        ignored = before.startswith(_NOT_FATAL)
+        at, error = _error_of(lines, at + 1)
+        if error is None:
+            break
+        before = lines[at - 1]
+        if nested and errors and _OF_A_WORKER.match(errors[-1].message):
+            errors[-1] = replace(errors[-1], original=error.message or error.name)
+        elif joined and errors:
+            errors.append(error)
+        elif not ignored:
+            if errors:
+                yield tuple(errors)
+            errors = [error]
+    if errors:
+        yield tuple(errors)
+
+
+def _error_of(lines: list[str], at: int) -> tuple[int, Raised | None]:
+    """The exception at the end of the frames that begin here, and the line after it."""
+    while at < len(lines) and (not lines[at].strip() or lines[at][0] in " \t"):
+        at += 1
+    match = _ERROR.match(lines[at]) if at < len(lines) else None
+    if match is None:
+        return at + 1, None
+    message = (match["message"] or "").strip()
+    if match["colon"] and not message and at + 1 < len(lines):
+        message = lines[at + 1].strip()
+    return at + 1, Raised(match["name"], message, line=at + 1)

@@ -1,0 +1,202 @@
+"""Several ranks failed: who raised an exception of its own is to blame, who lost a peer is not, whoever ended first."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from diag.collectors.files import encode
+from diag.collectors.layout import RunLayout
+from diag.collectors.manifest import update_manifest
+from diag.collectors.records import RankExit
+from diag.hang.api import triage
+from diag.hang.model import Triage
+
+GLOO = "/pytorch/third_party/gloo/gloo/transport/tcp"
+FRAME = '  File "train.py", line 4, in <module>\n    step()\n'
+LOST = (
+    f"RuntimeError: [{GLOO}/pair.cc:553] Connection closed by peer [127.0.0.1]:5862. This is typically caused by a "
+    "remote worker crashing. Check the logs of the remote worker before reporting an error.",
+    f"RuntimeError: [{GLOO}/pair.cc:538] Read error [127.0.0.1]:4421: Connection reset by peer",
+    f"RuntimeError: [{GLOO}/unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation to complete",
+    "RuntimeError: [Rank 0]: Rank 1 failed to pass monitoredBarrier in 3000 ms",
+    "RuntimeError: Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
+    "rank 0. Please check rank 0 logs for faulty rank.",
+    "torch.distributed.DistBackendError: [2] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via "
+    "c10d key-value store by key '0', but store->get('0') got error: Connection reset by peer",
+    "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. Did the remote "
+    "server shutdown or crash?",
+    "torch.distributed.DistStoreError: wait timeout after 4000ms, keys: /never",
+    "ConnectionResetError: [Errno 104] Connection reset by peer",
+    "BrokenPipeError: [Errno 32] Broken pipe",
+    "RuntimeError: Broken pipe",
+)
+BUG = "ValueError: bad sample 17"
+
+
+@dataclass
+class Ended:
+    """How a rank ended. ``log``: what it printed; ``error``: message and traceback in torchrun's error file."""
+
+    code: int
+    first: bool = False
+    log: str = ""
+    error: tuple[str, str] | None = None
+    time: int = 0
+
+
+def traceback(*errors: str, join: str = "The above exception was the direct cause of the following exception:") -> str:
+    return f"\n{join}\n\n".join(f"Traceback (most recent call last):\n{FRAME}{error}\n" for error in errors)
+
+
+def record(*errors: str) -> tuple[str, str]:
+    """As torchrun's ``record`` leaves it."""
+    return errors[-1], traceback(*errors)
+
+
+def written(run: RunLayout, ends: dict[int, Ended], exit_code: int = 1) -> RunLayout:
+    update_manifest(run, world_size=len(ends), exit_code=exit_code)
+    run.exits.write_bytes(encode([RankExit(rank, one.code, one.first) for rank, one in ends.items() if one.code]))
+    for rank, one in ends.items():
+        files = run.rank(rank)
+        files.folder.mkdir(parents=True)
+        files.log.write_text("".join(f"[rank{rank}]: {line}\n" for line in one.log.splitlines()))
+        if one.error is not None:
+            extra = {"py_callstack": one.error[1], "timestamp": str(one.time)}
+            files.error.write_text(json.dumps({"message": {"message": one.error[0], "extraInfo": extra}}))
+    return run
+
+
+def answer(folder: Path, ends: dict[int, Ended]) -> Triage:
+    return triage([str(written(RunLayout(folder / "run"), ends).root)])
+
+
+def blamed(found: Triage) -> list[int | None]:
+    return [culprit.rank for culprit in found.culprits]
+
+
+CODES = ((1, 1), (-6, 1), (1, -6), (1, -15), (3, 2))
+
+
+@pytest.mark.parametrize("kept", ["error file", "log"])
+@pytest.mark.parametrize(
+    ("lost", "victim", "culprit"), [(lost, *CODES[number % len(CODES)]) for number, lost in enumerate(LOST)]
+)
+def test_who_lost_a_peer_is_a_victim(tmp_path: Path, lost: str, kept: str, victim: int, culprit: int) -> None:
+    """Also where the launcher saw it end first."""
+    if kept == "error file":
+        ends = {0: Ended(victim, first=True, error=record(lost)), 1: Ended(culprit, error=record(BUG))}
+    else:
+        ends = {0: Ended(victim, first=True, log=traceback(lost)), 1: Ended(abs(culprit) % 15 or 1, log=traceback(BUG))}
+    found = answer(tmp_path, ends)
+    assert (found.fault_class, blamed(found), found.victims) == ("rank_killed_exception", [1], (0,))
+    assert BUG in found.headline
+
+
+@pytest.mark.parametrize("lost", LOST[:8])
+def test_of_victims_alone_nobody_is_accused(tmp_path: Path, lost: str) -> None:
+    found = answer(tmp_path, {0: Ended(1, True, traceback(lost)), 1: Ended(-15), 2: Ended(-15)})
+    assert "rank_killed_exception" not in {found.fault_class, *(guess.fault_class for guess in found.guesses)}
+
+
+def test_of_victims_alone_it_is_said_who_raised_nothing(tmp_path: Path) -> None:
+    found = answer(
+        tmp_path, {0: Ended(1, True, traceback(LOST[0])), 1: Ended(1, True, traceback(LOST[2])), 2: Ended(-15)}
+    )
+    assert (found.fault_class, found.culprits) == ("undetermined", ())
+    assert "ranks 0, 1 lost or waited for a peer" in found.headline
+    assert "rank 2 no exception was found: look there first" in found.headline
+
+
+def test_victims_that_abort_before_the_culprit_has_ended(tmp_path: Path) -> None:
+    ends = {0: Ended(-6, True), 1: Ended(-6, True), 2: Ended(1, log=traceback(BUG))}
+    found = answer(tmp_path, ends)
+    assert (blamed(found), found.victims) == ([2], (0, 1))
+    assert f"It raised {BUG}; ranks 0, 1 ended before it" in found.headline
+
+
+def test_a_victim_that_wraps_what_it_met(tmp_path: Path) -> None:
+    """And one that fails while it handles it; and a culprit that loses its peers while it cleans up."""
+    ends = {
+        0: Ended(1, True, error=record(LOST[0], "RuntimeError: training step failed")),
+        1: Ended(1, True, log=traceback(LOST[0], "KeyError: 'step'", join="During handling of the above exception, "
+                                        "another exception occurred:")),
+        2: Ended(1, error=record(BUG, LOST[0])),
+    }  # fmt: skip
+    found = answer(tmp_path, ends)
+    assert (blamed(found), found.victims) == ([2], (0, 1))
+
+
+@pytest.mark.parametrize("code", [-9, -11])
+def test_a_kill_comes_before_what_others_raise_later(tmp_path: Path, code: int) -> None:
+    found = answer(tmp_path, {0: Ended(1, log=traceback("EOFError: short batch")), 1: Ended(code, True)})
+    assert blamed(found) == [1]
+    assert found.fault_class in ("rank_killed_sigkill", "rank_killed_sigsegv")
+
+
+def test_two_bugs(tmp_path: Path) -> None:
+    """Both are named, unless their times tell them apart."""
+    other = "TypeError: bad on 1"
+    found = answer(tmp_path / "both", {0: Ended(1, True, traceback(BUG)), 1: Ended(1, True, traceback(other))})
+    assert (blamed(found), found.victims) == ([0, 1], ())
+    assert f"Rank 0 raised {BUG}; rank 1 raised {other}; nothing tells which of them was first" in found.headline
+    ends = {0: Ended(1, True, error=record(BUG), time=110), 1: Ended(1, True, error=record(other), time=100)}
+    found = answer(tmp_path / "timed", ends)
+    assert (blamed(found), found.victims) == ([1], ())
+    assert f"It raised {other}" in found.headline
+    assert f"later rank 0 raised {BUG}" in found.headline
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (record("ValueError: shape mismatch\nexpected (4, 5)\n  got: (5, 4)"), "ValueError: shape mismatch,"),
+        (("ValueError: shape mismatch\nexpected (4, 5)", ""), "ValueError: shape mismatch,"),
+        (("something failed\nin C++", ""), "something failed,"),
+        (record("KeyError: 'lr'\nin config.yaml"), "KeyError: 'lr',"),
+        (
+            record("KeyError: 'tokenizer'", "RuntimeError: cannot build the model\nsee the config"),
+            "KeyError: 'tokenizer', which led to RuntimeError: cannot build the model,",
+        ),
+        (
+            record(
+                "FileNotFoundError: Caught FileNotFoundError in DataLoader worker process 0.\nOriginal Traceback (most "
+                f"recent call last):\n{FRAME}FileNotFoundError: [Errno 2] No such file or directory: '/x'\n"
+            ),
+            "FileNotFoundError: Caught FileNotFoundError in DataLoader worker process 0: [Errno 2] No such file or "
+            "directory: '/x',",
+        ),
+        (record("__main__.NoSuchKey: lr"), "__main__.NoSuchKey: lr,"),
+        (record("MemoryError"), "MemoryError,"),
+        (
+            record("torch._dynamo.exc.Unsupported: \n  Call to a builtin\n  Hint: do not"),
+            "torch._dynamo.exc.Unsupported: Call to a builtin,",
+        ),
+    ],
+)
+@pytest.mark.parametrize("kept", ["error file", "log"])
+def test_the_first_line_of_a_message_is_quoted(tmp_path: Path, error: tuple[str, str], words: str, kept: str) -> None:
+    one = Ended(1, True, error=error) if kept == "error file" or not error[1] else Ended(1, True, error[1])
+    found = answer(tmp_path, {0: Ended(-15), 1: one})
+    assert f"It raised {words} and ended with exit code 1 while the others still lived" in found.headline
+    assert blamed(found) == [1]
+
+
+def test_a_traceback_that_was_caught_or_comes_too_late_is_not_what_ended_it(tmp_path: Path) -> None:
+    ignored = "Exception ignored in: <function Pool.__del__>\n" + traceback("OSError: [Errno 9] Bad file descriptor")
+    ends = {0: Ended(-15, log=traceback("OSError: no cache, goes on")), 1: Ended(1, True, traceback(BUG) + ignored)}
+    found = answer(tmp_path, ends)
+    assert blamed(found) == [1]
+    assert BUG in found.headline
+
+
+def test_a_lost_connection_of_its_own(tmp_path: Path) -> None:
+    """No rank of the group was gone: the launcher ended all the others."""
+    refused = "RuntimeError: data server: Connection refused while reading shard 3"
+    found = answer(tmp_path, {0: Ended(-15), 1: Ended(1, True, traceback(refused))})
+    assert (found.fault_class, blamed(found)) == ("rank_killed_exception", [1])
+    assert refused in found.headline
+    assert found.confidence <= 0.6
