@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from diag.collectors.attach.environment import SITE
 from diag.collectors.identity import rank_and_world
 from diag.collectors.layout import RunLayout
 from tests.attach.trainings import is_straggler, steps_of
@@ -89,7 +90,7 @@ def test_crash_of_a_rank_of_torch_multiprocessing(tmp_path: Path, way: str) -> N
     files = RunLayout(tmp_path).rank(1)
     assert json.loads(files.heartbeat.read_text())["phase"] == "failed: ValueError"
     assert "ValueError: planted in step 5" in files.error.read_text()
-    assert re.search(r"At fault: rank 1\b", done.stderr), done.stderr
+    assert re.search(r"at fault: rank 1\b", done.stderr), done.stderr
     assert len(steps_of(tmp_path, rank=1)) == 5
 
 
@@ -142,6 +143,21 @@ def test_straggler_under_srun(tmp_path: Path) -> None:
     is_straggler(is_recorded(run))
     assert [one["local_rank"] for one in ranks_of(run).values()] == [0, 1]
     assert len(losses(done.stdout)) == 2
+
+
+def test_environment_for_launchers_that_start_no_shell(tmp_path: Path) -> None:
+    """For --env-file, and for Ray's runtime_env: the same variables in both forms."""
+    printed = {}
+    for form in ("lines", "json"):
+        done = diag("attach", "--format", form, "--trace-skip", "5", "--out", tmp_path / form)
+        assert done.returncode == 0, done.stderr
+        printed[form] = done.stdout
+    variables = json.loads(printed["json"])
+    assert variables["DIAG_RUN_DIR"] == str(tmp_path / "json")
+    assert variables["PYTHONPATH"].split(os.pathsep)[0] == str(SITE)
+    assert json.loads(variables["DIAG_COLLECTOR"])["trace_skip"] == 5
+    pairs = dict(line.split("=", 1) for line in printed["lines"].splitlines())
+    assert pairs == {**variables, "DIAG_RUN_DIR": str(tmp_path / "lines")}
 
 
 @pytest.mark.parametrize(
