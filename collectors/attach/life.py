@@ -65,7 +65,7 @@ class Attachment:
         self._settings = settings
         self._asked = asked
         self._handles: list[Any] = []  # of hooks that stay until the training has ended
-        self._child_ends: Finalize[Any, Any] | None = None  # set in a process of multiprocessing
+        self._child_ends: Finalize[Any] | None = None  # set in a process of multiprocessing
         self._hooks = Hooks()
         self._collector: Collector | None = None
         self._over = False  # nothing more is heard
