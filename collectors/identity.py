@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -22,13 +22,24 @@ _RECORDED_CALLS = (
 )
 
 
+# Rank, local rank and world size, in the launchers' own variables: torchrun and whoever does as it does, Open MPI,
+# MPICH and Intel MPI, Slurm. Slurm comes last: what mpirun starts within a job has the variables of both, and Slurm's
+# are then those of the step that mpirun runs in.
+_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+_LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+_WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+
+
 def rank_and_world(environ: Mapping[str, str] = os.environ) -> tuple[int, int, int]:
-    """(rank, local rank, world size): the process group's where there is one, else torchrun's or Slurm's variables."""
-    local = int(environ.get("LOCAL_RANK", environ.get("SLURM_LOCALID", "0")))
+    """(rank, local rank, world size): the process group's where there is one, else the launcher's variables."""
+    local = _first(environ, _LOCAL_RANK, 0)
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), local, dist.get_world_size()
-    rank = int(environ.get("RANK", environ.get("SLURM_PROCID", "0")))
-    return rank, local, int(environ.get("WORLD_SIZE", environ.get("SLURM_NTASKS", "1")))
+    return _first(environ, _RANK, 0), local, _first(environ, _WORLD_SIZE, 1)
+
+
+def _first(environ: Mapping[str, str], names: Iterable[str], otherwise: int) -> int:
+    return next((int(value) for name in names if (value := environ.get(name, "")).isdecimal()), otherwise)
 
 
 def boot_id() -> str:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import multiprocessing
 import os
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Collection
+from multiprocessing.util import Finalize
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -69,6 +71,7 @@ class Attachment:
         self._settings = settings
         self._asked = asked
         self._handles: list[Any] = []  # of hooks that stay until the training has ended
+        self._child_ends: Finalize[Any] | None = None  # set in a process of multiprocessing
         self._hooks = Hooks()
         self._collector: Collector | None = None
         self._over = False  # nothing more is heard
@@ -141,6 +144,9 @@ class Attachment:
         self.events.record(collector)
         collector.followed_by(self.events)
         self._collector = collector
+        if multiprocessing.parent_process() is not None:
+            # A forked one ends by os._exit, without atexit. What multiprocessing inherits it forgets: not before here.
+            self._child_ends = Finalize(None, self._at_end_of_child, exitpriority=0)
         if self._asked:
             self._reducers.find()
         if self._own_profiler:
@@ -284,6 +290,8 @@ class Attachment:
         for handle in self._handles:
             handle.remove()
         atexit.unregister(self._at_exit)
+        if self._child_ends is not None:
+            self._child_ends.cancel()
         if self._collector is not None and os.environ.get(OWNER_VARIABLE) == str(os.getpid()):
             del os.environ[OWNER_VARIABLE]
 
@@ -312,6 +320,14 @@ class Attachment:
     def _at_exit(self) -> None:
         # Set by the interpreter when an exception has ended the script.
         self.finish(getattr(sys, "last_exc", None) or getattr(sys, "last_value", None))
+
+    def _at_end_of_child(self) -> None:
+        # The exception that ends the process is on its way. torch.multiprocessing hands it to the parent and turns it
+        # into an exit code.
+        error = sys.exc_info()[1]
+        if isinstance(error, SystemExit) and error.code not in (None, 0):
+            error = error.__context__ or error
+        self.finish(error)
 
     def _forked(self) -> None:
         """A child of a process that records does not; one of a process that does not yet may be the one that trains."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import typer
 from diag.errors import DiagError, ExitCode
 from diag.terminal import put
 
-_FORMATS = ("shell", "lines")
+_FORMATS = ("shell", "lines", "json")
 
 
 def attach(
@@ -21,7 +22,8 @@ def attach(
         str,
         typer.Option(
             "--format",
-            help="shell: for eval; lines: NAME=VALUE, for --env-file and the like, PYTHONPATH as it is here.",
+            help="shell: for eval; lines: NAME=VALUE, for --env-file and the like; json: an object, for the env_vars "
+            "of Ray's runtime_env. The last two hold PYTHONPATH as it is here.",
         ),
     ] = "shell",
     trace: Annotated[bool, typer.Option(help="Record a torch.profiler window.")] = True,
@@ -50,8 +52,12 @@ def attach(
     )
     layout = open_run_directory(out, Launch(nproc=1), sys.argv[1:], "attach")
     variables = attached(layout.root, settings)
+    everything = {**variables, "PYTHONPATH": python_path()}
+    if output == "json":
+        put(f"{json.dumps(everything)}\n")
+        return
     if output == "lines":
-        for name, value in {**variables, "PYTHONPATH": python_path()}.items():
+        for name, value in everything.items():
             put(f"{name}={value}\n")
         return
     for name, value in variables.items():
