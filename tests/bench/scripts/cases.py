@@ -40,10 +40,10 @@ class Change:
 class Case:
     """A script, as its user starts it.
 
-    ``launcher`` is what is put before the script; empty: ``diag run --nproc 2``, and torchrun where nothing is recorded.
-    ``steps`` is the number of steps of an optimizer on a rank, from the arguments; ``faults`` are names of
-    ``faults.py``; ``data`` is a part of the paths of what a slow or failing disk holds, ``opens`` the number of openings
-    there in a training process before the first of the steps that may fail.
+    ``launcher`` is what is put before the script; empty: ``diag run --nproc 2``, and torchrun where nothing is
+    recorded. ``steps`` is the number of steps of an optimizer on a rank, from the arguments; ``faults`` are names of
+    ``faults.py``; ``data`` is a part of the paths of what a slow or failing disk holds, ``opens`` the number of
+    openings there in a training process before the first that fails.
     """
 
     name: str
@@ -94,11 +94,12 @@ def _sft(rows: int) -> Maker:
 
 
 def _imagenet(folder: Path) -> None:
-    material.image_folder(folder / "images" / "train", 320)
-    material.image_folder(folder / "images" / "val", 16)
+    material.image_folder(folder / "images" / "train", 120)
+    material.image_folder(folder / "images" / "val", 8)
 
 
 _CPU_FOR_GPU = "the script asks for two accelerators; the ranks train on the CPU"
+_DOWNLOADED = "the data set is downloaded"
 _LENGTH = "the number of iterations is written into the script"
 _SEED = "the script sets no seed, so that no two of its runs are equal"
 _EPOCH_LOSS = r"Loss: ([\d.]+)"
@@ -107,8 +108,8 @@ _SFT = (
     "--report_to", "none", "--use_cpu", "--logging_steps", "1", "--output_dir", "out", "--save_strategy", "no",
     "--bf16", "False", "--max_steps", "30", "--disable_tqdm", "True", "--dtype", "float32",
 )  # fmt: skip
-_ACCELERATE = ("accelerate", "launch", "--cpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no",
-               "--dynamo_backend", "no")  # fmt: skip
+_ACCELERATE = ("accelerate", "launch", "--cpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision",
+               "no", "--dynamo_backend", "no")  # fmt: skip
 _METRIC = r"epoch \d+: .*"
 
 CASES = (
@@ -135,7 +136,7 @@ CASES = (
         "dcgan", EXAMPLES, "dcgan", "main.py",
         ("--dataset", "folder", "--dataroot", "images", "--workers", "1", "--batchSize", "16", "--ngf", "16", "--ndf",
          "16", "--niter", "3", "--manualSeed", "1"),
-        lambda folder: material.image_folder(folder / "images", 256), 48, r"Loss_D: .*", ranks=1, data="/images/",
+        lambda folder: material.image_folder(folder / "images", 256), 48, r"Loss_D: .*", ranks=1, data="images/",
         opens=400, slow_ms=25, faults=("slow-read", "stop-pulses", "missing-file"),
         note="two optimizers in turn; a step is one of each",
     ),
@@ -154,9 +155,9 @@ CASES = (
     ),
     Case(
         "imagenet", EXAMPLES, "imagenet", "main.py",
-        ("images", "-a", "squeezenet1_1", "--epochs", "1", "-b", "4", "-j", "1", "--no-accel", "--dist-url", "env://",
+        ("images", "-a", "squeezenet1_1", "--epochs", "1", "-b", "2", "-j", "1", "--no-accel", "--dist-url", "env://",
          "--dist-backend", "gloo", "--seed", "1", "-p", "1"),
-        _imagenet, 40, r"Loss (\S+) \(", launcher=TORCHRUN, data="/images/train/", slow_ms=60, opens=100, alone=True,
+        _imagenet, 30, r"Loss (\S+) \(", launcher=TORCHRUN, data="images/train/", slow_ms=150, opens=40, alone=True,
         faults=("slow-read", "slow-read-all", "missing-file", "exception"),
         note="without an accelerator this script wraps no model in DDP: its ranks train alone",
     ),
@@ -167,7 +168,7 @@ CASES = (
             Change("example.py", "if not verify_min_gpu_count", "if False and not verify_min_gpu_count", _CPU_FOR_GPU),
             Change("example.py", ", device_id=device)", ")", "a CPU has no index to bind the group to"),
             Change("example.py", "for _ in range(10):", "for _ in range(30):", _LENGTH),
-            Change("example.py", "batch_size = 32", "batch_size = 8", "two cores"),
+            Change("example.py", "batch_size = 32", "batch_size = 2", "two cores"),
         ),
         faults=ONE_RANK,
     ),
@@ -217,9 +218,9 @@ CASES = (
         "nanogpt", NANOGPT, "", "train.py",
         ("--dataset=chars", "--device=cpu", "--dtype=float32", "--compile=False", "--backend=gloo", "--max_iters=39",
          "--eval_interval=20", "--eval_iters=2", "--gradient_accumulation_steps=2", "--batch_size=4",
-         "--block_size=64", "--n_layer=4", "--n_head=4", "--n_embd=192"),
+         "--block_size=32", "--n_layer=4", "--n_head=4", "--n_embd=128"),
         lambda folder: material.nanogpt(folder / "data" / "chars", 200_000), 40, r"(?:train |val )?loss [\d.]+",
-        launcher=TORCHRUN, needs=("model.py", "configurator.py"), data="/data/chars/", slow_ms=120, opens=12,
+        launcher=TORCHRUN, needs=("model.py", "configurator.py"), data="data/chars/", slow_ms=120, opens=12,
         changes=(
             Change("train.py", "device = f'cuda:{ddp_local_rank}'", "device = 'cpu'", _CPU_FOR_GPU),
             Change("train.py", "    torch.cuda.set_device(device)\n", "", _CPU_FOR_GPU),
@@ -232,9 +233,9 @@ CASES = (
         "nanogpt_one", NANOGPT, "", "train.py",
         ("--dataset=chars", "--device=cpu", "--dtype=float32", "--compile=False", "--max_iters=39",
          "--eval_interval=20", "--eval_iters=2", "--gradient_accumulation_steps=4", "--batch_size=4",
-         "--block_size=64", "--n_layer=4", "--n_head=4", "--n_embd=128"),
+         "--block_size=32", "--n_layer=4", "--n_head=4", "--n_embd=128"),
         lambda folder: material.nanogpt(folder / "data" / "chars", 200_000), 40, r"(?:train |val )?loss [\d.]+",
-        needs=("model.py", "configurator.py"), data="/data/chars/", slow_ms=60, opens=12, ranks=1,
+        needs=("model.py", "configurator.py"), data="data/chars/", slow_ms=60, opens=12, ranks=1,
         faults=("slow-read", "stop-pulses"),
     ),
     Case(
@@ -269,7 +270,7 @@ CASES = (
     ),
     Case(
         "cv_example", ACCELERATE, "examples", "cv_example.py", ("--cpu", "--data_dir", "pets"),
-        lambda folder: material.pets(folder / "pets", 160), 48, _METRIC, launcher=_ACCELERATE, data="/pets/",
+        lambda folder: material.pets(folder / "pets", 160), 48, _METRIC, launcher=_ACCELERATE, data="pets/",
         slow_ms=150, opens=60,
         changes=(
             Change("cv_example.py", '"resnet50d", pretrained=True', '"resnet18", pretrained=False',
@@ -294,11 +295,11 @@ CASES = (
         launcher=TORCHRUN,
         changes=(
             Change("cifar10_deepspeed.py", 'torchvision.datasets.CIFAR10(\n        root="./data", train=True, '
-                   "download=True, transform=transform", "torchvision.datasets.FakeData(\n        640, (3, 32, 32), 10, "
-                   "transform", "the data set is downloaded"),
+                   "download=True, transform=transform",
+                   "torchvision.datasets.FakeData(\n        640, (3, 32, 32), 10, transform", _DOWNLOADED),
             Change("cifar10_deepspeed.py", 'torchvision.datasets.CIFAR10(\n        root="./data", train=False, '
-                   "download=True, transform=transform", "torchvision.datasets.FakeData(\n        64, (3, 32, 32), 10, "
-                   "transform", "the data set is downloaded"),
+                   "download=True, transform=transform",
+                   "torchvision.datasets.FakeData(\n        64, (3, 32, 32), 10, transform", _DOWNLOADED),
             Change("cifar10_deepspeed.py", "    deepspeed.init_distributed()",
                    "    deepspeed.init_distributed(); torch.manual_seed(0)", _SEED),
         ),

@@ -144,7 +144,7 @@ def glue(folder: Path, rows: int) -> None:
     (folder / "glue" / "glue.py").write_text(_METRIC)
 
 
-_METRIC = '''
+_METRIC = """
 import datasets
 import evaluate
 
@@ -156,4 +156,4 @@ class Glue(evaluate.Metric):
 
     def _compute(self, predictions, references):
         return {"accuracy": sum(p == r for p, r in zip(predictions, references)) / len(references)}
-'''
+"""
