@@ -6,8 +6,9 @@
 
 Each script of ``cases.py`` is taken from a bare mirror of its repository at a named commit, given small data that is
 made here, and run: bare, recorded, and recorded with each of its faults, which are planted from outside
-(``faults.py``). Run directories, output and outcome stay in ``--out``, so that ``--reanalyse`` makes the table again with another analyser;
-``--out`` does what is missing there, unless ``--again``. ``--write`` writes ``tests/attach/scripts.md``.
+(``faults.py``). Run directories, output and outcome stay in ``--out``, so that ``--reanalyse`` makes the table again
+with another analyser; what is missing in ``--out`` is run, and all with ``--again``. ``--write`` writes
+``tests/attach/scripts.md``.
 
 Mirrors: git clone --bare https://github.com/OWNER/NAME FOLDER/OWNER+NAME/repo
 """
