@@ -183,8 +183,8 @@ CASES = (
         "mingpt_ddp", EXAMPLES, "distributed/minGPT-ddp/mingpt", "main.py",
         ("data_config.path=text/input.txt", "data_config.block_size=32", "data_config.truncate=1.0",
          "trainer_config.max_epochs=2", "trainer_config.batch_size=16", "trainer_config.data_loader_workers=1",
-         "trainer_config.use_amp=False", "trainer_config.save_every=1", "gpt_config.n_layer=4",
-         "gpt_config.n_head=4", "gpt_config.n_embd=256"),
+         "trainer_config.use_amp=False", "trainer_config.save_every=1", "gpt_config.n_layer=2",
+         "gpt_config.n_head=4", "gpt_config.n_embd=96"),
         lambda folder: material.characters(folder / "text" / "input.txt", 744), 40, r"(?:Train|Eval) Loss [\d.]+",
         launcher=TORCHRUN, needs=("distributed/minGPT-ddp",), outputs="gpt_snapshot.pt",
         changes=(
@@ -241,7 +241,7 @@ CASES = (
     Case(
         "dlrm", DLRM, "", "dlrm_s_pytorch.py",
         ("--arch-embedding-size", "1000-1000-1000-1000", "--arch-sparse-feature-size", "16", "--arch-mlp-bot",
-         "13-512-256-16", "--arch-mlp-top", "512-256-1", "--data-generation", "random", "--mini-batch-size", "2048",
+         "13-512-256-16", "--arch-mlp-top", "512-256-1", "--data-generation", "random", "--mini-batch-size", "512",
          "--num-batches", "40", "--print-freq", "1", "--loss-function", "bce", "--dist-backend", "gloo"),
         _nothing, 40, r"loss [\d.]+", launcher=TORCHRUN,
         needs=("dlrm_data_pytorch.py", "extend_distributed.py", "mlperf_logger.py", "optim", "tricks", "data_utils.py",

@@ -99,7 +99,7 @@ def bert(folder: Path) -> None:
 
     torch.manual_seed(0)
     config = BertConfig(
-        vocab_size=32, hidden_size=128, num_hidden_layers=3, num_attention_heads=4, intermediate_size=512,
+        vocab_size=32, hidden_size=96, num_hidden_layers=2, num_attention_heads=4, intermediate_size=512,
         max_position_embeddings=128,
     )  # fmt: skip
     BertForSequenceClassification(config).save_pretrained(folder)
@@ -113,7 +113,7 @@ def causal_model(folder: Path) -> None:
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=32, hidden_size=128, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=4,
+        vocab_size=32, hidden_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4,
         intermediate_size=512, max_position_embeddings=256, eos_token_id=4, pad_token_id=0,
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder)
