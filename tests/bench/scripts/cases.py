@@ -48,7 +48,7 @@ class Case:
 
     name: str
     source: tuple[str, str]
-    folder: str  # the script is started here
+    folder: str  # the script is started here; all of it is taken where ``needs`` is empty
     script: str
     arguments: tuple[str, ...]
     make: Maker
@@ -140,7 +140,8 @@ CASES = (
         ("--data", "corpus", "--model", "Transformer", "--use-optimizer", "--lr", "0.001", "--epochs", "1",
          "--log-interval", "1", "--batch_size", "20"),
         lambda folder: material.wikitext(folder / "corpus", 35 * 20 * 60 + 20), 61, r"(?:valid |test )?loss +[\d.]+",
-        ranks=1, faults=("stop-pulses", "cores-taken", "exception"),
+        ranks=1, needs=("word_language_model/data.py", "word_language_model/model.py"),
+        faults=("stop-pulses", "cores-taken", "exception"),
     ),
     Case(
         "mnist_hogwild", EXAMPLES, "mnist_hogwild", "main.py", ("--epochs", "1", "--log-interval", "1"), _mnist(1920),

@@ -73,6 +73,8 @@ def judge(case: Case, fault: str | None, answer: Json) -> Json:
     healthy = verdict["severity"] == HEALTHY
     # a healthy verdict names nothing that would have to be changed
     named, cause = ([], "") if healthy else (_named(verdict), verdict["cause"] or "")
+    if case.alone and cause in ALONE:  # true of every run of this script, and worse than what was planted
+        expected = {"classes": None if fault is None else [verdict["bottleneck"]], "causes": [cause], "ranks": [named]}
     return {
         "answer": verdict.get("headline") or verdict.get("summary") or "",
         "class": None if expected["classes"] is None else not healthy and verdict["bottleneck"] in expected["classes"],

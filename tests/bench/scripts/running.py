@@ -16,13 +16,13 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from .cases import TORCHRUN, Case
 from .faults import Fault, acting
 
-TIMEOUT_S = 240
+TIMEOUT_S = 400
 Json = dict[str, Any]
 _BIN = Path(sys.executable).parent
 
@@ -37,7 +37,8 @@ def checked_out(case: Case, mirror: Path, folder: Path) -> None:
     git = mirror / repo.replace("/", "+") / "repo"
     if not git.exists():
         raise UnfetchedError(f"fetch {repo}")
-    paths = [*case.needs, case.folder or case.script]
+    own = str(PurePosixPath(case.folder) / case.script)
+    paths = [*case.needs, own] if case.needs else [case.folder or own]
     done = subprocess.run(["git", "--git-dir", str(git), "archive", commit, *paths], capture_output=True, check=False)
     if done.returncode:
         raise UnfetchedError(f"{repo} has no {commit[:12]}: {done.stderr.decode().strip()}")
@@ -139,10 +140,11 @@ def run(case: Case, label: str, mirror: Path, out: Path, extra: Path | None, fau
         with acting(fault, record or folder, rank, case.ranks):
             code = started(command_of(case, record), home, environment, folder / "output.txt")
         took = time.monotonic() - begin
+        text = (folder / "output.txt").read_text(errors="replace")
         outcome: Json = {
             "case": case.name, "label": label, "fault": fault.name if fault is not None else None, "rank": rank,
             "exit_code": code, "took_s": round(took, 1), "load": round(load, 2),
-            "losses": sorted(re.findall(case.losses, (folder / "output.txt").read_text(errors="replace"))),
+            "losses": sorted(re.findall(case.losses, text)),
             "outputs": fingerprints(home, case.outputs) if code == 0 else [],
         }  # fmt: skip
     (folder / "outcome.json").write_text(json.dumps(outcome, indent=1) + "\n")
