@@ -74,8 +74,7 @@ def environment_of(case: Case, home: Path, scratch: Path, extra: Path | None) ->
         **os.environ, "OMP_NUM_THREADS": "1", "HF_HOME": str(scratch / "hub"), "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1",
         "PATH": f"{_BIN}{os.pathsep}{os.environ.get('PATH', '')}", "TMPDIR": str(scratch), "COLUMNS": "160",
-        "HYDRA_FULL_ERROR": "1", "CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true" if "cpu" in case.launcher
-        else os.environ.get("ACCELERATE_USE_CPU", ""),
+        "HYDRA_FULL_ERROR": "1", "CUDA_VISIBLE_DEVICES": "",
     }  # fmt: skip
 
 
