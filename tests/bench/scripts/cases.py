@@ -139,7 +139,7 @@ CASES = (
         "word_language_model", EXAMPLES, "word_language_model", "main.py",
         ("--data", "corpus", "--model", "Transformer", "--use-optimizer", "--lr", "0.001", "--epochs", "1",
          "--log-interval", "1", "--batch_size", "20"),
-        lambda folder: material.wikitext(folder / "corpus", 35 * 20 * 60 + 20), 61, r"(?:valid |test )?loss +[\d.]+",
+        lambda folder: material.wikitext(folder / "corpus", 35 * 20 * 60 + 20), 60, r"(?:valid |test )?loss +[\d.]+",
         ranks=1, needs=("word_language_model/data.py", "word_language_model/model.py"),
         faults=("stop-pulses", "cores-taken", "exception"),
     ),
