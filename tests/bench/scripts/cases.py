@@ -130,7 +130,7 @@ CASES = (
         ("--dataset", "folder", "--dataroot", "images", "--workers", "1", "--batchSize", "16", "--ngf", "16", "--ndf",
          "16", "--niter", "3", "--manualSeed", "1"),
         lambda folder: material.image_folder(folder / "images", 256), 48, r"Loss_D: .*", ranks=1, data="images/",
-        opens=400, slow_ms=100, faults=("slow-read", "stop-pulses", "missing-file"),
+        opens=100, slow_ms=100, faults=("slow-read", "stop-pulses", "missing-file"),
         note="two optimizers in turn; a step is one of each",
     ),
     Case(
@@ -265,7 +265,7 @@ CASES = (
     Case(
         "cv_example", ACCELERATE, "examples", "cv_example.py", ("--cpu", "--data_dir", "pets"),
         lambda folder: material.pets(folder / "pets", 160), 48, _METRIC, launcher=_ACCELERATE, data="pets/",
-        slow_ms=150, opens=60,
+        slow_ms=150, opens=40,
         changes=(
             Change("cv_example.py", '"resnet50d", pretrained=True', '"resnet18", pretrained=False',
                    "weights come from a hub; two cores"),
@@ -298,7 +298,7 @@ CASES = (
         "fabric_image_classifier", LIGHTNING, "examples/fabric/image_classifier", "train_fabric.py",
         ("--epochs", "2", "--batch-size", "16", "--log-interval", "1"),
         lambda folder: material.mnist(folder / ".." / ".." / ".." / "Datasets", 640), 40, _EPOCH_LOSS,
-        launcher=("fabric", "run", "--accelerator", "cpu", "--devices", "2", "--strategy", "ddp"),
+        launcher=("python", "-m", "lightning.fabric.cli", "run", "--accelerator", "cpu", "--devices", "2", "--strategy", "ddp"),
         faults=(*ONE_RANK, "cores-taken"),
     ),
 )  # fmt: skip
