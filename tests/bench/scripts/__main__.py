@@ -3,6 +3,7 @@
     python -m tests.bench.scripts --mirror FOLDER --out FOLDER [--extra FOLDER] [--only NAME ...] [--fault NAME ...]
     python -m tests.bench.scripts --mirror FOLDER --out FOLDER --healthy 30
     python -m tests.bench.scripts --reanalyse FOLDER [--json ROWS.json] [--write]
+    python -m tests.bench.scripts --table FOLDER [--json ROWS.json] [--write]
 
 Each script of ``cases.py`` is taken from a bare mirror of its repository at a named commit, given small data that is
 made here, and run: bare, recorded, and recorded with each of its faults, which are planted from outside
@@ -38,15 +39,18 @@ def labels(case: Case, only: Sequence[str] | None) -> list[str]:
     return ["bare", "healthy", *faults]
 
 
-def row_of(case: Case, folder: Path) -> Json:
-    """What is known of a run that lies in a folder, analysed now."""
+def row_of(case: Case, folder: Path, again: bool = False) -> Json:
+    """What is known of a run that lies in a folder, analysed where it is not yet, or again."""
     outcome = json.loads((folder / "outcome.json").read_text())
     if outcome["label"] == "bare":
         return outcome
     bare = json.loads((folder.parent / "bare" / "outcome.json").read_text())
     fault = outcome["fault"]
-    answer = analysed(folder)
-    (folder / "answer.json").write_text(json.dumps(answer) + "\n")
+    kept_answer = folder / "answer.json"
+    if again or not kept_answer.exists():
+        answer = analysed(folder, crash=bool(fault) and FAULTS[fault].crash)
+        kept_answer.write_text(json.dumps(answer) + "\n")
+    answer = json.loads(kept_answer.read_text())
     return {
         **outcome, **judge(case, fault, answer), "steps": steps_recorded(folder),
         "same": "" if fault else same(bare, outcome), "all_ranks": bool(fault) and FAULTS[fault].all_ranks,
@@ -120,21 +124,23 @@ def main() -> None:
     parser.add_argument("--healthy", type=int, metavar="N", help="N healthy runs while every core is busy otherwise")
     parser.add_argument("--again", action="store_true", help="also run what is there")
     parser.add_argument("--reanalyse", type=Path, metavar="FOLDER", help="analyse the runs there, run nothing")
+    parser.add_argument("--table", type=Path, metavar="FOLDER", help="the answers kept there; run and analyse nothing")
     parser.add_argument("--json", type=Path, metavar="ROWS", help="write the rows there")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     options = parser.parse_args()
-    out = options.reanalyse or options.out
-    if out is None or (options.reanalyse is None and options.mirror is None):
+    out = options.reanalyse or options.table or options.out
+    runs = out is not None and out == options.out
+    if out is None or (runs and options.mirror is None):
         print("Fetch these repositories, then give --mirror and --out:", file=sys.stderr)
         sys.exit("\n".join(sorted({case.source[0] for case in CASES})))
-    if options.reanalyse is None:
+    if runs:
         options.mirror, options.out = options.mirror.absolute(), options.out.absolute()
         options.out.mkdir(parents=True, exist_ok=True)
         (run_healthy if options.healthy else run_all)(options)
     rows = []
     for case, folder in kept(out, options.only):
-        rows.append(row := row_of(case, folder))
-        if options.reanalyse is not None:
+        rows.append(row := row_of(case, folder, again=options.reanalyse is not None))
+        if not runs:
             say(row)
     print("\n".join(summary(rows)))
     if options.json is not None:

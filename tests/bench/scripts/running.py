@@ -150,12 +150,12 @@ def run(case: Case, label: str, mirror: Path, out: Path, extra: Path | None, fau
     return outcome
 
 
-def analysed(folder: Path) -> Json:
+def analysed(folder: Path, crash: bool) -> Json:
     """What ``diag analyze`` and, of a crash, ``diag triage`` say now of the run that lies in a folder."""
-    run_folder, answer = folder / "run", {}
-    for name, command in (("analysis", ("analyze", "--json")), ("triage", ("triage", "--json"))):
+    answer: Json = {}
+    for name, command in (("analysis", "analyze"), *([("triage", "triage")] if crash else [])):
         done = subprocess.run(
-            [sys.executable, "-m", "diag", command[0], str(run_folder), command[1]], capture_output=True, text=True,
+            [sys.executable, "-m", "diag", command, str(folder / "run"), "--json"], capture_output=True, text=True,
             env={**os.environ, "DIAG_CACHE": "off"}, check=False, timeout=TIMEOUT_S,
         )  # fmt: skip
         try:
