@@ -298,7 +298,7 @@ CASES = (
         "fabric_image_classifier", LIGHTNING, "examples/fabric/image_classifier", "train_fabric.py",
         ("--epochs", "2", "--batch-size", "16", "--log-interval", "1"),
         lambda folder: material.mnist(folder / ".." / ".." / ".." / "Datasets", 640), 40, _EPOCH_LOSS,
-        launcher=("python", "-m", "lightning.fabric.cli", "run", "--accelerator", "cpu", "--devices", "2",
+        launcher=("python", "-m", "lightning.fabric.cli", "--accelerator", "cpu", "--devices", "2",
                   "--strategy", "ddp"),
         faults=(*ONE_RANK, "cores-taken"),
     ),
