@@ -151,7 +151,7 @@ CASES = (
         "imagenet", EXAMPLES, "imagenet", "main.py",
         ("images", "-a", "squeezenet1_1", "--epochs", "1", "-b", "2", "-j", "1", "--no-accel", "--dist-url", "env://",
          "--dist-backend", "gloo", "--seed", "1", "-p", "1"),
-        _imagenet, 30, r"Loss (\S+) \(", launcher=TORCHRUN, data="images/train/", slow_ms=150, opens=40, alone=True,
+        _imagenet, 30, r"Loss (\S+) \(", launcher=TORCHRUN, data="images/train/", slow_ms=500, opens=40, alone=True,
         faults=("slow-read", "slow-read-all", "missing-file", "exception"),
         note="without an accelerator this script wraps no model in DDP: its ranks train alone",
     ),
