@@ -1,0 +1,307 @@
+"""The public scripts: which commit, which data, what is changed and how each is started.
+
+Nothing of them is stored here. A change is a substitution that has to apply exactly; its reason is part of the case.
+Every script trains on two CPU ranks with gloo, or in one process, with one thread a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import material
+
+EXAMPLES = "pytorch/examples", "77f55b912142e11fcfdf5b530231fb9c52f181e8"
+NANOGPT = "karpathy/nanoGPT", "3adf61e154c3fe3fca428ad6bc3818b27a3b8291"
+MINGPT = "karpathy/minGPT", "37baab71b9abea1b76ab957409a1cc2fbfba8a26"
+DLRM = "facebookresearch/dlrm", "090956ee2319ddd349a42232958aefccfe3f7b0a"
+ACCELERATE = "huggingface/accelerate", "16cb6eb80dd9aa8b4df1a63ef57863e455d53b83"
+TRL = "huggingface/trl", "f2cd57710ae345ea6428ae95363267fcf38a3dc8"
+LIGHTNING = "Lightning-AI/pytorch-lightning", "7f0c3436cd3f6ad3753125672024fc415cbcb414"
+
+TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
+ONE_RANK = ("stop-pulses", "core-taken", "exception")
+Maker = Callable[[Path], None]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A substitution in one file of the script, and why it is needed."""
+
+    file: str
+    old: str
+    new: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """A script, as its user starts it.
+
+    ``launcher`` is what is put before the script; empty: ``diag run --nproc 2``, and torchrun where nothing is
+    recorded. ``steps`` is the number of steps of an optimizer on a rank, from the arguments; ``faults`` are names of
+    ``faults.py``; ``data`` is a part of the paths of what a slow or failing disk holds, ``opens`` the number of
+    openings there in a training process before the first that fails.
+    """
+
+    name: str
+    source: tuple[str, str]
+    folder: str  # the script is started here; all of it is taken where ``needs`` is empty
+    script: str
+    arguments: tuple[str, ...]
+    make: Maker
+    steps: int
+    losses: str  # regular expression of what the script prints of its losses
+    launcher: tuple[str, ...] = ("python",)
+    needs: tuple[str, ...] = ()  # more folders or files of the repository
+    path: str = ""  # put on PYTHONPATH, relative to the repository
+    changes: tuple[Change, ...] = ()
+    faults: tuple[str, ...] = ()
+    data: str = ""
+    slow_ms: int = 40
+    reads: bool = False  # each read is slow, not the opening alone
+    opens: int = 0
+    outputs: str = ""  # files whose tensors are compared instead of printed losses
+    ranks: int = 2
+    alone: bool = False  # its ranks never exchange anything
+    note: str = ""
+
+
+def _nothing(_: Path) -> None:
+    """Data that the script makes itself."""
+
+
+def _mnist(train: int, up: str = "..") -> Maker:
+    return lambda folder: material.mnist(folder / up / "data", train)
+
+
+def _glue(rows: int) -> Maker:
+    def make(folder: Path) -> None:
+        material.glue(folder, rows)
+        material.bert(folder / "bert-base-cased")
+
+    return make
+
+
+def _sft(rows: int) -> Maker:
+    def make(folder: Path) -> None:
+        material.text_lines(folder / "lines", rows)
+        material.causal_model(folder / "model")
+
+    return make
+
+
+def _imagenet(folder: Path) -> None:
+    material.image_folder(folder / "images" / "train", 120)
+    material.image_folder(folder / "images" / "val", 8)
+
+
+_CPU_FOR_GPU = "the script asks for two accelerators; the ranks train on the CPU"
+_LENGTH = "the number of iterations is written into the script"
+_SEED = "the script sets no seed, so that no two of its runs are equal"
+_EPOCH_LOSS = r"Loss: ([\d.]+)"
+_SFT = (
+    "--model_name_or_path", "./model", "--dataset_name", "./lines", "--per_device_train_batch_size", "4",
+    "--report_to", "none", "--use_cpu", "--logging_steps", "1", "--output_dir", "out", "--save_strategy", "no",
+    "--bf16", "False", "--max_steps", "30", "--disable_tqdm", "True", "--dtype", "float32",
+)  # fmt: skip
+_ACCELERATE = ("accelerate", "launch", "--num_processes", "2", "--multi_gpu", "--main_process_port", "0",
+               "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no")  # fmt: skip
+_METRIC = r"epoch \d+: .*"
+
+CASES = (
+    Case(
+        "mnist", EXAMPLES, "mnist", "main.py",
+        ("--epochs", "2", "--no-accel", "--log-interval", "1", "--batch-size", "32"), _mnist(960), 60, _EPOCH_LOSS,
+        ranks=1, faults=("stop-pulses", "cores-taken", "exception"),
+    ),
+    Case(
+        "mnist_rnn", EXAMPLES, "mnist_rnn", "main.py", ("--epochs", "1", "--log-interval", "1"), _mnist(1920), 30,
+        _EPOCH_LOSS, ranks=1, faults=("stop-pulses",),
+    ),
+    Case(
+        "vae", EXAMPLES, "vae", "main.py", ("--epochs", "1", "--no-accel", "--log-interval", "1", "--batch-size", "64"),
+        lambda folder: (material.mnist(folder / ".." / "data", 3840), (folder / "results").mkdir(exist_ok=True))[0],
+        60, _EPOCH_LOSS, ranks=1, faults=("cores-taken",),
+    ),
+    Case(
+        "dcgan", EXAMPLES, "dcgan", "main.py",
+        ("--dataset", "folder", "--dataroot", "images", "--workers", "1", "--batchSize", "16", "--ngf", "16", "--ndf",
+         "16", "--niter", "3", "--manualSeed", "1"),
+        lambda folder: material.image_folder(folder / "images", 256), 48, r"Loss_D: .*", ranks=1, data="images/",
+        opens=100, slow_ms=100, faults=("slow-read", "stop-pulses", "missing-file"),
+        note="two optimizers in turn; a step is one of each",
+    ),
+    Case(
+        "word_language_model", EXAMPLES, "word_language_model", "main.py",
+        ("--data", "corpus", "--model", "Transformer", "--use-optimizer", "--lr", "0.001", "--epochs", "1",
+         "--log-interval", "1", "--batch_size", "20"),
+        lambda folder: material.wikitext(folder / "corpus", 35 * 20 * 60 + 20), 60, r"(?:valid |test )?loss +[\d.]+",
+        ranks=1, needs=("word_language_model/data.py", "word_language_model/model.py"),
+        faults=("stop-pulses", "cores-taken", "exception"),
+    ),
+    Case(
+        "mnist_hogwild", EXAMPLES, "mnist_hogwild", "main.py", ("--epochs", "1", "--log-interval", "1"), _mnist(1920),
+        30, r"$^", ranks=1, needs=("mnist_hogwild",),
+        note="two processes train one shared model without a lock, so that no two runs print the same losses; neither "
+        "is a rank of a group",
+    ),
+    Case(
+        "imagenet", EXAMPLES, "imagenet", "main.py",
+        ("images", "-a", "squeezenet1_1", "--epochs", "1", "-b", "2", "-j", "1", "--no-accel", "--dist-url", "env://",
+         "--dist-backend", "gloo", "--seed", "1", "-p", "1"),
+        _imagenet, 30, r"Loss (\S+) \(", launcher=TORCHRUN, data="images/train/", slow_ms=500, opens=40, alone=True,
+        faults=("slow-read", "slow-read-all", "missing-file", "exception"),
+        note="without an accelerator this script wraps no model in DDP: its ranks train alone",
+    ),
+    Case(
+        "fsdp2", EXAMPLES, "distributed/FSDP2", "example.py", (), _nothing, 30, r"$^", launcher=TORCHRUN,
+        needs=("distributed/FSDP2",), outputs="checkpoints/*/*/*.pt",
+        changes=(
+            Change("example.py", "if not verify_min_gpu_count", "if False and not verify_min_gpu_count", _CPU_FOR_GPU),
+            Change("example.py", ", device_id=device)", ")", "a CPU has no index to bind the group to"),
+            Change("example.py", "for _ in range(10):", "for _ in range(30):", _LENGTH),
+            Change("example.py", "batch_size = 32", "batch_size = 2", "two cores"),
+        ),
+        faults=ONE_RANK,
+    ),
+    Case(
+        "ddp_tutorial", EXAMPLES, "distributed/ddp-tutorial-series", "multigpu_torchrun.py", ("3", "1"), _nothing, 96,
+        r"$^", launcher=(), needs=("distributed/ddp-tutorial-series",), outputs="snapshot.pt",
+        changes=(
+            Change("multigpu_torchrun.py", 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
+                   "torch.manual_seed(0)", f"{_CPU_FOR_GPU}; {_SEED}"),
+            Change("multigpu_torchrun.py", "nccl", "gloo", _CPU_FOR_GPU),
+            Change("multigpu_torchrun.py", ".to(self.gpu_id)", '.to("cpu")', _CPU_FOR_GPU),
+            Change("multigpu_torchrun.py", "self.model, device_ids=[self.gpu_id]", "self.model", _CPU_FOR_GPU),
+        ),
+        faults=("exception",), note="steps of 3 ms; a batch is fetched to look at before each epoch",
+    ),
+    Case(
+        "mingpt_ddp", EXAMPLES, "distributed/minGPT-ddp/mingpt", "main.py",
+        ("data_config.path=text/input.txt", "data_config.block_size=32", "data_config.truncate=1.0",
+         "trainer_config.max_epochs=2", "trainer_config.batch_size=16", "trainer_config.data_loader_workers=1",
+         "trainer_config.use_amp=False", "trainer_config.save_every=1", "gpt_config.n_layer=2",
+         "gpt_config.n_head=4", "gpt_config.n_embd=96"),
+        lambda folder: material.characters(folder / "text" / "input.txt", 744), 40, r"(?:Train|Eval) Loss [\d.]+",
+        launcher=TORCHRUN, needs=("distributed/minGPT-ddp",), outputs="gpt_snapshot.pt",
+        changes=(
+            Change("main.py", "if not verify_min_gpu_count", "if False and not verify_min_gpu_count", _CPU_FOR_GPU),
+            Change("main.py", "acc = torch.accelerator.current_accelerator()",
+                   'acc = torch.device("cpu"); torch.manual_seed(0)', f"{_CPU_FOR_GPU}; {_SEED}"),
+            Change("main.py", "    torch.accelerator.set_device_index(rank)\n", "", _CPU_FOR_GPU),
+            Change("trainer.py", "torch.accelerator.current_accelerator()", 'torch.device("cpu")', _CPU_FOR_GPU),
+            Change("trainer.py", ".to(self.local_rank)", '.to("cpu")', _CPU_FOR_GPU),
+            Change("trainer.py", "self.model, device_ids=[self.local_rank]", "self.model", _CPU_FOR_GPU),
+        ),
+        faults=ONE_RANK,
+    ),
+    Case(
+        "tensor_parallel", EXAMPLES, "distributed/tensor_parallelism", "tensor_parallel_example.py", (), _nothing, 40,
+        r"Tensor Parallel iter \d+ completed", launcher=TORCHRUN, needs=("distributed/tensor_parallelism",),
+        changes=(
+            Change("tensor_parallel_example.py", "if not verify_min_gpu_count",
+                   "if False and not verify_min_gpu_count", _CPU_FOR_GPU),
+            Change("tensor_parallel_example.py", "torch.accelerator.current_accelerator().type", '"cpu"', _CPU_FOR_GPU),
+            Change("tensor_parallel_example.py", "num_iters = 10", "num_iters = 40", _LENGTH),
+        ),
+        faults=("exception",), note="steps of a few milliseconds; prints no loss",
+    ),
+    Case(
+        "nanogpt", NANOGPT, "", "train.py",
+        ("--dataset=chars", "--device=cpu", "--dtype=float32", "--compile=False", "--backend=gloo", "--max_iters=39",
+         "--eval_interval=20", "--eval_iters=2", "--gradient_accumulation_steps=2", "--batch_size=4",
+         "--block_size=32", "--n_layer=4", "--n_head=4", "--n_embd=128"),
+        lambda folder: material.nanogpt(folder / "data" / "chars", 200_000), 40, r"(?:train |val )?loss [\d.]+",
+        launcher=TORCHRUN, needs=("model.py", "configurator.py"), data="data/chars/", slow_ms=120, opens=12,
+        changes=(
+            Change("train.py", "device = f'cuda:{ddp_local_rank}'", "device = 'cpu'", _CPU_FOR_GPU),
+            Change("train.py", "    torch.cuda.set_device(device)\n", "", _CPU_FOR_GPU),
+            Change("train.py", "DDP(model, device_ids=[ddp_local_rank])", "DDP(model)", _CPU_FOR_GPU),
+        ),
+        faults=("slow-read", "slow-read-all", *ONE_RANK, "cores-taken", "missing-file"),
+        note="a batch comes from a memory map that is opened anew, not from a DataLoader; rank 0 alone evaluates",
+    ),
+    Case(
+        "nanogpt_one", NANOGPT, "", "train.py",
+        ("--dataset=chars", "--device=cpu", "--dtype=float32", "--compile=False", "--max_iters=39",
+         "--eval_interval=20", "--eval_iters=2", "--gradient_accumulation_steps=4", "--batch_size=4",
+         "--block_size=32", "--n_layer=4", "--n_head=4", "--n_embd=128"),
+        lambda folder: material.nanogpt(folder / "data" / "chars", 200_000), 40, r"(?:train |val )?loss [\d.]+",
+        needs=("model.py", "configurator.py"), data="data/chars/", slow_ms=60, opens=12, ranks=1,
+        faults=("slow-read", "stop-pulses"),
+    ),
+    Case(
+        "mingpt_adder", MINGPT, "projects/adder", "adder.py",
+        ("--trainer.max_iters=60", "--trainer.num_workers=1"), _nothing, 60, r"train loss [\d.]+|final score: .*",
+        needs=("mingpt",), path=".", ranks=1, faults=("exception",), note="evaluates after the first step",
+    ),
+    Case(
+        "dlrm", DLRM, "", "dlrm_s_pytorch.py",
+        ("--arch-embedding-size", "1000-1000-1000-1000", "--arch-sparse-feature-size", "16", "--arch-mlp-bot",
+         "13-512-256-16", "--arch-mlp-top", "512-256-1", "--data-generation", "random", "--mini-batch-size", "512",
+         "--num-batches", "40", "--print-freq", "1", "--loss-function", "bce", "--dist-backend", "gloo"),
+        _nothing, 40, r"loss [\d.]+", launcher=TORCHRUN,
+        needs=("dlrm_data_pytorch.py", "extend_distributed.py", "mlperf_logger.py", "optim", "tricks", "data_utils.py",
+               "data_loader_terabyte.py"),
+        faults=ONE_RANK, note="embeddings are sharded, with all-to-all; the MLPs are in DDP",
+    ),
+    Case(
+        "nlp_example", ACCELERATE, "examples", "nlp_example.py", ("--cpu",), _glue(320), 30, _METRIC,
+        launcher=_ACCELERATE, faults=(*ONE_RANK, "cores-taken"),
+        note="the model, the data and the metric have the names that the script asks for, as local folders",
+    ),
+    Case(
+        "gradient_accumulation", ACCELERATE, "examples/by_feature", "gradient_accumulation.py",
+        ("--cpu", "--gradient_accumulation_steps", "2"), _glue(640), 30, _METRIC, launcher=TORCHRUN,
+        faults=("stop-pulses",),
+    ),
+    Case(
+        "local_sgd", ACCELERATE, "examples/by_feature", "local_sgd.py", ("--cpu", "--local_sgd_steps", "4"),
+        _glue(320), 30, _METRIC, launcher=(), faults=("exception",),
+        note="ranks exchange their parameters every fourth step, and nothing else",
+    ),
+    Case(
+        "cv_example", ACCELERATE, "examples", "cv_example.py", ("--cpu", "--data_dir", "pets"),
+        lambda folder: material.pets(folder / "pets", 160), 48, _METRIC, launcher=_ACCELERATE, data="pets/",
+        slow_ms=150, opens=40,
+        changes=(
+            Change("cv_example.py", '"resnet50d", pretrained=True', '"resnet18", pretrained=False',
+                   "weights come from a hub; two cores"),
+            Change("cv_example.py", '"batch_size": 64, "image_size": 224', '"batch_size": 4, "image_size": 64',
+                   "both are written into the script; two cores"),
+            Change("cv_example.py", "num_workers=4", "num_workers=1", "two cores"),
+        ),
+        faults=("slow-read", "slow-read-all", "stop-pulses", "missing-file"),
+    ),
+    Case(
+        "sft", TRL, "trl/scripts", "sft.py", _SFT, _sft(400), 30, r"'loss': '?[\d.]+", launcher=TORCHRUN,
+        faults=ONE_RANK,
+    ),
+    Case(
+        "sft_streaming", TRL, "trl/scripts", "sft.py", (*_SFT, "--dataset_streaming", "True"), _sft(400), 30,
+        r"'loss': '?[\d.]+", launcher=TORCHRUN, faults=("stop-pulses",),
+    ),
+    Case(
+        "lightning_autoencoder", LIGHTNING, "examples/pytorch/basics", "autoencoder.py",
+        ("--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", "ddp", "--trainer.max_epochs",
+         "1", "--trainer.limit_train_batches", "40", "--trainer.limit_val_batches", "4",
+         "--trainer.limit_test_batches", "4", "--trainer.limit_predict_batches", "2", "--model.hidden_dim", "1024",
+         "--data.batch_size", "64", "--trainer.enable_progress_bar", "false", "--trainer.logger", "false"),
+        lambda folder: material.mnist(folder / ".." / ".." / "Datasets", 60000, 640), 40, r"test_loss[^\d]*[\d.]+",
+        changes=(Change("autoencoder.py", "lightning.pytorch.demos.mnist_datamodule", "torchvision.datasets",
+                        "Lightning's demo class downloads into the installed package"),),
+        faults=ONE_RANK,
+    ),
+    Case(
+        "fabric_image_classifier", LIGHTNING, "examples/fabric/image_classifier", "train_fabric.py",
+        ("--epochs", "2", "--batch-size", "16", "--log-interval", "1"),
+        lambda folder: material.mnist(folder / ".." / ".." / ".." / "Datasets", 640), 40, _EPOCH_LOSS,
+        launcher=("python", "-m", "lightning.fabric.cli", "--accelerator", "cpu", "--devices", "2",
+                  "--strategy", "ddp"),
+        faults=(*ONE_RANK, "cores-taken"),
+    ),
+)  # fmt: skip
+
+BY_NAME = {case.name: case for case in CASES}

@@ -1,0 +1,180 @@
+"""What is true of each script under each fault, whether diag says so, and the table of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .cases import Case
+
+Json = dict[str, Any]
+
+# Ids of the analyser, in one place: they may be named anew.
+STALLED_RANK = frozenset({"stalled-rank", "host-straggler"})
+STALLED_ALL = frozenset({"stalled-ranks", "host-stall-cpu", "one-long-stall"})
+CONTENDED = frozenset({"contended-host", "contended-ranks"})
+DATA_ONE = frozenset({"slow-data-one-rank"})
+DATA_ALL = frozenset({"slow-data-all-ranks", "slow-data-bursty"})
+ALONE = frozenset({"ranks-train-alone"})
+EXCEPTION = frozenset({"rank_killed_exception"})
+HEALTHY = "healthy"
+_SCORED = {"accused": "healthy runs in which an innocent rank is named", "rank_right": "rank"}
+
+
+def truth(case: Case, fault: str | None) -> Json:
+    """``classes`` and ``causes`` that an expert could defend, ``ranks``: the sets of ranks that may be named."""
+    last, one = case.ranks - 1, case.ranks == 1
+    innocent: list[list[int]] = [[], [0]] if one else [[]]
+    culprit: list[list[int]] = innocent if one else [[last]]
+    if case.alone and fault is None:
+        return {"classes": None, "causes": sorted(ALONE), "ranks": [[]]}
+    if fault is None:
+        return {"classes": None, "causes": None, "ranks": [[]]}
+    if fault in ("exception", "missing-file"):
+        return {"crash": sorted(EXCEPTION), "ranks": [[last]]}
+    stall = sorted(STALLED_ALL | STALLED_RANK) if one else sorted(STALLED_RANK)
+    in_loader = case.data != "data/chars/"  # nanoGPT reads its memory map in the loop
+    if fault in ("slow-read", "slow-read-all"):
+        every = one or fault == "slow-read-all"
+        data = sorted((DATA_ALL if every else DATA_ONE) | (DATA_ONE if one else frozenset()))
+        allowed = data if in_loader else sorted({*data, *(STALLED_ALL if every else ()), *stall})
+        classes = ["data"] if in_loader else ["data", "host"]
+        return {"classes": classes, "causes": allowed, "ranks": innocent if every else culprit}
+    if fault == "stop-pulses":
+        return {"classes": ["host"], "causes": stall, "ranks": culprit}
+    if fault == "core-taken":
+        return {"classes": ["host"], "causes": sorted(CONTENDED | STALLED_RANK), "ranks": culprit}
+    return {"classes": ["host"], "causes": sorted(CONTENDED), "ranks": innocent}
+
+
+def _named(verdict: Json) -> list[int]:
+    return sorted((verdict.get("culprit") or {}).get("ranks") or ())
+
+
+def judge(case: Case, fault: str | None, answer: Json) -> Json:
+    """What was answered, and what of it is right: ``class``, ``cause`` and ``rank``, each True, False or None where
+    nothing is expected of it."""
+    expected = truth(case, fault)
+    if "crash" in expected:
+        said = answer["triage"]
+        if "verdict" not in said:
+            return {"answer": f"no answer: {said.get('error', {}).get('message', '')}", "class": False, "cause": False,
+                    "rank_right": False, "named": []}  # fmt: skip
+        found, named = said["verdict"]["fault_class"], sorted({row["rank"] for row in said.get("culprits", ())})
+        right = found in expected["crash"]
+        line = said["verdict"].get("headline") or said["verdict"].get("summary") or ""
+        return {"answer": f"{found}: {line}", "class": right, "cause": right, "rank_right": named in expected["ranks"],
+                "named": named, "said_class": found, "said_cause": found}  # fmt: skip
+    said = answer["analysis"]
+    if "verdict" not in said:
+        return {"answer": f"no answer: {said.get('error', {}).get('message', '')}", "class": False, "cause": False,
+                "rank_right": False, "named": []}  # fmt: skip
+    verdict = said["verdict"]
+    healthy = verdict["severity"] == HEALTHY
+    # a healthy verdict names nothing that would have to be changed
+    named, cause = ([], "") if healthy else (_named(verdict), verdict["cause"] or "")
+    if case.alone and cause in ALONE:  # true of every run of this script, and worse than what was planted
+        expected = {"classes": None if fault is None else [verdict["bottleneck"]], "causes": [cause], "ranks": [named]}
+    return {
+        "answer": verdict.get("headline") or verdict.get("summary") or "",
+        "class": None if expected["classes"] is None else not healthy and verdict["bottleneck"] in expected["classes"],
+        "cause": None if expected["causes"] is None else cause in expected["causes"],
+        "rank_right": named in expected["ranks"], "named": named, "severity": verdict["severity"],
+        "said_class": HEALTHY if healthy else verdict["bottleneck"], "said_cause": cause,
+        "confidence": verdict.get("confidence"),
+    }  # fmt: skip
+
+
+def same(bare: Json, recorded: Json) -> str:
+    """Whether a recorded run printed, wrote and ended as the bare one: "yes", or what is not."""
+    differ = []
+    if bare["exit_code"] != recorded["exit_code"]:
+        differ.append(f"exit code {recorded['exit_code']}, not {bare['exit_code']}")
+    for what in ("losses", "outputs"):
+        if bare[what] != recorded[what]:
+            differ.append(f"{what} differ")
+    if not differ and not bare["losses"] and not bare["outputs"]:
+        return "exit code (no two runs print the same losses)"
+    return "; ".join(differ) or "yes"
+
+
+def steps_right(case: Case, row: Json) -> tuple[int, int]:
+    """Steps recorded over the ranks, and how many there were."""
+    return sum(row["steps"].values()), case.steps * case.ranks
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+def _tick(value: bool | None) -> str:
+    return "" if value is None else "yes" if value else "**no**"
+
+
+def _cell(text: str) -> str:
+    return " ".join(str(text).replace("|", "/").split())
+
+
+def _row(*cells: object) -> str:
+    return "| " + " | ".join(_cell(str(cell)) for cell in cells) + " |"
+
+
+def score(rows: Sequence[Json]) -> Json:
+    """Counts over the rows: causes, classes and ranks right of the faults, and innocents accused of healthy runs."""
+    faulty = [row for row in rows if row["fault"]]
+    healthy = [row for row in rows if not row["fault"] and row["label"] != "bare"]
+    counts = {key: [sum(bool(row[key]) for row in faulty), len(faulty)] for key in ("class", "cause", "rank_right")}
+    return counts | {"accused": [sum(bool(row["named"]) for row in healthy), len(healthy)]}
+
+
+def summary(rows: Sequence[Json]) -> list[str]:
+    """The score in lines."""
+    counts = score(rows)
+    lines = [f"{key} right: {right}/{total}" for key, (right, total) in counts.items() if key != "accused"]
+    return [*lines, "innocents accused in healthy runs: {}/{}".format(*counts["accused"])]
+
+
+def table(cases: Sequence[Case], rows: Sequence[Json], about: str) -> str:
+    """The page: the scripts, then their faults, then the score."""
+    by_case = {case.name: [row for row in rows if row["case"] == case.name] for case in cases}
+    lines = [
+        "# Public training scripts under `diag run`", "", about, "", "## Scripts", "",
+        "Steps: recorded of all ranks / run by all ranks, in the healthy run. Same: losses (or the saved tensors) and "
+        "exit code of the recorded run are those of the run without diag.", "",
+        _row("script", "launcher", "steps", "same", "healthy verdict", "accused"),
+        _row("---", "---", "--:", "---", "---", "---"),
+    ]  # fmt: skip
+    for case in cases:
+        for row in by_case[case.name]:
+            if row["label"] != "healthy":
+                continue
+            repo, commit = case.source
+            where = f"{repo} `{(case.folder + '/' + case.script).strip('/')}` @ {commit[:8]}"
+            right, total = steps_right(case, row)
+            lines.append(_row(
+                f"{case.name}: {where}", " ".join(case.launcher[:2]) or "diag run --nproc 2", f"{right}/{total}",
+                row["same"], f"{row['said_class']}: {row['said_cause'] or '-'}" if "said_class" in row
+                else row["answer"], row["named"] or "",
+            ))  # fmt: skip
+    lines += ["", "What was changed or is particular:", ""]
+    for case in cases:
+        if by_case[case.name] and (case.changes or case.note):
+            parts = [f"{change.file}: `{_cell(change.old)}` becomes `{_cell(change.new)}` ({change.why})"
+                     for change in case.changes]  # fmt: skip
+            lines.append(f"- {case.name}: {'; '.join([*([case.note] if case.note else []), *parts])}")
+    lines += [
+        "", "## Faults", "", _row("script", "fault", "rank", "class", "right", "cause", "right", "named", "right",
+                                  "verdict"),
+        _row(*["---"] * 10),
+    ]  # fmt: skip
+    for case in cases:
+        for row in by_case[case.name]:
+            if row["fault"]:
+                lines.append(_row(
+                    case.name, row["fault"], row["rank"] if case.ranks > 1 and not row["all_ranks"] else "all",
+                    row.get("said_class", ""), _tick(row["class"]), row.get("said_cause", "") or "-",
+                    _tick(row["cause"]), row["named"] or "-", _tick(row["rank_right"]), row["answer"],
+                ))  # fmt: skip
+    lines += ["", "## Score", "", _row("", "right", "of"), _row("---", "--:", "--:")]
+    for key, (right, total) in score(rows).items():
+        lines.append(_row(_SCORED.get(key, key), right, total))
+    return "\n".join(lines) + "\n"
