@@ -105,7 +105,7 @@ def _with_cause(
         culprits=cause.culprits,
         evidence=tuple(evidence)[:_MOST_EVIDENCE],
         ruled_out=(*chosen.ruled_out, *_also_ruled_out(case, cause.fault_class, reports)),
-        next_steps=(*steps(fault_class, cause.culprits), *_more(case, sure, cause, reports, dumps)),
+        next_steps=(*steps(fault_class, cause.culprits, cause.note), *_more(case, sure, cause, reports, dumps)),
         victims=_victims(case, [cause, *chosen.others], ranks, reports),
         stacks=(*dumps.stacks, *stacks.shown(case, ranks)),
         coverage=_coverage(case, dumps, sure),

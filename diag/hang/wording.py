@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -54,8 +55,12 @@ def headline(fault_class: FaultClass, clue: Clue) -> str:
     return f"{title}{f': {name}' if name else ''}." + (f" {note}." if note else "")
 
 
-def steps(fault_class: FaultClass, culprits: Sequence[Culprit]) -> tuple[str, ...]:
-    """What to do next, with the names filled in."""
+_NAMES_AN_EXCEPTION = re.compile(r"\brais(?:ed|ing) [A-Z]")
+
+
+def steps(fault_class: FaultClass, culprits: Sequence[Culprit], note: str = "") -> tuple[str, ...]:
+    """What to do next, with the names filled in. ``note``: what was seen, in a sentence: what it names already is not
+    to be looked for."""
     ranks = sorted({c.rank for c in culprits if c.rank is not None})
     hosts = list(dict.fromkeys(c.host for c in culprits if c.host))
     known = {
@@ -65,7 +70,8 @@ def steps(fault_class: FaultClass, culprits: Sequence[Culprit]) -> tuple[str, ..
         "there": ", ".join(hosts[:_MOST]) or "its host",
         "rank_words": spaced(listing(ranks)) if ranks else "the rank at fault",
     }
-    return tuple(step.format_map(known) for step in fault_class.next_steps)
+    unnamed = () if _NAMES_AN_EXCEPTION.search(note) else fault_class.if_unnamed
+    return tuple(step.format_map(known) for step in (*fault_class.next_steps, *unnamed))
 
 
 def guess_words(guess: Guess) -> str:

@@ -63,7 +63,8 @@ def _quoted(found: re.Match[str]) -> bool:
 @dataclass(frozen=True)
 class FaultClass:
     """A cause that can be named. ``priority``: the smaller number is the root where several classes match.
-    ``rule``: what decides where no single line does."""
+    ``rule``: what decides where no single line does. ``if_unnamed``: next steps that show the exception, where no line
+    has it."""
 
     id: str
     title: str
@@ -72,6 +73,7 @@ class FaultClass:
     signatures: tuple[Signature, ...] = ()
     rule: str = ""
     rules_out: dict[str, str] = field(default_factory=dict)  # class: why it cannot be that
+    if_unnamed: tuple[str, ...] = ()
 
 
 _CLAUSE = re.compile(r"\[([^\[\]]*)\]")

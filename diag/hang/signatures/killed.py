@@ -220,8 +220,8 @@ CLASSES = (
         id="rank_killed_exception",
         title="a rank raised an exception",
         priority=1,
-        next_steps=(
-            "Mend what {rank_words} raised; the others only waited for it.",
+        next_steps=("Fix the exception on {rank_words}; the other ranks only waited for it.",),
+        if_unnamed=(
             "torchrun shows the exception itself if the entry point is wrapped in "
             "`torch.distributed.elastic.multiprocessing.errors.record`.",
         ),

@@ -39,7 +39,7 @@ def _row(found: FaultClass) -> str:
         if signature.role == Role.ROOT
     ]
     blanks = {name: f"{{{blank}}}" for name, blank in _BLANKS.items()}
-    steps = [_cell(step.format_map(blanks)) for step in found.next_steps]
+    steps = [_cell(step.format_map(blanks)) for step in (*found.next_steps, *found.if_unnamed)]
     return f"| {found.priority} | {found.id} | {found.title} | {'<br>'.join(decides)} | {'<br>'.join(steps)} |"
 
 
