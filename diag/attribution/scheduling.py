@@ -6,8 +6,8 @@ one, blocked. The last is off-CPU time: sleep, I/O, a lock, a process that is st
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,8 @@ from msgspec import Struct, field
 
 from diag.attribution import intervals as iv
 from diag.attribution import records
-from diag.collectors.records import CHECKPOINT, DATA, EVALUATION, REST, HostRecord, StepRecord
+from diag.attribution.intervals import Times
+from diag.collectors.records import CHECKPOINT, DATA, EVALUATION, PHASES, REST, HostRecord, StepRecord
 from diag.ingest.run import RankTables, Tables
 
 Series = npt.NDArray[np.float64]  # one value a step
@@ -23,7 +24,9 @@ Series = npt.NDArray[np.float64]  # one value a step
 # A thread shares the training's work if it runs for a quarter of the time that the training's own thread runs.
 _SHARES_WORK = 0.25
 _APART = 2.5  # times as much as any other rank
-_LOCAL = frozenset({DATA, CHECKPOINT, EVALUATION})  # phases whose blocked time has a known reason
+_COLUMNS = (*PHASES, EVALUATION, REST)
+_DATA, _REST = _COLUMNS.index(DATA), _COLUMNS.index(REST)
+_EXPLAINED = (DATA, CHECKPOINT, EVALUATION)  # phases whose blocked time has a known reason
 
 
 class RankScheduling(Struct, frozen=True):
@@ -93,78 +96,78 @@ def scheduling_of(tables: Tables, numbers: Sequence[int]) -> Scheduling:
 
 def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | None:
     by_number = {step.step: step for step in tables.steps}
-    steps = [by_number.get(number) for number in numbers]
-    known = [step for step in steps if step is not None and step.queued_ns is not None]
-    if not known or 2 * len(known) < len(numbers):
+    places = [at for at, number in enumerate(numbers) if (s := by_number.get(number)) and s.queued_ns is not None]
+    if not places or 2 * len(places) < len(numbers):
         return None
-    queued, loading, talking, blocked, data = (np.zeros(len(numbers)) for _ in range(5))
-    blocked_in: dict[str, float] = defaultdict(float)
-    waits = iv.Covered(records.blocked(tables.rows))
-    slowest, workers, carried = _sampled(tables.scheduling, known)
-    for at, step in enumerate(steps):
-        if step is None or step.queued_ns is None:
-            continue
-        if step.on_cpu_ns is None:  # recorded before 24 November 2026: the sum over the phases is all there is
-            queued[at] = step.queued_ns
-            continue
-        wall = step.end_ns - step.begin_ns
-        waited_ns, data_ns = 0.0, 0.0
-        for phase, dur_ns, on_cpu_ns, queued_ns, wait_ns in _phases(step, waits):
-            off_cpu = dur_ns - on_cpu_ns - queued_ns
-            # Queued while a collective is waited for: it was done, and the thread was to wake up.
-            waking = min(float(queued_ns), max(0.0, float(wait_ns - off_cpu)))
-            talking[at] += waking
-            waited_ns += wait_ns
-            if phase == DATA:
-                loading[at] += queued_ns - waking
-                data_ns = float(dur_ns)
-                continue
-            queued[at] += queued_ns - waking
-            if phase not in _LOCAL:
-                stalled = max(0.0, float(off_cpu - wait_ns))
-                blocked[at] += stalled
-                blocked_in[phase] += stalled / len(known)
-        time = step.end_ns
-        local = max(0.0, wall - waited_ns - data_ns)
-        slow = slowest.at(time)
-        # What the training's thread stands still for while another thread of its team is queued is no stall.
-        blocked[at] = max(0.0, blocked[at] - slow * wall)
-        queued[at] = max(queued[at], min(slow * wall, local))
-        loading[at] = max(loading[at], workers.at(time) * data_ns)
-        talking[at] = max(talking[at], min(carried.at(time) * wall, waited_ns))
-        data[at] = data_ns
+    steps, at = [by_number[numbers[place]] for place in places], np.array(places, dtype=np.int64)
+    dur, on_cpu, queued, waited = _by_phase(steps, iv.Covered(records.blocked(tables.rows)))
+    # Queued while a collective is waited for: it was done, and the thread was to wake up.
+    off_cpu = dur - on_cpu - queued
+    waking = np.clip(waited - off_cpu, 0, queued)
+    stalled = np.maximum(0, off_cpu - waited)
+    stalled[:, [_COLUMNS.index(name) for name in _EXPLAINED]] = 0
+    wall, data, waits = dur.sum(axis=1), dur[:, _DATA], waited.sum(axis=1)
+    slowest, workers, carried = _sampled(tables.scheduling, steps)
+    ends = np.array([step.end_ns for step in steps], dtype=np.int64)
+    slow = slowest.at(ends) * wall
+    own = queued - waking
+    loading = np.maximum(own[:, _DATA], workers.at(ends) * data)
+    local = np.maximum(own.sum(axis=1) - own[:, _DATA], np.minimum(slow, np.maximum(0, wall - waits - data)))
+    talking = np.maximum(waking.sum(axis=1), np.minimum(carried.at(ends) * wall, waits))
+    # What the training's thread stands still for while another thread of its team is queued is no stall.
+    blocked = np.maximum(0, stalled.sum(axis=1) - slow)
+    known = np.array([step.on_cpu_ns is not None for step in steps])
+    # Recorded before 24 November 2026: the sum over the phases is all there is.
+    local = np.where(known, local, [step.queued_ns or 0 for step in steps])
+    blocked, loading, talking = (np.where(known, each, 0) for each in (blocked, loading, talking))
+
+    def series(values: npt.NDArray[Any]) -> Series:
+        found = np.zeros(len(numbers))
+        found[at] = values
+        return found
+
     samples = [sample.runnable for sample in tables.scheduling if sample.runnable is not None]
     return RankScheduling(
-        queued,
-        loading,
-        talking,
-        blocked,
-        data,
-        dict(blocked_in),
-        float(np.median(samples)) if samples else None,
-        any(step.on_cpu_ns is not None for step in known),
+        queued_ns=series(local),
+        loading_ns=series(loading),
+        communicating_ns=series(talking),
+        blocked_ns=series(blocked),
+        data_ns=series(data),
+        blocked_in={
+            name: float(ns) for name, ns in zip(_COLUMNS, stalled[known].sum(axis=0) / len(steps), strict=True) if ns
+        },
+        runnable=float(np.median(samples)) if samples else None,
+        knows_blocked=bool(known.any()),
     )
 
 
-def _phases(step: StepRecord, waits: iv.Covered) -> list[tuple[str, int, int, int, int]]:
-    """(phase, duration, on a core, queued, waiting for collectives) of each phase of a step, and of what lies between
-    them."""
-    names = [row.phase for row in step.phases]
-    begin = np.array([step.begin_ns, *(row.start_ns for row in step.phases)], dtype=np.int64)
-    end = np.array([step.end_ns, *(row.end_ns for row in step.phases)], dtype=np.int64)
-    waited = waits.between(begin, end)
-    found = []
-    rest = np.array([step.end_ns - step.begin_ns, step.on_cpu_ns or 0, step.queued_ns or 0, int(waited[0])])
-    for name in dict.fromkeys(names):
-        at = [place + 1 for place, other in enumerate(names) if other == name]
-        on_cpu_ns, queued_ns = step.cpu.get(name, (0, 0))
-        spent = (int((end[at] - begin[at]).sum()), on_cpu_ns, queued_ns, int(waited[at].sum()))
-        if name not in step.cpu:  # it was not read: nothing is known of it
-            spent = (spent[0], spent[0], 0, 0)
-        found.append((name, *spent))
-        rest = rest - spent
-    dur, on_cpu, queued, wait = np.maximum(0, rest).tolist()
-    return [*found, (REST, dur, on_cpu, queued, wait)]
+def _by_phase(steps: Sequence[StepRecord], waits: iv.Covered) -> tuple[Times, Times, Times, Times]:
+    """Nanoseconds by step and ``_COLUMNS``: duration, on a core, queued, waiting for collectives. Of a phase whose CPU
+    time was not read nothing is known, so that all of it counts as on a core."""
+    rows = [(at, row) for at, step in enumerate(steps) for row in step.phases if row.phase in _COLUMNS]
+    place = np.array([at for at, _ in rows], dtype=np.int64)
+    column = np.array([_COLUMNS.index(row.phase) for _, row in rows], dtype=np.int64)
+    begin = np.array([row.start_ns for _, row in rows], dtype=np.int64)
+    end = np.array([row.end_ns for _, row in rows], dtype=np.int64)
+    begins, ends = (np.array([getattr(step, key) for step in steps], dtype=np.int64) for key in ("begin_ns", "end_ns"))
+    dur, on_cpu, queued, waited = (np.zeros((len(steps), len(_COLUMNS)), dtype=np.int64) for _ in range(4))
+    np.add.at(dur, (place, column), end - begin)
+    np.add.at(waited, (place, column), waits.between(begin, end))
+    read = np.zeros_like(dur, dtype=np.bool_)
+    for at, step in enumerate(steps):
+        for name, (on_cpu_ns, queued_ns) in step.cpu.items():
+            if name in _COLUMNS:
+                where = at, _COLUMNS.index(name)
+                on_cpu[where], queued[where], read[where] = on_cpu_ns, queued_ns, True
+    on_cpu = np.where(read, on_cpu, dur)
+    for table, whole in (
+        (dur, ends - begins),
+        (waited, waits.between(begins, ends)),
+        (on_cpu, np.array([step.on_cpu_ns or 0 for step in steps], dtype=np.int64)),
+        (queued, np.array([step.queued_ns or 0 for step in steps], dtype=np.int64)),
+    ):
+        table[:, _REST] = np.maximum(0, whole - table.sum(axis=1))
+    return dur, on_cpu, queued, waited
 
 
 class _Sampled:
@@ -172,13 +175,14 @@ class _Sampled:
 
     def __init__(self, ends_ns: Sequence[int], values: Sequence[float]) -> None:
         self._ends = np.array(ends_ns, dtype=np.int64)
-        self._values = values
+        self._values = np.array(values, dtype=np.float64)
 
-    def at(self, time_ns: int) -> float:
+    def at(self, times_ns: Times) -> Series:
         if not len(self._ends):
-            return 0.0
-        place = int(np.searchsorted(self._ends, time_ns, side="left"))
-        return self._values[min(place, len(self._ends) - 1)]
+            return np.zeros(len(times_ns))
+        places = np.minimum(np.searchsorted(self._ends, times_ns, side="left"), len(self._ends) - 1)
+        found: Series = self._values[places]
+        return found
 
 
 def _sampled(samples: Sequence[HostRecord], steps: Sequence[StepRecord]) -> tuple[_Sampled, _Sampled, _Sampled]:
