@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
 
 from .calls import Call, Function, argument, describe, time_wait
 from .device_clock import DeviceClock, Mark
@@ -36,7 +37,7 @@ def _nothing(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
     return None
 
 
-_COALESCED = "_broadcast_coalesced"
+_BUFFERS = "_distributed_broadcast_coalesced"
 
 # Function: (operation, where the full tensor or list of tensors is, position of ``group``).
 # The full tensor is what nccl-tests call the size: output of an all-gather, input of a reduce-scatter.
@@ -55,8 +56,6 @@ _FUNCTIONS: dict[str, tuple[str, Callable[[tuple[Any, ...], dict[str, Any]], Any
     "gather": ("gather", argument(1, "gather_list"), 3),
     "scatter": ("scatter", argument(1, "scatter_list"), 3),
     "barrier": ("barrier", _nothing, 0),
-    # DDP's, of the buffers of a module: before each forward, and once when it is made.
-    _COALESCED: ("broadcast", argument(1, "tensors"), 0),
 }
 
 
@@ -102,14 +101,17 @@ class CollectiveTimer:
         if self._patches:
             return
         for name, (op, payload, group_position) in _FUNCTIONS.items():
-            original = getattr(c10d, name, None) or getattr(dist, name, None)
+            original = getattr(c10d, name, None)
             if original is None:
                 continue
-            group_name = "process_group" if name == _COALESCED else "group"
-            timed = self._timed(original, op, payload, argument(group_position, group_name))
+            timed = self._timed(original, op, payload, argument(group_position, "group"))
             for module in (c10d, dist):
                 if getattr(module, name, None) is original:
                     self._patches.replace(module, name, timed)
+        # Before each forward DDP sends the buffers of rank 0 to the others, in C++.
+        if (send := getattr(DistributedDataParallel, _BUFFERS, None)) is not None:
+            timed = self._timed(send, "broadcast", argument(1, "tensors"), lambda args, _kwargs: args[0].process_group)
+            self._patches.replace(DistributedDataParallel, _BUFFERS, timed)
         self._patches.replace(dist.Work, "wait", self._timed_wait(dist.Work.wait))
         self._point_to_point.install(self._patches)
 

@@ -131,6 +131,19 @@ def test_a_rank_that_is_stopped_now_and_then_is_named_by_the_time_that_it_costs(
     assert (without.cause, without.culprit_ranks) == ("compute-straggler", (1,))
 
 
+def test_a_process_that_is_stopped_is_stopped_in_its_loader_too() -> None:
+    """Half of every phase, where loading is two thirds of the step: the loader is not what is slow."""
+    plan = Plan(
+        ranks=1,
+        data_ns=200 * MS,
+        scheduled=lambda step, rank: {DATA: (0, 120 * MS), FORWARD: (0, 18 * MS), BACKWARD: (0, 36 * MS)},
+    )
+    result = analyze(simulate(plan))
+    assert (result.verdict.bottleneck, result.verdict.cause) == (Bottleneck.HOST, "stalled-ranks")
+    slow = analyze(simulate(replace(plan, scheduled=lambda step, rank: {DATA: (0, 120 * MS)})))
+    assert (slow.verdict.bottleneck, slow.verdict.cause) == (Bottleneck.DATA, "slow-data-all-ranks")
+
+
 def test_suspects_are_printed_with_their_time() -> None:
     plan = Plan(steps=8, extra=lambda step, rank: {FORWARD: (20 + 30 * (step % 3)) * MS} if rank == step % 2 else {})
     verdict = analyze(simulate(plan)).verdict

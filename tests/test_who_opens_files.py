@@ -34,6 +34,7 @@ REASONS = {
     "diag/hang/live/exits.py": "/proc",
     "collectors/identity.py": "/proc",
     "collectors/proc.py": "/proc",
+    "collectors/scheduling.py": "/proc",
     # Folders whose entries are looked at one by one, without following links.
     "diag/ingest/cache.py": "its own entries, and its own sources for their version",
     "diag/api.py": "one folder's runs",

@@ -63,8 +63,11 @@ class _Met(Struct, frozen=True):
         only the rest was."""
         if self.match is None or self.match.transfer_ns <= 0:
             return False
-        last = next(part.call for part in self.parts if part.rank == self.match.last_arriver)
-        return not self._pair or last.op == SEND
+        if not self._pair:
+            return True
+        # Its part may lie in a step that does not count.
+        last = next((part.call for part in self.parts if part.rank == self.match.last_arriver), None)
+        return last is not None and last.op == SEND
 
     @property
     def _pair(self) -> bool:

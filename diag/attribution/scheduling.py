@@ -16,7 +16,18 @@ from msgspec import Struct, field
 from diag.attribution import intervals as iv
 from diag.attribution import records
 from diag.attribution.intervals import Times
-from diag.collectors.records import CHECKPOINT, DATA, EVALUATION, PHASES, REST, HostRecord, StepRecord
+from diag.collectors.records import (
+    BACKWARD,
+    CHECKPOINT,
+    DATA,
+    EVALUATION,
+    FORWARD,
+    OPTIMIZER,
+    PHASES,
+    REST,
+    HostRecord,
+    StepRecord,
+)
 from diag.ingest.run import RankTables, Tables
 
 Series = npt.NDArray[np.float64]  # one value a step
@@ -26,6 +37,9 @@ _SHARES_WORK = 0.25
 _APART = 2.5  # times as much as any other rank
 _COLUMNS = (*PHASES, EVALUATION, REST)
 _DATA, _REST = _COLUMNS.index(DATA), _COLUMNS.index(REST)
+_COMPUTING = tuple(_COLUMNS.index(name) for name in (FORWARD, BACKWARD, OPTIMIZER))
+_LARGE = 0.05  # of the step: a phase that is long enough to be stopped in
+_PAUSED = 0.05  # of the time: less is no pause
 _EXPLAINED = (DATA, CHECKPOINT, EVALUATION)  # phases whose blocked time has a known reason
 
 
@@ -34,12 +48,14 @@ class RankScheduling(Struct, frozen=True):
     thread among those that compute that was queued longest; ``loading_ns``: the part of waiting for data in which the
     loader, or its worker processes, were queued; ``communicating_ns``: the part of waiting for collectives in which the
     threads that carry them were. ``blocked_ns``: outside of all known waits; ``blocked_in``: the same by phase, the
-    mean. ``data_ns``: waiting for data."""
+    mean. ``paused_ns``: the part of waiting for data in which the process was probably stopped as a whole, since it is
+    blocked in forward and backward alike. ``data_ns``: waiting for data."""
 
     queued_ns: Series
     loading_ns: Series
     communicating_ns: Series
     blocked_ns: Series
+    paused_ns: Series
     data_ns: Series
     blocked_in: Mapping[str, float]
     runnable: float | None = None  # threads of the host, the median of the samples
@@ -116,10 +132,12 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
     talking = np.maximum(waking.sum(axis=1), np.minimum(carried.at(ends) * wall, waits))
     # What the training's thread stands still for while another thread of its team is queued is no stall.
     blocked = np.maximum(0, stalled.sum(axis=1) - slow)
+    paused = np.maximum(0, off_cpu[:, _DATA])
+    paused = paused * min(1.0, _pause(dur - waited, stalled) * float(data.sum()) / max(1.0, float(paused.sum())))
     known = np.array([step.on_cpu_ns is not None for step in steps])
     # Recorded before 24 November 2026: the sum over the phases is all there is.
     local = np.where(known, local, [step.queued_ns or 0 for step in steps])
-    blocked, loading, talking = (np.where(known, each, 0) for each in (blocked, loading, talking))
+    blocked, paused, loading, talking = (np.where(known, each, 0) for each in (blocked, paused, loading, talking))
 
     def series(values: npt.NDArray[Any]) -> Series:
         found = np.zeros(len(numbers))
@@ -132,6 +150,7 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
         loading_ns=series(loading),
         communicating_ns=series(talking),
         blocked_ns=series(blocked),
+        paused_ns=series(paused),
         data_ns=series(data),
         blocked_in={
             name: float(ns) for name, ns in zip(_COLUMNS, stalled[known].sum(axis=0) / len(steps), strict=True) if ns
@@ -139,6 +158,15 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
         runnable=float(np.median(samples)) if samples else None,
         knows_blocked=bool(known.any()),
     )
+
+
+def _pause(active: Times, stalled: Times) -> float:
+    """The fraction of the time in which a process was stopped as a whole: in so much of it, or more, every large phase
+    was blocked. 0 where there are not two of them, and where one was not blocked. Both by step and ``_COLUMNS``."""
+    spent, lost = active.sum(axis=0), stalled.sum(axis=0)
+    large = [at for at in _COMPUTING if spent[at] >= _LARGE * spent.sum()]
+    pause = min((float(lost[at] / spent[at]) for at in large), default=0.0)
+    return pause if len(large) > 1 and pause >= _PAUSED else 0.0
 
 
 def _by_phase(steps: Sequence[StepRecord], waits: iv.Covered) -> tuple[Times, Times, Times, Times]:

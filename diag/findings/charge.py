@@ -27,7 +27,7 @@ def charge(shares: Shares, scheduling: Scheduling, attribution: Attribution) -> 
     late_as = Cost.HOST_STRAGGLER if shares.on_device else Cost.STRAGGLER
     for cost, of_queue, of_block in (
         (late_as, "queued_ns", "blocked_ns"),
-        *(() if shares.on_device else ((Cost.DATA, "loading_ns", None),)),
+        *(() if shares.on_device else ((Cost.DATA, "loading_ns", "paused_ns"),)),
     ):
         late = blames.get(cost, {})
         whole = sum((np.array(series) for series in late.values()), start=zeros.copy())
@@ -35,7 +35,7 @@ def charge(shares: Shares, scheduling: Scheduling, attribution: Attribution) -> 
             if rank not in scheduling.ranks or len(scheduling.ranks) < 2:
                 continue
             queued = np.minimum(series, scheduling.excess(of_queue, rank))
-            blocked = np.minimum(series - queued, scheduling.excess(of_block, rank)) if of_block else zeros
+            blocked = np.minimum(series - queued, scheduling.excess(of_block, rank))
             for into, moved in ((Cost.CONTENTION, queued), (Cost.STALL, blocked)):
                 if moved.any():
                     before = blames.setdefault(into, {}).get(rank, zeros)
@@ -48,10 +48,10 @@ def charge(shares: Shares, scheduling: Scheduling, attribution: Attribution) -> 
             left = sum(late.values(), start=zeros.copy())
             costs[cost] = costs.get(cost, zeros) * np.divide(left, whole, out=np.ones_like(zeros), where=whole > 0)
     if not shares.on_device:
-        contention += _common(shares, scheduling, costs)
-        if not attribution.axes.several and not attribution.axes.stages():
-            common = scheduling.common("blocked_ns", shares.ranks)
-            stall += common if common is not None else zeros
+        common = _common(
+            shares, scheduling, costs, parallel=attribution.axes.several or bool(attribution.axes.stages())
+        )
+        contention, stall = contention + common[Cost.CONTENTION], stall + common[Cost.STALL]
     taken = sum((series for cost, series in costs.items() if cost not in _NOT_ON_PATH), start=zeros.copy())
     room = np.maximum(0.0, shares.dur_ns - taken)
     contention = np.minimum(contention, room)
@@ -60,24 +60,33 @@ def charge(shares: Shares, scheduling: Scheduling, attribution: Attribution) -> 
     return replace(shares, cost_ns=costs, blame_ns=blames, noise=_noise(shares, scheduling))
 
 
-def _common(shares: Shares, scheduling: Scheduling, costs: dict[Cost, Series]) -> Series:
-    """Contention that all ranks have: of their own work, of their loaders, of their communication. What it takes of
-    the last two is taken from their costs."""
-    found = np.zeros_like(shares.dur_ns)
-    fields = ((None, "queued_ns", None), (Cost.DATA, "loading_ns", "data_ns"), (Cost.COMM, "communicating_ns", None))
-    for cost, name, of in fields:
+# What all ranks have in common of a field becomes a cost; where the field is a part of another cost, it is taken from
+# that: as a fraction of the second field, if one is given, for the path may hold the data wait of one rank only.
+_COMMON = (
+    (Cost.CONTENTION, "queued_ns", None, ""),
+    (Cost.CONTENTION, "loading_ns", Cost.DATA, "data_ns"),
+    (Cost.CONTENTION, "communicating_ns", Cost.COMM, ""),
+    (Cost.STALL, "paused_ns", Cost.DATA, "data_ns"),
+    (Cost.STALL, "blocked_ns", None, ""),
+)
+
+
+def _common(shares: Shares, scheduling: Scheduling, costs: dict[Cost, Series], parallel: bool) -> dict[Cost, Series]:
+    """Contention and stalls of all ranks alike, taken from ``costs``. ``parallel``: by more than data, where some
+    waiting for other ranks is recorded nowhere and looks like a stall."""
+    found = {cost: np.zeros_like(shares.dur_ns) for cost in (Cost.CONTENTION, Cost.STALL)}
+    for into, name, cost, of in _COMMON:
         common = scheduling.common(name, shares.ranks)
-        if common is None:
+        if common is None or (into == Cost.STALL and parallel):
             continue
         if cost is not None:
-            cost_ns = costs.get(cost, np.zeros_like(found))
-            if of is not None:  # the fraction of it: the path may hold the data wait of one rank only
-                waited = scheduling.common(of, shares.ranks)
-                assert waited is not None  # as the other field is there
-                common = cost_ns * np.divide(common, waited, out=np.zeros_like(found), where=waited > 0)
+            cost_ns = costs.get(cost, np.zeros_like(common))
+            whole = scheduling.common(of, shares.ranks) if of else None
+            if whole is not None:
+                common = cost_ns * np.divide(common, whole, out=np.zeros_like(common), where=whole > 0)
             common = np.minimum(common, cost_ns)
             costs[cost] = cost_ns - common
-        found = found + common
+        found[into] = found[into] + common
     return found
 
 

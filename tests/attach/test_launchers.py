@@ -19,7 +19,7 @@ import pytest
 from diag.collectors.attach.environment import SITE
 from diag.collectors.identity import rank_and_world
 from diag.collectors.layout import RunLayout
-from tests.attach.trainings import is_straggler, steps_of
+from tests.attach.trainings import is_stalled, steps_of
 from tests.command import analyze_json, diag
 from tests.ports import free_port
 
@@ -77,7 +77,7 @@ def test_straggler_of_torch_multiprocessing(tmp_path: Path, way: str) -> None:
     """Forked ranks end without Python's atexit. They leave their process group as it is, as many scripts do."""
     options = ["--slow-rank", "1", "--no-destroy"]
     ours = recorded(tmp_path / "run", *on_two_ranks(way, *options))
-    is_straggler(is_recorded(tmp_path / "run"))
+    is_stalled(is_recorded(tmp_path / "run"))
     assert ours == alone(*on_two_ranks(way, *options))
     assert len(ours) == 2
 
@@ -98,7 +98,7 @@ def test_straggler_of_notebook_launcher(tmp_path: Path) -> None:
     """Accelerate's, which forks the ranks out of the notebook's process."""
     pytest.importorskip("accelerate", reason="Accelerate is not installed")
     ours = recorded(tmp_path / "run", *on_two_ranks("notebook", "--slow-rank", "1"))
-    is_straggler(is_recorded(tmp_path / "run"))
+    is_stalled(is_recorded(tmp_path / "run"))
     assert [one["local_rank"] for one in ranks_of(tmp_path / "run").values()] == [0, 1]
     assert ours == alone(*on_two_ranks("notebook", "--slow-rank", "1"))
 
@@ -111,7 +111,7 @@ with_mpirun = pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun 
 @with_mpirun
 def test_straggler_under_mpirun(tmp_path: Path) -> None:
     ours = recorded(tmp_path / "run", *MPIRUN, *on_two_ranks("mpi", "--slow-rank", "1"))
-    is_straggler(is_recorded(tmp_path / "run"))
+    is_stalled(is_recorded(tmp_path / "run"))
     assert [one["local_rank"] for one in ranks_of(tmp_path / "run").values()] == [0, 1]
     assert ours == alone(*MPIRUN, *on_two_ranks("mpi", "--slow-rank", "1"))
 
@@ -139,7 +139,7 @@ def test_straggler_under_srun(tmp_path: Path) -> None:
     job = f'eval "$({sys.executable} -m diag attach --no-trace --out {run})"\n{ranks}'
     done = subprocess.run(["sh", "-c", job], capture_output=True, text=True, check=False, env=environment())
     assert done.returncode == 0, done.stderr
-    is_straggler(is_recorded(run))
+    is_stalled(is_recorded(run))
     assert [one["local_rank"] for one in ranks_of(run).values()] == [0, 1]
     assert len(losses(done.stdout)) == 2
 

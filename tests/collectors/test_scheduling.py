@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from diag.collectors import scheduling
-from diag.collectors.scheduling import CpuTime, HostSampler, ThreadTime
+from diag.collectors.scheduling import CpuTime, ThreadTime
 
 LINUX = Path("/proc/self/schedstat").exists()
 needs_linux = pytest.mark.skipif(not LINUX, reason="the system keeps no scheduler statistics")
@@ -103,35 +102,30 @@ def test_a_system_that_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ThreadTime().read().queued_ns is None
 
 
-def _burn(seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        pass
-
-
 @needs_linux
 def test_worker_processes_that_compute_are_sampled() -> None:
-    sampler, trains = HostSampler(), threading.get_native_id()
-    worker = multiprocessing.get_context("fork").Process(target=_burn, args=(20.0,))
-    worker.start()
-    try:
-        assert sampler.sample(trains) is None  # there is nothing to compare with yet
-        for _ in range(200):  # until the machine has found a core for it
-            time.sleep(0.1)
-            sample = sampler.sample(trains)
-            if sample is not None and sample.workers_on_cpu_ns:
-                break
-        assert sample is not None
-        assert sample.workers == 1
-        assert 0 < sample.workers_on_cpu_ns + sample.workers_queued_ns <= 2 * sample.interval_ns
-        assert sample.runnable
-    finally:
-        worker.kill()
-        worker.join()
-    time.sleep(0.01)
-    after = sampler.sample(trains)
-    assert after is None or after.workers == 0
-    sampler.close()
+    """In a process of its own, which has no other children."""
+    code = (
+        "import dataclasses, json, multiprocessing, threading, time\n"
+        "from diag.collectors.scheduling import HostSampler\n"
+        "def burn():\n"
+        "    while True: pass\n"
+        "sampler, trains = HostSampler(), threading.get_native_id()\n"
+        "worker = multiprocessing.get_context('fork').Process(target=burn); worker.start()\n"
+        "first = sampler.sample(trains)\n"
+        "for _ in range(200):\n"
+        "    time.sleep(0.1); found = sampler.sample(trains)\n"
+        "    if found.workers_on_cpu_ns: break\n"
+        "worker.kill(); worker.join(); after = sampler.sample(trains)\n"
+        "print(json.dumps([first, dataclasses.asdict(found), after and after.workers]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    first, found, after = json.loads(done.stdout)
+    assert first is None  # there is nothing to compare with yet
+    assert found["workers"] == 1
+    assert 0 < found["workers_on_cpu_ns"] + found["workers_queued_ns"] <= 2 * found["interval_ns"]
+    assert found["runnable"]
+    assert not after
 
 
 @needs_linux
