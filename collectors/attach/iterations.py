@@ -66,7 +66,7 @@ class Iterations:
     @property
     def last(self) -> int | None:
         """The optimizer whose next step ends the iteration, given a backward before it; None where that depends."""
-        return next(iter(self._missing)) if len(self._missing) == 1 else None
+        return next(iter(self._missing)) if len(self._missing) == 1 and not self._joining else None
 
     @property
     def next_last(self) -> int | None:
@@ -105,8 +105,7 @@ class Iterations:
             self._follow(optimizer)
         elif self._missing and (optimizer != self.base or count <= self._most):
             return False
-        self._end(optimizer, early)
-        return True
+        return self._end(optimizer, early)
 
     def _follow(self, base: int) -> None:
         """From here on time is counted in steps of ``base``, and who is waited for is found out again."""
@@ -143,7 +142,8 @@ class Iterations:
             self._joining.discard(optimizer)
         return False
 
-    def _end(self, optimizer: int, early: bool) -> None:
+    def _end(self, optimizer: int, early: bool) -> bool:
+        """Whether the iteration ends. One in which others are found to step as often goes on until they have."""
         if self._slowest != {self.base}:
             self._expel(self._missing | {optimizer} if early else self._missing)
         joined = bool(self._joining) and self._join()
@@ -153,7 +153,10 @@ class Iterations:
         self._missing = set(self._slowest)
         if joined and len(self._slowest) > 1:  # the others follow on this one, as from the first iteration on
             self._missing.discard(optimizer)
+            self._counts = {optimizer: 1}
+            return False
         self._counts.clear()
+        return True
 
     def _expel(self, unexpected: set[int]) -> None:
         """Those that did not step, or stepped early, too often: their next steps must be regular for longer."""

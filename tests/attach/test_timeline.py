@@ -123,7 +123,7 @@ def test_two_optimizers_are_one_step() -> None:
     training = Training()
     for _ in range(8):
         dcgan(training)
-    assert micro_batches(training) == [2, 3, 3, 3, 1, 3, 3, 3, 3]
+    assert micro_batches(training) == [2, 3, 3, 4, 3, 3, 3, 3]  # as many steps as iterations
     assert [name for name, *_ in training.phases[-1]] == [
         "data", "forward", "backward", "forward", "backward", "optimizer", "forward", "backward", "optimizer",
     ]  # fmt: skip
@@ -187,7 +187,8 @@ def test_optimizers_of_all_layers() -> None:
                 random.Random(training.recorder.now).shuffle(order)
             for layer in order:
                 training.optimize(1, layer)
-        assert abs(len(training.recorder.steps) - 20) <= 1
+        # In an order that is another one each time, the first iterations are not told apart as well.
+        assert len(training.recorder.steps) in ((18, 19, 20) if shuffled else (20,))
         assert set(micro_batches(training)[:-1]) <= {1, 2}
         if not shuffled:
             assert [end - begin for begin, end, *_ in training.recorder.steps[-10:]] == [34] * 10
