@@ -185,6 +185,10 @@ def test_ranks_that_exchange_nothing_train_alone_and_none_waits() -> None:
     assert "waits for it" not in verdict.headline
     together = analyze(replace(tables, manifest=manifest)).verdict
     assert (together.cause, together.culprit_ranks) == ("compute-straggler", (1,))
+    last = {  # one call of each, in the first step, which is warm-up
+        rank: replace(own, rows=own.rows[:1], groups=own.groups) for rank, own in tables.ranks.items()
+    }
+    assert analyze(replace(tables, manifest=manifest, ranks=last)).verdict.cause == "ranks-train-alone"
     unknown = analyze(replace(tables, ranks=alone)).verdict  # nobody looked at collectives
     assert unknown.cause != "ranks-train-alone"
     one_each = {

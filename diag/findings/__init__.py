@@ -162,5 +162,5 @@ def ask(
         found.extend(answers)
         if not answers:
             not_found.append(question)
-    found.sort(key=lambda finding: (-finding.share, finding.id))
+    found.sort(key=lambda finding: (finding.id != ranks_train_alone.ID, -finding.share, finding.id))
     return tuple(found), tuple(not_found), tuple(not_looked)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+import numpy as np
 from msgspec.structs import replace
 
 from diag.findings.shares import Cost, Shares
 from diag.findings.subject import Subject
-from diag.ingest.run import Tables
+from diag.ingest.run import RankTables, Tables
 from diag.model import Attribution, Evidence, Finding, Severity
 
 ID = "ranks-train-alone"
@@ -20,7 +23,7 @@ def find(subject: Subject) -> list[Finding]:
     if not train_alone(subject.attribution, subject.tables):
         return []
     ranks = len(subject.attribution.ranks)
-    rows = sum(len(own.rows) for own in subject.tables.ranks.values())
+    rows = sum(len(own.groups.get(row.group, (0, 1))) == 1 for own in subject.tables.ranks.values() for row in own.rows)
     return [
         Finding(
             id=ID,
@@ -32,7 +35,7 @@ def find(subject: Subject) -> list[Finding]:
             confidence=_WITH_TRACE if any(own.traces for own in subject.tables.ranks.values()) else _CONFIDENCE,
             ranks=(),
             evidence=(
-                Evidence("collectives", "recorded in groups of more than one rank", 0.0, "calls"),
+                Evidence("collectives", "in these steps, in groups of more than one rank", 0.0, "calls"),
                 Evidence("collectives", "recorded in groups of one rank", float(rows), "calls"),
                 Evidence("steps", "that count", float(len(subject.shares.numbers)), "steps"),
             ),
@@ -54,19 +57,34 @@ def cannot_look(subject: Subject) -> str:
 
 
 def train_alone(attribution: Attribution, tables: Tables) -> bool:
-    """Whether ranks of a world above one trained for some steps without a collective or message among two of them."""
-    if len(attribution.ranks) < 2 or not _recorded(tables) or len(attribution.usable or attribution.steps) < _LEAST:
+    """Whether ranks of a world above one trained for some steps without a collective or message among two of them.
+    What they exchange in an evaluation, say, is none of a step that counts."""
+    counted = frozenset(step.step for step in attribution.usable or attribution.steps)
+    if len(attribution.ranks) < 2 or not _recorded(tables) or len(counted) < _LEAST:
         return False
     ranks = [own for own in tables.ranks.values() if own.steps]
     if len(ranks) < 2 or any(step.source == "trace" and not step.comm_known for step in attribution.rank_steps):
         return False
-    if any(len(own.groups.get(row.group, (0, 1))) > 1 for own in ranks for row in own.rows):
+    if any(_exchanges(own, counted) for own in ranks):
         return False
-    if any(call.group_size != 1 for step in attribution.rank_steps for call in step.collectives):
+    steps = (step for step in attribution.rank_steps if step.step in counted)
+    if any(call.group_size != 1 and call.start_ns >= step.begin_ns for step in steps for call in step.collectives):
         return False
     # What C++ or compiled code exchanges for a wrapper has no row where it could not be timed.
     strategy = tables.manifest.strategy if tables.manifest is not None else None
-    return strategy in (None, "", "none") or any(own.rows for own in ranks)
+    return strategy in (None, "", "none") or any(
+        len(own.groups.get(row.group, (0, 1))) == 1 for own in ranks for row in own.rows
+    )
+
+
+def _exchanges(own: RankTables, counted: Collection[int]) -> bool:
+    """Whether this rank called anything of a group with others in a step that counts."""
+    starts = [row.start_ns for row in own.rows if len(own.groups.get(row.group, (0, 1))) > 1]
+    steps = [step for step in own.steps if step.step in counted]
+    begins = np.array([step.begin_ns for step in steps], dtype=np.int64)
+    ends = np.array([step.end_ns for step in steps], dtype=np.int64)
+    at = np.searchsorted(begins, starts, side="right") - 1
+    return bool(np.any((at >= 0) & (np.array(starts, dtype=np.int64) < ends[at]))) if starts and steps else False
 
 
 def without_others(shares: Shares) -> Shares:
