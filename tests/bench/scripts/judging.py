@@ -17,6 +17,7 @@ DATA_ONE = frozenset({"slow-data-one-rank"})
 DATA_ALL = frozenset({"slow-data-all-ranks", "slow-data-bursty"})
 ALONE = frozenset({"ranks-train-alone"})
 EXCEPTION = frozenset({"rank_killed_exception"})
+STORAGE = frozenset({"storage"})  # what a disk that fails raises
 HEALTHY = "healthy"
 _SCORED = {"accused": "healthy runs in which an innocent rank is named", "rank_right": "rank"}
 
@@ -31,7 +32,8 @@ def truth(case: Case, fault: str | None) -> Json:
     if fault is None:
         return {"classes": None, "causes": None, "ranks": [[]]}
     if fault in ("exception", "missing-file"):
-        return {"crash": sorted(EXCEPTION), "ranks": [[last]]}
+        found = EXCEPTION | STORAGE if fault == "missing-file" else EXCEPTION
+        return {"crash": sorted(found), "ranks": [[last]]}
     stall = sorted(STALLED_ALL | STALLED_RANK) if one else sorted(STALLED_RANK)
     in_loader = case.data != "data/chars/"  # nanoGPT reads its memory map in the loop
     if fault in ("slow-read", "slow-read-all"):
