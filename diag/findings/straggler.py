@@ -11,12 +11,14 @@ from diag.findings import slow_modules
 from diag.findings.culprits import Culprits
 from diag.findings.last_arrivals import last_arrivals
 from diag.findings.shares import UNEXPLAINED, Cost
+from diag.findings.stalled_rank import no_loader
 from diag.findings.subject import MENTION, Subject, a_step, ranks_text, waited_for, who_is_late
 from diag.findings.throttled_device import throttled_ranks
 from diag.findings.token_balance import longest_batch_last
 from diag.ingest.comm_names import P2P_OPS
 from diag.model import Detail, Evidence, Finding, Kind
 
+_INPUT = " No batch came from a torch DataLoader: reading and preparing the input counts as forward here."
 _WHERE = {Detail.FORWARD: "forward", Detail.BACKWARD: "backward", Detail.OPTIMIZER: "the optimizer"}
 
 
@@ -113,7 +115,7 @@ def _always_the_same(subject: Subject, culprits: Culprits, cost: str) -> Finding
         Cost.STRAGGLER,
         id="compute-straggler",
         title=f"{ranks_text(ranks).capitalize()} {be} slower than {_than(subject, ranks)} in {place}: {cost}",
-        action=_action(subject, ranks, inside),
+        action=_action(subject, ranks, inside) + (_INPUT if place == "forward" and no_loader(subject) else ""),
         evidence=evidence,
         ranks=ranks,
     )
