@@ -4,6 +4,7 @@ it answers while the training's own thread hangs; and requests for profiler wind
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from .layout import RankLayout
 from .nvml import NvmlSampler
 from .reading import read_object
 from .records import Heartbeat, HostRecord, TraceAsked
+from .scheduling import PauseWatch
 
 
 class TraceRequests:
@@ -54,11 +56,12 @@ class Background:
         answer: Callable[[], object] | None = None,
         traces: TraceRequests | None = None,
         write: Callable[[], object] = lambda: None,
-        host: Callable[[], HostRecord | None] = lambda: None,
+        host: Callable[[list[tuple[int, int]]], HostRecord | None] = lambda _pauses: None,
         host_file: LineFile | None = None,
     ) -> None:
         """``write``: what the training's thread, if it stands still, has not written. ``host``: the next sample for
-        ``host_file``."""
+        ``host_file``, with the pauses since the last one."""
+        self._pauses = PauseWatch()
         self._host, self._host_file = host, host_file
         self._write = write
         self._traces = traces
@@ -91,9 +94,10 @@ class Background:
         if self._nvml is not None:
             self._nvml.close()
         self._sample_host()
+        self._pauses.close()
 
     def _sample_host(self) -> None:
-        if self._host_file is not None and (sample := self._host()) is not None:
+        if self._host_file is not None and (sample := self._host(self._pauses.take())) is not None:
             self._host_file.write(sample)
 
     def beat(self) -> None:
@@ -117,8 +121,18 @@ class Background:
             if self._nvml is not None:
                 self._device_file.write(self._nvml.sample())
             self._sample_host()
-            if self._stop.wait(self._interval_s):
+            if self._waits():
                 return
+
+    def _waits(self) -> bool:
+        """For the interval, looking for pauses of the process. Whether the thread is to stop."""
+        until = time.monotonic() + self._interval_s
+        self._pauses.begin()
+        while (left := until - time.monotonic()) > 0:
+            if self._stop.wait(min(left, PauseWatch.TICK_S)):
+                return True
+            self._pauses.look()
+        return self._stop.is_set()
 
     def _look_for_requests(self) -> None:
         """Answers a new request; the heartbeat after it says so. One call of the system where there is none."""

@@ -345,7 +345,8 @@ class HostRecord:
     ``threads`` other than the training's (at most 16, those that run most) and to the ``workers`` that it has started
     (the first thread of each: a DataLoader's processes). ``on_cpu``: they ran; ``queued``: they were ready to run and
     had no core. ``slowest``: the thread that was queued longest. ``runnable``: threads of the whole host that ran or
-    were queued at that moment."""
+    were queued at that moment. ``pauses``: (start_ns, end_ns) in which no thread of the process ran although one was to
+    wake up, as of a process that is stopped; seen every 50 ms, so that each is up to that much longer."""
 
     monotonic_ns: int
     interval_ns: int
@@ -358,6 +359,7 @@ class HostRecord:
     workers_on_cpu_ns: int = 0
     workers_queued_ns: int = 0
     runnable: int | None = None
+    pauses: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -18,6 +18,8 @@ _ON_CPU, _QUEUED = 0, 1  # "on a core, waiting for one, slices": Documentation/s
 _MOST_THREADS = 16  # each costs a call of the system a sample; those that ran most are looked at
 _MOST_LISTED = 256
 _MOST_WORKERS = 32
+_LEAST_PAUSE_NS = 30_000_000
+_MOST_PAUSES = 64  # between two samples
 
 
 _elsewhere_ns = 0
@@ -59,6 +61,46 @@ class ThreadTime:
         self._file.close()
 
 
+class PauseWatch:
+    """Finds out that the process did not run at all: stopped by SIGSTOP, a debugger or a container that is frozen. For
+    a thread that does little else, ``look`` is called every ``TICK_S``."""
+
+    TICK_S = 0.05
+
+    def __init__(self) -> None:
+        self._thread: ThreadTime | None = None
+        self._seen: list[tuple[int, int]] = []
+
+    def begin(self) -> None:
+        """The thread has done something else, and begins to look."""
+        if self._thread is None:
+            self._thread = ThreadTime()
+        self._ns, self._busy_ns = time.monotonic_ns(), time.process_time_ns()
+        self._queued_ns = self._thread.read().queued_ns
+
+    def look(self) -> None:
+        """The thread was to wake up a tick after it last looked or began. It wakes up later where it is queued for a
+        core, and where another thread keeps the interpreter's lock, which takes CPU time. What is left is a pause."""
+        ns, busy_ns, queued_ns = self._ns, self._busy_ns, self._queued_ns
+        self.begin()
+        if queued_ns is None or self._queued_ns is None:
+            return
+        passed_ns = self._ns - ns
+        idle_ns = passed_ns - (self._busy_ns - busy_ns)
+        pause_ns = min(passed_ns - round(self.TICK_S * 1e9), idle_ns) - (self._queued_ns - queued_ns)
+        if pause_ns > _LEAST_PAUSE_NS and len(self._seen) < _MOST_PAUSES:
+            self._seen.append((self._ns - pause_ns, self._ns))
+
+    def take(self) -> list[tuple[int, int]]:
+        """The pauses since the last call."""
+        seen, self._seen = self._seen, []
+        return seen
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._thread.close()
+
+
 class _Task:
     """A thread of this process, or the first one of another: the change of its times since they were last read."""
 
@@ -94,9 +136,9 @@ class HostSampler:
         self._samples = 0
         self._before_ns = 0
 
-    def sample(self, trains: int) -> HostRecord | None:
+    def sample(self, trains: int, pauses: list[tuple[int, int]] | None = None) -> HostRecord | None:
         """What happened since the last sample; None in the first one, and where the system does not say.
-        ``trains``: the native id of the thread that trains."""
+        ``trains``: the native id of the thread that trains; ``pauses``: of the process since then."""
         if os.getpid() != self._process:
             return None
         # The threads of a training are started in its first steps.
@@ -124,6 +166,7 @@ class HostSampler:
             workers_on_cpu_ns=sum(task.on_cpu_ns for task in workers),
             workers_queued_ns=sum(task.queued_ns for task in workers),
             runnable=_runnable(),
+            pauses=pauses or [],
         )
 
     def close(self) -> None:

@@ -137,7 +137,7 @@ class Collector(AbstractContextManager["Collector"]):
             self._dump,
             TraceRequests(self._run.trace_asked, rank, self._windows.ask),
             lambda: self._guarded(self._write_waiting),
-            lambda: self._sampler.sample(self._thread.native_id),
+            lambda pauses: self._sampler.sample(self._thread.native_id, pauses),
             host,
         )
         self._stacks = Stacks()

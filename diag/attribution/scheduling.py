@@ -49,13 +49,15 @@ class RankScheduling(Struct, frozen=True):
     loader, or its worker processes, were queued; ``communicating_ns``: the part of waiting for collectives in which the
     threads that carry them were. ``blocked_ns``: outside of all known waits; ``blocked_in``: the same by phase, the
     mean. ``paused_ns``: the part of waiting for data in which the process was probably stopped as a whole, since it is
-    blocked in forward and backward alike. ``data_ns``: waiting for data."""
+    blocked in forward and backward alike. ``frozen_ns``: the part of waiting for collectives
+    in which the process was seen to be stopped. ``data_ns``: waiting for data."""
 
     queued_ns: Series
     loading_ns: Series
     communicating_ns: Series
     blocked_ns: Series
     paused_ns: Series
+    frozen_ns: Series
     data_ns: Series
     blocked_in: Mapping[str, float]
     runnable: float | None = None  # threads of the host, the median of the samples
@@ -116,24 +118,29 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
     if not places or 2 * len(places) < len(numbers):
         return None
     steps, at = [by_number[numbers[place]] for place in places], np.array(places, dtype=np.int64)
-    dur, on_cpu, queued, waited = _by_phase(steps, iv.Covered(records.blocked(tables.rows)))
+    pauses = iv.make((start, end) for sample in tables.scheduling for start, end in sample.pauses if end > start)
+    waits = records.blocked(tables.rows)
+    dur, on_cpu, queued, waited = _by_phase(steps, iv.Covered(iv.subtract(waits, pauses)))
     # Queued while a collective is waited for: it was done, and the thread was to wake up.
     off_cpu = dur - on_cpu - queued
     waking = np.clip(waited - off_cpu, 0, queued)
     stalled = np.maximum(0, off_cpu - waited)
     stalled[:, [_COLUMNS.index(name) for name in _EXPLAINED]] = 0
-    wall, data, waits = dur.sum(axis=1), dur[:, _DATA], waited.sum(axis=1)
+    wall, data, waiting = dur.sum(axis=1), dur[:, _DATA], waited.sum(axis=1)
     slowest, workers, carried = _sampled(tables.scheduling, steps)
     ends = np.array([step.end_ns for step in steps], dtype=np.int64)
     slow = slowest.at(ends) * wall
     own = queued - waking
     loading = np.maximum(own[:, _DATA], workers.at(ends) * data)
-    local = np.maximum(own.sum(axis=1) - own[:, _DATA], np.minimum(slow, np.maximum(0, wall - waits - data)))
-    talking = np.maximum(waking.sum(axis=1), np.minimum(carried.at(ends) * wall, waits))
+    local = np.maximum(own.sum(axis=1) - own[:, _DATA], np.minimum(slow, np.maximum(0, wall - waiting - data)))
+    talking = np.maximum(waking.sum(axis=1), np.minimum(carried.at(ends) * wall, waiting))
     # What the training's thread stands still for while another thread of its team is queued is no stall.
     blocked = np.maximum(0, stalled.sum(axis=1) - slow)
     paused = np.maximum(0, off_cpu[:, _DATA])
     paused = paused * min(1.0, _pause(dur - waited, stalled) * float(data.sum()) / max(1.0, float(paused.sum())))
+    begins = np.array([step.begin_ns for step in steps], dtype=np.int64)
+    frozen = iv.Covered(iv.intersect(waits, pauses)).between(begins, ends)
+    blocked = np.maximum(0, blocked - frozen)  # which is counted by itself
     known = np.array([step.on_cpu_ns is not None for step in steps])
     # Recorded before 24 November 2026: the sum over the phases is all there is.
     local = np.where(known, local, [step.queued_ns or 0 for step in steps])
@@ -151,6 +158,7 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
         communicating_ns=series(talking),
         blocked_ns=series(blocked),
         paused_ns=series(paused),
+        frozen_ns=series(frozen),
         data_ns=series(data),
         blocked_in={
             name: float(ns) for name, ns in zip(_COLUMNS, stalled[known].sum(axis=0) / len(steps), strict=True) if ns

@@ -48,9 +48,9 @@ def charge(shares: Shares, scheduling: Scheduling, attribution: Attribution) -> 
             left = sum(late.values(), start=zeros.copy())
             costs[cost] = costs.get(cost, zeros) * np.divide(left, whole, out=np.ones_like(zeros), where=whole > 0)
     if not shares.on_device:
-        common = _common(
-            shares, scheduling, costs, parallel=attribution.axes.several or bool(attribution.axes.stages())
-        )
+        stall += _frozen(shares, scheduling, costs, blames)
+        parallel = attribution.axes.several or bool(attribution.axes.stages())
+        common = _common(shares, scheduling, costs, parallel)
         contention, stall = contention + common[Cost.CONTENTION], stall + common[Cost.STALL]
     taken = sum((series for cost, series in costs.items() if cost not in _NOT_ON_PATH), start=zeros.copy())
     room = np.maximum(0.0, shares.dur_ns - taken)
@@ -67,8 +67,26 @@ _COMMON = (
     (Cost.CONTENTION, "loading_ns", Cost.DATA, "data_ns"),
     (Cost.CONTENTION, "communicating_ns", Cost.COMM, ""),
     (Cost.STALL, "paused_ns", Cost.DATA, "data_ns"),
+    (Cost.STALL, "frozen_ns", Cost.COMM, ""),
     (Cost.STALL, "blocked_ns", None, ""),
 )
+
+
+def _frozen(
+    shares: Shares, scheduling: Scheduling, costs: dict[Cost, Series], blames: dict[Cost, dict[int, Series]]
+) -> Series:
+    """Ranks that were stopped inside of collectives, beyond what the others were: it looks like a slow transfer on all
+    ranks, and is taken from communication."""
+    found = np.zeros_like(shares.dur_ns)
+    for rank in scheduling.ranks if len(scheduling.ranks) > 1 else ():
+        left = costs.get(Cost.COMM, np.zeros_like(found))
+        frozen = np.minimum(left, scheduling.excess("frozen_ns", rank))
+        if frozen.any():
+            by_rank = blames.setdefault(Cost.STALL, {})
+            by_rank[rank] = by_rank.get(rank, np.zeros_like(found)) + frozen
+            costs[Cost.COMM] = left - frozen
+            found = found + frozen
+    return found
 
 
 def _common(shares: Shares, scheduling: Scheduling, costs: dict[Cost, Series], parallel: bool) -> dict[Cost, Series]:

@@ -22,7 +22,11 @@ def find(subject: Subject) -> list[Finding]:
         return []
     culprits, cost = shares.culprits(Cost.STALL), a_step(shares.cost(Cost.STALL))
     unequal = float(shares.late(Cost.STALL).sum()) >= _MOSTLY * float(shares.cost(Cost.STALL).sum())
-    ranks = culprits.ranks if unequal and subject.scheduling.apart(culprits.ranks, "blocked_ns") else ()
+    ranks = (
+        culprits.ranks
+        if unequal and subject.scheduling.apart(culprits.ranks, "blocked_ns", "paused_ns", "frozen_ns")
+        else ()
+    )
     asked = ranks or (culprits.suspects if unequal else ()) or tuple(subject.scheduling.ranks)
     place = _place(subject, asked)
     if ranks:
@@ -119,6 +123,12 @@ def _evidence(subject: Subject) -> list[Evidence]:
     if len(shown) > 8:
         shown = [*shown[:4], *shown[-4:]]
     found = [Evidence("steps", f"rank == {r}, mean of blocked time", round(means[r], 3), "ms") for r in shown]
+    frozen = subject.scheduling.mean_ms("frozen_ns")
+    found += [
+        Evidence("host", f"rank == {r}, stopped inside of collectives", round(frozen[r], 3), "ms a step")
+        for r in sorted(frozen, key=lambda rank: -frozen[rank])[:2]
+        if frozen[r] >= 0.1
+    ]
     for rank in shown[:1]:
         by_phase = sorted(subject.scheduling.ranks[rank].blocked_in.items(), key=lambda item: -item[1])
         found += [
