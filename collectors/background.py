@@ -58,10 +58,11 @@ class Background:
         write: Callable[[], object] = lambda: None,
         host: Callable[[list[tuple[int, int]]], HostRecord | None] = lambda _pauses: None,
         host_file: LineFile | None = None,
+        trains: Callable[[], int] = threading.get_native_id,
     ) -> None:
         """``write``: what the training's thread, if it stands still, has not written. ``host``: the next sample for
-        ``host_file``, with the pauses since the last one."""
-        self._pauses = PauseWatch()
+        ``host_file``, with the pauses since the last one. ``trains``: the native id of the training's thread."""
+        self._pauses, self._trains = PauseWatch(), trains
         self._host, self._host_file = host, host_file
         self._write = write
         self._traces = traces
@@ -127,7 +128,7 @@ class Background:
     def _waits(self) -> bool:
         """For the interval, looking for pauses of the process. Whether the thread is to stop."""
         until = time.monotonic() + self._interval_s
-        self._pauses.begin()
+        self._pauses.begin(self._trains())
         while (left := until - time.monotonic()) > 0:
             if self._stop.wait(min(left, PauseWatch.TICK_S)):
                 return True

@@ -63,26 +63,33 @@ class ThreadTime:
 
 class PauseWatch:
     """Finds out that the process did not run at all: stopped by SIGSTOP, a debugger or a container that is frozen. For
-    a thread that does little else, ``look`` is called every ``TICK_S``."""
+    a thread that does little else, and looks every ``TICK_S``."""
 
     TICK_S = 0.05
 
     def __init__(self) -> None:
-        self._thread: ThreadTime | None = None
+        self._own: ThreadTime | None = None
+        self._trains: tuple[int, ProcFile] | None = None
         self._seen: list[tuple[int, int]] = []
 
-    def begin(self) -> None:
-        """The thread has done something else, and begins to look."""
-        if self._thread is None:
-            self._thread = ThreadTime()
+    def begin(self, trains: int) -> None:
+        """The thread has done something else, and begins to look. ``trains``: the native id of the one that trains."""
+        if self._own is None:
+            self._own = ThreadTime()
+        if self._trains is None or self._trains[0] != trains:
+            self._trains = trains, ProcFile(lambda: f"/proc/self/task/{trains}/schedstat")
         self._ns, self._busy_ns = time.monotonic_ns(), time.process_time_ns()
-        self._queued_ns = self._thread.read().queued_ns
+        own_ns, trains_ns = self._own.read().queued_ns, self._trains[1].number(_QUEUED)
+        self._queued_ns = own_ns + trains_ns if own_ns is not None and trains_ns is not None else None
 
     def look(self) -> None:
         """The thread was to wake up a tick after it last looked or began. It wakes up later where it is queued for a
-        core, and where another thread keeps the interpreter's lock, which takes CPU time. What is left is a pause."""
+        core; and where the training keeps the interpreter's lock, which takes CPU time or is queued itself. What is
+        left is a pause."""
+        if self._trains is None:
+            return
         ns, busy_ns, queued_ns = self._ns, self._busy_ns, self._queued_ns
-        self.begin()
+        self.begin(self._trains[0])
         if queued_ns is None or self._queued_ns is None:
             return
         passed_ns = self._ns - ns
@@ -97,8 +104,10 @@ class PauseWatch:
         return seen
 
     def close(self) -> None:
-        if self._thread is not None:
-            self._thread.close()
+        if self._own is not None:
+            self._own.close()
+        if self._trains is not None:
+            self._trains[1].close()
 
 
 class _Task:

@@ -139,6 +139,7 @@ class Collector(AbstractContextManager["Collector"]):
             lambda: self._guarded(self._write_waiting),
             lambda pauses: self._sampler.sample(self._thread.native_id, pauses),
             host,
+            lambda: self._thread.native_id,
         )
         self._stacks = Stacks()
         self._standstill: tuple[object, ...] = ()  # what the last heartbeat said

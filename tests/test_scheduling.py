@@ -144,6 +144,18 @@ def test_a_process_that_is_stopped_is_stopped_in_its_loader_too() -> None:
     assert (slow.verdict.bottleneck, slow.verdict.cause) == (Bottleneck.DATA, "slow-data-all-ranks")
 
 
+def test_a_rank_that_is_stopped_inside_of_collectives_is_no_slow_network() -> None:
+    """All ranks stand in the reductions until the one that is stopped goes on: it is known by its pauses alone."""
+    tables = simulate(Plan(transfer_ns=20 * MS, scheduled=lambda step, rank: {}))
+    network = analyze(tables).verdict
+    assert (network.bottleneck, network.culprit_ranks) == (Bottleneck.COMMUNICATION, ())
+    own = tables.ranks[1]
+    pauses = [(row.start_ns, row.end_ns) for row in own.rows if row.end_ns is not None]
+    sample = HostRecord(own.steps[-1].end_ns, 1000 * MS, pauses=pauses)
+    stopped = analyze(replace(tables, ranks={**tables.ranks, 1: replace(own, scheduling=(sample,))})).verdict
+    assert (stopped.bottleneck, stopped.cause, stopped.culprit_ranks) == (Bottleneck.HOST, "stalled-rank", (1,))
+
+
 def test_suspects_are_printed_with_their_time() -> None:
     plan = Plan(steps=8, extra=lambda step, rank: {FORWARD: (20 + 30 * (step % 3)) * MS} if rank == step % 2 else {})
     verdict = analyze(simulate(plan)).verdict

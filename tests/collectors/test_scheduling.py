@@ -151,3 +151,44 @@ def test_threads_that_compute_are_sampled() -> None:
     assert found["threads"] == 1
     assert 0 < found["threads_on_cpu_ns"] <= 1.5 * found["interval_ns"]
     assert found["slowest_queued_ns"] == found["threads_queued_ns"]
+
+
+WATCHED = """
+import threading, time
+from diag.collectors.scheduling import PauseWatch
+watch, over = PauseWatch(), threading.Event()
+def look():
+    watch.begin(threading.main_thread().native_id)
+    while not over.wait(PauseWatch.TICK_S):
+        watch.look()
+thread = threading.Thread(target=look); thread.start()
+print("ready", flush=True)
+end = time.monotonic() + 1.5
+while time.monotonic() < end:
+    {work}
+over.set(); thread.join()
+print(sum(end - start for start, end in watch.take()))
+"""
+
+
+@needs_linux
+@pytest.mark.parametrize(
+    ("work", "stopped_s"),
+    [("time.sleep(0.01)", 0.5), ("sum(range(1000))", 0.5), ("time.sleep(0.01)", 0.0), ("sum(range(20_000_000))", 0.0)],
+    ids=["stopped asleep", "stopped at work", "asleep", "keeps the lock"],
+)
+def test_a_process_that_is_stopped_has_paused(work: str, stopped_s: float) -> None:
+    code = WATCHED.format(work=work)
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.2)
+    if stopped_s:
+        os.kill(process.pid, signal.SIGSTOP)
+        time.sleep(stopped_s)
+        os.kill(process.pid, signal.SIGCONT)
+    paused = int(process.communicate(timeout=60)[0])
+    if stopped_s:
+        assert paused > 0.8 * stopped_s * 1e9
+    else:
+        assert paused < 0.3e9  # a busy machine may not run it, either

@@ -118,6 +118,21 @@ def started(command: Sequence[str], home: Path, environment: dict[str, str], out
                 process.wait(10)
 
 
+def outputs_elsewhere(case: Case, mirror: Path, extra: Path | None, output: Path) -> list[list[str]]:
+    """What bare runs write in larger environments: the last bits of a result depend on where the stack begins, with and
+    without diag."""
+    found = []
+    for size in (10, 3000):
+        with tempfile.TemporaryDirectory(prefix="scripts-") as scratch_name:
+            scratch = Path(scratch_name).resolve()
+            home = scratch / "tree" / case.folder
+            checked_out(case, mirror, scratch / "tree")
+            environment = environment_of(case, home, scratch, extra) | {"PADDING": "." * size}
+            if started(command_of(case, None), home, environment, output) == 0:
+                found.append(fingerprints(home, case.outputs))
+    return found
+
+
 def run(case: Case, label: str, mirror: Path, out: Path, extra: Path | None, fault: Fault | None = None) -> Json:
     """Runs the script once and keeps what it left in ``out/NAME/LABEL``: the run directory, the output, and this
     document, which is returned. ``label`` is "bare" for a run without diag."""
@@ -135,11 +150,6 @@ def run(case: Case, label: str, mirror: Path, out: Path, extra: Path | None, fau
             own = fault.environment(case, rank, out)
             own["PYTHONPATH"] = os.pathsep.join(filter(None, (own.get("PYTHONPATH"), environment["PYTHONPATH"])))
             environment |= own
-        if record is None:  # the last bits of a result depend on how large the environment is, with and without diag
-            environment |= {
-                "PADDING": "." * 400,
-                "PYTHONPATH": f"{environment['PYTHONPATH']}{os.pathsep}{scratch}/none",
-            }
         load, begin = os.getloadavg()[0], time.monotonic()
         with acting(fault, record or folder, rank, case.ranks):
             code = started(command_of(case, record), home, environment, folder / "output.txt")
@@ -151,6 +161,8 @@ def run(case: Case, label: str, mirror: Path, out: Path, extra: Path | None, fau
             "losses": sorted(re.findall(case.losses, text)),
             "outputs": fingerprints(home, case.outputs) if code == 0 else [],
         }  # fmt: skip
+    if record is None and case.outputs:
+        outcome["outputs_elsewhere"] = outputs_elsewhere(case, mirror, extra, folder / "output-elsewhere.txt")
     (folder / "outcome.json").write_text(json.dumps(outcome, indent=1) + "\n")
     return outcome
 
