@@ -48,8 +48,8 @@ class RankScheduling(Struct, frozen=True):
     thread among those that compute that was queued longest; ``loading_ns``: the part of waiting for data in which the
     loader, or its worker processes, were queued; ``communicating_ns``: the part of waiting for collectives in which the
     threads that carry them were. ``blocked_ns``: outside of all known waits; ``blocked_in``: the same by phase, the
-    mean. ``paused_ns``: the part of waiting for data in which the process was probably stopped as a whole, since it is
-    blocked in forward and backward alike. ``frozen_ns``: the part of waiting for collectives
+    mean. ``paused_ns``: the part of waiting for data in which the process was stopped as a whole: seen, or concluded from
+    its being blocked in forward and backward alike. ``frozen_ns``: the part of waiting for collectives
     in which the process was seen to be stopped. ``data_ns``: waiting for data."""
 
     queued_ns: Series
@@ -136,8 +136,9 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
     talking = np.maximum(waking.sum(axis=1), np.minimum(carried.at(ends) * wall, waiting))
     # What the training's thread stands still for while another thread of its team is queued is no stall.
     blocked = np.maximum(0, stalled.sum(axis=1) - slow)
-    paused = np.maximum(0, off_cpu[:, _DATA])
-    paused = paused * min(1.0, _pause(dur - waited, stalled) * float(data.sum()) / max(1.0, float(paused.sum())))
+    idle = np.maximum(0, off_cpu[:, _DATA])
+    probably = idle * min(1.0, _pause(dur - waited, stalled) * float(data.sum()) / max(1.0, float(idle.sum())))
+    paused = np.maximum(probably, np.minimum(idle, _while_loading(steps, iv.Covered(pauses))))
     begins = np.array([step.begin_ns for step in steps], dtype=np.int64)
     frozen = iv.Covered(iv.intersect(waits, pauses)).between(begins, ends)
     blocked = np.maximum(0, blocked - frozen)  # which is counted by itself
@@ -166,6 +167,15 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
         runnable=float(np.median(samples)) if samples else None,
         knows_blocked=bool(known.any()),
     )
+
+
+def _while_loading(steps: Sequence[StepRecord], pauses: iv.Covered) -> Series:
+    """How long the process was seen to be stopped while each step waited for data."""
+    rows = [(at, row.start_ns, row.end_ns) for at, step in enumerate(steps) for row in step.phases if row.phase == DATA]
+    found = np.zeros(len(steps))
+    place, begin, end = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+    np.add.at(found, place, pauses.between(begin, end))
+    return found
 
 
 def _pause(active: Times, stalled: Times) -> float:
