@@ -113,11 +113,11 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
             "record several marked steps (prof.step()) after the warm-up, with Python stacks (with_stack=True)",
             idle,
         )
-    guilty = _guilty(cause, findings) if cause is not None and level != Severity.HEALTHY else None
+    guilty = _guilty(cause, findings, bottleneck) if cause is not None and level != Severity.HEALTHY else None
     culprits = guilty.ranks if guilty is not None else ()
     per = " in this window" if attribution.undivided else " a step"
     headline = _headline(bottleneck, level, share, cause, findings, shares, stages, per)
-    if guilty is not None and guilty is not cause:
+    if guilty is not None and guilty is not cause and bottleneck != Bottleneck.MIXED:
         headline += f" {guilty.title}."
     if stages is not None:
         headline += _BASIS
@@ -253,13 +253,20 @@ def _cause(findings: Sequence[Finding], bottleneck: Bottleneck) -> Finding | Non
     return None
 
 
-def _guilty(cause: Finding, findings: Sequence[Finding]) -> Finding:
-    """The finding that names the ranks at fault: the cause; and where all hosts hold their devices up, the one of those
-    that do so most."""
+def _guilty(cause: Finding, findings: Sequence[Finding], bottleneck: Bottleneck) -> Finding:
+    """The finding that names the ranks at fault: the cause, or of two of equal weight the one that names any; and where
+    all hosts hold their devices up, the one of those that do so most."""
+    if bottleneck == Bottleneck.MIXED:
+        return next((finding for finding in _both(findings) if finding.ranks), cause)
     if cause.ranks or cause.bottleneck != Bottleneck.HOST:
         return cause
     of_hosts = (f for f in findings if f.bottleneck == Bottleneck.HOST and f.ranks and f.severity != Severity.HEALTHY)
     return next(of_hosts, cause)
+
+
+def _both(findings: Sequence[Finding]) -> list[Finding]:
+    """What a mixed verdict is about."""
+    return [finding for finding in findings if finding.bottleneck in REMOVABLE][:2]
 
 
 def _headline(
@@ -280,7 +287,7 @@ def _headline(
     if level == Severity.HEALTHY or cause is None:
         return f"Healthy: compute-bound, {step}; nothing removable costs more than {max(share, 0.0):.0%} of it."
     if bottleneck == Bottleneck.MIXED:
-        first, second = [f for f in findings if f.bottleneck in REMOVABLE][:2]
+        first, second = _both(findings)
         return f"Mixed: {_lower(first.title)}; and {_lower(second.title)}."
     return f"{bottleneck.value.capitalize()}-bound ({share:.0%} of {step}): {_lower(cause.title)}."
 

@@ -48,8 +48,8 @@ class RankScheduling(Struct, frozen=True):
     thread among those that compute that was queued longest; ``loading_ns``: the part of waiting for data in which the
     loader, or its worker processes, were queued; ``communicating_ns``: the part of waiting for collectives in which the
     threads that carry them were. ``blocked_ns``: outside of all known waits; ``blocked_in``: the same by phase, the
-    mean. ``paused_ns``: the part of waiting for data in which the process was stopped as a whole: seen, or concluded from
-    its being blocked in forward and backward alike. ``frozen_ns``: the part of waiting for collectives
+    mean. ``paused_ns``: the part of waiting for data in which the process was stopped as a whole, as was seen, or
+    concluded from its being blocked in forward and backward alike. ``frozen_ns``: the part of waiting for collectives
     in which the process was seen to be stopped. ``data_ns``: waiting for data."""
 
     queued_ns: Series
@@ -163,7 +163,8 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
         data_ns=series(data),
         blocked_in={
             name: float(ns) for name, ns in zip(_COLUMNS, stalled[known].sum(axis=0) / len(steps), strict=True) if ns
-        },
+        }
+        | ({DATA: float(paused.mean())} if paused.any() else {}),
         runnable=float(np.median(samples)) if samples else None,
         knows_blocked=bool(known.any()),
     )

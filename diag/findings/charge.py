@@ -30,7 +30,7 @@ def charge(shares: Shares, scheduling: Scheduling, attribution: Attribution) -> 
         *(() if shares.on_device else ((Cost.DATA, "loading_ns", "paused_ns"),)),
     ):
         late = blames.get(cost, {})
-        whole = sum((np.array(series) for series in late.values()), start=zeros.copy())
+        whole, paid = sum((np.array(own) for own in late.values()), start=zeros.copy()), costs.get(cost, zeros)
         for rank, series in late.items():
             if rank not in scheduling.ranks or len(scheduling.ranks) < 2:
                 continue
@@ -41,12 +41,11 @@ def charge(shares: Shares, scheduling: Scheduling, attribution: Attribution) -> 
                     before = blames.setdefault(into, {}).get(rank, zeros)
                     blames[into][rank] = before + moved
             late[rank] = series - queued - blocked
-            part = np.divide(costs.get(cost, zeros), whole, out=zeros.copy(), where=whole > 0)
+            # Ranks that are late together cost it once; a wait for data costs also what all ranks have of it.
+            part = np.minimum(1, np.divide(paid, whole, out=zeros.copy(), where=whole > 0))
             contention += part * queued
             stall += part * blocked
-        if late:
-            left = sum(late.values(), start=zeros.copy())
-            costs[cost] = costs.get(cost, zeros) * np.divide(left, whole, out=np.ones_like(zeros), where=whole > 0)
+            costs[cost] = costs.get(cost, zeros) - part * (queued + blocked)
     if not shares.on_device:
         stall += _frozen(shares, scheduling, costs, blames)
         parallel = attribution.axes.several or bool(attribution.axes.stages())

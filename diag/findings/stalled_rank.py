@@ -13,7 +13,13 @@ _IN_ONE_PHASE = 0.8  # of the blocked time
 _IN_PROPORTION = (
     3  # a phase is blocked by so much more than its part of the step, at most, in a process that is stopped
 )
-_WHERE = {FORWARD: "forward", BACKWARD: "backward", OPTIMIZER: "the optimizer", REST: "between the phases"}
+_WHERE = {
+    DATA: "data loading",
+    FORWARD: "forward",
+    BACKWARD: "backward",
+    OPTIMIZER: "the optimizer",
+    REST: "between the phases",
+}
 
 
 def find(subject: Subject) -> list[Finding]:

@@ -248,7 +248,7 @@ CASES = (
         _nothing, 40, r"loss [\d.]+", launcher=TORCHRUN,
         needs=("dlrm_data_pytorch.py", "extend_distributed.py", "mlperf_logger.py", "optim", "tricks", "data_utils.py",
                "data_loader_terabyte.py"),
-        faults=ONE_RANK, note="embeddings are sharded, with all-to-all; the MLPs are in DDP",
+        faults=ONE_RANK, data_bound=True, note="embeddings are sharded, with all-to-all; the MLPs are in DDP",
     ),
     Case(
         "nlp_example", ACCELERATE, "examples", "nlp_example.py", ("--cpu",), _glue(320), 30, _METRIC,

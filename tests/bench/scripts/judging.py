@@ -46,7 +46,7 @@ def truth(case: Case, fault: str | None) -> Json:
     if fault == "stop-pulses":
         return {"classes": ["host", *own], "causes": stall, "ranks": culprit}
     if fault == "core-taken":
-        return {"classes": ["host"], "causes": sorted(CONTENDED | STALLED_RANK), "ranks": culprit}
+        return {"classes": ["host", *own], "causes": sorted(CONTENDED | STALLED_RANK), "ranks": culprit}
     return {"classes": ["host", *own], "causes": sorted(CONTENDED), "ranks": innocent}
 
 
