@@ -10,9 +10,6 @@ from diag.model import Evidence, Finding
 ONE, ALL = "stalled-rank", "stalled-ranks"
 _MOSTLY = 0.5  # of the stall: less of it is one rank's, and it is everybody's
 _IN_ONE_PHASE = 0.8  # of the blocked time
-_IN_PROPORTION = (
-    3  # a phase is blocked by so much more than its part of the step, at most, in a process that is stopped
-)
 _WHERE = {
     DATA: "data loading",
     FORWARD: "forward",
