@@ -40,6 +40,8 @@ _DATA, _REST = _COLUMNS.index(DATA), _COLUMNS.index(REST)
 _COMPUTING = tuple(_COLUMNS.index(name) for name in (FORWARD, BACKWARD, OPTIMIZER))
 _LARGE = 0.05  # of the step: a phase that is long enough to be stopped in
 _PAUSED = 0.05  # of the time: less is no pause
+_LEAST_SEEN, _MOSTLY_EMPTY = 3, 0.6  # steps that looked at the loader's queue, and those of them that found it empty
+_QUEUED_WORKERS = 0.3  # of the waiting for data
 _EXPLAINED = (DATA, CHECKPOINT, EVALUATION)  # phases whose blocked time has a known reason
 
 
@@ -50,7 +52,7 @@ class RankScheduling(Struct, frozen=True):
     threads that carry them were. ``blocked_ns``: outside of all known waits; ``blocked_in``: the same by phase, the
     mean. ``paused_ns``: the part of waiting for data in which the process was stopped as a whole, as was seen, or
     concluded from its being blocked in forward and backward alike. ``frozen_ns``: the part of waiting for collectives
-    in which the process was seen to be stopped. ``data_ns``: waiting for data."""
+    in which the process was seen to be stopped."""
 
     queued_ns: Series
     loading_ns: Series
@@ -58,9 +60,9 @@ class RankScheduling(Struct, frozen=True):
     blocked_ns: Series
     paused_ns: Series
     frozen_ns: Series
-    data_ns: Series
     blocked_in: Mapping[str, float]
     runnable: float | None = None  # threads of the host, the median of the samples
+    starved: bool = False  # its loader's workers sleep or read all the time: no core would make the step shorter
     knows_blocked: bool = True  # False: CPU time was not recorded, so that blocked time is not told from computing
 
 
@@ -160,14 +162,23 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
         blocked_ns=series(blocked),
         paused_ns=series(paused),
         frozen_ns=series(frozen),
-        data_ns=series(data),
         blocked_in={
             name: float(ns) for name, ns in zip(_COLUMNS, stalled[known].sum(axis=0) / len(steps), strict=True) if ns
         }
         | ({DATA: float(paused.mean())} if paused.any() else {}),
         runnable=float(np.median(samples)) if samples else None,
+        starved=_starved(steps, loading, data, wall),
         knows_blocked=bool(known.any()),
     )
+
+
+def _starved(steps: Sequence[StepRecord], loading: Series, data: Times, wall: Times) -> bool:
+    """Whether the loader has worker processes that are never ahead of the training, and do not wait for cores: it
+    decides how long a step is, and what else the ranks do in it is hidden behind it."""
+    empty = [step.queue.ready == 0 for step in steps if step.queue is not None]
+    if len(empty) < _LEAST_SEEN or sum(empty) < _MOSTLY_EMPTY * len(empty):
+        return False
+    return bool(data.sum() >= _LARGE * wall.sum() and loading.sum() <= _QUEUED_WORKERS * data.sum())
 
 
 def _while_loading(steps: Sequence[StepRecord], pauses: iv.Covered) -> Series:

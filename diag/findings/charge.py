@@ -7,12 +7,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from diag.attribution.scheduling import Scheduling
+from diag.axes import PIPELINE, TENSOR
 from diag.findings.culprits import Series
 from diag.findings.noise import Noise
 from diag.findings.shares import Cost, Shares
 from diag.model import Attribution
 
 _CROWDED = 0.1  # of the step: from here on queueing of all ranks is also what makes them unequal
+_MODEL_PARALLEL = (PIPELINE, TENSOR)
 _NOT_ON_PATH = frozenset({Cost.BUBBLE, Cost.IMBALANCE})
 
 
@@ -24,6 +26,9 @@ def charge(shares: Shares, scheduling: Scheduling, attribution: Attribution) -> 
     blames = {cost: dict(by_rank) for cost, by_rank in shares.blame_ns.items()}
     zeros = np.zeros_like(shares.dur_ns)
     contention, stall = zeros.copy(), zeros.copy()
+    # By more than data, some waiting for other ranks is recorded nowhere and looks like being blocked.
+    parallel = any(size > 1 for axis, size in attribution.axes.mesh.items() if axis in _MODEL_PARALLEL)
+    parallel = parallel or attribution.axes.several or bool(attribution.axes.stages())
     late_as = Cost.HOST_STRAGGLER if shares.on_device else Cost.STRAGGLER
     for cost, of_queue, of_block in (
         (late_as, "queued_ns", "blocked_ns"),
@@ -35,7 +40,7 @@ def charge(shares: Shares, scheduling: Scheduling, attribution: Attribution) -> 
             if rank not in scheduling.ranks or len(scheduling.ranks) < 2:
                 continue
             queued = np.minimum(series, scheduling.excess(of_queue, rank))
-            blocked = np.minimum(series - queued, scheduling.excess(of_block, rank))
+            blocked = zeros if parallel else np.minimum(series - queued, scheduling.excess(of_block, rank))
             for into, moved in ((Cost.CONTENTION, queued), (Cost.STALL, blocked)):
                 if moved.any():
                     before = blames.setdefault(into, {}).get(rank, zeros)
@@ -48,7 +53,6 @@ def charge(shares: Shares, scheduling: Scheduling, attribution: Attribution) -> 
             costs[cost] = costs.get(cost, zeros) - part * (queued + blocked)
     if not shares.on_device:
         stall += _frozen(shares, scheduling, costs, blames)
-        parallel = attribution.axes.several or bool(attribution.axes.stages())
         common = _common(shares, scheduling, costs, parallel)
         contention, stall = contention + common[Cost.CONTENTION], stall + common[Cost.STALL]
     taken = sum((series for cost, series in costs.items() if cost not in _NOT_ON_PATH), start=zeros.copy())
@@ -60,14 +64,14 @@ def charge(shares: Shares, scheduling: Scheduling, attribution: Attribution) -> 
 
 
 # What all ranks have in common of a field becomes a cost; where the field is a part of another cost, it is taken from
-# that: as a fraction of the second field, if one is given, for the path may hold the data wait of one rank only.
+# that.
 _COMMON = (
-    (Cost.CONTENTION, "queued_ns", None, ""),
-    (Cost.CONTENTION, "loading_ns", Cost.DATA, "data_ns"),
-    (Cost.CONTENTION, "communicating_ns", Cost.COMM, ""),
-    (Cost.STALL, "paused_ns", Cost.DATA, "data_ns"),
-    (Cost.STALL, "frozen_ns", Cost.COMM, ""),
-    (Cost.STALL, "blocked_ns", None, ""),
+    (Cost.CONTENTION, "queued_ns", None),
+    (Cost.CONTENTION, "loading_ns", Cost.DATA),
+    (Cost.CONTENTION, "communicating_ns", Cost.COMM),
+    (Cost.STALL, "paused_ns", Cost.DATA),
+    (Cost.STALL, "frozen_ns", Cost.COMM),
+    (Cost.STALL, "blocked_ns", None),
 )
 
 
@@ -89,18 +93,18 @@ def _frozen(
 
 
 def _common(shares: Shares, scheduling: Scheduling, costs: dict[Cost, Series], parallel: bool) -> dict[Cost, Series]:
-    """Contention and stalls of all ranks alike, taken from ``costs``. ``parallel``: by more than data, where some
-    waiting for other ranks is recorded nowhere and looks like a stall."""
+    """Contention and stalls of all ranks alike, taken from ``costs``. ``parallel``: by more than data, where being
+    blocked proves nothing."""
     found = {cost: np.zeros_like(shares.dur_ns) for cost in (Cost.CONTENTION, Cost.STALL)}
-    for into, name, cost, of in _COMMON:
+    starved = any(own.starved for own in scheduling.ranks.values())
+    for into, name, cost in _COMMON:
         common = scheduling.common(name, shares.ranks)
         if common is None or (into == Cost.STALL and parallel):
             continue
+        if into == Cost.CONTENTION and cost != Cost.DATA and starved:
+            continue  # a step takes as long as its loader
         if cost is not None:
             cost_ns = costs.get(cost, np.zeros_like(common))
-            whole = scheduling.common(of, shares.ranks) if of else None
-            if whole is not None:
-                common = cost_ns * np.divide(common, whole, out=np.zeros_like(common), where=whole > 0)
             common = np.minimum(common, cost_ns)
             costs[cost] = cost_ns - common
         found[into] = found[into] + common
