@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from diag.findings.culprits import Culprits, Series
-from diag.findings.shares import Cost
+from diag.findings.shares import Cost, Shares
 from diag.findings.subject import MENTION, WARN, Subject, a_step, mean_ns, ranks_text, waited_for, who_is_late
 from diag.model import Evidence, Finding
 
 ID = "contended-host"
-_MOSTLY = 0.5  # of the contention: less of it is one rank's, and it is everybody's
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -18,7 +17,7 @@ def find(subject: Subject) -> list[Finding]:
     if shares.share(Cost.CONTENTION) < MENTION:
         return []
     culprits, cost = shares.culprits(Cost.CONTENTION), a_step(shares.cost(Cost.CONTENTION))
-    unequal = float(shares.late(Cost.CONTENTION).sum()) >= _MOSTLY * float(shares.cost(Cost.CONTENTION).sum())
+    unequal = shares.mostly_late(Cost.CONTENTION)
     if culprits.ranks and not subject.scheduling.apart(culprits.ranks, "queued_ns", "loading_ns"):
         unequal = False
     ranks = culprits.ranks if unequal else ()
@@ -38,9 +37,9 @@ def cannot_look(subject: Subject) -> str:
     return "" if subject.scheduling.ranks else "the system did not say how long threads wait for a core"
 
 
-def dominates(subject: Subject) -> bool:
+def dominates(shares: Shares) -> bool:
     """Whether contention costs so much that more processes or threads would make the run slower."""
-    return subject.shares.share(Cost.CONTENTION) >= WARN
+    return shares.share(Cost.CONTENTION) >= WARN
 
 
 def queued(subject: Subject) -> Mapping[int, Series]:

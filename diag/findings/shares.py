@@ -171,6 +171,10 @@ class Shares(Struct, frozen=True):
         found: Series = np.minimum(self.cost(cost), worst)
         return found
 
+    def mostly_late(self, cost: Cost) -> bool:
+        """Whether at least half of a cost is that of the latest rank; else it is everybody's."""
+        return float(self.late(cost).sum()) >= float(self.cost(cost).sum()) / 2
+
     def of_class(self, name: Bottleneck) -> float:
         """Part of the time of all steps that the costs of a class take."""
         return sum(self.share(cost) for cost in Cost if class_of(cost, self.on_device) == name)

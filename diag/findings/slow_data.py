@@ -181,7 +181,7 @@ def _look_at(subject: Subject, ranks: tuple[int, ...], others_known: bool) -> st
 
 def _more_workers(subject: Subject) -> str:
     workers = _workers(subject)
-    if dominates(subject):
+    if dominates(subject.shares):
         return (
             "Make the transform or the storage faster. The cores are all taken, so more worker processes would wait "
             "for them as well."

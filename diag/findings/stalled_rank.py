@@ -8,7 +8,6 @@ from diag.findings.subject import MENTION, Subject, a_step, ranks_text, waited_f
 from diag.model import Evidence, Finding
 
 ONE, ALL = "stalled-rank", "stalled-ranks"
-_MOSTLY = 0.5  # of the stall: less of it is one rank's, and it is everybody's
 _IN_ONE_PHASE = 0.8  # of the blocked time
 _WHERE = {
     DATA: "data loading",
@@ -24,7 +23,7 @@ def find(subject: Subject) -> list[Finding]:
     if shares.share(Cost.STALL) < MENTION:
         return []
     culprits, cost = shares.culprits(Cost.STALL), a_step(shares.cost(Cost.STALL))
-    unequal = float(shares.late(Cost.STALL).sum()) >= _MOSTLY * float(shares.cost(Cost.STALL).sum())
+    unequal = shares.mostly_late(Cost.STALL)
     ranks = (
         culprits.ranks
         if unequal and subject.scheduling.apart(culprits.ranks, "blocked_ns", "paused_ns", "frozen_ns")

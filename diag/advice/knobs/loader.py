@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from diag.advice.case import Api, Candidate, Case
 from diag.attribution.loader_settings import loader_settings
-from diag.findings.shares import Cost
-from diag.findings.subject import WARN
+from diag.findings.contended_host import dominates
 from diag.model import Risk
 from diag.replay.mutations.work import more_workers
 
@@ -19,7 +18,7 @@ def propose(case: Case) -> Sequence[Candidate]:
     workers = loader_settings(case.manifest).workers
     if found is None or workers is None:
         return ()
-    if case.examination.shares.share(Cost.CONTENTION) >= WARN:
+    if dominates(case.examination.shares):
         return ()  # there is no core for another process
     return [_candidate(case, found.id, workers, then) for then in _choices(workers)]
 
