@@ -43,6 +43,7 @@ _STARTUP = 0.8  # of a window: the rest says nothing about a step
 _LEAST_WORK_NS, _LEAST_WORK_ON_CPU_NS = 20_000, 500_000  # a handful of kernels, or of operators
 _FEW = 3  # pieces of device work
 _COMPETING = (*REMOVABLE, Bottleneck.UNDETERMINED)
+_BESIDE = 0.5  # of the largest cost: a held-up rank that costs less is not named with it
 _EXPLAINED = 0.8  # of the waiting for late ranks (science.md 2.6); below it the confidence is no more than the part
 
 
@@ -254,14 +255,16 @@ def _cause(findings: Sequence[Finding], bottleneck: Bottleneck) -> Finding | Non
 
 
 def _guilty(cause: Finding, findings: Sequence[Finding], bottleneck: Bottleneck) -> Finding:
-    """The finding that names the ranks at fault: the cause, or of two of equal weight the one that names any; and where
-    all hosts hold their devices up, the one of those that do so most."""
+    """The finding that names the ranks at fault: the cause, or of two of equal weight the one that names any. Where the
+    cause is that of all ranks: the finding of a rank that its host holds up, if it costs at least half as much. Time in
+    which a rank stood still or had no core is measured, and is no part of what all ranks have in common."""
     if bottleneck == Bottleneck.MIXED:
         return next((finding for finding in _both(findings) if finding.ranks), cause)
-    if cause.ranks or cause.bottleneck != Bottleneck.HOST:
+    if cause.ranks:
         return cause
+    least = 0.0 if cause.bottleneck == Bottleneck.HOST else _BESIDE * cause.share
     of_hosts = (f for f in findings if f.bottleneck == Bottleneck.HOST and f.ranks and f.severity != Severity.HEALTHY)
-    return next(of_hosts, cause)
+    return next((finding for finding in of_hosts if finding.share >= least), cause)
 
 
 def _both(findings: Sequence[Finding]) -> list[Finding]:

@@ -94,6 +94,19 @@ def test_no_rank_is_named_where_all_are_queued() -> None:
     assert (verdict.bottleneck, verdict.cause, verdict.culprit_ranks) == (Bottleneck.HOST, "contended-host", ())
 
 
+@pytest.mark.parametrize(("ms", "named"), [(90, (1,)), (40, ())])
+def test_a_rank_that_stands_still_is_named_beside_a_loader_that_is_slow_everywhere(ms: int, named: tuple[int, ...]) -> None:
+    """Unless it costs less than half as much."""
+    plan = Plan(
+        extra=lambda step, rank: {DATA: 120 * MS, FORWARD: ms * MS if rank == 1 else 0},
+        scheduled=lambda step, rank: {FORWARD: (0, ms * MS)} if rank == 1 else {},
+    )
+    verdict = analyze(simulate(plan)).verdict
+    assert (verdict.bottleneck, verdict.cause) == (Bottleneck.DATA, "slow-data-all-ranks")
+    assert verdict.culprit_ranks == named
+    assert ("Rank 1 is blocked in forward" in verdict.headline) == bool(named)
+
+
 @pytest.mark.parametrize(("phase", "words"), [(FORWARD, "in forward"), (OPTIMIZER, "in the optimizer")])
 def test_one_rank_is_blocked(phase: str, words: str) -> None:
     """Unlike one that computes as much longer."""

@@ -42,7 +42,8 @@ def truth(case: Case, fault: str | None) -> Json:
         allowed = data if in_loader else sorted({*data, *(STALLED_ALL if every else ()), *stall})
         classes = ["data"] if in_loader else ["data", "host"]
         return {"classes": classes, "causes": allowed, "ranks": innocent if every else culprit}
-    own = ["mixed"] if case.data_bound else []  # what is planted costs about as much as its loader does anyway
+    # Its own loader costs about as much as what is planted, or more.
+    own = ["mixed", "data"] if case.data_bound else []
     if fault == "stop-pulses":
         return {"classes": ["host", *own], "causes": stall, "ranks": culprit}
     if fault == "core-taken":
@@ -77,8 +78,9 @@ def judge(case: Case, fault: str | None, answer: Json) -> Json:
     # a healthy verdict names nothing that would have to be changed
     named, cause = ([], "") if healthy else (_named(verdict), verdict["cause"] or "")
     listed = {found["id"] for found in said["findings"] if found["severity"] != HEALTHY}
-    if verdict["bottleneck"] == "mixed" and expected["causes"] is not None and listed & set(expected["causes"]):
-        cause = next(found for found in sorted(listed) if found in expected["causes"])  # both of the two are said
+    several = verdict["bottleneck"] == "mixed" or (case.data_bound and fault is not None)  # the loader, and the fault
+    if several and expected["causes"] is not None and listed & set(expected["causes"]):
+        cause = next(found for found in sorted(listed) if found in expected["causes"])
     if case.alone and cause in ALONE:  # true of every run of this script, and worse than what was planted
         expected = {"classes": None if fault is None else [verdict["bottleneck"]], "causes": [cause], "ranks": [named]}
     return {
