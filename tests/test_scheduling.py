@@ -95,7 +95,7 @@ def test_no_rank_is_named_where_all_are_queued() -> None:
 
 
 @pytest.mark.parametrize(("ms", "named"), [(90, (1,)), (40, ())])
-def test_a_rank_that_stands_still_is_named_beside_a_loader_that_is_slow_everywhere(ms: int, named: tuple[int, ...]) -> None:
+def test_a_rank_that_stands_still_is_named_beside_a_slow_loader(ms: int, named: tuple[int, ...]) -> None:
     """Unless it costs less than half as much."""
     plan = Plan(
         extra=lambda step, rank: {DATA: 120 * MS, FORWARD: ms * MS if rank == 1 else 0},
