@@ -77,7 +77,7 @@ def by_ray(given: argparse.Namespace) -> None:
         train_loop_config=config,
         torch_config=TorchConfig(backend="gloo"),
         scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1}),
-        run_config=RunConfig(storage_path=given.folder),
+        run_config=RunConfig(storage_path=given.folder or os.path.abspath("ray_results")),
     )
     trainer.fit()
     ray.shutdown()
