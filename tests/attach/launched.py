@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -77,7 +78,7 @@ def by_ray(given: argparse.Namespace) -> None:
         train_loop_config=config,
         torch_config=TorchConfig(backend="gloo"),
         scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1}),
-        run_config=RunConfig(storage_path=given.folder or os.path.abspath("ray_results")),
+        run_config=RunConfig(storage_path=given.folder or str(Path("ray_results").resolve())),
     )
     trainer.fit()
     ray.shutdown()
