@@ -10,8 +10,8 @@ import numpy as np
 from diag.app.formatting import NBSP, UNKNOWN, duration, number, share, size
 from diag.app.parts import Part
 from diag.app.run_view import RunView
-from diag.model import Bottleneck
-from diag.wording import averaged_over
+from diag.model.steps import Bottleneck
+from diag.words.wording import averaged_over
 
 MS = 1e6
 

@@ -1,23 +1,23 @@
-"""Text of others made safe for Markdown and for Plotly's labels; and the numbers of ``diag.formatting``."""
+"""Text of others made safe for Markdown and for Plotly's labels; and the numbers of ``diag.words.formatting``."""
 
 from __future__ import annotations
 
 import html
 import re
 
-from diag.formatting import NBSP as NBSP
-from diag.formatting import UNKNOWN as UNKNOWN
-from diag.formatting import counted as counted
-from diag.formatting import duration as duration
-from diag.formatting import listing as listing
-from diag.formatting import masked as masked
-from diag.formatting import measured as measured
-from diag.formatting import number as number
-from diag.formatting import share as share
-from diag.formatting import size as size
-from diag.formatting import visible as visible
-from diag.formatting import visible_lines as visible_lines
-from diag.wording import pieces
+from diag.words.formatting import NBSP as NBSP
+from diag.words.formatting import UNKNOWN as UNKNOWN
+from diag.words.formatting import counted as counted
+from diag.words.formatting import duration as duration
+from diag.words.formatting import listing as listing
+from diag.words.formatting import masked as masked
+from diag.words.formatting import measured as measured
+from diag.words.formatting import number as number
+from diag.words.formatting import share as share
+from diag.words.formatting import size as size
+from diag.words.formatting import visible as visible
+from diag.words.formatting import visible_lines as visible_lines
+from diag.words.wording import pieces
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]{}()#|$~<>&:!+\-])")
 # What makes an address: Markdown links it wherever it stands, escaped or not.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from diag.model import Kind, Parts
+from diag.model.steps import Kind, Parts
 
 
 class Part(StrEnum):

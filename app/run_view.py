@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from diag.api import Result, describe_run
 from diag.app.parts import Part, split
-from diag.model import Bottleneck
-from diag.wording import steps_counted
+from diag.model.steps import Bottleneck
+from diag.words.wording import steps_counted
 
 Grid = npt.NDArray[np.float64]  # ranks by steps; NaN where a rank has no such step
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from streamlit import config
 
 from diag.app import views
-from diag.guard import Answer, Guard, Request, with_headers
+from diag.serve.guard import Answer, Guard, Request, with_headers
 
 try:
     from streamlit import App

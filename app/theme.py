@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from diag.app.parts import Part
-from diag.model import Bottleneck, Severity
+from diag.model.steps import Bottleneck, Severity
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
 
-from diag.attribution.attribute import attribute, with_comparable_steps
+from diag.account.attribute import attribute, with_comparable_steps
 from diag.collectors.layout import RunLayout, is_folder
+from diag.diagnoses import Examination, examine
+from diag.diagnoses.shares import Cost
+from diag.diagnoses.verdict import classes_of, faults_first, judge, step_bottleneck
 from diag.errors import readable
-from diag.findings import Examination, examine
-from diag.findings.shares import Cost
-from diag.formatting import masked
-from diag.ingest.reading import Reading as Reading
-from diag.ingest.run import Tables, open_paths, rank_ranges
-from diag.model import (
+from diag.model.steps import (
     Advice,
     Attribution,
     Bottleneck,
@@ -27,26 +25,28 @@ from diag.model import (
     StepAccount,
     Verdict,
 )
-from diag.runs import RunState as RunState
-from diag.runs import State as State
-from diag.runs import newest_change as newest_change
-from diag.runs import state_of as state_of
-from diag.verdict import classes_of, faults_first, judge, step_bottleneck
+from diag.rundir.run import Tables, open_paths, rank_ranges
+from diag.rundir.runs import RunState as RunState
+from diag.rundir.runs import State as State
+from diag.rundir.runs import newest_change as newest_change
+from diag.rundir.runs import state_of as state_of
+from diag.traces.reading import Reading as Reading
+from diag.words.formatting import masked
 
 _RANKS_KEPT = 2  # whose events stay in memory; a rank of a million events takes 50 MB
 
 if TYPE_CHECKING:  # what is imported where it is first needed: all of it takes a tenth of a second
-    from diag.advice.whatif import WhatIf
-    from diag.attribution.loading_table import LoadingTable
-    from diag.attribution.memory_table import MemoryTable
-    from diag.breakdown import Breakdowns, Measure
-    from diag.compare import Comparison
-    from diag.explanation import RankDifference
-    from diag.prospect import CostCurve
+    from diag.diagnoses.compare import Comparison
+    from diag.diagnoses.explanation import RankDifference
+    from diag.model.breakdown import Breakdowns, Measure
+    from diag.model.prospect import CostCurve
     from diag.replay.predict import Baseline
     from diag.replay.program import Refusal
-    from diag.zoom.lane import Lane
-    from diag.zoom.ranks import AllRanks
+    from diag.replay.whatif import WhatIf
+    from diag.tables.loading_table import LoadingTable
+    from diag.tables.memory_table import MemoryTable
+    from diag.tables.zoom_lane import Lane
+    from diag.tables.zoom_ranks import AllRanks
 
 
 class Result(Struct, frozen=True, dict=True):
@@ -76,21 +76,21 @@ class Result(Struct, frozen=True, dict=True):
     @cached_property
     def mfu(self) -> Measure:
         """Model FLOPs utilisation, or why it is not known."""
-        from diag.findings.low_mfu import mfu_of
+        from diag.diagnoses.low_mfu import mfu_of
 
         return mfu_of(self.tables, self.examination.shares)
 
     @cached_property
     def breakdowns(self) -> Breakdowns:
         """The tables behind the verdict, made when they are first asked for: they read the traces again."""
-        from diag.attribution.breakdowns import breakdowns  # a tenth of a second that most callers need not wait
+        from diag.tables.breakdowns import breakdowns  # a tenth of a second that most callers need not wait
 
         return breakdowns(self.tables, self.attribution)
 
     @cached_property
     def timeline(self) -> AllRanks:
         """What every rank did when, at any zoom: made when it is first asked for."""
-        from diag.zoom.ranks import all_ranks
+        from diag.tables.zoom_ranks import all_ranks
 
         return all_ranks(self.attribution)
 
@@ -98,7 +98,7 @@ class Result(Struct, frozen=True, dict=True):
         """The events of a rank's traces on the same clock; those of the last ranks asked for are kept."""
         lanes = self._events.get(rank)
         if lanes is None:
-            from diag.zoom.events import event_lanes
+            from diag.tables.zoom_events import event_lanes
 
             lanes = event_lanes(self.tables.ranks[rank], self.timeline.ranks[rank])
             for before in list(self._events)[: 1 - _RANKS_KEPT]:
@@ -113,7 +113,7 @@ class Result(Struct, frozen=True, dict=True):
     @cached_property
     def recommendation(self) -> Recommendation:
         """What to change first, with what it gains by replay: made when it is first asked for."""
-        from diag.advice.recommend import recommend
+        from diag.replay.recommend import recommend
 
         return recommend(self.attribution, self.tables, self.examination, lambda: self.baseline)
 
@@ -132,7 +132,7 @@ class Result(Struct, frozen=True, dict=True):
     @cached_property
     def what_if(self) -> WhatIf:
         """The changes that can be chosen for this run, and what any of them together would gain."""
-        from diag.advice.whatif import what_if
+        from diag.replay.whatif import what_if
 
         return what_if(self.baseline, self.attribution, self.tables, self.examination)
 
@@ -147,14 +147,14 @@ class Result(Struct, frozen=True, dict=True):
     @cached_property
     def memory(self) -> MemoryTable:
         """Peaks, growth and fragmentation of each rank, and what the model's states take by formula."""
-        from diag.attribution.memory_table import memory_table
+        from diag.tables.memory_table import memory_table
 
         return memory_table(self.tables, self.attribution)
 
     @cached_property
     def loading(self) -> LoadingTable:
         """What each rank waited for its loader, and the others for that."""
-        from diag.attribution.loading_table import loading_table
+        from diag.tables.loading_table import loading_table
 
         return loading_table(self.tables, self.attribution)
 
@@ -166,7 +166,7 @@ class Result(Struct, frozen=True, dict=True):
     @cached_property
     def differences(self) -> tuple[RankDifference, ...]:
         """What each rank does more of, or less, than the median of the others."""
-        from diag.explanation import differences
+        from diag.diagnoses.explanation import differences
 
         return differences(self.attribution, {rank: tables.host or "" for rank, tables in self.tables.ranks.items()})
 
@@ -180,7 +180,7 @@ class Result(Struct, frozen=True, dict=True):
     @cached_property
     def why(self) -> str:
         """What the step consists of, in a sentence; "" where nothing was recorded."""
-        from diag.explanation import path_sentence
+        from diag.diagnoses.explanation import path_sentence
 
         return path_sentence(self.attribution)
 
@@ -201,8 +201,8 @@ class Result(Struct, frozen=True, dict=True):
     def _repr_html_(self) -> str:
         """What a notebook shows; the replay behind the advice is done for it."""
         from diag.notebook import to_html
-        from diag.rank_table import rank_table, stall_lines
-        from diag.wording import run_facts, steps_counted
+        from diag.words.rank_table import rank_table, stall_lines
+        from diag.words.wording import run_facts, steps_counted
 
         return to_html(
             facts=run_facts(describe_run(self), self.coverage),
@@ -248,7 +248,7 @@ def analyze(tables: Tables) -> Result:
 
 def compare_runs(before: Result, after: Result) -> Comparison:
     """In which part of the step the second run differs from the first."""
-    from diag.compare import compare
+    from diag.diagnoses.compare import compare
 
     return compare((before.tables, before.attribution), (after.tables, after.attribution))
 

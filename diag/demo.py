@@ -13,9 +13,9 @@ from rich.text import Text
 
 from diag.api import Result, open_run
 from diag.collectors.layout import RunLayout
-from diag.report.json import save
-from diag.report.text import COLOUR
-from diag.terminal import console, say
+from diag.show.json import save
+from diag.show.text import COLOUR
+from diag.words.terminal import console, say
 
 _RUNS = {
     "as-it-is": [],

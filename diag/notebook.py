@@ -9,10 +9,10 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-from diag.formatting import visible_lines
-from diag.model import Advice, Coverage, Finding, Recommendation, Severity, Verdict
-from diag.rank_table import MEANINGS, STALLS_TITLE, RankTable
-from diag.wording import (
+from diag.model.steps import Advice, Coverage, Finding, Recommendation, Severity, Verdict
+from diag.words.formatting import visible_lines
+from diag.words.rank_table import MEANINGS, STALLS_TITLE, RankTable
+from diag.words.wording import (
     basis,
     class_name,
     finding_badge,

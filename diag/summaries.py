@@ -6,19 +6,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from diag.account.merged import merged_attribution, merged_frontier, steps_left_out, telling_ranks
 from diag.api import Reading, Result, open_run
-from diag.attribution.merged import merged_attribution, merged_frontier, steps_left_out, telling_ranks
 from diag.collectors.layout import RunLayout
+from diag.diagnoses.merged import examine_merged
+from diag.diagnoses.verdict import judge
 from diag.errors import DiagError, readable
-from diag.findings.merged import examine_merged
-from diag.ingest.axes import axes_of
-from diag.ingest.run import RankTables, Tables, must_exist, rank_ranges
-from diag.ingest.summaries import MOST_STEPS, has_summaries, read_summaries
-from diag.model import Coverage, Recommendation
-from diag.verdict import judge
+from diag.model.steps import Coverage, Recommendation
+from diag.rundir.axes import axes_of
+from diag.rundir.run import RankTables, Tables, must_exist, rank_ranges
+from diag.rundir.summaries import MOST_STEPS, has_summaries, read_summaries
 
 if TYPE_CHECKING:
-    from diag.advice.whatif import WhatIf
+    from diag.replay.whatif import WhatIf
 
 MANY_RANKS = 512  # 64 ranks of 40 steps take 4 s to account for, and the time grows with the collectives of them all
 _LOOKED_AT = 64  # ranks, of all, for traces: a folder of shared storage takes a millisecond
@@ -37,7 +37,7 @@ class Summarised(Result, frozen=True, dict=True):
 
     @property
     def what_if(self) -> WhatIf:
-        from diag.advice.whatif import WhatIf
+        from diag.replay.whatif import WhatIf
 
         return WhatIf((), _NO_REPLAY)
 

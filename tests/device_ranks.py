@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from tests.attribution.kineto_builder import BASE_NS, KinetoBuilder, nccl_args
+from tests.account.kineto_builder import BASE_NS, KinetoBuilder, nccl_args
 
 US, MS = 1_000, 1_000_000
 Extra = Callable[[int, int], int]  # by collective and rank, nanoseconds

@@ -30,9 +30,9 @@ _PRELOADED = (
     "torch.distributed.run",
     "diag.cli.main",
     "diag.api",
-    "diag.advice.recommend",
+    "diag.replay.recommend",
     "diag.hang.api",
-    "diag.report.text",
+    "diag.show.text",
 )
 
 

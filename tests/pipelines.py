@@ -13,7 +13,6 @@ from math import prod
 from pathlib import Path
 from random import Random
 
-from diag.axes import coordinates
 from diag.collectors.records import (
     BACKWARD,
     DATA,
@@ -25,9 +24,10 @@ from diag.collectors.records import (
     RankRecord,
     StepRecord,
 )
-from diag.ingest.kineto import read_trace
-from diag.ingest.run import RankTables, Tables
-from tests.attribution.kineto_builder import KinetoBuilder
+from diag.model.axes import coordinates
+from diag.rundir.run import RankTables, Tables
+from diag.traces.kineto import read_trace
+from tests.account.kineto_builder import KinetoBuilder
 from tests.copies import replace
 
 MS = 1_000_000

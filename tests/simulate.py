@@ -32,7 +32,7 @@ from diag.collectors.records import (
     StepRecord,
 )
 from diag.collectors.summary import StepSummary
-from diag.ingest.run import RankTables, Tables
+from diag.rundir.run import RankTables, Tables
 from tests.copies import replace
 
 MS = 1_000_000

@@ -6,8 +6,8 @@ import pytest
 
 from diag.api import Result, analyze
 from diag.collectors.records import BACKWARD, DATA, FORWARD
-from diag.findings.shares import Cost
-from diag.model import Bottleneck, Detail, Kind
+from diag.diagnoses.shares import Cost
+from diag.model.steps import Bottleneck, Detail, Kind
 from tests.simulate import MS, Plan, simulate
 
 LATER = 1 * MS  # the transfer takes half of it

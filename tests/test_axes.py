@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.axes import Axes, axis_of, coordinates, group_words, is_data
-from diag.ingest.axes import axes_of, axis_named
-from diag.ingest.run import open_paths
-from tests.attribution.kineto_builder import KinetoBuilder
+from diag.model.axes import Axes, axis_of, coordinates, group_words, is_data
+from diag.rundir.axes import axes_of, axis_named
+from diag.rundir.run import open_paths
+from tests.account.kineto_builder import KinetoBuilder
 
 MESH = {"pp": 2, "dp": 2, "tp": 2}
 HSDP = {"dp_replicate": 2, "dp_shard": 4}

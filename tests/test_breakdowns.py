@@ -8,12 +8,12 @@ from typing import Any
 import polars as pl
 import pytest
 
+from diag.account import gpu
 from diag.api import Result, open_run
-from diag.attribution import gpu
-from diag.attribution.bandwidth import SATURATING_BYTES, best_bandwidth, bus_factor, saturating_bytes
-from diag.breakdown import Bound, CollectiveStat, KernelKind, KernelStat
-from diag.ingest import kineto_names as names
-from tests.attribution.kineto_builder import BASE_NS, KinetoBuilder, nccl_args
+from diag.model.breakdown import Bound, CollectiveStat, KernelKind, KernelStat
+from diag.tables.bandwidth import SATURATING_BYTES, best_bandwidth, bus_factor, saturating_bytes
+from diag.traces import kineto_names as names
+from tests.account.kineto_builder import BASE_NS, KinetoBuilder, nccl_args
 
 MS, US = 1_000_000, 1_000
 STEPS, STEP = 4, 130 * MS

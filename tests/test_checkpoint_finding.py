@@ -6,7 +6,7 @@ import pytest
 
 from diag.api import analyze
 from diag.collectors.records import CHECKPOINT, CheckpointRecord
-from diag.model import Finding
+from diag.model.steps import Finding
 from tests.copies import replace
 from tests.simulate import MS, Plan, simulate
 

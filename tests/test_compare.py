@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from diag.api import Result, analyze, compare_runs
-from diag.model import Kind
+from diag.model.steps import Kind
 from tests.copies import replace
 from tests.simulate import MS, Plan, simulate
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from diag.findings.culprits import find_culprits
+from diag.diagnoses.culprits import find_culprits
 
 STEP = 100.0
 

@@ -20,8 +20,8 @@ from diag.collectors.records import (
     RankRecord,
     StepRecord,
 )
-from diag.model import Bottleneck, Severity
-from tests.attribution.kineto_builder import AUTOGRAD, BASE_NS, KinetoBuilder, nccl_args
+from diag.model.steps import Bottleneck, Severity
+from tests.account.kineto_builder import AUTOGRAD, BASE_NS, KinetoBuilder, nccl_args
 from tests.copies import replace
 
 MS, US, GB = 1_000_000, 1_000, 1 << 30

@@ -5,11 +5,11 @@ import re
 import numpy as np
 import pytest
 
+from diag.account.others import median_of_others
 from diag.api import analyze
-from diag.attribution.others import median_of_others
 from diag.collectors.records import FORWARD
-from diag.explanation import differences, path_sentence
-from diag.model import Kind
+from diag.diagnoses.explanation import differences, path_sentence
+from diag.model.steps import Kind
 from tests.simulate import MS, Plan, simulate
 
 

@@ -10,8 +10,8 @@ from diag.api import open_run
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import CollectiveLine, Manifest, MemoryRecord, PhaseRow, RankRecord, StepRecord
-from diag.model import Bottleneck, Severity
-from tests.attribution.kineto_builder import BASE_NS, KinetoBuilder, nccl_args
+from diag.model.steps import Bottleneck, Severity
+from tests.account.kineto_builder import BASE_NS, KinetoBuilder, nccl_args
 from tests.copies import replace
 
 MS = 1_000_000

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.errors import DiagError
-from diag.guard import HEADERS, Answer, Guard, Request, checked_token, listening, new_token, resolved, url
+from diag.serve.guard import HEADERS, Answer, Guard, Request, checked_token, listening, new_token, resolved, url
 
 TOKEN = "secret-of-this-start"
 LOCAL = listening("127.0.0.1", "127.0.0.1", ["diag.example.org", "Proxy.example.org:8443"], TOKEN, browser=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from diag.api import Result, open_run
-from diag.model import Bottleneck, Severity
-from tests.attribution.kineto_builder import KinetoBuilder
+from diag.model.steps import Bottleneck, Severity
+from tests.account.kineto_builder import KinetoBuilder
 
 US, MS = 1_000, 1_000_000
 STEPS = 6

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from diag.api import Result, analyze
 from diag.collectors.records import DATA
-from diag.findings.shares import Cost
-from diag.model import Bottleneck
+from diag.diagnoses.shares import Cost
+from diag.model.steps import Bottleneck
 from tests.simulate import MS, Plan, simulate
 
 STEPS = 40

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec import to_builtins
 
 from diag.api import Result, open_run
-from tests.attribution.kineto_builder import BASE_NS, KinetoBuilder, nccl_args
+from tests.account.kineto_builder import BASE_NS, KinetoBuilder, nccl_args
 from tests.copies import replace
 
 MS, US = 1_000_000, 1_000

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from diag.api import Result, open_run
-from diag.model import Bottleneck, Finding
+from diag.model.steps import Bottleneck, Finding
 from tests.device_ranks import MS, Extra, Ranks
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from diag.api import Result, analyze
-from diag.attribution.loader_reserve import reserve_of
 from diag.collectors.records import DATA, LoaderQueue, StepRecord
-from diag.model import Bottleneck, Finding
+from diag.model.steps import Bottleneck, Finding
+from diag.tables.loader_reserve import reserve_of
 from tests.simulate import MS, Plan, simulate
 
 Queue = Callable[[int, int], LoaderQueue | None]

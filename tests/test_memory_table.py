@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from diag.api import analyze, open_run
-from diag.attribution.memory_table import estimate_of
 from diag.collectors.records import Manifest, MemoryRecord
-from diag.ingest.run import Tables
+from diag.rundir.run import Tables
+from diag.tables.memory_table import estimate_of
 from tests.copies import replace
 from tests.simulate import Plan, simulate
 

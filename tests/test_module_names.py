@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 
 from diag.api import open_run
-from diag.attribution.module_names import own_classes, own_path
-from diag.breakdown import ModuleStat
-from tests.attribution.kineto_builder import KinetoBuilder
+from diag.model.breakdown import ModuleStat
+from diag.tables.module_names import own_classes, own_path
+from tests.account.kineto_builder import KinetoBuilder
 
 MS = 1_000_000
 

@@ -9,8 +9,8 @@ import pytest
 
 from diag.api import Result, analyze, open_run
 from diag.collectors.records import Manifest
-from diag.model import Bottleneck, Detail, Kind
-from tests.attribution.kineto_builder import KinetoBuilder
+from diag.model.steps import Bottleneck, Detail, Kind
+from tests.account.kineto_builder import KinetoBuilder
 from tests.copies import replace
 
 MS = 1_000_000

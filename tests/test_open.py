@@ -19,12 +19,12 @@ from diag.api import open_run
 from diag.cli.open import open_trace
 from diag.collectors.layout import RunLayout
 from diag.errors import DiagError, ExitCode
-from diag.perfetto import PORT
-from diag.serve import SAMPLES
-from diag.trimmed_trace import Excerpt, step_of, window_of, write_excerpt
+from diag.perfetto.excerpt import Excerpt, step_of, window_of, write_excerpt
+from diag.perfetto.server import PORT
+from diag.serve.server import SAMPLES
 from tests.app.runs import write_run
 from tests.command import diag
-from tests.zoom.traces import STEP_US, STEPS, gpu_trace, write_gpu_traces
+from tests.tables.lane_traces import STEP_US, STEPS, gpu_trace, write_gpu_traces
 
 SAMPLE = SAMPLES / "fsdp2-straggler-rank0"
 TRACED = 15  # the step that its traces cover

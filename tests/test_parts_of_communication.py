@@ -6,8 +6,8 @@ import pytest
 
 from diag.api import Result, analyze
 from diag.collectors.records import BACKWARD, FORWARD, MemoryRecord
-from diag.findings.shares import Cost
-from diag.model import Bottleneck, Finding
+from diag.diagnoses.shares import Cost
+from diag.model.steps import Bottleneck, Finding
 from tests.copies import replace
 from tests.simulate import MS, Plan, simulate
 

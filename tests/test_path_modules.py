@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from diag.account.kept_steps import windows_of
+from diag.account.timeline import label_of
 from diag.api import Result, analyze, open_run
-from diag.attribution.kept_steps import windows_of
-from diag.attribution.module_charge import accounted, charge, of_rank_steps, on_paths
-from diag.attribution.path_table import by_rank, whole
-from diag.attribution.timeline import label_of
-from diag.breakdown import PathStat
-from diag.model import Detail, Evidence, Kind
-from diag.report.tables import print_table
-from tests.attribution.kineto_builder import AUTOGRAD, BASE_NS, KinetoBuilder, nccl_args
-from tests.attribution.test_shared_traces import FILES, TRACES
+from diag.model.breakdown import PathStat
+from diag.model.steps import Detail, Evidence, Kind
+from diag.show.tables import print_table
+from diag.tables.module_charge import accounted, charge, of_rank_steps, on_paths
+from diag.tables.path_table import by_rank, whole
+from tests.account.kineto_builder import AUTOGRAD, BASE_NS, KinetoBuilder, nccl_args
+from tests.account.test_shared_traces import FILES, TRACES
 from tests.command import analyze_json, diag
 from tests.simulate import Plan, simulate
 

@@ -8,9 +8,9 @@ import pytest
 
 from diag.api import Result, analyze
 from diag.collectors.records import DATA, FORWARD
-from diag.findings.pipeline_bubble import ideal_share
-from diag.model import Bottleneck, Finding
-from diag.wording import group_name
+from diag.diagnoses.pipeline_bubble import ideal_share
+from diag.model.steps import Bottleneck, Finding
+from diag.words.wording import group_name
 from tests.copies import replace
 from tests.pipelines import MS, Pipelined, simulate, traced
 

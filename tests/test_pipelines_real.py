@@ -21,7 +21,7 @@ from diag.api import Result, open_run
 from diag.collectors.records import BACKWARD, DATA, FORWARD, OPTIMIZER
 from diag.collectors.session import Collector
 from diag.collectors.settings import CollectorSettings
-from diag.model import Bottleneck
+from diag.model.steps import Bottleneck
 from tests.forked import fork_server
 from tests.ports import free_port
 

@@ -10,8 +10,8 @@ import pytest
 from diag.api import State, newest_change, open_run, state_of
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import update_manifest
-from diag.report.json import save
-from diag.runs import SILENT_S
+from diag.rundir.runs import SILENT_S
+from diag.show.json import save
 from tests.app.runs import COMPUTE_MS, QUICK_DATA_MS, TRANSFER_MS, write_run
 
 STEP_NS = (QUICK_DATA_MS + COMPUTE_MS + TRANSFER_MS) * 1_000_000

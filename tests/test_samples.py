@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from diag.api import open_run
-from diag.model import Bottleneck, Kind, Severity
-from diag.report.json import to_json
+from diag.model.steps import Bottleneck, Kind, Severity
+from diag.show.json import to_json
 
 SAMPLES = Path(__file__).parent.parent / "sample_traces"
 

@@ -6,7 +6,7 @@ import pytest
 
 from diag.api import Result, analyze
 from diag.collectors.records import BACKWARD, DATA, FORWARD, OPTIMIZER, HostRecord, LoaderQueue
-from diag.model import Bottleneck, Finding, Severity
+from diag.model.steps import Bottleneck, Finding, Severity
 from tests.copies import replace
 from tests.simulate import MS, Plan, simulate
 
@@ -236,7 +236,7 @@ def test_a_loader_whose_queue_is_full_is_not_to_blame() -> None:
 
 @pytest.mark.parametrize(("ms", "text"), [(0.4, "0.4 ms"), (4.24, "4.2 ms"), (13.4, "13 ms"), (1234.5, "1,234 ms")])
 def test_milliseconds_that_are_not_nothing(ms: float, text: str) -> None:
-    from diag.findings.subject import in_ms
+    from diag.diagnoses.subject import in_ms
 
     assert in_ms(ms * MS) == text
 

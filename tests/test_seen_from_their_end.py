@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from diag.account.records import calls_of
 from diag.api import Result, analyze
-from diag.attribution.records import calls_of
 from diag.collectors.records import FORWARD, CollectiveRow
-from diag.ingest.run import Tables
-from diag.rank_table import rank_table
+from diag.rundir.run import Tables
+from diag.words.rank_table import rank_table
 from tests.copies import replace
 from tests.simulate import MS, Plan, simulate
 

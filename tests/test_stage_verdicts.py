@@ -8,17 +8,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from diag.account.attribute import attribute
 from diag.api import Result, analyze
-from diag.attribution.attribute import attribute
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD
-from diag.findings import examine
-from diag.findings.shares import CLASS_OF, Cost, Shares
-from diag.findings.stages import disagreement
-from diag.findings.subject import resampled
-from diag.ingest.run import Tables
-from diag.model import Bottleneck, Detail, Severity
-from diag.report.json import to_dict
-from diag.verdict import classes_of, classify, judge
+from diag.diagnoses import examine
+from diag.diagnoses.shares import CLASS_OF, Cost, Shares
+from diag.diagnoses.stages import disagreement
+from diag.diagnoses.subject import resampled
+from diag.diagnoses.verdict import classes_of, classify, judge
+from diag.model.steps import Bottleneck, Detail, Severity
+from diag.rundir.run import Tables
+from diag.show.json import to_dict
 from tests.copies import replace
 from tests.simulate import MS, Plan, simulate, without_collectives
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diag.states import ADAM_FP32, ADAM_MIXED, Sharding, model_states, sharding_of, shards_of
+from diag.model.states import ADAM_FP32, ADAM_MIXED, Sharding, model_states, sharding_of, shards_of
 
 GB = 10**9
 

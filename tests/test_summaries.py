@@ -12,10 +12,10 @@ import pytest
 from diag.api import open_run
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, STAGES
+from diag.diagnoses.stages import Stages
 from diag.errors import DiagError
-from diag.findings.stages import Stages
-from diag.model import Bottleneck, Severity
-from diag.report.json import to_dict
+from diag.model.steps import Bottleneck, Severity
+from diag.show.json import to_dict
 from diag.summaries import MANY_RANKS, Summarised, open_summaries, summaries_suffice
 from tests.command import diag
 from tests.many_ranks import Job, write_summaries

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from diag.api import Result, open_run
-from diag.formatting import duration
-from diag.report.json import to_json
-from diag.report.tables import print_table
-from diag.report.text import print_report
-from tests.attribution.kineto_builder import KinetoBuilder, nccl_args
+from diag.show.json import to_json
+from diag.show.tables import print_table
+from diag.show.text import print_report
+from diag.words.formatting import duration
+from tests.account.kineto_builder import KinetoBuilder, nccl_args
 
 MS = 1_000_000
 STEPS = 4

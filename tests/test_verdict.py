@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from diag.api import Result, analyze
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD
-from diag.model import Bottleneck, Kind, Severity
+from diag.model.steps import Bottleneck, Kind, Severity
 from tests.copies import replace
 from tests.simulate import MS, Plan, simulate, without_rank
 

@@ -8,7 +8,7 @@ import pytest
 
 from diag.api import Result, analyze
 from diag.collectors.records import FORWARD
-from diag.model import Bottleneck, Finding
+from diag.model.steps import Bottleneck, Finding
 from tests.simulate import MS, Plan, simulate
 
 UNKNOWN, ALWAYS, MOVING = "straggler-rank-unknown", "compute-straggler", "compute-imbalance"

@@ -8,8 +8,8 @@ import pytest
 
 from diag.api import Result, analyze
 from diag.collectors.records import DATA, LoaderQueue
-from diag.findings import examine
-from diag.model import Bottleneck, Finding
+from diag.diagnoses import examine
+from diag.model.steps import Bottleneck, Finding
 from tests.copies import replace
 from tests.simulate import MS, Plan, simulate
 

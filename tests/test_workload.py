@@ -11,7 +11,7 @@ from diag.api import open_run
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import Manifest, PhaseRow, RankRecord, StepRecord
-from diag.findings.workload import (
+from diag.diagnoses.workload import (
     AMD,
     INTEL,
     NVIDIA,
@@ -23,8 +23,8 @@ from diag.findings.workload import (
     sync_action,
     workload_of,
 )
-from diag.ingest.run import open_paths
-from tests.attribution.kineto_builder import AUTOGRAD, KinetoBuilder, nccl_args
+from diag.rundir.run import open_paths
+from tests.account.kineto_builder import AUTOGRAD, KinetoBuilder, nccl_args
 
 MS = 1_000_000
 NODE = "autograd::engine::evaluate_function: MmBackward0"

@@ -10,8 +10,8 @@ from diag.app.figures.common import MS, finish, rows_height
 from diag.app.formatting import label, number, size
 from diag.app.parts import Part
 from diag.app.theme import Theme
-from diag.breakdown import CollectiveStat
-from diag.details import CostCurve
+from diag.model.breakdown import CollectiveStat
+from diag.show.details import CostCurve
 
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "hexagon")
 _BAND = 0.16  # opacity of a curve's interval

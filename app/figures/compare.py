@@ -11,7 +11,7 @@ from diag.app.figures.common import MS, finish
 from diag.app.formatting import label, number
 from diag.app.parts import PART_OF
 from diag.app.theme import Theme
-from diag.details import Comparison
+from diag.show.details import Comparison
 
 _THIN = 4  # times the differences: from here on the bars of the steps are cut off
 

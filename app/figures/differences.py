@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from diag.app.figures.common import MOST_RANK_BARS, MS, finish, rank_names, rows_height
 from diag.app.parts import PART_OF
 from diag.app.theme import Theme
-from diag.details import RankDifference
+from diag.show.details import RankDifference
 
 # What differs by less on every rank is no difference to show.
 _LEAST_NS = 10_000

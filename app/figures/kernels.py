@@ -10,8 +10,8 @@ from diag.app.figures.common import MS, finish, rows_height
 from diag.app.formatting import label, number, share
 from diag.app.parts import Part
 from diag.app.theme import Theme
-from diag.breakdown import KernelKind, KernelStat, KernelTable, ModuleTable, PathStat, PathTable
-from diag.details import short_name
+from diag.model.breakdown import KernelKind, KernelStat, KernelTable, ModuleTable, PathStat, PathTable
+from diag.show.details import short_name
 
 MOST_BARS = 15
 _LONGEST = 46  # characters of a name beside an axis

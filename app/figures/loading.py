@@ -11,7 +11,7 @@ from diag.app.figures.waiting import field_of
 from diag.app.parts import Part
 from diag.app.run_view import RunView
 from diag.app.theme import Theme
-from diag.details import LoadingTable
+from diag.show.details import LoadingTable
 
 
 def ranks(table: LoadingTable, culprits: Collection[int], theme: Theme) -> go.Figure:

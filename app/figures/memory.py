@@ -21,7 +21,7 @@ from diag.app.figures.common import (
 from diag.app.parts import Part
 from diag.app.run_view import Grid, Memory, RunView
 from diag.app.theme import Theme
-from diag.details import MemoryTable
+from diag.show.details import MemoryTable
 
 GB = 1e9
 _DASHES = ("solid", "dash")

@@ -9,8 +9,8 @@ from diag.app.figures.common import MOST_BARS, MS, averaged, blocks_of, finish, 
 from diag.app.formatting import label, number
 from diag.app.run_view import Grid, RunView
 from diag.app.theme import Theme
-from diag.model import Bottleneck
-from diag.wording import class_name
+from diag.model.steps import Bottleneck
+from diag.words.wording import class_name
 
 _CUT = 2  # times the longest step that counts: longer ones that do not count are cut off
 _ROOM = 1.1

@@ -17,7 +17,7 @@ from diag.app.figures.common import MS
 from diag.app.formatting import NBSP, label
 from diag.app.parts import Part
 from diag.app.theme import Theme
-from diag.details import Category, Lane, StepSpan
+from diag.show.details import Category, Lane, StepSpan
 
 # Left and right of all figures the same, so that one moment is in one place: labels, and the heat map's scale.
 MARGIN = {"l": 230, "r": 84, "t": 32, "b": 8}

@@ -10,7 +10,7 @@ from diag.app.figures.common import MS, finish, rows_height
 from diag.app.formatting import label, number
 from diag.app.parts import Part
 from diag.app.theme import Theme
-from diag.details import Prospect
+from diag.show.details import Prospect
 
 MEASURED = "as measured"
 TOGETHER = "all together"

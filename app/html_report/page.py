@@ -9,9 +9,9 @@ from diag.app import drawings
 from diag.app.drawings import Drawing
 from diag.app.facts import Metric, RankValues, metrics, rank_values, shown_rank
 from diag.app.run_view import RunView
-from diag.details import IdleTable, StallTable, idle_table, stall_table
-from diag.model import Advice, Evidence, Finding, Gap
-from diag.wording import (
+from diag.model.steps import Advice, Evidence, Finding, Gap
+from diag.show.details import IdleTable, StallTable, idle_table, stall_table
+from diag.words.wording import (
     MOST_GAPS,
     basis,
     class_name,

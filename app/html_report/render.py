@@ -19,8 +19,8 @@ from diag.app.html_report.redaction import Pseudonyms, redacted_page, redacted_v
 from diag.app.html_report.specs import FONT, to_json
 from diag.app.run_view import view_of
 from diag.app.theme import DARK, LIGHT, favicon
-from diag.details import IDLE_COLUMNS, IDLE_TITLE, STALLS_TITLE
-from diag.wording import EVERYTHING_FOUND, EVERYTHING_LOOKED_FOR, EVIDENCE_COLUMNS, NOTHING_FOUND, pieces
+from diag.show.details import IDLE_COLUMNS, IDLE_TITLE, STALLS_TITLE
+from diag.words.wording import EVERYTHING_FOUND, EVERYTHING_LOOKED_FOR, EVIDENCE_COLUMNS, NOTHING_FOUND, pieces
 
 _OPEN_EVIDENCE = 1  # findings whose evidence is unfolded
 

@@ -9,8 +9,8 @@ import streamlit as st
 from diag.app.formatting import duration, plain, prose, share
 from diag.app.run_view import RunView
 from diag.app.views.common import show_code
-from diag.model import Advice, Bottleneck, Risk, Severity
-from diag.wording import gain, not_predicted, price, sentence
+from diag.model.steps import Advice, Bottleneck, Risk, Severity
+from diag.words.wording import gain, not_predicted, price, sentence
 
 _COLOUR: dict[Risk, Literal["gray", "orange", "red"]] = {
     Risk.SAFE: "gray",

@@ -13,8 +13,8 @@ from diag.app.formatting import counted, duration, plain, share, size
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import EMPTY, beyond_summaries, draw, head, known_columns, nothing, shown_rows
-from diag.breakdown import CollectiveStat, CollectiveTable
-from diag.wording import group_name
+from diag.model.breakdown import CollectiveStat, CollectiveTable
+from diag.words.wording import group_name
 
 _MOST_BARS = 12
 _CHOICE = "collective"

@@ -16,9 +16,9 @@ from diag.app.parts import PART_OF
 from diag.app.run_view import RunView
 from diag.app.theme import theme_of
 from diag.app.views.common import bullets, draw, head, show_error
-from diag.details import Comparison
 from diag.errors import DiagError
-from diag.model import Bottleneck
+from diag.model.steps import Bottleneck
+from diag.show.details import Comparison
 
 _TYPED = "another path …"
 _REFUSED = "This cannot be compared"

@@ -7,7 +7,7 @@ import streamlit as st
 from diag.app.formatting import plain
 from diag.app.run_view import RunView
 from diag.app.views.common import bullets
-from diag.wording import EVERYTHING_FOUND, EVERYTHING_LOOKED_FOR, MOST_GAPS, basis, incomplete, sentence
+from diag.words.wording import EVERYTHING_FOUND, EVERYTHING_LOOKED_FOR, MOST_GAPS, basis, incomplete, sentence
 
 
 def show_warning(view: RunView) -> None:

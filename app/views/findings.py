@@ -7,8 +7,8 @@ import streamlit as st
 from diag.app.formatting import counted, plain
 from diag.app.run_view import RunView
 from diag.app.theme import SEVERITY_COLOUR, SEVERITY_ICON
-from diag.model import Finding, Severity
-from diag.wording import EVIDENCE_COLUMNS, NOTHING_FOUND, evidence_row, finding_badge, finding_facts
+from diag.model.steps import Finding, Severity
+from diag.words.wording import EVIDENCE_COLUMNS, NOTHING_FOUND, evidence_row, finding_badge, finding_facts
 
 
 def show(view: RunView) -> None:

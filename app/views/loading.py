@@ -15,8 +15,8 @@ from diag.app.parts import Part
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import EMPTY, draw, head, known_columns, nothing, show_metrics, shown_rows
-from diag.details import LoadingTable
-from diag.model import Bottleneck, Severity
+from diag.model.steps import Bottleneck, Severity
+from diag.show.details import LoadingTable
 
 
 def show(view: RunView) -> None:

@@ -14,8 +14,8 @@ from diag.app.formatting import UNKNOWN, counted, plain, share, size
 from diag.app.run_view import Memory, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import EMPTY, beyond_summaries, draw, head, nothing, show_metrics
-from diag.details import MemoryTable
-from diag.model import Severity
+from diag.model.steps import Severity
+from diag.show.details import MemoryTable
 
 _FINDINGS = ("allocator-retries", "near-out-of-memory", "recompute-with-memory-free")
 

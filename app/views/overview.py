@@ -18,9 +18,9 @@ from diag.app.run_view import RunView
 from diag.app.theme import SEVERITY_COLOUR, SEVERITY_ICON, Theme, theme_of
 from diag.app.views import actions, coverage, findings
 from diag.app.views.common import CONFIG, draw, show_metrics, table
-from diag.details import IDLE_COLUMNS, IDLE_TITLE, STALLS_TITLE, idle_table, stall_table
-from diag.model import Verdict
-from diag.wording import class_name, run_facts, verdict_facts, versions
+from diag.model.steps import Verdict
+from diag.show.details import IDLE_COLUMNS, IDLE_TITLE, STALLS_TITLE, idle_table, stall_table
+from diag.words.wording import class_name, run_facts, verdict_facts, versions
 
 _MEAN = "mean"
 

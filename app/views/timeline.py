@@ -18,7 +18,7 @@ from diag.app.run_view import RunView
 from diag.app.theme import theme_of
 from diag.app.views.common import CONFIG, beyond_summaries, show_code
 from diag.app.views.timeline_window import ALL, Look, choose_look, go_to, zoom
-from diag.details import AllRanks, Bars, Category, Lane, Pixels, by_name, read_lanes
+from diag.show.details import AllRanks, Bars, Category, Lane, Pixels, by_name, read_lanes
 
 _ACCOUNT, _TRACE = "its steps", "its trace"
 _RANGES = "ranges"

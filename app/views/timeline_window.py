@@ -12,7 +12,7 @@ from diag.app.address import choose, choose_number
 from diag.app.figures.common import MS
 from diag.app.figures.time_axis import Window
 from diag.app.run_view import RunView
-from diag.details import AllRanks, Lane
+from diag.show.details import AllRanks, Lane
 
 ALL = "all"  # instead of a step
 _OUT = 3  # how much wider "Out" makes the window

@@ -12,7 +12,7 @@ from diag.app.formatting import UNKNOWN, counted, duration, plain, share, size
 from diag.app.theme import theme_of
 from diag.app.views.common import draw, show_code
 from diag.tune.history import History, Interval, Outcome, Round
-from diag.wording import sentence
+from diag.words.wording import sentence
 
 _COLOUR: dict[Outcome, Literal["green", "gray", "red"]] = {
     Outcome.KEPT: "green",

@@ -10,8 +10,8 @@ from diag.app.formatting import UNKNOWN, duration, plain, share, size
 from diag.app.run_view import RunView
 from diag.app.theme import theme_of
 from diag.app.views.common import beyond_summaries, bullets, draw, head, nothing, show_code
-from diag.details import Change, Prospect
-from diag.model import Risk
+from diag.model.steps import Risk
+from diag.show.details import Change, Prospect
 
 AS_IT_IS = "as-it-is"
 _ALONE = 3  # so many lists at most have a row each

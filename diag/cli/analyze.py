@@ -20,7 +20,7 @@ from diag.cli.reading import (
     ranks_by_path,
 )
 from diag.errors import DiagError, ExitCode
-from diag.terminal import put
+from diag.words.terminal import put
 
 if TYPE_CHECKING:
     from diag.api import Result
@@ -64,14 +64,14 @@ class _Asked:
     def to_dict(self, result: Result) -> dict[str, Any]:
         if not self.cross_check and not self.requests:
             return {}
-        from diag.report.crosscheck import to_dict
+        from diag.show.crosscheck import to_dict
 
         return to_dict(self._checked(result), [request(result) for request in self.requests])
 
     def print(self, result: Result) -> None:
         if not self.cross_check and not self.requests:
             return
-        from diag.report.crosscheck import print_cross_check, print_offered
+        from diag.show.crosscheck import print_cross_check, print_offered
 
         checked = self._checked(result)
         if checked is not None:
@@ -129,8 +129,8 @@ def analyze(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from diag.api import Reading, open_run
     from diag.cli.progress import reading_progress
-    from diag.report.json import save, to_json
-    from diag.report.text import print_report
+    from diag.show.json import save, to_json
+    from diag.show.text import print_report
     from diag.summaries import open_by_size, open_summaries
 
     if summary and len(paths) != 1:
@@ -156,7 +156,7 @@ def analyze(
     else:
         print_report(result)
         if table:
-            from diag.report.tables import print_table
+            from diag.show.tables import print_table
 
             for name in table:
                 print_table(result, name.value)

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from diag.errors import DiagError, ExitCode
-from diag.terminal import put
+from diag.words.terminal import put
 
 _FORMATS = ("shell", "lines", "json")
 
@@ -41,7 +41,7 @@ def attach(
         raise DiagError(f"--format is one of {', '.join(_FORMATS)}, not {output}", exit_code=ExitCode.USAGE)
     from diag.collectors.attach.environment import SITE, attached, python_path
     from diag.collectors.settings import CollectorSettings
-    from diag.launch import Launch, open_run_directory
+    from diag.watch.launch import Launch, open_run_directory
 
     settings = CollectorSettings(
         trace=trace,

@@ -11,7 +11,7 @@ import typer
 from diag.cli.reading import CommKernelsOption, JobsOption, comm_rules
 from diag.errors import DiagError, ExitCode
 from diag.gate import budgets as of
-from diag.terminal import put, say
+from diag.words.terminal import put, say
 
 if TYPE_CHECKING:
     from diag.gate.budgets import Budget
@@ -81,8 +81,8 @@ def check(
     from diag.api import Reading
     from diag.cli.progress import reading_progress
     from diag.gate.check import check as check_budgets
-    from diag.report.gate import print_gate, to_json
-    from diag.report.github import workflow_commands
+    from diag.show.gate import print_gate, to_json
+    from diag.show.github import workflow_commands
     from diag.summaries import open_by_size
 
     with reading_progress() as progress:
@@ -91,7 +91,7 @@ def check(
         result = open_by_size(run, reading=reading)
     gate = check_budgets(result, asked, before, strict)
     if junit is not None:
-        from diag.report.junit import to_junit
+        from diag.show.junit import to_junit
 
         _write(junit, to_junit(gate, str(run), result.verdict.headline))
     if as_json:

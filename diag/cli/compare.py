@@ -10,7 +10,7 @@ import typer
 
 from diag.cli.reading import CommKernelsOption, JobsOption, comm_rules
 from diag.errors import DiagError, ExitCode
-from diag.terminal import put
+from diag.words.terminal import put
 
 
 def compare(
@@ -30,7 +30,7 @@ def compare(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
     from diag.api import Reading, compare_runs
     from diag.cli.progress import reading_progress
-    from diag.report.compare import print_comparison, to_json
+    from diag.show.compare import print_comparison, to_json
     from diag.summaries import open_by_size
 
     with reading_progress() as progress:

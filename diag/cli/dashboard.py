@@ -37,6 +37,6 @@ def dashboard(
 
     The printed address holds a token: the browser that opens it is let in until it is closed.
     """
-    from diag.serve import serve_dashboard
+    from diag.serve.server import serve_dashboard
 
     serve_dashboard(path, port=port, open_browser=browser, host=host, token=token, allowed_hosts=allow_host or ())

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from diag.cli.why import say_why
 from diag.collectors.layout import RunLayout
-from diag.terminal import flush_or_drop, say
+from diag.words.terminal import flush_or_drop, say
 
 if TYPE_CHECKING:
-    from diag.launch import Outcome
+    from diag.watch.launch import Outcome
 
 
 def say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool = False) -> int:
     """The exit code of the training, whatever fails here. ``shown``: its own output has been on the terminal."""
-    from diag.launch import after_training
+    from diag.watch.launch import after_training
 
     with after_training(_say):
         _say_end(layout, outcome, collect, shown)
@@ -23,7 +23,7 @@ def say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool = Fa
 
 
 def _say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool) -> None:
-    from diag.launch import after_training, log_tail
+    from diag.watch.launch import after_training, log_tail
 
     newest = layout.newest()
     # What a user's training prints on standard output is all that may be there.

@@ -16,7 +16,7 @@ import typer
 from diag.cli.dashboard import AllowHostOption
 from diag.cli.reading import rank_list
 from diag.errors import DiagError, ExitCode
-from diag.terminal import put, say
+from diag.words.terminal import put, say
 
 if TYPE_CHECKING:
     from diag.export.definitions import Sample
@@ -105,7 +105,7 @@ def export(
     if to is Format.PROMETHEUS and follow and out is None:
         raise DiagError("--follow needs a file", hint="give -o FILE, or use diag metrics", exit_code=ExitCode.USAGE)
     from diag.export.run_metrics import RunMetrics
-    from diag.signals import ended_by_signals
+    from diag.serve.signals import ended_by_signals
 
     metrics = RunMetrics(run, per_rank, _ranks(ranks), _say_gap)
     write = _writer(run, to, out, endpoint)
@@ -231,9 +231,9 @@ def metrics(
 def _serve(
     followed: RunMetrics, run: Path, host: str, port: int, with_token: bool | None, allowed_hosts: Sequence[str]
 ) -> None:
-    from diag import guard
     from diag.export.prometheus import serve
-    from diag.signals import ended_by_signals
+    from diag.serve import guard
+    from diag.serve.signals import ended_by_signals
 
     _, (address, _) = guard.resolved(host, port)
     local = guard.is_loopback(address)

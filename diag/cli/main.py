@@ -26,8 +26,8 @@ from diag.cli.triage import triage
 from diag.cli.tune import tune
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.errors import DiagError, ExitCode
-from diag.formatting import visible
-from diag.terminal import drop_output, put, say
+from diag.words.formatting import visible
+from diag.words.terminal import drop_output, put, say
 
 _OBJECTS_UNTIL_GC = 1_000_000
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)

@@ -9,7 +9,7 @@ import typer
 
 from diag.collectors.layout import MOST_RANKS
 from diag.errors import DiagError, ExitCode
-from diag.terminal import say
+from diag.words.terminal import say
 
 
 def open_trace(
@@ -45,8 +45,8 @@ def open_trace(
     import tempfile
 
     from diag.cli.progress import reading_progress
-    from diag.ingest.reading import Reading
-    from diag.trimmed_trace import step_of, window_of, write_excerpt
+    from diag.perfetto.excerpt import step_of, window_of, write_excerpt
+    from diag.traces.reading import Reading
 
     with reading_progress() as progress:
         reading = Reading(progress=progress)
@@ -59,8 +59,8 @@ def open_trace(
         say(f"{output}: {events:,} events of rank {rank}, {excerpt.title}, of {excerpt.path}")
         return
 
-    from diag.perfetto import show
-    from diag.signals import ended_by_signals
+    from diag.perfetto.server import show
+    from diag.serve.signals import ended_by_signals
 
     with ended_by_signals(), tempfile.TemporaryDirectory(prefix="diag-open-") as folder:
         file = Path(folder) / f"rank{rank}-{excerpt.title.replace(' ', '-')}.json.gz"

@@ -9,7 +9,7 @@ import typer
 
 from diag.collectors.layout import MOST_RANKS
 from diag.errors import DiagError
-from diag.terminal import put, say
+from diag.words.terminal import put, say
 
 _MODEL, _CLUSTER = "Model and recipe", "Cluster"
 
@@ -117,7 +117,7 @@ def plan(
     from diag.plan.shape import size_of
     from diag.plan.speed import speed_of
     from diag.plan.topology import check_world, topology_of
-    from diag.report.plan import print_plan, to_json
+    from diag.show.plan import print_plan, to_json
 
     if recipe not in RECIPES:
         listed = "\n".join(f"  {name:22} {own.about}" for name, own in RECIPES.items())
@@ -165,9 +165,9 @@ def plan(
 
 
 def _measured(run: Path, as_json: bool) -> None:
-    from diag.ingest.run import open_paths
     from diag.plan.measured import measured
-    from diag.report.plan_measured import print_measured, to_json
+    from diag.rundir.run import open_paths
+    from diag.show.plan_measured import print_measured, to_json
 
     found = measured(open_paths([run]))
     if as_json:

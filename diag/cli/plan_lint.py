@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from diag.errors import DiagError, ExitCode
-from diag.terminal import put
+from diag.words.terminal import put
 
 _SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 
@@ -14,8 +14,8 @@ _SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 def is_configuration(text: str) -> bool:
     """Whether the argument of ``diag plan`` is a configuration of training, present or not, and not a model: no preset,
     number of parameters, folder, or config.json of one."""
-    from diag.plan.lint.document import read
-    from diag.plan.lint.recognise import is_model, recognise
+    from diag.lint.document import read
+    from diag.lint.recognise import is_model, recognise
     from diag.plan.shape import PRESETS, parameters_of
 
     path = Path(text)
@@ -39,9 +39,9 @@ def is_configuration(text: str) -> bool:
 def lint_command(paths: Sequence[Path], gpus: int | None, per_host: int, as_json: bool) -> ExitCode:
     """Prints the linter's report; GATE_EXCEEDED where there are errors."""
 
-    from diag.plan.lint.lint import lint
-    from diag.plan.lint.model import Severity
-    from diag.report.lint import print_lint, to_json
+    from diag.lint.lint import lint
+    from diag.lint.model import Severity
+    from diag.show.lint import print_lint, to_json
 
     files = lint(paths, gpus, per_host)
     if as_json:

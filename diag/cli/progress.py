@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from diag.terminal import console
+from diag.words.terminal import console
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from diag.collectors.layout import MOST_RANKS
 from diag.errors import DiagError, ExitCode
 
 if TYPE_CHECKING:
-    from diag.ingest.comm_rules import CommRule
+    from diag.traces.comm_rules import CommRule
 
 PathsArgument = Annotated[
     list[str],
@@ -69,7 +69,7 @@ def comm_rules(given: list[str] | None) -> tuple[CommRule, ...]:
     """The rules in REGEX=OPERATION."""
     if not given:
         return ()
-    from diag.ingest.comm_rules import RuleError, parse_rule
+    from diag.traces.comm_rules import RuleError, parse_rule
 
     try:
         return tuple(parse_rule(text) for text in given)

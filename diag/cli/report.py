@@ -21,8 +21,8 @@ from diag.cli.reading import (
     ranks_by_path,
 )
 from diag.errors import DiagError, ExitCode
-from diag.report.kept import KEPT, REDACTED
-from diag.terminal import put, say
+from diag.show.kept import KEPT, REDACTED
+from diag.words.terminal import put, say
 
 if TYPE_CHECKING:
     from diag.api import Result
@@ -58,7 +58,7 @@ def report(
     from diag.api import Reading
     from diag.app.html_report.render import render
     from diag.cli.progress import reading_progress
-    from diag.report.redact import Pseudonyms
+    from diag.show.redact import Pseudonyms
     from diag.summaries import open_by_size
 
     with reading_progress() as progress:

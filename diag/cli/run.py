@@ -11,7 +11,7 @@ import typer
 
 from diag.collectors.layout import MOST_RANKS
 from diag.errors import DiagError, ExitCode
-from diag.terminal import say
+from diag.words.terminal import say
 
 _TRAINING = "Training"
 _SHARDING = "Sharding"
@@ -245,7 +245,7 @@ def run(
     from diag.collectors.trainer.knobs import ABOUT, KNOBS
     from diag.collectors.trainer.options import OptionError, TrainerOptions
     from diag.collectors.trainer.refusals import validate, validate_backend
-    from diag.launch import Launch
+    from diag.watch.launch import Launch
 
     if settings and "list" in settings:
         for name, keys in KNOBS.items():
@@ -334,7 +334,7 @@ def run(
         recorded = replace(recorded, trace_skip=_skip(to_do, trace_active))
 
     from diag.cli.ended import say_end
-    from diag.launch import open_run_directory, run_trainer
+    from diag.watch.launch import open_run_directory, run_trainer
 
     layout = open_run_directory(
         out,

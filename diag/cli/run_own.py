@@ -15,7 +15,7 @@ from diag.collectors.settings import CollectorSettings, collecting
 from diag.errors import DiagError, ExitCode
 
 if TYPE_CHECKING:
-    from diag.launch import Launch
+    from diag.watch.launch import Launch
 
 # Options of `diag run` that say what to record and when to call it hung; and where and how many, which is a command's
 # own affair.
@@ -33,8 +33,8 @@ def run_own(
     context: typer.Context, command: Sequence[str], launch: Launch, settings: CollectorSettings, out: Path | None
 ) -> int:
     """The exit code of the training."""
-    from diag.launch import open_run_directory
-    from diag.launch_script import environment_of, run_command, run_script
+    from diag.watch.launch import open_run_directory
+    from diag.watch.launch_script import environment_of, run_command, run_script
 
     module = bool(context.params["module"])
     if not command:

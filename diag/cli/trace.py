@@ -10,11 +10,11 @@ import typer
 
 from diag.cli.reading import rank_list
 from diag.errors import ExitCode
-from diag.terminal import put, say
+from diag.words.terminal import put, say
 
 if TYPE_CHECKING:
     from diag.collectors.records import TraceAsked
-    from diag.tracing.ask import Answer
+    from diag.watch.trace_ask import Answer
 
 
 def trace(
@@ -44,7 +44,7 @@ def trace(
     """
     from diag.cli.progress import reading_progress
     from diag.collectors.layout import RunLayout
-    from diag.tracing import ask as asking
+    from diag.watch import trace_ask as asking
 
     layout = RunLayout(run)
     asked = asking.ask(layout, steps, rank_list(ranks) if ranks is not None else None, "diag trace", ahead)

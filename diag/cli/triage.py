@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from diag.errors import DiagError, ExitCode
-from diag.terminal import put
+from diag.words.terminal import put
 
 
 def triage(
@@ -39,7 +39,7 @@ def triage(
     from diag.hang.api import incomplete
     from diag.hang.api import triage as triage_paths
     from diag.hang.ras.client import ask_twice, is_address
-    from diag.report.triage import print_triage, to_json
+    from diag.show.triage import print_triage, to_json
 
     paths = paths or []
     reports = []

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from diag.errors import DiagError, ExitCode
-from diag.terminal import say
+from diag.words.terminal import say
 
 # `diag run` has 20: after the full queues of more loader processes enough steps are left to measure.
 _STEPS = 48
@@ -27,7 +27,7 @@ def tune(
     measured of each change stays in the folder, which `diag dashboard` shows.
     """
     from diag.cli.main import app
-    from diag.report.tune import print_history
+    from diag.show.tune import print_history
     from diag.tune.loop import tune as tune_training
     from diag.tune.training import train
 

@@ -7,13 +7,13 @@ from contextlib import suppress
 from diag.collectors.files import replace_file
 from diag.collectors.layout import RunLayout
 from diag.errors import DiagError
-from diag.terminal import console, say
+from diag.words.terminal import console, say
 
 
 def say_why(layout: RunLayout) -> None:
     """Writes hang.json and prints the verdict on standard error. What the triage cannot read changes no exit code."""
     from diag.hang.api import triage
-    from diag.report.triage import print_triage, to_json
+    from diag.show.triage import print_triage, to_json
 
     try:
         found = triage([str(layout.root)])

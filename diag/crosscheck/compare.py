@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from diag.account import gpu
 from diag.api import Result
-from diag.attribution import gpu
 from diag.collectors.layout import RunLayout
-from diag.ingest.run import rank_ranges
-from diag.ingest.trace import Trace
-from diag.model import Kind
+from diag.model.steps import Kind
+from diag.rundir.run import rank_ranges
+from diag.traces.trace import Trace
 
 from .device_time import device_time
 from .explain import compare

@@ -10,9 +10,9 @@ from enum import StrEnum
 import numpy as np
 import polars as pl
 
-from diag.attribution import gpu
-from diag.ingest import kineto_names as names
-from diag.ingest.trace import Trace
+from diag.account import gpu
+from diag.traces import kineto_names as names
+from diag.traces.trace import Trace
 
 
 class Cause(StrEnum):

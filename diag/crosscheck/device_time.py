@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from diag.attribution import gpu
-from diag.attribution import intervals as iv
-from diag.attribution.intervals import Intervals
-from diag.ingest.trace import Trace
+from diag.account import gpu
+from diag.account import intervals as iv
+from diag.account.intervals import Intervals
+from diag.traces.trace import Trace
 
 from . import departures as hta
 from .departures import Cause

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from diag.account.trace_steps import step_ranges
 from diag.api import Result
-from diag.attribution.trace_steps import step_ranges
 from diag.errors import DiagError
-from diag.ingest import comm_names
-from diag.ingest import kineto_names as names
-from diag.ingest.run import rank_ranges
-from diag.ingest.trace import Trace
+from diag.rundir.run import rank_ranges
+from diag.traces import comm_names
+from diag.traces import kineto_names as names
+from diag.traces.trace import Trace
 
 from .model import CriticalPath, KernelSequence, KernelSequences, PathEdge, PathShare
 from .process import hta_version, job, run_jobs
@@ -38,7 +38,7 @@ _WAITS = {
 
 def critical_path(result: Result, rank: int | None = None, step: int | None = None) -> CriticalPath:
     """HTA's critical path through a step of one rank: by default the lowest rank and its second step, because the
-    first lacks what was launched before the trace. Ranks are not tied together; ``diag.attribution`` does that.
+    first lacks what was launched before the trace. Ranks are not tied together; ``diag.account`` does that.
 
     DiagError for a rank or step that has no trace, or without HTA; HTA's own failure is in ``error``.
     """

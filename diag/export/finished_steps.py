@@ -8,11 +8,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from diag.attribution.records import partition
+from diag.account.records import partition
 from diag.collectors.layout import RankLayout
 from diag.collectors.records import CollectiveLine, CollectiveRow, DeviceStepRecord, MemoryRecord, StepRecord
-from diag.export.tail import Tail
-from diag.model import Kind
+from diag.model.steps import Kind
+from diag.rundir.tail import Tail
 
 _AT_ONCE = 32  # steps: splitting looks at every collective of the batch for every step of it
 _MOST_OPEN = 10_000  # collectives whose end the device has not told yet

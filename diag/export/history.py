@@ -14,7 +14,7 @@ from diag.export.definitions import Metric
 from diag.export.finished_steps import FinishedStep, FinishedSteps
 from diag.export.rank_totals import parts_of
 from diag.export.run_metrics import must_be_run
-from diag.ingest.lines import read_record
+from diag.rundir.lines import read_record
 
 
 class StepCurves(Struct, frozen=True):

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 
 from diag.collectors.reading import ANSWER_BYTES, read_regular
+from diag.errors import DAMAGED
 from diag.export import definitions as of
 from diag.export.definitions import Sample
-from diag.ingest.lines import DAMAGED
-from diag.model import Parts
+from diag.model.steps import Parts
 
 
 class _Culprit(msgspec.Struct):

@@ -17,7 +17,7 @@ from diag.collectors.text import visible_lines
 from diag.errors import DiagError
 from diag.export.definitions import METRICS, Kind, Sample
 from diag.export.run_metrics import RunMetrics
-from diag.guard import Guard, Request, listening, resolved, with_headers
+from diag.serve.guard import Guard, Request, listening, resolved, with_headers
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment

@@ -9,7 +9,7 @@ from diag.collectors.records import P2P_PREFIX, Heartbeat, MemoryRecord, RankRec
 from diag.export import definitions as of
 from diag.export.definitions import Sample
 from diag.export.finished_steps import Call, FinishedStep
-from diag.model import Kind
+from diag.model.steps import Kind
 
 PARTS = {
     Kind.COMPUTE: "compute",

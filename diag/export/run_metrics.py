@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from diag.attribution.efficiency import efficiency
-from diag.attribution.peaks import peak_of
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import Heartbeat, Manifest, RankRecord, StepRecord
 from diag.errors import DiagError, readable
@@ -18,11 +16,13 @@ from diag.export.finished_steps import FinishedSteps
 from diag.export.last_analysis import LastAnalysis
 from diag.export.rank_totals import RankTotals
 from diag.export.summary import summarised
-from diag.export.tail import RestartedError
-from diag.ingest.lines import read_record
-from diag.ingest.run import must_exist
-from diag.model import Gap
-from diag.runs import SILENT_S
+from diag.model.steps import Gap
+from diag.rundir.lines import read_record
+from diag.rundir.run import must_exist
+from diag.rundir.runs import SILENT_S
+from diag.rundir.tail import RestartedError
+from diag.tables.efficiency import efficiency
+from diag.tables.peaks import peak_of
 
 MOST_RANKS = 64  # with series of their own, unless somebody asks for more
 

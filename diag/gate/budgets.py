@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from diag.errors import DiagError, ExitCode
-from diag.formatting import duration, number, size, spaced
+from diag.words.formatting import duration, number, size, spaced
 
 
 class Unit(StrEnum):

@@ -12,7 +12,7 @@ from diag.errors import ExitCode
 from diag.gate import budgets
 from diag.gate.budgets import Budget
 from diag.gate.measure import Interval, Unknown, measure
-from diag.wording import incomplete
+from diag.words.wording import incomplete
 
 RULE = (
     "Exceeded: the whole 95% interval, from the run's own steps, lies beyond the limit. Within noise: the limit lies "

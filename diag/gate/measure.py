@@ -1,6 +1,6 @@
 """What a run shows for each quantity that a budget can be set for: a 95 % interval from its own steps, or why not.
 
-Steps are drawn in blocks, as everywhere (diag.findings.subject): neighbours are alike.
+Steps are drawn in blocks, as everywhere (diag.diagnoses.subject): neighbours are alike.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import numpy as np
 from msgspec import Struct
 
 from diag.api import Result, compare_runs
-from diag.findings.culprits import Series
-from diag.findings.shares import Cost
-from diag.findings.subject import resampled
+from diag.diagnoses.culprits import Series
+from diag.diagnoses.shares import Cost
+from diag.diagnoses.subject import resampled
 from diag.gate import budgets
 from diag.gate.budgets import Quantity
-from diag.model import StepAccount
+from diag.model.steps import StepAccount
 
-LEAST_STEPS = 5  # below it the spread of the steps says little, as in diag.compare
+LEAST_STEPS = 5  # below it the spread of the steps says little, as in diag.diagnoses.compare
 _SURE = 0.95
 _SUMMARIES = "the ranks' summaries, of which this many ranks are judged, do not tell"
 

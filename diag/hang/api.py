@@ -11,12 +11,12 @@ from diag.collectors.layout import RunLayout, is_folder
 from diag.collectors.reading import walk
 from diag.collectors.text import masked
 from diag.errors import DiagError
-from diag.formatting import visible
 from diag.hang.attempts import reported, with_others
 from diag.hang.gaps import by_reason as by_reason
 from diag.hang.gaps import is_incomplete
 from diag.hang.model import Logs, Triage
 from diag.hang.wording import guess_words as guess_words
+from diag.words.formatting import visible
 
 if TYPE_CHECKING:
     from diag.hang.flight import Dumps

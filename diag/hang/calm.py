@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from diag.formatting import listing, spaced
 from diag.hang.case import Case, distinct
 from diag.hang.model import Culprit, Line, Role
 from diag.hang.progress import STEP, ended_well, in_order
 from diag.hang.rules.exceptions import victims_of
 from diag.hang.rules.network import ends_on_its_host
 from diag.hang.timeouts import Timeout, groups_of
+from diag.words.formatting import listing, spaced
 
 _STORE = ("store-get", "should-dump", "recv-value")
 _ANSWERS = re.compile(r"(?i)time(?:d )? ?out")  # a store that says so is alive: somebody else is late

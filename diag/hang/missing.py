@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from diag.formatting import listing, spaced
 from diag.hang.case import Case
+from diag.words.formatting import listing, spaced
 
 NCCL_LOGS = "Next run: NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,COLL NCCL_DEBUG_FILE=/shared/nccl.%h.%p.log."
 DUMPS = (

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from diag.formatting import counted, spaced
 from diag.hang.calm import Calm, without_cause
 from diag.hang.case import Case
 from diag.hang.confidence import Confidence, confidence_of
@@ -31,6 +30,7 @@ from diag.hang.rundir import EndedWell
 from diag.hang.signatures import CLASSES
 from diag.hang.timeouts import Timeout, groups_of, timeouts_of
 from diag.hang.wording import headline, steps
+from diag.words.formatting import counted, spaced
 
 RULES = (direct, exits, exceptions, network, infiniband, differences, mismatch, absence, slow, stacks, silent)
 _SURE_ENOUGH = 0.35

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from diag.formatting import listing, spaced
 from diag.hang.model import Clue, Culprit, Guess
+from diag.words.formatting import listing, spaced
 
 if TYPE_CHECKING:
     from diag.hang.signatures.base import FaultClass

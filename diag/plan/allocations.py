@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec import Struct
 
-from diag.ingest.kineto_events import MEMORY_EVENT
-from diag.ingest.sources import opened
-from diag.ingest.text_stream import blocks, damaged
+from diag.traces.kineto_events import MEMORY_EVENT
+from diag.traces.sources import opened
+from diag.traces.text_stream import blocks, damaged
 
 _HOST = 0  # the profiler's number of the CPU
 _COLLECTIVE = "c10d::"

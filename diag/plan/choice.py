@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diag.formatting import duration, share
 from diag.plan.cluster import Cluster
 from diag.plan.memory import HYBRID, Strategy
 from diag.plan.result import Row
 from diag.plan.topology import Topology
+from diag.words.formatting import duration, share
 
 # A strategy that is simpler to run is used where it costs no more of a step than this.
 WORTH_IT = 0.1

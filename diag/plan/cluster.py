@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from diag.attribution.peaks import peak_of
 from diag.errors import DiagError
+from diag.tables.peaks import peak_of
 
 
 class Gpu(Struct, frozen=True):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from diag.model.states import Sharding
 from diag.plan.cluster import Cluster
 from diag.plan.memory import Need, Strategy
 from diag.plan.recipe import Recipe
-from diag.states import Sharding
 
 
 class Traffic(Struct, frozen=True):

@@ -13,12 +13,12 @@ from msgspec import Struct
 
 from diag.collectors.records import HeldRecord, Manifest, StepRecord
 from diag.errors import DiagError
-from diag.ingest.run import RankTables, Tables
+from diag.model.states import ModelStates
 from diag.plan.account import Part, Peak
 from diag.plan.allocations import host_allocations
 from diag.plan.of_run import step_of_run
 from diag.plan.step_memory import Step, states_of, step_peak
-from diag.states import ModelStates
+from diag.rundir.run import RankTables, Tables
 
 _WARM_UP = 2  # steps in which optimizer states, buckets and the allocator's blocks come to be
 

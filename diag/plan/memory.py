@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from diag.model.states import ModelStates, Sharding, model_states
 from diag.plan.recipe import Recipe
 from diag.plan.shape import Size
-from diag.states import ModelStates, Sharding, model_states
 
 BUCKET_BYTES = 25 << 20  # DistributedDataParallel's bucket_cap_mb
 ZERO_BUCKET = 500_000_000  # elements: DeepSpeed's reduce_bucket_size

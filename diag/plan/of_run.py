@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from diag.collectors.records import Manifest
+from diag.model.states import Sharding, sharding_of, shards_of
 from diag.plan.decoder_ops import Kernels
 from diag.plan.flat_units import FlatUnits
 from diag.plan.recipe import RECIPES
 from diag.plan.shape import Shape
 from diag.plan.step_memory import LINEAR_AND_HEAD, Step
-from diag.states import Sharding, sharding_of, shards_of
 
 # Strategies whose step is walked through, as the manifest names them.
 _WALKED = ("ddp", "zero1", "fsdp2", "hsdp", "fsdp1", "fsdp1-no_shard")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from diag.model.states import Sharding
 from diag.plan.account import Peak
 from diag.plan.activations import Checkpointing
 from diag.plan.choice import choice
@@ -20,7 +21,6 @@ from diag.plan.share import Share, check_chunks, shares
 from diag.plan.speed import Speed
 from diag.plan.step_memory import Step, modelled, step_peak
 from diag.plan.topology import Topology
-from diag.states import Sharding
 
 _MOST_GPUS = 1 << 16
 _CUTS = (1, 2, 4, 8, 16)  # sizes of the tensor and the pipeline axis that are tried

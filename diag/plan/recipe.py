@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from diag.states import BytesPerParameter
+from diag.model.states import BytesPerParameter
 
 
 class Recipe(Struct, frozen=True):

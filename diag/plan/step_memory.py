@@ -15,13 +15,13 @@ from itertools import groupby
 
 from msgspec import Struct
 
+from diag.model.states import ModelStates, Sharding, model_states
 from diag.plan.account import Account, Part, Peak
 from diag.plan.decoder_ops import Kernels, Op, block_ops, final_norm
 from diag.plan.flat_units import Flat, FlatUnits
 from diag.plan.gathering import Gathering, Sharded, Whole
 from diag.plan.recipe import RECIPES, Recipe
 from diag.plan.shape import Shape
-from diag.states import ModelStates, Sharding, model_states
 
 LINEAR_AND_HEAD = "linear and head"  # FSDP1's units of one matrix; fully_shard's, "linear", are those in blocks
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from diag.attribution.match import Key
-from diag.model import Detail, Kind
+from diag.account.match import Key
+from diag.model.states import Sharding
+from diag.model.steps import Detail, Kind
 from diag.plan.job import Job
 from diag.plan.pipeline import Schedule, Turn, turns
 from diag.plan.units import Unit
 from diag.replay.program import Collective, Issue, Op, Program, Role, StepEnd, Stretch, Wait, Work
-from diag.states import Sharding
 
 
 def program(plan: Job) -> Program:

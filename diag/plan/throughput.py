@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from diag.model import Kind
+from diag.model.states import Sharding
+from diag.model.steps import Kind
 from diag.plan.activations import Checkpointing
 from diag.plan.axes import ring, stride
 from diag.plan.cluster import Cluster
@@ -21,7 +22,6 @@ from diag.plan.topology import Topology
 from diag.plan.units import units
 from diag.replay.engine import replay
 from diag.replay.program import Collective, Program, with_collectives
-from diag.states import Sharding
 
 _SIMULATED = 3  # micro-batches without pipeline stages: each further one takes as long as the third
 

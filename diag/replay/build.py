@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from diag.attribution.match import SYNCHRONISING, Key
-from diag.attribution.timeline import Timeline, details_of, kinds_of
-from diag.axes import axis_words, is_data
-from diag.ingest.comm_names import P2P_OPS
-from diag.ingest.run import Tables, rank_ranges
-from diag.model import Attribution, Detail, Kind, RankStep
+from diag.account.match import SYNCHRONISING, Key
+from diag.account.timeline import Timeline, details_of, kinds_of
+from diag.model.axes import axis_words, is_data
+from diag.model.steps import Attribution, Detail, Kind, RankStep
 from diag.replay.line import operations
 from diag.replay.program import Collective, Program, Refusal, Stretch
 from diag.replay.units import Placed, labelled
 from diag.replay.waits import Stop, queued, stops
 from diag.replay.wire import Meeting, transfers
+from diag.rundir.run import Tables, rank_ranges
+from diag.traces.comm_names import P2P_OPS
 
 _PHASES = (Detail.FORWARD, Detail.BACKWARD, Detail.OPTIMIZER)
 # Steps times ranks that are replayed: ten steps of a thousand ranks say what a change gains as well as forty do, in a

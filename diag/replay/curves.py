@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diag.attribution.bandwidth import bus_factor
-from diag.prospect import CostCurve, CostPoint
+from diag.model.prospect import CostCurve, CostPoint
 from diag.replay.costs import Curve, Range
 from diag.replay.predict import Baseline
+from diag.tables.bandwidth import bus_factor
 
 _SAMPLES = 48  # of a curve: it bends at its points only, and of these there are few
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from diag.attribution.match import Key
-from diag.model import Kind
+from diag.account.match import Key
+from diag.model.steps import Kind
 from diag.replay.program import Issue, Program, Stretch, Wait, Work
 
 Series = npt.NDArray[np.int64]

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from diag.attribution import intervals as iv
-from diag.attribution.timeline import Timeline, of_label
-from diag.model import Detail, Kind, RankStep
+from diag.account import intervals as iv
+from diag.account.timeline import Timeline, of_label
+from diag.model.steps import Detail, Kind, RankStep
 from diag.replay.program import Issue, Line, Op, StepEnd, Wait, Work
 from diag.replay.waits import Stop
 

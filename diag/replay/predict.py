@@ -6,13 +6,13 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.ingest.run import Tables
-from diag.model import Attribution
+from diag.model.steps import Attribution
 from diag.replay.build import build
 from diag.replay.costs import Costs, Level, fit
 from diag.replay.engine import Replayed, Series, StuckError, measured_durations, replay, replay_error
 from diag.replay.mutations import Mutation
 from diag.replay.program import Collective, Program, Refusal, with_collectives
+from diag.rundir.run import Tables
 
 MAX_ERROR = 0.05  # of the unmodified replay: above it nothing is predicted (science.md 4.3)
 # How far measured gains lie beyond the interval of the costs, parts of the step and of the gain: with both, 35 of 36

@@ -8,8 +8,8 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.attribution.match import Key
-from diag.model import Detail, Kind
+from diag.account.match import Key
+from diag.model.steps import Detail, Kind
 
 
 class Role(StrEnum):

@@ -13,9 +13,9 @@ from itertools import groupby
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.ingest.kineto_names import dtype_bytes
-from diag.model import Detail
+from diag.model.steps import Detail
 from diag.replay.program import Collective, Role
+from diag.traces.kineto_names import dtype_bytes
 
 _SMALL = 64  # bytes: norms, losses and flags, which are no gradients
 

@@ -10,9 +10,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.attribution.match import Key
-from diag.attribution.timeline import Timeline, kinds_of
-from diag.model import CollectiveCall, Kind
+from diag.account.match import Key
+from diag.account.timeline import Timeline, kinds_of
+from diag.model.steps import CollectiveCall, Kind
 
 _SAME_TIME_NS = 50_000  # the end of a kernel and the start of the one that waited for it, and a thread's wake-up
 

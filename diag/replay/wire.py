@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from msgspec import Struct
 
-from diag.attribution.match import Key
-from diag.model import CollectiveCall
+from diag.account.match import Key
+from diag.model.steps import CollectiveCall
 from diag.replay.program import Collective
 
 

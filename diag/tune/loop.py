@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from diag.advice.recommend import changed_arguments
 from diag.api import Result, open_run
 from diag.collectors.text import masked_arguments
 from diag.errors import DiagError
-from diag.model import Advice
+from diag.model.steps import Advice
+from diag.replay.recommend import changed_arguments
 from diag.tune.history import History, Interval, Outcome, Round, Run, save
 from diag.tune.measure import Series, gain, loss_difference, mean_ns, measured
 

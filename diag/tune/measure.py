@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from diag.account.attribute import queued_steps, steps_left_out
 from diag.api import Result
-from diag.attribution.attribute import queued_steps, steps_left_out
 from diag.collectors.records import WINDOW_NONE
 from diag.tune.history import Interval, Run
 

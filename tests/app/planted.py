@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diag.api import Result
-from diag.model import Advice, Evidence, Finding, Gap, Recommendation, Risk
+from diag.model.steps import Advice, Evidence, Finding, Gap, Recommendation, Risk
 from tests.copies import replace
 
 

@@ -18,7 +18,7 @@ from diag.collectors.records import (
     RankRecord,
     StepRecord,
 )
-from tests.attribution.kineto_builder import KinetoBuilder
+from tests.account.kineto_builder import KinetoBuilder
 
 MS = 1_000_000
 COMPUTE_MS = 60

@@ -9,9 +9,9 @@ import pytest
 from diag.api import open_run
 from diag.app.figures import collectives as figures
 from diag.app.theme import LIGHT
+from tests.account.kineto_builder import KinetoBuilder, nccl_args
 from tests.app.runs import write_run
 from tests.app.shown import shown, text
-from tests.attribution.kineto_builder import KinetoBuilder, nccl_args
 from tests.test_breakdowns import two_ranks
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"

@@ -10,7 +10,7 @@ from diag.api import compare_runs, open_run
 from diag.app.figures import compare as figures
 from diag.app.formatting import plain
 from diag.app.theme import LIGHT
-from diag.model import Kind
+from diag.model.steps import Kind
 from tests.app.runs import write_run
 from tests.app.shown import metrics, shown, text
 

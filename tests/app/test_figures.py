@@ -13,8 +13,8 @@ from diag.app.parts import Part, split
 from diag.app.run_view import RunView, view_of
 from diag.app.theme import DARK, LIGHT
 from diag.collectors.records import MemoryRecord
-from diag.formatting import share
-from diag.model import Bottleneck, Parts
+from diag.model.steps import Bottleneck, Parts
+from diag.words.formatting import share
 from tests.app.runs import MS, TOKENS, write_run, write_stalled_trace
 from tests.copies import replace
 

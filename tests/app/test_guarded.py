@@ -21,9 +21,9 @@ from urllib.parse import unquote, urlsplit
 import psutil
 import pytest
 
-from diag import serve
 from diag.errors import DiagError
-from diag.guard import HEADERS, listening
+from diag.serve import server
+from diag.serve.guard import HEADERS, listening
 from tests.app.runs import write_run
 from tests.app.served import Served, dashboard
 
@@ -256,12 +256,12 @@ class _Runs:
 
 @pytest.mark.parametrize("token", ["secret", None])
 def test_a_server_that_passes_the_guard_by_is_not_shown(token: str | None) -> None:
-    with HTTPServer((serve.ADDRESS, 0), _AnswersEverybody) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        guard = listening(serve.ADDRESS, serve.ADDRESS, [], token, browser=True)
+    with HTTPServer((server.ADDRESS, 0), _AnswersEverybody) as answering:
+        threading.Thread(target=answering.serve_forever, daemon=True).start()
+        guard = listening(server.ADDRESS, server.ADDRESS, [], token, browser=True)
         with pytest.raises(DiagError, match="answers everybody"):
-            serve._wait_until_ready(_Runs(), serve.ADDRESS, server.server_port, guard)  # type: ignore[arg-type]
-        server.shutdown()
+            server._wait_until_ready(_Runs(), server.ADDRESS, answering.server_port, guard)  # type: ignore[arg-type]
+        answering.shutdown()
 
 
 @pytest.mark.parametrize("missing", ["streamlit.App", "streamlit.config.get_config_files"])

@@ -25,9 +25,9 @@ from diag.app.html_report.render import render
 from diag.app.run_view import view_of
 from diag.app.theme import DARK
 from diag.collectors.records import Manifest
-from diag.formatting import duration, share, size
-from diag.model import Advice, Recommendation, Risk
-from diag.report.redact import Pseudonyms
+from diag.model.steps import Advice, Recommendation, Risk
+from diag.show.redact import Pseudonyms
+from diag.words.formatting import duration, share, size
 from tests.app.planted import plant
 from tests.app.runs import MS, write_run, write_stalled_trace
 from tests.copies import replace

@@ -11,10 +11,10 @@ from diag.api import open_run
 from diag.app.figures import kernels as figures
 from diag.app.formatting import plain
 from diag.app.theme import LIGHT
-from diag.breakdown import Bound
+from diag.model.breakdown import Bound
+from tests.account.kineto_builder import KinetoBuilder
 from tests.app.runs import write_run
 from tests.app.shown import metrics, shown, text
-from tests.attribution.kineto_builder import KinetoBuilder
 from tests.test_breakdowns import two_ranks
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"

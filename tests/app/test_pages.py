@@ -8,10 +8,10 @@ from streamlit.testing.v1 import AppTest
 
 from diag.api import Result, open_run
 from diag.app.formatting import duration, plain, share, size
-from diag.details import idle_table, stall_table
-from diag.serve import SCRIPT
+from diag.serve.server import SCRIPT
+from diag.show.details import idle_table, stall_table
+from tests.account.kineto_builder import KinetoBuilder
 from tests.app.runs import TOKENS, write_run, write_stalled_trace
-from tests.attribution.kineto_builder import KinetoBuilder
 
 
 def page(path: Path, monkeypatch: pytest.MonkeyPatch, **params: str) -> AppTest:

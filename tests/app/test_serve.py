@@ -6,30 +6,30 @@ from pathlib import Path
 
 import pytest
 
-from diag import serve
 from diag.errors import DiagError
+from diag.serve import server
 from tests.app.served import dashboard
 
 
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(DiagError, match="no such file or folder") as error:
-        serve.serve_dashboard(tmp_path / "nothing", port=0, open_browser=False)
+        server.serve_dashboard(tmp_path / "nothing", port=0, open_browser=False)
     assert error.value.hint
 
 
 def test_no_samples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(serve, "SAMPLES", tmp_path / "nothing")
+    monkeypatch.setattr(server, "SAMPLES", tmp_path / "nothing")
     with pytest.raises(DiagError, match="no sample runs") as error:
-        serve.serve_dashboard(None, port=0, open_browser=False)
+        server.serve_dashboard(None, port=0, open_browser=False)
     assert "diag dashboard RUN" in error.value.hint
 
 
 def test_a_taken_port(tmp_path: Path) -> None:
     with socket.socket() as other:
-        other.bind((serve.ADDRESS, 0))
+        other.bind((server.ADDRESS, 0))
         other.listen()
         with pytest.raises(DiagError, match="cannot be used") as error:
-            serve.serve_dashboard(tmp_path, port=other.getsockname()[1], open_browser=False)
+            server.serve_dashboard(tmp_path, port=other.getsockname()[1], open_browser=False)
     assert "--port 0" in error.value.hint
 
 
@@ -40,12 +40,12 @@ def test_it_starts_answers_and_ends_cleanly(slow_rank_1: Path, end: signal.Signa
         served.process.send_signal(end)
         assert served.process.wait(timeout=20) == 0
         with socket.socket() as probe:
-            assert probe.connect_ex((serve.ADDRESS, served.port)) != 0
+            assert probe.connect_ex((server.ADDRESS, served.port)) != 0
 
 
 def test_an_address_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(DiagError, match="is no address") as error:
-        serve.serve_dashboard(tmp_path, port=0, open_browser=False, host="no such host")
+        server.serve_dashboard(tmp_path, port=0, open_browser=False, host="no such host")
     assert "127.0.0.1" in error.value.hint
 
 
@@ -66,4 +66,4 @@ def test_a_dashboard_for_others(slow_rank_1: Path) -> None:
 
 def test_a_name_to_allow_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(DiagError, match="is no host name"):
-        serve.serve_dashboard(tmp_path, port=0, open_browser=False, allowed_hosts=["http://diag.example.org/"])
+        server.serve_dashboard(tmp_path, port=0, open_browser=False, allowed_hosts=["http://diag.example.org/"])

@@ -20,12 +20,12 @@ from diag.app.parts import Part
 from diag.app.theme import DARK, LIGHT
 from diag.app.views.timeline import open_command
 from diag.app.views.timeline_window import window_between
-from diag.details import Category, by_name, pixel_edges
-from diag.serve import SAMPLES
-from diag.zoom.detail import MOST_BARS, Bars, Pixels, read_lanes
+from diag.serve.server import SAMPLES
+from diag.show.details import Category, by_name, pixel_edges
+from diag.tables.zoom_detail import MOST_BARS, Bars, Pixels, read_lanes
 from tests.app.runs import write_run
 from tests.app.test_pages import address, said
-from tests.zoom.traces import STEPS, gpu_trace, write_gpu_traces
+from tests.tables.lane_traces import STEPS, gpu_trace, write_gpu_traces
 
 EVIL = "<script>alert(1)</script>"
 BOLD = "<b>**bold** [link](http://x) $x$ :red[y]</b>"

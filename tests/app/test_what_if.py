@@ -87,8 +87,8 @@ def _on_a_full_device() -> None:
     from diag.api import analyze
     from diag.app.run_view import view_of
     from diag.app.views import what_if
-    from tests.advice.test_recommend import GB, with_device
     from tests.copies import replace
+    from tests.replay.test_recommend import GB, with_device
     from tests.simulate import MS, Plan, simulate
 
     tables = simulate(Plan(units=6, transfer_ns=15 * MS, regather=True, unit_bytes=4 * GB))

@@ -10,7 +10,7 @@ import pytest
 from diag.collectors.files import encode
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import Unrecorded
-from diag.ingest.run import open_paths
+from diag.rundir.run import open_paths
 from tests.attach.test_attached import steps_of
 from tests.command import diag
 from tests.simulate import Plan, simulate, write_run

@@ -31,7 +31,7 @@ if not __package__:  # run as a script: its own folder is on the path, the check
     sys.path.insert(0, str(HERE.parents[1]))
 
 from diag.api import open_run  # noqa: E402
-from diag.report.json import save  # noqa: E402
+from diag.show.json import save  # noqa: E402
 from tests.app.runs import write_run  # noqa: E402
 from tests.app.served import dashboard, streamlit  # noqa: E402
 from tests.bench._tiled import write_tiled  # noqa: E402

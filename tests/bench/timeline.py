@@ -20,10 +20,10 @@ from functools import partial
 
 import numpy as np
 
-from diag.attribution.intervals import Intervals
-from diag.zoom.detail import Bars, by_name, pixel_edges, read_lanes
-from diag.zoom.lane import Category, Lane, make_lane
-from diag.zoom.ranks import AllRanks, RankLanes
+from diag.account.intervals import Intervals
+from diag.tables.zoom_detail import Bars, by_name, pixel_edges, read_lanes
+from diag.tables.zoom_lane import Category, Lane, make_lane
+from diag.tables.zoom_ranks import AllRanks, RankLanes
 
 _NAMES = [f"kernel_{i}<float, {i}>" for i in range(2000)]
 _MEAN_GAP_NS = 12_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from diag.serve import SAMPLES
+from diag.serve.server import SAMPLES
 from diag.tune.history import History, Interval, Outcome, Round, Run, save
 
 RUN = "fsdp2-root-only"

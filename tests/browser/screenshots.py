@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Page
 
-from diag.serve import SAMPLES
+from diag.serve.server import SAMPLES
 from tests.app.served import dashboard
 from tests.browser import pictured
 from tests.browser.chromium import PATIENCE_MS, Scheme, chromium, visit

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from diag.api import open_run
-from diag.serve import SAMPLES
+from diag.serve.server import SAMPLES
 from tests.app.served import Served, dashboard
 from tests.browser.chromium import Scheme, Visit, visit
 from tests.command import diag

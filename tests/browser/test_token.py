@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from diag.api import open_run
-from diag.serve import SAMPLES
+from diag.serve.server import SAMPLES
 from tests.app.served import Served, dashboard
 from tests.browser.chromium import PATIENCE_MS, launched, visit
 

@@ -24,7 +24,7 @@ from diag.collectors.files import (
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import read_fields, update_manifest
 from diag.collectors.records import CollectiveLine, CollectiveRow, StepRecord
-from diag.ingest.lines import read_lines
+from diag.rundir.lines import read_lines
 
 
 def line_file(path: Path, budget: int = 1 << 20) -> tuple[LineFile, Complaints]:

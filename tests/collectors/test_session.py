@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from diag.attribution import records as from_records
-from diag.attribution.intervals import clip, total
+from diag.account import records as from_records
+from diag.account.intervals import clip, total
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import (
     PHASES,
@@ -25,9 +25,9 @@ from diag.collectors.records import (
 )
 from diag.collectors.session import Collector
 from diag.collectors.settings import CollectorSettings
-from diag.ingest.kineto import read_trace
-from diag.ingest.lines import read_lines, read_record
-from diag.ingest.summaries import read_summaries
+from diag.rundir.lines import read_lines, read_record
+from diag.rundir.summaries import read_summaries
+from diag.traces.kineto import read_trace
 from tests.forked import fork_server
 from tests.ports import free_port
 

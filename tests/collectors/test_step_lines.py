@@ -14,7 +14,7 @@ from diag.collectors.files import Budget, Complaints, LineFile
 from diag.collectors.records import CollectiveLine, RankRecord, StepRecord, SummaryLine
 from diag.collectors.step_lines import StepLines, Taken
 from diag.collectors.summary import StepSummary
-from diag.ingest.lines import read_lines
+from diag.rundir.lines import read_lines
 
 MS = 1_000_000
 WHO = RankRecord(0, 0, 1, "host-a", 1, "boot", 0, 0, "cpu")

@@ -17,8 +17,8 @@ from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import BACKWARD, FORWARD, CollectiveLine, CollectiveRow
 from diag.collectors.session import Collector
 from diag.collectors.settings import CollectorSettings
-from diag.ingest.kineto import read_trace
-from diag.ingest.lines import read_lines
+from diag.rundir.lines import read_lines
+from diag.traces.kineto import read_trace
 from tests.forked import fork_server
 from tests.ports import free_port
 

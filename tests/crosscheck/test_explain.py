@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from diag.attribution import gpu
+from diag.account import gpu
 from diag.crosscheck.device_time import device_time
 from diag.crosscheck.explain import compare
 from diag.crosscheck.model import Departure, Measures, Quantity, difference
 from diag.crosscheck.process import hta_version, run_jobs
 from diag.crosscheck.requests import parse_request
 from diag.errors import DiagError, ExitCode
-from diag.ingest.kineto import read_trace
-from diag.model import Kind
+from diag.model.steps import Kind
+from diag.traces.kineto import read_trace
 from tests.crosscheck.traces import MS, profiled
 
 DEPARTURES = tuple(Departure(name, f"does {name}", 1) for name in ("a", "b", "c"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from diag.crosscheck.model import Quantity
-from tests.attribution.kineto_builder import KinetoBuilder
+from tests.account.kineto_builder import KinetoBuilder
 from tests.crosscheck.traces import MS, US, checked, make_compact, numbers, profiled, why
 
 pytest.importorskip("hta")

@@ -1,4 +1,4 @@
-"""Synthetic traces for HTA: like tests.attribution.kineto_builder, with what HTA needs to read them as it should."""
+"""Synthetic traces for HTA: like tests.account.kineto_builder, with what HTA needs to read them as it should."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from diag.api import open_run
 from diag.crosscheck.compare import cross_check
 from diag.crosscheck.model import Comparison, CrossCheck, Quantity
-from tests.attribution.kineto_builder import KinetoBuilder
+from tests.account.kineto_builder import KinetoBuilder
 
 MS, US = 1_000_000, 1_000
 

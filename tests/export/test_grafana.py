@@ -10,7 +10,7 @@ from diag.api import open_run
 from diag.export.definitions import METRICS, STAT, Kind
 from diag.export.prometheus import families
 from diag.export.run_metrics import RunMetrics
-from diag.report.json import save
+from diag.show.json import save
 from tests.export.runs import NOW_NS, written
 
 DASHBOARD = json.loads((Path(__file__).parents[2] / "diag/export/grafana.json").read_text())

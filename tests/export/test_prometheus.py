@@ -23,8 +23,8 @@ from diag.export import definitions as of
 from diag.export.definitions import METRICS, Sample
 from diag.export.prometheus import serve, to_text
 from diag.export.run_metrics import RunMetrics
-from diag.guard import HEADERS
-from diag.report.json import save
+from diag.serve.guard import HEADERS
+from diag.show.json import save
 from tests.export.runs import NOW_NS, cut, written
 
 GOLDEN = """\

@@ -24,7 +24,7 @@ from diag.export import definitions as of
 from diag.export.definitions import Sample
 from diag.export.run_metrics import RunMetrics
 from diag.export.summary import MOST_GROUPS, OTHERS
-from diag.report.json import save
+from diag.show.json import save
 from tests.export.runs import NOW_NS, cut, values, written
 from tests.simulate import MS
 

@@ -13,9 +13,9 @@ from rich.console import Console
 from diag.gate.budgets import BY_NAME, parse_limit
 from diag.gate.check import Checked, Gate, Status
 from diag.gate.measure import Interval
-from diag.report.gate import outcome, print_gate, sentence
-from diag.report.github import command, workflow_commands
-from diag.report.junit import to_junit
+from diag.show.gate import outcome, print_gate, sentence
+from diag.show.github import command, workflow_commands
+from diag.show.junit import to_junit
 from tests.gate.test_check import run
 
 

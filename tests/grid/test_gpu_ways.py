@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diag.api import open_run
-from diag.model import Bottleneck
+from diag.model.steps import Bottleneck
 from tests.bench.grid.cases import NOT_KEPT
 from tests.bench.grid.gpu.costs import share_of
 from tests.bench.grid.gpu.engine import COMPUTE_STREAM, GRADIENT_STREAM, MS, POOL_STREAM, Event, Rank

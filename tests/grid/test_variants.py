@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from diag.api import Result
-from diag.model import Severity
+from diag.model.steps import Severity
 from tests.bench.grid.variants import renumbered, shifted, simulated, without
 
 # Two nodes, and at most eight ranks.

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from diag.hang.model import Culprit, Evidence, Guess, RuledOut, Stack, Triage
 from diag.hang.wording import who
-from diag.report.triage import print_triage, to_dict, visible
+from diag.show.triage import print_triage, to_dict, visible
 from tests.command import diag
 
 OOM = """\
@@ -203,7 +203,7 @@ def test_no_path_is_a_usage_error() -> None:
 def test_help_loads_nothing_heavy() -> None:
     code = (
         "import sys; import diag.cli.main; "
-        "print([m for m in ('torch', 'polars', 'numpy', 'diag.hang', 'diag.report.triage') if m in sys.modules])"
+        "print([m for m in ('torch', 'polars', 'numpy', 'diag.hang', 'diag.show.triage') if m in sys.modules])"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100)
     assert ended.stdout.strip() == "[]"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diag.bubble import bubble
 from diag.errors import DiagError
+from diag.model.bubble import bubble
 from diag.plan.activations import Checkpointing, activations
 from diag.plan.axes import axis_traffic, bandwidth_of, stride
 from diag.plan.cluster import cluster_of

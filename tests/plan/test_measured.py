@@ -16,13 +16,13 @@ from diag.collectors.trainer.held import held
 from diag.collectors.trainer.model import build
 from diag.collectors.trainer.options import PRESETS, TrainerOptions
 from diag.errors import DiagError
-from diag.ingest.run import Tables
+from diag.model.states import Sharding
 from diag.plan.flat_units import FlatUnits
 from diag.plan.measured import measured
 from diag.plan.of_run import step_of_run
 from diag.plan.step_memory import Step, step_peak
-from diag.report.plan_measured import print_measured, to_json
-from diag.states import Sharding
+from diag.rundir.run import Tables
+from diag.show.plan_measured import print_measured, to_json
 from tests.command import diag
 from tests.copies import replace as changed
 from tests.simulate import Plan, simulate

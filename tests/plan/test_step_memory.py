@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 from msgspec.structs import replace
 
+from diag.model.states import Sharding
 from diag.plan.account import Account, Part
 from diag.plan.decoder_ops import Kernels
 from diag.plan.flat_units import Flat, FlatUnits
@@ -23,7 +24,6 @@ from diag.plan.step_memory import (
     unit_sizes,
     walk,
 )
-from diag.states import Sharding
 
 FP32 = RECIPES["fp32"]
 SHAPE = Shape("s", 4, 64, 4, 4, 16, 192, 264)

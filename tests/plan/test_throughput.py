@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diag.bubble import bubble
+from diag.model.bubble import bubble
 from diag.plan.activations import Checkpointing
 from diag.plan.cluster import cluster_of
 from diag.plan.job import Data, Job, Stage

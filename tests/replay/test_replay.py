@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diag.account.attribute import attribute
 from diag.api import open_run
-from diag.attribution.attribute import attribute
-from diag.ingest.run import Tables
-from diag.model import Kind
+from diag.model.steps import Kind
 from diag.replay.build import build
 from diag.replay.costs import Level, fit
 from diag.replay.engine import StuckError, measured_durations, replay, replay_error
@@ -28,6 +27,7 @@ from diag.replay.program import (
     Wait,
     with_lines,
 )
+from diag.rundir.run import Tables
 from tests import simulate as plain
 from tests.copies import replace
 from tests.replay.fsdp import MS, Fsdp, simulate

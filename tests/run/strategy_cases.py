@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from diag.api import Result
-from diag.model import Bottleneck
+from diag.model.steps import Bottleneck
 from tests.trainer.launching import launch
 from tests.trainer.ways import APART, COMMON, INTERLEAVED, ON_EIGHT, ON_FOUR, ON_TWO, Options
 

@@ -13,7 +13,7 @@ from diag.cli.ended import say_end
 from diag.collectors.layout import RunLayout
 from diag.errors import DiagError
 from diag.hang import api
-from diag.launch import Launch, Outcome, close
+from diag.watch.launch import Launch, Outcome, close
 from tests.command import diag
 
 FAILED = Outcome(7, failed_rank=0, reason="exit code 7")

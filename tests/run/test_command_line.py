@@ -44,13 +44,13 @@ def test_a_training_process_imports_torch_and_nothing_of_ours_but_the_collectors
 
 
 def test_a_report_needs_no_server() -> None:
-    loaded = modules_after("import diag.app.html_report.render, diag.report.redact")
+    loaded = modules_after("import diag.app.html_report.render, diag.show.redact")
     assert "plotly" in loaded
     assert loaded.isdisjoint({"streamlit", "torch"})
 
 
 def test_the_launcher_s_own_modules_need_no_torch() -> None:
-    assert "torch" not in modules_after("import diag.launch, diag.cli.run, diag.collectors.manifest")
+    assert "torch" not in modules_after("import diag.watch.launch, diag.cli.run, diag.collectors.manifest")
 
 
 def test_the_faults_are_listed() -> None:

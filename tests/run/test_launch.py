@@ -14,7 +14,7 @@ from pathlib import Path
 
 from diag.collectors.layout import RunLayout
 from diag.errors import DiagError
-from diag.launch import Launch, open_run_directory
+from diag.watch.launch import Launch, open_run_directory
 from tests.command import analyze_json, diag
 from tests.ports import free_port
 

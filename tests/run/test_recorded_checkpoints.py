@@ -11,8 +11,8 @@ import pytest
 from diag.api import analyze
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import CHECKPOINT, CheckpointRecord, Manifest, StepRecord
-from diag.ingest.lines import read_lines, read_record
-from diag.ingest.run import open_paths
+from diag.rundir.lines import read_lines, read_record
+from diag.rundir.run import open_paths
 from tests.trainer.launching import launch
 
 SCRIPT = str(Path(__file__).with_name("recorded_runs.py"))

@@ -13,10 +13,10 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import make_manifest, read_fields, update_manifest
 from diag.collectors.text import MASK
 from diag.errors import DiagError
-from diag.hang.live.gather import _tool
-from diag.launch import Launch, open_run_directory
 from diag.tune.history import FILE_NAME
 from diag.tune.loop import tune
+from diag.watch.hang_gather import _tool
+from diag.watch.launch import Launch, open_run_directory
 from tests.command import diag
 
 SECRET = "S3cr3tV4lue"

@@ -14,7 +14,7 @@ import pytest
 
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import read_fields
-from diag.runs import last_steps
+from diag.rundir.runs import last_steps
 from tests.command import analyze_json, diag
 
 TINY = ("--nproc", "2", "--strategy", "ddp", "--preset", "tiny", "--no-trace")

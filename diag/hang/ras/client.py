@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 
 from diag.errors import DiagError
-from diag.formatting import visible
+from diag.words.formatting import visible
 
 VARIABLE = "NCCL_RAS_ADDR"
 ADDRESS = "localhost:28028"

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from diag.formatting import counted, listing, spaced
+from diag.words.formatting import counted, listing, spaced
 
 from ..model import Clue, Communicator, Culprit, Evidence, Logs, Process, Role, Triage
 from .read import Reports

@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from diag.formatting import listing, spaced
 from diag.hang.model import Clue, Evidence, Role
 from diag.hang.rundir.read import Call, Rank, Rundir
+from diag.words.formatting import listing, spaced
 
 Calls = tuple[Call, ...]
 

@@ -8,10 +8,10 @@ import signal
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from diag.formatting import listing, spaced
 from diag.hang.model import Clue, Evidence, Role
 from diag.hang.raised import Chain, about_the_group
 from diag.hang.rundir.read import Exit, Rank, Rundir
+from diag.words.formatting import listing, spaced
 
 _SIGNALS = {
     signal.SIGKILL: "rank_killed_sigkill",

@@ -12,9 +12,10 @@ from typing import Any
 from diag.collectors.layout import RankLayout, RunLayout, world_size_of
 from diag.collectors.reading import read_json, read_object, read_tail
 from diag.collectors.records import P2P_PREFIX
-from diag.hang.live.progress import Beat, beat_of
 from diag.hang.model import Culprit
 from diag.hang.raised import Chain, chain_of, chain_of_message
+
+from .heartbeat import Beat, beat_of
 
 _TAIL_BYTES = 2 << 20  # of collectives.jsonl: the last steps; a step of 4,096 calls takes 400 kB
 _LOG_BYTES = 256 << 10

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from diag.collectors.records import CHECKPOINT, EVALUATION, HANG
-from diag.formatting import listing, spaced
 from diag.hang.model import Clue, Evidence, Role
 from diag.hang.rundir.read import Rank, Rundir
+from diag.words.formatting import listing, spaced
 
 _CLASSES = {CHECKPOINT: "slow_rank_checkpoint", EVALUATION: "slow_rank_eval"}
 _SURE = 0.9

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diag.formatting import counted, spaced
 from diag.hang.model import Evidence
 from diag.hang.rundir.read import Rank, Rundir
+from diag.words.formatting import counted, spaced
 
 # The launcher saw every process end with 0, and every rank said itself that its training came to its end.
 _SURE = 0.95

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from diag.attribution.bandwidth import bus_factor
-from diag.attribution.match import Key
-from diag.ingest.kineto_names import dtype_bytes
+from diag.account.match import Key
 from diag.replay.costs import Costs, Level
 from diag.replay.mutations import Mutation
 from diag.replay.program import (
@@ -26,6 +24,8 @@ from diag.replay.program import (
     over_stretches,
     with_collectives,
 )
+from diag.tables.bandwidth import bus_factor
+from diag.traces.kineto_names import dtype_bytes
 
 
 def more_bandwidth(factor: float) -> Mutation:

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from statistics import median
 
-from diag.attribution.match import Key
-from diag.model import Detail, Kind
+from diag.account.match import Key
+from diag.model.steps import Detail, Kind
 from diag.replay.costs import Costs, Level
 from diag.replay.mutations import Mutation
 from diag.replay.program import (

@@ -8,7 +8,7 @@ from statistics import fmean, median
 
 from msgspec.structs import replace
 
-from diag.model import Kind
+from diag.model.steps import Kind
 from diag.replay.costs import Costs, Level
 from diag.replay.engine import step_durations
 from diag.replay.mutations import Mutation

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from diag.attribution.match import Key
-from diag.model import Detail
+from diag.account.match import Key
+from diag.model.steps import Detail
 from diag.replay.costs import Costs, Level
 from diag.replay.mutations import Mutation
 from diag.replay.mutations.schedule import depth_of, gathered_ahead

@@ -9,11 +9,11 @@ from random import Random
 
 from diag.api import Result, analyze, open_run
 from diag.errors import DiagError
-from diag.ingest.cache import Cache
-from diag.ingest.reading import Reading
-from diag.model import Severity
+from diag.model.steps import Severity
 from diag.replay.predict import baseline
 from diag.replay.program import Refusal
+from diag.traces.cache import Cache
+from diag.traces.reading import Reading
 from tests.bench.grid.gpu.costs import costs_of, share_of
 from tests.bench.grid.gpu.job import Job
 from tests.bench.grid.gpu.kineto import write_traces

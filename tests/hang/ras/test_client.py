@@ -14,9 +14,9 @@ from diag.collectors.layout import RunLayout
 from diag.collectors.records import CRASH, HANG
 from diag.errors import DiagError
 from diag.hang.api import triage
-from diag.hang.live.gather import gather, take_back
 from diag.hang.ras import client
 from diag.hang.ras.client import address_of, ask, ask_twice, is_address
+from diag.watch.hang_gather import gather, take_back
 from tests.command import diag
 from tests.hang.ras.reports import Comm, as_json, job, text
 from tests.hang.ras.server import endless, listening, says, silent, speaks

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from isal import igzip
 
-from tests.attribution.kineto_builder import BASE_NS
+from tests.account.kineto_builder import BASE_NS
 from tests.bench.grid.gpu.engine import Event, Rank, apart, groups_of
 from tests.bench.grid.gpu.job import Job, Recipe
 

@@ -19,7 +19,7 @@ from diag.collectors.records import (
     StepRecord,
 )
 from diag.collectors.records import DeviceRecord as Sample
-from tests.attribution.kineto_builder import BASE_NS
+from tests.account.kineto_builder import BASE_NS
 from tests.bench.grid.gpu.engine import Rank
 from tests.bench.grid.gpu.job import Job, Planted, Recipe, Recorded
 from tests.bench.grid.gpu.kineto import write_trace

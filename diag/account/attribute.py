@@ -1,0 +1,393 @@
+"""From tables to the account of every step: partition, matching, clocks, critical path, blame."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from diag.collectors.records import EVALUATION, WINDOW_AFTER, WINDOW_WARMUP, Manifest
+from diag.model.steps import (
+    Attribution,
+    CollectiveCall,
+    Division,
+    Gap,
+    Kind,
+    MatchedCollective,
+    Parts,
+    RankStep,
+    StepAccount,
+    by_cause,
+)
+from diag.rundir.axes import axes_of
+from diag.rundir.run import RankTables, Tables, rank_ranges
+from diag.traces.trace import Trace
+
+from . import cpu, gpu, records
+from . import intervals as iv
+from .blame import Meetings
+from .clock import Alignment, align
+from .critical_path import held_up_at, nearly_last, readiness, walk
+from .gpu_idle import idle_parts
+from .iterations import iterations_of
+from .kept_steps import steps_of, windows_of
+from .layers import within
+from .loader_settings import loader_settings
+from .match import Key, by_key, measure
+from .peers import StagePeers
+from .segments import intervals_of, on_clock, shift, shift_call
+from .timeline import Timeline
+from .trace_ranges import compiling
+from .trace_steps import agreed, host_windows, marks_steps, outside_of_iterations
+
+# Lazy initialisation, the allocator, first connections and full loader queues: not what the run is like.
+WARMUP_STEPS = 2
+_FEWEST_COMMON_STEPS = 10
+MAX_QUEUED_STEPS = 8  # of the steps left out after a trace was written
+
+MAX_UNCERTAINTY = 0.25  # of the mean exposed communication of a step (science.md 2.4)
+
+_Matched = dict[Key, dict[int, CollectiveCall]]
+
+
+def attribute(tables: Tables) -> Attribution:
+    """Accounts for every step of the run. Pure: the same tables give the same account."""
+    ranks = {rank: t for rank, t in tables.ranks.items() if not t.empty}
+    steps = {rank: rank_steps(t) for rank, t in ranks.items()}
+    anchors = _anchors(ranks)
+    alignment = _align(ranks, steps, anchors)
+    placed = {rank: _placed(own, anchors[rank], alignment, rank) for rank, own in steps.items()}
+    # Ranks off the common clock are accounted for by themselves: no waits, no blame.
+    tied = frozenset(alignment.offset_ns) if _sure_enough(alignment, placed) else frozenset()
+    matched = by_key({rank: _calls(own) for rank, own in placed.items() if rank in tied})
+    timelines = {rank: Timeline(own) for rank, own in placed.items() if own}
+    came = readiness(matched, timelines)
+    axes = axes_of(tables)
+    meetings = Meetings(matched, timelines, came, StagePeers(axes.stages(), timelines, placed, matched, came))
+    by_step: dict[int, dict[int, RankStep]] = defaultdict(dict)
+    for rank, own in placed.items():
+        for step in own:
+            by_step[step.step][rank] = step
+    waits = waiting(matched)
+    collectives = _measured(matched, by_step)
+    arrivals: dict[int, list[tuple[Key, int, int]]] = defaultdict(list)
+    for met in collectives:
+        for rank, time in nearly_last(came.of[met.key]):
+            arrivals[met.step].append((met.key, rank, time))
+    left_out = steps_left_out(tables, sorted(by_step))
+    division, marker = _division(ranks)
+    accounts = []
+    for number, members in sorted(by_step.items()):
+        path = walk(_comparable(members, tied), timelines, came)
+        held = held_up_at(path, sorted(arrivals[number], key=lambda arrival: (arrival[2], arrival[0])))
+        late = meetings.lateness(held)
+        note = left_out.get(number, "")
+        accounts.append(
+            StepAccount(
+                step=number,
+                dur_ns=path.dur_ns,
+                parts=tuple(
+                    parts_of(s, waits.get(rank, iv.EMPTY) if rank in tied else None)
+                    for rank, s in sorted(members.items())
+                ),
+                path=path,
+                blames=late.blames,
+                usable=not note,
+                note=note,
+                waited_ns=late.waited_ns,
+                explained_ns=late.explained_ns,
+                once_ns=late.once_ns,
+            )
+        )
+    return Attribution(
+        steps=tuple(accounts),
+        ranks=tuple(sorted(placed)),
+        clock_uncertainty_ns=alignment.uncertainty_ns,
+        clock_drift=max(rates) - min(rates) if (rates := alignment.rate.values()) else 0.0,
+        aligned=bool(tied),
+        untied=tuple(sorted(set(placed) - tied)) if tied else (),
+        comm_known=any(step.comm_known for own in placed.values() for step in own),
+        collectives=collectives,
+        rank_steps=tuple(step for _, own in sorted(placed.items()) for step in own),
+        axes=axes,
+        division=division,
+        step_marker=marker,
+    )
+
+
+def with_comparable_steps(tables: Tables) -> Tables:
+    """The tables with the steps of their traces numbered alike on all ranks, and inferred only where all agree. Without
+    the ranks that recorded hardly a step of the others', which would leave nothing to compare: each is a gap."""
+    traces = agreed({rank: t.traces for rank, t in tables.ranks.items() if t.traces and not t.steps})
+    ranks = {r: replace(t, traces=traces[r]) if r in traces else t for r, t in tables.ranks.items()}
+    recorded = {rank: t.recorded for rank, t in ranks.items() if t.steps}
+    gaps = []
+    while len(recorded) > 1 and len(set.intersection(*recorded.values())) < _enough_steps(recorded.values()):
+        fewest = min(recorded, key=lambda rank: (len(recorded[rank]), -rank))
+        steps = recorded.pop(fewest)
+        ranks[fewest] = RankTables(fewest, ranks[fewest].identity)
+        reason = f"rank {fewest} recorded {len(steps):,} steps, too few of them those of other ranks: left out"
+        gaps.append(Gap(str(tables.root), reason))
+    return replace(tables, ranks=ranks, gaps=(*tables.gaps, *gaps))
+
+
+def _enough_steps(recorded: Iterable[set[int]]) -> int:
+    """How many steps all ranks must have in common: half, and of a long run a few."""
+    return min(_FEWEST_COMMON_STEPS, -(-len(set().union(*recorded)) // 2))
+
+
+def _division(ranks: Mapping[int, RankTables]) -> tuple[Division, str]:
+    """What divides the ranks' traces into steps, the least certain of all of them; and what repeats where that is
+    inferred."""
+    if any(t.steps for t in ranks.values()):
+        return Division.RECORDED, ""
+    unmarked = [trace for t in ranks.values() for trace in t.traces if not marks_steps(trace)]
+    if not unmarked:
+        return Division.MARKED, ""
+    if any(not outside_of_iterations(trace) for trace in unmarked):
+        return Division.UNDIVIDED, ""
+    found = iterations_of(unmarked[0])
+    return Division.INFERRED, found.marker if found is not None else ""
+
+
+def _placed(steps: Sequence[RankStep], anchor_ns: int, alignment: Alignment, rank: int) -> list[RankStep]:
+    """The steps of a rank on the clock of all."""
+    if rank not in alignment.rate:
+        return [shift(step, anchor_ns + alignment.offset_ns.get(rank, 0)) for step in steps]
+    return [on_clock(shift(step, anchor_ns), lambda ns: alignment.on_common_clock(rank, ns)) for step in steps]
+
+
+def _comparable(members: Mapping[int, RankStep], tied: frozenset[int]) -> dict[int, RankStep]:
+    """The ranks of a step whose ends can be compared; where there is no common clock, the one that took longest."""
+    common = {rank: step for rank, step in members.items() if rank in tied}
+    slowest = max(members, key=lambda rank: (members[rank].dur_ns, -rank))
+    return common or {slowest: members[slowest]}
+
+
+# -- one rank ----------------------------------------------------------------------------------------------------------
+
+
+def rank_steps(tables: RankTables) -> list[RankStep]:
+    """Every step of one rank on its own clock: from its traces where they cover the step, else from the records."""
+    recorded = records.partition(tables.rank, tables.steps, tables.rows, tables.groups, tables.on_device)
+    found: list[RankStep] = []
+    for trace in tables.traces:
+        # The device may still be at the last step of one file when the first step of the next begins on the host.
+        found.extend(_from_trace(tables, trace, found[-1].end_ns if found else None))
+    if not recorded:
+        return found
+    traced = {step.step: step for step in found}
+    steps = [traced.get(step.step, step) for step in recorded]
+    if tables.on_device and traced:
+        # Without a trace a GPU's communication is not known: those steps would look like pure compute.
+        return [step for step in steps if step.comm_known] or steps
+    return steps
+
+
+def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[RankStep]:
+    """The steps in a trace, on the monotonic clock of the records where there are any, else on the trace's own.
+    ``free_ns``: where the steps of an earlier trace of this rank end."""
+    windows = windows_of(trace)
+    begins = {record.step: record.begin_ns for record in tables.steps}
+    # On the host, as the records are: the device may be far behind it, and on each rank by something else.
+    on_host = host_windows(trace) if begins else []
+    ahead = [begin - begins[step] for step, begin, _ in on_host if step in begins]
+    if tables.steps and not ahead:
+        return []  # none of its steps is ours
+    delta = int(np.median(ahead)) if ahead else 0  # what the trace's clock shows more than the records'
+    if free_ns is not None:
+        free_ns += delta
+        windows = [(step, max(begin, free_ns), end) for step, begin, end in windows if end > free_ns]
+    if trace.has_gpu:
+        found = steps_of(trace, windows, tables.rank, lambda: gpu.partition(trace, windows, tables.rank))
+        gpu.forget(trace)
+    else:
+        # Of what was recorded from its end only the trace has all.
+        rows = tables.rows if all(row.whole for row in tables.rows) else ()
+        found = cpu.partition(
+            trace,
+            windows,
+            tables.rank,
+            comm=[shift_call(call, delta) for call in records.calls_of(rows, tables.groups)],
+            waits=records.blocked(tables.rows) + np.int64(delta),
+            phases=[(cpu.GC_PHASE, a + delta, b + delta) for record in tables.steps for a, b in record.gc],
+        )
+    return [shift(step, -delta) for step in found]
+
+
+def parts_of(step: RankStep, waits: iv.Intervals | None) -> Parts:
+    """The sums that the JSON contract names. ``waits``: when this rank waited for a later one; None: not known."""
+    segments = step.segments
+    by_detail = by_cause(segments)
+    spent = by_detail.sum(axis=1).tolist()
+    exposed = spent[Kind.COMM]
+    waited = None
+    if waits is not None:
+        waited = iv.total(iv.intersect(intervals_of(segments, Kind.COMM), waits)) if exposed else 0
+    return Parts(
+        rank=step.rank,
+        source=step.source,
+        dur_ns=step.dur_ns,
+        compute_ns=spent[Kind.COMPUTE],
+        exposed_comm_ns=exposed,
+        exposed_copy_ns=spent[Kind.COPY],
+        data_wait_ns=spent[Kind.DATA],
+        checkpoint_ns=spent[Kind.CHECKPOINT],
+        idle_ns=spent[Kind.IDLE],
+        overlapped_comm_ns=step.overlapped_comm_ns,
+        optimizer_ns=step.optimizer_ns,
+        exposed_wait_ns=waited,
+        exposed_transfer_ns=exposed - waited if waited is not None else None,
+        hidden_known=step.hidden_known,
+        idle_parts=idle_parts(by_detail[Kind.IDLE]),
+        stalls=step.stalls,
+        fused_ns=step.fused_ns,
+    )
+
+
+# -- across ranks ------------------------------------------------------------------------------------------------------
+
+
+def _calls(steps: Sequence[RankStep]) -> list[CollectiveCall]:
+    return [call for step in steps for call in step.collectives]
+
+
+def _domains(ranks: Mapping[int, RankTables]) -> dict[int, str]:
+    """Which ranks share a clock: by boot id, else by host name, else each rank for itself."""
+    return {
+        rank: t.identity.boot_id if t.identity is not None else (t.host or f"rank {rank}") for rank, t in ranks.items()
+    }
+
+
+def _anchors(ranks: Mapping[int, RankTables]) -> dict[int, int]:
+    """Monotonic clock to wall clock, one value for all ranks that share a clock; 0 for traces, which are there."""
+    first: dict[str, int] = {}
+    anchors = {}
+    for rank, t in sorted(ranks.items()):
+        if t.identity is None:
+            anchors[rank] = 0
+        else:
+            anchors[rank] = first.setdefault(t.identity.boot_id, t.identity.unix_ns - t.identity.monotonic_ns)
+    return anchors
+
+
+def _align(
+    ranks: Mapping[int, RankTables], steps: Mapping[int, Sequence[RankStep]], anchors: Mapping[int, int]
+) -> Alignment:
+    if len(ranks) < 2:
+        return align({}, _domains(ranks))
+    on_device = all(t.traces and all(trace.has_gpu for trace in t.traces) for t in ranks.values())
+    calls = by_key({rank: _calls(own) for rank, own in steps.items()})
+    return align(calls, _domains(ranks), anchors, on_device)
+
+
+def waiting(matched: Mapping[Key, Mapping[int, CollectiveCall]]) -> dict[int, iv.Intervals]:
+    """For each rank, when a collective it had entered still lacked somebody."""
+    spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for members in matched.values():
+        arrival = max([call.start_ns for call in members.values()])
+        for rank, call in members.items():
+            since, end = call.start_ns, call.end_ns
+            if records.is_transfer(call):  # it may be open while the rank waits for something else
+                since = max(since, call.waited_ns[0]) if call.waited_ns is not None else end
+            if since < arrival:
+                spans[rank].append((since, arrival if arrival < end else end))
+    return {rank: iv.make(pairs) for rank, pairs in spans.items()}
+
+
+def _measured(matched: _Matched, by_step: Mapping[int, Mapping[int, RankStep]]) -> tuple[MatchedCollective, ...]:
+    found: list[MatchedCollective] = []
+    for number, members in sorted(by_step.items()):
+        keys = {
+            call.key: None for step in members.values() for call in step.collectives if call.start_ns >= step.begin_ns
+        }
+        found.extend(measure(number, key, matched[key]) for key in keys if key in matched)
+    return tuple(found)
+
+
+def steps_left_out(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:
+    """Of these steps, in order, those that do not show what the run is like, each with the reason."""
+    ranks = {rank: t for rank, t in tables.ranks.items() if not t.empty}
+    warm_from = _first_warm_step(ranks, numbers)
+    warming = {number: "warm-up" for number in numbers if number < warm_from}
+    outside = {
+        step: why for t in ranks.values() for trace in t.traces for step, why in outside_of_iterations(trace).items()
+    }
+    return _incomplete(ranks) | _evaluating(ranks) | _compiling(ranks) | _disturbed(tables) | warming | outside
+
+
+def _incomplete(ranks: Mapping[int, RankTables]) -> dict[int, str]:
+    """Steps that a rank did not record which recorded others, killed or out of room: who waits for it there seems to
+    transfer."""
+    recorded = {rank: t.recorded for rank, t in ranks.items() if t.steps}
+    if not recorded:
+        return {}
+    every, common = set().union(*recorded.values()), set.intersection(*recorded.values())
+    lacking = {step: [rank for rank, own in recorded.items() if step not in own] for step in every - common}
+    return {step: f"{rank_ranges(absent)} did not record it" for step, absent in lacking.items()}
+
+
+def _evaluating(ranks: Mapping[int, RankTables]) -> dict[int, str]:
+    """Steps with an evaluation in them, on any rank: what the training does between its steps is none of theirs."""
+    return {
+        record.step: "an evaluation ran in it"
+        for tables in ranks.values()
+        for record in tables.steps
+        if any(phase.phase == EVALUATION for phase in record.phases)
+    }
+
+
+def _disturbed(tables: Tables) -> dict[int, str]:
+    """Steps that the profiler's own work disturbed, on any rank."""
+    records = [r for t in tables.ranks.values() for r in t.steps]
+    found = {r.step: "the profiler was starting" for r in records if r.window == WINDOW_WARMUP}
+    for after in {r.step for r in records if r.window == WINDOW_AFTER}:
+        # While the ranks wrote their traces the loaders went on: until their queues are empty again, nobody waits.
+        for step in range(after + 1, after + 1 + queued_steps(tables.manifest)):
+            found.setdefault(step, "the loader's queue filled up while a trace was written")
+        found[after] = "the profiler was writing a trace before it"
+    return found
+
+
+def _compiling(ranks: Mapping[int, RankTables]) -> dict[int, str]:
+    """Steps in which ``torch.compile`` compiled something, on any rank with a trace."""
+    found: dict[int, str] = {}
+    for trace in [trace for tables in ranks.values() for trace in tables.traces]:
+        spans = compiling(trace)
+        if len(spans):
+            found.update(
+                (step, "torch.compile was compiling")
+                for step, begin, end in host_windows(trace)
+                if len(within(spans, begin, end))
+            )
+    return found
+
+
+def queued_steps(manifest: Manifest | None) -> int:
+    """How many steps the loaders' queues can feed, rounded up; 0 where nothing says it."""
+    loader = loader_settings(manifest)
+    batches = manifest.trainer.get("micro_batches") if manifest is not None else None
+    if loader.workers is None or loader.prefetch_factor is None or not isinstance(batches, int) or batches <= 0:
+        return 0
+    return min(-(-loader.workers * loader.prefetch_factor // batches), MAX_QUEUED_STEPS)
+
+
+def _first_warm_step(ranks: Mapping[int, RankTables], steps: Sequence[int]) -> int:
+    """The first step that counts; steps before it are warm-up. A trace of its own has skipped the first ones already,
+    so that only the profiler's first active step is left out of it."""
+    recorded = sorted({r.step for t in ranks.values() for r in t.steps})
+    # What lies before the first inferred iteration is no step.
+    outside = {step for t in ranks.values() for trace in t.traces for step in outside_of_iterations(trace)}
+    steps = [step for step in steps if step not in outside]
+    begin, warmup = (recorded, WARMUP_STEPS) if recorded else (steps, 1)
+    return begin[warmup] if len(begin) > 2 * warmup else begin[0] if begin else 0
+
+
+def _sure_enough(alignment: Alignment, placed: Mapping[int, Sequence[RankStep]]) -> bool:
+    """Whether the clocks are close enough to tell waiting from transfer: within a quarter of the communication."""
+    if alignment.uncertainty_ns is None:
+        return False
+    exposed = [step.segments.total(Kind.COMM) for own in placed.values() for step in own]
+    return alignment.uncertainty_ns == 0 or alignment.uncertainty_ns <= MAX_UNCERTAINTY * float(np.mean(exposed or [0]))

@@ -1,0 +1,227 @@
+"""Why the last rank was late: what it did differently from the others since they last met (science.md 2.6).
+
+A wait is never a cause. At each collective on the path the ranks' activity since they were last in step is compared:
+only what a rank did beyond the median of the others is charged to it, and at most as long as the others really waited.
+Which others: those that do the same work (diag.account.peers).
+They were in step at the end of a collective for which all of them stood still. One that computation hides on some rank
+ties nobody together: a pause before it shows only later, where nothing is left to hide the waiting. Time in between of
+which nothing was recorded (it lies outside of the steps) is charged as such: late for no known reason.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+
+from diag.collectors.records import SEND
+from diag.model.steps import Blame, CollectiveCall, Detail, Kind
+
+from .critical_path import EPSILON_NS, Attendance, Readiness
+from .intervals import Times
+from .match import Key, is_handed_over, is_pair
+from .others import median_of_others
+from .peers import StagePeers
+from .standing import Standing
+from .timeline import Timeline, label_of, of_label
+
+_UNKNOWN = label_of(Kind.IDLE, Detail.UNKNOWN)
+_COMM_LABELS = [label_of(Kind.COMM, detail) for detail in Detail]
+_NEVER = np.iinfo(np.int64).min
+
+
+class Lateness(Struct, frozen=True):
+    """Who was late in a step. ``explained_ns``: the part of ``waited_ns`` whose reason is known; ``once_ns``: of it,
+    counting ranks that were late at one meeting once."""
+
+    blames: tuple[Blame, ...]
+    waited_ns: int
+    explained_ns: int
+    once_ns: int
+
+
+class _Late(NamedTuple):
+    """One meeting that ranks were late at. ``at``: their places in it; ``waited_ns``: for each of them; ``since_ns``:
+    since when each member is compared, until ``time_ns``."""
+
+    key: Key
+    came: Attendance
+    at: Times
+    waited_ns: Times
+    since_ns: Times
+    time_ns: int
+
+
+class Meetings:
+    """Finds, for a collective, the previous one of the same group, and what each rank did in between."""
+
+    def __init__(
+        self,
+        matched: Mapping[Key, Mapping[int, CollectiveCall]],
+        timelines: Mapping[int, Timeline],
+        readiness: Readiness,
+        peers: StagePeers,
+    ) -> None:
+        self._peers = peers
+        self._came = readiness.of
+        self._matched = matched
+        self._timelines = list(timelines.values())
+        self._ranks = np.array(readiness.ranks, dtype=np.int64)
+        self._standing = Standing([timeline.standing for timeline in self._timelines])
+
+    def lateness(self, met: Iterable[Key]) -> Lateness:
+        """Over all collectives at which the path met other ranks."""
+        found = self._late_ranks(met)
+        if not found:
+            return Lateness((), 0, 0, 0)
+        blamed = np.zeros((len(self._ranks), len(self._labels)), dtype=np.int64)
+        unknown = np.zeros(len(self._ranks), dtype=np.int64)
+        charged = _Charged(len(self._ranks))
+        waited = explained = once = 0
+        for late, activity in zip(found, self._activities(found), strict=True):
+            ready, rows = late.came.ready_ns[late.at], late.came.row[late.at]
+            once += int(late.waited_ns.max())
+            others = self._peers.others(late.key, self._matched[late.key], late.came, activity, late.at, self._labels)
+            excess = np.maximum(activity[late.at] - others, 0)
+            excess[:, self._of_comm] = 0  # its own waits are not its fault
+            total = excess.sum(axis=1)
+            blank = late.time_ns - late.since_ns - activity.sum(axis=1)
+            unseen = np.maximum(0, blank - (median_of_others(2 * blank) / 2).astype(np.int64))[late.at]
+            unseen = np.minimum(unseen, late.waited_ns)
+            waited += int(late.waited_ns.sum())
+            explained += int((late.waited_ns - unseen).sum())
+            unknown[rows] += np.where(unseen > EPSILON_NS, unseen, 0)
+            # What one group has waited for already, another one waits for later: it costs once.
+            left = total - charged.after(rows, late.since_ns[late.at])
+            share = np.maximum(0, np.minimum(late.waited_ns, left)) / np.maximum(total, 1)
+            charged.add(rows, ready, np.rint(share * total).astype(np.int64))
+            blamed[rows] += np.rint(excess * share[:, None]).astype(np.int64)
+        return Lateness(self._blames(blamed, unknown), waited, explained, once)
+
+    def _blames(self, blamed: Times, unknown: Times) -> tuple[Blame, ...]:
+        """By rank and label, without those of no time. ``blamed``: by row and label in use."""
+        at, column = np.nonzero(blamed > 0)
+        ranks, labels = self._ranks[at].tolist(), self._labels[column].tolist()
+        found = list(zip(ranks, labels, blamed[at, column].tolist(), strict=True))
+        unseen = np.flatnonzero(unknown > 0)
+        found += [
+            (rank, _UNKNOWN, ns)
+            for rank, ns in zip(self._ranks[unseen].tolist(), unknown[unseen].tolist(), strict=True)
+        ]
+        return tuple(Blame(rank, *of_label(label), ns) for rank, label, ns in sorted(found))
+
+    def _late_ranks(self, met: Iterable[Key]) -> list[_Late]:
+        told = np.full(len(self._ranks), _NEVER)  # by row, the time until which waiting for it is accounted for
+        found = []
+        for key in met:
+            came = self._came[key]
+            at, waited_ns = self._late(came, told)
+            if is_handed_over(self._matched[key].values()):  # then the sender did not wait for its receiver
+                sent = [self._matched[key][rank].op == SEND for rank in came.rank[at].tolist()]
+                at, waited_ns = at[sent], waited_ns[sent]
+            if not len(at):
+                continue
+            rows, ready = came.row[at], came.ready_ns[at]
+            told[rows] = np.maximum(ready, told[rows])
+            # To one moment on all ranks: what the late one then did more of is what the others stood still for. How far
+            # each has got in its work until it meets the others would not compare: some compute beside the transfer.
+            found.append(_Late(key, came, at, waited_ns, self._last_met_ns(key, came), int(ready.max())))
+        return found
+
+    def _activities(self, found: list[_Late]) -> list[npt.NDArray[np.int64]]:
+        """For each of these meetings what its members did since they last met: shape (members, labels in use). Each
+        rank is asked once."""
+        rows = np.concatenate([late.came.row for late in found])
+        since = np.concatenate([late.since_ns for late in found])
+        until = np.concatenate([np.full(len(late.came.row), late.time_ns) for late in found])
+        done = np.zeros((len(rows), len(self._labels)), dtype=np.int64)
+        order = np.argsort(rows, kind="stable")
+        edges = np.searchsorted(rows[order], np.arange(len(self._timelines) + 1))
+        for row in np.unique(rows).tolist():
+            own = order[edges[row] : edges[row + 1]]
+            done[own] = self._timelines[row].activities(since[own], until[own])[:, self._labels]
+        return np.split(done, np.cumsum([len(late.came.row) for late in found])[:-1])
+
+    @cached_property
+    def _labels(self) -> npt.NDArray[np.int64]:
+        """Those that any rank has."""
+        return np.unique(np.concatenate([timeline.labels for timeline in self._timelines]))
+
+    @cached_property
+    def _of_comm(self) -> npt.NDArray[np.bool_]:
+        return np.isin(self._labels, _COMM_LABELS)
+
+    def _late(self, came: Attendance, told: Times) -> tuple[Times, Times]:
+        """Ranks for which most of the others stood still, by place, and how long: waiting that computation hid costs
+        nothing, nor does what the late rank waited for as well, and what it is ``told`` for already counts once."""
+        first = came.idle_ns.min()
+        if came.ready_ns.max() - first <= EPSILON_NS:
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        # At most half of the others can have waited for one that was ready before the middle one.
+        asked = np.flatnonzero(came.ready_ns >= np.median(came.ready_ns))
+        before = told[came.row[asked]]
+        counted = np.where(before == _NEVER, first, before)
+        usual = self._standing.usual(came.row, came.idle_ns, came.ready_ns, asked, counted, EPSILON_NS)
+        late = usual > EPSILON_NS
+        return asked[late], usual[late]
+
+    def _last_met_ns(self, key: Key, came: Attendance) -> Times:
+        """When each rank last left a meeting before this one that all stood still for: its end, or its start if it was
+        still under way; where its records begin, if there was none. A sender never waits for its receiver, so that
+        the two do not meet: what counts is the step."""
+        ready = came.ready_ns
+        if is_pair(self._matched[key].values()):
+            begins = (
+                self._peers.step_begin(rank, at) for rank, at in zip(came.rank.tolist(), ready.tolist(), strict=True)
+            )
+            return np.minimum(np.fromiter(begins, dtype=np.int64, count=len(ready)), ready)
+        begun, left = self._last_met[key]
+        return np.where(left <= ready, left, np.minimum(begun, ready))
+
+    @cached_property
+    def _last_met(self) -> dict[Key, tuple[Times, Times]]:
+        """Of each collective: when each of its ranks entered and left the last one of the group before it that all its
+        ranks stood still for; twice the begin of the rank's records, if there was none."""
+        by_group: dict[str, list[Key]] = defaultdict(list)
+        for key in self._came:
+            by_group[key[0]].append(key)
+        records = np.array([int(timeline.start_ns[0]) for timeline in self._timelines], dtype=np.int64)
+        begun, left = np.empty_like(records), np.empty_like(records)
+        found = {}
+        for keys in by_group.values():
+            keys.sort(key=lambda key: int(self._came[key].start_ns.min()))
+            members = np.concatenate([self._came[key].row for key in keys])
+            begun[members], left[members] = records[members], records[members]
+            for key in keys:
+                came = self._came[key]
+                found[key] = begun[came.row], left[came.row]
+                if came.in_step:
+                    begun[came.row], left[came.row] = came.start_ns, came.end_ns
+        return found
+
+
+class _Charged:
+    """What ranks are charged for already, by row: (when it was ready, nanoseconds)."""
+
+    def __init__(self, rows: int) -> None:
+        self._count = np.zeros(rows, dtype=np.int64)
+        self._at = np.full((rows, 4), _NEVER)
+        self._ns = np.zeros((rows, 4), dtype=np.int64)
+
+    def add(self, rows: Times, at_ns: Times, ns: Times) -> None:
+        if int(self._count[rows].max()) == self._at.shape[1]:
+            self._at = np.concatenate((self._at, np.full_like(self._at, _NEVER)), axis=1)
+            self._ns = np.concatenate((self._ns, np.zeros_like(self._ns)), axis=1)
+        self._at[rows, self._count[rows]] = at_ns
+        self._ns[rows, self._count[rows]] = ns
+        self._count[rows] += 1
+
+    def after(self, rows: Times, since_ns: Times) -> Times:
+        """The sum of what each was charged for when it was ready after this time."""
+        found: Times = np.where(self._at[rows] > since_ns[:, None], self._ns[rows], 0).sum(axis=1)
+        return found

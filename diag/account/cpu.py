@@ -1,0 +1,161 @@
+"""Where a CPU rank's step went, from its trace (science.md 2.3): the main thread is the device.
+
+Priority: waiting for data, checkpoint, copies, operators (compute), communication that they do not hide, the idle rest.
+
+Three departures from science.md 2.3. Not only leaf operators compute: ``aten::mm`` calls ``aten::resolve_conj``, so by
+the letter the matrix products of a backward were no work (on a recorded FSDP2 step with gloo 12 of 19 ms of idle
+backward were ``aten::mm`` itself). The copies around FSDP's collectives (``fsdp::*``, ``split_with_sizes_copy``,
+``chunk_cat``) count as compute: on a CPU they keep the core busy, and no faster network removes them. And what the
+collectors recorded (calls, and times in which a training thread was blocked) is united with the ``gloo:*`` ranges:
+those miss the time between a call and its start on gloo's thread, and torch 2.13 misses some operations altogether.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from diag.collectors import records
+from diag.model.steps import CollectiveCall, Detail, Kind, RankStep
+from diag.traces import comm_names, range_names
+from diag.traces import kineto_names as names
+from diag.traces.trace import Trace
+
+from . import intervals as iv
+from . import trace_ranges as ranges
+from .intervals import EMPTY, Intervals
+from .layers import Layer, Window, covers, disjoint, traced_steps
+from .records import is_transfer
+from .trace_collectives import from_gloo, in_windows
+from .trace_steps import host_windows
+
+GC_PHASE = "gc"  # a recorded pause of Python's garbage collector, among the phases
+_SENT = pl.col("name").cast(pl.String).str.contains(comm_names.P2P_RANGE_PATTERN)
+_BUSY = (Kind.COMPUTE, Kind.IDLE)
+
+
+def step_windows(trace: Trace) -> list[Window]:
+    """(step, begin_ns, end_ns): ``diag.step#N`` ranges, else ``ProfilerStep#N``, else the whole trace as step 0."""
+    return host_windows(trace)
+
+
+def partition(
+    trace: Trace,
+    windows: Sequence[Window],
+    rank: int,
+    comm: Sequence[CollectiveCall] = (),
+    waits: Intervals = EMPTY,
+    phases: Sequence[tuple[str, int, int]] = (),
+) -> list[RankStep]:
+    """One exact account per window.
+
+    ``comm``, ``waits`` and ``phases`` (name, start_ns, end_ns; names as in the records, and "gc") come from the
+    collectors, shifted to the trace's clock; each is united with what the trace itself says.
+    """
+    wire = trace.select(names.ANNOTATION, name=comm_names.WIRE_PATTERN, arguments=True)
+    if any(is_transfer(call) for call in comm):  # sends and receives were recorded, with who stood still for them
+        wire = wire.filter(~_SENT)
+    recorded = iv.make([span for call in comm if (span := _span(call)) is not None])
+    talking = iv.union(ranges.as_intervals(wire), recorded, waits)
+    told = _Phases(trace, phases)
+    p2p = _point_to_point(wire, comm)
+    layers = disjoint(_layers(trace, talking, p2p, told))
+    hidden = iv.intersect(talking, iv.union(*(layer.intervals for layer in layers if layer.kind == Kind.COMPUTE)))
+    calls = in_windows(comm, windows) if comm else from_gloo(trace, wire, windows)
+    # Idle is what no other kind covers, so it needs no layer of its own here.
+    optimizing = iv.subtract(
+        told.optimizer, iv.union(*(layer.intervals for layer in layers if layer.kind not in _BUSY))
+    )
+    return traced_steps(rank, windows, layers, hidden, optimizing, calls)
+
+
+class _Phases:
+    """The host's phases, from the trace's ranges on the main thread united with recorded ones."""
+
+    def __init__(self, trace: Trace, recorded: Sequence[tuple[str, int, int]]) -> None:
+        def told(name: str) -> Intervals:
+            return iv.make([(start, end) for phase, start, end in recorded if phase == name])
+
+        main = ranges.main_thread(trace)
+        threads = {main} if main is not None else set()
+        self.data = iv.union(ranges.data_wait(trace, threads), told(records.DATA))
+        self.checkpoint = iv.union(ranges.checkpoint(trace), told(records.CHECKPOINT))
+        self.copy = iv.union(ranges.phase(trace, records.H2D), told(records.H2D))
+        self.forward = iv.union(ranges.forward(trace), told(records.FORWARD))
+        self.backward = iv.union(ranges.backward(trace), told(records.BACKWARD))
+        self.optimizer = iv.union(ranges.optimizer(trace), told(records.OPTIMIZER))
+        self.collecting = iv.union(ranges.garbage_collection(trace), told(GC_PHASE))
+
+    def by_detail(self) -> list[tuple[Detail, Intervals]]:
+        """Innermost first: recomputed forwards lie inside the backward, a fused optimizer step may, too."""
+        return [(Detail.OPTIMIZER, self.optimizer), (Detail.BACKWARD, self.backward), (Detail.FORWARD, self.forward)]
+
+
+def _point_to_point(wire: pl.DataFrame, comm: Sequence[CollectiveCall]) -> Intervals:
+    """When only sends and receives were open: what a pipeline waits for its neighbours."""
+    recorded = {
+        flag: iv.make(
+            [span for call in comm if (call.op in comm_names.P2P_OPS) == flag and (span := _span(call)) is not None]
+        )
+        for flag in (True, False)
+    }
+    p2p, other = ranges.as_intervals(wire.filter(_SENT)), ranges.as_intervals(wire.filter(~_SENT))
+    return iv.subtract(iv.union(p2p, recorded[True]), iv.union(other, recorded[False]))
+
+
+def _span(call: CollectiveCall) -> tuple[int, int] | None:
+    """When the call was on the wire, as far as that is known."""
+    return call.waited_ns if is_transfer(call) else (call.start_ns, call.end_ns)
+
+
+def _layers(trace: Trace, talking: Intervals, p2p: Intervals, phases: _Phases) -> list[Layer]:
+    compute = operator_time(trace)
+    return [
+        Layer(Kind.DATA, Detail.NONE, phases.data),
+        Layer(Kind.CHECKPOINT, Detail.NONE, phases.checkpoint),
+        Layer(Kind.COPY, Detail.NONE, phases.copy),
+        *(Layer(Kind.COMPUTE, detail, iv.intersect(compute, during)) for detail, during in phases.by_detail()),
+        Layer(Kind.COMPUTE, Detail.NONE, compute),
+        Layer(Kind.COMM, Detail.P2P, p2p),
+        Layer(Kind.COMM, Detail.NONE, talking),
+        Layer(Kind.IDLE, Detail.GC, phases.collecting),
+        *(Layer(Kind.IDLE, detail, during) for detail, during in phases.by_detail()),
+    ]
+
+
+def operator_time(trace: Trace) -> Intervals:
+    """Time in which the main or an autograd thread works on an operator: an ``aten::`` one, or one with none inside.
+
+    Left out, also where they lie inside another operator, are those that hand a collective over or wait for one:
+    ``c10d::*`` lasts as long as the enqueue, ``_c10d_functional::wait_tensor`` as long as the wire; only operators
+    inside them count. Code that Inductor compiled counts like an operator: its own kernels leave no event. Operators
+    of other names with operators inside (the autograd engine's nodes, hooks of FSDP) may wait themselves, so they do
+    not count.
+    """
+    main = ranges.main_thread(trace)
+    threads = ranges.autograd_threads(trace) | ({main} if main is not None else set())
+    operators = trace.select(names.CPU_OP).with_columns(pl.col("name").cast(pl.String))
+    return iv.union(*(_thread_time(ranges.on_threads(operators, {thread})) for thread in sorted(threads)))
+
+
+def _thread_time(operators: pl.DataFrame) -> Intervals:
+    """The same for one thread's operators, sorted like Trace.select does: parents before their children."""
+    start, end = operators["ts_ns"].to_numpy(), (operators["ts_ns"] + operators["dur_ns"]).to_numpy()
+    leaf = np.ones(len(start), dtype=np.bool_)
+    leaf[:-1] = start[1:] >= end[:-1]  # ranges of one thread nest, so a child of an operator comes right after it
+    name = pl.col("name")
+    wrapper, native, comm = (
+        operators.select(test).to_series().to_numpy()
+        for test in (
+            name.str.starts_with("autograd::engine::"),
+            name.str.starts_with("aten::") | name.str.starts_with(range_names.COMPILED_CODE_PREFIX),
+            name.str.contains(comm_names.CALL_OP_PATTERN),
+        )
+    )
+    spans = np.stack((start, end), axis=1).astype(np.int64, copy=False)
+    working, calls = spans[(leaf | native) & ~wrapper & ~comm], iv.normal(spans[comm])
+    # gloo's reduce-scatter copies its input within c10d::_reduce_scatter_base_: work inside a call is work.
+    within_call = covers(calls, working[:, 0]) & covers(calls, working[:, 1] - 1)
+    return iv.union(iv.subtract(working, calls), working[within_call])

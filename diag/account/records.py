@@ -1,0 +1,182 @@
+"""The partition of steps from the collectors' own records, for every step that no trace covers.
+
+The host's phases give data wait, copies and checkpoints; the times in which a thread of the training stood still for a
+collective give exposed communication; the rest of forward, backward and optimizer counts as compute. On a GPU the host
+only launches: its phases say what the host did, not the device, and communication is not visible (``comm_known``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from diag.collectors.records import (
+    BACKWARD,
+    CHECKPOINT,
+    DATA,
+    FORWARD,
+    H2D,
+    OPTIMIZER,
+    P2P_PREFIX,
+    PHASES,
+    SEND,
+    CollectiveRow,
+    StepRecord,
+)
+from diag.model.steps import CollectiveCall, Detail, Kind, RankStep
+
+from . import intervals as iv
+from .layers import Layer, Painted, disjoint
+from .match import BLOCKED_NS
+
+_TRANSFER = "p2p"  # in the key of recorded sends and receives
+
+
+def partition(
+    rank: int,
+    records: Sequence[StepRecord],
+    rows: Sequence[CollectiveRow],
+    groups: Mapping[str, Sequence[int]],
+    on_device: bool,
+) -> list[RankStep]:
+    """One ``RankStep`` a record, on the rank's own monotonic clock. ``rows`` are all collectives of the rank."""
+    calls = calls_of(rows, groups)
+    waits = iv.EMPTY if on_device else blocked(rows)
+    painted = Painted(_layers(records, waits, iv.EMPTY if on_device else blocked([row for row in rows if is_p2p(row)])))
+    on_wire = iv.union(iv.make((call.start_ns, call.end_ns) for call in calls if not is_transfer(call)), waits)
+    begins, ends = (np.array([getattr(r, key) for r in records], dtype=np.int64) for key in ("begin_ns", "end_ns"))
+    wired = iv.Covered(on_wire).between(begins, ends).tolist()
+    starts, until = (np.array([getattr(c, key) for c in calls], dtype=np.int64) for key in ("start_ns", "end_ns"))
+    whole = all(row.whole for row in rows)
+    found = []
+    for record, on_wire_ns in zip(records, wired, strict=True):
+        segments = painted.cut(record.begin_ns, record.end_ns)
+        begun = int(np.searchsorted(starts, record.end_ns, side="left"))
+        own = np.flatnonzero(until[:begun] > record.begin_ns).tolist()
+        found.append(
+            RankStep(
+                rank=rank,
+                step=record.step,
+                begin_ns=record.begin_ns,
+                end_ns=record.end_ns,
+                source="records",
+                segments=segments,
+                overlapped_comm_ns=max(0, on_wire_ns - segments.total(Kind.COMM)),
+                optimizer_ns=segments.total(Kind.COMPUTE, Detail.OPTIMIZER),
+                collectives=tuple(calls[i] for i in own),
+                comm_known=not on_device,
+                hidden_known=whole,
+            )
+        )
+    return found
+
+
+def calls_of(rows: Sequence[CollectiveRow], groups: Mapping[str, Sequence[int]]) -> list[CollectiveCall]:
+    """The collectives, sends and receives whose end is known, in order of start."""
+    # Of each group once: its ranks, its name, and whether it is of sends and receives. Two groups of one name (a mesh
+    # axis is named alike on all its groups) differ in their first member.
+    known: dict[str, tuple[tuple[int, ...], str, bool]] = {}
+    calls = []
+    for row in rows:
+        if row.end_ns is None:
+            continue
+        if row.group not in known:
+            ranks = tuple(groups.get(row.group, ()))
+            known[row.group] = ranks, f"{row.group}@{ranks[0]}" if ranks else row.group, is_p2p(row)
+        ranks, group, p2p = known[row.group]
+        if p2p:
+            calls.append(_transfer(row, ranks))
+            continue
+        calls.append(
+            CollectiveCall(
+                (group, row.seq, row.op),
+                row.op,
+                group,
+                ranks,
+                row.bytes if row.whole else 0,  # for all of which it took longer than is told
+                row.start_ns,
+                row.end_ns,
+                dtype=row.dtype,
+                group_size=len(ranks),
+                waited_ns=_waited(row),
+            )
+        )
+    return sorted(calls, key=lambda call: call.start_ns)
+
+
+def is_p2p(row: CollectiveRow) -> bool:
+    """Whether it is a send or a receive."""
+    return row.group.startswith(P2P_PREFIX)
+
+
+def is_transfer(call: CollectiveCall) -> bool:
+    """Whether it is a recorded send or receive. When its bytes were on the wire is not known but for the time in which
+    somebody stood still for them: an early receive is open for long, and nothing tells when its data came."""
+    return call.key[2] == _TRANSFER
+
+
+def open_span(call: CollectiveCall) -> tuple[int, int]:
+    """When a call could be what the rank stood still for."""
+    if is_transfer(call):
+        return call.waited_ns or (call.start_ns, call.start_ns)
+    return call.start_ns, call.end_ns
+
+
+def open_spans(calls: Sequence[CollectiveCall]) -> iv.Times:
+    """``open_span`` of each, [calls, 2]: made in a third of the time, for there are tens of thousands of them."""
+    spans = np.empty((len(calls), 2), dtype=np.int64)
+    spans[:, 0] = [call.start_ns for call in calls]
+    spans[:, 1] = [call.end_ns for call in calls]
+    for at in [at for at, call in enumerate(calls) if call.key[2] == _TRANSFER]:
+        spans[at] = open_span(calls[at])
+    return spans
+
+
+def _transfer(row: CollectiveRow, ranks: tuple[int, ...]) -> CollectiveCall:
+    """A send and its receive have one key. A send that was only handed over was not waited for."""
+    waited = _waited(row)
+    if row.op == SEND and waited is not None and waited[1] - waited[0] < BLOCKED_NS:
+        waited = None
+    return CollectiveCall(
+        (row.group, row.seq, _TRANSFER),
+        row.op,
+        row.group,
+        ranks,
+        row.bytes,
+        row.start_ns,
+        row.end_ns or row.start_ns,
+        dtype=row.dtype,
+        group_size=len(ranks),
+        waited_ns=waited,
+    )
+
+
+def blocked(rows: Sequence[CollectiveRow]) -> iv.Intervals:
+    """When a thread of the training stood still for a collective."""
+    return iv.make(waited for row in rows if (waited := _waited(row)) is not None)
+
+
+def _waited(row: CollectiveRow) -> tuple[int, int] | None:
+    if row.wait_start_ns is None or row.wait_end_ns is None:
+        return None
+    return row.wait_start_ns, row.wait_end_ns
+
+
+def _layers(records: Sequence[StepRecord], waits: iv.Intervals, p2p: iv.Intervals) -> list[Layer]:
+    """What the host did, most telling first; disjoint. ``p2p``: the part of the waits that was for a peer's message."""
+    rows = [row for record in records for row in record.phases]
+    spans = {name: iv.make((row.start_ns, row.end_ns) for row in rows if row.phase == name) for name in PHASES}
+    return disjoint(
+        [
+            Layer(Kind.DATA, Detail.NONE, spans[DATA]),
+            Layer(Kind.CHECKPOINT, Detail.NONE, spans[CHECKPOINT]),
+            Layer(Kind.COPY, Detail.NONE, spans[H2D]),
+            Layer(Kind.COMM, Detail.P2P, p2p),
+            Layer(Kind.COMM, Detail.NONE, waits),
+            Layer(Kind.IDLE, Detail.GC, iv.make(pause for record in records for pause in record.gc)),
+            Layer(Kind.COMPUTE, Detail.FORWARD, spans[FORWARD]),
+            Layer(Kind.COMPUTE, Detail.BACKWARD, spans[BACKWARD]),
+            Layer(Kind.COMPUTE, Detail.OPTIMIZER, spans[OPTIMIZER]),
+        ]
+    )

@@ -1,0 +1,263 @@
+"""What the CPU scheduler did to the ranks, per step: waiting for a core, and being blocked for no known reason.
+
+A rank's time outside of known waits (its loader, collectives, checkpoints) divides into three: on a core, queued for
+one, blocked. The last is off-CPU time: sleep, I/O, a lock, a process that is stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct, field
+
+from diag.collectors.records import (
+    BACKWARD,
+    CHECKPOINT,
+    DATA,
+    EVALUATION,
+    FORWARD,
+    OPTIMIZER,
+    PHASES,
+    REST,
+    HostRecord,
+    StepRecord,
+)
+from diag.rundir.run import RankTables, Tables
+
+from . import intervals as iv
+from . import records
+from .intervals import Times
+
+Series = npt.NDArray[np.float64]  # one value a step
+
+# A thread shares the training's work if it runs for a quarter of the time that the training's own thread runs.
+_SHARES_WORK = 0.25
+_APART = 2.5  # times as much as any other rank
+_COLUMNS = (*PHASES, EVALUATION, REST)
+_DATA, _REST = _COLUMNS.index(DATA), _COLUMNS.index(REST)
+_COMPUTING = tuple(_COLUMNS.index(name) for name in (FORWARD, BACKWARD, OPTIMIZER))
+_LARGE = 0.05  # of the step: a phase that is long enough to be stopped in
+_PAUSED = 0.05  # of the time: less is no pause
+_LEAST_SEEN, _MOSTLY_EMPTY = 3, 0.6  # steps that looked at the loader's queue, and those of them that found it empty
+_QUEUED_WORKERS = 0.3  # of the waiting for data
+_EXPLAINED = (DATA, CHECKPOINT, EVALUATION)  # phases whose blocked time has a known reason
+
+
+class RankScheduling(Struct, frozen=True):
+    """One rank, per step that counts, nanoseconds. ``queued_ns``: outside of its loader's and of collectives, of the
+    thread among those that compute that was queued longest; ``loading_ns``: the part of waiting for data in which the
+    loader, or its worker processes, were queued; ``communicating_ns``: the part of waiting for collectives in which the
+    threads that carry them were. ``blocked_ns``: outside of all known waits; ``blocked_in``: the same by phase, the
+    mean. ``paused_ns``: the part of waiting for data in which the process was stopped as a whole, as was seen, or
+    concluded from its being blocked in forward and backward alike. ``frozen_ns``: the part of waiting for collectives
+    in which the process was seen to be stopped."""
+
+    queued_ns: Series
+    loading_ns: Series
+    communicating_ns: Series
+    blocked_ns: Series
+    paused_ns: Series
+    frozen_ns: Series
+    blocked_in: Mapping[str, float]
+    runnable: float | None = None  # threads of the host, the median of the samples
+    starved: bool = False  # its loader's workers sleep or read all the time: no core would make the step shorter
+    knows_blocked: bool = True  # False: CPU time was not recorded, so that blocked time is not told from computing
+
+
+class Scheduling(Struct, frozen=True):
+    """By rank; those whose system does not say are left out. ``numbers``: the steps."""
+
+    numbers: tuple[int, ...] = ()
+    ranks: Mapping[int, RankScheduling] = field(default_factory=dict)
+
+    def knows_blocked(self, ranks: Sequence[int]) -> bool:
+        """Whether the blocked time of all these ranks is known."""
+        return all(rank in self.ranks and self.ranks[rank].knows_blocked for rank in ranks)
+
+    def apart(self, ranks: Sequence[int], *names: str) -> bool:
+        """Whether these ranks have so much more of these fields, together, than each of the others that it is theirs:
+        on a busy host all ranks are queued, some of them always more than others."""
+        spent = {rank: sum(float(getattr(own, name).mean()) for name in names) for rank, own in self.ranks.items()}
+        others = [ns for rank, ns in spent.items() if rank not in ranks]
+        return bool(ranks and others) and min(spent.get(r, 0.0) for r in ranks) >= _APART * max(others)
+
+    def mean_ms(self, name: str) -> dict[int, float]:
+        """The mean over the steps of a rank's field, milliseconds."""
+        return {rank: float(getattr(own, name).mean()) / 1e6 for rank, own in self.ranks.items()}
+
+    def common(self, name: str, ranks: Sequence[int]) -> Series | None:
+        """What the ranks have in common of a field, per step: the lower median. None unless all of them are known."""
+        if not ranks or not set(ranks) <= set(self.ranks):
+            return None
+        each = np.sort([getattr(self.ranks[rank], name) for rank in ranks], axis=0)
+        found: Series = each[(len(ranks) - 1) // 2]
+        return found
+
+    def columns(self, least_ms: float) -> dict[str, dict[int, float]]:
+        """Mean milliseconds a step by column and rank, for a table: what costs a rank that much or more."""
+        found = {"queued for a core": self.mean_ms("queued_ns"), "blocked": self.mean_ms("blocked_ns")}
+        return {name: means for name, means in found.items() if max(means.values(), default=0.0) >= least_ms}
+
+    def excess(self, name: str, rank: int) -> Series:
+        """How much more of a field a rank has than the median of the others, per step."""
+        own: Series = getattr(self.ranks[rank], name)
+        others = [getattr(other, name) for number, other in self.ranks.items() if number != rank]
+        found: Series = np.maximum(0.0, own - np.median(others, axis=0)) if others else np.zeros_like(own)
+        return found
+
+
+def scheduling_of(tables: Tables, numbers: Sequence[int]) -> Scheduling:
+    """Of the steps with these numbers."""
+    found = {rank: own for rank, each in tables.ranks.items() if (own := _of_rank(each, numbers)) is not None}
+    return Scheduling(tuple(numbers), found)
+
+
+def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | None:
+    by_number = {step.step: step for step in tables.steps}
+    places = [at for at, number in enumerate(numbers) if (s := by_number.get(number)) and s.queued_ns is not None]
+    if not places or 2 * len(places) < len(numbers):
+        return None
+    steps, at = [by_number[numbers[place]] for place in places], np.array(places, dtype=np.int64)
+    pauses = iv.make((start, end) for sample in tables.scheduling for start, end in sample.pauses if end > start)
+    waits = records.blocked(tables.rows)
+    dur, on_cpu, queued, waited = _by_phase(steps, iv.Covered(iv.subtract(waits, pauses)))
+    # Queued while a collective is waited for: it was done, and the thread was to wake up.
+    off_cpu = dur - on_cpu - queued
+    waking = np.clip(waited - off_cpu, 0, queued)
+    stalled = np.maximum(0, off_cpu - waited)
+    stalled[:, [_COLUMNS.index(name) for name in _EXPLAINED]] = 0
+    wall, data, waiting = dur.sum(axis=1), dur[:, _DATA], waited.sum(axis=1)
+    slowest, workers, carried = _sampled(tables.scheduling, steps)
+    ends = np.array([step.end_ns for step in steps], dtype=np.int64)
+    slow = slowest.at(ends) * wall
+    own = queued - waking
+    loading = np.maximum(own[:, _DATA], workers.at(ends) * data)
+    local = np.maximum(own.sum(axis=1) - own[:, _DATA], np.minimum(slow, np.maximum(0, wall - waiting - data)))
+    talking = np.maximum(waking.sum(axis=1), np.minimum(carried.at(ends) * wall, waiting))
+    # What the training's thread stands still for while another thread of its team is queued is no stall.
+    blocked = np.maximum(0, stalled.sum(axis=1) - slow)
+    idle = np.maximum(0, off_cpu[:, _DATA])
+    probably = idle * min(1.0, _pause(dur - waited, stalled) * float(data.sum()) / max(1.0, float(idle.sum())))
+    paused = np.maximum(probably, np.minimum(idle, _while_loading(steps, iv.Covered(pauses))))
+    begins = np.array([step.begin_ns for step in steps], dtype=np.int64)
+    frozen = iv.Covered(iv.intersect(waits, pauses)).between(begins, ends)
+    blocked = np.maximum(0, blocked - frozen)  # which is counted by itself
+    known = np.array([step.on_cpu_ns is not None for step in steps])
+    # Recorded before 24 November 2026: the sum over the phases is all there is.
+    local = np.where(known, local, [step.queued_ns or 0 for step in steps])
+    blocked, paused, loading, talking = (np.where(known, each, 0) for each in (blocked, paused, loading, talking))
+
+    def series(values: npt.NDArray[Any]) -> Series:
+        found = np.zeros(len(numbers))
+        found[at] = values
+        return found
+
+    samples = [sample.runnable for sample in tables.scheduling if sample.runnable is not None]
+    return RankScheduling(
+        queued_ns=series(local),
+        loading_ns=series(loading),
+        communicating_ns=series(talking),
+        blocked_ns=series(blocked),
+        paused_ns=series(paused),
+        frozen_ns=series(frozen),
+        blocked_in={
+            name: float(ns) for name, ns in zip(_COLUMNS, stalled[known].sum(axis=0) / len(steps), strict=True) if ns
+        }
+        | ({DATA: float(paused.mean())} if paused.any() else {}),
+        runnable=float(np.median(samples)) if samples else None,
+        starved=_starved(steps, loading, data, wall),
+        knows_blocked=bool(known.any()),
+    )
+
+
+def _starved(steps: Sequence[StepRecord], loading: Series, data: Times, wall: Times) -> bool:
+    """Whether the loader has worker processes that are never ahead of the training, and do not wait for cores: it
+    decides how long a step is, and what else the ranks do in it is hidden behind it."""
+    empty = [step.queue.ready == 0 for step in steps if step.queue is not None]
+    if len(empty) < _LEAST_SEEN or sum(empty) < _MOSTLY_EMPTY * len(empty):
+        return False
+    return bool(data.sum() >= _LARGE * wall.sum() and loading.sum() <= _QUEUED_WORKERS * data.sum())
+
+
+def _while_loading(steps: Sequence[StepRecord], pauses: iv.Covered) -> Series:
+    """How long the process was seen to be stopped while each step waited for data."""
+    rows = [(at, row.start_ns, row.end_ns) for at, step in enumerate(steps) for row in step.phases if row.phase == DATA]
+    found = np.zeros(len(steps))
+    place, begin, end = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+    np.add.at(found, place, pauses.between(begin, end))
+    return found
+
+
+def _pause(active: Times, stalled: Times) -> float:
+    """The fraction of the time in which a process was stopped as a whole: in so much of it, or more, every large phase
+    was blocked. 0 where there are not two of them, and where one was not blocked. Both by step and ``_COLUMNS``."""
+    spent, lost = active.sum(axis=0), stalled.sum(axis=0)
+    large = [at for at in _COMPUTING if spent[at] >= _LARGE * spent.sum()]
+    pause = min((float(lost[at] / spent[at]) for at in large), default=0.0)
+    return pause if len(large) > 1 and pause >= _PAUSED else 0.0
+
+
+def _by_phase(steps: Sequence[StepRecord], waits: iv.Covered) -> tuple[Times, Times, Times, Times]:
+    """Nanoseconds by step and ``_COLUMNS``: duration, on a core, queued, waiting for collectives. Of a phase whose CPU
+    time was not read nothing is known, so that all of it counts as on a core."""
+    rows = [(at, row) for at, step in enumerate(steps) for row in step.phases if row.phase in _COLUMNS]
+    place = np.array([at for at, _ in rows], dtype=np.int64)
+    column = np.array([_COLUMNS.index(row.phase) for _, row in rows], dtype=np.int64)
+    begin = np.array([row.start_ns for _, row in rows], dtype=np.int64)
+    end = np.array([row.end_ns for _, row in rows], dtype=np.int64)
+    begins, ends = (np.array([getattr(step, key) for step in steps], dtype=np.int64) for key in ("begin_ns", "end_ns"))
+    dur, on_cpu, queued, waited = (np.zeros((len(steps), len(_COLUMNS)), dtype=np.int64) for _ in range(4))
+    np.add.at(dur, (place, column), end - begin)
+    np.add.at(waited, (place, column), waits.between(begin, end))
+    read = np.zeros_like(dur, dtype=np.bool_)
+    for at, step in enumerate(steps):
+        for name, (on_cpu_ns, queued_ns) in step.cpu.items():
+            if name in _COLUMNS:
+                where = at, _COLUMNS.index(name)
+                on_cpu[where], queued[where], read[where] = on_cpu_ns, queued_ns, True
+    on_cpu = np.where(read, on_cpu, dur)
+    for table, whole in (
+        (dur, ends - begins),
+        (waited, waits.between(begins, ends)),
+        (on_cpu, np.array([step.on_cpu_ns or 0 for step in steps], dtype=np.int64)),
+        (queued, np.array([step.queued_ns or 0 for step in steps], dtype=np.int64)),
+    ):
+        table[:, _REST] = np.maximum(0, whole - table.sum(axis=1))
+    return dur, on_cpu, queued, waited
+
+
+class _Sampled:
+    """A fraction of the time, from samples: constant in the interval that each covers."""
+
+    def __init__(self, ends_ns: Sequence[int], values: Sequence[float]) -> None:
+        self._ends = np.array(ends_ns, dtype=np.int64)
+        self._values = np.array(values, dtype=np.float64)
+
+    def at(self, times_ns: Times) -> Series:
+        if not len(self._ends):
+            return np.zeros(len(times_ns))
+        places = np.minimum(np.searchsorted(self._ends, times_ns, side="left"), len(self._ends) - 1)
+        found: Series = self._values[places]
+        return found
+
+
+def _sampled(samples: Sequence[HostRecord], steps: Sequence[StepRecord]) -> tuple[_Sampled, _Sampled, _Sampled]:
+    """Fractions of the time: in which the thread that shares the training's work and was queued longest was queued; the
+    worker processes were, the mean of them; and the process's other threads were, instead of running."""
+    samples = [sample for sample in samples if sample.interval_ns > 0]
+    wall = sum(step.end_ns - step.begin_ns for step in steps)
+    trains = sum(step.on_cpu_ns or 0 for step in steps) / wall if wall else 0.0
+    slowest, workers, carried = [], [], []
+    for sample in samples:
+        interval = sample.interval_ns
+        queued = min(1.0, sample.slowest_queued_ns / interval)
+        shares_work = sample.slowest_on_cpu_ns >= _SHARES_WORK * trains * interval
+        slowest.append(queued if shares_work else 0.0)
+        workers.append(min(1.0, sample.workers_queued_ns / (interval * sample.workers)) if sample.workers else 0.0)
+        ready = sample.threads_on_cpu_ns + sample.threads_queued_ns
+        carried.append(0.0 if shares_work or not ready else queued * sample.threads_queued_ns / ready)
+    ends = [sample.monotonic_ns for sample in samples]
+    return _Sampled(ends, slowest), _Sampled(ends, workers), _Sampled(ends, carried)

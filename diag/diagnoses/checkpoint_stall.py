@@ -1,0 +1,83 @@
+"""Saving that stops the training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import mean
+
+from diag.collectors.records import CheckpointRecord
+from diag.model.steps import Evidence, Finding
+
+from .shares import Cost
+from .subject import MENTION, Subject, in_ms
+
+_NOT_RECORDED = "Save asynchronously (torch.distributed.checkpoint.async_save with its own group), or less often."
+_IN_FOREGROUND = (
+    "Save asynchronously (--checkpoint-async; in other trainings torch.distributed.checkpoint.async_save with its own "
+    "group), or less often."
+)
+_BY_ENGINE = "Save less often, or to a faster disk: DeepSpeed's engine saves in the foreground."
+_DISK_BEHIND = (
+    "Save less often, or to a faster disk: the checkpoint before was still being written when the next was due."
+)
+_COPYING = "Save less often: they are written in the background already, and what stops is the copying of the state."
+
+
+def find(subject: Subject) -> list[Finding]:
+    shares = subject.shares
+    if shares.share(Cost.CHECKPOINT) < MENTION:
+        return []
+    saved = shares.cost(Cost.CHECKPOINT)
+    saving = saved[saved > 0]
+    culprits = shares.culprits(Cost.CHECKPOINT)
+    records = [record for tables in subject.tables.ranks.values() for record in tables.checkpoints]
+    return [
+        subject.costing(
+            Cost.CHECKPOINT,
+            id="checkpoint-stall",
+            title=f"Checkpoints stop the training: {in_ms(saving.mean())} in {len(saving)} of {len(saved)} steps",
+            action=_action(records, subject.tables.manifest.strategy if subject.tables.manifest else None),
+            evidence=[
+                Evidence("steps", "steps with a checkpoint", float(len(saving)), "steps"),
+                *_evidence([record for record in records if not record.failed]),
+            ],
+            ranks=culprits.ranks,
+        )
+    ]
+
+
+def _action(records: list[CheckpointRecord], strategy: str | None) -> str:
+    """What helps depends on what the stop was made of."""
+    if not records:
+        return _NOT_RECORDED
+    if not all(record.asynchronous for record in records):
+        return _BY_ENGINE if (strategy or "").startswith("deepspeed") else _IN_FOREGROUND
+    waited = sum(record.waited_ns for record in records)
+    return _DISK_BEHIND if 2 * waited > sum(record.blocking_ns for record in records) else _COPYING
+
+
+def _evidence(records: list[CheckpointRecord]) -> Iterable[Evidence]:
+    """Size, speed and the two parts of the time, of what was saved."""
+    if not records:
+        return
+    by_step: dict[int, list[CheckpointRecord]] = {}
+    for record in records:
+        by_step.setdefault(record.step, []).append(record)
+    size = mean(sum(record.bytes for record in ranks) for ranks in by_step.values())
+    # The slowest rank's: the others' shards are worth nothing without it.
+    writing = mean(max(_writing_ns(record) for record in ranks) for ranks in by_step.values())
+    stopped = mean(max(record.blocking_ns for record in ranks) for ranks in by_step.values())
+    yield Evidence("checkpoints", "size of one, all ranks", round(size / 1e6, 3), "MB")
+    if writing > 0:
+        yield Evidence("checkpoints", "written at", round(size * 1e3 / writing, 1), "MB/s")
+    yield Evidence("checkpoints", "the training stood still", round(stopped / 1e6, 3), "ms")
+    waited = mean(max(record.waited_ns for record in ranks) for ranks in by_step.values())
+    if waited > 0:
+        yield Evidence("checkpoints", "of that for the one before", round(waited / 1e6, 3), "ms")
+    background = mean(max(record.background_ns for record in ranks) for ranks in by_step.values())
+    if background > 0:
+        yield Evidence("checkpoints", "written in the background", round(background / 1e6, 3), "ms")
+
+
+def _writing_ns(record: CheckpointRecord) -> int:
+    return record.background_ns or record.blocking_ns - record.waited_ns

@@ -1,0 +1,370 @@
+"""Why communication is exposed: because it is slow, because there is too much or too little of it at a time, or because
+nothing runs beside it. One answer for all of it; where there is none, parts of it may have causes of their own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from diag.model.axes import PIPELINE, TENSOR, is_data
+from diag.model.states import Sharding, sharding_of
+from diag.model.steps import Detail, Evidence, MatchedCollective
+from diag.tables.phased import GATHERS, REDUCTIONS, PhasedCall, phased_calls
+from diag.traces.comm_names import P2P_OPS
+
+from .comm_axes import exposed_along
+from .contended_host import queued
+from .culprits import Culprits, find_culprits
+from .missing_ranks import missing_ranks
+from .noise import crowd_of
+from .subject import Subject, ranks_text
+from .workload import workload
+
+_OF_SHARDED_PARAMETERS = frozenset({"all_gather", "reduce_scatter"})
+_HIDDEN_LITTLE = 0.05  # part of the communication that computation hides
+_LATENCY_BOUND = 0.5  # part of the transfers that a collective of no size would take as well
+_MANY = 64  # collectives a step
+_MOSTLY = 0.8  # part of the transfers
+_HALF = 0.5
+_CROWDED = 4.0  # times what a rank waits for a core: a shorter tail of gloo's says nothing about a link
+_IN_EVERY_STEP = 0.35  # of the same, for a tail that nine steps in ten have
+_TELLING = 1 << 16  # bytes: the time of smaller collectives is all latency, so they have no bandwidth
+
+
+class _Network(Struct, frozen=True):
+    """What even a poor network of a backend does better than; milliseconds, GB/s (bus bandwidth), bytes."""
+
+    latency_ms: float
+    bandwidth: float
+    at_bytes: int  # a bandwidth is only judged from this size on
+
+
+# Loopback and Ethernet of 1 Gbit under gloo, 10 Gbit under NCCL; far below what such a network gives when it is well.
+_POOR = {"gloo": _Network(5.0, 0.05, 500_000), "nccl": _Network(2.0, 0.5, 16_000_000)}
+
+
+class Cause(Struct, frozen=True):
+    id: str
+    why: str
+    action: str
+    evidence: tuple[Evidence, ...] = ()
+    unseen: bool = False  # ranks of the groups are missing, so that waiting is not told from transfer
+
+    @property
+    def refinable(self) -> bool:
+        """Whether parts of it may have causes of their own."""
+        return self.id in ("communication-not-overlapped", "exposed-communication") and not self.unseen
+
+
+def slow_link_of(subject: Subject) -> Culprits:
+    """The ranks that get their results later than the others."""
+    shares = subject.shares
+    # gloo moves bytes with the host's cores. Where ranks wait for a core, so do its threads, and whose is by chance:
+    # tails of 11 to 30 ms a step came with 5 to 10 ms of waiting beside another process; alone, 1.5 ms [measured].
+    waits = [] if shares.on_device else [float(own.mean()) for own in queued(subject).values()]
+    crowding = max(waits, default=0.0)
+
+    def later_by(noise_ns: int) -> Culprits:
+        return find_culprits(shares.tail_ns, shares.dur_ns, len(shares.ranks), noise_ns)
+
+    found = later_by(max(shares.noise.late_ns, round(_CROWDED * crowding)))
+    if found.ranks or not crowding:
+        return found
+    # What comes by chance does not come in every step. Of ranks that shared their cores, with and without another
+    # process, the tail of nine steps in ten was at most 0.27 of that waiting; behind a slow link 0.5 of it (DDP), 0.26
+    # (FSDP2, which stays untold) [20 runs].
+    steady = max(shares.noise.late_ns, round(_IN_EVERY_STEP * crowding))
+    again = later_by(steady)
+    always = all(np.percentile(shares.tail_ns[rank], 10) > steady for rank in again.ranks)
+    return again if again.ranks and always else found
+
+
+def cause_of(subject: Subject) -> Cause:
+    """The one cause of all of it, or that there is no one cause: ``refinable``."""
+    slow_link = subject.once(slow_link_of)
+    collectives = [c for c in _of_usable_steps(subject) if c.complete]
+    missing = subject.once(missing_ranks)
+    if missing is not None and not (subject.attribution.aligned and slow_link.ranks):
+        return Cause(
+            "exposed-communication",
+            f"how much of it is waiting is not known without {missing.who}",
+            missing.action,
+            _hidden_evidence(_hidden_share(subject)),
+            unseen=True,
+        )
+    if not subject.attribution.aligned:
+        return Cause(
+            "exposed-communication",
+            "how much of it is waiting for other ranks cannot be told from this",
+            "Record all ranks, so that waiting and transfer can be told apart.",
+            _hidden_evidence(_hidden_share(subject)),
+        )
+    if slow_link.ranks:
+        who = ranks_text(slow_link.ranks)
+        return Cause(
+            "slow-link",
+            f"{who} gets its results later than the others",
+            f"Check the network interface, cable and NUMA placement of {who}; the other links are faster.",
+        )
+    slow = _slow_network(subject, collectives)
+    if slow is not None:
+        return slow
+    of_one_axis = _of_one_axis(subject)
+    if of_one_axis is not None:
+        return of_one_axis
+    collectives = [c for c in collectives if is_data(subject.attribution.axes.of(c.ranks)) and c.op not in P2P_OPS]
+    steps = max(1, len({c.step for c in collectives}))
+    sharding = [c for c in collectives if c.op in _OF_SHARDED_PARAMETERS and c.bytes >= _TELLING]
+    counts = Counter((c.op, c.ranks) for c in sharding)
+    # Where shards have replicas (HSDP) their gradients are reduced once more, among the replicas.
+    moved = sum(c.transfer_ns for c in collectives if c.bytes >= _TELLING)
+    few = {c.op for c in sharding} == _OF_SHARDED_PARAMETERS and max(counts.values()) / steps <= 2
+    optimizer_only = subject.once(shards_optimizer_only)
+    if not optimizer_only and few and moved >= _MOSTLY * _total(collectives):
+        largest = max(c.bytes for c in sharding)
+        return Cause(
+            "root-only-unit",
+            "the whole model is one sharding unit, so nothing can overlap",
+            "Wrap each block: fully_shard(block) for each, then fully_shard(model). Bundled trainer: --wrap block.",
+            (Evidence("collectives", "largest all-gather or reduce-scatter", float(largest), "bytes"),),
+        )
+    replicated = is_replicated(subject)
+    latency = _latency_share(collectives)
+    if latency is not None and latency >= _LATENCY_BOUND and len(collectives) / steps >= _MANY:
+        share = (Evidence("collectives", "part of the transfers that is latency", round(latency, 3), "share"),)
+        if replicated:
+            return Cause(
+                "ddp-buckets",
+                f"{len(collectives) / steps:.0f} buckets a step, too small to be worth their latency",
+                "Make DDP's buckets larger: bucket_cap_mb (25 by default), gradient_as_bucket_view=True.",
+                share,
+            )
+        if optimizer_only:
+            return Cause(
+                "zero-buckets",
+                f"{len(collectives) / steps:.0f} collectives a step, too small to be worth their latency",
+                'DeepSpeed, zero_optimization: larger buckets, "reduce_bucket_size" and "allgather_bucket_size".',
+                share,
+            )
+        return Cause(
+            "latency-bound-collectives",
+            f"{len(collectives) / steps:.0f} collectives a step, too small to be worth their latency",
+            "Wrap coarser: several layers in one unit, fully_shard([a, b]). Bundled trainer: --wrap block or --wrap 2.",
+            share,
+        )
+    crowded = _crowded(subject)
+    if crowded is not None:
+        return crowded
+    hidden = _hidden_share(subject)
+    if hidden is None:
+        return Cause(
+            "exposed-communication",
+            "what computation hides of it is not known without a profiler window",
+            "Record a window (`diag trace` while it trains): it shows each collective from its begin.",
+        )
+    if hidden < _HIDDEN_LITTLE:
+        return Cause(
+            "communication-not-overlapped",
+            "it runs while nothing is computed",
+            _overlap_action(subject),
+            _hidden_evidence(hidden),
+        )
+    return Cause(
+        "exposed-communication",
+        f"computation hides only {hidden:.0%} of it",
+        _between_collectives(subject),
+        _hidden_evidence(hidden),
+    )
+
+
+def _of_one_axis(subject: Subject) -> Cause | None:
+    """Most of it is of one kind of parallelism that no diagnosis of data parallelism has advice for."""
+    along = subject.once(exposed_along)
+    axis = max((TENSOR, PIPELINE), key=lambda name: along.get(name, 0.0))
+    part = along.get(axis, 0.0)
+    if part < _HALF:
+        return None
+    if axis == PIPELINE:
+        return Cause(
+            "pipeline-communication",
+            f"{part:.0%} of it is messages between pipeline stages",
+            "Put neighbouring stages where the network between them is fastest, send activations in bf16, and give "
+            "each rank one stage (an interleaved schedule sends more).",
+        )
+    return Cause(
+        "tensor-parallel-communication",
+        f"{part:.0%} of it is tensor parallelism, which every layer waits for",
+        "Keep tensor-parallel groups within a host (the innermost axis of the mesh), make them smaller, or let matrix "
+        "products run beside their collectives (asynchronous tensor parallelism: torch.compile with "
+        "torch._inductor.config._micro_pipeline_tp).",
+    )
+
+
+def _slow_network(subject: Subject, collectives: Sequence[MatchedCollective]) -> Cause | None:
+    """A network that is slow whatever is asked of it: even small collectives take long, or large ones move little."""
+    poor = _POOR.get(_backend(subject))
+    sized = [c for c in collectives if c.bytes > 0 and c.transfer_ns > 0]
+    if poor is None or not sized:
+        return None
+    smallest, largest = min(c.bytes for c in sized), max(c.bytes for c in sized)
+    latency_ms = float(np.median([c.transfer_ns for c in sized if c.bytes == smallest])) / 1e6
+    speed = float(
+        np.median([bus_factor(c.op, len(c.ranks)) * c.bytes / c.transfer_ns for c in sized if c.bytes == largest])
+    )
+    if smallest < poor.at_bytes and latency_ms >= poor.latency_ms:
+        why = f"even {smallest:,} bytes take {latency_ms:.0f} ms"
+    elif largest >= poor.at_bytes and speed < poor.bandwidth:
+        why = f"{largest:,} bytes move at {speed * 1000:.0f} MB/s"
+    else:
+        return None
+    return Cause(
+        "slow-network",
+        f"the network is slow, {why}",
+        "Check which interface is used (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, NCCL_IB_HCA), its speed, and other "
+        f"traffic on it. Until then send less: {_less_sent(subject)}.",
+        (Evidence("collectives", f"transfer of {smallest} bytes, median", round(latency_ms, 3), "ms"),),
+    )
+
+
+def _less_sent(subject: Subject) -> str:
+    training = subject.once(workload).training
+    return (
+        "sharding within a host"
+        if training is False
+        else "bf16 gradients, larger micro-batches, sharding within a host"
+    )
+
+
+def _backend(subject: Subject) -> str:
+    """By the manifest, else as the profiler noted it in its files."""
+    manifest = subject.tables.manifest
+    traces = (trace for rank in subject.tables.ranks.values() for trace in rank.traces)
+    told = [manifest.backend if manifest is not None else "", *(trace.backend for trace in traces)]
+    text = next((backend for backend in told if backend), "") or ""
+    named = [name for name in _POOR if name in text]  # both in "cpu:gloo,cuda:nccl"
+    return "nccl" if "nccl" in named and subject.shares.on_device else next(iter(named), "")
+
+
+def _crowded(subject: Subject) -> Cause | None:
+    """More CPU ranks on a host than it has cores: a transfer then waits for a core on every rank."""
+    crowd = crowd_of(subject.tables)
+    if crowd is None:
+        return None
+    return Cause(
+        "crowded-host",
+        f"{crowd.ranks} ranks share {crowd.cores} cores, so each transfer waits for a core",
+        f"Run no more ranks on {crowd.host} than it has cores, or spread them over more hosts.",
+        (Evidence("ranks", f"host == {crowd.host}, ranks per core", round(crowd.ranks / crowd.cores, 2), "ranks"),),
+    )
+
+
+def _overlap_action(subject: Subject) -> str:
+    manifest = subject.tables.manifest
+    backend = manifest.backend if manifest is not None else None
+    strategy = manifest.strategy if manifest is not None else None
+    if strategy == "fsdp2" and backend == "gloo":
+        return (
+            "FSDP2 on gloo gathers synchronously unless it is told to prefetch: set_modules_to_forward_prefetch with "
+            "asynchronous unshard. Bundled trainer: --prefetch 1."
+        )
+    if strategy == "fsdp2":
+        return "Gather the next unit early: set_modules_to_forward_prefetch([next]); remove synchronising calls."
+    if subject.once(workload).training is False:
+        return _between_collectives(subject)
+    return "Start the reductions earlier (smaller buckets), or compute more between them (larger micro-batches)."
+
+
+def _between_collectives(subject: Subject) -> str:
+    if subject.once(workload).training is False:
+        return (
+            "Compute one half of the batch while the other communicates, fuse collectives with the matrix products "
+            "around them, send less (bf16, fp8), or compute more between collectives (larger batches)."
+        )
+    return "Gather earlier (prefetch), send less (bf16), or compute more between collectives (larger micro-batches)."
+
+
+def is_replicated(subject: Subject) -> bool:
+    """Whether every rank holds the whole model (DDP), by the manifest, else by what is communicated."""
+    manifest = subject.tables.manifest
+    if manifest is not None and manifest.strategy:
+        return sharding_of(manifest.strategy) == Sharding.NONE
+    ops = {c.op for c in subject.attribution.collectives if c.bytes >= _TELLING}
+    return "all_reduce" in ops and not ops & _OF_SHARDED_PARAMETERS
+
+
+def shards_optimizer_only(subject: Subject) -> bool:
+    """Whether parameters are whole on every rank and only the optimizer is sharded (ZeRO-1, ZeRO-2): gradients are
+    reduced in the backward, and what is gathered is gathered after it."""
+    if is_replicated(subject):
+        return False
+    calls = [call for call in subject.once(phased_of) if call.bytes >= _TELLING and call.of_data]
+    passes = {call.phase for call in calls if call.op in GATHERS}
+    reduces = any(call.op in REDUCTIONS and call.phase == Detail.BACKWARD for call in calls)
+    return reduces and bool(passes) and not passes & {Detail.FORWARD, Detail.BACKWARD}
+
+
+def phased_of(subject: Subject) -> tuple[PhasedCall, ...]:
+    """The collectives of the steps that count, each with its pass."""
+    return tuple(phased_calls(subject.attribution, subject.shares.numbers))
+
+
+def _of_usable_steps(subject: Subject) -> list[MatchedCollective]:
+    usable = set(subject.shares.numbers)
+    return [c for c in subject.attribution.collectives if c.step in usable]
+
+
+def _total(collectives: Sequence[MatchedCollective]) -> int:
+    return sum(c.transfer_ns for c in collectives)
+
+
+def _hidden_share(subject: Subject) -> float | None:
+    """Over the steps in which it is known; None where it is in none."""
+    parts = [part for part in subject.parts() if part.hidden_known]
+    if not parts:
+        return None
+    hidden = sum(part.overlapped_comm_ns for part in parts)
+    total = hidden + sum(part.exposed_comm_ns for part in parts)
+    return hidden / total if total else 0.0
+
+
+def _hidden_evidence(share: float | None) -> tuple[Evidence, ...]:
+    if share is None:
+        return ()
+    return (Evidence("steps", "communication hidden behind computation", round(share, 4), "share"),)
+
+
+def _latency_share(collectives: Sequence[MatchedCollective]) -> float | None:
+    """The part of all transfers that remains at no size, from the smallest ones seen; None below three sizes."""
+    sized = [(c.bytes, c.transfer_ns) for c in collectives if c.bytes > 0]
+    sizes = sorted({size for size, _ in sized})
+    if len(sizes) < 3 or sizes[-1] < 8 * sizes[0]:
+        return None
+    latency = float(np.median([ns for size, ns in sized if size == sizes[0]]))
+    total = sum(ns for _, ns in sized)
+    return min(1.0, latency * len(sized) / total) if total else None
+
+
+def bandwidth(subject: Subject) -> tuple[Evidence, ...]:
+    """Median bus bandwidth of the largest collectives of each kind (nccl-tests' definition, full tensor size)."""
+    evidence, collectives = [], _of_usable_steps(subject)
+    for op in sorted({c.op for c in collectives}):
+        sized = [c for c in collectives if c.op == op and c.bytes >= _TELLING and c.transfer_ns > 0]
+        if not sized:
+            continue
+        largest = max(c.bytes for c in sized)
+        chosen = [c for c in sized if c.bytes == largest]
+        value = float(np.median([bus_factor(op, len(c.ranks)) * c.bytes / c.transfer_ns for c in chosen]))
+        evidence.append(Evidence("collectives", f"{op} of {largest} bytes, bus bandwidth", round(value, 4), "GB/s"))
+    return tuple(evidence)
+
+
+def bus_factor(op: str, ranks: int) -> float:
+    """Bytes on the wire for each byte of the full tensor: nccl-tests' PERFORMANCE.md."""
+    if op == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    if op in {"all_gather", "reduce_scatter", "all_to_all"}:
+        return (ranks - 1) / ranks
+    return 1.0

@@ -1,0 +1,123 @@
+"""Parts of the exposed communication that have a cause of their own: which diagnosis has which nanoseconds.
+
+Each diagnosis claims collectives that no other one claims: gathers of the forward, gathers of the backward, reductions
+of all micro-batches but the last, those of the last one. What is left stays with ``exposed_communication``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+
+from diag.model.steps import Detail, Evidence, Finding
+from diag.tables.phased import REDUCTIONS, PhasedCall
+
+from .comm_cause import cause_of, phased_of, shards_optimizer_only
+from .shares import Cost
+from .subject import MENTION, Subject
+
+TELLING = 1 << 10  # bytes: a loss or a norm is no part of the model
+
+
+class Claim(Struct, frozen=True):
+    """``part``: of the exposed communication, 0 to 1."""
+
+    id: str
+    part: float
+    title: str
+    action: str
+    evidence: tuple[Evidence, ...]
+
+
+class Calls(Struct, frozen=True):
+    """The collectives of the steps that count, and what nothing hid of all of them together."""
+
+    rows: tuple[PhasedCall, ...]
+    exposed_ns: int
+    rank_steps: int
+
+    def part(self, ns: int) -> float:
+        return min(1.0, ns / self.exposed_ns) if self.exposed_ns else 0.0
+
+    def ms_per_step(self, ns: int) -> float:
+        """The mean over ranks and steps."""
+        return round(ns / max(1, self.rank_steps) / 1e6, 3)
+
+
+def calls_of(subject: Subject) -> Calls:
+    rows = subject.once(phased_of)
+    return Calls(rows, sum(row.exposed_ns for row in rows), len({(row.rank, row.step) for row in rows}))
+
+
+def is_reduction(call: PhasedCall) -> bool:
+    """Of gradients."""
+    return call.of_data and call.op in REDUCTIONS and call.phase == Detail.BACKWARD and call.bytes >= TELLING
+
+
+def last_reductions(subject: Subject, op: str | None = None) -> list[PhasedCall]:
+    """The reductions of gradients in the last micro-batch that has any; those of one operation, where one is given."""
+    rows = [call for call in subject.once(calls_of).rows if op in (None, call.op) and is_reduction(call)]
+    last = max((call.micro for call in rows), default=0)
+    return [call for call in rows if call.micro == last]
+
+
+def claims_of(subject: Subject) -> tuple[Claim, ...]:
+    """All that is worth mentioning; none where one cause stands for all of the communication."""
+    from . import (
+        ddp_buckets,
+        low_bus_bandwidth,
+        missing_prefetch,
+        reduce_scatter_stall,
+        regather_in_backward,
+        sync_every_micro_step,
+        zero_buckets,
+    )
+
+    if not worth_asking(subject):
+        return ()
+    slow = low_bus_bandwidth.claim(subject)
+    if slow is not None:  # a wire below its best makes everything late: it is the first to be put right
+        return (slow,)
+    asked: Iterable[Callable[[Subject], Claim | None]] = (
+        missing_prefetch.claim,
+        regather_in_backward.claim,
+        sync_every_micro_step.claim,
+        reduce_scatter_stall.claim,
+        ddp_buckets.claim,
+    )
+    if subject.once(shards_optimizer_only):
+        asked = (sync_every_micro_step.claim, zero_buckets.claim)
+    found = [claim for ask in asked if (claim := ask(subject)) is not None]
+    return tuple(claim for claim in found if claim.part * subject.shares.share(Cost.COMM) >= MENTION)
+
+
+def worth_asking(subject: Subject) -> bool:
+    if subject.shares.share(Cost.COMM) < MENTION or not subject.attribution.aligned or subject.stages_alone:
+        return False
+    return subject.once(cause_of).refinable
+
+
+def cannot_look(subject: Subject) -> str:
+    """Why no part of the communication can be told from the rest; "" where it can."""
+    if (reason := subject.cannot_look("exposed communication")) or len(subject.attribution.ranks) < 2:
+        return reason or "one rank was recorded, and waiting is not told from transfer"
+    if subject.stages_alone or not subject.attribution.aligned:
+        return "waiting for other ranks is not told from transfer"
+    return ""
+
+
+def findings(subject: Subject, id: str) -> list[Finding]:
+    """The finding of one of the claims, if it was made."""
+    return [
+        subject.costing(
+            Cost.COMM,
+            id=claim.id,
+            title=claim.title,
+            action=claim.action,
+            evidence=claim.evidence,
+            part=claim.part,
+        )
+        for claim in subject.once(claims_of)
+        if claim.id == id
+    ]

@@ -1,0 +1,93 @@
+"""Ranks that are ready to run and wait for a CPU core: something else runs on their host, or too much of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from diag.model.steps import Evidence, Finding
+
+from .culprits import Culprits, Series
+from .shares import Cost, Shares
+from .subject import MENTION, WARN, Subject, a_step, mean_ns, ranks_text, waited_for, who_is_late
+
+ID = "contended-host"
+
+
+def find(subject: Subject) -> list[Finding]:
+    shares = subject.shares
+    if shares.share(Cost.CONTENTION) < MENTION:
+        return []
+    culprits, cost = shares.culprits(Cost.CONTENTION), a_step(shares.cost(Cost.CONTENTION))
+    unequal = shares.mostly_late(Cost.CONTENTION)
+    if culprits.ranks and not subject.scheduling.apart(culprits.ranks, "queued_ns", "loading_ns"):
+        unequal = False
+    ranks = culprits.ranks if unequal else ()
+    return [
+        subject.costing(
+            Cost.CONTENTION,
+            id=ID,
+            title=_title(subject, culprits, unequal, cost),
+            action=_action(subject, ranks),
+            evidence=_evidence(subject, culprits if unequal else None),
+            ranks=ranks,
+        )
+    ]
+
+
+def cannot_look(subject: Subject) -> str:
+    return "" if subject.scheduling.ranks else "the system did not say how long threads wait for a core"
+
+
+def dominates(shares: Shares) -> bool:
+    """Whether contention costs so much that more processes or threads would make the run slower."""
+    return shares.share(Cost.CONTENTION) >= WARN
+
+
+def queued(subject: Subject) -> Mapping[int, Series]:
+    """By rank, per step that counts: nanoseconds ready to run without a core. Ranks that do not know are left out."""
+    return {rank: own.queued_ns for rank, own in subject.scheduling.ranks.items()}
+
+
+def _title(subject: Subject, culprits: Culprits, unequal: bool, cost: str) -> str:
+    if unequal:
+        who = who_is_late(culprits).capitalize()
+        wait = "wait" if len(culprits.ranks) > 1 else "waits"
+        late = "" if culprits.ranks else f" ({waited_for(culprits, everybody=True)})"
+        return f"{who} {wait} for a CPU core: {cost}{subject.who_waits(culprits.ranks)}{late}"
+    if len(subject.shares.ranks) == 1:
+        return f"The training waits for CPU cores: {cost}, in which its threads were ready to run and had none"
+    return f"All ranks wait for CPU cores: {cost}, in which their threads were ready to run and had none"
+
+
+def _action(subject: Subject, ranks: tuple[int, ...]) -> str:
+    asked = ranks or tuple(subject.scheduling.ranks)
+    hosts = list(dict.fromkeys(host for rank in asked if (host := subject.host_of(rank))))
+    where = f" on {', '.join(hosts[:3])}" if hosts else " on the host"
+    busy = [own.runnable for rank, own in subject.scheduling.ranks.items() if rank in asked and own.runnable]
+    cores = [t.identity.cpus for r, t in subject.tables.ranks.items() if r in asked and t.identity and t.identity.cpus]
+    load = f" ({max(busy):.0f} threads were runnable there, on {min(cores)} cores)" if busy and cores else ""
+    text = (
+        f"Find what else runs{where}{load} with top or pidstat: other jobs, loader processes, compute threads "
+        "(OMP_NUM_THREADS, torch.set_num_threads). "
+    )
+    if ranks:
+        return text + f"Give {ranks_text(ranks)} cores of its own (taskset, numactl, --cpus-per-task)."
+    return text + "Use fewer of them, or more cores; more loader processes would make it slower."
+
+
+def _evidence(subject: Subject, culprits: Culprits | None) -> list[Evidence]:
+    found = []
+    if culprits is not None:
+        leads, affected = culprits.steps
+        who = ranks_text(culprits.suspects) if culprits.suspects else "the most frequent one"
+        found.append(Evidence("steps", f"{who} last, of {affected} affected steps", float(leads), "steps"))
+    for name, what in (
+        ("queued_ns", "queued_ns"),
+        ("loading_ns", "data wait while queued"),
+        ("communicating_ns", "waiting for collectives while queued"),
+    ):
+        means = subject.scheduling.mean_ms(name)
+        if max(means.values(), default=0.0) * 1e6 >= MENTION * mean_ns(subject.shares.dur_ns) / 2:
+            shown = sorted(means, key=lambda rank: -means[rank])[:8]
+            found += [Evidence("steps", f"rank == {r}, mean of {what}", round(means[r], 3), "ms") for r in shown]
+    return found

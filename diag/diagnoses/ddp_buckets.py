@@ -1,0 +1,56 @@
+"""DDP's last bucket of gradients: nothing is left to compute beside it, so it should be a small one."""
+
+from __future__ import annotations
+
+from diag.model.steps import Evidence, Finding
+
+from . import comm_parts
+from .comm_cause import cause_of, is_replicated
+from .comm_parts import Claim, calls_of, last_reductions
+from .shares import Cost
+from .subject import MENTION, Subject
+
+ID = "ddp-buckets"
+_OP = "all_reduce"  # of a bucket
+_LARGE = 0.5  # of the gradients in the last bucket: with four equal ones it is a quarter
+_WORTH_SPLITTING = 1 << 20  # bytes: DDP's own first bucket
+
+
+def find(subject: Subject) -> list[Finding]:
+    return comm_parts.findings(subject, ID)
+
+
+def cannot_look(subject: Subject) -> str:
+    worth = subject.shares.share(Cost.COMM) >= MENTION
+    if worth and is_replicated(subject) and subject.once(cause_of).refinable and not last_reductions(subject, _OP):
+        return "the reductions are not recorded as buckets of a backward"
+    return comm_parts.cannot_look(subject)
+
+
+def claim(subject: Subject) -> Claim | None:
+    """The last bucket of the last backward, where half of the gradients or more are in it."""
+    if not is_replicated(subject):
+        return None
+    calls = subject.once(calls_of)
+    rows = last_reductions(subject, _OP)
+    ends = {(call.rank, call.step): call.place for call in sorted(rows, key=lambda call: call.place)}
+    final = [call for call in rows if call.place == ends[call.rank, call.step]]  # a norm that is added up may follow
+    if not final:
+        return None
+    size, whole = max(call.bytes for call in final), sum(call.bytes for call in rows) / len(final)
+    if size < _WORTH_SPLITTING or size < _LARGE * whole:
+        return None
+    exposed = sum(call.exposed_ns for call in final)
+    return Claim(
+        ID,
+        calls.part(exposed),
+        f"DDP reduces {size / whole:.0%} of the gradients in its last bucket, when the backward is over: "
+        f"{calls.ms_per_step(exposed):.1f} ms a step",
+        "Make the buckets smaller, so that most are reduced while the backward computes: bucket_cap_mb (25 by default) "
+        "at about an eighth of the gradients; static_graph=True, find_unused_parameters=False.",
+        (
+            Evidence("collectives", "buckets of a backward", round(len(rows) / len(final), 1), "a step"),
+            Evidence("collectives", "last bucket", float(size), "bytes"),
+            Evidence("collectives", "last bucket, exposed", calls.ms_per_step(exposed), "ms a step"),
+        ),
+    )

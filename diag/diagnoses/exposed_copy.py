@@ -1,0 +1,33 @@
+"""Host-to-device copies that no computation hides."""
+
+from __future__ import annotations
+
+from diag.account.loader_settings import loader_settings
+from diag.model.steps import Finding
+
+from .shares import Cost
+from .subject import MENTION, Subject, mean_ns
+
+_ACTIONS = {
+    None: "Copy from pinned memory (pin_memory=True) with non_blocking=True, one batch ahead.",
+    False: "Copy from pinned memory (DataLoader(..., pin_memory=True), which is off) with non_blocking=True, one batch "
+    "ahead.",
+    True: "The loader's batches are page-locked already: copy with non_blocking=True, one batch ahead, on a stream of "
+    "its own.",
+}
+
+
+def find(subject: Subject) -> list[Finding]:
+    if subject.shares.share(Cost.COPY) < MENTION:
+        return []
+    copied = mean_ns(subject.shares.cost(Cost.COPY))
+    pinned = loader_settings(subject.tables.manifest).pin_memory
+    return [
+        subject.costing(
+            Cost.COPY,
+            id="exposed-copy",
+            title=f"The device waits for copies from the host: {copied / 1e6:.1f} ms a step",
+            action=_ACTIONS[pinned],
+            evidence=subject.per_rank("exposed_copy_ns"),
+        )
+    ]

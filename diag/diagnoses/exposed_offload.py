@@ -1,0 +1,49 @@
+"""Parameters, gradients or optimizer states that are kept on the host: copies of them that no computation hides, and a
+device that waits while its host fetches, updates or stores them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diag.model.steps import Detail, Evidence, Finding, Kind
+
+from .shares import Cost
+from .subject import MENTION, Subject, mean_ns
+
+ID = "exposed-offload"
+
+
+def find(subject: Subject) -> list[Finding]:
+    if subject.shares.share(Cost.OFFLOAD) < MENTION:
+        return []
+    copied = mean_ns(subject.shares.cost(Cost.OFFLOAD))
+    return [
+        subject.costing(
+            Cost.OFFLOAD,
+            id=ID,
+            title=f"The device waits for states that are kept on the host: {copied / 1e6:.1f} ms a step",
+            action="Keep on the device what fits (diag plan says what does): the parameters first, then the optimizer. "
+            "What stays: pinned memory (CPUOffloadPolicy(pin_memory=True); DeepSpeed, offload_optimizer and "
+            'offload_param: "pin_memory": true), and more micro-batches a step. On NVMe: "pipeline_read" and '
+            '"pipeline_write" of offload_optimizer.',
+            evidence=_per_rank(subject),
+        )
+    ]
+
+
+def _per_rank(subject: Subject) -> tuple[Evidence, ...]:
+    """The mean over the steps that count: copies, and waiting for the host."""
+    usable = set(subject.shares.numbers)
+    spent: dict[int, list[tuple[int, int]]] = {}
+    for step in subject.attribution.rank_steps:
+        if step.step in usable:
+            both = (step.segments.total(kind, Detail.OFFLOAD) for kind in (Kind.COPY, Kind.IDLE))
+            spent.setdefault(step.rank, []).append((next(both), next(both)))
+    means = {rank: np.mean(own, axis=0) / 1e6 for rank, own in spent.items()}
+    most = sorted(means, key=lambda rank: -means[rank].sum())[:8]
+    return tuple(
+        Evidence("segments", f"rank == {rank}, {what}", round(float(means[rank][i]), 3), "ms")
+        for rank in most
+        for i, what in enumerate(("exposed offload copies", "waiting for offloaded states"))
+        if means[rank][i] > 0
+    )

@@ -1,0 +1,26 @@
+"""Pauses of Python's garbage collector on the critical path."""
+
+from __future__ import annotations
+
+from diag.model.steps import Finding
+
+from .shares import Cost
+from .subject import MENTION, Subject, in_ms, mean_ns
+
+
+def find(subject: Subject) -> list[Finding]:
+    shares = subject.shares
+    if shares.share(Cost.GC) < MENTION:
+        return []
+    culprits = shares.culprits(Cost.GC)
+    paused = mean_ns(shares.cost(Cost.GC))
+    return [
+        subject.costing(
+            Cost.GC,
+            id="gc-pause",
+            title=f"Python's garbage collector stops the training: {in_ms(paused)} a step",
+            action="Call gc.freeze() after setting up, then gc.disable(), and gc.collect() every few hundred steps on "
+            "all ranks together.",
+            ranks=culprits.ranks,
+        )
+    ]

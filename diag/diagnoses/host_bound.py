@@ -1,0 +1,151 @@
+"""A device that is idle although there is work: its host is late, or the recording does not hold the reason."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from diag.account.host_activity import LONG_NS
+from diag.model.steps import Detail, Evidence, Finding, Kind, StepAccount
+
+from .shares import Cost
+from .subject import MENTION, Subject, in_ms, mean_ns
+from .workload import allocator_action, launch_action, stall_action, sync_action, workload
+
+_WORDS = {
+    Detail.LAUNCH: "not launched",
+    Detail.AFTER_SYNC: "not launched, after a synchronising call",
+    Detail.SYNC: "inside a synchronising call",
+    Detail.ALLOCATOR: "inside an allocator call",
+    Detail.IN_LAUNCH: "inside the launch",
+    Detail.LATENCY: "from a late launch to its work",
+}
+LAUNCH_BOUND, STALL, SYNC, ALLOCATOR = "launch-bound", "host-stall", "synchronising-calls", "allocator-stall"
+_ACTION = {LAUNCH_BOUND: launch_action, STALL: stall_action, SYNC: sync_action, ALLOCATOR: allocator_action}
+_MOST_STALLS = 3
+# From here on a pause is a stall of its own. The host is back from a synchronising call within microseconds, but some
+# milliseconds of Python behind it are what the call exposes.
+_LONG_NS = {Detail.LAUNCH: LONG_NS, Detail.AFTER_SYNC: 20 * LONG_NS}
+_PROFILED = " The profiler slows launches down: compare with the time of steps without it."
+
+
+def find(subject: Subject) -> list[Finding]:
+    return [*_late_host(subject), *_unexplained(subject)]
+
+
+def _late_host(subject: Subject) -> list[Finding]:
+    shares = subject.shares
+    if shares.share(Cost.HOST) < MENTION:
+        return []
+    waited = shares.cost(Cost.HOST)
+    ms = f"{in_ms(mean_ns(waited))} {subject.per}"
+    lost = dict.fromkeys(_WORDS, 0)
+    long = dict.fromkeys(_LONG_NS, 0)
+    for step in _steps(subject):
+        for detail in lost:
+            lost[detail] += step.path.total(Kind.IDLE, detail)
+        for detail, least_ns in _LONG_NS.items():
+            long[detail] += _long_pieces(step, detail, least_ns)
+    by_cause = {
+        LAUNCH_BOUND: lost[Detail.LAUNCH] - long[Detail.LAUNCH] + lost[Detail.IN_LAUNCH] + lost[Detail.LATENCY],
+        STALL: sum(long.values()),
+        SYNC: lost[Detail.SYNC] + lost[Detail.AFTER_SYNC] - long[Detail.AFTER_SYNC],
+        ALLOCATOR: lost[Detail.ALLOCATOR],
+    }
+    cause = max(by_cause, key=lambda name: by_cause[name])
+    busy = _busiest(subject, ("not_launched",))
+    title = {
+        LAUNCH_BOUND: f"The device is idle for {ms} because the host launches kernels more slowly than the device runs "
+        "them",
+        STALL: f"The device is idle for {ms}{_while(busy, sum(waited))}",
+        SYNC: f"The device is idle for {ms} because the host synchronises with it and then launches late",
+        ALLOCATOR: f"The device is idle for {ms} because cudaMalloc and cudaFree run inside the step",
+    }[cause]
+    return [
+        subject.costing(
+            Cost.HOST,
+            id=cause,
+            title=title,
+            action=_ACTION[cause](subject.once(workload)) + _PROFILED,
+            evidence=[
+                *(
+                    Evidence("critical path", f"idle, {_WORDS[detail]}", round(ns / 1e6 / len(waited), 3), "ms a step")
+                    for detail, ns in lost.items()
+                    if ns
+                ),
+                *_stalls(busy, len(waited)),
+            ],
+        )
+    ]
+
+
+def _unexplained(subject: Subject) -> list[Finding]:
+    """Idle time that no change of the host would remove, as far as the recording shows."""
+    shares = subject.shares
+    found = []
+    if shares.share(Cost.QUEUED) >= MENTION:
+        busy = _busiest(subject, ("queued", "unknown"))
+        found.append(
+            subject.costing(
+                Cost.QUEUED,
+                id="idle-after-launch",
+                title=f"The device is idle for {in_ms(mean_ns(shares.cost(Cost.QUEUED)))} {subject.per} although "
+                "its next work had been launched: it waits for an event, another stream or work that is not in this "
+                "trace",
+                action="Record a longer window (several steps between two prof.step() calls) with all streams and "
+                "processes of this device, for example with Nsight Systems or rocprof beside the profiler.",
+                evidence=_stalls(busy, len(shares.numbers)),
+            )
+        )
+    if shares.share(Cost.ONCE) >= MENTION:
+        busy = _busiest(subject, ("not_launched",))
+        found.append(
+            subject.costing(
+                Cost.ONCE,
+                id="one-long-stall",
+                title=f"The device is idle for {in_ms(mean_ns(shares.cost(Cost.ONCE)))} in one stall of the host"
+                f"{_while(busy, sum(shares.cost(Cost.ONCE)))}; nothing shows whether it happens in every step",
+                action="Mark the steps with prof.step() and record several of them after the warm-up "
+                "(schedule(skip_first=10, wait=1, warmup=1, active=3)).",
+                evidence=_stalls(busy, len(shares.numbers)),
+            )
+        )
+    return found
+
+
+def _steps(subject: Subject) -> tuple[StepAccount, ...]:
+    return subject.attribution.usable or subject.attribution.steps
+
+
+def _long_pieces(step: StepAccount, detail: Detail, least_ns: int) -> int:
+    """Nanoseconds of the path in pieces of this cause that last so long."""
+    path = step.path
+    dur = path.end_ns - path.start_ns
+    long = (path.kind == Kind.IDLE) & (path.detail == detail) & (dur >= least_ns)
+    return int(dur[long].sum())
+
+
+def _busiest(subject: Subject, parts: Iterable[str]) -> list[tuple[str, int]]:
+    """What the host did in the long stalls of these parts: name and nanoseconds over all steps, the most first."""
+    spent: dict[str, int] = defaultdict(int)
+    for step in _steps(subject):
+        for rank in step.parts:
+            for stall in rank.stalls:
+                if stall.part in parts and stall.host:
+                    spent[stall.host] += round(stall.dur_ns * stall.host_share)
+    return sorted(spent.items(), key=lambda item: (-item[1], item[0]))[:_MOST_STALLS]
+
+
+def _while(busy: list[tuple[str, int]], stalled_ns: float) -> str:
+    """What the host did for at least half of the time, if one name says it."""
+    return (
+        f" while the host runs {busy[0][0]}"
+        if busy and busy[0][1] >= stalled_ns / 2
+        else " while the host launches nothing"
+    )
+
+
+def _stalls(busy: list[tuple[str, int]], steps: int) -> list[Evidence]:
+    return [
+        Evidence("stalls", f"the host in {name}", round(ns / 1e6 / max(1, steps), 3), "ms a step") for name, ns in busy
+    ]

@@ -1,0 +1,69 @@
+"""Large collectives that move far fewer bytes a second than the same group has shown that it can."""
+
+from __future__ import annotations
+
+from diag.model.breakdown import CollectiveStat, CollectiveTable
+from diag.model.steps import Evidence, Finding
+from diag.tables.collective_table import collective_table
+
+from . import comm_parts
+from .comm_parts import Claim
+from .shares import Cost
+from .subject import MENTION, Subject, mean_ns
+
+ID = "low-bus-bandwidth"
+_LOW = 0.5  # of the group's best (the 95th percentile at sizes that saturate it)
+_LARGE = 1 << 20  # bytes: smaller ones are latency and schedulers
+_COMPARABLE = 0.5  # of the group's largest size
+
+
+def find(subject: Subject) -> list[Finding]:
+    return comm_parts.findings(subject, ID)
+
+
+def cannot_look(subject: Subject) -> str:
+    reason = comm_parts.cannot_look(subject)
+    if reason or not comm_parts.worth_asking(subject):
+        return reason
+    if not any(row.efficiency is not None for row in _large(subject.once(_table))):
+        return "no group has collectives large enough to show what it can do"
+    return ""
+
+
+def claim(subject: Subject) -> Claim | None:
+    """The exposed time of such collectives, as far as the group's best would save it."""
+    table = subject.once(_table)
+    low = [row for row in _large(table) if row.efficiency is not None and row.efficiency < _LOW]
+    exposed = sum(row.exposed_ns for row in table.rows) + table.rest_exposed_ns
+    saved = sum(row.exposed_ns * (1 - (row.efficiency or 0.0)) for row in low)
+    part = min(1.0, saved / exposed) if exposed else 0.0
+    if part * subject.shares.share(Cost.COMM) < MENTION:
+        return None
+    worst = max(low, key=lambda row: row.exposed_ns)
+    cost = part * mean_ns(subject.shares.cost(Cost.COMM))
+    speeds = [
+        Evidence("collectives", f"{row.op} of {row.bytes_mean} bytes", round(row.busbw_gb_s or 0.0, 3), "GB/s")
+        for row in low[:4]
+    ]
+    best = worst.efficiency or 0.0
+    return Claim(
+        ID,
+        part,
+        f"Large collectives run at {best:.0%} of what their group can do: {cost / 1e6:.1f} ms a step",
+        "Look for what they share the network with at that time (other groups, storage, other jobs), for a wrong "
+        "interface or missing GPUDirect (NCCL_IB_HCA, NCCL_DEBUG=INFO), and for buffers that are not registered "
+        "(set_allocate_memory_from_process_group_for_comm).",
+        (*speeds, Evidence("collectives", f"{worst.op}, of the group's best", round(best, 3), "share")),
+    )
+
+
+def _table(subject: Subject) -> CollectiveTable:
+    steps = frozenset(subject.shares.numbers)
+    return collective_table(subject.attribution, steps, subject.tables.world_size, gloo=not subject.shares.on_device)
+
+
+def _large(table: CollectiveTable) -> list[CollectiveStat]:
+    largest: dict[str, int] = {}
+    for row in table.rows:
+        largest[row.group] = max(largest.get(row.group, 0), row.bytes_mean)
+    return [row for row in table.rows if row.bytes_mean >= max(_LARGE, _COMPARABLE * largest[row.group])]

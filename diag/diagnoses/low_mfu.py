@@ -1,0 +1,72 @@
+"""Computation that uses little of the device's arithmetic, where nothing else explains it (science.md 2.7)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diag.model.breakdown import Measure
+from diag.model.steps import Evidence, Finding, Kind, Severity
+from diag.rundir.run import Tables
+from diag.tables.efficiency import efficiency
+from diag.tables.peaks import device_of, peak_of
+
+from .shares import Cost, Shares
+from .subject import WARN, Subject
+from .workload import Workload, larger_batches, workload
+
+ID = "low-mfu"
+# Of dense BF16. torchtitan's Llama-8B reaches 33 to 39 % on H100 with FSDP, MegaScale 55 % (science.md 2.7).
+_REFERENCE = 0.35
+_LOW = 0.30
+CONFIDENCE = 0.6  # the reference is that of large language models, and the gain an upper bound
+
+
+def find(subject: Subject) -> list[Finding]:
+    """Only where all that could be removed costs less than a tenth: else that is what keeps the utilisation low."""
+    mfu = subject.once(_mfu)
+    if mfu.value is None or mfu.value >= _LOW or sum(subject.shares.share(cost) for cost in Cost) >= WARN:
+        return []
+    steps = subject.attribution.usable or subject.attribution.steps
+    computing = sum(step.path.total(Kind.COMPUTE) for step in steps) / max(1, sum(step.dur_ns for step in steps))
+    share = (1 - mfu.value / _REFERENCE) * computing
+    if share < WARN:
+        return []
+    return [
+        Finding(
+            id=ID,
+            title=f"The model's arithmetic uses {mfu.value:.0%} of the device's peak; {_REFERENCE:.0%} is usual",
+            severity=Severity.WARN,
+            share=share,
+            cost_ns_per_step=int(share * float(subject.shares.dur_ns.mean())),
+            confidence=CONFIDENCE,
+            ranks=(),
+            evidence=(Evidence("efficiency", f"MFU: {mfu.basis}", round(mfu.value, 4), "share"),),
+            bottleneck=None,
+            action=_action(subject.once(workload)),
+        )
+    ]
+
+
+def _action(facts: Workload) -> str:
+    compiling = [] if facts.compiled else ["torch.compile"]
+    types = "BF16 (TF32 at least: set_float32_matmul_precision('high'))"
+    changes = [*compiling, types, "fused attention", larger_batches(facts), "sizes in multiples of 64"]
+    return f"{', '.join(changes)}; see which kernels take the time."
+
+
+def cannot_look(subject: Subject) -> str:
+    return subject.once(_mfu).reason
+
+
+def mfu_of(tables: Tables, shares: Shares) -> Measure:
+    """Model FLOPs utilisation of the steps that count, from the manifest and the step records alone."""
+    device = device_of(tables)
+    records = [record for rank in tables.ranks.values() for record in rank.steps]
+    step_ns = float(np.mean(shares.dur_ns)) if len(shares.dur_ns) else 0.0
+    return efficiency(
+        (), tables.manifest, records, step_ns, tables.world_size, peak_of(device), device, shares.on_device
+    ).mfu
+
+
+def _mfu(subject: Subject) -> Measure:
+    return mfu_of(subject.tables, subject.shares)

@@ -1,0 +1,77 @@
+"""Device memory: peaks near the capacity, and allocations that had to be tried again. Costs no time by itself."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from diag.model.steps import Evidence, Finding, Severity
+from diag.rundir.run import Tables
+
+from .subject import Subject, ranks_text
+from .workload import allocator_setting, less_memory, workload
+
+NEAR_FULL = 0.90  # science.md 2.8
+
+
+class Peak(Struct, frozen=True):
+    """The most that one rank's allocator held, in bytes, and how often it had to try again."""
+
+    rank: int
+    reserved: int
+    capacity: int
+    retries: int
+
+
+def peaks_of(tables: Tables) -> list[Peak]:
+    """Of the ranks whose device says how much memory it has."""
+    found = []
+    for rank, own in tables.ranks.items():
+        memories = [s.memory for s in own.steps if s.memory is not None and s.memory.capacity]
+        if memories:
+            fullest = max(memories, key=lambda m: (m.reserved or 0) / (m.capacity or 1))
+            retries = (memories[-1].alloc_retries or 0) - (memories[0].alloc_retries or 0)
+            found.append(Peak(rank, fullest.reserved or 0, fullest.capacity or 1, retries))
+    return found
+
+
+def find(subject: Subject) -> list[Finding]:
+    held = peaks_of(subject.tables)
+    peaks = {peak.rank: peak.reserved / peak.capacity for peak in held}
+    retries = {peak.rank: peak.retries for peak in held}
+    full = tuple(rank for rank, peak in peaks.items() if peak >= NEAR_FULL)
+    facts = subject.once(workload)
+    retried = tuple(rank for rank, count in retries.items() if count > 0)
+    found = []
+    if retried:
+        found.append(
+            _finding(
+                "allocator-retries",
+                f"Allocations had to be tried again on {ranks_text(retried)}: each try frees the whole cache",
+                Severity.CRITICAL,
+                retried,
+                tuple(
+                    Evidence("memory", f"rank == {r}, allocation retries", float(retries[r]), "times") for r in retried
+                ),
+                f"Set {allocator_setting(facts)}, or take less memory ({less_memory(facts)}).",
+            )
+        )
+    elif full:
+        found.append(
+            _finding(
+                "near-out-of-memory",
+                f"Device memory is nearly full on {ranks_text(full)}",
+                Severity.WARN,
+                full,
+                tuple(Evidence("memory", f"rank == {r}, peak reserved", round(peaks[r], 4), "share") for r in full),
+                "Leave head-room: smaller batches."
+                if facts.training is False
+                else "Leave head-room: reshard after forward, activation checkpointing, smaller micro-batches.",
+            )
+        )
+    return found
+
+
+def _finding(
+    name: str, title: str, level: Severity, ranks: tuple[int, ...], evidence: tuple[Evidence, ...], action: str
+) -> Finding:
+    return Finding(name, title, level, 0.0, 0, 0.99, ranks, evidence, None, action)

@@ -1,0 +1,63 @@
+"""Ranks that reduce or gather tensors of different sizes in what the library counts as one collective: a bug that gives
+wrong sums or a hang, not a slow step."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from diag.model.axes import group_words
+from diag.model.steps import Evidence, Finding, MatchedCollective, Severity
+
+from .subject import Subject, ranks_text
+
+# All ranks pass tensors of one size to these. An all-to-all, a send, a scatter may differ from rank to rank.
+_EQUAL_SIZES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"})
+
+
+def find(subject: Subject) -> list[Finding]:
+    """At most one finding. Only collectives that the library numbered: matched by counting, one call that a trace lacks
+    would look the same."""
+    odd = {c.key: _odd_ranks(c) for c in subject.attribution.collectives if c.op in _EQUAL_SIZES and not c.inferred}
+    odd = {key: ranks for key, ranks in odd.items() if ranks}
+    if not odd:
+        return []
+    ranks = tuple(sorted({rank for found in odd.values() for rank in found}))
+    (group, number, op), first = next(iter(odd.items()))
+    members = next((c.ranks for c in subject.attribution.collectives if c.key == (group, number, op)), ())
+    axis = subject.attribution.axes.of(members) if subject.attribution.axes.several else None
+    title = f"In {len(odd)} collectives {ranks_text(ranks)} passed another size than the other ranks"
+    if axis is not None:
+        title += f" of the {group_words(axis, members)}"
+    return [
+        Finding(
+            id="mismatched-collectives",
+            title=title,
+            severity=Severity.CRITICAL,
+            share=0.0,
+            cost_ns_per_step=0,
+            confidence=0.9,
+            ranks=ranks,
+            evidence=(
+                Evidence("collectives", "numbered, sizes differ", float(len(odd)), "collectives"),
+                *(
+                    Evidence(
+                        "collectives", f"{op} {number} of group {group or '?'}, rank == {rank}", float(size), "bytes"
+                    )
+                    for rank, size in sorted(first.items())
+                ),
+            ),
+            bottleneck=None,
+            action="Compare the shapes that the ranks pass there: data-dependent shapes, an uneven last batch, "
+            "parameters that one rank does not use.",
+        )
+    ]
+
+
+def _odd_ranks(met: MatchedCollective) -> dict[int, int]:
+    """Bytes by rank, of those that differ from most of the others; empty where all agree or too few say it."""
+    told = {rank: size for rank, size in zip(met.ranks, met.sizes, strict=True) if size}
+    counts = Counter(told.values())
+    if len(counts) < 2:
+        return {}
+    (usual, most), (_, second) = counts.most_common(2)
+    return {rank: size for rank, size in told.items() if size != usual or most == second}

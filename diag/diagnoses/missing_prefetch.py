@@ -1,0 +1,70 @@
+"""All-gathers of the forward that nothing hides, although the computation before them is long enough to."""
+
+from __future__ import annotations
+
+from diag.model.steps import Detail, Evidence, Finding
+from diag.tables.phased import GATHERS, PhasedCall
+
+from . import comm_parts
+from .comm_parts import Calls, Claim, calls_of
+from .subject import Subject
+
+ID = "missing-prefetch"
+cannot_look = comm_parts.cannot_look
+
+
+def find(subject: Subject) -> list[Finding]:
+    return comm_parts.findings(subject, ID)
+
+
+def claim(subject: Subject) -> Claim | None:
+    """What of each gather the computation since the one before it could have hidden. The first has none before it."""
+    calls = subject.once(calls_of)
+    gathers = [c for c in _forward(calls) if c.bytes >= comm_parts.TELLING]
+    hideable = sum(min(call.exposed_ns, call.room_ns) for call in gathers if call.place)
+    if not hideable:
+        return None
+    setting = _prefetch(subject)
+    return Claim(
+        ID,
+        calls.part(hideable),
+        f"Gathers of the forward wait for the units before them, which could hide {calls.ms_per_step(hideable):.1f} ms "
+        "of them a step",
+        _action(subject, setting),
+        (
+            Evidence("collectives", "all_gather in forward, exposed", _exposed_ms(subject), "ms a step"),
+            Evidence("collectives", "of it, computed meanwhile at best", calls.ms_per_step(hideable), "ms a step"),
+            *([Evidence("manifest", "trainer.prefetch", float(setting), "units")] if setting is not None else []),
+        ),
+    )
+
+
+def _forward(calls: Calls) -> list[PhasedCall]:
+    """The gathers of parameters in the forward."""
+    return [c for c in calls.rows if c.op in GATHERS and c.phase == Detail.FORWARD and c.of_data]
+
+
+def _exposed_ms(subject: Subject) -> float:
+    calls = subject.once(calls_of)
+    own = _forward(calls)
+    return calls.ms_per_step(sum(call.exposed_ns for call in own))
+
+
+def _prefetch(subject: Subject) -> int | None:
+    manifest = subject.tables.manifest
+    value = manifest.trainer.get("prefetch") if manifest is not None else None
+    return value if isinstance(value, int) else None
+
+
+def _action(subject: Subject, setting: int | None) -> str:
+    manifest = subject.tables.manifest
+    if manifest is not None and manifest.backend == "gloo":
+        return (
+            "Gather the next unit while this one computes: set_modules_to_forward_prefetch([next]). On gloo that needs "
+            "asynchronous unshard as well. Bundled trainer: --prefetch 1."
+        )
+    deeper = f" {setting + 1} units ahead" if setting else ""
+    return (
+        f"Gather the next unit while this one computes{deeper}: set_modules_to_forward_prefetch([next]) (FSDP1: "
+        "forward_prefetch=True); remove .item() and other synchronising calls from the forward."
+    )

@@ -1,0 +1,159 @@
+"""Communication with ranks that were not recorded (science.md 6.3): how much of it is waiting, probably for them.
+
+Of a collective some of whose ranks are missing each duration is its transfer and an unknown wait: nobody knows when the
+last rank came. The fastest call of the same group, operation and size, over all calls and ranks, is the best estimate
+of the transfer; a smaller size takes no longer than a larger one, and none much longer than the latency and bandwidth
+that other sizes have shown (where there are few calls of a size, each of them may have waited). What a call takes
+longer is waiting.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+
+from diag.account import intervals as iv
+from diag.account.records import open_spans
+from diag.account.segments import intervals_of
+from diag.model.steps import CollectiveCall, Evidence, Kind
+from diag.rundir.run import rank_ranges
+
+from .subject import Subject
+
+MOST = 0.55  # what can be said for sure of ranks that nobody saw
+_MOSTLY = 0.5  # of the exposed communication: below this the groups that were seen whole say why
+_SHOWN = 3  # floors
+_PROTOCOLS = 2.0  # between two protocols a size may be that much slower than latency and bandwidth add up to
+
+_Sort = tuple[str, str, str]  # group, operation, type
+
+
+class Missing(Struct, frozen=True):
+    """``ranks``: those that are missing from the groups, () where nothing says which. ``part``: of the exposed
+    communication, what belongs to these groups; ``waiting``: what of it is longer than the fastest call."""
+
+    ranks: tuple[int, ...]
+    part: float
+    waiting: float
+    evidence: tuple[Evidence, ...]
+
+    @property
+    def who(self) -> str:
+        return rank_ranges(self.ranks) if self.ranks else "the other ranks"
+
+    @property
+    def action(self) -> str:
+        return (
+            f"Collect the traces of {self.who} of the same steps and analyze all ranks together: the last rank to "
+            "arrive shows why the others wait."
+        )
+
+
+def missing_ranks(subject: Subject) -> Missing | None:
+    """None where every group was recorded, or most of the exposed communication is of groups that were."""
+    usable = set(subject.shares.numbers)
+    steps = [step for step in subject.attribution.rank_steps if step.step in usable]
+    seen = frozenset(subject.attribution.ranks)
+    world = subject.tables.world_size or (2 if len(seen) == 1 else 0)  # a collective of one rank is none
+    with_group: dict[str, set[int]] = defaultdict(set)
+    if any(not call.group_ranks for step in steps for call in step.collectives):
+        for step in steps:
+            for group in {call.group for call in step.collectives}:
+                with_group[group].add(step.rank)
+
+    def lacks(call: CollectiveCall) -> bool:
+        if call.group_ranks:
+            return not seen.issuperset(call.group_ranks)
+        return len(with_group[call.group]) < (call.group_size or world)
+
+    # There are tens of thousands of calls, of a few sorts.
+    sorts: dict[tuple[_Sort, int], int] = {}  # number of each sort and size
+    sort_of: dict[tuple[int, str, str, str, int, int], int] = {}  # its number; -1: all of the group was recorded
+    groups = set()
+
+    def number(call: CollectiveCall) -> int:
+        if not lacks(call):
+            return -1
+        groups.add(call.group_ranks)
+        return sorts.setdefault(((call.group, call.op, call.dtype), call.bytes), len(sorts))
+
+    spans: list[iv.Intervals] = []
+    numbers: list[npt.NDArray[np.int64]] = []
+    for step in steps:
+        own = []
+        for call in step.collectives:
+            like = step.rank, call.group, call.op, call.dtype, call.bytes, len(call.group_ranks) or call.group_size
+            found = sort_of.get(like)
+            if found is None:
+                found = sort_of[like] = number(call)
+            own.append(found)
+        lacking = np.array(own, dtype=np.int64)
+        spans.append(open_spans(step.collectives)[lacking >= 0])
+        numbers.append(lacking[lacking >= 0])
+    if not sorts:
+        return None
+    took = _by_sort(sorts, np.concatenate(numbers), np.concatenate(spans))
+    floors = _floors(took)
+    floor = np.array([floors[sort] for sort in sorts], dtype=np.int64)
+    longer = [own - np.stack((np.zeros_like(at), floor[at]), axis=1) for own, at in zip(spans, numbers, strict=True)]
+    exposed_ns = of_missing = waiting = 0
+    for rank in seen:
+        mine = [at for at, step in enumerate(steps) if step.rank == rank]
+        exposed = iv.union(*(intervals_of(steps[at].segments, Kind.COMM) for at in mine))
+        exposed_ns += iv.total(exposed)
+        of_missing += iv.total(iv.intersect(exposed, iv.union(*(spans[at] for at in mine))))
+        waiting += iv.total(iv.intersect(exposed, iv.union(*(longer[at] for at in mine))))
+    if not of_missing or of_missing < _MOSTLY * exposed_ns:
+        return None
+    absent = set().union(*groups) or set(range(subject.tables.world_size or 0))
+    return Missing(
+        tuple(sorted(absent - seen)),
+        of_missing / exposed_ns,
+        waiting / exposed_ns,
+        _evidence(took, floors, waiting / exposed_ns),
+    )
+
+
+def _by_sort(
+    sorts: Mapping[tuple[_Sort, int], int], numbers: npt.NDArray[np.int64], spans: iv.Intervals
+) -> dict[tuple[_Sort, int], npt.NDArray[np.int64]]:
+    """Durations in nanoseconds of the calls of each sort and size. ``numbers``: of the calls, as ``sorts`` has them."""
+    took = (spans[:, 1] - spans[:, 0])[np.argsort(numbers, kind="stable")]
+    ends = np.cumsum(np.bincount(numbers, minlength=len(sorts)))
+    return dict(zip(sorts, np.split(took, ends[:-1]), strict=True))
+
+
+def _floors(took: Mapping[tuple[_Sort, int], npt.NDArray[np.int64]]) -> dict[tuple[_Sort, int], int]:
+    """Nanoseconds that the transfer of each sort and size takes at most, as far as the calls tell. ``took``: durations
+    by sort and size."""
+    fastest: dict[_Sort, dict[int, int]] = defaultdict(dict)
+    for (sort, size), own in took.items():
+        fastest[sort][size] = int(own.min())
+    found = {}
+    for sort, by_size in fastest.items():
+        latency = min(by_size.values())  # or more
+        ns_a_byte = min((took / size for size, took in by_size.items() if size), default=0.0)
+        larger = max(by_size.values())
+        for size in sorted(by_size, reverse=True):
+            larger = min(larger, by_size[size])
+            floor = min(larger, round(_PROTOCOLS * (latency + size * ns_a_byte)))
+            found[sort, size] = floor if size else latency
+    return found
+
+
+def _evidence(
+    took: Mapping[tuple[_Sort, int], npt.NDArray[np.int64]], floors: Mapping[tuple[_Sort, int], int], waiting: float
+) -> tuple[Evidence, ...]:
+    whole = "longer than the fastest call, of the exposed communication"
+    found = [Evidence("collectives", whole, round(waiting, 3), "share")]
+    for key in sorted(took, key=lambda key: -int(took[key].sum()))[:_SHOWN]:
+        (_, op, _), size = key
+        what, own = f"{op} of {size} bytes", took[key]
+        median = round(float(np.median(own)) / 1e6, 3)
+        found.append(Evidence("collectives", f"{what}, fastest", round(floors[key] / 1e6, 3), "ms"))
+        found.append(Evidence("collectives", f"{what}, median of {len(own)}", median, "ms"))
+    return tuple(found)

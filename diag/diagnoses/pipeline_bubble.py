@@ -1,0 +1,81 @@
+"""Ranks of a pipeline that have nothing to do: until the first micro-batch reaches them, and after their last one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from diag.account.pipeline import Pipeline, pipeline_of
+from diag.model.bubble import bubble
+from diag.model.steps import Evidence, Finding
+
+from .shares import Cost
+from .subject import MENTION, Subject, a_step
+
+ID = "pipeline-bubble"
+_ONE_STAGE_A_RANK = ("gpipe", "1f1b")
+_SEVERAL = ("interleaved",)
+
+
+def find(subject: Subject) -> list[Finding]:
+    found = subject.once(pipeline)
+    if found is None or subject.shares.share(Cost.BUBBLE) < MENTION:
+        return []
+    told = subject.tables.manifest.trainer if subject.tables.manifest is not None else {}
+    ideal, count = ideal_share(len(found.stages), told), len(found.stages)
+    cost = a_step(subject.shares.cost(Cost.BUBBLE))
+    waited = Evidence(
+        "segments", "waiting for other stages, mean over all ranks", round(found.waited_share, 4), "share"
+    )
+    formula = [Evidence("manifest", f"bubble of {_setup(count, told)}", round(ideal, 4), "share")] if ideal else []
+    return [
+        subject.costing(
+            Cost.BUBBLE,
+            id=ID,
+            title=f"The schedule of the pipeline, {count} ranks deep, leaves them without work: {cost}",
+            action=_action(count, told),
+            evidence=(waited, *formula),
+        )
+    ]
+
+
+def cannot_look(subject: Subject) -> str:
+    if subject.attribution.axes.stages() and not subject.attribution.comm_known:
+        return "what stages send each other runs on the device, and no profiler window was recorded"
+    return ""
+
+
+def pipeline(subject: Subject) -> Pipeline | None:
+    return pipeline_of(subject.attribution, subject.shares.numbers)
+
+
+def ideal_share(stages: int, trainer: Mapping[str, Any]) -> float | None:
+    """The bubble of the schedule that the trainer used; None where it or the number of micro-batches is not known."""
+    batches, each = trainer.get("micro_batches"), trainer.get("stages_per_rank") or 1
+    if not (isinstance(batches, int) and isinstance(each, int) and batches > 0 and each > 0):
+        return None
+    schedule = trainer.get("pipeline_schedule")
+    if schedule in _ONE_STAGE_A_RANK:
+        return bubble(stages, batches)
+    return bubble(stages, batches, each) if schedule in _SEVERAL else None
+
+
+def _setup(ranks: int, trainer: Mapping[str, Any]) -> str:
+    """``1f1b, 4 ranks, 8 micro-batches``."""
+    each = trainer.get("stages_per_rank") or 1
+    several = f", {each} stages a rank" if each != 1 else ""
+    return f"{trainer['pipeline_schedule']}, {ranks} ranks, {trainer['micro_batches']} micro-batches{several}"
+
+
+def _action(ranks: int, trainer: Mapping[str, Any]) -> str:
+    batches, now = trainer.get("micro_batches"), ""
+    if isinstance(batches, int) and (here := ideal_share(ranks, trainer)) is not None:
+        more = max(4 * ranks, 2 * batches)
+        then = ideal_share(ranks, {**trainer, "micro_batches": more})
+        now = f" (with {batches} it is {here:.0%} at best, with {more} {then:.0%})"
+    several = trainer.get("pipeline_schedule") in _SEVERAL
+    interleave = "more stages a rank" if several else "several stages a rank (ScheduleInterleaved1F1B)"
+    return (
+        f"More micro-batches a step{now}: ScheduleGPipe keeps the activations of all of them, Schedule1F1B of no more "
+        f"than there are stages. Or {interleave}, which sends more messages; or fewer, larger stages."
+    )

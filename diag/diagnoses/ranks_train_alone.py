@@ -1,0 +1,102 @@
+"""Ranks of one job that exchange nothing: each trains a model of its own, and none waits for another."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+from msgspec.structs import replace
+
+from diag.model.steps import Attribution, Evidence, Finding, Severity
+from diag.rundir.run import RankTables, Tables
+
+from .shares import Cost, Shares
+from .subject import Subject
+
+ID = "ranks-train-alone"
+_LEAST = 3  # steps that count
+_CONFIDENCE, _WITH_TRACE = 0.85, 0.95  # a compiled collective is seen in a profiler window only
+# What waiting for another rank costs.
+_OF_OTHERS = frozenset({Cost.STRAGGLER, Cost.HOST_STRAGGLER, Cost.COMM, Cost.BUBBLE, Cost.IMBALANCE})
+
+
+def find(subject: Subject) -> list[Finding]:
+    if not train_alone(subject.attribution, subject.tables):
+        return []
+    ranks = len(subject.attribution.ranks)
+    rows = sum(len(own.groups.get(row.group, (0, 1))) == 1 for own in subject.tables.ranks.values() for row in own.rows)
+    return [
+        Finding(
+            id=ID,
+            title=f"The {ranks} ranks exchange nothing: no gradient and no parameter went from one rank to another, so "
+            "each trains a model of its own",
+            severity=Severity.CRITICAL,
+            share=0.0,
+            cost_ns_per_step=0,
+            confidence=_WITH_TRACE if any(own.traces for own in subject.tables.ranks.values()) else _CONFIDENCE,
+            ranks=(),
+            evidence=(
+                Evidence("collectives", "in these steps, in groups of more than one rank", 0.0, "calls"),
+                Evidence("collectives", "recorded in groups of one rank", float(rows), "calls"),
+                Evidence("steps", "that count", float(len(subject.shares.numbers)), "steps"),
+            ),
+            bottleneck=None,
+            action="Wrap the model (DistributedDataParallel, fully_shard, or accelerator.prepare), or call the "
+            "collectives yourself. With FSDP's HYBRID_SHARD pass a device mesh. If the ranks are meant to be "
+            "independent trainings, record each as a run of its own.",
+        )
+    ]
+
+
+def cannot_look(subject: Subject) -> str:
+    tables = subject.tables
+    if tables.world_size == 1 or len(subject.attribution.ranks) < 2:
+        return "one rank was recorded, and it takes two to exchange something"
+    if not _recorded(tables):
+        return "collectives were not recorded"
+    return ""
+
+
+def train_alone(attribution: Attribution, tables: Tables) -> bool:
+    """Whether ranks of a world above one trained for some steps without a collective or message among two of them.
+    What they exchange in an evaluation, say, is none of a step that counts."""
+    counted = frozenset(step.step for step in attribution.usable or attribution.steps)
+    if len(attribution.ranks) < 2 or not _recorded(tables) or len(counted) < _LEAST:
+        return False
+    ranks = [own for own in tables.ranks.values() if own.steps]
+    if len(ranks) < 2 or any(step.source == "trace" and not step.comm_known for step in attribution.rank_steps):
+        return False
+    if any(_exchanges(own, counted) for own in ranks):
+        return False
+    steps = (step for step in attribution.rank_steps if step.step in counted)
+    if any(call.group_size != 1 and call.start_ns >= step.begin_ns for step in steps for call in step.collectives):
+        return False
+    # What C++ or compiled code exchanges for a wrapper has no row where it could not be timed.
+    strategy = tables.manifest.strategy if tables.manifest is not None else None
+    return strategy in (None, "", "none") or any(
+        len(own.groups.get(row.group, (0, 1))) == 1 for own in ranks for row in own.rows
+    )
+
+
+def _exchanges(own: RankTables, counted: Collection[int]) -> bool:
+    """Whether this rank called anything of a group with others in a step that counts."""
+    starts = [row.start_ns for row in own.rows if len(own.groups.get(row.group, (0, 1))) > 1]
+    steps = [step for step in own.steps if step.step in counted]
+    begins = np.array([step.begin_ns for step in steps], dtype=np.int64)
+    ends = np.array([step.end_ns for step in steps], dtype=np.int64)
+    at = np.searchsorted(begins, starts, side="right") - 1
+    return bool(np.any((at >= 0) & (np.array(starts, dtype=np.int64) < ends[at]))) if starts and steps else False
+
+
+def without_others(shares: Shares) -> Shares:
+    """The account of ranks that train alone: nothing of it is anybody's waiting."""
+    costs = {cost: series for cost, series in shares.cost_ns.items() if cost not in _OF_OTHERS}
+    return replace(shares, cost_ns=costs, blame_ns={}, tail_ns={}, blame_detail_ns={})
+
+
+def _recorded(tables: Tables) -> bool:
+    """Whether the collectors looked at collectives."""
+    if tables.manifest is None or (tables.world_size or 1) < 2:
+        return False
+    settings = tables.manifest.collector.get("settings")
+    return isinstance(settings, dict) and settings.get("collectives") is True

@@ -1,0 +1,81 @@
+"""Activations that are computed twice to save memory that nobody needs."""
+
+from __future__ import annotations
+
+from diag.account import gpu
+from diag.account.kept_steps import windows_of
+from diag.model.steps import Evidence, Finding, Kind, Severity
+from diag.tables.efficiency import totals
+from diag.tables.recompute import recomputed
+from diag.tables.work import work_of
+
+from .memory_pressure import Peak, peaks_of
+from .subject import Subject, ranks_text
+
+ID = "recompute-with-memory-free"
+_MUCH = 0.15  # of the computation (science.md 3.2, rule 27)
+_ROOMY = 0.70  # of the capacity: so much at most is reserved on the fullest rank
+
+
+def find(subject: Subject) -> list[Finding]:
+    """Reads one rank's traces again, and only where memory is free: all ranks recompute alike."""
+    fullest = _fullest(subject)
+    if fullest is None or fullest.reserved > _ROOMY * fullest.capacity:
+        return []
+    share, basis = _recomputed(subject)
+    if share < _MUCH:
+        return []
+    steps = subject.attribution.usable or subject.attribution.steps
+    computing = sum(step.path.total(Kind.COMPUTE) for step in steps) / max(1, sum(step.dur_ns for step in steps))
+    cost = share * computing
+    used = fullest.reserved / fullest.capacity
+    return [
+        Finding(
+            id=ID,
+            title=f"{share:.0%} of the computation repeats the forward, and {1 - used:.0%} of the memory is free",
+            severity=Severity.WARN,
+            share=cost,
+            cost_ns_per_step=int(cost * float(subject.shares.dur_ns.mean())),
+            confidence=0.9,
+            ranks=(),
+            evidence=(
+                Evidence("efficiency", f"recomputed, of all computation: {basis}", round(share, 4), "share"),
+                Evidence(
+                    "memory", f"{ranks_text((fullest.rank,))}, the fullest, peak reserved", round(used, 4), "share"
+                ),
+            ),
+            bottleneck=None,  # no class of its own: the computation is the model's, as it was asked for
+            action="Checkpoint fewer layers (every second block, or selective activation checkpointing), and watch the "
+            "peak of the memory.",
+        )
+    ]
+
+
+def cannot_look(subject: Subject) -> str:
+    if not subject.shares.on_device:
+        return "the run is on a CPU"
+    if _fullest(subject) is None:
+        return "no device memory was recorded"
+    return "" if any(rank.traces for rank in subject.tables.ranks.values()) else "no profiler window was recorded"
+
+
+def _fullest(subject: Subject) -> Peak | None:
+    return max(peaks_of(subject.tables), key=lambda peak: peak.reserved / peak.capacity, default=None)
+
+
+def _recomputed(subject: Subject) -> tuple[float, str]:
+    """The part of the kernels' time in the steps that count, and what says so."""
+    counted = frozenset(subject.shares.numbers)
+    for rank in subject.tables.ranks.values():
+        found = []
+        for trace in rank.traces:
+            windows = [window for window in windows_of(trace) if window[0] in counted]
+            if windows:
+                work = work_of(trace, windows)
+                found.append(totals(work, sum(end - begin for _, begin, end in windows), recomputed(work)))
+                gpu.forget(trace)
+        whole = sum(total.compute_ns for total in found)
+        if whole:
+            bases = sorted({total.basis for total in found if total.basis})
+            return sum(total.recomputed_ns for total in found) / whole, ", ".join(bases)
+    return 0.0, ""

@@ -1,0 +1,231 @@
+"""The run in a few arrays: for each step, what its critical path consists of and how long whom was waited for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from enum import StrEnum
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from diag.account.pipeline import Pipeline
+from diag.model.steps import (
+    HOST_DETAILS,
+    QUEUED_DETAILS,
+    STARTUP_DETAILS,
+    Attribution,
+    Blame,
+    Bottleneck,
+    Detail,
+    Kind,
+    StepAccount,
+)
+
+from .culprits import Culprits, Series, find_culprits
+from .noise import Noise
+
+
+class Cost(StrEnum):
+    """What a step's time goes to that a change could remove, and the class it makes the step belong to."""
+
+    DATA = "data wait"
+    COPY = "exposed copies"
+    OFFLOAD = "exposed offload copies"  # of states that are kept on the host, and waiting for the host to have them
+    COMM = "exposed communication"
+    STRAGGLER = "waiting for slower ranks"  # compute that one rank did and the others waited for
+    HOST_STRAGGLER = "waiting for ranks with slower hosts"  # likewise, but it was their hosts that launched later
+    GC = "garbage collection"
+    CHECKPOINT = "checkpoints"
+    HOST = "waiting for the host"  # a device that waits for its host to launch work
+    QUEUED = "launched, not running"  # a device that waits for what its trace does not hold
+    CONTENTION = "waiting for a CPU core"
+    STALL = "blocked outside of known waits"  # the training's thread sleeps, waits for I/O or a lock, or is stopped
+    ONCE = "one long stall"  # of the host, in a window that nothing divides into steps
+    BUBBLE = "pipeline bubble"  # of all ranks' time, not of the path: there somebody always works
+    IMBALANCE = "unequal pipeline stages"
+
+
+CLASS_OF = {
+    Cost.DATA: Bottleneck.DATA,
+    Cost.COPY: Bottleneck.DATA,
+    Cost.OFFLOAD: Bottleneck.COMMUNICATION,
+    Cost.COMM: Bottleneck.COMMUNICATION,
+    Cost.STRAGGLER: Bottleneck.COMPUTE,
+    Cost.HOST_STRAGGLER: Bottleneck.HOST,
+    Cost.GC: Bottleneck.COMPUTE,
+    Cost.CHECKPOINT: Bottleneck.COMPUTE,
+    Cost.HOST: Bottleneck.HOST,
+    Cost.CONTENTION: Bottleneck.HOST,
+    Cost.STALL: Bottleneck.HOST,
+    Cost.QUEUED: Bottleneck.UNDETERMINED,
+    Cost.ONCE: Bottleneck.UNDETERMINED,
+    Cost.BUBBLE: Bottleneck.COMPUTE,
+    Cost.IMBALANCE: Bottleneck.COMPUTE,
+}
+
+_BLAMED_AS = {
+    Kind.DATA: Cost.DATA,
+    Kind.COPY: Cost.COPY,
+    Kind.CHECKPOINT: Cost.CHECKPOINT,
+    Kind.COMPUTE: Cost.STRAGGLER,
+    Kind.IDLE: Cost.STRAGGLER,
+}
+_BY_DETAIL = {Detail.GC: Cost.GC, Detail.OFFLOAD: Cost.OFFLOAD}
+UNEXPLAINED = 0.2  # of the waiting (science.md 2.6: 0.8 explained): from here on the cause is left open
+_NO_STRAGGLING = (Detail.GC, Detail.OFFLOAD, Detail.UNKNOWN)  # costs of their own, and what is added as unexplained
+# A device that waits while its host collects garbage or saves waits for its host.
+_ON_DEVICE = {Cost.GC: Bottleneck.HOST, Cost.CHECKPOINT: Bottleneck.HOST}
+# The classes that a change can make smaller.
+REMOVABLE = (Bottleneck.DATA, Bottleneck.COMMUNICATION, Bottleneck.HOST, Bottleneck.COMPUTE)
+
+
+def class_of(cost: Cost, on_device: bool) -> Bottleneck:
+    """The class that a cost makes a step belong to. UNDETERMINED: idle time that the recording does not explain."""
+    return _ON_DEVICE.get(cost, CLASS_OF[cost]) if on_device else CLASS_OF[cost]
+
+
+def cost_of(blame: Blame, on_device: bool) -> Cost:
+    """What waiting for a rank is due to. On a CPU the host and the device are one: what a rank does between operators
+    is its own work."""
+    if on_device and blame.kind == Kind.IDLE and blame.detail in HOST_DETAILS:
+        return Cost.HOST_STRAGGLER
+    return _BY_DETAIL.get(blame.detail) or _BLAMED_AS[blame.kind]
+
+
+def costs_of(step: StepAccount, on_device: bool) -> dict[Cost, int]:
+    """Nanoseconds of one step by what could be removed. On a CPU idle time is Python between operators: not counted."""
+    costs: dict[Cost, int] = defaultdict(int)
+    for kind, cost in ((Kind.DATA, Cost.DATA), (Kind.COPY, Cost.COPY), (Kind.COMM, Cost.COMM),
+                       (Kind.CHECKPOINT, Cost.CHECKPOINT)):  # fmt: skip
+        costs[cost] = step.path.total(kind)
+    costs[Cost.OFFLOAD] = step.path.total(Kind.COPY, Detail.OFFLOAD)
+    costs[Cost.COPY] -= costs[Cost.OFFLOAD]
+    awaited = step.path.total(Kind.IDLE, Detail.OFFLOAD)
+    costs[Cost.OFFLOAD] += awaited
+    costs[Cost.GC] = step.path.total(Kind.IDLE, Detail.GC)
+    if on_device:
+        costs[Cost.HOST] = step.path.idle(HOST_DETAILS)
+        if all(parts.source == "trace" for parts in step.parts):
+            costs[Cost.QUEUED] = step.path.idle(QUEUED_DETAILS)
+        costs[Cost.ONCE] = step.path.total(Kind.IDLE, Detail.ONCE)
+    late = dict.fromkeys((Cost.STRAGGLER, Cost.HOST_STRAGGLER), 0)
+    for blame in step.blames:
+        if (cost := cost_of(blame, on_device)) in late and blame.detail not in _NO_STRAGGLING:
+            late[cost] += blame.ns
+    # Ranks can be late at several meetings that overlap, and be late because their hosts are: together they cost at
+    # most what of the path is neither communication nor data.
+    left = step.on_path(Kind.COMPUTE, Kind.IDLE) - costs[Cost.GC] - awaited
+    together = min(round(sum(late.values()) * step.together), left)
+    costs[Cost.HOST_STRAGGLER] = round(together * late[Cost.HOST_STRAGGLER] / max(1, sum(late.values())))
+    costs[Cost.STRAGGLER] = together - costs[Cost.HOST_STRAGGLER]
+    # A host that is slower than the others' makes its rank late: on the path its launches are those same nanoseconds.
+    own = max(0, costs[Cost.HOST] - round(late[Cost.HOST_STRAGGLER] * step.together))
+    costs[Cost.HOST] = min(own, left - together)
+    costs[Cost.STRAGGLER] += step.unexplained_ns
+    return {cost: ns for cost, ns in costs.items() if ns}
+
+
+def judged_ns(step: StepAccount) -> int:
+    """How much of the step's time is judged: all of it, and waiting for what lies outside of it, but for start-up."""
+    return step.dur_ns + step.unexplained_ns - step.path.idle(STARTUP_DETAILS)
+
+
+class Shares(Struct, frozen=True):
+    """Arrays over the steps that count, nanoseconds. ``blame[cost][rank]``: how long the others waited for the rank
+    because it spent more on this than they did; ``tail[rank]``: communication on the path that only this rank had,
+    beyond what is noise."""
+
+    numbers: tuple[int, ...]
+    dur_ns: Series
+    cost_ns: Mapping[Cost, Series]
+    blame_ns: Mapping[Cost, Mapping[int, Series]]
+    tail_ns: Mapping[int, Series]
+    blame_detail_ns: Mapping[tuple[int, Kind, Detail], Series]
+    ranks: tuple[int, ...]
+    on_device: bool
+    noise: Noise
+
+    def share(self, cost: Cost) -> float:
+        """Part of the time of all steps, 0 to 1."""
+        total = float(self.dur_ns.sum())
+        return float(self.cost(cost).sum()) / total if total else 0.0
+
+    @property
+    def unexplained(self) -> float:
+        """Of the waiting for slower ranks, the part that nothing they recorded explains."""
+        late = (self.blame_ns.get(cost, {}) for cost in (Cost.STRAGGLER, Cost.HOST_STRAGGLER))
+        total = sum(float(series.sum()) for by_rank in late for series in by_rank.values())
+        blamed = self.blame_detail_ns.items()
+        unknown = sum(float(series.sum()) for (_, _, detail), series in blamed if detail == Detail.UNKNOWN)
+        return unknown / total if total else 0.0
+
+    def culprits(self, cost: Cost) -> Culprits:
+        """Who is late with this, if it is always the same."""
+        return find_culprits(self.blame_ns.get(cost, {}), self.dur_ns, len(self.ranks), self.noise.late_ns)
+
+    def late(self, cost: Cost) -> Series:
+        """The part of a cost that only the rank had that was latest, per step."""
+        by_rank = self.blame_ns.get(cost, {})
+        worst = np.max(list(by_rank.values()), axis=0) if by_rank else np.zeros_like(self.dur_ns)
+        found: Series = np.minimum(self.cost(cost), worst)
+        return found
+
+    def mostly_late(self, cost: Cost) -> bool:
+        """Whether at least half of a cost is that of the latest rank; else it is everybody's."""
+        return float(self.late(cost).sum()) >= float(self.cost(cost).sum()) / 2
+
+    def of_class(self, name: Bottleneck) -> float:
+        """Part of the time of all steps that the costs of a class take."""
+        return sum(self.share(cost) for cost in Cost if class_of(cost, self.on_device) == name)
+
+    def cost(self, cost: Cost) -> Series:
+        return self.cost_ns.get(cost, np.zeros_like(self.dur_ns))
+
+
+def with_pipeline(shares: Shares, found: Pipeline | None) -> Shares:
+    """With what its pipeline costs a run that has one."""
+    if found is None:
+        return shares
+    unequal = np.minimum(np.full_like(found.dur_ns, found.imbalance_ns), found.dur_ns)
+    return replace(shares, cost_ns={**shares.cost_ns, Cost.BUBBLE: found.bubble_ns, Cost.IMBALANCE: unequal})
+
+
+def shares_of(attribution: Attribution, on_device: bool, noise: Noise) -> Shares:
+    """The usable steps; all of them where none is."""
+    steps = attribution.usable or attribution.steps
+    count = len(steps)
+
+    def zeros() -> Series:
+        return np.zeros(count, dtype=np.float64)
+
+    cost_ns: dict[Cost, Series] = defaultdict(zeros)
+    blame_ns: dict[Cost, dict[int, Series]] = defaultdict(lambda: defaultdict(zeros))
+    detail_ns: dict[tuple[int, Kind, Detail], Series] = defaultdict(zeros)
+    tail_ns: dict[int, Series] = defaultdict(zeros)
+    tails = {c.key: dict(zip(c.ranks, c.tail_ns, strict=True)) for c in attribution.collectives}
+    for i, step in enumerate(steps):
+        for cost, ns in costs_of(step, on_device).items():
+            cost_ns[cost][i] = ns
+        for blame in step.blames:
+            cost = cost_of(blame, on_device)
+            blame_ns[cost][blame.rank][i] += blame.ns
+            detail_ns[blame.rank, blame.kind, blame.detail][i] += blame.ns
+        path = step.path
+        for at in np.flatnonzero((path.kind == Kind.COMM) & (path.collective >= 0)).tolist():
+            rank = int(path.rank[at])
+            tail = tails.get(path.keys[path.collective[at]], {}).get(rank, 0)
+            if tail > noise.tail_ns:  # then all of it is the link's: noise is no part of every tail
+                tail_ns[rank][i] += min(tail, int(path.end_ns[at] - path.start_ns[at]))
+    return Shares(
+        numbers=tuple(step.step for step in steps),
+        dur_ns=np.array([judged_ns(step) for step in steps], dtype=np.float64),
+        cost_ns=dict(cost_ns),
+        blame_ns={cost: dict(by_rank) for cost, by_rank in blame_ns.items()},
+        tail_ns=dict(tail_ns),
+        blame_detail_ns=dict(detail_ns),
+        ranks=attribution.ranks,
+        on_device=on_device,
+        noise=noise,
+    )

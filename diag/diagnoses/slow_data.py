@@ -1,0 +1,202 @@
+"""Waiting for the data loader: on every rank, on one, now and then, or on one that cannot be told for sure."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diag.account.loader_settings import loader_settings
+from diag.model.steps import Evidence, Finding
+from diag.tables.loader_reserve import Reserve, full_share, reserve_of
+
+from .contended_host import dominates
+from .culprits import Culprits
+from .shares import Cost
+from .subject import MENTION, Subject, a_step, ranks_text, waited_for
+from .workload import workload
+
+# One step in a few holds nearly all of the wait: the mean hides what the loader does.
+_BURST_QUIET = 0.02
+_MOST_SHOWN = 8  # ranks
+_FULL = 0.8  # of the time that was waited for data
+
+
+def find(subject: Subject) -> list[Finding]:
+    shares = subject.shares
+    waited = shares.cost(Cost.DATA)
+    share = shares.share(Cost.DATA)
+    if share < MENTION:
+        return []
+    culprits = shares.culprits(Cost.DATA)
+    cost = a_step(waited)
+    if _lie_ready(subject, culprits.ranks if culprits.share >= share / 2 else ()):
+        return [_handing_over(subject, cost)]
+    if culprits.ranks and culprits.share >= share / 2:
+        return [_waiting_on(subject, culprits, cost)]
+    bursty = bool(np.median(waited / shares.dur_ns) < _BURST_QUIET)
+    suspected = None if bursty else _suspected(subject)
+    if suspected is not None:
+        return [_perhaps(subject, suspected, cost)]
+    if bursty:
+        title = f"The data loader stalls now and then: {cost} on average, in few steps"
+        ahead = "prepare more batches ahead" if subject.once(workload).loader is False else "raise prefetch_factor"
+        action = f"Let the queue ride out the stalls: {ahead}; look at what is read when it stalls."
+    else:
+        title, action = f"The data loader is slower than the training: {cost}", _more_workers(subject)
+    return [
+        subject.costing(
+            Cost.DATA,
+            id="slow-data-bursty" if bursty else "slow-data-all-ranks",
+            title=title,
+            action=action,
+            evidence=subject.per_rank("data_wait_ns"),
+        )
+    ]
+
+
+def _lie_ready(subject: Subject, ranks: tuple[int, ...]) -> bool:
+    """Whether nearly all of the waiting for data fell into steps that found the queue full, on these ranks, or on all:
+    then no worker was too slow."""
+    counted = frozenset(subject.shares.numbers)
+    found = [full_share(own.steps, counted) for rank, own in subject.tables.ranks.items() if not ranks or rank in ranks]
+    return bool(found) and all(share is not None and share >= _FULL for share in found)
+
+
+def _handing_over(subject: Subject, cost: str) -> Finding:
+    return subject.costing(
+        Cost.DATA,
+        id="slow-batch-handover",
+        title=f"Batches lie ready in the loader's queue, and handing them over takes {cost}",
+        action="Look at what the training's process does to receive a batch: many small tensors, objects that are "
+        "pickled, a collate function or a copy in the main process, pin_memory. More workers would not help.",
+        evidence=(*subject.per_rank("data_wait_ns"), *_ready(subject.once(_reserves))),
+    )
+
+
+def _suspected(subject: Subject) -> Culprits | None:
+    """Who may be the only ones with slow loaders, although that is not proven: that all are slow cannot be said then.
+
+    It could be if all waited about as long, if now this rank waited longest and now that one, or if the others' loaders
+    were known to give all they can.
+    """
+    half = subject.shares.share(Cost.DATA) / 2
+    for shares in (subject.shares, subject.by_stages):
+        found = shares.culprits(Cost.DATA) if shares is not None else None
+        if found is not None and found.suspects and found.share >= half:
+            others = _others(subject, found.suspects)
+            return found if not others or _faster(others) else None
+    return None
+
+
+def _perhaps(subject: Subject, found: Culprits, cost: str) -> Finding:
+    who, (led, affected) = ranks_text(found.suspects), found.steps
+    return subject.costing(
+        Cost.DATA,
+        id="slow-data-rank-unknown",
+        title=f"A data loader is too slow, not certain whose: {cost}. {who.capitalize()} waited longest in {led} of "
+        f"{affected} steps, and others {waited_for(found)}",
+        action="Let it train for more steps, with a profiler window of all ranks among them (`diag trace`), and ask "
+        f"again. If it stays {who}, look at the storage there, the shard of the data and the transforms; more workers "
+        "everywhere help only if the others come to wait as long.",
+        evidence=(
+            Evidence("steps", f"{who} waited longest, of {affected} affected steps", float(led), "steps"),
+            *subject.per_rank("data_wait_ns"),
+            *_ready(subject.once(_reserves)),
+        ),
+    )
+
+
+def _waiting_on(subject: Subject, culprits: Culprits, cost: str) -> Finding:
+    """Only these ranks wait for their loaders. It is their fault unless the other ranks' could give no more than they
+    do: then all are too slow, and while the others wait for these in a collective, their workers get a head start."""
+    ranks = culprits.ranks
+    others = _others(subject, ranks)
+    alone = not others or _faster(others)
+    who = ranks_text(ranks)
+    if alone:
+        title = f"The data loader of {who} is slow: {cost}{subject.who_waits(ranks)}"
+        action = _look_at(subject, ranks, bool(others))
+    else:
+        title = (
+            f"The data loaders of all ranks are too slow: {cost}. {who.capitalize()} "
+            f"{'shows' if len(ranks) == 1 else 'show'} the waiting, but the other ranks' loaders give all they can, too"
+        )
+        action = (
+            f"{_more_workers(subject)} The other ranks have but a head start: batches that were loaded while they "
+            f"waited for {who}."
+        )
+    return subject.costing(
+        Cost.DATA,
+        id="slow-data-one-rank" if alone else "slow-data-all-ranks",
+        title=title,
+        action=action,
+        evidence=(*subject.per_rank("data_wait_ns"), *_ready(subject.once(_reserves))),
+        ranks=ranks if alone else (),
+    )
+
+
+def _others(subject: Subject, ranks: tuple[int, ...]) -> list[Reserve]:
+    """What the loaders of all ranks but these have in reserve, where that was recorded."""
+    return [reserve for rank, reserve in subject.once(_reserves).items() if rank not in ranks]
+
+
+def _faster(reserves: list[Reserve]) -> bool:
+    """Whether most of these loaders could give more than they do."""
+    return sum(reserve.faster for reserve in reserves) > len(reserves) / 2
+
+
+def _reserves(subject: Subject) -> dict[int, Reserve]:
+    """By rank; those that did not record it are left out."""
+    counted = frozenset(subject.shares.numbers)
+    found = {rank: reserve_of(tables.steps, counted) for rank, tables in subject.tables.ranks.items()}
+    return {rank: reserve for rank, reserve in found.items() if reserve is not None}
+
+
+def _ready(reserves: dict[int, Reserve]) -> list[Evidence]:
+    """The emptiest queues first; of a large job the two ends of the range."""
+    shown = sorted(reserves, key=lambda rank: reserves[rank].idle)
+    if len(shown) > _MOST_SHOWN:
+        shown = [*shown[: _MOST_SHOWN // 2], *shown[-_MOST_SHOWN // 2 :]]
+    return [
+        Evidence(
+            "steps",
+            f"rank == {rank}, median of queue.ready of {own.capacity} (all workers busy: up to {own.most_if_busy})",
+            own.ready,
+            "batches",
+        )
+        for rank in shown
+        for own in (reserves[rank],)
+    ]
+
+
+def _look_at(subject: Subject, ranks: tuple[int, ...], others_known: bool) -> str:
+    host = subject.host_of(ranks[0])
+    where = f" on {host}" if host else ""
+    text = (
+        f"Look at the input of {ranks_text(ranks)}{where}: its storage, its shard of the data, its transforms, its CPU "
+        "affinity. More workers everywhere would only hide it."
+    )
+    if not others_known and _workers(subject):
+        text += " Whether the other ranks' loaders have batches in reserve was not recorded."
+    return text
+
+
+def _more_workers(subject: Subject) -> str:
+    workers = _workers(subject)
+    if dominates(subject.shares):
+        return (
+            "Make the transform or the storage faster. The cores are all taken, so more worker processes would wait "
+            "for them as well."
+        )
+    if workers is None and subject.once(workload).loader is False:
+        return "Prepare batches ahead of the step, in other processes, or make the transform or the storage faster."
+    now = f" (now {workers})" if workers is not None else ""
+    return f"Raise the DataLoader's num_workers{now}, or make the transform or the storage faster."
+
+
+def _workers(subject: Subject) -> int | None:
+    """Of each rank's loader, as the manifest has it, or as it was seen."""
+    told = loader_settings(subject.tables.manifest).workers
+    if told is not None:
+        return told
+    seen = {reserve.workers for reserve in subject.once(_reserves).values()}
+    return seen.pop() if len(seen) == 1 else None

@@ -1,0 +1,156 @@
+"""The account of the run from the durations of its stages alone, in the same arrays as the account from the timelines.
+
+It needs neither collectives nor clocks, so it is there for every run with step records. Where the timelines of the
+ranks cannot be tied together the verdict rests on it; where they can, it is the second opinion.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+from msgspec import Struct
+
+from diag.account.frontier import Frontier, frontier
+from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, H2D, OPTIMIZER, REST
+from diag.model.steps import Attribution, Bottleneck, Detail, Kind
+from diag.rundir.run import Tables
+
+from .culprits import Series
+from .noise import Noise
+from .shares import REMOVABLE, UNEXPLAINED, Cost, Shares, class_of
+from .subject import CRITICAL, MENTION, WARN, ranks_text
+
+_TIED = 0.5  # of the counted steps need a collective that ranks met in, for the timelines to be the better account
+_HALF = 0.5  # of what one account finds: less of it in the other is a contradiction, not a difference
+
+# A stage: what its increments cost, and what being late in it is called. The ranks' own work costs only where one of
+# them has more of it than the others.
+_LATE_AS = {
+    DATA: (Cost.DATA, Kind.DATA, Detail.NONE),
+    H2D: (Cost.COPY, Kind.COPY, Detail.NONE),
+    CHECKPOINT: (Cost.CHECKPOINT, Kind.CHECKPOINT, Detail.NONE),
+    FORWARD: (Cost.STRAGGLER, Kind.COMPUTE, Detail.FORWARD),
+    BACKWARD: (Cost.STRAGGLER, Kind.COMPUTE, Detail.BACKWARD),
+    OPTIMIZER: (Cost.STRAGGLER, Kind.COMPUTE, Detail.OPTIMIZER),
+    REST: (Cost.STRAGGLER, Kind.IDLE, Detail.OTHER),
+}
+_ON_HOST = frozenset({DATA, CHECKPOINT})  # what a host does itself, also where it only launches the rest
+
+
+class Stages(Struct, frozen=True):
+    """``alone``: nothing else tells the ranks apart, so the verdict rests on this."""
+
+    frontier: Frontier
+    shares: Shares
+    alone: bool
+
+
+def stages_of(attribution: Attribution, tables: Tables, noise: Noise) -> Stages | None:
+    """None with fewer than two ranks that recorded their steps."""
+    counted = {step.step for step in attribution.usable or attribution.steps}
+    found = frontier(tables.ranks, counted, tables.on_device, attribution.axes.stages())
+    if found is None:
+        return None
+    met = {collective.step for collective in attribution.collectives} & counted
+    tied = attribution.comm_known if tables.on_device else len(met) >= _TIED * len(counted)
+    return Stages(found, _shares(found, tables.on_device, noise), alone=not tied)
+
+
+def stages_alone(found: Frontier, on_device: bool, noise: Noise) -> Stages:
+    """The account of a run of which there is no other."""
+    return Stages(found, _shares(found, on_device, noise), alone=True)
+
+
+def disagreement(stages: Stages | None, shares: Shares) -> str:
+    """In which way the stages contradict the timelines about a class or a rank; "" where they do not."""
+    if stages is None or stages.alone or shares.on_device:
+        return ""  # on a device the stages are the host's: what it waits for is not what the device does
+    ours, theirs = _claim(shares, _told_by_stages(shares)), _claim(stages.shares, tuple(Cost))
+    if ours is None or theirs is None:
+        return _one_alone(ours or theirs, stages if theirs is None else None, shares, stages.shares)
+    unseen = stages.shares.of_class(ours.name) < _HALF * ours.share
+    unshared = shares.of_class(theirs.name) < _HALF * theirs.share
+    if theirs.name != ours.name and unseen and unshared:
+        return f"the ranks' timelines say {ours.name.value}, the durations of their stages say {theirs.name.value}"
+    if ours.ranks and theirs.ranks and not set(ours.ranks) & set(theirs.ranks):
+        who, other = ranks_text(ours.ranks), ranks_text(theirs.ranks)
+        return f"the ranks' timelines name {who}, the durations of their stages name {other}"
+    return ""
+
+
+class _Claim(Struct, frozen=True):
+    """The class with the largest removable share, and the ranks late in it."""
+
+    name: Bottleneck
+    share: float
+    ranks: tuple[int, ...]
+
+
+def _one_alone(claim: _Claim | None, silent: Stages | None, shares: Shares, by_stages: Shares) -> str:
+    """What one account finds critical and the other, which could see it, does not find at all. ``silent``: the stages,
+    where it is they that find nothing."""
+    if claim is None or claim.share < CRITICAL:
+        return ""
+    name = claim.name.value
+    if silent is None:
+        return f"only the durations of the stages say {name}" if shares.of_class(claim.name) < MENTION else ""
+    visible = claim.name == Bottleneck.DATA or silent.frontier.communication_known
+    seen = not visible or by_stages.of_class(claim.name) >= MENTION
+    return "" if seen else f"the ranks' timelines say {name}, the durations of their stages show none of it"
+
+
+def _told_by_stages(shares: Shares) -> tuple[Cost, ...]:
+    """Costs that stages show, too. A pause of every rank's collector is no difference, time between steps no stage."""
+    hidden = {
+        Cost.GC,
+        Cost.HOST,
+        Cost.QUEUED,
+        Cost.ONCE,
+        Cost.OFFLOAD,
+        Cost.BUBBLE,
+        Cost.IMBALANCE,
+        *([Cost.STRAGGLER] if shares.unexplained > UNEXPLAINED else []),
+    }
+    return tuple(cost for cost in Cost if cost not in hidden)
+
+
+def _claim(shares: Shares, costs: tuple[Cost, ...]) -> _Claim | None:
+    """None where nothing is worth a warning."""
+    class_by_cost = {cost: class_of(cost, shares.on_device) for cost in costs}
+    by_class = {name: sum(shares.share(c) for c in costs if class_by_cost[c] == name) for name in REMOVABLE}
+    top = max(by_class, key=lambda name: by_class[name])
+    if by_class[top] < WARN:
+        return None
+    main = max((cost for cost in costs if class_by_cost[cost] == top), key=shares.share)
+    return _Claim(top, by_class[top], shares.culprits(main).ranks)
+
+
+def _shares(found: Frontier, on_device: bool, noise: Noise) -> Shares:
+    steps = len(found.numbers)
+    cost_ns: dict[Cost, Series] = defaultdict(lambda: np.zeros(steps))
+    blame_ns: dict[Cost, dict[int, Series]] = defaultdict(lambda: defaultdict(lambda: np.zeros(steps)))
+    detail_ns: dict[tuple[int, Kind, Detail], Series] = defaultdict(lambda: np.zeros(steps))
+    for stage, (cost, kind, detail) in _LATE_AS.items():
+        if on_device and stage not in _ON_HOST:
+            continue
+        late, increment = found.late(stage), found.increment(stage)
+        spent = increment if cost != Cost.STRAGGLER else np.minimum(late.max(axis=1), increment)
+        cost_ns[cost] = cost_ns[cost] + spent
+        for at in np.flatnonzero(late.any(axis=0)).tolist():
+            rank, own = found.ranks[at], late[:, at]
+            blame_ns[cost][rank] = blame_ns[cost][rank] + own
+            detail_ns[rank, kind, detail] = detail_ns[rank, kind, detail] + own
+    if found.communication_known:
+        cost_ns[Cost.COMM] = found.communication_ns.astype(np.float64)
+    return Shares(
+        numbers=found.numbers,
+        dur_ns=found.dur_ns.astype(np.float64),
+        cost_ns=dict(cost_ns),
+        blame_ns={cost: dict(by_rank) for cost, by_rank in blame_ns.items()},
+        tail_ns={},
+        blame_detail_ns=dict(detail_ns),
+        ranks=found.ranks,
+        on_device=on_device,
+        noise=noise,
+    )

@@ -1,0 +1,142 @@
+"""Ranks that are blocked where nothing is known to be waited for: sleep, I/O, a lock, or a process that is stopped."""
+
+from __future__ import annotations
+
+from diag.collectors.records import BACKWARD, DATA, FORWARD, OPTIMIZER, REST
+from diag.model.steps import Evidence, Finding
+
+from .shares import Cost
+from .subject import MENTION, Subject, a_step, ranks_text, waited_for
+
+ONE, ALL = "stalled-rank", "stalled-ranks"
+_IN_ONE_PHASE = 0.8  # of the blocked time
+_WHERE = {
+    DATA: "data loading",
+    FORWARD: "forward",
+    BACKWARD: "backward",
+    OPTIMIZER: "the optimizer",
+    REST: "between the phases",
+}
+
+
+def find(subject: Subject) -> list[Finding]:
+    shares = subject.shares
+    if shares.share(Cost.STALL) < MENTION:
+        return []
+    culprits, cost = shares.culprits(Cost.STALL), a_step(shares.cost(Cost.STALL))
+    unequal = shares.mostly_late(Cost.STALL)
+    ranks = (
+        culprits.ranks
+        if unequal and subject.scheduling.apart(culprits.ranks, "blocked_ns", "paused_ns", "frozen_ns")
+        else ()
+    )
+    asked = ranks or (culprits.suspects if unequal else ()) or tuple(subject.scheduling.ranks)
+    place = _place(subject, asked)
+    if ranks:
+        be = "is" if len(ranks) == 1 else "are"
+        title = f"{ranks_text(ranks).capitalize()} {be} blocked{_in(place)}: {cost}{subject.who_waits(ranks)}"
+    elif unequal and culprits.moves:
+        late = waited_for(culprits, everybody=True)
+        title = f"Ranks are blocked{_in(place)}, a different one from step to step: {cost} (others waited {late})"
+    elif unequal:
+        late = waited_for(culprits, everybody=True)
+        title = f"A rank is blocked{_in(place)}, not certain which: {cost} (others waited {late})"
+    elif len(shares.ranks) == 1:
+        title = f"The training is blocked{_in(place)}: {cost}"
+    else:
+        title = f"All ranks are blocked{_in(place)}: {cost}"
+    return [
+        subject.costing(
+            Cost.STALL,
+            id=ONE if unequal else ALL,
+            title=title,
+            action=_action(subject, ranks or (culprits.suspects if unequal else ()), place),
+            evidence=_evidence(subject),
+            ranks=ranks,
+        )
+    ]
+
+
+def cannot_look(subject: Subject) -> str:
+    known = any(step.on_cpu_ns is not None for own in subject.tables.ranks.values() for step in own.steps[:1])
+    if not subject.scheduling.ranks or not known:
+        return "the CPU time of the training's thread was not recorded"
+    if subject.shares.on_device and len(subject.shares.ranks) < 2:
+        return "a host that waits for its device is blocked as well, and there is no other rank to compare with"
+    return ""
+
+
+def _place(subject: Subject, ranks: tuple[int, ...]) -> tuple[str, ...]:
+    """The phase in which they are blocked, or all of them where it is spread: then the process itself may be
+    stopped."""
+    spent: dict[str, float] = {}
+    for rank in ranks:
+        if rank in subject.scheduling.ranks:
+            for phase, ns in subject.scheduling.ranks[rank].blocked_in.items():
+                spent[phase] = spent.get(phase, 0.0) + ns
+    whole = sum(spent.values())
+    worst = sorted(spent, key=lambda phase: -spent[phase])
+    if not whole or not worst:
+        return ()
+    if spent[worst[0]] >= _IN_ONE_PHASE * whole:
+        return (worst[0],)
+    return tuple(phase for phase in worst if spent[phase] >= 0.1 * whole)
+
+
+def _in(place: tuple[str, ...]) -> str:
+    if not place:
+        return ""
+    names = [_WHERE.get(phase, phase) for phase in place]
+    if names == [_WHERE[REST]]:
+        return f" {names[0]}"
+    names = [name for name in names if name != _WHERE[REST]]
+    return " in " + (names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}")
+
+
+def _action(subject: Subject, ranks: tuple[int, ...], place: tuple[str, ...]) -> str:
+    host = subject.host_of(ranks[0]) if ranks else None
+    who = f"{ranks_text(ranks)}{f' on {host}' if host else ''}" if ranks else "the ranks"
+    if len(place) > 1:
+        return (
+            f"The time is lost in several phases, so {who} may be stopped as a whole: look for SIGSTOP, a debugger, a "
+            "paused container, a CPU quota (cgroup cpu.max, throttled_usec) or swapping. Take stacks several times "
+            "(py-spy dump) to see whether it is always in the same call."
+        )
+    text = (
+        f"Neither the CPU nor a collective is what {who} waits for{_in(place)}: look for sleeps, file and network I/O, "
+        "locks and subprocesses in that code (py-spy dump on its process, or a profiler window with stacks)."
+    )
+    if place in ((FORWARD,), (REST,)) and no_loader(subject):
+        text += (
+            " No batch came from a torch DataLoader: if the script reads its input itself, that is probably where it "
+            "waits; read ahead in another thread or process, or wrap the reading in record().steps(...)."
+        )
+    return text
+
+
+def no_loader(subject: Subject) -> bool:
+    """Whether no step waited for a DataLoader: the input, if there is any, comes from elsewhere."""
+    steps = [step for own in subject.tables.ranks.values() for step in own.steps]
+    return bool(steps) and not any(row.phase == DATA for step in steps for row in step.phases)
+
+
+def _evidence(subject: Subject) -> list[Evidence]:
+    means = subject.scheduling.mean_ms("blocked_ns")
+    shown = sorted(means, key=lambda rank: -means[rank])
+    if len(shown) > 8:
+        shown = [*shown[:4], *shown[-4:]]
+    found = [Evidence("steps", f"rank == {r}, mean of blocked time", round(means[r], 3), "ms") for r in shown]
+    frozen = subject.scheduling.mean_ms("frozen_ns")
+    found += [
+        Evidence("host", f"rank == {r}, stopped inside of collectives", round(frozen[r], 3), "ms a step")
+        for r in sorted(frozen, key=lambda rank: -frozen[rank])[:2]
+        if frozen[r] >= 0.1
+    ]
+    for rank in shown[:1]:
+        by_phase = sorted(subject.scheduling.ranks[rank].blocked_in.items(), key=lambda item: -item[1])
+        found += [
+            Evidence("steps", f"rank == {rank}, blocked in {phase}", round(ns / 1e6, 3), "ms")
+            for phase, ns in by_phase[:3]
+            if ns >= 1e5
+        ]
+    return found

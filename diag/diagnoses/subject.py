@@ -1,0 +1,217 @@
+"""What every diagnosis is given, and the measures that they share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct, field
+
+from diag.account.scheduling import Scheduling
+from diag.model.steps import Attribution, Evidence, Finding, Parts, Severity
+from diag.rundir.run import Tables
+
+from .culprits import LEAST_FOR_BLOCKS, Culprits, Series
+from .shares import Cost, Shares, class_of
+
+# science.md 2.8: a tenth of the step is worth a warning, a fifth is critical; below a twentieth it is not mentioned.
+MENTION = 0.05
+WARN = 0.10
+CRITICAL = 0.20
+STAGES_ALONE = 0.6  # the most that the durations of stages say for sure
+
+_WAITS = 0.02  # of the step: a rank that waits for less does not wait
+
+_TABLES = {Cost.BUBBLE: "segments", Cost.IMBALANCE: "segments"}
+
+T = TypeVar("T")
+
+
+class Subject(Struct, frozen=True):
+    """The run under examination."""
+
+    attribution: Attribution
+    tables: Tables
+    shares: Shares
+    stages_alone: bool = False  # the shares come from the durations of stages: no collective ties the ranks together
+    by_stages: Shares | None = None  # what these durations say beside the timelines, where both were recorded
+    scheduling: Scheduling = field(default_factory=Scheduling)
+    _made: dict[Callable[[Subject], Any], Any] = field(default_factory=dict)
+
+    def once(self, make: Callable[[Subject], T]) -> T:
+        """A measure that several diagnoses share, made when it is first asked for."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        return cast(T, self._made[make])
+
+    def cannot_look(self, question: str) -> str:
+        """Why a question cannot be answered from this run's data; "" where it can."""
+        shares = self.shares
+        if question == "a slow rank" and len(self.attribution.ranks) < 2:
+            return "one rank was recorded, and it takes two to compare"
+        if question == "a slow rank" and self.stages_alone and shares.on_device:
+            return "the device's work was not recorded"
+        if question == "a slow rank" and not self.attribution.aligned and not self.stages_alone:
+            return "the ranks' clocks could not be aligned"
+        if question == "exposed communication" and self.tables.world_size == 1:
+            return "the run has one rank"
+        if question == "exposed communication" and not self.attribution.comm_known:
+            return "it runs on the device, and no profiler window was recorded"
+        if question == "exposed communication" and self.stages_alone and Cost.COMM not in shares.cost_ns:
+            return "no collective was recorded, and the time in them is a part of forward and backward here"
+        if (
+            question in {"exposed host-to-device copies", "exposed offload copies", "a device that waits for its host"}
+            and not shares.on_device
+        ):
+            return "the run is on a CPU"
+        if question == "a device that waits for its host" and not any(t.traces for t in self.tables.ranks.values()):
+            return "no profiler window was recorded"
+        if question == "collectives of different sizes" and all(c.inferred for c in self.attribution.collectives):
+            return "no collective of two ranks carries the library's own number"
+        if question == "memory pressure" and not any(
+            s.memory is not None and s.memory.capacity for t in self.tables.ranks.values() for s in t.steps
+        ):
+            return "no device memory was recorded"
+        return ""
+
+    def parts(self) -> Iterable[Parts]:
+        """Every rank's part of every step that counts."""
+        for step in self.attribution.usable or self.attribution.steps:
+            yield from step.parts
+
+    @property
+    def per(self) -> str:
+        """What a cost is the cost of, in words."""
+        return "in this window" if self.attribution.undivided else "a step"
+
+    def who_waits(self, ranks: tuple[int, ...]) -> str:
+        """Which ranks wait for these, as the end of a sentence; "" where nothing shows that any of them does."""
+        others = [rank for rank in self.attribution.ranks if rank not in ranks]
+        if self.stages_alone or not ranks or not others:
+            return ""
+        waited: Counter[int] = Counter()
+        usable = frozenset(self.shares.numbers)
+        for met in self.attribution.collectives:
+            if met.last_arriver in ranks and met.step in usable:
+                waited.update(dict(zip(met.ranks, met.wait_ns, strict=True)))
+        waiting = sum(waited[rank] >= _WAITS * float(self.shares.dur_ns.sum()) for rank in others)
+        it = "it" if len(ranks) == 1 else "them"
+        if not waiting:
+            return ""
+        if waiting == len(others):
+            return f", and every other rank waits for {it}"
+        return f", and {waiting} other rank{'s wait' if waiting > 1 else ' waits'} for {it}"
+
+    def host_of(self, rank: int) -> str | None:
+        tables = self.tables.ranks.get(rank)
+        return tables.host if tables is not None else None
+
+    def per_rank(self, field: str) -> tuple[Evidence, ...]:
+        """The mean over the steps of every rank's part; of a large job the two ends of the range. Means add up to the
+        step; medians do not."""
+        parts: dict[int, list[int]] = {rank: [] for rank in self.attribution.ranks}
+        for part in self.parts():
+            parts[part.rank].append(getattr(part, field))
+        values = {rank: round(float(np.mean(own)) / 1e6, 3) if own else 0.0 for rank, own in parts.items()}
+        shown = sorted(values, key=lambda rank: -values[rank])
+        if len(shown) > 8:
+            shown = [*shown[:4], *shown[-4:]]
+        return tuple(Evidence("steps", f"rank == {rank}, mean of {field}", values[rank], "ms") for rank in shown)
+
+    def costing(
+        self,
+        cost: Cost,
+        id: str,
+        title: str,
+        action: str,
+        evidence: Iterable[Evidence] = (),
+        ranks: tuple[int, ...] = (),
+        part: float = 1.0,
+    ) -> Finding:
+        """A finding that costs time: what it costs is the first of its evidence. ``part``: of the cost, so that several
+        findings share it and no nanosecond is told twice."""
+        share, series = part * self.shares.share(cost), part * self.shares.cost(cost)
+        table = "stage frontiers" if self.stages_alone else _TABLES.get(cost, "critical path")
+        whole = Evidence(table, f"{cost.value}, part of all steps", round(share, 4), "share")
+        return Finding(
+            id=id,
+            title=title,
+            severity=severity(share),
+            share=share,
+            cost_ns_per_step=mean_ns(series),
+            confidence=self._confidence(series),
+            ranks=ranks,
+            evidence=(whole, *evidence),
+            bottleneck=class_of(cost, self.shares.on_device),
+            action=action,
+        )
+
+    def _confidence(self, series: Series) -> float:
+        """How sure it is that a cost is above the threshold for a warning: its share over resampled steps."""
+        share = resampled(series, self.shares.dur_ns)
+        most = STAGES_ALONE if self.stages_alone else 0.99
+        return round(min(most, float((share >= min(WARN, float(np.median(share)) / 2)).mean())), 2)
+
+
+def severity(share: float) -> Severity:
+    return Severity.CRITICAL if share >= CRITICAL else Severity.WARN if share >= WARN else Severity.HEALTHY
+
+
+def resampled(cost_ns: Series, dur_ns: Series, rounds: int = 400) -> Series:
+    """The share of the time over ``rounds`` bootstrap resamples of the steps, always the same ones."""
+    count = len(dur_ns)
+    if not count or not dur_ns.sum():
+        return np.zeros(rounds)
+    picks = drawn_steps(count, rounds, np.random.default_rng(0))
+    time = dur_ns[picks].sum(axis=1)
+    share: Series = cost_ns[picks].sum(axis=1) / np.where(time > 0, time, 1)
+    return share
+
+
+def drawn_steps(count: int, rounds: int, random: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Which of ``count`` steps each of the resamples has: shape (rounds, count).
+
+    Steps are not independent of their neighbours (a slow shard, a full page cache, a thermal limit last for some), so
+    from 20 steps on blocks of them are drawn, as long as the cube root of their number (a moving block bootstrap).
+    """
+    length = round(count ** (1 / 3)) if count >= LEAST_FOR_BLOCKS else 1
+    first = random.integers(0, count, size=(rounds, -(-count // length)))
+    drawn: npt.NDArray[np.int64] = ((first[:, :, None] + np.arange(length)) % count).reshape(rounds, -1)[:, :count]
+    return drawn
+
+
+def in_ms(ns: float) -> str:
+    """``13 ms``; below ten with two significant digits, so that nothing that costs time is printed as nothing."""
+    ms = ns / 1e6
+    return f"{ms:,.0f} ms" if abs(ms) >= 9.95 or not ms else f"{ms:.2g} ms"
+
+
+def a_step(series: Series) -> str:
+    """The mean of a cost, in words: ``13 ms a step``."""
+    return f"{in_ms(mean_ns(series))} a step"
+
+
+def mean_ns(series: Series) -> int:
+    return int(series.mean()) if len(series) else 0
+
+
+def ranks_text(ranks: tuple[int, ...]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return "ranks " + ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+
+
+def waited_for(culprits: Culprits, everybody: bool = False) -> str:
+    """How long others waited for each of the latest ranks, in words: ``116 ms a step for rank 1, 25 ms for rank 0``."""
+    shown = [(rank, ns) for rank, ns in culprits.late_ns if ns > 0 and (everybody or rank in culprits.suspects)]
+    return ", ".join(f"{in_ms(ns)}{' a step' if not at else ''} for rank {rank}" for at, (rank, ns) in enumerate(shown))
+
+
+def who_is_late(culprits: Culprits) -> str:
+    """The ranks at fault; or in words that it is not always the same one, or that this is not proven either."""
+    if culprits.ranks:
+        return ranks_text(culprits.ranks)
+    return "now this rank, now that one" if culprits.moves else "a rank, not certain which,"

@@ -1,0 +1,82 @@
+"""Gradients that are reduced in every micro-batch although the optimizer needs them once a step."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from diag.model.states import partitions_gradients
+from diag.model.steps import Evidence, Finding
+
+from . import comm_parts
+from .comm_cause import is_replicated
+from .comm_parts import Claim, calls_of, is_reduction
+from .subject import Subject
+
+ID = "sync-every-micro-step"
+_NO_SYNC = "Run all micro-batches but the last inside model.no_sync()."
+_NO_SYNC_SHARDED = _NO_SYNC + " The unsharded gradients stay in memory meanwhile."
+_IN_LAST = (
+    "Reduce in the last micro-batch only: set_requires_gradient_sync(False) and set_is_last_backward(False) before. "
+    "The unsharded gradients stay in memory meanwhile. Bundled trainer: --grad-sync last."
+)
+_BY_ENGINE = "Set gradient_accumulation_steps: ZeRO-1 then reduces in the last micro-batch only."
+_PARTITIONED = (
+    "ZeRO-2 and ZeRO-3 reduce in every micro-batch, since no rank keeps whole gradients between them. Take fewer and "
+    "larger micro-batches; or, where memory allows, stage 1, which reduces in the last one only."
+)
+_AS_MANY = 0.5  # of the last micro-batch's reductions, in those before: fewer belong to something else
+
+
+def find(subject: Subject) -> list[Finding]:
+    return comm_parts.findings(subject, ID)
+
+
+def cannot_look(subject: Subject) -> str:
+    if micro_batches(subject) is None:
+        return "nothing says how many micro-batches a step has"
+    return comm_parts.cannot_look(subject)
+
+
+def micro_batches(subject: Subject) -> int | None:
+    """Of a step, as the records or the manifest have them."""
+    recorded = {record.micro_batches for rank in subject.tables.ranks.values() for record in rank.steps}
+    manifest = subject.tables.manifest
+    told = manifest.trainer.get("micro_batches") if manifest is not None else None
+    return max(recorded) if recorded else told if isinstance(told, int) else None
+
+
+def claim(subject: Subject) -> Claim | None:
+    """The reductions of all micro-batches but the last."""
+    told = micro_batches(subject)
+    calls = subject.once(calls_of)
+    reductions = [call for call in calls.rows if is_reduction(call)]
+    counts = Counter(call.micro for call in reductions)
+    if told is None or told < 2 or set(counts) != set(range(told)):
+        return None
+    last = told - 1
+    if min(counts[micro] for micro in range(last)) < _AS_MANY * counts[last]:
+        return None
+    exposed = sum(call.exposed_ns for call in reductions if call.micro < last)
+    per_step = len(reductions) / max(1, calls.rank_steps)
+    return Claim(
+        ID,
+        calls.part(exposed),
+        f"Gradients are reduced in each of {told} micro-batches: {calls.ms_per_step(exposed):.1f} ms a step before the "
+        "last one",
+        _action(subject),
+        (
+            Evidence("collectives", "reductions of gradients", round(per_step, 1), "a step"),
+            Evidence("steps", "micro_batches", float(told), "a step"),
+            Evidence("collectives", "reductions before the last, exposed", calls.ms_per_step(exposed), "ms a step"),
+        ),
+    )
+
+
+def _action(subject: Subject) -> str:
+    manifest = subject.tables.manifest
+    strategy = (manifest.strategy or "") if manifest is not None else ""
+    if strategy.startswith("deepspeed"):
+        return _PARTITIONED if partitions_gradients(strategy) else _BY_ENGINE
+    if strategy == "fsdp1":
+        return _NO_SYNC_SHARDED
+    return _NO_SYNC if strategy == "zero1" or is_replicated(subject) else _IN_LAST

@@ -1,0 +1,116 @@
+"""A rank that computes longer than the others because its GPU runs slower: too hot, or short of power."""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+
+from diag.collectors.records import DeviceRecord
+from diag.model.steps import Evidence, Finding
+from diag.rundir.run import RankTables
+
+from .shares import Cost
+from .subject import MENTION, Subject, in_ms, mean_ns, ranks_text
+
+# NVML's reasons as collectors.nvml names them. A power cap or sync boost is what a healthy GPU under load shows, too.
+_REASONS = frozenset({"hardware slowdown", "software thermal", "hardware thermal", "power brake"})
+_OFTEN = 0.3  # of a rank's samples
+_SLOWER = 0.9  # of the other ranks' median clock
+
+
+class Throttled(Struct, frozen=True):
+    """``often``: part of the samples with a reason; clocks in MHz, medians, None where NVML does not say."""
+
+    rank: int
+    reasons: tuple[str, ...]
+    often: float
+    clock: float | None
+    others_clock: float | None
+
+
+def find(subject: Subject) -> list[Finding]:
+    found = subject.once(throttled_ranks)
+    if not found:
+        return []
+    ranks = tuple(each.rank for each in found)
+    why = ", ".join(sorted({reason for each in found for reason in each.reasons})) or "lower clocks"
+    cost = mean_ns(subject.shares.cost(Cost.STRAGGLER))
+    be = "is" if len(ranks) == 1 else "are"
+    return [
+        subject.costing(
+            Cost.STRAGGLER,
+            id="throttled-device",
+            title=f"The GPU of {ranks_text(ranks)} {be} throttled ({why}): {in_ms(cost)} a step"
+            f"{subject.who_waits(ranks)}",
+            action=f"Drain {_hosts(subject, ranks)}, or cap it less: cooling and dust, power supply, power limit "
+            "(nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER).",
+            evidence=[evidence for each in found for evidence in _evidence(each)],
+            ranks=ranks,
+        )
+    ]
+
+
+def cannot_look(subject: Subject) -> str:
+    if not subject.shares.on_device:
+        return "the run is on a CPU"
+    reason = subject.cannot_look("a slow rank")
+    if reason or any(_samples(subject, rank) for rank in subject.tables.ranks.values()):
+        return reason
+    told = (r.unavailable for rank in subject.tables.ranks.values() for r in rank.device if r.unavailable)
+    return next(told, "no sample of the devices' clocks was recorded")
+
+
+def throttled_ranks(subject: Subject) -> tuple[Throttled, ...]:
+    """The late ranks, if the devices of all of them are slowed down and most of the others' are not."""
+    if not subject.shares.on_device or subject.shares.share(Cost.STRAGGLER) < MENTION:
+        return ()
+    late = subject.shares.culprits(Cost.STRAGGLER).ranks
+    samples = {rank: _samples(subject, tables) for rank, tables in subject.tables.ranks.items()}
+    others = [own for rank, own in samples.items() if rank not in late and own]
+    if not late or not others or not all(samples.get(rank) for rank in late):
+        return ()
+    usual = float(np.median([_often(own) for own in others]))
+    clocks = [clock for own in others if (clock := _clock(own)) is not None]
+    usual_clock = float(np.median(clocks)) if clocks else None
+    found = []
+    for rank in late:
+        own = samples[rank]
+        often, clock = _often(own), _clock(own)
+        slow = clock is not None and usual_clock is not None and clock < _SLOWER * usual_clock
+        if slow or (often >= _OFTEN and often > 2 * usual):
+            reasons = tuple(sorted({reason for record in own for reason in record.throttle_reasons} & _REASONS))
+            found.append(Throttled(rank, reasons, often, clock, usual_clock))
+    return tuple(found) if len(found) == len(late) else ()
+
+
+def _samples(subject: Subject, tables: RankTables) -> list[DeviceRecord]:
+    """Those taken during the steps that count, on the rank's own clock; all of them where it recorded no step."""
+    counted = frozenset(subject.shares.numbers)
+    steps = [step for step in tables.steps if step.step in counted]
+    found = [record for record in tables.device if record.unavailable is None]
+    if not steps:
+        return found
+    begin, end = min(step.begin_ns for step in steps), max(step.end_ns for step in steps)
+    return [record for record in found if begin <= record.monotonic_ns <= end] or found
+
+
+def _often(samples: list[DeviceRecord]) -> float:
+    return sum(bool(_REASONS & set(record.throttle_reasons)) for record in samples) / len(samples)
+
+
+def _clock(samples: list[DeviceRecord]) -> float | None:
+    clocks = [record.sm_clock_mhz for record in samples if record.sm_clock_mhz is not None]
+    return float(np.median(clocks)) if clocks else None
+
+
+def _evidence(each: Throttled) -> list[Evidence]:
+    found = [Evidence("device", f"rank == {each.rank}, samples with a reason", round(each.often, 3), "share")]
+    if each.clock is not None and each.others_clock is not None:
+        found.append(Evidence("device", f"rank == {each.rank}, median SM clock", each.clock, "MHz"))
+        found.append(Evidence("device", "the other ranks, median SM clock", each.others_clock, "MHz"))
+    return found
+
+
+def _hosts(subject: Subject, ranks: tuple[int, ...]) -> str:
+    hosts = dict.fromkeys(host for rank in ranks if (host := subject.host_of(rank)))
+    return ", ".join(hosts) or ranks_text(ranks)

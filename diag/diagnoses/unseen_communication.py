@@ -1,0 +1,93 @@
+"""Communication that is there and that nobody can see: in kernels of unknown names, and in those that also compute."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import polars as pl
+
+from diag.account import gpu
+from diag.account.kept_steps import windows_of
+from diag.model.breakdown import KernelKind
+from diag.model.steps import Attribution, Kind
+from diag.rundir.run import Tables
+from diag.tables.work import work_of
+from diag.traces import comm_names
+from diag.traces import kineto_names as names
+from diag.words.wording import fused_words
+
+from .subject import Subject
+
+_SHOWN = 3
+_LEAST = 0.01  # of the device's time: what takes less is not worth a question
+_NAME_CHARS = 60
+_FUSED = "communication inside fused kernels"
+
+
+def unrecognised(subject: Subject) -> str:
+    """Why a job of several ranks shows no communication, with the kernels that may be it; "" where some was seen."""
+    several = _several_ranks(subject.tables)
+    if not several or not subject.attribution.comm_known or _seen(subject.attribution):
+        return ""
+    if any(step.fused_ns for step in subject.attribution.rank_steps):
+        return f"{several}, and all communication that was recognised is inside fused kernels"
+    reason = f"{several}, and no kernel was recognised as communication"
+    unknown = _unknown_kernels(subject.tables)
+    if not unknown:
+        return reason
+    kernels = ", ".join(f"{_short(name)} ({ns / 1e6:.1f} ms a step)" for name, ns in unknown)
+    return f"{reason}; the longest kernels of unknown kind are {kernels}: name those that communicate (--comm-kernels)"
+
+
+def inside_fused(attribution: Attribution) -> tuple[str, ...]:
+    """What cannot be looked for inside kernels that compute and communicate at once; empty where there are none."""
+    counted = attribution.usable or attribution.steps
+    parts = [part for step in counted for part in step.parts]
+    fused = sum(part.fused_ns for part in parts)
+    return (f"{_FUSED}: {fused_words(fused / len(parts))}",) if fused else ()
+
+
+def _seen(attribution: Attribution) -> bool:
+    """Whether any step holds communication, or no trace of a device was read at all."""
+    traced = [step for step in attribution.rank_steps if step.source == "trace"]
+    return not traced or any(
+        step.collectives or step.overlapped_comm_ns or step.segments.total(Kind.COMM) for step in traced
+    )
+
+
+def _several_ranks(tables: Tables) -> str:
+    """That the job has several ranks, in words; "" where it has one, nothing says it, or it has no device."""
+    traces = [trace for own in tables.ranks.values() for trace in own.traces if trace.has_gpu]
+    if not traces or tables.world_size == 1:
+        return ""
+    sizes = [len(ranks) for trace in traces for ranks in trace.groups.values()]
+    ranks = max([tables.world_size or 0, *sizes])  # not by a rank in a file's name: any number may stand there
+    if ranks > 1:
+        return f"the job has {ranks} ranks"
+    for trace in traces:
+        calls = trace.select(names.CPU_OP, names.ANNOTATION, name=comm_names.CALL_OP_PATTERN, arguments=True)
+        group = calls["group_size"].max()
+        if len(calls) and group != 1:
+            return f"the job has {group} ranks" if isinstance(group, int) else "the host calls collectives"
+    return ""
+
+
+def _unknown_kernels(tables: Tables) -> list[tuple[str, int]]:
+    """The longest kernels of one rank that neither their name nor their operator explains: nanoseconds a step."""
+    own = next(own for _, own in sorted(tables.ranks.items()) if any(trace.has_gpu for trace in own.traces))
+    lasts: Counter[str] = Counter()
+    busy = steps = 0
+    for trace in own.traces:
+        windows = windows_of(trace)
+        work = work_of(trace, windows).frame
+        gpu.forget(trace)
+        busy, steps = busy + int(work["dur_ns"].sum()), steps + len(windows)
+        unknown = work.filter(pl.col("kind") == str(KernelKind.OTHER))
+        sums = unknown.group_by(pl.col("name").cast(pl.String), maintain_order=True).agg(pl.col("dur_ns").sum())
+        for name, ns in sums.iter_rows():
+            lasts[name] += ns
+    return [(name, ns // max(1, steps)) for name, ns in lasts.most_common(_SHOWN) if ns >= _LEAST * busy]
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME_CHARS else name[: _NAME_CHARS - 1] + "…"

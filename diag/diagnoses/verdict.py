@@ -1,0 +1,355 @@
+"""One answer from many findings (science.md 2.7), with the confidence that the data allows, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from diag.model.steps import (
+    STARTUP_DETAILS,
+    Attribution,
+    Bottleneck,
+    Coverage,
+    Finding,
+    Kind,
+    Severity,
+    StepAccount,
+    Verdict,
+)
+from diag.rundir.run import Tables
+
+from . import Examination, low_mfu, pipeline_bubble, ranks_train_alone
+from .confidence import evidence
+from .culprits import LEAST_FOR_BLOCKS, Series
+from .shares import REMOVABLE, Cost, Shares, class_of, costs_of, judged_ns
+from .stages import Stages
+from .subject import STAGES_ALONE, WARN, in_ms, resampled, severity
+
+# Two causes whose shares differ by less than this are one "mixed" answer.
+TIE = 0.05
+_INTERVAL = 2.5  # per cent on either side: two causes whose order is within it are of equal weight, too
+_NO_COMMUNICATION_DATA = 0.6  # the most that can be said for sure where communication was not recorded
+_NOT_ALIGNED = 0.6  # ... and where waiting could not be told from transfer
+_FEW_RANKS, _WAITS_FOR_NOBODY = 0.5, 0.75  # ... and where few of the ranks were seen
+_UNSEEN = 0.6  # ... and where ranks that nobody saw may be whom the others waited for
+_COARSE = 0.5  # ... and where the stages are all there is, with communication somewhere in them
+_DOUBTED = 0.6  # ... and where two accounts of the run contradict each other
+_LATE_AT_LEAST = 0.5  # who was late is known, whatever the reason
+_BASIS = " This rests on the durations of the stages alone: no collectives tie the ranks' timelines together."
+_NOT_HEALTHY = 0.3  # idle time of a device, whatever its cause: more is not compute-bound
+_NOT_HEALTHY_ON_CPU = 0.5  # there Python between the operators is work as well
+_STARTUP = 0.8  # of a window: the rest says nothing about a step
+_LEAST_WORK_NS, _LEAST_WORK_ON_CPU_NS = 20_000, 500_000  # a handful of kernels, or of operators
+_FEW = 3  # pieces of device work
+_COMPETING = (*REMOVABLE, Bottleneck.UNDETERMINED)
+_BESIDE = 0.5  # of the largest cost: a held-up rank that costs less is not named with it
+_EXPLAINED = 0.8  # of the waiting for late ranks (science.md 2.6); below it the confidence is no more than the part
+
+
+def judge(attribution: Attribution, examination: Examination, coverage: Coverage, tables: Tables) -> Verdict:
+    """The run's verdict. The largest removable cost decides; without one the run is bound by its computation. Ranks
+    that exchange nothing come before all of it: what each of them is bound by is said behind that."""
+    verdict = _judge(attribution, examination, coverage, tables)
+    alone = next((finding for finding in examination.findings if finding.id == ranks_train_alone.ID), None)
+    if alone is None:
+        return verdict
+    return replace(
+        verdict,
+        severity=alone.severity,
+        cause=alone.id,
+        confidence=alone.confidence,
+        culprit_ranks=(),
+        culprit_hosts=(),
+        headline=f"{alone.title}. Each by itself: {_lower(verdict.headline)}",
+    )
+
+
+def _judge(attribution: Attribution, examination: Examination, coverage: Coverage, tables: Tables) -> Verdict:
+    shares = examination.shares
+    if not len(shares.dur_ns) or shares.dur_ns.sum() <= 0:
+        return _undetermined("no complete step was recorded", "let the training run for some steps more")
+    if (nothing := _nothing_to_judge(attribution, shares, tables)) is not None:
+        return nothing
+    shares, findings = faults_first(shares), examination.findings
+    if Cost.BUBBLE not in shares.cost_ns:
+        findings = tuple(finding for finding in findings if finding.id != pipeline_bubble.ID)
+    by_class = _by_class(shares)
+    removable = {name: float(series.sum() / shares.dur_ns.sum()) for name, series in by_class.items()}
+    drawn = {name: resampled(series, shares.dur_ns) for name, series in by_class.items()}
+    unexplained = removable[Bottleneck.UNDETERMINED]
+    bottleneck, share = classify(removable)
+    if bottleneck != Bottleneck.UNDETERMINED and (bottleneck != Bottleneck.COMPUTE or share >= WARN):
+        bottleneck = _unless_by_chance(bottleneck, removable, drawn, len(shares.dur_ns))
+    stages = examination.stages if examination.stages is not None and examination.stages.alone else None
+    most = max(removable.values()) if stages is not None else removable[Bottleneck.DATA]
+    if not attribution.comm_known and most < WARN:
+        return _undetermined(
+            "the device's work was not recorded", "record a profiler window (diag run --trace), then ask again"
+        )
+    cause = _cause(findings, bottleneck)
+    if cause is not None and cause.id == pipeline_bubble.ID:  # what is out of order comes first here, too
+        cause = _cause([finding for finding in findings if finding.id != pipeline_bubble.ID], bottleneck) or cause
+    level = severity(share)
+    if level == Severity.HEALTHY and (slow := _low_use(findings)) is not None:
+        cause, share, level = slow, slow.share, slow.severity
+    confidence = min(
+        _margin(drawn, bottleneck),
+        evidence(attribution, removable, bottleneck),
+        low_mfu.CONFIDENCE if cause is not None and cause.id == low_mfu.ID else 1.0,
+        _covered(coverage, cause, shares),
+        _UNSEEN if coverage.ranks_missing and _waits(bottleneck, cause, shares) else 1.0,
+        1.0 if attribution.comm_known else _NO_COMMUNICATION_DATA,
+        _resting_on(stages) if stages is not None else _alignment(attribution, tables, share, shares),
+        _DOUBTED if examination.doubts else 1.0,
+    )
+    if bottleneck == Bottleneck.UNDETERMINED:
+        return _unexplained(cause, unexplained)
+    idle = _idle(attribution, shares)
+    if level == Severity.HEALTHY and idle >= (_NOT_HEALTHY if shares.on_device else _NOT_HEALTHY_ON_CPU):
+        return _undetermined(
+            f"the device is idle for {idle:.0%} of the time, and no single cause takes a tenth of it"
+            if shares.on_device
+            else f"no operator runs for {idle:.0%} of the time",
+            "record several marked steps (prof.step()) after the warm-up, with Python stacks (with_stack=True)",
+            idle,
+        )
+    guilty = _guilty(cause, findings, bottleneck) if cause is not None and level != Severity.HEALTHY else None
+    culprits = guilty.ranks if guilty is not None else ()
+    per = " in this window" if attribution.undivided else " a step"
+    headline = _headline(bottleneck, level, share, cause, findings, shares, stages, per)
+    if guilty is not None and guilty is not cause and bottleneck != Bottleneck.MIXED:
+        headline += f" {guilty.title}."
+    if stages is not None:
+        headline += _BASIS
+    return Verdict(
+        bottleneck=bottleneck,
+        severity=level,
+        cause=cause.id if cause is not None else "",
+        share=round(share, 4),
+        confidence=round(min(0.99, confidence), 2),
+        culprit_ranks=culprits,
+        culprit_hosts=_hosts(tables, culprits),
+        headline=headline,
+    )
+
+
+def faults_first(shares: Shares) -> Shares:
+    """Without the bubble of a pipeline where anything else is worth a warning: the bubble is in the schedule that was
+    chosen, the rest is out of order."""
+    if Cost.BUBBLE not in shares.cost_ns:
+        return shares
+    rest = replace(shares, cost_ns={cost: ns for cost, ns in shares.cost_ns.items() if cost != Cost.BUBBLE})
+    worst = max(rest.of_class(name) for name in REMOVABLE) * float(shares.dur_ns.sum())
+    return rest if worst >= WARN * float(shares.dur_ns.sum()) else shares
+
+
+def classify(shares: Mapping[Bottleneck, float]) -> tuple[Bottleneck, float]:
+    """The class of a step or a run, and the share that decided it, from the share of each class. What nobody can
+    explain decides where it is more than any class, and where it is too much to call the rest healthy."""
+    unexplained = shares.get(Bottleneck.UNDETERMINED, 0.0)
+    ordered = sorted(((name, of) for name, of in shares.items() if name in REMOVABLE), key=lambda item: -item[1])
+    top, share = ordered[0]
+    if unexplained >= (share if share >= WARN else _NOT_HEALTHY):
+        return Bottleneck.UNDETERMINED, unexplained
+    if share < WARN:
+        return Bottleneck.COMPUTE, share
+    if len(ordered) > 1 and ordered[1][1] >= WARN and share - ordered[1][1] < TIE:
+        return Bottleneck.MIXED, share
+    return top, share
+
+
+def step_bottleneck(step: StepAccount, on_device: bool) -> Bottleneck:
+    """The class of one step, by the rule of the run."""
+    judged = judged_ns(step)
+    if judged <= 0:
+        return Bottleneck.UNDETERMINED
+    shares = dict.fromkeys(_COMPETING, 0.0)
+    for cost, ns in costs_of(step, on_device).items():
+        shares[class_of(cost, on_device)] += ns / judged
+    return classify(shares)[0]
+
+
+def classes_of(shares: Shares) -> dict[int, Bottleneck]:
+    """The class of each step that counts and took any time, by the rule of the run."""
+    by_class = _by_class(shares)
+    return {
+        step: classify({name: float(series[at] / shares.dur_ns[at]) for name, series in by_class.items()})[0]
+        for at, step in enumerate(shares.numbers)
+        if shares.dur_ns[at]
+    }
+
+
+def _by_class(shares: Shares) -> dict[Bottleneck, Series]:
+    found: dict[Bottleneck, Series] = {name: np.zeros_like(shares.dur_ns) for name in _COMPETING}
+    for cost in Cost:
+        name = class_of(cost, shares.on_device)
+        found[name] = found[name] + shares.cost(cost)
+    return found
+
+
+def _unless_by_chance(
+    bottleneck: Bottleneck, removable: Mapping[Bottleneck, float], drawn: Mapping[Bottleneck, Series], steps: int
+) -> Bottleneck:
+    """ "Mixed" where both of the top two classes are worth a warning and other steps might have them the other way
+    round."""
+    first, second, *_ = sorted(REMOVABLE, key=lambda name: -removable[name])
+    if steps < LEAST_FOR_BLOCKS or removable[second] < WARN:
+        return bottleneck
+    return Bottleneck.MIXED if np.percentile(drawn[first] - drawn[second], _INTERVAL) <= 0 else bottleneck
+
+
+def _margin(drawn: Mapping[Bottleneck, Series], bottleneck: Bottleneck) -> float:
+    """How often the same class comes out over resampled steps; of a mixed run, how often both classes are worth a
+    warning."""
+    if bottleneck == Bottleneck.MIXED:
+        return float((np.sort(np.stack([drawn[name] for name in REMOVABLE]), axis=0)[-2] >= WARN).mean())
+    rounds = len(next(iter(drawn.values())))
+    same = sum(classify({name: float(drawn[name][i]) for name in drawn})[0] == bottleneck for i in range(rounds))
+    return same / rounds
+
+
+def _covered(coverage: Coverage, cause: Finding | None, shares: Shares) -> float:
+    """The part of the ranks that were seen, and of the waiting whose reason is known where a late rank is the cause.
+    A rank that hardly communicates in the open waits for nobody: what holds it up is what holds up the job."""
+    ranks = len(coverage.ranks_used) / max(1, len(coverage.ranks_used) + len(coverage.ranks_missing))
+    ranks = max(ranks, _FEW_RANKS if shares.share(Cost.COMM) >= WARN else _WAITS_FOR_NOBODY)
+    explained = coverage.explained_wait
+    if cause is None or not cause.ranks or explained is None or explained >= _EXPLAINED:
+        return ranks
+    return min(ranks, max(explained, _LATE_AT_LEAST))
+
+
+def _waits(bottleneck: Bottleneck, cause: Finding | None, shares: Shares) -> bool:
+    """Whether much of the answer is time in collectives: a transfer begins when the last rank comes, and that may be
+    one that was not seen."""
+    if bottleneck in (Bottleneck.COMMUNICATION, Bottleneck.MIXED):
+        return cause is None or cause.id != "slow-link"
+    return shares.share(Cost.COMM) >= WARN
+
+
+def _alignment(attribution: Attribution, tables: Tables, share: float, shares: Shares) -> float:
+    """How small what the clocks may be off by is against what the verdict is about."""
+    if _alone(tables):
+        return 1.0
+    if not attribution.aligned:
+        return _NOT_ALIGNED
+    effect = max(share, WARN) * float(shares.dur_ns.mean())
+    return max(_NOT_ALIGNED, 1 - (attribution.clock_uncertainty_ns or 0) / effect) if effect else _NOT_ALIGNED
+
+
+def _resting_on(stages: Stages) -> float:
+    return STAGES_ALONE if stages.frontier.communication_known else _COARSE
+
+
+def _low_use(findings: Sequence[Finding]) -> Finding | None:
+    """Computation that is slow by itself: what a run is bound by where nothing else costs time (science.md 2.7)."""
+    return next((finding for finding in findings if finding.id == low_mfu.ID), None)
+
+
+def _cause(findings: Sequence[Finding], bottleneck: Bottleneck) -> Finding | None:
+    for finding in findings:
+        if finding.bottleneck is not None and bottleneck in (finding.bottleneck, Bottleneck.MIXED):
+            return finding
+    return None
+
+
+def _guilty(cause: Finding, findings: Sequence[Finding], bottleneck: Bottleneck) -> Finding:
+    """The finding that names the ranks at fault: the cause, or of two of equal weight the one that names any. Where the
+    cause is that of all ranks: the finding of a rank that its host holds up, if it costs at least half as much. Time in
+    which a rank stood still or had no core is measured, and is no part of what all ranks have in common."""
+    if bottleneck == Bottleneck.MIXED:
+        return next((finding for finding in _both(findings) if finding.ranks), cause)
+    if cause.ranks:
+        return cause
+    least = 0.0 if cause.bottleneck == Bottleneck.HOST else _BESIDE * cause.share
+    of_hosts = (f for f in findings if f.bottleneck == Bottleneck.HOST and f.ranks and f.severity != Severity.HEALTHY)
+    return next((finding for finding in of_hosts if finding.share >= least), cause)
+
+
+def _both(findings: Sequence[Finding]) -> list[Finding]:
+    """What a mixed verdict is about."""
+    return [finding for finding in findings if finding.bottleneck in REMOVABLE][:2]
+
+
+def _headline(
+    bottleneck: Bottleneck,
+    level: Severity,
+    share: float,
+    cause: Finding | None,
+    findings: Sequence[Finding],
+    shares: Shares,
+    stages: Stages | None,
+    per: str,
+) -> str:
+    # The mean: the share is of it, and so are the milliseconds of a finding.
+    step = f"{in_ms(float(shares.dur_ns.mean()))}{per}"
+    if stages is not None and (level == Severity.HEALTHY or cause is None):
+        unseen = "" if stages.frontier.communication_known else "; communication is not told from computation"
+        return f"No stage and no rank stands out, {step}{unseen}."
+    if level == Severity.HEALTHY or cause is None:
+        return f"Healthy: compute-bound, {step}; nothing removable costs more than {max(share, 0.0):.0%} of it."
+    if bottleneck == Bottleneck.MIXED:
+        first, second = _both(findings)
+        return f"Mixed: {_lower(first.title)}; and {_lower(second.title)}."
+    return f"{bottleneck.value.capitalize()}-bound ({share:.0%} of {step}): {_lower(cause.title)}."
+
+
+def _lower(text: str) -> str:
+    return text if text[1:2].isupper() else text[:1].lower() + text[1:]  # "DDP reduces ..." stays
+
+
+def _undetermined(why: str, next_step: str, share: float = 0.0, cause: str = "") -> Verdict:
+    headline = f"Undetermined: {why}. Next: {next_step}."
+    return Verdict(Bottleneck.UNDETERMINED, Severity.WARN, cause, round(share, 4), 0.0, (), (), headline)
+
+
+def _unexplained(cause: Finding | None, share: float) -> Verdict:
+    if cause is None:
+        return _undetermined("idle time of the device has no known cause", "record several steps (prof.step())", share)
+    return _undetermined(_lower(cause.title), _lower(cause.action).rstrip("."), share, cause.id)
+
+
+def _nothing_to_judge(attribution: Attribution, shares: Shares, tables: Tables) -> Verdict | None:
+    """Of a run that has traces only: the work of its device is not in them, or hardly any work, or only start-up."""
+    steps = attribution.usable or attribution.steps
+    if any(parts.source != "trace" for step in steps for parts in step.parts):
+        return None
+    records = [trace.device_record for rank in tables.ranks.values() for trace in rank.traces]
+    unread = next((record for record in records if not record.decides), None)
+    if unread is not None:
+        return _undetermined(f"the trace holds {unread.holds}, but not {unread.lacks}", unread.collect)
+    whole, startup = (sum(ns) for ns in zip(*((s.dur_ns, s.path.idle(STARTUP_DETAILS)) for s in steps), strict=True))
+    again = "record several steps after the warm-up (schedule(skip_first=10, wait=1, warmup=1, active=3), prof.step())"
+    if shares.on_device and startup > _STARTUP * whole:
+        return _undetermined(
+            f"{startup / 1e6:,.0f} of {whole / 1e6:,.0f} ms are start-up: creating contexts, loading code, compiling, "
+            "and what lies before the first and after the last work of the device",
+            again,
+            startup / whole,
+        )
+    busy = sum(parts.dur_ns - parts.idle_ns for step in steps for parts in step.parts)
+    pieces = sum(step.pieces for step in attribution.rank_steps)
+    if busy < (_LEAST_WORK_NS if shares.on_device else _LEAST_WORK_ON_CPU_NS) or (shares.on_device and pieces < _FEW):
+        return _undetermined(f"the window holds only {busy / 1e3:.1f} us of work", again)
+    return None
+
+
+def _idle(attribution: Attribution, shares: Shares) -> float:
+    """The part of the judged time in which a device was idle for whatever reason; on a CPU that has traces only, in
+    which no operator ran."""
+    steps = attribution.usable or attribution.steps
+    if not shares.on_device and any(parts.source != "trace" for step in steps for parts in step.parts):
+        return 0.0
+    idle = sum(step.path.total(Kind.IDLE) - step.path.idle(STARTUP_DETAILS) for step in steps)
+    return idle / float(shares.dur_ns.sum())
+
+
+def _hosts(tables: Tables, ranks: Sequence[int]) -> tuple[str, ...]:
+    hosts = (tables.ranks[rank].host for rank in ranks if rank in tables.ranks)
+    return tuple(dict.fromkeys(host for host in hosts if host))
+
+
+def _alone(tables: Tables) -> bool:
+    return (tables.world_size or 1) == 1

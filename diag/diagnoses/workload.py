@@ -1,0 +1,186 @@
+"""What kind of work a run does, and on what, so that nobody is advised what is done already or cannot apply.
+
+Facts come from the names in a few ranks' traces, which all run the same program, and from the manifest; what nothing
+says is None or "". The texts that depend on several facts are here, too: each diagnosis asks, none decides by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from diag.account.loader_settings import loader_settings
+from diag.collectors.records import BACKWARD, OPTIMIZER, Manifest
+from diag.rundir.run import Tables
+from diag.traces import kineto_names as names
+from diag.traces import range_names
+from diag.traces.trace import Trace
+
+from .subject import Subject
+
+NVIDIA: Final = "nvidia"
+AMD: Final = "amd"
+INTEL: Final = "intel"
+
+_LOOKED_AT: Final = 4  # ranks
+# Ranges of torch/_inductor/output_code.py and _dynamo/convert_frame.py, AOTAutograd's node, Inductor's kernels.
+_COMPILED: Final = (
+    rf"^{range_names.COMPILED_CODE_PREFIX}|^Torch-Compiled Region|^CompiledFunction(?:Backward)?$"
+    r"|^triton_(?:poi|red|per|tem|for)_"
+)
+_GRAPHS: Final = r"^(?:cuda|hip|cu)GraphLaunch"
+# Not "dgrad" and "bwd_data": a transposed convolution of an inference runs these kernels.
+_TRAINS: Final = r"(?i)backward|^Optimizer\.(?:step|zero_grad)#|fused_?(?:adam|sgd|adagrad|lamb)|wgrad"
+_VENDORS: Final = (
+    (AMD, r"(?i)\bamd\b|radeon|instinct|\bgfx[0-9]"),
+    (NVIDIA, r"(?i)nvidia|tesla|geforce|quadro"),
+    (INTEL, r"(?i)intel|data center gpu"),
+)
+_RUNTIMES: Final = ((AMD, r"^hip[A-Z]|^Cijk_"), (NVIDIA, r"^(?:cuda|cu)[A-Z]"), (INTEL, r"^(?:ze|ur)[A-Z]"))
+# The allocator's variable for all devices; before, there was CUDA's only (c10/core/AllocatorConfig.h).
+_ALLOC_CONF_SINCE: Final = (2, 9)
+
+
+class Workload(Struct, frozen=True):
+    """``compiled``: torch.compile made some of it; ``graphs``: it launches CUDA or HIP graphs; ``training``: it has a
+    backward or an optimizer, False: inference; ``loader``: it waits for a DataLoader; ``torch``: (major, minor)."""
+
+    compiled: bool = False
+    graphs: bool = False
+    training: bool | None = None
+    loader: bool | None = None
+    vendor: str = ""
+    torch: tuple[int, int] | None = None
+
+
+def workload(subject: Subject) -> Workload:
+    """The facts of the run under examination: for ``Subject.once``."""
+    return workload_of(subject.tables)
+
+
+def workload_of(tables: Tables) -> Workload:
+    """The facts of a run."""
+    ranks = [own for _, own in sorted(tables.ranks.items()) if own.traces][:_LOOKED_AT]
+    traces = [trace for own in ranks for trace in own.traces[:1]]
+    version = tables.manifest.versions.get("torch", "") if tables.manifest is not None else ""
+    devices = [own.identity.device for own in tables.ranks.values() if own.identity is not None]
+    return Workload(
+        compiled=_any(traces, _COMPILED) or _set(tables.manifest, "compile"),
+        graphs=_any(traces, _GRAPHS),
+        training=_trains(tables, traces),
+        loader=_loads(tables, traces),
+        vendor=AMD if "rocm" in version else _vendor([*devices, *_device_names(traces)], traces),
+        torch=_version(version),
+    )
+
+
+def launch_action(facts: Workload) -> str:
+    """What to do where the host launches work more slowly than the device does it."""
+    graphs = "HIP graphs" if facts.vendor == AMD else "CUDA graphs"
+    changes = []
+    if not facts.compiled:
+        records = facts.vendor != INTEL and not facts.graphs
+        changes.append(f'torch.compile (mode="reduce-overhead" records {graphs})' if records else "torch.compile")
+    elif not facts.graphs and facts.vendor != INTEL:
+        changes.append(f'{graphs} (torch.compile with mode="reduce-overhead", or torch.cuda.graph)')
+    else:
+        changes.append("fewer graph breaks and recompilations (TORCH_LOGS=graph_breaks,recompiles lists them)")
+    if facts.graphs:
+        changes.append("more of the step inside the graphs that it launches already")
+    if facts.training:
+        changes.append("fused optimizers (fused=True)")
+    return f"Launch fewer and larger kernels: {', '.join([*changes, larger_batches(facts)])}."
+
+
+def stall_action(facts: Workload) -> str:
+    """What to do where the host is busy with something else for long."""
+    workers = "" if facts.loader is False else "DataLoader workers, "
+    return f"Move this work out of the step: into {workers}a background thread or the step before."
+
+
+def sync_action(facts: Workload) -> str:
+    """What to do where the host waits for the device before it launches more."""
+    losses = ", printing of losses" if facts.training else ""
+    return f"Remove .item(), .cpu(){losses} and other synchronising calls from the step."
+
+
+def allocator_action(facts: Workload) -> str:
+    """What to do where the allocator asks the driver for memory within a step."""
+    return f"Set {allocator_setting(facts)}; keep shapes constant; no empty_cache()."
+
+
+def allocator_setting(facts: Workload) -> str:
+    """The variable that makes the caching allocator's segments expandable, as this build of torch reads it
+    (c10/cuda/CUDAAllocatorConfig.h of torch 2.13)."""
+    if facts.vendor == AMD:
+        return "PYTORCH_HIP_ALLOC_CONF=expandable_segments:True (has an effect in builds for ROCm 7 and later)"
+    if facts.vendor == INTEL or (facts.torch is not None and facts.torch >= _ALLOC_CONF_SINCE):
+        return "PYTORCH_ALLOC_CONF=expandable_segments:True"
+    return "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+
+
+def larger_batches(facts: Workload) -> str:
+    """What gives each kernel more to do."""
+    return "larger micro-batches" if facts.training else "larger batches"
+
+
+def less_memory(facts: Workload) -> str:
+    """What needs less memory, in two or three words."""
+    return "smaller batches" if facts.training is False else "activation checkpointing"
+
+
+# -- the facts ---------------------------------------------------------------------------------------------------------
+
+
+def _any(traces: Iterable[Trace], pattern: str) -> bool:
+    """Whether any name of the traces matches; costs a match a distinct name."""
+    return any(bool(trace.stored.matching(pattern).any()) for trace in traces)
+
+
+def _occurs(trace: Trace, pattern: str, *categories: str) -> bool:
+    """Whether an event of one of these categories has a name that matches, without reading more than their names."""
+    matching = trace.stored.matching(pattern)
+    if not matching.any():
+        return False
+    return any(
+        matching[trace.unsorted(category, columns=("name",))["name"].to_numpy()].any() for category in categories
+    )
+
+
+def _trains(tables: Tables, traces: Sequence[Trace]) -> bool | None:
+    recorded = {phase.phase for own in tables.ranks.values() for record in own.steps[:1] for phase in record.phases}
+    if recorded & {BACKWARD, OPTIMIZER} or (tables.manifest is not None and tables.manifest.trainer):
+        return True
+    # Not among Python's functions: torch's modules look for hooks of a backward in every forward.
+    if any(_occurs(trace, _TRAINS, names.ANNOTATION, names.CPU_OP, names.KERNEL) for trace in traces):
+        return True
+    return False if any(names.CPU_OP in trace.stored.categories for trace in traces) else None
+
+
+def _loads(tables: Tables, traces: Sequence[Trace]) -> bool | None:
+    if loader_settings(tables.manifest).workers is not None or _any(traces, range_names.DATA_PATTERN):
+        return True
+    queues = any(record.queue is not None for own in tables.ranks.values() for record in own.steps[:1])
+    return True if queues else False if traces else None
+
+
+def _vendor(devices: Iterable[str], traces: Sequence[Trace]) -> str:
+    told = " ".join(devices)
+    by_name = next((vendor for vendor, pattern in _VENDORS if re.search(pattern, told)), "")
+    return by_name or next((vendor for vendor, pattern in _RUNTIMES if _any(traces, pattern)), "")
+
+
+def _device_names(traces: Iterable[Trace]) -> list[str]:
+    return [name for trace in traces for name in trace.device_names]
+
+
+def _version(text: str) -> tuple[int, int] | None:
+    found = re.match(r"(\d{1,4})\.(\d{1,4})", text)
+    return (int(found.group(1)), int(found.group(2))) if found else None
+
+
+def _set(manifest: Manifest | None, option: str) -> bool:
+    return manifest is not None and manifest.trainer.get(option) is True

@@ -1,0 +1,60 @@
+"""ZeRO-1 and ZeRO-2: reductions that the backward does not hide, although nothing else needs them before its end."""
+
+from __future__ import annotations
+
+from diag.model.steps import Evidence, Finding
+from diag.tables.phased import PhasedCall
+
+from . import comm_parts
+from .comm_cause import shards_optimizer_only
+from .comm_parts import Claim, calls_of, last_reductions
+from .subject import Subject
+
+ID = "zero-buckets"
+cannot_look = comm_parts.cannot_look
+_LARGE = 0.5  # of the gradients in the last bucket, which nothing can hide: then it is worth splitting
+_HIDDEN_LITTLE = 0.1  # of the reductions: DeepSpeed's overlap_comm is off
+
+
+def find(subject: Subject) -> list[Finding]:
+    return comm_parts.findings(subject, ID)
+
+
+def claim(subject: Subject) -> Claim | None:
+    """The buckets of the last backward but its last one; that one too, where most of the gradients are in it."""
+    if not subject.once(shards_optimizer_only):
+        return None
+    calls = subject.once(calls_of)
+    rows = last_reductions(subject)
+    whole = sum(call.bytes for call in rows)
+    final = [call for call in rows if call.place == call.places - 1]
+    one_bucket = sum(call.bytes for call in final) >= _LARGE * whole
+    charged = rows if one_bucket else [call for call in rows if call.place < call.places - 1]
+    exposed = sum(call.exposed_ns for call in charged)
+    if not exposed:
+        return None
+    buckets = len(rows) / max(1, calls.rank_steps)
+    if one_bucket:
+        why, action = "most gradients are in the last bucket", 'Make the buckets smaller: "reduce_bucket_size".'
+    elif _hidden(rows) < _HIDDEN_LITTLE:
+        why = "they run while nothing is computed"
+        action = '"overlap_comm": true (off by default in stages 1 and 2), which keeps more buckets in memory.'
+    else:
+        why = "the backward hides a part of them only"
+        action = '"reduce_bucket_size" so that a bucket takes less than the backward of its layers; bf16 gradients.'
+    return Claim(
+        ID,
+        calls.part(exposed),
+        f"ZeRO's reductions cost {calls.ms_per_step(exposed):.1f} ms a step: {why}",
+        f"DeepSpeed, zero_optimization: {action}",
+        (
+            Evidence("collectives", "buckets of a backward", round(buckets, 1), "a step"),
+            Evidence("collectives", "reductions in backward, exposed", calls.ms_per_step(exposed), "ms a step"),
+            Evidence("collectives", "of their transfers, exposed", round(1 - _hidden(rows), 4), "share"),
+        ),
+    )
+
+
+def _hidden(rows: list[PhasedCall]) -> float:
+    moved = sum(call.transfer_ns for call in rows)
+    return 1 - sum(call.exposed_ns for call in rows) / moved if moved else 0.0

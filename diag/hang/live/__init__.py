@@ -1,1 +1,0 @@
-"""Notices that a running training hangs: the ranks' heartbeats in, a judgement out; and gathers what explains it."""

@@ -1,1 +1,0 @@
-"""Reads what a run left behind into tables. Says what is missing; never guesses it."""

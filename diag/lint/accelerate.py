@@ -1,0 +1,180 @@
+"""Accelerate's configuration: its view of FSDP, and rules for what stands around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .document import Document
+from .fsdp import Fsdp
+from .model import Devices, Notice, Severity
+from .section import Section
+
+_CONFIG = "accelerate/commands/config/config_args.py"
+_LAUNCH = "accelerate/commands/launch.py: _validate_launch_command"
+KNOWN = frozenset({
+    "compute_environment", "distributed_type", "mixed_precision", "use_cpu", "debug", "num_processes", "machine_rank",
+    "num_machines", "gpu_ids", "main_process_ip", "main_process_port", "rdzv_backend", "same_network",
+    "main_training_function", "enable_cpu_affinity", "fp8_config", "deepspeed_config", "fsdp_config",
+    "parallelism_config", "megatron_lm_config", "mpirun_config", "downcast_bf16", "tpu_name", "tpu_zone",
+    "tpu_use_cluster", "tpu_use_sudo", "command_file", "commands", "tpu_vm", "tpu_env", "dynamo_config",
+    "fp16", "dynamo_backend",  # converted from older files
+})  # fmt: skip
+_SIZES = ("dp_replicate", "dp_shard", "tp", "cp", "sp")
+# SageMaker's files have fields of their own.
+_OTHER_ENVIRONMENT = "AMAZON_SAGEMAKER"
+_INNER = {"fsdp_config": ("fsdp_",), "deepspeed_config": ("zero", "offload_")}  # keys that belong into a table
+
+
+class Accelerate(Section, frozen=True):
+    """The whole file, and what it is to run on."""
+
+    devices: Devices
+
+    @property
+    def kind(self) -> str:
+        return str(self.values.get("distributed_type", "")).upper()
+
+
+def accelerate(document: Document, devices: Devices) -> Accelerate:
+    """The view. Where nobody says how many GPUs there are, ``num_processes`` does."""
+    top = Accelerate(document, (), document.values, devices)
+    processes = top.whole("num_processes")
+    if devices.gpus is None and processes is not None and processes > 0:
+        return Accelerate(document, (), document.values, Devices(processes, devices.per_host))
+    return top
+
+
+def fsdp_of(top: Accelerate) -> Fsdp | None:
+    """FSDP as the file sets it up; None where it sets up something else."""
+    if top.kind != "FSDP":
+        return None
+    section = top.within("fsdp_config")
+    prefix = "" if "sharding_strategy" in section.values else "fsdp_"
+    version_key = "version" if "version" in section.values else "fsdp_version"
+    version = section.whole(version_key)
+    strategy = section.values.get(f"{prefix}sharding_strategy")
+    precision = top.values.get("mixed_precision", "fp16" if top.flag("fp16") else "no")
+    return Fsdp(
+        tool="Accelerate",
+        section=section,
+        top=top,
+        version=version if version is not None else 1,
+        version_given=version_key in section,
+        strategy=str(strategy).upper() if strategy is not None else None,
+        strategy_key=f"fsdp_config.{prefix}sharding_strategy",
+        options=(),
+        mixed_precision="no" if precision in (False, "no", None) else str(precision),
+        devices=top.devices,
+    )
+
+
+def kind_of_run(top: Accelerate) -> Iterator[Notice]:
+    """A file that does not say what it sets up."""
+    if "distributed_type" not in top.values:
+        yield top.say(
+            "distributed_type", Severity.ERROR, "Accelerate refuses a file without it.", "distributed_type: FSDP",
+            f"{_CONFIG}: process_config",
+        )  # fmt: skip
+
+
+def unknown_keys(top: Accelerate) -> Iterator[Notice]:
+    """Keys that Accelerate refuses."""
+    if top.values.get("compute_environment") == _OTHER_ENVIRONMENT:
+        return
+    for key, near in top.unknown(KNOWN):
+        inner = next((table for table, names in _INNER.items() if key.startswith(names)), None)
+        yield top.say(
+            key, Severity.ERROR, "Accelerate refuses a file with a key that it does not know.",
+            f"{key} within {inner}" if inner else near or "remove it", f"{_CONFIG}: from_yaml_file",
+        )  # fmt: skip
+
+
+def idle_tables(top: Accelerate) -> Iterator[Notice]:
+    """Tables of another kind of run, and the kind's own that is missing."""
+    own = {"FSDP": "fsdp_config", "DEEPSPEED": "deepspeed_config"}
+    for kind, key in own.items():
+        if top.kind != kind and top.within(key).values:
+            yield top.say(
+                key, Severity.ERROR, f"Ignored: distributed_type is {top.shown('distributed_type')}, not {kind}.",
+                f"distributed_type: {kind}, or remove it", _LAUNCH,
+            )  # fmt: skip
+    mine = own.get(top.kind)
+    if mine and not top.within(mine).values:
+        what = "FSDP1 over the whole model as one unit" if mine == "fsdp_config" else "ZeRO-2 without overlap"
+        yield top.say(
+            mine, Severity.WARNING, f"Missing or empty, so defaults count: {what}.", f"{mine}: {{...}}", _LAUNCH
+        )
+
+
+def processes(top: Accelerate) -> Iterator[Notice]:
+    """Numbers of processes that do not fit the machines."""
+    number, machines = top.whole("num_processes"), top.whole("num_machines") or 1
+    gpus = top.devices.gpus
+    if number is None:
+        return
+    if gpus is not None and number != gpus:
+        yield top.say(
+            "num_processes", Severity.ERROR, f"It starts {number} processes, one a GPU, and --gpus says {gpus}.",
+            f"num_processes: {gpus}", "accelerate launch: one process a GPU",
+        )  # fmt: skip
+    if top.kind.startswith("MULTI_") and number < 2:
+        yield top.say(
+            "num_processes", Severity.ERROR, f"{top.kind} needs at least 2 processes: the launch is refused.",
+            "distributed_type: 'NO'", _LAUNCH,
+        )  # fmt: skip
+    elif machines > 1 and number % machines:
+        each = number // machines
+        yield top.say(
+            "num_processes", Severity.ERROR,
+            f"It counts the processes of all machines: {number} over {machines} starts {each} on each, "
+            f"{each * machines} in all.",
+            f"num_processes: {each * machines}", "accelerate/utils/launch.py: nproc_per_node",
+        )  # fmt: skip
+
+
+def two_precisions(top: Accelerate) -> Iterator[Notice]:
+    """The old switch beside the new key."""
+    if top.flag("fp16") and "mixed_precision" in top and top.word("mixed_precision") != "fp16":
+        yield top.say(
+            "fp16", Severity.ERROR, f"Ignored beside mixed_precision: {top.shown('mixed_precision')}.", "remove it",
+            f"{_CONFIG}: process_config",
+        )  # fmt: skip
+
+
+def parallelism(top: Accelerate) -> Iterator[Notice]:
+    """Sizes of axes that do not multiply, or that nothing takes."""
+    section = top.within("parallelism_config")
+    sizes = {name: section.whole(f"parallelism_config_{name}_size") for name in _SIZES}
+    if not section.values:
+        return
+    inner = top.within("fsdp_config")
+    version = inner.whole("fsdp_version") or inner.whole("version") or 1
+    source = "accelerate/parallelism_config.py"
+    if top.kind != "FSDP" or version != 2:
+        yield top.say(
+            "parallelism_config", Severity.ERROR, "`accelerate launch` refuses it without FSDP2.",
+            "distributed_type: FSDP and fsdp_version: 2", _LAUNCH,
+        )  # fmt: skip
+    product = 1
+    for size in sizes.values():
+        product *= size or 1
+    gpus = top.devices.gpus
+    if gpus is not None and product != gpus and (sizes["sp"] or 1) == 1:
+        terms = " x ".join(f"{name} {size}" for name, size in sizes.items() if size)
+        yield top.say(
+            "parallelism_config", Severity.ERROR, f"{terms or 'nothing'} is {product}, not {gpus} processes.",
+            f"parallelism_config_dp_shard_size: {_rest(gpus, product, sizes['dp_shard'])}", source,
+        )  # fmt: skip
+    if (sizes["cp"] or 1) > 1 and (sizes["sp"] or 1) > 1:
+        yield section.say(
+            "parallelism_config_sp_size", Severity.ERROR, "cp and sp exclude each other.",
+            "parallelism_config_sp_size: 1", source,
+        )  # fmt: skip
+
+
+def _rest(gpus: int, product: int, shard: int | None) -> str:
+    others = product // (shard or 1)
+    return str(gpus // others) if others and gpus % others == 0 else f"{gpus} over the other sizes"
+
+
+RULES = (kind_of_run, unknown_keys, idle_tables, processes, two_precisions, parallelism)

@@ -1,0 +1,150 @@
+"""Transformers' TrainingArguments: their view of FSDP, and rules for what stands around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .arguments_keys import KNOWN
+from .document import Document
+from .fsdp import FSDP1_ONLY, STRATEGIES, Fsdp
+from .model import Devices, Notice, Severity
+from .section import Section, nearest
+
+_ARGUMENTS = "transformers/training_args.py"
+_OPTIONS = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload", "auto_wrap")
+# Scripts parse fields of their own from the same file, so only what is nearly one of these is a mistake.
+_MISSPELLED = 0.88
+
+
+class Arguments(Section, frozen=True):
+    """The whole file, and what it is to run on."""
+
+    devices: Devices
+
+    @property
+    def fsdp(self) -> tuple[str, ...]:
+        """The words of ``fsdp``, which may be a text or a list; none for true, false and nothing."""
+        value = self.values.get("fsdp")
+        words = value.split() if isinstance(value, str) else value if isinstance(value, list) else []
+        return tuple(str(word).lower() for word in words if str(word).lower() not in ("true", "false"))
+
+    @property
+    def uses_fsdp(self) -> bool:
+        return bool(self.fsdp) or self.flag("fsdp") is True
+
+
+def arguments(document: Document, devices: Devices) -> Arguments:
+    return Arguments(document, (), document.values, devices)
+
+
+def fsdp_of(top: Arguments, bare: bool, other: Document | None = None) -> Fsdp | None:
+    """FSDP as the file sets it up; None where it does not. ``bare``: the file is an fsdp_config by itself; ``other``:
+    the file that it names as its fsdp_config."""
+    if not bare and not top.uses_fsdp:
+        return None
+    section: Section = top if bare else top.within("fsdp_config")
+    if other is not None:
+        section = Section(other, (), other.values)
+    options = () if bare else top.fsdp
+    version_key = "version" if "version" in section.values else "fsdp_version"
+    version = section.whole(version_key)
+    strategy = next((word.upper() for word in options if word.upper() in STRATEGIES), None)
+    if strategy is None:
+        for key in ("reshard_after_forward", "fsdp_reshard_after_forward"):
+            if section.word(key) in {name for each in STRATEGIES for name in (each, each.lower())}:
+                strategy = str(section.values[key]).upper()
+    old = bool(options) or any(name in section or f"fsdp_{name}" in section for name in FSDP1_ONLY)
+    precision = next((kind for kind in ("bf16", "fp16") if top.flag(kind) is True), None)
+    return Fsdp(
+        tool="Transformers",
+        section=section,
+        top=top,
+        version=version if version is not None else 1 if old else 2,
+        version_given=version is not None,
+        strategy=strategy,
+        strategy_key="fsdp" if options else "fsdp_config.reshard_after_forward",
+        options=options,
+        mixed_precision=precision if bare or precision else "no",
+        devices=top.devices,
+    )
+
+
+def fsdp_words(top: Arguments) -> Iterator[Notice]:
+    """Words of ``fsdp`` that are none, that lack another, or that exclude each other."""
+    words = top.fsdp
+    source = f"{_ARGUMENTS}: _process_fsdp_args"
+    for word in words:
+        if word not in _OPTIONS:
+            near = nearest(word, _OPTIONS)
+            yield top.say("fsdp", Severity.ERROR, f"There is no option {word!r}.", near or " ".join(_OPTIONS), source)
+    if words == ("offload",):
+        yield top.say("fsdp", Severity.ERROR, "offload needs a sharding strategy beside it.",
+                      '"fsdp": "full_shard offload auto_wrap"', source)  # fmt: skip
+    if "full_shard" in words and "shard_grad_op" in words:
+        yield top.say("fsdp", Severity.ERROR, "full_shard and shard_grad_op exclude each other.",
+                      '"fsdp": "full_shard auto_wrap"', source)  # fmt: skip
+    if words:
+        yield top.say("fsdp", Severity.NOTE,
+                      "Words here are deprecated and go with Transformers v5.20; fsdp_config says all of it.",
+                      '"fsdp": true', source)  # fmt: skip
+
+
+def idle_fsdp_config(top: Arguments) -> Iterator[Notice]:
+    """fsdp_config without FSDP."""
+    if top.values.get("fsdp_config") and not top.uses_fsdp:
+        yield top.say("fsdp_config", Severity.ERROR, "Ignored: fsdp is not on.", '"fsdp": true',
+                      f"{_ARGUMENTS}: _process_fsdp_args")  # fmt: skip
+
+
+def two_engines(top: Arguments) -> Iterator[Notice]:
+    """FSDP and DeepSpeed at once."""
+    if top.values.get("deepspeed") and top.uses_fsdp:
+        yield top.say("fsdp", Severity.ERROR, "FSDP and DeepSpeed at once: the Trainer refuses.", "one of the two",
+                      "transformers/trainer.py")  # fmt: skip
+
+
+def two_precisions(top: Arguments) -> Iterator[Notice]:
+    """Both kinds of 16 bits."""
+    if top.flag("fp16") and top.flag("bf16"):
+        yield top.say("fp16", Severity.ERROR, "fp16 and bf16 cannot both be true.", '"fp16": false',
+                      f"{_ARGUMENTS}: _validate_args")  # fmt: skip
+
+
+def data_loading(top: Arguments) -> Iterator[Notice]:
+    """Batches that are loaded while nothing is computed."""
+    workers = top.whole("dataloader_num_workers")
+    if not workers and "dataloader_prefetch_factor" in top:
+        yield top.say("dataloader_prefetch_factor", Severity.ERROR, "Refused without workers.",
+                      '"dataloader_num_workers": 4', f"{_ARGUMENTS}: _validate_args")  # fmt: skip
+    if workers == 0:
+        yield top.say("dataloader_num_workers", Severity.WARNING,
+                      "With 0 every batch is loaded by the training process itself, between its steps.",
+                      '"dataloader_num_workers": 4', f"{_ARGUMENTS}: dataloader_num_workers")  # fmt: skip
+
+
+def slow_switches(top: Arguments) -> Iterator[Notice]:
+    """Switches that cost every step."""
+    if top.whole("torch_empty_cache_steps"):
+        yield top.say("torch_empty_cache_steps", Severity.WARNING,
+                      "Emptying the allocator's cache costs about 10 % of the speed, by its own documentation.",
+                      "remove it, unless memory is short", f"{_ARGUMENTS}: torch_empty_cache_steps")  # fmt: skip
+    if top.flag("ddp_find_unused_parameters"):
+        yield top.say("ddp_find_unused_parameters", Severity.WARNING,
+                      "DDP then walks the autograd graph in every step; only a model with unused parameters needs it.",
+                      '"ddp_find_unused_parameters": false', "torch.nn.parallel.DistributedDataParallel")  # fmt: skip
+    if top.flag("full_determinism"):
+        yield top.say("full_determinism", Severity.WARNING, "Slower kernels, for debugging only.",
+                      '"full_determinism": false', f"{_ARGUMENTS}: full_determinism")  # fmt: skip
+
+
+def misspelled(top: Arguments) -> Iterator[Notice]:
+    """Keys that are nearly a field."""
+    for key in top.values:
+        near = nearest(key, KNOWN, _MISSPELLED) if key not in KNOWN else None
+        if near and near not in top.values:
+            yield top.say(key, Severity.ERROR, "TrainingArguments has no such field.", f'"{near}"', _ARGUMENTS)
+
+
+RULES = (
+    fsdp_words, idle_fsdp_config, two_engines, two_precisions, data_loading, slow_switches, misspelled,
+)  # fmt: skip

@@ -1,0 +1,154 @@
+"""A configuration file as values with lines, or the reason why it is none."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from msgspec import Struct
+
+from diag.collectors.reading import read_given
+from diag.errors import DiagError
+from diag.words.formatting import visible
+
+from .lines import Lines, json_lines, toml_lines, yaml_lines
+
+_MOST_BYTES = 1 << 20
+_DEEPEST = 50
+_EXPECTED = "give a DeepSpeed JSON, an Accelerate YAML, TrainingArguments or its fsdp_config, or a torchtitan TOML"
+_TOML = re.compile(
+    r"\A(?:[^\S\n]*(?:#[^\n]*)?\n)*[^\S\n]*(?:\[\[?[A-Za-z_][\w.\"-]*\]\]?\s*(?:#[^\n]*)?$|[A-Za-z_][\w.-]*\s*=)", re.M
+)
+# Strings stand first, so that what looks like a comment inside one is left alone.
+_HJSON = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|#[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+_TRAILING_COMMA = re.compile(r'("(?:[^"\\\n]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)
+
+
+class Document(Struct, frozen=True):
+    """``syntax``: json, yaml or toml; ``hjson``: JSON with comments or trailing commas."""
+
+    path: str
+    syntax: str
+    values: dict[str, Any]
+    lines: Lines
+    hjson: bool = False
+
+
+def read(path: Path) -> Document:
+    """The file's values. DiagError where it cannot be read, is too large or broken."""
+    return parse(_text(path), str(path))
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.is_dir():
+            raise DiagError("a folder, not a configuration", path=path, hint=_EXPECTED)
+        content = read_given(path, _MOST_BYTES)
+    except (OSError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) else None
+        raise DiagError(f"cannot be read: {said or error}", path=path, hint=_EXPECTED) from error
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DiagError("not text in UTF-8", path=path, hint=_EXPECTED) from error
+    if "\0" in text:
+        raise DiagError("binary, not text", path=path, hint=_EXPECTED)
+    if not text.strip():
+        raise DiagError("empty", path=path, hint=_EXPECTED)
+    return text.replace("\r\n", "\n")
+
+
+def parse(text: str, path: str) -> Document:
+    """The values of a text, whose syntax its first characters tell. DiagError with the line where it is broken."""
+    try:
+        if _TOML.match(text):
+            document = Document(path, "toml", tomllib.loads(text), toml_lines(text))
+        elif text.lstrip()[0] in "{[":
+            document = _json(text, path)
+        else:
+            document = _yaml(text, path)
+    except tomllib.TOMLDecodeError as error:
+        raise DiagError(f"not TOML: {error}", path=path, hint="mend that line") from error
+    except RecursionError as error:
+        raise DiagError("nested too deep for a configuration", path=path, hint=_EXPECTED) from error
+    if not isinstance(document.values, dict):
+        raise DiagError("it holds no keys and values", path=path, hint=_EXPECTED)
+    if _depth(document.values) > _DEEPEST:
+        raise DiagError("nested too deep for a configuration", path=path, hint=_EXPECTED)
+    return msgspec.structs.replace(document, values=_named(document.values))
+
+
+def _named(values: Any) -> Any:
+    """With keys that are text: YAML's may be numbers, dates or nothing."""
+    if isinstance(values, dict):
+        return {str(key): _named(value) for key, value in values.items()}
+    return [_named(value) for value in values] if isinstance(values, list) else values
+
+
+def _json(text: str, path: str) -> Document:
+    try:
+        return Document(path, "json", json.loads(text), json_lines(text))
+    except json.JSONDecodeError as error:
+        plain = _without_comments(text)
+        try:
+            return Document(path, "json", json.loads(plain), json_lines(plain), hjson=True)
+        except json.JSONDecodeError:
+            where = f"line {error.lineno}, column {error.colno}"
+            raise DiagError(f"not JSON: {error.msg} ({where})", path=path, hint="mend that line") from error
+    except ValueError as error:  # an integer of thousands of digits
+        raise DiagError(f"not JSON: {error}", path=path, hint="mend that number") from error
+
+
+def _without_comments(text: str) -> str:
+    """With blanks for comments and trailing commas, so that every line keeps its number."""
+    bare = _HJSON.sub(lambda found: found[0] if found[0][0] == '"' else re.sub(r"[^\n]", " ", found[0]), text)
+    return _TRAILING_COMMA.sub(lambda found: found[1] or " ", bare)
+
+
+def _yaml(text: str, path: str) -> Document:
+    """By PyYAML's safe loader, which builds plain values only; aliases, by which a small file can name a huge value,
+    are refused."""
+    try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
+            raise DiagError("it uses aliases (*name), which are not followed here", path=path, hint="write values out")
+        return Document(path, "yaml", yaml.safe_load(text), yaml_lines(yaml.compose(text, yaml.SafeLoader)))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        raise DiagError(
+            f"not YAML: {error.problem or error.context}{where}", path=path, hint="mend that line"
+        ) from error
+    except (yaml.YAMLError, ValueError, TypeError) as error:  # also a date that is none, an unhashable key
+        raise DiagError(f"not YAML: {visible(str(error))}", path=path, hint=_EXPECTED) from error
+
+
+def _depth(values: object) -> int:
+    """How deep objects and lists are nested, without recursion."""
+    deepest, level = 0, [values]
+    while level and deepest <= _DEEPEST:
+        inner: list[object] = []
+        for value in level:
+            if isinstance(value, dict):
+                inner += value.values()
+            elif isinstance(value, list):
+                inner += value
+        deepest, level = deepest + 1, inner
+    return deepest
+
+
+def shown(value: object) -> str:
+    """A value as its file would write it, on one line and not too long."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return f"{value:.0f}"
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+    except ValueError:  # an integer of thousands of digits
+        return "a number"
+    return visible(text if len(text) <= 60 else text[:57] + "...")

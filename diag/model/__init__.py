@@ -1,0 +1,1 @@
+"""What the analysis is made of: steps, accounts, findings, verdicts and tables, as data without behaviour."""

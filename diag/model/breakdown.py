@@ -1,0 +1,242 @@
+"""The tables behind the partition: collectives, kernels, modules, efficiency. Frozen.
+
+Times are integers in nanoseconds, sums over all ranks and counted steps unless a name says mean or max; what cannot be
+known is None, with the reason beside it. Divide a sum by ``rank_steps`` for the mean of a rank and step.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+
+class KernelKind(StrEnum):
+    """What a kernel or operator does."""
+
+    GEMM = "gemm"
+    ATTENTION = "attention"
+    CONVOLUTION = "convolution"
+    ELEMENTWISE = "elementwise"
+    REDUCTION = "reduction"  # and normalisation, softmax, pooling
+    COPY = "copy"  # and memset
+    EMBEDDING = "embedding"  # and other gathers by index
+    OPTIMIZER = "optimizer"
+    COMMUNICATION = "communication"
+    FUSED = "fused"  # computes and communicates at once; compute in the partition
+    TRITON = "triton"
+    OTHER = "other"
+
+
+class Bound(StrEnum):
+    """What limits a kernel: the device's arithmetic or its memory."""
+
+    MATH = "math"
+    MEMORY = "memory"
+    UNKNOWN = "unknown"
+
+
+class CollectiveStat(Struct, frozen=True):
+    """Collectives of one group, operation, element type and size.
+
+    ``bytes_low`` to ``bytes_high`` is the size class, ``bytes_mean`` the mean of the full tensor, 0: not known.
+    ``count`` collectives, of which ``matched`` were seen on more than one rank of a common clock; waits, transfers and
+    tails are theirs, in science.md 2.5's definitions. ``transfer_bound_ns``, the mean of the shortest duration over the
+    ranks, needs no clock and is never less than the transfer. Bandwidths in GB/s (1e9); with ``bandwidth_is_bound``
+    they rest on that bound, so the true ones are at least as high. ``efficiency``: bus bandwidth over the best that
+    this group showed at sizes that saturate it. ``exposed_ns`` and ``hidden_ns`` add up over the rows to the
+    partition's.
+    """
+
+    group: str
+    op: str
+    dtype: str
+    bytes_low: int
+    bytes_high: int
+    bytes_mean: int
+    count: int
+    matched: int
+    ranks: int
+    group_size: int | None
+    duration_mean_ns: int
+    wait_mean_ns: int | None
+    wait_max_ns: int | None
+    last_rank: int | None  # that arrived last most often
+    last_share: float | None  # in this part of the matched ones
+    transfer_mean_ns: int | None
+    transfer_bound_ns: int
+    tail_mean_ns: int | None
+    algbw_gb_s: float | None
+    busbw_gb_s: float | None
+    bandwidth_is_bound: bool
+    efficiency: float | None
+    exposed_ns: int
+    hidden_ns: int
+    inferred: bool  # matched by the order of calls, not by the library's sequence number
+    last_counts: tuple[tuple[int, int], ...] = ()  # ranks that arrived last, and in how many of the matched ones
+    axis: str = ""  # of the device mesh that the group lies along (diag.model.axes), "" where nothing says it
+    members: tuple[int, ...] = ()  # global ranks of the group, where the list is known
+
+
+class CollectiveTable(Struct, frozen=True):
+    """``rest_exposed_ns`` and ``rest_hidden_ns`` is communication in the partition that lies in no row's calls."""
+
+    rows: tuple[CollectiveStat, ...]
+    rank_steps: int
+    rest_exposed_ns: int
+    rest_hidden_ns: int
+
+
+class DevicePeak(Struct, frozen=True):
+    """Dense BF16/FP16 peak in TFLOP/s and memory bandwidth in GB/s (None: not in our table)."""
+
+    name: str
+    tflop_s: float
+    gb_s: float | None
+
+    @property
+    def ridge(self) -> float | None:
+        """FLOPs a byte from which on the arithmetic is the limit."""
+        return self.tflop_s * 1000 / self.gb_s if self.gb_s else None
+
+
+class KernelStat(Struct, frozen=True):
+    """All kernels of one name and kind; on a CPU, all calls of one operator without the operators inside them.
+
+    ``share`` is of the device's busy time before union. ``exposed_ns``: not hidden by work of higher priority (compute
+    hides communication, both hide copies). ``flops`` and ``bytes`` count what the launching operators' recorded shapes
+    ask for, ``shapes_share`` the part of the time that they cover; the rates are over that part. ``bound`` comes from
+    "shapes" against the device's ridge, or is inferred from the "class" of kernel, not measured.
+    """
+
+    name: str
+    kind: KernelKind
+    operator: str  # that launched most of it, "" where unknown
+    count: int
+    total_ns: int
+    mean_ns: int
+    max_ns: int
+    share: float
+    exposed_ns: int
+    bound: Bound
+    bound_from: str
+    flops: float
+    bytes: float
+    shapes_share: float
+    intensity: float | None
+    tflop_s: float | None
+    gb_s: float | None
+
+
+class KernelTable(Struct, frozen=True):
+    """``unit`` is "kernel" or, where nothing ran on a device, "operator"; rows by falling time."""
+
+    rows: tuple[KernelStat, ...]
+    unit: str
+    busy_ns: int
+    rank_steps: int
+    peak: DevicePeak | None
+
+    @property
+    def fused_ns(self) -> int:
+        """Time of the kernels that compute and communicate at once."""
+        return sum(row.total_ns for row in self.rows if row.kind == KernelKind.FUSED)
+
+
+class ModuleStat(Struct, frozen=True):
+    """One module of the model, all its calls together; an FSDP unit's forward and backward are a call each.
+
+    ``forward_ns`` and ``backward_ns`` is device time of what was launched inside it and its submodules (on a CPU:
+    operators' own time), ``self_ns`` the part that no submodule of the table has; ``recompute_ns``, a part of
+    ``backward_ns``, is its forward repeated in the backward. ``host_ns`` is how long the host was inside.
+    """
+
+    name: str
+    parent: str
+    calls: int
+    host_ns: int
+    forward_ns: int
+    backward_ns: int
+    recompute_ns: int
+    self_ns: int
+    share: float
+
+
+class ModuleTable(Struct, frozen=True):
+    """Modules as one kind of range shows them. ``self_ns`` of the rows and ``unattributed_ns`` add up to ``busy_ns``;
+    ``unattributed_backward_ns`` is the part of it that the backward launched."""
+
+    source: str
+    rows: tuple[ModuleStat, ...]
+    busy_ns: int
+    rank_steps: int
+    unattributed_ns: int
+    unattributed_backward_ns: int
+
+
+class Measure(Struct, frozen=True):
+    """A number from 0 to 1, or None and the ``reason``; ``basis`` says what it rests on."""
+
+    value: float | None
+    reason: str = ""
+    basis: str = ""
+
+
+class Efficiency(Struct, frozen=True):
+    """Model and hardware FLOPs utilisation (science.md 4.4), the part of the compute time that recomputes, and the part
+    by which kernels beside communication take longer than the same kernels alone: hidden communication is not free."""
+
+    mfu: Measure
+    hfu: Measure
+    recompute_share: Measure
+    peak: DevicePeak | None
+    contention_share: Measure = Measure(None, "no trace of a device covers a counted step")
+
+
+class PathStat(Struct, frozen=True):
+    """Time of the critical path that one rank spent on one thing in one module: what everybody waited for.
+
+    ``category``: the kind of time and, behind a slash, its finer cause ("compute/backward", "comm", "idle/launch").
+    ``module``: the innermost that a range of the trace names, "" outside of all. ``total_ns`` is the sum over the
+    table's steps, ``ns_per_step`` their mean, ``share`` the part of all steps' time.
+    """
+
+    rank: int
+    category: str
+    module: str
+    total_ns: int
+    ns_per_step: int
+    share: float
+
+
+class PathTable(Struct, frozen=True):
+    """The counted steps with a trace or, where there is none, all counted steps: ``total_ns`` of the rows add up to the
+    table's, which is the sum of the steps' ``dur_ns``, exactly. ``in_modules_ns``: the part in a module."""
+
+    rows: tuple[PathStat, ...]
+    steps: tuple[int, ...]
+    traced: bool
+    total_ns: int
+    in_modules_ns: int
+
+
+class MemoryPeak(Struct, frozen=True):
+    """The most that one rank's allocator held in any step, in bytes; None where the run does not say."""
+
+    rank: int
+    allocated: int
+    reserved: int
+    capacity: int | None
+
+
+class Breakdowns(Struct, frozen=True):
+    """Everything over the steps that the verdict counts. A table without rows: nothing of that kind was recorded."""
+
+    steps: tuple[int, ...]
+    collectives: CollectiveTable
+    kernels: KernelTable
+    modules: tuple[ModuleTable, ...]
+    efficiency: Efficiency
+    memory_peaks: tuple[MemoryPeak, ...] = ()
+    path: PathTable = PathTable((), (), False, 0, 0)
+    notes: tuple[str, ...] = ()  # what a table could not be made of, and why

@@ -1,0 +1,462 @@
+"""The types that flow from stage to stage. All frozen; every time in integer nanoseconds.
+
+Run ──rundir, traces──▶ Tables ──account──▶ Attribution ──diagnoses──▶ [Finding] ──verdict──▶ Verdict
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum, StrEnum
+from functools import cached_property
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct, field
+
+from .axes import Axes
+
+
+class Kind(IntEnum):
+    """What a rank does at one moment of a step. The kinds partition the step: their durations sum to it exactly."""
+
+    COMPUTE = 0
+    COMM = 1  # communication that nothing hides
+    COPY = 2  # host-device copies that nothing hides
+    DATA = 3  # waiting for the data loader
+    CHECKPOINT = 4
+    IDLE = 5
+
+
+# A finer cause within a kind (Segments.detail). Free text would invite typing mistakes across modules.
+class Detail(IntEnum):
+    NONE = 0
+    FORWARD = 1
+    BACKWARD = 2
+    OPTIMIZER = 3
+    GC = 4  # Python's garbage collector
+    SYNC = 5  # the host is inside a synchronising call while the device has nothing to do
+    ALLOCATOR = 6  # the host is inside cudaMalloc, cudaFree or the like
+    LAUNCH = 7  # not launched: the host had not asked for the next work yet
+    DEPENDENCY = 8  # launched and not running: waits for an event, another stream, or what the trace does not hold
+    P2P = 9  # pipeline bubble
+    OTHER = 10
+    UNKNOWN = 11  # of blame only: a rank was late, and nothing that it recorded says why
+    OFFLOAD = 12  # parameters, gradients or optimizer states that are kept on the host: copying them, or waiting for it
+    IN_LAUNCH = 13  # the host is inside the call that launches the next work
+    AFTER_SYNC = 14  # not launched: the host has just returned from waiting for the device
+    LOADING = 15  # the host loads code, creates a context, compiles, autotunes or captures a graph
+    ONCE = 16  # not launched: one long stall in a window without step marks, which may never come again
+    LATENCY = 18  # the few microseconds from a late launch to its work, which a launch in time would have hidden
+    OUTSIDE = 17  # before the first or after the last device work of a window without step marks
+
+
+# Idle time of a device that its host could remove: it had not launched anything, or was busy launching.
+HOST_DETAILS = (Detail.LAUNCH, Detail.AFTER_SYNC, Detail.SYNC, Detail.ALLOCATOR, Detail.IN_LAUNCH, Detail.LATENCY)
+# Idle time of a device whose cause the trace does not hold: launched and not running, or a launch that is not there.
+QUEUED_DETAILS = (Detail.DEPENDENCY, Detail.OTHER)
+# What happens once in a process, and is no part of a step.
+STARTUP_DETAILS = (Detail.LOADING, Detail.OUTSIDE)
+
+
+class Segments(Struct, frozen=True):
+    """A step of one rank cut into consecutive pieces. Arrays of equal length n; piece i covers
+    ``[start_ns[i], end_ns[i])``, ``start_ns[i + 1] == end_ns[i]``, and the first and last edges are the step's own."""
+
+    start_ns: npt.NDArray[np.int64]
+    end_ns: npt.NDArray[np.int64]
+    kind: npt.NDArray[np.int8]
+    detail: npt.NDArray[np.int8]
+
+    def total(self, kind: Kind, detail: Detail | None = None) -> int:
+        """Nanoseconds of one kind (and detail)."""
+        chosen = self.kind == kind
+        if detail is not None:
+            chosen &= self.detail == detail
+        return int((self.end_ns - self.start_ns)[chosen].sum())
+
+
+def by_cause(pieces: Segments | CriticalPath) -> npt.NDArray[np.int64]:
+    """Nanoseconds by kind and detail, [kinds, details]. Exact for sums below 2**53 ns (104 days)."""
+    cause = pieces.kind.astype(np.int64) * len(Detail) + pieces.detail
+    spent = np.bincount(cause, weights=pieces.end_ns - pieces.start_ns, minlength=len(Kind) * len(Detail))
+    return spent.astype(np.int64).reshape(len(Kind), len(Detail))
+
+
+class CollectiveCall(msgspec.Struct, frozen=True, gc=False):
+    """One rank's part in one collective, on the clock of that rank. A Struct, because there are thousands of them: made
+    in 0.1 us where a frozen dataclass takes 1.3; and out of the garbage collector's sight, which else looks through all
+    of them again and again (half of the time of a run of 256 ranks). It is in no reference cycle.
+
+    ``key`` is equal on all ranks that take part in the same collective: (group, sequence number or k-th call, op).
+    ``start_ns``: the rank entered it; ``end_ns``: it was done on this rank. ``bytes`` is the full tensor, 0 if unknown.
+    """
+
+    key: tuple[str, int, str]
+    op: str
+    group: str
+    group_ranks: tuple[int, ...]  # () where the trace does not say
+    bytes: int
+    start_ns: int
+    end_ns: int
+    inferred: bool = False  # matched by order of calls, not by a sequence number from the library
+    dtype: str = ""  # as the source spells it
+    group_size: int = 0  # 0 where nothing says it; known, too, where the list of ranks was shortened
+    waited_ns: tuple[int, int] | None = None  # when a thread of the training stood still for it; None: not recorded
+
+
+class Stall(Struct, frozen=True):
+    """A long piece of a device's idle time. ``at_ns``: when it began, from the step's begin; ``part``: which of
+    ``IdleParts`` it belongs to, without "_ns"; ``host``: the innermost range, module, operator or call of the host that
+    covers ``host_share`` of it, "" where the trace has none."""
+
+    at_ns: int
+    dur_ns: int
+    part: str
+    host: str
+    host_share: float
+
+
+class RankStep(Struct, frozen=True):
+    """One step of one rank, partitioned."""
+
+    rank: int
+    step: int
+    begin_ns: int
+    end_ns: int
+    source: str  # "trace" or "records"
+    segments: Segments
+    overlapped_comm_ns: int
+    optimizer_ns: int  # part of compute or idle
+    collectives: tuple[CollectiveCall, ...] = field(default=())
+    comm_known: bool = True  # False: communication ran on a device that nobody recorded, so it hides in compute
+    hidden_known: bool = True  # False: of some of it only the end was recorded, so that more is hidden than is told
+    stalls: tuple[Stall, ...] = ()  # the longest pieces of idle time of a device
+    pieces: int = 0  # of device work that began in it: kernels, copies, collectives
+    fused_ns: int = 0  # part of compute: kernels that compute and communicate at once
+
+    @property
+    def dur_ns(self) -> int:
+        return self.end_ns - self.begin_ns
+
+
+class Gap(Struct, frozen=True):
+    """Something that could not be read, and why: a stated result, never silence."""
+
+    path: str
+    reason: str
+
+
+class Coverage(Struct, frozen=True):
+    """What the verdict rests on. ``clock_uncertainty_ns``: half width of the clock offsets; None: not aligned.
+    ``clock_drift_ppm``: how much faster one clock ran than another, before that was taken out; 0: offsets suffice."""
+
+    ranks_used: tuple[int, ...]
+    ranks_missing: tuple[int, ...]
+    skipped: tuple[Gap, ...]
+    clock_uncertainty_ns: int | None
+    not_looked: tuple[str, ...] = ()  # what could not be looked for, and why
+    clock_drift_ppm: float = 0.0
+    explained_wait: float | None = None  # part of the waiting for late ranks whose reason is known; None: nobody waited
+    notes: tuple[str, ...] = ()  # what else lowers the confidence
+
+    @property
+    def incomplete(self) -> bool:
+        return bool(self.ranks_missing or self.skipped)
+
+
+class Bottleneck(StrEnum):
+    """The classes a user sees. ``mixed``: two causes of equal weight. ``undetermined``: the data cannot say."""
+
+    COMPUTE = "compute"
+    COMMUNICATION = "communication"
+    DATA = "data"
+    HOST = "host"  # the device waits because its host launched nothing
+    MIXED = "mixed"
+    UNDETERMINED = "undetermined"
+
+
+class Severity(StrEnum):
+    HEALTHY = "healthy"
+    WARN = "warn"
+    CRITICAL = "critical"
+
+
+class IdleParts(Struct, frozen=True):
+    """Why a device was idle, in nanoseconds; the fields add up to ``idle_ns`` exactly (science.md 6.1).
+
+    For each gap between two pieces of device work: until the host began to launch the second one (``not_launched_ns``,
+    or ``host_call_ns`` while the host was inside a synchronising or allocating call), during that launch or while the
+    host loaded or compiled code (``in_launch_ns``), and from the launch's end on (``queued_ns``). ``outside_ns``:
+    before the first and after the last work of a window without step marks. ``unknown_ns``: the trace does not hold the
+    launch, or nothing of a device was traced.
+    """
+
+    not_launched_ns: int = 0
+    in_launch_ns: int = 0
+    queued_ns: int = 0
+    host_call_ns: int = 0
+    outside_ns: int = 0
+    unknown_ns: int = 0
+
+
+class Parts(Struct, frozen=True):
+    """What one rank's step consists of, in nanoseconds. The first six add up to ``dur_ns`` exactly.
+
+    ``optimizer_ns`` is a part of compute or idle. ``exposed_wait_ns + exposed_transfer_ns == exposed_comm_ns``: waiting
+    for a later rank against moving bytes; None where the ranks' clocks could not be aligned.
+    """
+
+    rank: int
+    source: str
+    dur_ns: int
+    compute_ns: int
+    exposed_comm_ns: int
+    exposed_copy_ns: int
+    data_wait_ns: int
+    checkpoint_ns: int
+    idle_ns: int
+    overlapped_comm_ns: int
+    optimizer_ns: int
+    exposed_wait_ns: int | None
+    exposed_transfer_ns: int | None
+    hidden_known: bool = True  # False: ``overlapped_comm_ns`` lacks what was recorded from its end only
+    idle_parts: IdleParts = IdleParts()
+    stalls: tuple[Stall, ...] = ()  # the longest pieces of the idle time, the longest first
+    fused_ns: int = 0  # part of compute: kernels that compute and communicate at once, which a trace cannot tell apart
+
+
+class PathPiece(Struct, frozen=True):
+    """A stretch of the critical path: what the rank that everybody waited for was doing."""
+
+    rank: int
+    start_ns: int
+    end_ns: int
+    kind: Kind
+    detail: Detail
+    collective: tuple[str, int, str] | None = None  # the key, where the stretch is a transfer
+
+    @property
+    def dur_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+class CriticalPath(Struct, frozen=True, eq=False, dict=True):
+    """Consecutive stretches of time, first one first. Arrays of equal length; ``collective`` indexes ``keys``, -1 where
+    the stretch is no transfer. ``changes``: the collectives in which it goes over to a rank that others waited
+    for."""
+
+    rank: npt.NDArray[np.signedinteger]
+    start_ns: npt.NDArray[np.int64]
+    end_ns: npt.NDArray[np.int64]
+    kind: npt.NDArray[np.signedinteger]
+    detail: npt.NDArray[np.signedinteger]
+    collective: npt.NDArray[np.signedinteger]
+    keys: tuple[tuple[str, int, str], ...]
+    changes: frozenset[tuple[str, int, str]] = frozenset()
+
+    @property
+    def dur_ns(self) -> int:
+        return int((self.end_ns - self.start_ns).sum())
+
+    @cached_property
+    def _totals(self) -> npt.NDArray[np.int64]:
+        return by_cause(self)
+
+    def total(self, kind: Kind, detail: Detail | None = None) -> int:
+        """Nanoseconds of one kind (and detail)."""
+        return int(self._totals[kind].sum() if detail is None else self._totals[kind, detail])
+
+    def idle(self, details: Iterable[Detail]) -> int:
+        """Nanoseconds of idle time of these causes."""
+        return int(self._totals[Kind.IDLE, list(details)].sum())
+
+    def pieces(self) -> list[PathPiece]:
+        """The same as objects: for a short path."""
+        columns = (self.rank, self.start_ns, self.end_ns, self.kind, self.detail, self.collective)
+        return [
+            PathPiece(rank, start, end, Kind(kind), Detail(detail), self.keys[key] if key >= 0 else None)
+            for rank, start, end, kind, detail, key in zip(*(c.tolist() for c in columns), strict=True)
+        ]
+
+
+class Blame(Struct, frozen=True):
+    """How long others waited for a rank because it spent more time on one thing than they did."""
+
+    rank: int
+    kind: Kind
+    detail: Detail
+    ns: int
+
+
+class StepAccount(Struct, frozen=True):
+    """One step across all ranks: its critical path, whose pieces add up to ``dur_ns``, and who was late and why.
+
+    ``dur_ns`` runs from the first step begin on the path to the last rank's step end.
+    """
+
+    step: int
+    dur_ns: int
+    parts: tuple[Parts, ...]
+    path: CriticalPath
+    blames: tuple[Blame, ...]
+    usable: bool = True  # False: warm-up, or next to a profiler window; shown, and left out of the verdict
+    note: str = ""
+    waited_ns: int = 0  # for ranks that were late where the path met others
+    explained_ns: int = 0  # the part of it that what the late ranks did, or their links, account for
+    once_ns: int = 0  # of ``waited_ns``, counting once where several ranks were late at one meeting
+
+    @property
+    def together(self) -> float:
+        """What part of all blames it cost: ranks that are late together are waited for at the same time."""
+        return self.once_ns / self.waited_ns if self.once_ns else 1.0
+
+    @property
+    def unexplained_ns(self) -> int:
+        """Waiting for which nothing recorded has the reason: it lies outside of the steps, and so of the path."""
+        return sum(blame.ns for blame in self.blames if blame.detail == Detail.UNKNOWN)
+
+    def on_path(self, *kinds: Kind) -> int:
+        return sum(self.path.total(kind) for kind in kinds)
+
+
+class Division(StrEnum):
+    """What divides a run into steps."""
+
+    RECORDED = "recorded"  # the collectors' own records
+    MARKED = "marked"  # step ranges in the trace
+    INFERRED = "inferred"  # what repeats once in each iteration
+    UNDIVIDED = "undivided"  # nothing: the whole window is one step
+
+
+class Attribution(Struct, frozen=True):
+    """Every step of the run accounted for, and what the account rests on."""
+
+    steps: tuple[StepAccount, ...]
+    ranks: tuple[int, ...]
+    clock_uncertainty_ns: int | None
+    aligned: bool  # whether waiting and transfer could be told apart
+    comm_known: bool
+    collectives: tuple[MatchedCollective, ...]
+    untied: tuple[int, ...] = ()  # ranks that no collective ties to the common clock of the others
+    rank_steps: tuple[RankStep, ...] = ()  # what the accounts rest on, on the common clock where there is one
+    clock_drift: float = 0.0  # the largest difference between the rates of two clocks that was taken out; 1e-6 is 1 ppm
+    axes: Axes = field(default_factory=Axes)  # of the device mesh
+    division: Division = Division.RECORDED
+    step_marker: str = ""  # what repeats, where the steps are inferred
+
+    @property
+    def undivided(self) -> bool:
+        return self.division == Division.UNDIVIDED
+
+    @property
+    def usable(self) -> tuple[StepAccount, ...]:
+        return tuple(step for step in self.steps if step.usable)
+
+    @property
+    def explained_wait(self) -> float | None:
+        """Part of the waiting for late ranks in the steps that count whose reason is known; None: nobody waited."""
+        counted = self.usable or self.steps
+        waited = sum(step.waited_ns for step in counted)
+        return sum(step.explained_ns for step in counted) / waited if waited else None
+
+
+class MatchedCollective(Struct, frozen=True):
+    """One collective across the ranks, on the common clock. Nanoseconds and bytes; science.md 2.5.
+
+    ``wait_ns[i]`` is how long rank ``ranks[i]`` waited for the last to arrive; ``transfer_ns`` runs from that arrival
+    to the first rank's end; ``tail_ns[i]`` is how much later than the first each rank was done.
+    """
+
+    step: int
+    key: tuple[str, int, str]
+    op: str
+    bytes: int
+    ranks: tuple[int, ...]
+    last_arriver: int
+    arrival_ns: int
+    transfer_ns: int
+    wait_ns: tuple[int, ...]
+    tail_ns: tuple[int, ...]
+    complete: bool  # every rank of the group was seen
+    inferred: bool
+    sizes: tuple[int, ...] = ()  # of the full tensor in bytes as each of ``ranks`` saw it, 0 where it does not say
+
+
+class Evidence(Struct, frozen=True):
+    """A number that anybody can look up again: where, which rows, how much, in which unit."""
+
+    table: str
+    filter: str
+    value: float
+    unit: str
+
+
+class Finding(Struct, frozen=True):
+    """One diagnosis. ``share`` is the part of the step that it costs, 0 to 1; ``ranks`` are those at fault, not the
+    victims; ``bottleneck`` is the class that it speaks for, None for what costs no time by itself (memory)."""
+
+    id: str
+    title: str
+    severity: Severity
+    share: float
+    cost_ns_per_step: int
+    confidence: float
+    ranks: tuple[int, ...]
+    evidence: tuple[Evidence, ...]
+    bottleneck: Bottleneck | None
+    action: str
+
+
+class Risk(StrEnum):
+    """What a change may break: nothing, the fit into memory, the numbers that the training computes, or its meaning."""
+
+    SAFE = "safe"
+    MEMORY = "memory"
+    NUMERICS = "numerics"
+    CORRECTNESS = "correctness"
+
+
+class Advice(Struct, frozen=True):
+    """A change with its predicted gain (low, likely, high; nanoseconds a step) and its cost in bytes of device memory.
+
+    ``finding``: the id of what it is for. ``memory_delta_bytes``: None where it cannot be told. ``command``: what tries
+    it; "" where the bundled trainer has no such option, and then ``code`` (by API) is all there is. ``settings``: the
+    options of the bundled trainer that it changes.
+    """
+
+    id: str
+    finding: str
+    knob: str
+    change: str
+    predicted_gain_ns: tuple[int, int, int]
+    memory_delta_bytes: int | None
+    risk: Risk
+    command: str
+    gain_share: float = 0.0  # the likely gain, of the step
+    code: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str | int] = field(default_factory=dict)
+    assumptions: tuple[str, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+
+
+class Recommendation(Struct, frozen=True):
+    """``advice``: at most three changes, the largest gain first. ``not_advised``: what else was tried, and why not.
+    ``replay_error``: how far the replay of the unchanged steps is off, 0.02 is 2 %; None where nothing was replayed."""
+
+    advice: tuple[Advice, ...] = ()
+    not_advised: tuple[str, ...] = ()
+    replay_error: float | None = None
+
+
+class Verdict(Struct, frozen=True):
+    """The answer. ``culprit_ranks`` is empty where no rank is at fault."""
+
+    bottleneck: Bottleneck
+    severity: Severity
+    cause: str  # a finding's id, or "" where nothing was found
+    share: float
+    confidence: float
+    culprit_ranks: tuple[int, ...]
+    culprit_hosts: tuple[str, ...]
+    headline: str

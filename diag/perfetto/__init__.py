@@ -1,0 +1,1 @@
+"""Opens a trace, or an excerpt of one, in Perfetto."""

@@ -1,0 +1,126 @@
+"""What the knobs are given, and what they propose."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import fields
+from enum import StrEnum
+
+from msgspec import Struct, field
+
+from diag.collectors.records import Manifest
+from diag.collectors.trainer.options import OptionError, TrainerOptions
+from diag.collectors.trainer.refusals import validate
+from diag.diagnoses import Examination
+from diag.model.steps import Attribution, Bottleneck, Finding, Risk
+from diag.replay.mutations import Mutation
+from diag.replay.program import Program
+from diag.rundir.run import Tables
+
+from .sizes import Sizes
+
+
+class Api(StrEnum):
+    """What the users of a knob write it in."""
+
+    FSDP2 = "fsdp2"
+    FSDP1 = "fsdp1"
+    DDP = "ddp"
+    DEEPSPEED = "deepspeed"
+    ACCELERATE = "accelerate"
+    HF_TRAINER = "hf_trainer"
+    PYTORCH = "pytorch"  # the same whatever shards the model
+
+
+Setting = str | int
+
+
+class Candidate(Struct, frozen=True):
+    """A change that might help. ``settings``: of the bundled trainer's options, by name; empty where it has no such
+    option. ``memory_delta_bytes``: of a device; None where what is known does not tell. ``also``: what the prediction
+    takes for granted beside the replay."""
+
+    id: str
+    finding: str
+    knob: str
+    change: str
+    mutation: Mutation
+    memory_delta_bytes: int | None
+    risk: Risk
+    code: Mapping[Api, str]
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    also: tuple[str, ...] = ()
+
+
+class Case(Struct, frozen=True):
+    """The run that is to become faster."""
+
+    attribution: Attribution
+    tables: Tables
+    examination: Examination
+    program: Program
+    sizes: Sizes
+
+    @property
+    def manifest(self) -> Manifest | None:
+        return self.tables.manifest
+
+    @property
+    def strategy(self) -> str:
+        """Whose interface the run uses: "deepspeed", whatever its stage."""
+        return (self.manifest.strategy or "").partition("-")[0] if self.manifest is not None else ""
+
+    @property
+    def bundled(self) -> bool:
+        """Whether the bundled trainer ran, so that a change is an option of ``diag run``."""
+        return self.manifest is not None and bool(self.manifest.trainer)
+
+    def takes(self, settings: Mapping[str, Setting]) -> bool:
+        """Whether the bundled trainer can train this run with these options: not every strategy has every one."""
+        if self.manifest is None:
+            return False
+        known = {field.name for field in fields(TrainerOptions)}
+        trained = {name: value for name, value in self.manifest.trainer.items() if name in known and name != "resume"}
+        try:
+            options = TrainerOptions.from_json(json.dumps({**trained, **settings}))
+            validate(options, self.manifest.world_size)
+        except (OptionError, TypeError, ValueError):
+            return False
+        return True
+
+    def option(self, name: str, otherwise: Setting) -> Setting:
+        """An option that the bundled trainer ran with."""
+        value = self.manifest.trainer.get(name) if self.manifest is not None else None
+        return value if isinstance(value, str | int) else otherwise
+
+    def number(self, name: str, otherwise: int) -> int:
+        value = self.option(name, otherwise)
+        return value if isinstance(value, int) else otherwise
+
+    @property
+    def micro_batches(self) -> int:
+        """Of a step: what the bundled trainer ran with, or most often seen."""
+        seen = Counter(record.micro_batches for own in self.tables.ranks.values() for record in own.steps)
+        return self.number("micro_batches", max(seen, key=seen.__getitem__, default=1))
+
+    @property
+    def blocks(self) -> int | None:
+        """Transformer blocks of the model, where the manifest says it."""
+        layers = self.manifest.model.get("layers") if self.manifest is not None else None
+        return layers if isinstance(layers, int) and layers > 0 else None
+
+    def found(self, *ids: str) -> Finding | None:
+        """The most expensive of these findings that costs enough to be acted on."""
+        worth = (f for f in self.examination.findings if f.id in ids and f.share >= WORTH)
+        return next(worth, None)
+
+    @property
+    def communication(self) -> Finding | None:
+        """The most expensive finding about communication, if it costs enough to be acted on."""
+        about = (f for f in self.examination.findings if f.bottleneck == Bottleneck.COMMUNICATION and f.share >= WORTH)
+        return next(about, None)
+
+
+WORTH = 0.05  # of the step: what costs less is mentioned, not acted on (science.md 2.8)

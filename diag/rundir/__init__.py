@@ -1,0 +1,1 @@
+"""A run directory: reads what the collectors recorded, and lists and summarises runs."""

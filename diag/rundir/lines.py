@@ -1,0 +1,101 @@
+"""Reads the collectors' JSON lines into their own types, tolerating what a crash leaves behind."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from diag.collectors.layout import MOST_NS, MOST_RANKS, run_of
+from diag.collectors.reading import DOCUMENT_BYTES, LINE_BYTES, LINES_BYTES, open_regular, read_regular, too_large
+from diag.errors import DAMAGED
+from diag.model.steps import Gap
+
+T = TypeVar("T")
+
+# A number that would not fit 64 bits where a few of its kind are added up: MOST_NS or more. A text only looks like it
+# where it holds such numbers between brackets or commas.
+_HUGE = re.compile(rb"[\[:,]\s*-?((?:\d{20,}|[3-9]\d{18})|\d+(?:\.\d*)?[eE]\+?(?:\d{3,}|19|[2-9]\d))\s*[\],}.]")
+
+# Digits as 0 and exponents as e: what is looked for in a text before the pattern is, which takes five times as long as
+# decoding the text.
+_SHAPE = bytes.maketrans(b"123456789E", b"000000000e")
+_HUGE_SHAPES = (b"0" * 19, b"0e", b".e")
+
+
+def _huge(text: bytes) -> re.Match[bytes] | None:
+    """The first number that would not fit, if there is one."""
+    shape = text.translate(_SHAPE)
+    return _HUGE.search(text) if any(one in shape for one in _HUGE_SHAPES) else None
+
+
+def read_lines(path: Path, kind: type[T], run: Path | None = None) -> tuple[list[T], list[Gap]]:
+    """The records of a .jsonl file of the run directory ``run`` (by default the one that its path names), and what of
+    it could not be read. A missing file has none of either.
+
+    A process that was killed while it wrote leaves one cut line at the end; the rest is as good as ever.
+    """
+    try:
+        with open_regular(path, run or run_of(path)) as file:
+            if os.fstat(file.fileno()).st_size > LINES_BYTES:
+                return [], [Gap(str(path), f"cannot be read: {too_large(LINES_BYTES)}")]
+            return _records(path, iter(partial(file.readline, LINE_BYTES), b""), kind)
+    except FileNotFoundError:
+        return [], []
+    except OSError as error:
+        return [], [Gap(str(path), f"cannot be read: {error.strerror}")]
+
+
+def _records(path: Path, lines: Iterator[bytes], kind: type[T]) -> tuple[list[T], list[Gap]]:
+    decode = msgspec.json.Decoder(kind).decode
+    records: list[T] = []
+    gaps: list[Gap] = []
+    bad = 0
+    for line in lines:
+        if not line.endswith(b"\n"):
+            if len(line) == LINE_BYTES:
+                reason = f"a line is longer than {LINE_BYTES >> 20} MiB; it and what follows were left out"
+            else:
+                reason = "the last line is cut off (a kill, or a full disk); left out"
+            gaps.append(Gap(str(path), reason))
+            break
+        if not line.strip():
+            continue
+        try:
+            if _huge(line):
+                bad += 1
+            else:
+                records.append(decode(line))
+        except DAMAGED:
+            bad += 1
+    if bad:
+        reason = f"{bad} of {bad + len(records)} lines are not what a collector writes; left out"
+        gaps.insert(0, Gap(str(path), reason))
+    return records, gaps
+
+
+def read_record(path: Path, kind: type[T], run: Path | None = None) -> tuple[T | None, Gap | None]:
+    """The one record of a .json file of the run directory ``run`` (by default the one that its path names)."""
+    try:
+        content = read_regular(path, DOCUMENT_BYTES, run or run_of(path))
+        if huge := _huge(content):
+            number = huge[1].decode()[:25]
+            return None, Gap(str(path), f"is damaged (the number {number} is not below {MOST_NS:.0e}); left out")
+        record = msgspec.json.decode(content, type=kind)
+    except FileNotFoundError:
+        return None, None
+    except OSError as error:
+        return None, Gap(str(path), f"cannot be read: {error.strerror}")
+    except DAMAGED as error:
+        return None, Gap(str(path), f"is damaged ({error}); left out")
+    for name in ("rank", "world_size"):
+        ranks = getattr(record, name, None)
+        if isinstance(ranks, int) and not 0 <= ranks <= MOST_RANKS:
+            why = f"{name} {ranks:,} is not within 0 and {MOST_RANKS:,}"
+            return None, Gap(str(path), f"is damaged ({why}); left out")
+    return record, None

@@ -1,0 +1,279 @@
+"""Reads the ranks' own summaries of their steps: one small file a rank, from its end, into one table."""
+
+from __future__ import annotations
+
+import os
+from binascii import a2b_base64
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+
+from diag.collectors.layout import RankLayout, RunLayout, run_of
+from diag.collectors.reading import LINE_BYTES, read_tail
+from diag.collectors.records import (
+    BEGIN,
+    STAGES,
+    STEP,
+    STILL,
+    TOKENS,
+    Manifest,
+    MemoryRecord,
+    RankRecord,
+    SummaryLine,
+)
+from diag.errors import DAMAGED, DiagError, readable
+from diag.model.steps import Gap
+
+from .lines import read_record
+from .run import rank_ranges, restart_gaps
+
+COLUMNS = (BEGIN, STEP, TOKENS, *STAGES, *(stage + STILL for stage in STAGES))
+
+# Steps times ranks: 100 steps of 24,576 ranks, whose table takes 170 MB. The newest steps are read.
+MOST_CELLS = 2_500_000
+LEAST_STEPS, MOST_STEPS = 20, 1000
+_STRAGGLING = 0.05  # of the ranks: the newest step is one that all others have reached
+_TAIL_BYTES = 1 << 14  # four lines of 50 steps; more is read where these are not enough
+_CHUNK = 64  # files
+_READERS = 8  # threads: on shared storage opening a file takes a millisecond, and nearly all of it is waiting
+
+_PLACE = {name: at for at, name in enumerate(COLUMNS)}
+
+Words = npt.NDArray[np.uint32]
+
+
+class Summaries(Struct, frozen=True, eq=False):
+    """``cells[column, rank, step]``: of COLUMNS, ``ranks`` and ``numbers``; microseconds but for TOKENS.
+    ``begin_us[rank, step]``: on the rank's own clock. ``marked``: steps by what any rank says of them."""
+
+    root: Path
+    manifest: Manifest | None
+    world_size: int | None
+    ranks: tuple[int, ...]
+    identities: tuple[RankRecord, ...]
+    numbers: tuple[int, ...]
+    begin_us: npt.NDArray[np.int64]
+    cells: Words
+    waits_known: bool  # every rank says how long it stood still for collectives
+    marked: Mapping[str, frozenset[int]]
+    memory: Mapping[int, MemoryRecord]
+    missing: tuple[int, ...]
+    gaps: tuple[Gap, ...]
+    from_start: bool  # whether the first step here is the first of the run
+
+    def column(self, name: str) -> Words:
+        """Of each rank and step."""
+        found: Words = self.cells[COLUMNS.index(name)]
+        return found
+
+    @property
+    def on_device(self) -> bool:
+        return any(identity.device != "cpu" for identity in self.identities)
+
+
+class _Line(Struct, frozen=True, eq=False):
+    """A line with its numbers: ``cells[column, step]`` of the columns that stand at ``places``."""
+
+    told: SummaryLine
+    begin_us: npt.NDArray[np.int64]
+    places: list[int]
+    cells: Words
+
+    @property
+    def end(self) -> int:
+        """The number behind its last step's."""
+        return self.told.first + self.told.count
+
+
+class _Read(Struct, frozen=True):
+    """What the end of one rank's file holds: lines in order, or why there are none."""
+
+    rank: int
+    lines: tuple[_Line, ...] = ()
+    gap: Gap | None = None
+    whole: bool = False  # these are all of its lines
+
+    @property
+    def last(self) -> int:
+        return self.lines[-1].end - 1
+
+
+def read_summaries(
+    layout: RunLayout, progress: Callable[[int, int, str], None] | None = None, most_steps: int = MOST_STEPS
+) -> Summaries:
+    """The newest steps of all ranks that have reached them. DiagError where no rank left a summary."""
+    manifest, gap = read_record(layout.manifest, Manifest, layout.root)
+    gaps = [*([gap] if gap is not None else []), *restart_gaps(layout)]
+    with readable(layout.ranks_folder):
+        files = layout.ranks()
+    steps = min(most_steps, max(LEAST_STEPS, MOST_CELLS // max(1, len(files))))
+    reads = _read_all(files, steps, progress)
+    gaps += [read.gap for read in reads if read.gap is not None]
+    reads = [read for read in reads if read.lines]
+    if not reads:
+        raise DiagError(
+            "no rank left a summary of its steps",
+            path=layout.root,
+            hint="leave out --summary; summaries are written from the 50th step on, and not with --no-collect",
+        )
+    numbers = _numbers(reads, steps)
+    late = [read for read in reads if not _covers(read, numbers)]
+    reads = [read for read in reads if _covers(read, numbers)]
+    if late:
+        names = rank_ranges(sorted(read.rank for read in late))
+        gaps.append(Gap(str(layout.ranks_folder), f"{names} recorded not all of the steps {_span(numbers)}; left out"))
+    ranks = tuple(read.rank for read in reads)
+    identities = tuple(read.lines[-1].told.identity for read in reads)
+    world_size = (manifest.world_size if manifest is not None else None) or max(i.world_size for i in identities)
+    missing = tuple(sorted(set(range(world_size)) - set(ranks)))
+    if absent := sorted(set(missing) - {read.rank for read in late}):
+        gaps.append(Gap(str(layout.ranks_folder), f"{rank_ranges(absent)} left no summary"))
+    cells = np.zeros((len(COLUMNS), len(ranks), len(numbers)), dtype=np.uint32)
+    begin_us = np.zeros((len(ranks), len(numbers)), dtype=np.int64)
+    for at, read in enumerate(reads):
+        _fill(cells[:, at], begin_us[at], read.lines, numbers)
+    lines = [line.told for read in reads for line in read.lines]
+    return Summaries(
+        root=layout.root,
+        manifest=manifest,
+        world_size=world_size,
+        ranks=ranks,
+        identities=identities,
+        numbers=numbers,
+        begin_us=begin_us,
+        cells=cells,
+        waits_known=all(any(line.told.waits for line in read.lines) for read in reads),
+        marked=_marked(lines),
+        memory={read.rank: memory for read in reads if (memory := read.lines[-1].told.memory) is not None},
+        missing=missing,
+        gaps=tuple(gaps),
+        from_start=all(read.whole and read.lines[0].told.first == numbers[0] for read in reads),
+    )
+
+
+def has_summaries(files: Iterable[RankLayout]) -> bool:
+    """Whether one of the first ranks left one: the others are asked when they are read."""
+    return any(os.path.lexists(own.summary) for own in islice(files, 8))
+
+
+def _read_all(
+    files: Mapping[int, RankLayout], steps: int, progress: Callable[[int, int, str], None] | None
+) -> list[_Read]:
+    found: list[_Read] = []
+    decode = msgspec.json.Decoder(SummaryLine).decode
+    paths = [own.summary for own in files.values()]
+    with ThreadPoolExecutor(_READERS) as pool:
+        chunks = [paths[first : first + _CHUNK] for first in range(0, len(paths), _CHUNK)]
+        tails = chain.from_iterable(pool.map(lambda some: [_tail(path) for path in some], chunks))
+        for done, (rank, path, tail) in enumerate(zip(files, paths, tails, strict=True), start=1):
+            found.append(_decoded(rank, path, tail, steps, decode))
+            if progress is not None and done % _CHUNK == 0:
+                progress(done, len(files), path.name)
+    return found
+
+
+class _Tail(Struct):
+    """The last bytes of a file; ``whole``: it has no others."""
+
+    data: bytes
+    whole: bool
+
+
+def _tail(path: Path, want: int = _TAIL_BYTES) -> _Tail | OSError:
+    try:
+        return _Tail(*read_tail(path, want, run_of(path)))
+    except OSError as error:
+        return error
+
+
+def _decoded(rank: int, path: Path, tail: _Tail | OSError, steps: int, decode: Callable[[bytes], SummaryLine]) -> _Read:
+    """The last lines that hold so many steps and one line more, which ranks that are behind need."""
+    if isinstance(tail, FileNotFoundError):
+        return _Read(rank)
+    if isinstance(tail, OSError):
+        return _Read(rank, gap=Gap(str(path), f"cannot be read: {tail.strerror}"))
+    rows = tail.data.split(b"\n")[:-1]  # behind the last end of a line: nothing, or a line that was cut off
+    lines: list[_Line] = []
+    bad = have = 0
+    for row in reversed(rows if tail.whole else rows[1:]):
+        try:
+            line = _line(decode(row), rank)
+        except (*DAMAGED, ValueError):
+            bad += 1
+            continue
+        if lines and line.end > lines[-1].told.first:  # of a process before this one
+            break
+        lines.append(line)
+        have += line.told.count
+        if have >= steps + line.told.count:
+            break
+    else:
+        if not tail.whole and len(tail.data) < LINE_BYTES:
+            return _decoded(rank, path, _tail(path, 4 * len(tail.data)), steps, decode)
+    gap = Gap(str(path), f"{bad} lines are not what a collector writes; left out") if bad else None
+    return _Read(rank, tuple(reversed(lines)), gap, whole=tail.whole and len(lines) + bad == len(rows))
+
+
+def _line(told: SummaryLine, rank: int) -> _Line:
+    """ValueError where it cannot be what a collector wrote."""
+    cells = np.frombuffer(a2b_base64(told.values), dtype="<u4").reshape(len(told.columns), -1)
+    if told.identity.rank != rank or cells.shape[1] != told.count or not told.count:
+        raise ValueError("of another rank, or not as long as it says")
+    since = cells[told.columns.index(BEGIN)] if BEGIN in told.columns else np.zeros(told.count, dtype=np.int64)
+    begin_us = told.begin_ns // 1000 + since.cumsum(dtype=np.int64)
+    places = [_PLACE.get(name, -1) for name in told.columns]
+    if -1 in places:  # a column of a later version
+        cells = cells[[place >= 0 for place in places]]
+        places = [place for place in places if place >= 0]
+    return _Line(told, begin_us, places, cells)
+
+
+def _numbers(reads: Sequence[_Read], steps: int) -> tuple[int, ...]:
+    """The newest steps that nearly all ranks have, oldest first, without a gap between them."""
+    last = int(np.quantile([read.last for read in reads], _STRAGGLING, method="lower"))
+    firsts = [first for read in reads if read.last >= last and (first := _first(read, last)) <= last]
+    first = int(np.quantile(firsts, 1 - _STRAGGLING, method="higher"))
+    return tuple(range(max(first, last - steps + 1), last + 1))
+
+
+def _first(read: _Read, last: int) -> int:
+    """The first of the steps up to ``last`` that the rank has without a gap; the one behind it where it has none."""
+    first = last + 1
+    for line in reversed(read.lines):
+        if line.told.first < first <= line.end:
+            first = line.told.first
+    return first
+
+
+def _covers(read: _Read, numbers: Sequence[int]) -> bool:
+    return read.last >= numbers[-1] and _first(read, numbers[-1]) <= numbers[0]
+
+
+def _fill(cells: Words, begin_us: npt.NDArray[np.int64], lines: Sequence[_Line], numbers: Sequence[int]) -> None:
+    """Puts the steps of one rank into ``cells[column, step]``."""
+    for line in lines:
+        first, last = max(line.told.first, numbers[0]), min(line.end - 1, numbers[-1])
+        if first > last:
+            continue
+        source = slice(first - line.told.first, last + 1 - line.told.first)
+        target = slice(first - numbers[0], last + 1 - numbers[0])
+        begin_us[target] = line.begin_us[source]
+        cells[line.places, target] = line.cells[:, source]
+
+
+def _marked(lines: Iterable[SummaryLine]) -> dict[str, frozenset[int]]:
+    found: dict[str, set[int]] = {}
+    for line in lines:
+        for name, steps in line.marked.items():
+            found.setdefault(name, set()).update(steps)
+    return {name: frozenset(steps) for name, steps in found.items()}
+
+
+def _span(numbers: Sequence[int]) -> str:
+    return f"{numbers[0]} to {numbers[-1]}"

@@ -1,0 +1,258 @@
+"""Starts the dashboard: Streamlit in a process of its own, reachable from this machine only unless told otherwise, and
+only for who has the token that is printed."""
+
+from __future__ import annotations
+
+import html
+import http.client
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import webbrowser
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from diag.errors import DiagError, readable
+from diag.words.terminal import say
+
+from . import guard
+from .guard import Guard
+from .signals import ended_by_signals
+
+ADDRESS = "127.0.0.1"
+_LOCAL = {"0.0.0.0": ADDRESS, "::": "::1"}  # how a server that listens everywhere is reached from here
+_NOBODY = "diag.invalid"  # a host name that no server has (RFC 6761)
+_PACKAGE = Path(__file__).parents[1]
+# A path and not an import: only the command line may depend on the app, and Streamlit wants a script.
+SCRIPT = _PACKAGE / "app" / "main.py"
+SAMPLES = _PACKAGE / "sample_traces"
+
+_MOST_UPLOAD_MB = 200  # of each file, which is held in memory
+_SERVER = "diag.app.server"  # by name, as the script is by its path
+_SETTINGS = "STREAMLIT_"  # how the variables begin that set Streamlit's options
+_STDERR = 2  # what the server prints is not our answer
+_START_S = 60.0  # a cold start on a slow disk takes about ten
+_STOP_S = 5.0
+# Blue, not Streamlit's red: red means critical. Both are given, so that the browser's preference decides.
+_ACCENT = {"light": "#0072b2", "dark": "#4ba3e3"}
+
+
+def serve_dashboard(
+    path: Path | None,
+    *,
+    port: int,
+    open_browser: bool,
+    host: str = ADDRESS,
+    token: bool = True,
+    allowed_hosts: Sequence[str] = (),
+) -> None:
+    """Serves until Ctrl-C. ``path``: a run or a folder of runs, None for the samples; ``port`` 0 takes a free one;
+    ``host``: the address that is listened on; ``token``: only who has the printed address is let in;
+    ``allowed_hosts``: further names that the server is asked under, as NAME or NAME:PORT. DiagError where there is
+    nothing to show, the port is taken or the server does not start."""
+    path = _existing(path)
+    address, port = _free_port(host, port)
+    guarded = guard.listening(host, address, allowed_hosts, guard.new_token() if token else None, browser=True)
+    handed = json.dumps({"guard": asdict(guarded), "options": _options(host, address, port)})
+    with ended_by_signals():
+        server = subprocess.Popen(_command(path), stdin=subprocess.PIPE, stdout=_STDERR, env=_environment())
+        try:
+            _hand_over(server, handed)
+            _wait_until_ready(server, address, port, guarded)
+            _say_who_can_read(address, guarded)
+            opened = guard.url(_LOCAL.get(address, host), port, token=guarded.token)
+            say(f"Dashboard of {path}: {opened} (Ctrl-C ends it)")
+            if address in _LOCAL:
+                elsewhere = guard.url(socket.gethostname(), port, token=guarded.token)
+                say(f"From another machine: {elsewhere}")
+            with _shown_in_browser(opened, open_browser):
+                code = server.wait()
+        except KeyboardInterrupt:
+            return
+        finally:
+            _end(server)
+    if code:
+        raise DiagError(f"the dashboard's server ended with exit code {code}", hint="what it printed is above")
+
+
+def _say_who_can_read(address: str, guarded: Guard) -> None:
+    if guarded.token is None and guard.is_loopback(address):
+        said = "There is no token: every user and every program of this machine can read the runs."
+    elif guarded.token is None:
+        said = f"There is no token: whoever reaches {address} can read the runs."
+    elif not guard.is_loopback(address):
+        said = f"Whoever reaches {address} and has the token can read the runs. The connection is not encrypted."
+    else:
+        return
+    say(said, err=True)
+
+
+def _existing(path: Path | None) -> Path:
+    if path is None:
+        if not SAMPLES.is_dir():
+            raise DiagError("this installation has no sample runs", hint="give a run: diag dashboard RUN")
+        return SAMPLES
+    if not os.path.lexists(path):
+        raise DiagError("no such file or folder", path=path, hint="give a run directory or a folder of runs")
+    with readable(path):  # said here, not on each page
+        if stat.S_ISDIR(path.stat().st_mode):
+            os.scandir(path).close()
+    return path
+
+
+def _free_port(host: str, port: int) -> tuple[str, int]:
+    """The numeric address and the port to listen on."""
+    family, address = guard.resolved(host, port)
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # As the server will: a port that was closed a moment ago is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            raise DiagError(
+                f"port {port} on {host} cannot be used: {error.strerror}",
+                hint="another dashboard may be running; `--port 0` takes a free port",
+            ) from error
+        return address[0], int(probe.getsockname()[1])
+
+
+def _options(host: str, address: str, port: int) -> dict[str, Any]:
+    """Streamlit's. What decides security is named also where it is Streamlit's default."""
+    return {
+        "server.address": address,
+        "server.port": port,
+        "server.headless": True,  # the browser is opened here: Streamlit knows no token
+        "server.fileWatcherType": "none",
+        "server.maxUploadSize": _MOST_UPLOAD_MB,
+        "server.showEmailPrompt": False,
+        "server.enableCORS": True,
+        "server.corsAllowedOrigins": [],
+        "server.enableXsrfProtection": True,
+        "server.xsrfCookieSameSite": "strict",
+        "server.allowedHosts": [],  # the guard's matter, for every path and not the WebSocket alone
+        "server.trustedUserHeaders": {},
+        "server.enableStaticServing": False,
+        "server.enableAgentApi": False,
+        "server.scriptHealthCheckEnabled": False,
+        "server.baseUrlPath": "",
+        "server.sslCertFile": "",
+        "server.sslKeyFile": "",
+        "secrets.files": [],
+        "global.developmentMode": False,
+        "global.e2eTest": False,
+        "global.unitTest": False,
+        "logger.level": "warning",
+        "logger.hideWelcomeMessage": True,
+        "browser.serverAddress": host,
+        "browser.serverPort": port,
+        "browser.gatherUsageStats": False,
+        "client.toolbarMode": "minimal",
+        "client.showErrorLinks": False,
+        "client.allowedOrigins": [],  # pages that may frame it and talk to it
+        **{f"theme.{mode}.primaryColor": colour for mode, colour in _ACCENT.items()},
+    }
+
+
+def _command(path: Path) -> list[str]:
+    """``-P``: the folder that it is called in may hold a ``streamlit.py`` or a ``diag`` folder."""
+    return [sys.executable, "-P", "-m", _SERVER, str(SCRIPT), str(path)]
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.upper().startswith(_SETTINGS)}
+
+
+def _hand_over(server: subprocess.Popen[bytes], text: str) -> None:
+    assert server.stdin is not None
+    try:
+        with server.stdin as pipe:
+            pipe.write(text.encode())
+    except BrokenPipeError:
+        pass  # it has ended, and is asked below with what code
+
+
+def _wait_until_ready(server: subprocess.Popen[bytes], address: str, port: int, guarded: Guard) -> None:
+    """Until it answers us, and nobody who has no right to it."""
+    deadline = time.monotonic() + _START_S
+    local = _LOCAL.get(address, address)
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            raise DiagError(
+                f"the dashboard's server ended with exit code {server.returncode} before it was ready",
+                hint="what it printed is above; try another --port",
+            )
+        strangers = [(_health(local, port, guarded.token, host=_NOBODY), HTTPStatus.FORBIDDEN)]
+        if guarded.token is not None:
+            strangers.append((_health(local, port, None), HTTPStatus.UNAUTHORIZED))
+        if any(status == HTTPStatus.OK for status, _ in strangers):
+            raise DiagError(
+                "the dashboard's server answers everybody: this version of Streamlit passes the guard by",
+                hint="install another version of Streamlit, or use `diag report`",
+            )
+        refused = all(status == expected for status, expected in strangers)
+        if refused and _health(local, port, guarded.token) == HTTPStatus.OK:
+            return
+        time.sleep(0.1)
+    raise DiagError(
+        f"the dashboard's server did not answer within {_START_S:.0f} s", hint="try again, or `diag report`"
+    )
+
+
+def _health(address: str, port: int, token: str | None, host: str | None = None) -> int | None:
+    """The status of the answer, None where there is none. ``host``: asked under that name, else under the address."""
+    headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
+    if host is not None:
+        headers["Host"] = host
+    # Not urllib: it would ask a proxy from the environment.
+    connection = http.client.HTTPConnection(address, port, timeout=1)
+    try:
+        connection.request("GET", "/_stcore/health", headers=headers)
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+@contextmanager
+def _shown_in_browser(url: str, wanted: bool) -> Iterator[None]:
+    """Opens a page that leads to the address. The token must not be on the browser's command line, which other users of
+    the machine can read; the page is readable for this user alone, and goes with the server."""
+    if not wanted or not _has_windows():
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="diag-dashboard-") as folder:  # this user's alone
+        page, link = Path(folder) / "open.html", html.escape(url)
+        page.write_text(
+            f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url={link}">'
+            f'<meta name="referrer" content="no-referrer"><title>diag</title><a href="{link}">Dashboard</a>\n',
+            "utf-8",
+        )
+        webbrowser.open(page.as_uri())
+        yield
+
+
+def _has_windows() -> bool:
+    """Whether a browser has somewhere to open, rather than to take this terminal."""
+    elsewhere = sys.platform in ("win32", "darwin")
+    return elsewhere or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """Streamlit stops at SIGTERM; one that waits for a browser that does not hang up is killed."""
+    if server.poll() is None:
+        server.terminate()
+    try:
+        server.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()

@@ -1,0 +1,155 @@
+"""Two runs side by side, as text and as JSON: in which part of the step they differ, and how sure that is."""
+
+from __future__ import annotations
+
+import json
+
+from msgspec import to_builtins
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from diag.api import Result, describe_run
+from diag.collectors.layout import SCHEMA_VERSION
+from diag.diagnoses.compare import Comparison, Difference
+from diag.model.steps import Kind
+from diag.words.cells import report_console
+from diag.words.formatting import counted, duration, spaced, visible
+from diag.words.wording import sentence
+
+from .text import COLOUR, caption, print_gaps
+
+NAMES = {
+    Kind.COMPUTE: "compute",
+    Kind.COMM: "exposed communication",
+    Kind.COPY: "exposed copies",
+    Kind.DATA: "data wait",
+    Kind.CHECKPOINT: "checkpoint",
+    Kind.IDLE: "idle",
+}
+_MOST_NAMED = 0.8  # of the difference: the parts that together make it
+
+
+def to_json(found: Comparison, before: Result, after: Result) -> str:
+    """The document. ``difference_ns``: (low, likely, high)."""
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "before": describe_run(before),
+        "after": describe_run(after),
+        "comparison": {
+            "comparable": not found.not_comparable,
+            "not_comparable": list(found.not_comparable),
+            "before_ns": found.before_ns,
+            "after_ns": found.after_ns,
+            "difference_ns": list(found.ns),
+            "sure": found.sure,
+            "steps": list(found.steps),
+            "parts": [
+                {
+                    "part": part.kind.name.lower(),
+                    "before_ns": part.before_ns,
+                    "after_ns": part.after_ns,
+                    "difference_ns": list(part.ns),
+                    "sure": part.sure,
+                }
+                for part in found.parts
+            ],
+            "notes": list(found.notes),
+        },
+        "verdicts": [to_builtins(result.verdict) for result in (before, after)],
+    }
+    return json.dumps(content, indent=1)
+
+
+def print_comparison(found: Comparison, before: Result, after: Result, console: Console | None = None) -> None:
+    """The difference in a sentence, the parts in a table, both verdicts, and what else differs."""
+    console = report_console(console)
+    for name, result in (("before", before), ("after", after)):
+        console.print(Text(f"{name:<8}{caption(result)}", "dim"))
+    console.print()
+    if found.not_comparable:
+        console.print(Text("Not the same work; compared at your own risk:", "bold yellow"))
+        for reason in found.not_comparable:
+            console.print(Text(f"  {visible(reason)}"))
+        console.print()
+    colour = "bold" if not found.sure else "bold red" if found.ns[1] > 0 else "bold green"
+    console.print(Text(spaced(headline(found)), colour))
+    console.print()
+    console.print(_table(found))
+    console.print()
+    for name, result in (("Before", before), ("After", after)):
+        verdict = result.verdict
+        console.print(Text(f"{name}: ", "bold") + Text(visible(verdict.headline), COLOUR[verdict.severity]))
+    console.print()
+    steps = " and ".join(spaced(counted(count, "step")) for count in found.steps)
+    console.print(
+        Text(
+            f"Critical paths of {steps} that count. Intervals (95%) come from the steps of both; two runs of one "
+            "configuration differ by more than that: repeat a run to be sure of a small difference.",
+            "dim",
+        )
+    )
+    for note in found.notes:
+        console.print(Text(f"{visible(sentence(note))}.", "dim"))
+    print_gaps(console, list(dict.fromkeys((*before.coverage.skipped, *after.coverage.skipped))))
+
+
+def headline(found: Comparison) -> str:
+    """How much longer or shorter the step is, and which parts make the difference."""
+    low, likely, high = found.ns
+    change = f"{duration(found.before_ns)} before, {duration(found.after_ns)} after"
+    if not found.sure:
+        return f"The steps do not surely differ: {change}, {_signed(likely)} ({_signed(low)} to {_signed(high)})."
+    times = f"{abs(likely) / found.before_ns:.0%} " if found.before_ns else ""
+    longer = "longer" if likely > 0 else "shorter"
+    said = f"The step is {times}{longer}: {change}, {_signed(likely)} ({_signed(low)} to {_signed(high)})."
+    makers = _makers(found)
+    if makers:
+        said += f" It is in {_named(makers)}"
+        against = _against(found)
+        said += f", against {_named(against)}." if against else "."
+    return said
+
+
+def _named(parts: list[Difference]) -> str:
+    return " and ".join(f"{NAMES[part.kind]} ({_signed(part.ns[1])})" for part in parts)
+
+
+def _makers(found: Comparison) -> list[Difference]:
+    """The sure parts of the same sign as the whole, largest first, until they make most of it."""
+    sign = 1 if found.ns[1] > 0 else -1
+    same = sorted((part for part in found.parts if part.sure and sign * part.ns[1] > 0), key=lambda p: -sign * p.ns[1])
+    chosen, sum_ns = [], 0
+    for part in same:
+        if sum_ns >= _MOST_NAMED * abs(found.ns[1]):
+            break
+        chosen.append(part)
+        sum_ns += abs(part.ns[1])
+    return chosen
+
+
+def _against(found: Comparison) -> list[Difference]:
+    """What surely changed the other way, where it is not small beside the whole."""
+    sign = 1 if found.ns[1] > 0 else -1
+    return [p for p in found.parts if p.sure and -sign * p.ns[1] > (1 - _MOST_NAMED) * abs(found.ns[1])]
+
+
+def _table(found: Comparison) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in ("milliseconds a step", "before", "after", "difference", "95% interval", ""):
+        table.add_column(name, justify="left" if name in ("milliseconds a step", "") else "right", no_wrap=True)
+    for part in found.parts:
+        sure = ("longer" if part.ns[1] > 0 else "shorter") if part.sure else "within noise"
+        style = ("red" if part.ns[1] > 0 else "green") if part.sure else "dim"
+        table.add_row(NAMES[part.kind], *_cells(part.before_ns, part.after_ns, part.ns), Text(sure, style))
+    table.add_row("step", *_cells(found.before_ns, found.after_ns, found.ns), style="bold")
+    return table
+
+
+def _cells(before_ns: int, after_ns: int, ns: tuple[int, int, int]) -> tuple[str, str, str, str]:
+    low, likely, high = (f"{value / 1e6:+,.2f}" for value in ns)
+    return f"{before_ns / 1e6:,.2f}", f"{after_ns / 1e6:,.2f}", likely, f"{low} to {high}"
+
+
+def _signed(ns: int) -> str:
+    return f"{'+' if ns > 0 else '-' if ns < 0 else ''}{duration(abs(ns))}"

@@ -1,0 +1,203 @@
+"""How a cross-check and the analyses taken from HTA are shown: as text, and as parts of the JSON contract."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+
+from diag.crosscheck.model import (
+    AGREE_PERCENT,
+    Comparison,
+    CriticalPath,
+    CrossCheck,
+    KernelSequences,
+    Quantity,
+    RankCheck,
+)
+from diag.rundir.run import rank_ranges
+from diag.words.cells import report_console
+
+_MOST_RANKS = 16
+_MOST_EDGES = 8
+_MOST_SEQUENCES = 5
+_MOST_KERNELS = 3
+_MOST_LABELS = 8
+_NAME_WIDTH = 80
+_KERNEL_WIDTH = 32
+_MS = 1e6
+_ANALYSIS = {CriticalPath: "critical-path", KernelSequences: "sequences"}
+
+
+def to_dict(check: CrossCheck | None, offered: Sequence[CriticalPath | KernelSequences]) -> dict[str, Any]:
+    """The keys ``cross_check`` and ``hta`` of the JSON document; each only where it was asked for."""
+    content: dict[str, Any] = {"cross_check": _check_to_dict(check)} if check else {}
+    if offered:
+        content["hta"] = [{"analysis": _ANALYSIS[type(found)], **asdict(found)} for found in offered]
+    return content
+
+
+def _check_to_dict(check: CrossCheck) -> dict[str, Any]:
+    content = asdict(check)
+    for rank, shown in zip(check.ranks, content["ranks"], strict=True):
+        for comparison, item in zip(rank.comparisons, shown["comparisons"], strict=True):
+            item["unit"] = "percent" if comparison.quantity == Quantity.OVERLAP else "ns"
+            item["explained"] = comparison.explained
+    return content
+
+
+def print_cross_check(check: CrossCheck, console: Console | None = None) -> None:
+    """The numbers side by side, then every reason once with the numbers that it changes, then what is not compared."""
+    console = console or report_console()
+    console.print()
+    title = f"Beside HolisticTraceAnalysis {check.version}, inside the window that it keeps; milliseconds"
+    console.print(escape(title), style="italic")
+    compared = [rank for rank in check.ranks if rank.comparisons]
+    if compared:
+        console.print(_table(compared))
+    if len(compared) > _MOST_RANKS:
+        console.print(f"[dim]… and {len(compared) - _MOST_RANKS} more ranks; --json has them all.[/]")
+    for line in _reasons(compared):
+        console.print(Padding(escape(line), (0, 0, 0, 2)))
+    for line in (*_unexplained(compared), *_errors(check)):
+        console.print(f"[yellow]![/] {escape(line)}")
+    for note in check.notes:
+        console.print(Padding(f"[dim]{escape(note)}[/]", (0, 0, 0, 2)))
+    if compared and all(item.agrees for rank in compared for item in rank.comparisons):
+        console.print(f"[dim]Every number agrees within {AGREE_PERCENT} %.[/]")
+
+
+def print_offered(found: CriticalPath | KernelSequences, console: Console | None = None) -> None:
+    """A compact summary: where the path's time goes and its longest pieces; or the sequences and their time."""
+    console = console or report_console()
+    console.print()
+    if isinstance(found, CriticalPath):
+        length = "" if found.error else f": {found.dur_ns / _MS:,.3f} ms"
+        title = f"HTA's critical path, rank {found.rank}, step {found.step}{length}"
+    else:
+        title = (
+            f"HTA's kernel sequences, rank {found.rank}, of {found.length} kernels and more under *{found.operator}*"
+        )
+    console.print(escape(title), style="italic")
+    if found.error:
+        console.print(f"[yellow]![/] {escape(f'HTA fails: {found.error}')}")
+    elif isinstance(found, CriticalPath):
+        _print_path(found, console)
+    else:
+        _print_sequences(found, console)
+
+
+def _print_path(path: CriticalPath, console: Console) -> None:
+    table = _columns("kind", "ms", "share", "pieces")
+    for share in path.shares:
+        table.add_row(
+            escape(share.kind), f"{share.ns / _MS:,.3f}", f"{share.ns / path.dur_ns:.1%}", f"{share.pieces:,}"
+        )
+    console.print(table)
+    console.print("longest pieces", style="dim")
+    for edge in path.longest[:_MOST_EDGES]:
+        console.print(Padding(escape(f"{edge.ns / _MS:,.3f} ms  {edge.kind}: {_short(edge.name)}"), (0, 0, 0, 2)))
+
+
+def _print_sequences(found: KernelSequences, console: Console) -> None:
+    if not found.sequences:
+        console.print(
+            "none found; another operator (a part of its name) or a smaller length may find some", style="dim"
+        )
+    for item in found.sequences[:_MOST_SEQUENCES]:
+        times = f"{item.device_ns / _MS:,.3f} ms on the device, {item.host_ns / _MS:,.3f} on the host"
+        console.print(escape(f"{item.count:,} times, {times}: {_short(item.operator)}"))
+        more = f" … {len(item.kernels)} kernels" if len(item.kernels) > _MOST_KERNELS else ""
+        kernels = " → ".join(_short(name, _KERNEL_WIDTH) for name in item.kernels[:_MOST_KERNELS]) + more
+        console.print(Padding(f"[dim]{escape(kernels)}[/]", (0, 0, 0, 2)))
+    if found.found > _MOST_SEQUENCES:
+        console.print(f"[dim]… and {found.found - _MOST_SEQUENCES} less frequent ones.[/]")
+
+
+def _table(ranks: Sequence[RankCheck]) -> Table:
+    table = _columns("rank", "", *Quantity)
+    for rank in ranks[:_MOST_RANKS]:
+        items = {item.quantity: item for item in rank.comparisons}
+        table.add_row(escape(_label(rank, ranks)), "diag", *(_value(items[q], items[q].ours) for q in Quantity))
+        table.add_row("", "HTA", *(_value(items[q], items[q].hta) for q in Quantity))
+        gaps = ["" if items[q].agrees else _gap(items[q]) for q in Quantity]
+        if any(gaps):
+            table.add_row("", "", *gaps, style="dim")
+    return table
+
+
+def _columns(first: str, *others: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column(first, justify="left")
+    for name in others:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _value(item: Comparison, value: float | None) -> str:
+    if value is None:
+        return "none"
+    return f"{value:.2f}%" if item.quantity == Quantity.OVERLAP else f"{value / _MS:,.3f}"
+
+
+def _gap(item: Comparison) -> str:
+    return f"{item.difference:+.2f}{' points' if item.quantity == Quantity.OVERLAP else '%'}"
+
+
+def _reasons(ranks: Sequence[RankCheck]) -> list[str]:
+    """Each reason once, after the numbers that it changes: "compute, idle of ranks 0, 1: HTA rounds …"."""
+    concerned: dict[str, tuple[set[Quantity], list[str]]] = {}
+    for rank in ranks:
+        for item in rank.comparisons:
+            for reason in item.reasons:
+                quantities, labels = concerned.setdefault(f"HTA {reason.text}", (set(), []))
+                quantities.add(item.quantity)
+                labels.extend([label] if (label := _label(rank, ranks)) not in labels else [])
+    return [
+        f"{', '.join(quantity for quantity in Quantity if quantity in quantities)}{_of_ranks(labels, ranks)}: {text}"
+        for text, (quantities, labels) in concerned.items()
+    ]
+
+
+def _of_ranks(labels: Sequence[str], ranks: Sequence[RankCheck]) -> str:
+    """Which ranks a reason concerns; nothing where it is all of them."""
+    if len(labels) == len(ranks):
+        return ""
+    more = ", …" if len(labels) > _MOST_LABELS else ""
+    return f" of rank{'s' if len(labels) > 1 else ''} {', '.join(labels[:_MOST_LABELS])}{more}"
+
+
+def _unexplained(ranks: Sequence[RankCheck]) -> list[str]:
+    return [
+        f"not explained: {item.quantity} of rank {_label(rank, ranks)}, {_gap(item)}"
+        for rank in ranks
+        for item in rank.comparisons
+        if not item.explained
+    ]
+
+
+def _errors(check: CrossCheck) -> list[str]:
+    """Each error once, after the ranks or the file that it concerns."""
+    ranks: dict[str, set[int]] = {}
+    for rank in check.ranks:
+        if rank.error and rank.rank is not None:
+            ranks.setdefault(rank.error, set()).add(rank.rank)
+    lines = [f"{rank_ranges(sorted(where))}: not compared: {error}" for error, where in ranks.items()]
+    files = [rank for rank in check.ranks if rank.error and rank.rank is None]
+    return lines + [f"{Path(file.path).name}: not compared: {file.error}" for file in files]
+
+
+def _label(rank: RankCheck, ranks: Sequence[RankCheck]) -> str:
+    """The rank; with the file, where a rank has several."""
+    several = sum(other.rank == rank.rank for other in ranks) > 1
+    return f"{rank.rank} {Path(rank.path).name}" if several else str(rank.rank)
+
+
+def _short(name: str, width: int = _NAME_WIDTH) -> str:
+    return name if len(name) <= width else name[: width - 1] + "…"

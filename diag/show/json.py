@@ -1,0 +1,159 @@
+"""The JSON contract, ``schema_version`` 2: since it there is the class ``host``. Fields are only ever added."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import to_builtins
+
+from diag.api import Result, describe_run
+from diag.collectors.files import replace_file
+from diag.collectors.layout import RunLayout
+from diag.collectors.records import STAGES
+from diag.model.breakdown import Breakdowns
+from diag.model.steps import Finding, StepAccount
+
+ANALYSIS_VERSION = 2
+_MOST_ROWS = 30  # kernels, and modules of one source
+_MOST_COLLECTIVES = 100
+_MOST_OF_PATH = 200
+
+
+def to_json(
+    result: Result, indent: int | None = 1, tables: bool = False, added: Mapping[str, Any] | None = None
+) -> str:
+    """The document. ``tables``: with the key "breakdowns", which takes as long as the analysis itself. ``added``:
+    further keys."""
+    content = {**to_dict(result), **(added or {})}
+    if tables:
+        content["breakdowns"] = breakdowns_to_dict(result.breakdowns)
+    return json.dumps(content, indent=indent)
+
+
+def save(result: Result) -> None:
+    """Leaves verdict.json in the run directory, if it is one and can be written."""
+    layout = RunLayout(result.tables.root)
+    if layout.is_run():
+        with contextlib.suppress(OSError):
+            replace_file(layout.verdict, to_json(result).encode())
+
+
+def to_dict(result: Result) -> dict[str, Any]:
+    """Plain containers, as the contract names them."""
+    verdict, coverage = result.verdict, result.coverage
+    culprit = {"ranks": list(verdict.culprit_ranks), "hosts": list(verdict.culprit_hosts)}
+    return {
+        "schema_version": ANALYSIS_VERSION,
+        "run": describe_run(result),
+        "verdict": {
+            "bottleneck": verdict.bottleneck,
+            "severity": verdict.severity,
+            "cause": verdict.cause,
+            "share": verdict.share,
+            "confidence": verdict.confidence,
+            "culprit": culprit if verdict.culprit_ranks else None,
+            "headline": verdict.headline,
+        },
+        "steps": [_step(result, step) for step in result.attribution.steps],
+        "scheduling": _scheduling(result),
+        "findings": [_finding(finding) for finding in result.examination.findings],
+        "not_found": list(result.examination.not_found),
+        "stage_frontier": _stages(result),
+        "advice": [to_builtins(advice) for advice in result.advice],
+        "not_advised": list(result.recommendation.not_advised),
+        "replay_error": result.recommendation.replay_error,
+        "coverage": {
+            "ranks_used": list(coverage.ranks_used),
+            "ranks_missing": list(coverage.ranks_missing),
+            "skipped": [to_builtins(gap) for gap in coverage.skipped],
+            "clock_uncertainty_ns": coverage.clock_uncertainty_ns,
+            "clock_drift_ppm": round(coverage.clock_drift_ppm, 3),
+            "not_looked": list(coverage.not_looked),
+            "explained_wait": None if coverage.explained_wait is None else round(coverage.explained_wait, 4),
+            "notes": list(coverage.notes),
+        },
+    }
+
+
+def breakdowns_to_dict(found: Breakdowns) -> dict[str, Any]:
+    """The tables in plain containers, their largest rows only; ``rows_left_out`` says how many are missing."""
+    content: dict[str, Any] = to_builtins(found)
+    content["collectives"] = _shortened(content["collectives"], _MOST_COLLECTIVES)
+    content["kernels"] = _shortened(content["kernels"], _MOST_ROWS)
+    content["modules"] = [_shortened(table, _MOST_ROWS) for table in content["modules"]]
+    content["path"] = _shortened(content["path"], _MOST_OF_PATH)
+    return content
+
+
+def _shortened(table: dict[str, Any], most: int) -> dict[str, Any]:
+    rows = table.pop("rows")
+    return {**table, "rows_left_out": max(0, len(rows) - most), "rows": list(rows[:most])}
+
+
+def _step(result: Result, step: StepAccount) -> dict[str, Any]:
+    return {
+        "step": step.step,
+        "dur_ns": step.dur_ns,
+        "bottleneck": result.bottleneck_of(step),
+        "usable": step.usable,
+        "note": step.note,
+        "ranks": [to_builtins(parts) for parts in step.parts],
+        "culprits": [{"rank": b.rank, "kind": b.kind.name.lower(), "ns": b.ns} for b in step.blames],
+    }
+
+
+def _scheduling(result: Result) -> list[dict[str, Any]]:
+    """What the CPU scheduler gave each rank that knows it, the mean of the counted steps in nanoseconds."""
+    return [
+        {
+            "rank": rank,
+            "queued_ns": round(float(own.queued_ns.mean())),
+            "queued_while_loading_ns": round(float(own.loading_ns.mean())),
+            "queued_while_communicating_ns": round(float(own.communicating_ns.mean())),
+            "blocked_ns": round(float(own.blocked_ns.mean())) if own.knows_blocked else None,
+            "blocked_in": {phase: round(ns) for phase, ns in own.blocked_in.items()},
+        }
+        for rank, own in sorted(result.examination.scheduling.ranks.items())
+    ]
+
+
+def _stages(result: Result) -> dict[str, Any] | None:
+    """The account from the durations of stages: what each added to the frontier, and who was late in it."""
+    stages = result.examination.stages
+    if stages is None:
+        return None
+    found = stages.frontier
+    total, steps = int(found.dur_ns.sum()), len(found.numbers)
+    rows = []
+    for stage in STAGES:
+        late, leads = found.late(stage).sum(axis=0), Counter(found.leader[STAGES.index(stage)].tolist())
+        (leader, led), worst = leads.most_common(1)[0], int(late.argmax())
+        row = {"stage": stage, "share": round(found.share(stage), 4), "leader": leader}
+        row |= {"leader_share": round(led / steps, 4), "late_rank": found.ranks[worst] if late[worst] else None}
+        rows.append({**row, "late_ns_per_step": int(late[worst]) // steps})
+    return {
+        "verdict_rests_on_it": stages.alone,
+        "communication_known": found.communication_known,
+        "communication_share": round(int(found.communication_ns.sum()) / total, 4) if total else 0.0,
+        "steps": steps,
+        "stages": rows,
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "id": finding.id,
+        "title": finding.title,
+        "severity": finding.severity,
+        "share": round(finding.share, 4),
+        "cost_ns_per_step": finding.cost_ns_per_step,
+        "confidence": finding.confidence,
+        "ranks": list(finding.ranks),
+        "bottleneck": finding.bottleneck,
+        "evidence": [to_builtins(evidence) for evidence in finding.evidence],
+        "action": finding.action,
+    }

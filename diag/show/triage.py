@@ -1,0 +1,135 @@
+"""A hang triage as text and as JSON: the answer first, then why, then what to do. No text of a log is printed raw."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from diag.collectors.layout import SCHEMA_VERSION
+from diag.hang.gaps import by_reason
+from diag.hang.model import Culprit, Evidence, Stack, Triage
+from diag.hang.wording import guess_words, who
+from diag.words.cells import report_console
+from diag.words.formatting import counted, listing, spaced, visible
+
+_COLOUR = {"healthy": "green", "undetermined": "yellow"}
+_MOST_PATH = 40
+_ROWS = 2  # of a line from a log
+_MOST_FRAMES = 8
+_INDENT = 2
+
+
+def to_json(triage: Triage, indent: int | None = 1) -> str:
+    """The document of the contract, for a terminal too: texts of logs are made visible."""
+    return json.dumps(_visible(to_dict(triage)), indent=indent)
+
+
+def to_dict(triage: Triage) -> dict[str, Any]:
+    """Plain containers, as the contract names them; what is not known is null."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "verdict": {
+            "fault_class": triage.fault_class,
+            "confidence": triage.confidence,
+            "headline": triage.headline,
+        },
+        "culprits": [_culprit(culprit) for culprit in triage.culprits],
+        "evidence": [asdict(evidence) for evidence in triage.evidence],
+        "ruled_out": [asdict(ruled_out) for ruled_out in triage.ruled_out],
+        "guesses": [
+            {**asdict(guess), "culprits": [_culprit(culprit) for culprit in guess.culprits]} for guess in triage.guesses
+        ],
+        "next_steps": list(triage.next_steps),
+        "victims": list(triage.victims),
+        "stacks": [asdict(stack) for stack in triage.stacks],
+        "coverage": list(triage.coverage),
+        "gaps": [{"path": path, "reason": reason} for path, reason in triage.gaps],
+    }
+
+
+def _visible(value: Any) -> Any:
+    """A value without what a terminal would obey. Paths stay, for they lead to the files."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, dict):
+        return {name: item if name == "path" else _visible(item) for name, item in value.items()}
+    return [_visible(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _culprit(culprit: Culprit) -> dict[str, Any]:
+    return {name: None if value == "" else value for name, value in asdict(culprit).items()}
+
+
+def print_triage(triage: Triage, console: Console | None = None) -> None:
+    """Prints the answer and what it rests on."""
+    console = report_console(console)
+    colour = _COLOUR.get(triage.fault_class, "red")
+    console.print(Text(visible(triage.headline), style=f"bold {colour}"))
+    facts = [triage.fault_class, f"confidence {triage.confidence:.0%}"]
+    name = who(triage.culprits)
+    if name:
+        facts.insert(1, f"at fault: {name}")
+    if triage.victims:
+        facts.append(f"{counted(len(triage.victims), 'rank')} waited for it: {listing(triage.victims)}")
+    console.print(Text(visible(spaced("; ".join(facts))) + "."))
+    _section(console, "Evidence", [_line(console, evidence) for evidence in triage.evidence])
+    for stack in triage.stacks:
+        _section(console, f"Stack of rank {stack.rank} ({stack.what})", _frames(stack))
+    _section(console, "Next best guess", [Text(visible(guess_words(guess))) for guess in triage.guesses])
+    ruled_out = [Text(visible(f"{one.fault_class}: {one.because}"), style="dim") for one in triage.ruled_out]
+    _section(console, "Ruled out", ruled_out)
+    _section(console, "Next", [_step(step) for step in triage.next_steps])
+    if triage.coverage or triage.gaps:
+        console.print()
+    for sentence in triage.coverage:
+        console.print(Text(visible(sentence), style="dim"))
+    for gap in _gaps(triage.gaps):
+        console.print(Text.assemble(("!", "yellow"), " ", visible(gap)))
+
+
+def _gaps(gaps: Sequence[tuple[str, str]]) -> list[str]:
+    """A line for each reason: with the file, or the first and how many more."""
+    return [
+        f"{paths[0]}{f' and {len(paths) - 1} more' if len(paths) > 1 else ''}: {reason}" if paths[0] else reason
+        for reason, paths in by_reason(gaps).items()
+    ]
+
+
+def _section(console: Console, title: str, rows: Sequence[Text]) -> None:
+    if not rows:
+        return
+    console.print()
+    console.print(Text(visible(title), style="italic"))
+    for row in rows:
+        console.print(Padding(row, (0, 0, 0, _INDENT)))
+
+
+def _line(console: Console, evidence: Evidence) -> Text:
+    """``file:line  text``, cut to two rows."""
+    path = visible(evidence.path)
+    path = path if len(path) <= _MOST_PATH else f"…{path[1 - _MOST_PATH :]}"
+    place = f"{path}:{evidence.line}" if evidence.line else path
+    room = max(20, _ROWS * (console.width - _INDENT) - len(place) - 2)
+    text = visible(evidence.text.strip())
+    text = text if len(text) <= room else f"{text[: room - 1]}…"
+    return Text.assemble((place, "dim"), "  ", text, overflow="fold")
+
+
+def _frames(stack: Stack) -> list[Text]:
+    rows = [Text(visible(frame), overflow="ellipsis", no_wrap=True) for frame in stack.frames[:_MOST_FRAMES]]
+    more = len(stack.frames) - _MOST_FRAMES
+    return [*rows, Text(f"… and {more} more", style="dim")] if more > 0 else rows
+
+
+def _step(step: str) -> Text:
+    """Commands between backticks are shown as such."""
+    parts = visible(step).split("`")
+    if len(parts) % 2 == 0:
+        return Text(visible(step))
+    return Text.assemble(*((part, "cyan" if number % 2 else "") for number, part in enumerate(parts)))

@@ -1,0 +1,1 @@
+"""Tables behind a verdict: collectives, kernels, modules, memory, loading, efficiency, and all ranks over time."""

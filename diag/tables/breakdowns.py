@@ -1,0 +1,108 @@
+"""From the account of a run to the tables behind it: collectives, kernels, modules, efficiency."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import polars as pl
+
+from diag.account import gpu
+from diag.account.kept_steps import windows_of
+from diag.account.layers import Window
+from diag.account.trace_steps import host_windows
+from diag.model.breakdown import Breakdowns, MemoryPeak
+from diag.model.steps import Attribution
+from diag.rundir.run import RankTables, Tables
+from diag.traces.trace import Trace
+
+from . import kernel_table, module_table, path_table
+from .collective_table import collective_table
+from .efficiency import Totals, efficiency, totals
+from .memory_table import traced_peak
+from .module_charge import accounted, charge, on_paths
+from .module_ranges import module_ranges
+from .peaks import device_of, peak_of
+from .recompute import recomputed
+from .work import work_of
+
+
+def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
+    """All tables over the steps that the verdict counts. Pure; reads the traces again, so call it when asked for."""
+    counted = attribution.usable or attribution.steps
+    steps = frozenset(step.step for step in counted)
+    device, peak = device_of(tables), peak_of(device_of(tables))
+    kernels: list[pl.DataFrame] = []
+    modules: dict[str, list[pl.DataFrame]] = defaultdict(list)
+    sums: list[Totals] = []
+    shown = path_table.shown(counted)
+    paths, charged = on_paths(shown), []
+    accounts = path_table.by_rank(attribution.rank_steps)
+    traced = 0
+    for of_rank, trace in [(rank, trace) for _, rank in sorted(tables.ranks.items()) for trace in rank.traces]:
+        windows = _windows(trace, steps)
+        if not windows:
+            continue
+        work = work_of(trace, windows)
+        again = recomputed(work)
+        traced += len(windows)
+        sums.append(totals(work, sum(end - begin for _, begin, end in windows), again))
+        kernels.append(kernel_table.partial(work))
+        host = [window for window in host_windows(trace) if window[0] in steps]
+        for found in module_ranges(trace):
+            modules[found.source].append(module_table.partial(work, found, again, host))
+        own = accounted(of_rank, trace, windows, accounts.get(of_rank.rank, {}))
+        charged.append(charge(trace, own, paths.of_rank(of_rank.rank)))
+        gpu.forget(trace)
+    on_device = tables.on_device
+    collectives = collective_table(attribution, steps, tables.world_size, gloo=not on_device)
+    return Breakdowns(
+        steps=tuple(sorted(steps)),
+        collectives=collectives,
+        kernels=kernel_table.kernel_table(kernels, "kernel" if on_device else "operator", traced, peak),
+        modules=tuple(module_table.module_table(source, parts, traced) for source, parts in modules.items()),
+        efficiency=efficiency(
+            sums,
+            tables.manifest,
+            [record for rank in tables.ranks.values() for record in rank.steps],
+            float(np.mean([step.dur_ns for step in counted])) if counted else 0.0,
+            tables.world_size,
+            peak,
+            device,
+            on_device,
+        ),
+        path=path_table.path_table(shown, paths, charged),
+        memory_peaks=tuple(held for rank in tables.ranks.values() if (held := _memory(rank)) is not None),
+        notes=_notes(attribution, traced, bool(modules), bool(collectives.rows)),
+    )
+
+
+def _windows(trace: Trace, steps: frozenset[int]) -> list[Window]:
+    return [window for window in windows_of(trace) if window[0] in steps]
+
+
+def _memory(rank: RankTables) -> MemoryPeak | None:
+    samples = [record.memory for record in rank.steps if record.memory is not None]
+    allocated = max((m.allocated for m in samples if m.allocated is not None), default=None)
+    reserved = max((m.reserved for m in samples if m.reserved is not None), default=None)
+    if allocated is None or reserved is None:
+        return traced_peak(rank)
+    capacity = max((m.capacity for m in samples if m.capacity is not None), default=None)
+    return MemoryPeak(rank.rank, allocated, reserved, capacity)
+
+
+def _notes(attribution: Attribution, traced: int, with_modules: bool, with_collectives: bool) -> tuple[str, ...]:
+    notes = []
+    if not traced:
+        notes.append("kernels, modules and recomputation are not known: no trace covers a counted step")
+    elif not with_modules:
+        notes.append(
+            "no module is named in the traces: record with_stack=True, or put record_function(name) around modules"
+        )
+    if not with_collectives:
+        return tuple(notes)
+    if len(attribution.ranks) == 1:
+        notes.append("who waits in a collective is not known: only one rank was recorded")
+    elif not attribution.aligned:
+        notes.append("who waits in a collective is not known: the ranks' clocks could not be aligned")
+    return tuple(notes)

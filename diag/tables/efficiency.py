@@ -1,0 +1,187 @@
+"""MFU and HFU: how much of the device's dense peak the model's own arithmetic, and all of it, makes use of
+(science.md 4.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+import polars as pl
+from msgspec import Struct
+
+from diag.account.attribute import WARMUP_STEPS
+from diag.collectors.records import WINDOW_NONE, Manifest, StepRecord
+from diag.model.breakdown import DevicePeak, Efficiency, Measure
+
+from .kernel_kinds import MATH_KINDS
+from .recompute import Recomputed
+from .work import Work
+
+LEAST_COVERED = 0.8  # of the time in matrix products, convolutions and attention, for HFU
+_ON_CPU = "the run is on a CPU"
+
+
+class Totals(Struct, frozen=True):
+    """What one trace says: nanoseconds of its counted steps, of products, convolutions and attention, the part of
+    those with known FLOPs, these FLOPs; nanoseconds of all computation and of what of it is recomputed."""
+
+    steps_ns: int
+    math_ns: int
+    covered_ns: int
+    flops: float
+    compute_ns: int
+    recomputed_ns: int
+    basis: str  # that tells recomputation, "" where nothing does
+    beside_ns: int = 0  # of kernels that communication ran beside, and that ran without it, too
+    alone_ns: int = 0  # what as many of the same kernels take without
+    beside: int = 0  # how many they are
+
+
+def totals(work: Work, steps_ns: int, found: Recomputed) -> Totals:
+    """The sums of one trace, so that its table need not be kept."""
+    math = work.frame.filter(pl.col("kind").is_in([str(kind) for kind in MATH_KINDS]))
+    known = math.filter(pl.col("flops").is_not_null())
+    compute, time = (work.frame["class"] == "compute").to_numpy(), work.frame["dur_ns"].to_numpy()
+    return Totals(
+        steps_ns=steps_ns,
+        math_ns=int(math["dur_ns"].sum()),
+        covered_ns=int(known["dur_ns"].sum()),
+        flops=float(known["flops"].sum()),
+        compute_ns=int(time[compute].sum()),
+        recomputed_ns=int(time[compute & found.mask].sum()),
+        basis=found.basis,
+        **_contention(work.frame),
+    )
+
+
+def _contention(frame: pl.DataFrame) -> dict[str, int]:
+    """Kernels of one name, operator and shape: beside communication for more than half of their time, against without
+    any."""
+    dur, beside = pl.col("dur_ns"), pl.col("beside_ns")
+    compared = (
+        frame.filter(pl.col("class") == "compute")
+        .group_by("name", "operator", "flops")
+        .agg(
+            dur.filter(2 * beside > dur).sum().alias("beside_ns"),
+            (2 * beside > dur).sum().cast(pl.Int64).alias("beside"),
+            dur.filter(beside == 0).mean().alias("alone"),
+        )
+        .filter(pl.col("beside") > 0, pl.col("alone").is_not_null())
+    )
+    return {
+        "beside_ns": int(compared["beside_ns"].sum()),
+        "alone_ns": round(float((compared["beside"] * compared["alone"]).sum())),
+        "beside": int(compared["beside"].sum()),
+    }
+
+
+def efficiency(
+    traced: Sequence[Totals],
+    manifest: Manifest | None,
+    records: Sequence[StepRecord],
+    step_ns: float,
+    world_size: int | None,
+    peak: DevicePeak | None,
+    device: str | None,
+    on_device: bool,
+) -> Efficiency:
+    """``traced``: one a trace. ``step_ns``: mean duration of a counted
+    step, for runs where every step was traced."""
+    recompute = _recompute_share(traced)
+    if not on_device:
+        return Efficiency(Measure(None, _ON_CPU), Measure(None, _ON_CPU), recompute, None)
+    if peak is None:
+        unknown = Measure(None, f"the peak of {device or 'the device'} is not in the table")
+        return Efficiency(unknown, unknown, recompute, None, _contention_share(traced))
+    return Efficiency(
+        mfu=_mfu(manifest, records, step_ns, world_size, peak),
+        hfu=_hfu(traced, peak),
+        recompute_share=recompute,
+        peak=peak,
+        contention_share=_contention_share(traced),
+    )
+
+
+def flops_per_token(manifest: Manifest) -> float | None:
+    """6 N + 12 L H d S; N as the manifest counts it, or all parameters where it gives no count of its own."""
+    model = manifest.model
+    if isinstance(given := model.get("flops_per_token"), int | float):
+        return float(given)
+    values = [model.get(key) for key in ("parameters", "layers", "dim", "seq_len")]
+    if not all(isinstance(value, int | float) for value in values):
+        return None
+    parameters, layers, dim, length = (float(value) for value in values if value is not None)
+    return 6 * parameters + 12 * layers * dim * length
+
+
+def _mfu(
+    manifest: Manifest | None,
+    records: Sequence[StepRecord],
+    step_ns: float,
+    world_size: int | None,
+    peak: DevicePeak,
+) -> Measure:
+    if manifest is None:
+        return Measure(None, "a folder of traces does not say what the model is; a run directory does")
+    per_token = flops_per_token(manifest)
+    if per_token is None:
+        return Measure(None, "the manifest does not give the model's parameters, layers, dim and seq_len")
+    # The profiler slows what it records (science.md 2.9), so steps without it are better; their median, since the
+    # host runs ahead of the device in some and catches up in others.
+    first = min((record.step for record in records), default=0) + WARMUP_STEPS
+    untraced = [record for record in records if record.window == WINDOW_NONE and record.step >= first]
+    tokens = [record.tokens for record in untraced or records if record.tokens]
+    seconds = (median(r.end_ns - r.begin_ns for r in untraced) if untraced else step_ns) / 1e9
+    if not tokens or not seconds or not world_size:
+        return Measure(None, "no step says how many tokens it had")
+    per_rank = sum(tokens) / len(tokens)
+    basis = (
+        f"{per_token:.3g} FLOPs a token x {per_rank * world_size:,.0f} tokens a step of {seconds * 1e3:,.0f} ms, "
+        f"{world_size} ranks, {peak.tflop_s:g} TFLOP/s each"
+    )
+    return Measure(per_token * per_rank / seconds / (peak.tflop_s * 1e12), basis=basis)
+
+
+def _hfu(traced: Sequence[Totals], peak: DevicePeak) -> Measure:
+    if not traced:
+        return Measure(None, "there is no trace of the device")
+    time = sum(t.math_ns for t in traced)
+    if not time:
+        return Measure(None, "no matrix product, convolution or attention kernel ran in the traced steps")
+    share = sum(t.covered_ns for t in traced) / time
+    if share < LEAST_COVERED:
+        return Measure(
+            None,
+            f"recorded shapes cover {share:.0%} of the time in matrix products, convolutions and attention, "
+            f"and {LEAST_COVERED:.0%} are needed; record with record_shapes=True",
+        )
+    value = sum(t.flops for t in traced) / (sum(t.steps_ns for t in traced) * peak.tflop_s * 1e3)
+    return Measure(
+        value,
+        basis=f"of {peak.tflop_s:g} TFLOP/s; shapes cover {share:.0%} of the time in products, convolutions, attention",
+    )
+
+
+def _contention_share(traced: Sequence[Totals]) -> Measure:
+    compute, beside = sum(t.compute_ns for t in traced), sum(t.beside_ns for t in traced)
+    alone, count = sum(t.alone_ns for t in traced), sum(t.beside for t in traced)
+    if not compute or not alone:
+        return Measure(None, "no kernel ran both beside communication and without it")
+    basis = (
+        f"{count:,} kernels beside communication take {beside / alone:.2f} times as long as the same ones without it"
+    )
+    return Measure(max(0.0, (beside - alone) / compute), basis=basis)
+
+
+def _recompute_share(traced: Sequence[Totals]) -> Measure:
+    if not traced:
+        return Measure(None, "no trace covers a counted step")
+    bases = sorted({t.basis for t in traced if t.basis})
+    total = sum(t.compute_ns for t in traced)
+    if not bases or not total:
+        return Measure(
+            None,
+            "nothing in the traces marks recomputation: no checkpoint frame, node or FSDP hook, and no forward "
+            "operator inside the backward",
+        )
+    return Measure(sum(t.recomputed_ns for t in traced) / total, basis=", ".join(bases))

@@ -1,0 +1,165 @@
+"""Memory of each rank over the run: peaks, growth, fragmentation, retries, and what of it the model's states are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+from msgspec import Struct
+
+from diag.collectors.records import Manifest, MemoryRecord, StepRecord
+from diag.model.breakdown import MemoryPeak
+from diag.model.states import ADAM_FP32, ModelStates, Sharding, model_states, sharding_of, shards_of
+from diag.model.steps import Attribution
+from diag.rundir.run import RankTables, Tables
+
+_LEAST_STEPS = 8  # for a slope: with fewer, one large batch makes one
+
+
+class RankMemory(Struct, frozen=True):
+    """One rank's memory in bytes. On a device the allocator's, on a CPU the process's resident set (``allocated``).
+
+    ``growth_per_step``: the median slope between the steps that count (Theil-Sen), None where they are too few.
+    ``fragmentation``: of what is reserved in the fullest step, the part that was never allocated at once; None without
+    a device. ``retries`` and ``ooms``: since the first recorded step; None where nothing counts them.
+    """
+
+    rank: int
+    allocated: int
+    reserved: int | None
+    capacity: int | None
+    growth_per_step: int | None
+    fragmentation: float | None
+    retries: int | None
+    ooms: int | None
+
+    @property
+    def peak(self) -> int:
+        """What counts against the capacity."""
+        return self.reserved if self.reserved is not None else self.allocated
+
+
+class StatesEstimate(Struct, frozen=True):
+    """What the model's states take on each rank by formula, or the ``reason`` why that is not known. ``basis`` says
+    from what: parameters, strategy, types."""
+
+    states: ModelStates | None
+    reason: str = ""
+    basis: str = ""
+
+
+class MemoryTable(Struct, frozen=True):
+    """A row for each rank that recorded memory; ``on_device``: the rows are an allocator's. ``of_steps``: recorded in
+    each step; else the peaks are those of the allocator's samples in traces, which the two peaks need not share."""
+
+    rows: tuple[RankMemory, ...]
+    on_device: bool
+    of_steps: bool
+    estimate: StatesEstimate
+
+
+def memory_table(tables: Tables, attribution: Attribution) -> MemoryTable:
+    """From the records of all steps; growth from those that the verdict counts."""
+    counted = frozenset(step.step for step in attribution.usable or attribution.steps)
+    recorded = {rank: _recorded(own) for rank, own in tables.ranks.items()}
+    on_device = any(memory.allocated is not None for own in recorded.values() for _, memory in own)
+    rows = [_row(rank, own, counted, on_device) for rank, own in sorted(recorded.items()) if own]
+    found = tuple(row for row in rows if row is not None)
+    if found:
+        return MemoryTable(found, on_device, True, estimate_of(tables.manifest))
+    peaks = [traced_peak(own) for _, own in sorted(tables.ranks.items())]
+    traced = tuple(_of_trace(peak) for peak in peaks if peak is not None)
+    return MemoryTable(traced, bool(traced), False, estimate_of(tables.manifest))
+
+
+def traced_peak(rank: RankTables) -> MemoryPeak | None:
+    """From the allocator's samples in traces recorded with ``profile_memory``; host memory is type 0."""
+    samples = [trace.counters.filter(pl.col("device_type") != 0) for trace in rank.traces]
+    held = [(int(s["allocated"].max()), int(s["reserved"].max())) for s in samples if len(s)]  # type: ignore[arg-type]
+    if not held:
+        return None
+    return MemoryPeak(rank.rank, max(a for a, _ in held), max(r for _, r in held), None)
+
+
+def estimate_of(manifest: Manifest | None) -> StatesEstimate:
+    """Of what the manifest says was trained."""
+    if manifest is None:
+        return StatesEstimate(None, "no manifest says what was trained")
+    parameters = manifest.model.get("parameters")
+    if not isinstance(parameters, int) or parameters <= 0:
+        return StatesEstimate(None, "the manifest does not say how many parameters the model has")
+    sharding = sharding_of(manifest.strategy or "")
+    if sharding is None:
+        return StatesEstimate(None, f"what strategy {manifest.strategy or '?'} shards is not known")
+    shards = shards_of(manifest.mesh, manifest.world_size)
+    if shards is None and sharding != Sharding.NONE:
+        return StatesEstimate(None, "over how many ranks the model is sharded is not known")
+    if not manifest.trainer:
+        return StatesEstimate(None, "which optimizer and types were trained with is not recorded")
+    # The bundled trainer: AdamW, and parameters in fp32 with any --precision.
+    states = model_states(parameters, sharding, shards or 1, ADAM_FP32)
+    cut = "" if sharding == Sharding.NONE else f"; {sharding.value} cut over {shards} ranks"
+    each = ADAM_FP32
+    basis = (
+        f"{parameters:,} parameters at {each.parameters} + {each.gradients} + {each.optimizer} bytes for parameters, "
+        f"gradients and Adam's two moments in fp32{cut}"
+    )
+    return StatesEstimate(states, "", basis)
+
+
+def _of_trace(peak: MemoryPeak) -> RankMemory:
+    loose = 1 - peak.allocated / peak.reserved if peak.reserved else None
+    return RankMemory(peak.rank, peak.allocated, peak.reserved, peak.capacity, None, loose, None, None)
+
+
+def _recorded(own: RankTables) -> list[tuple[StepRecord, MemoryRecord]]:
+    return [(record, record.memory) for record in own.steps if record.memory is not None]
+
+
+def _row(
+    rank: int, own: Sequence[tuple[StepRecord, MemoryRecord]], counted: frozenset[int], on_device: bool
+) -> RankMemory | None:
+    own = [(step, memory) for step, memory in own if not on_device or memory.allocated is not None]
+    if not own:
+        return None
+    memories = [memory for _, memory in own]
+    held = [memory.allocated or 0 for memory in memories] if on_device else [memory.rss for memory in memories]
+    last = [(step.step, size) for (step, _), size in zip(own, held, strict=True) if step.step in counted]
+    fullest = max(memories, key=_reserved) if on_device else None
+    return RankMemory(
+        rank=rank,
+        allocated=max(held),
+        reserved=_reserved(fullest) if fullest is not None else None,
+        capacity=min((m.capacity for m in memories if m.capacity), default=None),
+        growth_per_step=_growth(last),
+        fragmentation=_fragmentation(fullest) if fullest is not None else None,
+        retries=_since_first([m.alloc_retries for m in memories]),
+        ooms=_since_first([m.ooms for m in memories]),
+    )
+
+
+def _reserved(memory: MemoryRecord) -> int:
+    return memory.reserved if memory.reserved is not None else memory.allocated or 0
+
+
+def _fragmentation(memory: MemoryRecord) -> float | None:
+    if memory.reserved is None or not memory.reserved:
+        return None
+    return max(0.0, 1 - (memory.allocated or 0) / memory.reserved)
+
+
+def _since_first(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return known[-1] - known[0] if known else None
+
+
+def _growth(held: Sequence[tuple[int, int]]) -> int | None:
+    """The median of the slopes between all pairs of steps: one large batch does not make one."""
+    if len(held) < _LEAST_STEPS:
+        return None
+    # Every n-th step of a long run: half a million pairs say what is to be said.
+    thinned = held[:: max(1, len(held) // 1000)]
+    step, size = (np.array(column, dtype=np.float64) for column in zip(*thinned, strict=True))
+    later, earlier = np.triu_indices(len(step), 1)[::-1]
+    return round(float(np.median((size[later] - size[earlier]) / (step[later] - step[earlier]))))

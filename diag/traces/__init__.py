@@ -1,0 +1,1 @@
+"""Traces of torch.profiler and of others in its format: reads them into tables, and keeps those in a cache."""

@@ -1,0 +1,1 @@
+"""Kineto traces of the profiler's usual layout, decoded from columns of bytes."""

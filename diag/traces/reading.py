@@ -1,0 +1,291 @@
+"""Reads many trace files: from the cache where it knows them, here, in several processes, or on a Dask cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import as_completed
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+from msgspec import Struct, field
+
+from diag.errors import DiagError
+from diag.model.steps import Gap
+
+from . import kineto, sources
+from .cache import Cache, UnwritableError, user_cache
+from .comm_rules import CommRule
+from .outcome import Found
+from .text_stream import file_name, members
+from .trace import Trace
+from .worker import Workers
+
+# Reading a smaller file again takes no longer than a cache entry of it.
+_CACHED_FROM_BYTES, _CACHED_FROM_GZIP_BYTES = 16 << 20, 1 << 20
+# A process needs a third of a second to start: worth it from about this much text on.
+_POOL_FROM_BYTES = 400 << 20
+_GZIP_RATIO = 15  # of a trace, for estimates
+_CLUSTER_TIMEOUT_S = 10
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt, see malloc.h
+_BYTES_A_PROCESS = 600 << 20  # of memory, at least
+
+
+class Reading(Struct, frozen=True):
+    """How to read. ``ranks``: rank by path, where neither the header nor the name says it (or says it wrong);
+    ``progress`` is told (files done, files in all, the file). ``comm_kernels``: the user's own names of kernels that
+    communicate; `diag.rundir.settings` adds those of diag.toml."""
+
+    cache: Cache = field(default_factory=user_cache)
+    jobs: int | None = None  # processes; None: as many as pay
+    cluster: str | None = None  # address of a Dask scheduler
+    ranks: dict[str, int] = field(default_factory=dict)
+    progress: Callable[[int, int, str], None] | None = None
+    comm_kernels: tuple[CommRule, ...] = ()
+
+
+def read_traces(paths: Sequence[str], reading: Reading) -> Iterator[Trace | Gap]:
+    """The trace or the traces (of an archive, of several ranks in one file) at each path, in order; a Gap for what
+    cannot be read."""
+    for found in _run(paths, reading):
+        for item in found:
+            yield from _traces(item, reading)
+
+
+def _traces(item: Found, reading: Reading) -> Sequence[Trace | Gap]:
+    """One, unless a tool merged the traces of several ranks into the file."""
+    contents = item.contents if item.contents is not None else reading.cache.load(item.key) if item.key else None
+    if contents is None and item.key and not sources.is_archive(item.path.partition("!")[0]):
+        (item,) = read_file(item.path, None)  # somebody removed the entry, or it may not be read
+        contents = item.contents
+    if contents is None:
+        return [Gap(item.path, item.reason or "its entry in the cache vanished while it was read; run again")]
+    try:
+        traces = kineto.as_traces(contents, item.path, rank=reading.ranks.get(item.path))
+    except DiagError as error:
+        return [Gap(item.path, _reason(error, item.path))]
+    return [msgspec.structs.replace(trace, comm_kernels=reading.comm_kernels) for trace in traces]
+
+
+def _reason(error: DiagError, path: str) -> str:
+    _let_go(error)
+    return error.message.removeprefix(f"{file_name(error.path or path)}: ")
+
+
+def _let_go(error: BaseException) -> None:
+    """Drops the tracebacks of an error and its causes. Their frames hold the file's text, and an error that is its
+    own cause, or that one of these frames holds, stays until the interpreter looks for cycles, which is rarely."""
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        if (one := waiting.pop()) is not None and id(one) not in seen:
+            seen.add(id(one))
+            waiting += [one.__cause__, one.__context__]
+            one.__traceback__ = one.__cause__ = one.__context__ = None
+
+
+def _run(paths: Sequence[str], reading: Reading) -> Iterator[list[Found]]:
+    say = reading.progress or _say_nothing
+    folder = str(reading.cache.folder.absolute()) if reading.cache.folder is not None else None
+    if reading.cluster is not None:
+        yield from _on_cluster(paths, reading.cluster, folder, say)
+        return
+    known = {path: found for path in paths if (found := _in_cache(path, reading.cache)) is not None}
+    rest = [path for path in paths if path not in known]
+    jobs = reading.jobs if reading.jobs is not None else _paying_jobs(rest)
+    if folder is not None and min(jobs, len(rest)) > 1:
+        known |= _in_processes(rest, min(jobs, len(rest)), folder, say)
+    for number, path in enumerate(paths):
+        say(number, len(paths), path)
+        found = known.get(path)
+        again = found is None or any(not item.key and not item.reason for item in found)
+        yield read_file(path, folder) if again or found is None else found
+
+
+def _in_cache(path: str, cache: Cache) -> list[Found] | None:
+    if cache.folder is None or sources.is_archive(path) or not _is_large(path):
+        return None
+    try:
+        key = _key(path, cache)
+    except (DiagError, OSError):
+        return None
+    contents = cache.load(key)
+    return [Found(path, key, contents)] if contents is not None else None
+
+
+def _in_processes(
+    paths: Sequence[str], jobs: int, folder: str, say: Callable[[int, int, str], None]
+) -> dict[str, list[Found]]:
+    workers = Workers(jobs, folder)
+    # The largest first, so that none is left for the end.
+    waiting = workers.read(sorted(paths, key=sources.size_of, reverse=True))
+    done: dict[str, list[Found]] = {}
+    for number, future in enumerate(as_completed(waiting)):
+        done[waiting[future]] = future.result()
+        say(number + 1, len(paths), waiting[future])
+    workers.close()
+    return done
+
+
+def _say_nothing(*_: object) -> None:
+    return
+
+
+def _on_cluster(
+    paths: Sequence[str], address: str, folder: str | None, say: Callable[[int, int, str], None]
+) -> Iterator[list[Found]]:
+    """Only paths travel to the workers and cache keys come back: both see the traces and the cache folder."""
+    try:
+        from distributed import Client
+        from distributed import as_completed as done_in_order
+    except ImportError as error:
+        raise DiagError("a cluster needs dask.distributed", hint="pip install 'diag[cluster]'") from error
+    if folder is None:
+        raise DiagError("a cluster needs a cache folder that its workers share", hint="Set DIAG_CACHE to one.")
+    try:
+        client = Client(address, timeout=_CLUSTER_TIMEOUT_S)  # type: ignore[no-untyped-call]
+    except (OSError, ValueError, TypeError) as error:
+        raise DiagError(f"no Dask scheduler answers at {address}", hint="Start one: dask scheduler") from error
+    with client:
+        # Workers have working directories of their own.
+        places = [path if sources.is_remote(path) else str(Path(path).absolute()) for path in paths]
+        futures = client.map(read_file, places, folder=folder, keep_small=True, pure=False, retries=2)
+        for number, future in enumerate(done_in_order(futures)):  # type: ignore[no-untyped-call]
+            say(number + 1, len(paths), paths[futures.index(future)])
+        for path, place, future in zip(paths, places, futures, strict=True):
+            if future.status == "finished":
+                yield [msgspec.structs.replace(f, path=path + f.path.removeprefix(place)) for f in future.result()]
+            else:
+                yield [Found(path, reason=f"a worker of the cluster failed on it: {future.exception()}")]  # type: ignore[no-untyped-call]
+
+
+def read_file(path: str, folder: str | None, keep_small: bool = False) -> list[Found]:
+    """Reads one file, through the cache in ``folder`` if it is large, or always (``keep_small``). Never raises for what
+    is wrong with the file."""
+    cache = Cache(Path(folder) if folder is not None else None)
+    try:
+        with kept_memory():
+            return _read_file(path, cache, keep_small)
+    except (DiagError, OSError) as error:
+        reason = _reason(error, path) if isinstance(error, DiagError) else f"cannot be read: {error.strerror or error}"
+        return [Found(path, reason=reason)]
+
+
+def _read_file(path: str, cache: Cache, keep_small: bool) -> list[Found]:
+    if sources.is_archive(path):
+        try:
+            return list(_read_archive(path, cache))
+        except UnwritableError:
+            return list(_read_archive(path, Cache(None)))
+    if cache.folder is None or not (keep_small or _is_large(path)):
+        with sources.opened(path) as file:
+            return [Found(path, contents=kineto.read_contents(file, path))]
+    key = _key(path, cache)
+    if cache.load(key) is not None:
+        return [Found(path, key)]
+    return [_ingest(path, cache, key)]
+
+
+def _is_large(path: str) -> bool:
+    return sources.size_of(path) >= (_CACHED_FROM_GZIP_BYTES if path.endswith(".gz") else _CACHED_FROM_BYTES)
+
+
+def _key(path: str, cache: Cache) -> str:
+    return sources.remote_key(path) if sources.is_remote(path) else cache.key_of(Path(path))
+
+
+def _ingest(path: str, cache: Cache, key: str) -> Found:
+    """The file into the cache; into memory where the cache cannot be written (a full disk)."""
+    with cache.writing(key) as writer:
+        if writer is not None:
+            try:
+                with sources.opened(path) as file:
+                    writer.finish(kineto.read_contents(file, path, writer.write))
+                cache.prune()
+                if cache.load(key) is not None:  # else another user's entry is in its place, which may not be read
+                    return Found(path, key)
+            except UnwritableError:
+                pass
+    with sources.opened(path) as file:
+        return Found(path, contents=kineto.read_contents(file, path))
+
+
+def _read_archive(path: str, cache: Cache) -> Iterator[Found]:
+    """One pass over the archive: every member that is called like a trace. UnwritableError is the cache's."""
+    archive_key = ""
+    if cache.folder is not None:
+        archive_key = _key(path, cache)
+    found = 0
+    try:
+        with sources.opened(path) as file:
+            for name, content in members(file, path):
+                if not name.endswith(sources.TRACE_ENDINGS):
+                    continue
+                found += 1
+                inner = f"{path}!{name}"
+                if content is None:
+                    yield Found(inner, reason="is a link or a device in the archive, not a file")
+                    continue
+                key = f"{archive_key}-{sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
+                try:
+                    yield _read_member(inner, content, cache, key)
+                except DiagError as error:
+                    yield Found(inner, reason=_reason(error, inner))
+    except DiagError as error:
+        # What was read before stays: the archive was cut off, or damaged on its way.
+        yield Found(path, reason=_reason(error, path))
+        return
+    if not found:
+        yield Found(path, reason="holds no file that ends in .json or .json.gz")
+
+
+def _read_member(path: str, content: BinaryIO, cache: Cache, key: str) -> Found:
+    if cache.load(key) is not None:
+        return Found(path, key)
+    with cache.writing(key) as writer:
+        if writer is None:
+            return Found(path, contents=kineto.read_contents(content, path))
+        writer.finish(kineto.read_contents(content, path, writer.write))
+    if cache.load(key) is None:
+        raise UnwritableError("the entry cannot be read")
+    return Found(path, key)
+
+
+def _paying_jobs(paths: Sequence[str]) -> int:
+    """Processes that are worth their start, and that the memory has room for."""
+    text = sum(sources.size_of(p) * (_GZIP_RATIO if p.endswith(("gz",)) else 1) for p in paths)
+    if text < _POOL_FROM_BYTES:
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, len(paths), text // (_POOL_FROM_BYTES // 4), _free_bytes() // _BYTES_A_PROCESS))
+
+
+def _free_bytes() -> int:
+    import psutil
+
+    return int(psutil.virtual_memory().available)
+
+
+@contextmanager
+def kept_memory() -> Iterator[None]:
+    """While it is open the C library keeps freed memory. Reading makes and drops arrays of a few hundred kilobytes a
+    thousand times; fetching them from the system each time doubles its time. Afterwards all is given back."""
+    import ctypes
+
+    try:
+        libc = ctypes.CDLL(None)
+        tune, trim = libc.mallopt, libc.malloc_trim
+    except (OSError, AttributeError):  # not glibc
+        yield
+        return
+    for option in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
+        tune(option, 256 << 20)
+    try:
+        yield
+    finally:
+        tune(_TRIM_THRESHOLD, 16 << 20)
+        tune(_MMAP_THRESHOLD, 4 << 20)
+        trim(0)

@@ -1,1 +1,0 @@
-"""Profiler windows of a running job: asked for by somebody, or because something changed for the worse."""

@@ -1,0 +1,1 @@
+"""Starts trainings, watches them while they run, asks for traces, and says how they ended."""

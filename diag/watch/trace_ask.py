@@ -1,0 +1,253 @@
+"""Asks ranks of a running job for a profiler window at the same steps, and waits for what they say.
+
+The request is a file in the run directory. Each rank looks for one about once a second, in the thread that writes its
+heartbeat; so the first step is chosen far enough ahead for all of them to have read it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from diag.collectors.files import encode, replace_file
+from diag.collectors.layout import RankLayout, RunLayout, is_regular
+from diag.collectors.manifest import read_fields, update_manifest
+from diag.collectors.records import TRACE_PENDING, TRACE_RECORDED, Heartbeat, TraceAsked
+from diag.collectors.settings import CollectorSettings
+from diag.errors import DiagError, readable
+from diag.rundir.lines import read_record
+from diag.rundir.run import rank_ranges
+from diag.rundir.runs import SILENT_S, last_steps
+
+_MARGIN_S = 1.0  # beyond two intervals of the ranks' threads: one until they look, one that a heartbeat may be old
+_LOOKED_AT = 64  # ranks, to see how far the job is: they are in step
+_FAST = 0.25  # quantile of the steps' durations: that the steps ahead may be faster than the last ones on the whole
+_PATIENCE_S = 120.0  # without a step of any rank, before nobody is waited for any longer
+
+Beats = Mapping[int, Heartbeat]
+
+
+class Answer(Struct, frozen=True):
+    """What became of a request on one rank: the trace, or why there is none. Neither: it is not known yet."""
+
+    rank: int
+    path: Path | None = None
+    why_not: str = ""
+
+    @property
+    def open(self) -> bool:
+        return self.path is None and not self.why_not
+
+
+def ask(
+    layout: RunLayout,
+    count: int,
+    ranks: Sequence[int] | None = None,
+    why: str = "",
+    ahead_s: float | None = None,
+    now: Callable[[], float] = time.time,
+) -> TraceAsked:
+    """Leaves a request for ``count`` steps that these ranks, or all, will have read in time. ``ahead_s``: how far
+    ahead the window begins, where two of the ranks' intervals and a second are not enough (storage that shows new
+    files late). DiagError where it would come to nothing."""
+    with readable(layout.ranks_folder):
+        layout.ranks_folder.exists()  # raises where that cannot be seen
+        found = layout.ranks()
+    manifest = read_fields(layout)
+    files = _chosen(layout, found, ranks)
+    beats = _alive(layout, files, manifest, now())
+    settings = _settings(manifest)
+    _check_room(files, settings.byte_budget)
+    before, _ = read_record(layout.trace_asked, TraceAsked, layout.root)
+    at = max(beat.step for beat in beats.values())
+    # Heartbeats are up to a second old: the ranks may have delivered by then.
+    if (
+        before is not None
+        and before.first_step + before.count > at
+        and any(answer.open for answer in answers(layout, before))
+    ):
+        last = before.first_step + before.count - 1
+        raise DiagError(
+            f"a window of steps {before.first_step} to {last} has been asked for already; the job is at step {at}",
+            path=layout.root,
+            hint="ask again when it is over",
+        )
+    step_s = _step_s([files[rank] for rank in beats])
+    if step_s is None:
+        raise DiagError(
+            "no rank has finished a step yet", path=layout.root, hint="ask again when the training is under way"
+        )
+    ahead = ahead_s if ahead_s is not None else 2 * settings.interval_s + _MARGIN_S
+    aged = max(0.0, now() - min(beat.unix_ns for beat in beats.values()) / 1e9)
+    first = at + ceil((ahead + min(aged, SILENT_S)) / step_s) + settings.trace_warmup + 1
+    asked = TraceAsked(
+        number=before.number + 1 if before is not None else 1,
+        first_step=first,
+        count=count,
+        ranks=sorted(files) if ranks is not None else None,
+        why=why,
+        unix_ns=int(now() * 1e9),
+    )
+    try:
+        replace_file(layout.trace_asked, encode(asked))
+        update_manifest(layout, windows=[*manifest.get("windows", []), asdict(asked)])
+    except OSError as error:
+        raise DiagError(f"the request cannot be written: {error.strerror}", path=layout.root) from error
+    return asked
+
+
+def answers(layout: RunLayout, asked: TraceAsked) -> list[Answer]:
+    """What the ranks that were asked say by now, in order of rank."""
+    ended = read_fields(layout).get("exit_code") is not None
+    return [_answer(rank, files, asked, ended) for rank, files in _asked_ranks(layout, asked).items()]
+
+
+def wait(
+    layout: RunLayout,
+    asked: TraceAsked,
+    progress: Callable[[int, int, str], None] | None = None,
+    interval_s: float = 0.5,
+    patience_s: float = _PATIENCE_S,
+) -> list[Answer]:
+    """The answers, when all ranks have one, or when no rank has moved for so long."""
+    reached, since = -1, time.monotonic()
+    while True:
+        looked = time.monotonic()
+        found = answers(layout, asked)
+        waiting = sum(answer.open for answer in found)
+        step = max((beat.step for beat in _beats(_some(_asked_ranks(layout, asked))).values()), default=-1)
+        if progress is not None:
+            progress(
+                len(found) - waiting, len(found), f"ranks; the job is at step {step}, asked from {asked.first_step}"
+            )
+        if not waiting:
+            return found
+        if step > reached:
+            reached, since = step, time.monotonic()
+        if time.monotonic() - since > patience_s:
+            reason = f"has not answered, and no rank has begun a step for {patience_s:.0f} s"
+            return [Answer(a.rank, why_not=reason) if a.open else a for a in found]
+        time.sleep(max(interval_s, time.monotonic() - looked))  # of very many ranks a look takes seconds
+
+
+def _chosen(
+    layout: RunLayout, found: Mapping[int, RankLayout], ranks: Sequence[int] | None
+) -> Mapping[int, RankLayout]:
+    if not found:
+        raise DiagError(
+            "no run of diag is here, or no rank of it has started",
+            path=layout.root,
+            hint="give the run directory of a job that was started with `diag run`, or whose ranks have a Collector",
+        )
+    if ranks is None:
+        return found
+    if unknown := sorted(set(ranks) - set(found)):
+        raise DiagError(
+            f"the run has no {rank_ranges(unknown)}: {rank_ranges(sorted(found))} are there", path=layout.root
+        )
+    return {rank: found[rank] for rank in sorted(set(ranks))}
+
+
+def _alive(layout: RunLayout, files: Mapping[int, RankLayout], manifest: Mapping[str, Any], now_s: float) -> Beats:
+    """The heartbeats of ranks that are training; DiagError where none is."""
+    if manifest.get("exit_code") is not None:
+        raise DiagError("the run is over", path=layout.root, hint="`diag run --trace` records a window on a schedule")
+    beats = _beats(_some(files))
+    if not beats:
+        raise DiagError(
+            "the ranks have no collectors: nothing would see the request",
+            path=layout.root,
+            hint="start the training without --no-collect",
+        )
+    ages = {rank: now_s - _seen_s(files[rank].heartbeat, beat) for rank, beat in beats.items()}
+    going = {rank: beat for rank, beat in beats.items() if not beat.done and ages[rank] < SILENT_S}
+    if going:
+        return going
+    if all(beat.done for beat in beats.values()):
+        raise DiagError("the training is over", path=layout.root)
+    raise DiagError(
+        f"the job is not reachable: no sign of it for {min(ages.values()):.0f} s",
+        path=layout.root,
+        hint="was it killed, or is this another machine's copy of its folder?",
+    )
+
+
+def _seen_s(path: Path, beat: Heartbeat) -> float:
+    """When a heartbeat was written, by the later of two clocks: the rank's, and that of the storage."""
+    try:
+        return max(beat.unix_ns / 1e9, path.stat().st_mtime)
+    except OSError:
+        return beat.unix_ns / 1e9
+
+
+def _check_room(files: Mapping[int, RankLayout], byte_budget: int) -> None:
+    full = [rank for rank, own in _some(files).items() if _written(own.folder) >= byte_budget]
+    if full:
+        raise DiagError(
+            f"{rank_ranges(full)} may write nothing more: the budget of {byte_budget / 1e6:,.0f} MB a rank is used up",
+            path=files[full[0]].folder,
+            hint="start the training with a larger --byte-budget-mb",
+        )
+
+
+def _written(folder: Path) -> int:
+    try:
+        with os.scandir(folder) as entries:
+            return sum(entry.stat().st_size for entry in entries)
+    except OSError:
+        return 0
+
+
+def _step_s(files: Iterable[RankLayout]) -> float | None:
+    """Seconds from the begin of a step to that of the next, of steps that are rather fast."""
+    found: list[float] = []
+    for own in list(files)[:8]:
+        begins = [step.begin_ns for step in last_steps(own.steps)]
+        found.extend((np.diff(begins) / 1e9).tolist())
+    positive = [seconds for seconds in found if seconds > 0]
+    return float(np.quantile(positive, _FAST)) if positive else None
+
+
+def _settings(manifest: Mapping[str, Any]) -> CollectorSettings:
+    told = manifest.get("collector", {}).get("settings", {})
+    known = {key: value for key, value in told.items() if key in CollectorSettings.__dataclass_fields__}
+    return CollectorSettings(**known)
+
+
+def _asked_ranks(layout: RunLayout, asked: TraceAsked) -> dict[int, RankLayout]:
+    found = layout.ranks()
+    return found if asked.ranks is None else {rank: layout.rank(rank) for rank in asked.ranks}
+
+
+def _some(files: Mapping[int, RankLayout]) -> Mapping[int, RankLayout]:
+    """Few of many ranks, from all over the job."""
+    if len(files) <= _LOOKED_AT:
+        return files
+    ranks = sorted(files)
+    return {rank: files[rank] for rank in ranks[:: -(-len(ranks) // _LOOKED_AT)]}
+
+
+def _beats(files: Mapping[int, RankLayout]) -> dict[int, Heartbeat]:
+    read = ((rank, read_record(own.heartbeat, Heartbeat, own.run)[0]) for rank, own in files.items())
+    return {rank: beat for rank, beat in read if beat is not None}
+
+
+def _answer(rank: int, files: RankLayout, asked: TraceAsked, ended: bool) -> Answer:
+    beat, _ = read_record(files.heartbeat, Heartbeat, files.run)
+    path = files.trace(asked.first_step)
+    told = beat.trace_answer if beat is not None and beat.trace_number == asked.number else TRACE_PENDING
+    if told == TRACE_RECORDED or (told == TRACE_PENDING and is_regular(path)):
+        return Answer(rank, path)
+    if told != TRACE_PENDING:
+        return Answer(rank, why_not=told)
+    if ended or (beat is not None and (beat.done or beat.failed_in)):
+        return Answer(rank, why_not="the training ended before")
+    return Answer(rank)

@@ -1,0 +1,226 @@
+"""Where each rank's time goes and why its device was idle, as tables of text over the steps that count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+
+import numpy as np
+from msgspec import Struct
+
+from diag.model.steps import Attribution, Parts, Stall, StepAccount
+
+from .formatting import duration, share, spaced
+from .wording import averaged_over, sentence
+
+IDLE_TITLE = "Why the device was idle"
+STALLS_TITLE = "Longest stalls of the device"
+MOST_RANKS = 16
+MOST_STALLS = 8  # on a page
+_MOST_LINES, _WORTH_A_LINE = 3, 0.05  # stalls in a report: how many, and the least part of the step
+_HOST_CHARS = 80
+
+
+class IdlePart(Struct, frozen=True):
+    """A reason for which a device was idle, in the words of every front end; ``field``: of ``IdleParts``."""
+
+    name: str
+    field: str
+    meaning: str
+
+
+IDLE_PARTS = (
+    IdlePart("not launched", "not_launched_ns", "the host had not launched the next work yet"),
+    IdlePart(
+        "in launch",
+        "in_launch_ns",
+        "the host was inside the call that launches the next work, or loaded or compiled it",
+    ),
+    IdlePart(
+        "queued",
+        "queued_ns",
+        "the next work was launched but did not start: it waited for an event, another stream, or work that is not in "
+        "the trace",
+    ),
+    IdlePart("host call", "host_call_ns", "the host was inside a call that synchronises or allocates memory"),
+    IdlePart("outside", "outside_ns", "before the first or after the last device work of a window without step marks"),
+    IdlePart("unknown", "unknown_ns", "the trace does not hold the launch of the next work"),
+)
+_PARTS = (
+    ("step", "dur_ns"),  # or window
+    ("compute", "compute_ns"),
+    ("exposed comm.", "exposed_comm_ns"),
+    ("of it waiting", "exposed_wait_ns"),
+    ("copies", "exposed_copy_ns"),
+    ("data wait", "data_wait_ns"),
+    ("checkpoint", "checkpoint_ns"),
+    ("idle", "idle_ns"),
+    *((part.name, f"idle_parts.{part.field}") for part in IDLE_PARTS),
+    ("hidden comm.", "overlapped_comm_ns"),
+)
+MEANINGS = {part.name: sentence(part.meaning) for part in IDLE_PARTS} | {
+    "queued for a core": "The training's thread, or one that computes for it, was ready to run and had no CPU core",
+    "blocked": "The training's thread slept, waited for I/O or a lock, or was stopped, for no known reason",
+}  # of columns that need one
+
+
+class RankTable(Struct, frozen=True):
+    """``rows``: (rank, one cell a column). ``left_out``: ranks beyond the MOST_RANKS that are shown."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[int, tuple[str, ...]], ...]
+    left_out: int
+
+
+class IdleTable(Struct, frozen=True):
+    """Why one rank's device was idle. ``lead``: for how long, in a sentence. ``rows``: cells of IDLE_COLUMNS."""
+
+    lead: str
+    rows: tuple[tuple[str, ...], ...]
+
+
+IDLE_COLUMNS = ("Cause", "Duration", "Share", "Meaning")
+
+
+class StallTable(Struct, frozen=True):
+    """The longest stalls of the devices, the longest first."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def rank_table(attribution: Attribution, scheduled: Mapping[str, Mapping[int, float]] | None = None) -> RankTable:
+    """The first ranks by number; a column of nothing but zeros or unknowns is left out. ``scheduled``: what the CPU
+    scheduler did not give them, mean milliseconds by column and rank."""
+    by_rank: dict[int, list[Parts]] = {}
+    for step in attribution.usable or attribution.steps:
+        for parts in step.parts:
+            by_rank.setdefault(parts.rank, []).append(parts)
+    columns = [(name, field) for name, field in _PARTS if _matters(by_rank, field)]
+    shown = sorted(by_rank)[:MOST_RANKS]
+    added = {
+        name: {rank: f"{means[rank]:,.1f}" if rank in means else "unknown" for rank in shown}
+        for name, means in (scheduled or {}).items()
+    }
+    return RankTable(
+        title=averaged_over(attribution),
+        columns=(_noun(attribution), *(name for name, _ in columns[1:]), *added),
+        rows=tuple(
+            (rank, (*(_mean(by_rank[rank], field) for _, field in columns), *(cells[rank] for cells in added.values())))
+            for rank in shown
+        ),
+        left_out=len(by_rank) - len(shown),
+    )
+
+
+def idle_table(attribution: Attribution, rank: int, step: int | None = None) -> IdleTable | None:
+    """Of the mean over the counted steps with a trace, or of one step by its number. None where no device was traced
+    or it never idled."""
+    accounts = _accounts(attribution, step)
+    own = [parts for account in accounts for parts in account.parts if parts.rank == rank and parts.source == "trace"]
+    if not _of_a_device(own):
+        return None
+    noun = _noun(attribution)
+    dur, idle = (sum(getattr(parts, field) for parts in own) / len(own) for field in ("dur_ns", "idle_ns"))
+    if len(own) > 1:
+        where = f"a {noun}, mean of {len(own):,} {noun}s"
+    else:
+        where = f"in {noun} {accounts[0].step:,}" if len(attribution.steps) > 1 else f"in the {noun}"
+    spent = {part: sum(getattr(parts.idle_parts, part.field) for parts in own) / len(own) for part in IDLE_PARTS}
+    of_step = f"{duration(idle)} ({share(idle / dur)}) of {duration(dur)} {where}"
+    return IdleTable(
+        lead=f"The device of rank {rank} is idle for {of_step}.",
+        rows=tuple((part.name, duration(ns), share(ns / dur), MEANINGS[part.name]) for part, ns in spent.items() if ns),
+    )
+
+
+def stall_table(attribution: Attribution, step: int | None = None, most: int = MOST_STALLS) -> StallTable:
+    """Of the counted steps, or of one by its number; without columns that say the same in every row."""
+    accounts = _accounts(attribution, step)
+    found = _stalls(accounts)[:most]
+    ranks = {parts.rank for account in accounts for parts in account.parts}
+    columns = {
+        sentence(_noun(attribution)): [f"{account.step:,}" for account, _, _ in found] if len(accounts) > 1 else [],
+        "Rank": [str(parts.rank) for _, parts, _ in found] if len(ranks) > 1 else [],
+        "Begin": [f"after {duration(stall.at_ns)}" for _, _, stall in found],
+        "Duration": [duration(stall.dur_ns) for _, _, stall in found],
+        "Share": [share(stall.dur_ns / parts.dur_ns) for _, parts, stall in found],
+        "Cause": [_cause(stall) for _, _, stall in found],
+        "The host was in": [_host(stall) for _, _, stall in found],
+    }
+    columns = {name: cells for name, cells in columns.items() if cells}
+    return StallTable(tuple(columns), tuple(zip(*columns.values(), strict=True)))
+
+
+def stall_lines(attribution: Attribution) -> tuple[str, ...]:
+    """The longest stalls that are worth a line of a report, with ordinary spaces."""
+    accounts = _accounts(attribution)
+    several = len({parts.rank for account in accounts for parts in account.parts}) > 1
+    lines = []
+    for account, parts, stall in _stalls(accounts)[:_MOST_LINES]:
+        if stall.dur_ns < _WORTH_A_LINE * parts.dur_ns:
+            continue
+        noun = _noun(attribution)
+        where = [f"{noun} {account.step:,}"] if len(accounts) > 1 else []
+        where += [f"rank {parts.rank}"] if several else []
+        of_step = share(stall.dur_ns / parts.dur_ns)
+        host = f"the host was in {_host(stall)}" if stall.host else _NO_NAME
+        lines.append(
+            spaced(
+                f"{', '.join(where)}{': ' if where else ''}{duration(stall.dur_ns)} ({of_step} of the {noun}), "
+                f"{_cause(stall)}; {host}"
+            )
+        )
+    return tuple(lines)
+
+
+_NO_NAME = "no single call of the host covers half of it"
+
+
+def _accounts(attribution: Attribution, step: int | None = None) -> Sequence[StepAccount]:
+    if step is not None:
+        return [account for account in attribution.steps if account.step == step]
+    return attribution.usable or attribution.steps
+
+
+def _noun(attribution: Attribution) -> str:
+    return "window" if attribution.undivided else "step"
+
+
+def _stalls(accounts: Sequence[StepAccount]) -> list[tuple[StepAccount, Parts, Stall]]:
+    found = [(account, parts, stall) for account in accounts for parts in account.parts for stall in parts.stalls]
+    return sorted(found, key=lambda one: (-one[2].dur_ns, one[0].step, one[1].rank, one[2].at_ns))
+
+
+def _cause(stall: Stall) -> str:
+    return next(part.name for part in IDLE_PARTS if part.field == f"{stall.part}_ns")
+
+
+def _host(stall: Stall) -> str:
+    if not stall.host:
+        return _NO_NAME
+    name = stall.host if len(stall.host) <= _HOST_CHARS else f"{stall.host[: _HOST_CHARS - 1]}…"
+    return f"{name} for {share(stall.host_share)} of it"
+
+
+def _matters(by_rank: dict[int, list[Parts]], field: str) -> bool:
+    every = [parts for rows in by_rank.values() for parts in rows]
+    if field.startswith("idle_parts.") and not _of_a_device(every):
+        return False  # idle time of a CPU is not divided
+    return field == "dur_ns" or any(_value(parts, field) for parts in every)
+
+
+def _of_a_device(every: Sequence[Parts]) -> bool:
+    return any(parts.idle_parts.unknown_ns < parts.idle_ns for parts in every)
+
+
+def _mean(rows: list[Parts], field: str) -> str:
+    values = [_value(row, field) for row in rows]
+    known = [value for value in values if value is not None]
+    return f"{float(np.mean(known)) / 1e6:,.1f}" if known else "unknown"
+
+
+def _value(parts: Parts, field: str) -> int | None:
+    value: int | None = attrgetter(field)(parts)
+    return None if field == "overlapped_comm_ns" and not parts.hidden_known else value

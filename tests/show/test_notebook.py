@@ -1,0 +1,46 @@
+"""What a notebook shows of a result."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+import pytest
+
+from diag.api import Result, open_run
+from diag.words.formatting import share
+from tests.simulate import MS, Plan, simulate, write_run
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> Result:
+    plan = Plan(ranks=20, steps=12, extra=lambda step, rank: {"data": 60 * MS} if rank == 3 else {})
+    return open_run(write_run(simulate(plan), tmp_path / "run").root)
+
+
+def test_it_says_what_the_result_says(result: Result) -> None:
+    shown = result._repr_html_()
+    text = html.unescape(re.sub(r"<[^>]*>", " ", shown))
+    assert result.verdict.headline in text
+    assert f"Confidence {share(result.verdict.confidence)}" in text
+    assert "3, at fault" in text
+    assert "and 4 more ranks" in text
+    for finding in result.examination.findings:
+        assert finding.title in text
+        assert finding.action in text
+    for advice in result.advice:
+        assert advice.change[1:] in text
+        assert (advice.command or next(iter(advice.code.values()), "")) in text
+    assert "20 of 20" in text
+
+
+def test_it_is_small_and_fits_light_and_dark_pages(result: Result) -> None:
+    shown = result._repr_html_()
+    assert len(shown) < 20_000
+    assert not re.search(r"<(script|style|img|link|iframe)|src=|href=|url\(", shown)
+    assert shown.count("<div") == shown.count("</div>")
+    # Text has the colour of the page; only badges, on ground of their own, have one.
+    assert {
+        style for style in re.findall(r'style="([^"]*)"', shown) if ";color:" in style and "background:#" not in style
+    } == set()

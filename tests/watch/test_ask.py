@@ -1,0 +1,155 @@
+"""What is asked of a running job, when nothing is, and what its ranks answer."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from diag.collectors.layout import RunLayout
+from diag.collectors.manifest import read_fields, update_manifest
+from diag.collectors.records import TRACE_PENDING, TRACE_RECORDED, TraceAsked
+from diag.collectors.settings import CollectorSettings
+from diag.errors import DiagError
+from diag.rundir.lines import read_record
+from diag.watch.trace_ask import answers, ask, wait
+from tests.command import diag
+from tests.watch.running_job import beat, running_job
+
+
+def test_the_window_begins_when_all_ranks_have_read_of_it(tmp_path: Path) -> None:
+    """Three seconds ahead, of steps of a tenth of one, one step of warm-up, and that of the fastest rank."""
+    layout = running_job(tmp_path, step=100, step_ms=100)
+    beat(layout, 1, 102)
+    asked = ask(layout, 3, why="to see")
+    assert 102 + 30 + 2 <= asked.first_step <= 102 + 30 + 2 + 5
+    assert (asked.number, asked.count, asked.ranks) == (1, 3, None)
+    assert read_record(layout.trace_asked, TraceAsked)[0] == asked
+    (told,) = read_fields(layout)["windows"]
+    assert (told["first_step"], told["count"], told["why"]) == (asked.first_step, 3, "to see")
+
+
+def test_slow_steps_and_settings_move_the_window(tmp_path: Path) -> None:
+    slow = running_job(tmp_path / "slow", step=100, step_ms=60_000)
+    assert ask(slow, 1).first_step == 103
+    patient = running_job(tmp_path / "patient", settings=CollectorSettings(interval_s=10, trace_warmup=2))
+    assert 100 + 210 + 3 <= ask(patient, 1).first_step <= 100 + 210 + 3 + 5
+    far = running_job(tmp_path / "far")
+    assert 100 + 600 + 2 <= ask(far, 1, ahead_s=60).first_step <= 100 + 600 + 2 + 5
+
+
+def test_one_window_at_a_time(tmp_path: Path) -> None:
+    layout = running_job(tmp_path)
+    first = ask(layout, 3, [1])
+    assert first.ranks == [1]
+    with pytest.raises(DiagError, match="has been asked for already"):
+        ask(layout, 3)
+    for rank in (0, 1):
+        beat(layout, rank, first.first_step + 3)
+    second = ask(layout, 1)
+    assert second.number == 2
+    assert [told["number"] for told in read_fields(layout)["windows"]] == [1, 2]
+
+
+def test_a_window_that_all_have_delivered_is_over_though_heartbeats_are_behind(tmp_path: Path) -> None:
+    layout = running_job(tmp_path)
+    first = ask(layout, 3)
+    layout.rank(0).trace(first.first_step).touch()
+    with pytest.raises(DiagError, match="has been asked for already"):
+        ask(layout, 3)
+    beat(layout, 1, 100, trace_number=first.number, trace_answer="the profiler refused")
+    assert ask(layout, 3).number == 2
+
+
+def over(layout: RunLayout) -> None:
+    update_manifest(layout, exit_code=0)
+
+
+def done(layout: RunLayout) -> None:
+    for rank in (0, 1):
+        beat(layout, rank, 100, done=True)
+
+
+def silent(layout: RunLayout) -> None:
+    for rank in (0, 1):
+        beat(layout, rank, 100, age_s=300)
+        os.utime(layout.rank(rank).heartbeat, (0, 0))
+
+
+def no_collectors(layout: RunLayout) -> None:
+    for rank in (0, 1):
+        layout.rank(rank).heartbeat.unlink()
+
+
+def no_step(layout: RunLayout) -> None:
+    for rank in (0, 1):
+        layout.rank(rank).steps.unlink()
+
+
+def full(layout: RunLayout) -> None:
+    settings = {**read_fields(layout)["collector"]["settings"], "byte_budget": 1_000}
+    update_manifest(layout, collector={"settings": settings})
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (over, "the run is over"),
+        (done, "the training is over"),
+        (silent, "not reachable"),
+        (no_collectors, "no collectors"),
+        (no_step, "no rank has finished a step"),
+        (full, "ranks 0-1 may write nothing more"),
+    ],
+)
+def test_what_cannot_be_asked_is_said(tmp_path: Path, harm: object, message: str) -> None:
+    layout = running_job(tmp_path)
+    assert callable(harm)
+    harm(layout)
+    with pytest.raises(DiagError, match=message):
+        ask(layout, 3)
+    assert not layout.trace_asked.exists()
+
+
+def test_ranks_and_folders_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(DiagError, match="the run has no rank 7: ranks 0-1 are there"):
+        ask(running_job(tmp_path), 3, [1, 7])
+    ended = diag("trace", tmp_path / "nothing")
+    assert ended.returncode == 1
+    assert "no run of diag is here" in ended.stderr
+    ended = diag("trace", tmp_path, "--ranks", "0,x")
+    assert ended.returncode == 2
+    assert "for example --ranks 0,17-19" in ended.stderr
+
+
+def test_the_answers_of_the_ranks(tmp_path: Path) -> None:
+    layout = running_job(tmp_path, ranks=5)
+    asked = ask(layout, 3)
+    beat(layout, 0, 120, trace_number=1, trace_answer=TRACE_PENDING)
+    beat(layout, 1, 120, trace_number=1, trace_answer="step 120 had begun when the request was read")
+    beat(layout, 2, 120, trace_number=1, trace_answer=TRACE_RECORDED)
+    beat(layout, 3, 120, done=True)
+    found = answers(layout, asked)
+    assert [answer.open for answer in found] == [True, False, False, False, True]
+    assert found[1].why_not == "step 120 had begun when the request was read"
+    assert found[2].path == layout.rank(2).trace(asked.first_step)
+    assert found[3].why_not == "the training ended before"
+    shown: list[tuple[int, int]] = []
+    waited = wait(layout, asked, lambda n, total, text: shown.append((n, total)), interval_s=0.01, patience_s=0.1)
+    assert shown[0] == (3, 5)
+    assert [answer.why_not for answer in waited][::4] == ["has not answered, and no rank has begun a step for 0 s"] * 2
+    update_manifest(layout, exit_code=0)
+    assert not any(answer.open for answer in answers(layout, asked))
+
+
+def test_a_request_without_waiting(tmp_path: Path) -> None:
+    layout = running_job(tmp_path)
+    ended = diag("trace", tmp_path, "--ranks", "0-1", "--steps", "2", "--no-wait", "--json")
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    assert told["asked"]["ranks"] == [0, 1]
+    assert told["asked"]["count"] == 2
+    assert told["ranks"] == []
+    assert layout.trace_asked.exists()
