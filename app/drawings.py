@@ -8,16 +8,17 @@ from functools import partial
 
 import plotly.graph_objects as go
 
-from diag.app.figures import differences as difference_figures
 from diag.app.figures import memory as memory_figures
 from diag.app.figures import ranks as rank_figures
 from diag.app.figures import steps as step_figures
-from diag.app.figures import waiting as waiting_figures
 from diag.app.figures.common import MOST_RANK_BARS
-from diag.app.formatting import counted
-from diag.app.parts import Part
 from diag.app.run_view import RunView
 from diag.app.theme import Theme
+
+from .facts import counted
+from .figures import compare as difference_figures
+from .figures import what_if as waiting_figures
+from .run_view import Part
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,63 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from diag.app.formatting import NBSP, UNKNOWN, duration, number, share, size
-from diag.app.parts import Part
-from diag.app.run_view import RunView
 from diag.model.steps import Bottleneck
-from diag.words.wording import averaged_over
+from diag.words.formatting import NBSP as NBSP
+from diag.words.formatting import UNKNOWN as UNKNOWN
+from diag.words.formatting import counted as counted
+from diag.words.formatting import duration as duration
+from diag.words.formatting import listing as listing
+from diag.words.formatting import masked as masked
+from diag.words.formatting import measured as measured
+from diag.words.formatting import number as number
+from diag.words.formatting import share as share
+from diag.words.formatting import size as size
+from diag.words.formatting import visible as visible
+from diag.words.formatting import visible_lines as visible_lines
+from diag.words.wording import averaged_over, pieces
+
+from .run_view import Part, RunView
+
+# -- formatting --------------------------------------------------------------------------------------------------------
+#
+# Text of others made safe for Markdown and for Plotly's labels; and the numbers of ``diag.words.formatting``.
+
+_MARKDOWN = re.compile(r"([\\`*_\[\]{}()#|$~<>&:!+\-])")
+# What makes an address: Markdown links it wherever it stands, escaped or not.
+_ADDRESS = re.compile(r"(https?\\?://|www(?=\.)|@)", re.IGNORECASE)
+_JOINER = "\u2060"  # is not seen, and is no part of an address
+
+
+def plain(text: object) -> str:
+    """Text that Markdown shows as it is, control characters as escapes: paths and messages hold underscores, brackets,
+    colons and dollar signs. No address in it becomes a link."""
+    return _ADDRESS.sub(rf"\1{_JOINER}", _MARKDOWN.sub(r"\\\1", visible(str(text))))
+
+
+def label(text: object, most: int = 200) -> str:
+    """Text that a figure shows as it is, control characters as escapes, its middle left out where it is long: Plotly
+    reads a few tags, entities and, in a template, names of values."""
+    whole = visible(str(text))
+    if len(whole) > most:
+        whole = f"{whole[: most // 2 - 1]}…{whole[-(most // 2 - 1) :]}"
+    return html.escape(whole, quote=False).replace("%{", "%&#123;")
+
+
+def prose(text: str) -> str:
+    """The same of our own sentences, in which what stands between backticks is a command to type."""
+    return "".join(f"`{visible(part)}`" if typed else _lines(part) for part, typed in pieces(text))
+
+
+def _lines(text: str) -> str:
+    return "\n".join(map(plain, text.split("\n")))
+
 
 MS = 1e6
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from diag.app.parts import Part
 from diag.model.steps import Bottleneck, Severity
+
+from .run_view import Part
 
 
 @dataclass(frozen=True)

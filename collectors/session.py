@@ -35,10 +35,8 @@ from .collectives import CollectiveTimer
 from .device_clock import DeviceClock, Mark
 from .dumps import Stacks, recorder_status, write_flight_recorder
 from .files import Budget, Complaints, LineFile, encode, replace_file
-from .identity import identify, rank_and_world
 from .layout import RunLayout
-from .manifest import update_manifest
-from .memory import MemoryReader
+from .manifest import identify, rank_and_world, update_manifest
 from .nvml import NvmlSampler
 from .records import (
     BACKWARD,
@@ -48,14 +46,53 @@ from .records import (
     WINDOW_ACTIVE,
     CheckpointRecord,
     Heartbeat,
+    MemoryRecord,
     PhaseRow,
     StepRecord,
 )
-from .scheduling import CpuTime, HostSampler, ThreadTime
+from .scheduling import CpuTime, HostSampler, ProcFile, ThreadTime
 from .settings import CollectorSettings, run_dir_from, settings_from
 from .step_lines import StepLines, Taken
 from .summary import StepSummary
 from .window import TraceWindows
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+#
+# Memory of one rank, once a step: the CUDA allocator's peaks where there is a device, the resident size always.
+
+_RESIDENT = 1  # field of statm, in pages
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class MemoryReader:
+    """Peaks are of one step: reading resets them. No call here waits for the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._capacity: int | None = None
+        self._statm = ProcFile(lambda: "/proc/self/statm")
+        if device.type == "cuda":
+            self._capacity = int(torch.cuda.get_device_properties(device).total_memory)
+            torch.cuda.reset_peak_memory_stats(device)
+
+    def read(self) -> MemoryRecord:
+        rss = (self._statm.number(_RESIDENT) or 0) * _PAGE  # 0 where the system has no /proc
+        if self._device.type != "cuda":
+            return MemoryRecord(rss=rss)
+        stats = torch.cuda.memory_stats(self._device)
+        torch.cuda.reset_peak_memory_stats(self._device)
+        return MemoryRecord(
+            rss=rss,
+            allocated=stats.get("allocated_bytes.all.peak", 0),
+            reserved=stats.get("reserved_bytes.all.peak", 0),
+            alloc_retries=stats.get("num_alloc_retries", 0),
+            ooms=stats.get("num_ooms", 0),
+            capacity=self._capacity,
+        )
+
+    def close(self) -> None:
+        self._statm.close()
+
 
 BETWEEN_STEPS = "between steps"  # in place of a phase
 _LEAST_GC_PAUSE_NS = 200_000  # the youngest generation is collected in microseconds, many times a step

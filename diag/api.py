@@ -43,10 +43,9 @@ if TYPE_CHECKING:  # what is imported where it is first needed: all of it takes 
     from diag.replay.predict import Baseline
     from diag.replay.program import Refusal
     from diag.replay.whatif import WhatIf
-    from diag.tables.loading_table import LoadingTable
-    from diag.tables.memory_table import MemoryTable
-    from diag.tables.zoom_lane import Lane
-    from diag.tables.zoom_ranks import AllRanks
+    from diag.tables.loading import LoadingTable
+    from diag.tables.memory import MemoryTable
+    from diag.tables.zoom import AllRanks, Lane
 
 
 class Result(Struct, frozen=True, dict=True):
@@ -90,7 +89,7 @@ class Result(Struct, frozen=True, dict=True):
     @cached_property
     def timeline(self) -> AllRanks:
         """What every rank did when, at any zoom: made when it is first asked for."""
-        from diag.tables.zoom_ranks import all_ranks
+        from diag.tables.zoom import all_ranks
 
         return all_ranks(self.attribution)
 
@@ -98,7 +97,7 @@ class Result(Struct, frozen=True, dict=True):
         """The events of a rank's traces on the same clock; those of the last ranks asked for are kept."""
         lanes = self._events.get(rank)
         if lanes is None:
-            from diag.tables.zoom_events import event_lanes
+            from diag.tables.zoom import event_lanes
 
             lanes = event_lanes(self.tables.ranks[rank], self.timeline.ranks[rank])
             for before in list(self._events)[: 1 - _RANKS_KEPT]:
@@ -139,22 +138,22 @@ class Result(Struct, frozen=True, dict=True):
     @cached_property
     def cost_curves(self) -> tuple[CostCurve, ...]:
         """What collectives cost by their size, as the replay has it; none where the run cannot be replayed."""
-        from diag.replay.curves import curves_of
         from diag.replay.predict import Baseline
+        from diag.replay.whatif import curves_of
 
         return curves_of(self.baseline) if isinstance(self.baseline, Baseline) else ()
 
     @cached_property
     def memory(self) -> MemoryTable:
         """Peaks, growth and fragmentation of each rank, and what the model's states take by formula."""
-        from diag.tables.memory_table import memory_table
+        from diag.tables.memory import memory_table
 
         return memory_table(self.tables, self.attribution)
 
     @cached_property
     def loading(self) -> LoadingTable:
         """What each rank waited for its loader, and the others for that."""
-        from diag.tables.loading_table import loading_table
+        from diag.tables.loading import loading_table
 
         return loading_table(self.tables, self.attribution)
 

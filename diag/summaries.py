@@ -13,8 +13,7 @@ from diag.diagnoses.merged import examine_merged
 from diag.diagnoses.verdict import judge
 from diag.errors import DiagError, readable
 from diag.model.steps import Coverage, Recommendation
-from diag.rundir.axes import axes_of
-from diag.rundir.run import RankTables, Tables, must_exist, rank_ranges
+from diag.rundir.run import RankTables, Tables, axes_of, must_exist, rank_ranges
 from diag.rundir.summaries import MOST_STEPS, has_summaries, read_summaries
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from diag.account.others import median_of_others
+from diag.account.peers import median_of_others
 from diag.api import analyze
 from diag.collectors.records import FORWARD
 from diag.diagnoses.explanation import differences, path_sentence

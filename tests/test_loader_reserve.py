@@ -9,7 +9,7 @@ import pytest
 from diag.api import Result, analyze
 from diag.collectors.records import DATA, LoaderQueue, StepRecord
 from diag.model.steps import Bottleneck, Finding
-from diag.tables.loader_reserve import reserve_of
+from diag.tables.loading import reserve_of
 from tests.simulate import MS, Plan, simulate
 
 Queue = Callable[[int, int], LoaderQueue | None]

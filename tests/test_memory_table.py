@@ -10,7 +10,7 @@ import pytest
 from diag.api import analyze, open_run
 from diag.collectors.records import Manifest, MemoryRecord
 from diag.rundir.run import Tables
-from diag.tables.memory_table import estimate_of
+from diag.tables.memory import estimate_of
 from tests.copies import replace
 from tests.simulate import Plan, simulate
 

@@ -10,7 +10,7 @@ import pytest
 
 from diag.api import open_run
 from diag.model.breakdown import ModuleStat
-from diag.tables.module_names import own_classes, own_path
+from diag.tables.module_ranges import own_classes, own_path
 from tests.account.kineto_builder import KinetoBuilder
 
 MS = 1_000_000

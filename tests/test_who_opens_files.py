@@ -27,13 +27,12 @@ REASONS = {
     "diag/perfetto/server.py": "opens a browser",
     "diag/traces/text_stream.py": "a stream that is open",
     "diag/traces/sources.py": "addresses, which fsspec opens",
-    "diag/hang/flight/files.py": "unpacks a file that is open",
+    "diag/hang/flight/read.py": "unpacks a file that is open",
     # The system's own files.
     "app/server.py": "/dev/null",
     "diag/words/terminal.py": "/dev/null",
-    "diag/watch/hang_exits.py": "/proc",
-    "collectors/identity.py": "/proc",
-    "collectors/proc.py": "/proc",
+    "diag/watch/workers.py": "/proc",
+    "collectors/manifest.py": "/proc",
     "collectors/scheduling.py": "/proc",
     # Folders whose entries are looked at one by one, without following links.
     "diag/traces/cache.py": "its own entries, and its own sources for their version",
@@ -44,7 +43,7 @@ REASONS = {
     "collectors/files.py": "opens to append",
     # What the process itself has just written.
     "diag/demo.py": "the demo's own run, made anew",
-    "diag/watch/hang_gather.py": "what a tool that it started has printed",
+    "diag/watch/hang_monitor.py": "what a tool that it started has printed",
     "diag/tune/loop.py": "only whether a folder is empty",
     "collectors/window.py": "the profiler's file of this process",
     "collectors/trainer/checkpoint/engine.py": "the draft of a checkpoint",

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from diag.app.figures.common import MS, finish, rows_height
-from diag.app.formatting import label, number, size
-from diag.app.parts import Part
 from diag.app.theme import Theme
 from diag.model.breakdown import CollectiveStat
 from diag.show.details import CostCurve
+
+from ..facts import label, number, size
+from ..run_view import Part
 
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "hexagon")
 _BAND = 0.16  # opacity of a curve's interval

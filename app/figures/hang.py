@@ -8,10 +8,11 @@ import numpy as np
 import plotly.graph_objects as go
 
 from diag.app.figures.common import finish
-from diag.app.formatting import label
-from diag.app.parts import Part
 from diag.app.theme import Theme
 from diag.hang.groups import At, GroupPlaces, Place
+
+from ..facts import label
+from ..run_view import Part
 
 MOST_GROUPS = 24
 _MOST_NAMED = 24  # columns in which the last call is written

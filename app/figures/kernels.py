@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from diag.app.figures.common import MS, finish, rows_height
-from diag.app.formatting import label, number, share
-from diag.app.parts import Part
 from diag.app.theme import Theme
 from diag.model.breakdown import KernelKind, KernelStat, KernelTable, ModuleTable, PathStat, PathTable
 from diag.show.details import short_name
+
+from ..facts import label, number, share
+from ..run_view import Part
 
 MOST_BARS = 15
 _LONGEST = 46  # characters of a name beside an axis

@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterable, Sequence
 import plotly.graph_objects as go
 
 from diag.app.figures.common import MS, finish, rank_names, rows_height
-from diag.app.figures.waiting import field_of
-from diag.app.parts import Part
 from diag.app.run_view import RunView
 from diag.app.theme import Theme
 from diag.show.details import LoadingTable
+
+from ..run_view import Part
+from .what_if import field_of
 
 
 def ranks(table: LoadingTable, culprits: Collection[int], theme: Theme) -> go.Figure:

@@ -18,10 +18,11 @@ from diag.app.figures.common import (
     step_axis,
     step_names,
 )
-from diag.app.parts import Part
 from diag.app.run_view import Grid, Memory, RunView
 from diag.app.theme import Theme
 from diag.show.details import MemoryTable
+
+from ..run_view import Part
 
 GB = 1e9
 _DASHES = ("solid", "dash")

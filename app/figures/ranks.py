@@ -6,9 +6,10 @@ import numpy as np
 import plotly.graph_objects as go
 
 from diag.app.figures.common import MOST_RANK_BARS, MS, colour_bar, finish, heatmap, rank_names, rows_height
-from diag.app.formatting import number
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, ink_on
+
+from ..facts import number
 
 _MOST_LABELLED = 30  # ranks
 

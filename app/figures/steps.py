@@ -6,11 +6,12 @@ import numpy as np
 import plotly.graph_objects as go
 
 from diag.app.figures.common import MOST_BARS, MS, averaged, blocks_of, finish, step_axis, step_names
-from diag.app.formatting import label, number
 from diag.app.run_view import Grid, RunView
 from diag.app.theme import Theme
 from diag.model.steps import Bottleneck
 from diag.words.wording import class_name
+
+from ..facts import label, number
 
 _CUT = 2  # times the longest step that counts: longer ones that do not count are cut off
 _ROOM = 1.1

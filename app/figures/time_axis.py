@@ -14,10 +14,11 @@ import numpy.typing as npt
 import plotly.graph_objects as go
 
 from diag.app.figures.common import MS
-from diag.app.formatting import NBSP, label
-from diag.app.parts import Part
 from diag.app.theme import Theme
 from diag.show.details import Category, Lane, StepSpan
+
+from ..facts import NBSP, label
+from ..run_view import Part
 
 # Left and right of all figures the same, so that one moment is in one place: labels, and the heat map's scale.
 MARGIN = {"l": 230, "r": 84, "t": 32, "b": 8}

@@ -23,10 +23,11 @@ from diag.app.figures.time_axis import (
     title,
     words,
 )
-from diag.app.formatting import duration
-from diag.app.formatting import label as shown_label
 from diag.app.theme import Theme, ink_on
 from diag.show.details import AllRanks, Bars, Category, Pixels, StepSpan, pixel_edges, read_bars
+
+from ..facts import duration
+from ..facts import label as shown_label
 
 _MOST_CELLS = 400_000  # of a heat map: 1.6 MB on their way to the browser
 _MOST_PIXELS = 1200

@@ -5,10 +5,11 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from diag.app.figures.common import MS, finish
-from diag.app.formatting import label
-from diag.app.parts import Part
 from diag.app.theme import Theme
 from diag.tune.history import History, Interval, Round
+
+from ..facts import label
+from ..run_view import Part
 
 
 def gains(history: History, theme: Theme) -> go.Figure:

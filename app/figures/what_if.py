@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import plotly.graph_objects as go
 
-from diag.app.figures.common import MS, finish, rows_height
-from diag.app.formatting import label, number
-from diag.app.parts import Part
+from diag.app.run_view import RunView
 from diag.app.theme import Theme
 from diag.show.details import Prospect
+
+from ..facts import label, number
+from ..run_view import Part
+from .common import (
+    MS,
+    averaged,
+    blocks_of,
+    colour_bar,
+    field_columns,
+    finish,
+    heatmap,
+    rank_names,
+    rows_height,
+    step_axis,
+    step_names,
+)
 
 MEASURED = "as measured"
 TOGETHER = "all together"
@@ -60,4 +75,40 @@ def steps(prospects: Sequence[tuple[str, Prospect]], theme: Theme) -> go.Figure:
         bargap=0.4,
         xaxis={"title": {"text": "milliseconds a step"}, "range": [0, max(high) / MS * 1.15]},
         yaxis={"autorange": "reversed", "tickvals": list(range(len(names))), "ticktext": names, "title": None},
+    )
+
+
+# -- waiting -----------------------------------------------------------------------------------------------------------
+#
+# Who waited when: ranks by steps. The rank that the others wait for is the faint stripe.
+
+
+def field(view: RunView, theme: Theme) -> go.Figure:
+    """Milliseconds that each rank waited for others in each step. Only where ``view.waiting_known``."""
+    return field_of(view, Part.WAITING, view.culprits, "waited %{z:,.2f} ms", theme)
+
+
+def field_of(view: RunView, part: Part, culprits: Sequence[int], hover: str, theme: Theme) -> go.Figure:
+    """Milliseconds of one kind of waiting, of each rank in each step. ``hover``: what is said of one of them."""
+    blocks = blocks_of(len(view.steps), field_columns(len(view.ranks)))
+    waited = view.parts.get(part, np.zeros_like(view.dur_ns))
+    # The first steps wait longest; they are left out of the verdict, and here out of the scale.
+    top = float(np.nanmax(waited[:, view.counted], initial=0.0)) / MS
+    figure = go.Figure(
+        heatmap(
+            averaged(waited, blocks) / MS,
+            step_names(view.steps, blocks),
+            rank_names(view.ranks, culprits, theme.ink),
+            theme,
+            zmax=top or 1.0,
+            colorbar=colour_bar("ms"),
+            hovertemplate=f"%{{y}}, step %{{x}}<br>{hover}<extra></extra>",
+        )
+    )
+    return finish(
+        figure,
+        theme,
+        rows_height(len(view.ranks), least=220),
+        xaxis=step_axis(blocks),
+        yaxis={"autorange": "reversed", "type": "category", "title": None, "nticks": 32, "showgrid": False},
     )

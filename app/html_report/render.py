@@ -13,14 +13,15 @@ from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from diag.api import Result
-from diag.app.formatting import masked, visible_lines
 from diag.app.html_report.page import page_of
-from diag.app.html_report.redaction import Pseudonyms, redacted_page, redacted_view
 from diag.app.html_report.specs import FONT, to_json
 from diag.app.run_view import view_of
 from diag.app.theme import DARK, LIGHT, favicon
 from diag.show.details import IDLE_COLUMNS, IDLE_TITLE, STALLS_TITLE
 from diag.words.wording import EVERYTHING_FOUND, EVERYTHING_LOOKED_FOR, EVIDENCE_COLUMNS, NOTHING_FOUND, pieces
+
+from ..facts import masked, visible_lines
+from .specs import Pseudonyms, redacted_page, redacted_view
 
 _OPEN_EVIDENCE = 1  # findings whose evidence is unfolded
 

@@ -9,12 +9,13 @@ import streamlit as st
 from diag.app.address import choose
 from diag.app.figures import collectives as figures
 from diag.app.figures.collectives import operation
-from diag.app.formatting import counted, duration, plain, share, size
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import EMPTY, beyond_summaries, draw, head, known_columns, nothing, shown_rows
 from diag.model.breakdown import CollectiveStat, CollectiveTable
 from diag.words.wording import group_name
+
+from ..facts import counted, duration, plain, share, size
 
 _MOST_BARS = 12
 _CHOICE = "collective"

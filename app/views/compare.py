@@ -10,15 +10,16 @@ import streamlit as st
 from diag.api import compare_runs, list_runs
 from diag.app.address import choose, choose_path
 from diag.app.figures import compare as figures
-from diag.app.formatting import counted, duration, plain, share
-from diag.app.opening import opened
-from diag.app.parts import PART_OF
 from diag.app.run_view import RunView
 from diag.app.theme import theme_of
 from diag.app.views.common import bullets, draw, head, show_error
 from diag.errors import DiagError
 from diag.model.steps import Bottleneck
 from diag.show.details import Comparison
+
+from ..address import opened
+from ..facts import counted, duration, plain, share
+from ..run_view import PART_OF
 
 _TYPED = "another path …"
 _REFUSED = "This cannot be compared"

@@ -14,13 +14,14 @@ import streamlit as st
 
 from diag.app.address import choose, choose_path
 from diag.app.figures import hang as figures
-from diag.app.formatting import counted, listing, plain, prose, share, visible
 from diag.app.theme import theme_of
 from diag.app.views.common import bullets, draw, show_code, show_error
 from diag.errors import DiagError
 from diag.hang.api import Investigation, by_reason, guess_words, investigate, newest_write
 from diag.hang.groups import places_of
 from diag.hang.model import Evidence, Stack
+
+from ..facts import counted, listing, plain, prose, share, visible
 
 _RUN, _PATH, _UPLOAD = "run", "path", "upload"
 _LABELS = {_RUN: "this run's own", _PATH: "a path beside the runs", _UPLOAD: "uploaded"}

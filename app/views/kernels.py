@@ -8,12 +8,13 @@ import streamlit as st
 
 from diag.app.address import choose
 from diag.app.figures import kernels as figures
-from diag.app.formatting import counted, duration, plain, share
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import EMPTY, beyond_summaries, draw, head, known_columns, nothing, shown_rows
 from diag.model.breakdown import Bound, Efficiency, KernelStat, KernelTable, Measure, ModuleStat, ModuleTable, PathTable
 from diag.words.wording import fused_words
+
+from ..facts import counted, duration, plain, share
 
 _MOST_ROWS = 200
 _FROM = {"shapes": "measured", "class": "inferred"}  # from recorded shapes, or from the class of kernel

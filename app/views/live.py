@@ -11,7 +11,8 @@ import streamlit as st
 
 from diag.api import RunState, State, state_of
 from diag.app.address import choose
-from diag.app.formatting import NBSP, duration, plain
+
+from ..facts import NBSP, duration, plain
 
 _ICON = {
     State.TRAINING: ":material/play_arrow:",

@@ -10,13 +10,14 @@ from diag.app.drawings import every_rank
 from diag.app.facts import Metric
 from diag.app.figures import loading as figures
 from diag.app.figures.common import MOST_RANK_BARS
-from diag.app.formatting import UNKNOWN, counted, duration, plain, share
-from diag.app.parts import Part
 from diag.app.run_view import RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import EMPTY, draw, head, known_columns, nothing, show_metrics, shown_rows
 from diag.model.steps import Bottleneck, Severity
 from diag.show.details import LoadingTable
+
+from ..facts import UNKNOWN, counted, duration, plain, share
+from ..run_view import Part
 
 
 def show(view: RunView) -> None:

@@ -10,12 +10,13 @@ from diag.app.address import choose
 from diag.app.facts import Metric
 from diag.app.figures import memory as figures
 from diag.app.figures.common import MOST_RANK_BARS
-from diag.app.formatting import UNKNOWN, counted, plain, share, size
 from diag.app.run_view import Memory, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import EMPTY, beyond_summaries, draw, head, nothing, show_metrics
 from diag.model.steps import Severity
 from diag.show.details import MemoryTable
+
+from ..facts import UNKNOWN, counted, plain, share, size
 
 _FINDINGS = ("allocator-retries", "near-out-of-memory", "recompute-with-memory-free")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from typing import Literal
 
 import streamlit as st
 
@@ -12,15 +13,181 @@ from diag.app import drawings
 from diag.app.address import choose
 from diag.app.drawings import Drawing
 from diag.app.facts import metrics, shown_rank
-from diag.app.figures.differences import compared
-from diag.app.formatting import plain, prose
 from diag.app.run_view import RunView
 from diag.app.theme import SEVERITY_COLOUR, SEVERITY_ICON, Theme, theme_of
-from diag.app.views import actions, coverage, findings
-from diag.app.views.common import CONFIG, draw, show_metrics, table
-from diag.model.steps import Verdict
+from diag.model.steps import Advice, Bottleneck, Finding, Risk, Severity, Verdict
 from diag.show.details import IDLE_COLUMNS, IDLE_TITLE, STALLS_TITLE, idle_table, stall_table
-from diag.words.wording import class_name, run_facts, verdict_facts, versions
+from diag.words.wording import (
+    EVERYTHING_FOUND,
+    EVERYTHING_LOOKED_FOR,
+    EVIDENCE_COLUMNS,
+    MOST_GAPS,
+    NOTHING_FOUND,
+    basis,
+    class_name,
+    evidence_row,
+    finding_badge,
+    finding_facts,
+    gain,
+    incomplete,
+    not_predicted,
+    price,
+    run_facts,
+    sentence,
+    verdict_facts,
+    versions,
+)
+
+from ..facts import counted, duration, plain, prose, share
+from ..figures.compare import compared
+from .common import CONFIG, bullets, draw, show_code, show_metrics, table
+
+# -- coverage ----------------------------------------------------------------------------------------------------------
+#
+# What the answer rests on: what was looked for in vain, what could not be looked for, what could not be read.
+
+
+def show_warning(view: RunView) -> None:
+    """At the top of the page, only where data is missing."""
+    missing = incomplete(view.result.coverage)
+    if missing:
+        st.warning(f"{plain(missing)} [The list](#coverage)", icon=":material/warning:")
+
+
+def show_coverage(view: RunView) -> None:
+    result = view.result
+    coverage = result.coverage
+    st.subheader("What this rests on", anchor="coverage")
+    st.markdown(plain(basis(coverage)))
+    for note in coverage.notes:
+        st.warning(plain(f"{sentence(note)}."), icon=":material/warning:")
+    looked, not_looked = st.columns(2)
+    with looked:
+        st.markdown("**Looked for, not found**")
+        st.markdown(bullets(result.examination.not_found) or EVERYTHING_FOUND)
+    with not_looked:
+        st.markdown("**Could not look for, because**")
+        st.markdown(bullets(coverage.not_looked) or EVERYTHING_LOOKED_FOR)
+    for gap in coverage.skipped[:MOST_GAPS]:
+        st.warning(plain(gap.reason), title=plain(gap.path), icon=":material/warning:")
+    if len(coverage.skipped) > MOST_GAPS:
+        st.markdown(f"… and {len(coverage.skipped) - MOST_GAPS} more; `diag analyze` prints all of them.")
+
+
+# -- actions -----------------------------------------------------------------------------------------------------------
+#
+# What to change first: at most three, each with what it gains, costs and risks, and how to do it.
+
+_COLOUR: dict[Risk, Literal["gray", "orange", "red"]] = {
+    Risk.SAFE: "gray",
+    Risk.MEMORY: "orange",
+    Risk.NUMERICS: "orange",
+    Risk.CORRECTNESS: "red",
+}
+_API_NAMES = {
+    "fsdp2": "FSDP2",
+    "fsdp1": "FSDP1",
+    "ddp": "DDP",
+    "deepspeed": "DeepSpeed",
+    "accelerate": "Accelerate",
+    "hf_trainer": "HF Trainer",
+    "pytorch": "PyTorch",
+}
+
+
+def show_actions(view: RunView) -> None:
+    """What the cause asks for, then the changes whose gain was predicted; for a healthy run what margin is left."""
+    result, found = view.result, view.result.recommendation
+    st.markdown("**What to do**")
+    cause = result.cause
+    if result.verdict.severity == Severity.HEALTHY:
+        st.markdown(
+            f"Nothing. The most that one change could remove is {share(max(result.verdict.share, 0.0))} of a step."
+        )
+    elif cause is not None and cause.action:
+        st.markdown(prose(cause.action))
+    elif result.verdict.bottleneck == Bottleneck.UNDETERMINED:
+        st.markdown("Nothing yet: record what the answer needs first.")
+    for number, advice in enumerate(found.advice, start=1):
+        _action(number, advice)
+    if found.advice and found.replay_error is not None:
+        st.caption(
+            "Gains are predicted by replaying the recorded steps with the change; the replay of the unchanged ones is "
+            f"off by {share(found.replay_error)}."
+        )
+    for reason in not_predicted(found.not_advised):
+        st.caption(plain(reason))
+
+
+def _action(number: int, advice: Advice) -> None:
+    with st.container(border=True):
+        st.markdown(f"**{number}. {plain(sentence(advice.change))}**")
+        memory, risk = price(advice)
+        with st.container(horizontal=True, gap="small"):
+            low, likely, _ = advice.predicted_gain_ns
+            st.badge(
+                f"{duration(likely)} less, {share(advice.gain_share)}",
+                icon=":material/speed:",
+                color="green" if low > 0 else "gray",
+            )
+            st.badge(memory, icon=":material/memory:", color="gray")
+            st.badge(risk, color=_COLOUR[advice.risk])
+        st.caption(prose(sentence(gain(advice)) + "."))
+        if advice.command:
+            show_code(advice.command, "bash")
+        if advice.code:
+            _code(advice)
+        if advice.assumptions:
+            with st.expander("Taken for granted"):
+                st.markdown("\n".join(f"- {prose(assumed)}" for assumed in advice.assumptions))
+
+
+def _code(advice: Advice) -> None:
+    """For the run's own API first; the others in tabs behind it."""
+    with st.expander("In your own code", expanded=not advice.command):
+        names = list(advice.code)
+        for tab, name in zip(st.tabs([_API_NAMES.get(name, name) for name in names]), names, strict=True):
+            with tab:
+                show_code(advice.code[name], "json" if name == "deepspeed" else "python")
+
+
+# -- findings ----------------------------------------------------------------------------------------------------------
+#
+# What was found, most expensive first: the cost, what to do, and the numbers that it rests on.
+
+
+def show_findings(view: RunView) -> None:
+    found = view.result.examination.findings
+    st.subheader("Findings", anchor="findings")
+    if not found:
+        st.markdown(NOTHING_FOUND)
+    for position, finding in enumerate(found):
+        _finding(finding, expanded=position == 0)
+
+
+def _finding(finding: Finding, expanded: bool) -> None:
+    with st.container(border=True):
+        with st.container(horizontal=True, gap="small"):
+            if finding.severity == Severity.HEALTHY:
+                st.badge(finding_badge(finding), icon=":material/info:", color="gray")
+            else:
+                st.badge(
+                    finding_badge(finding),
+                    icon=SEVERITY_ICON[finding.severity],
+                    color=SEVERITY_COLOUR[finding.severity],
+                )
+            st.markdown(f"**{plain(finding.title)}**")
+        st.caption(" · ".join(plain(fact) for fact in finding_facts(finding)))
+        if finding.action:
+            st.markdown(f"**What to do:** {plain(finding.action)}")
+        if finding.evidence:
+            with st.expander(f"Evidence: {counted(len(finding.evidence), 'number')}", expanded=expanded):
+                rows = [
+                    dict(zip(EVIDENCE_COLUMNS, map(plain, evidence_row(item)), strict=True))
+                    for item in finding.evidence
+                ]
+                st.table(rows, border="horizontal", hide_index=True)
+
 
 _MEAN = "mean"
 
@@ -29,20 +196,20 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
     """``baseline``: the run that the numbers at the top are held against."""
     theme = theme_of(st.context.theme.type)
     _caption(view)
-    coverage.show_warning(view)
+    show_warning(view)
     _verdict(view)
     show_metrics(*metrics(view, baseline))
     evidence, todo = st.columns([3, 2], gap="medium")
     with evidence:
         _evidence(view, theme)
     with todo:
-        actions.show(view)
+        show_actions(view)
     rank, step = _breakdown(view, theme)
     _idle(view, rank, step)
     _waiting(view, theme)
     _memory(view, rank, theme)
-    findings.show(view)
-    coverage.show(view)
+    show_findings(view)
+    show_coverage(view)
 
 
 def _caption(view: RunView) -> None:

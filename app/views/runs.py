@@ -9,8 +9,9 @@ from pathlib import Path
 import streamlit as st
 
 from diag.api import RunState, State, state_of
-from diag.app.formatting import counted, duration, plain
 from diag.app.views.common import EMPTY, shown_rows
+
+from ..facts import counted, duration, plain
 
 _EVERY_S = 3.0
 _NOT_ANALYSED = "not analysed since its last step"

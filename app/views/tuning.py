@@ -8,11 +8,12 @@ from typing import Literal
 import streamlit as st
 
 from diag.app.figures import tuning as figures
-from diag.app.formatting import UNKNOWN, counted, duration, plain, share, size
 from diag.app.theme import theme_of
 from diag.app.views.common import draw, show_code
 from diag.tune.history import History, Interval, Outcome, Round
 from diag.words.wording import sentence
+
+from ..facts import UNKNOWN, counted, duration, plain, share, size
 
 _COLOUR: dict[Outcome, Literal["green", "gray", "red"]] = {
     Outcome.KEPT: "green",

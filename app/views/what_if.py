@@ -6,12 +6,13 @@ import streamlit as st
 
 from diag.app.address import choose
 from diag.app.figures import what_if as figures
-from diag.app.formatting import UNKNOWN, duration, plain, share, size
 from diag.app.run_view import RunView
 from diag.app.theme import theme_of
 from diag.app.views.common import beyond_summaries, bullets, draw, head, nothing, show_code
 from diag.model.steps import Risk
 from diag.show.details import Change, Prospect
+
+from ..facts import UNKNOWN, duration, plain, share, size
 
 AS_IT_IS = "as-it-is"
 _ALONE = 3  # so many lists at most have a row each

@@ -20,9 +20,8 @@ from typing import Any
 
 from torch.nn.parallel import DistributedDataParallel
 
-from ..calls import describe
+from ..calls import Patches, describe
 from ..collectives import CollectiveTimer
-from ..patches import Patches
 
 
 @dataclass(slots=True, eq=False)

@@ -21,25 +21,74 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
+from ..calls import Patches
 from ..collectives import CollectiveTimer
 from ..files import Complaints, append_to, create_file, encode
-from ..identity import identify, rank_and_world
 from ..layout import RunLayout
-from ..patches import Patches
+from ..manifest import identify, rank_and_world
 from ..records import Unrecorded
 from ..session import Collector
 from ..settings import CollectorSettings, restarts, run_dir_from, settings_from
-from . import backwards, crash, evaluation, groups, loaders, optimizers, profiling, tokens
-from .checkpoints import Saving
+from . import crash, hooks
 from .ddp import Reducers
-from .device import device, device_known
 from .environment import OWNER_VARIABLE, wanted
 from .events import Events
-from .hooking import Hooks
+from .hooks import Hooks, Saving
 from .importing import AfterImport
-from .strategy import strategy_of
+
+# -- device ------------------------------------------------------------------------------------------------------------
+#
+# Where a training computes, without choosing for it: asking CUDA begins to use it.
+
+
+def device() -> torch.device:
+    """Where the training computes, as far as it has begun to."""
+    if torch.cuda.is_available() and _cuda_used():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def device_known() -> bool:
+    """Whether ``device`` will not tell another one later."""
+    if not torch.cuda.is_available():
+        return True
+    if not _cuda_used():
+        return False
+    return torch.cuda.device_count() == 1 or str(torch.cuda.current_device()) == os.environ.get("LOCAL_RANK", "")
+
+
+def _cuda_used() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+# -- strategy ----------------------------------------------------------------------------------------------------------
+#
+# How a training is parallel, told from what is there when it first steps. Names as in ``diag run --strategy``.
+
+
+def strategy_of(optimizer: Any, engine: Any, ddp: bool) -> tuple[str, dict[str, int]]:
+    """The strategy, "none" without any, and the mesh where one is known."""
+    if engine is not None:
+        return f"deepspeed-zero{engine.zero_optimization_stage()}", {}
+    parameters = [p for group in getattr(optimizer, "param_groups", []) for p in group.get("params", [])]
+    mesh = next((found for p in parameters if (found := getattr(p, "device_mesh", None)) is not None), None)
+    if mesh is not None:
+        fully_sharded = "torch.distributed.fsdp" in sys.modules
+        return "fsdp2" if fully_sharded else "tensor-parallel", _sizes(mesh)
+    if any(getattr(p, "_fsdp_flattened", False) or type(p).__name__ == "FlatParameter" for p in parameters):
+        return "fsdp1", {}
+    if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
+        return "zero1", {}
+    return ("ddp" if ddp else "none"), {}
+
+
+def _sizes(mesh: Any) -> dict[str, int]:
+    names = getattr(mesh, "mesh_dim_names", None) or ()
+    return dict(zip(names, map(int, mesh.shape), strict=False))
+
 
 # What begins the recording of a process without a process group: a process that trains.
 _TRAINS = frozenset({"backward_begins", "optimizer_begins", "told_steps"})
@@ -67,7 +116,7 @@ class Attachment:
         self._timer = CollectiveTimer(settings.max_collectives_per_step)
         self._reducers = Reducers(self._timer)
         self.events = Events(self.tell, self._reducers.backward_ends, lambda error: self._end(repr(error)))
-        self.fetches = loaders.Fetches(self)
+        self.fetches = hooks.Fetches(self)
         self._settings = settings
         self._asked = asked
         self._handles: list[Any] = []  # of hooks that stay until the training has ended
@@ -94,25 +143,25 @@ class Attachment:
         def on_import(module: str, what: str, put: Callable[[ModuleType, Patches, Attachment], None]) -> None:
             imports.call(module, lambda found: place(what, lambda patches: put(found, patches, self)))
 
-        place("loader", lambda patches: loaders.install(patches, self.fetches))
-        backwards.install(self._hooks, imports, self)
-        place("optimizer", lambda _patches: self._handles.extend(optimizers.install(self)))
-        place("zero_grad", lambda patches: optimizers.install_zeroing(patches, self))
-        place("gradient scaler", lambda patches: optimizers.install_scaler(patches, self))
-        place("evaluation", lambda patches: evaluation.install(patches, self))
-        place("profiler", lambda patches: profiling.install(patches, self))
+        place("loader", lambda patches: hooks.install_loader(patches, self.fetches))
+        hooks.install_backward(self._hooks, imports, self)
+        place("optimizer", lambda _patches: self._handles.extend(hooks.install_optimizers(self)))
+        place("zero_grad", lambda patches: hooks.install_zeroing(patches, self))
+        place("gradient scaler", lambda patches: hooks.install_scaler(patches, self))
+        place("evaluation", lambda patches: hooks.install_evaluation(patches, self))
+        place("profiler", lambda patches: hooks.install_profiler(patches, self))
         Saving(self).install(self._hooks, imports)
         if not self._asked:
             place("traceback", lambda _patches: crash.install())
         if dist.is_available():
-            place("process group", lambda patches: groups.install(patches, self))
+            place("process group", lambda patches: hooks.install_process_group(patches, self))
             if self._settings.collectives:
                 place("collectives", lambda _patches: self._timer.install_calls())
                 place("DDP", self._reducers.install)
                 on_import("torch._dynamo.decorators", "compiler", lambda dynamo, *_: self._reducers.keep_from(dynamo))
 
-        on_import("deepspeed.runtime.engine", "DeepSpeed", optimizers.install_engine)
-        on_import("transformers.trainer", "tokens", tokens.install)
+        on_import("deepspeed.runtime.engine", "DeepSpeed", hooks.install_engine)
+        on_import("transformers.trainer", "tokens", hooks.install_tokens)
         atexit.register(self._at_exit)
         os.register_at_fork(after_in_child=self._forked)
 

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from ..identity import prepare_environment
 from ..layout import RunLayout
-from ..records import CHECKPOINT, DATA, H2D, OPTIMIZER, CheckpointRecord, StepRecord
+from ..manifest import prepare_environment
+from ..records import CHECKPOINT, DATA, H2D, OPTIMIZER, CheckpointRecord, HeldRecord, StepRecord
 from ..settings import collecting, run_dir_from
 from .backend import backend_of, device_of
-from .checkpoint import rng
+from .checkpoint import contents
 from .checkpoint.folder import Checkpoint, find
 from .checkpoint.resume import refuse_data
 from .data import Batches, ByteCorpus, ShardedSampler, build_loader, described, documents
 from .faults import parse_faults
-from .held import held
 from .inject import Injector
 from .options import TrainerOptions, flops_per_token, parameter_count
-from .progress import Progress
 from .refusals import validate, validate_backend
 from .strategies import create
 from .strategies.base import Strategy
@@ -37,6 +37,123 @@ from .warmup import schedule_of
 
 if TYPE_CHECKING:
     from .checkpoint.saver import Saver
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+#
+# One line a step on standard output, without waiting for the accelerator.
+
+
+class _Line(NamedTuple):
+    step: int
+    loss: Tensor
+    ready: torch.cuda.Event | None  # None: the loss is on the host already
+    dur_ns: int
+    tokens: int
+
+    def arrived(self) -> bool:
+        return self.ready is None or bool(self.ready.query())  # type: ignore[no-untyped-call]
+
+
+class Progress:
+    """Prints steps on rank 0 as their losses arrive, in order."""
+
+    def __init__(self, rank: int) -> None:
+        self._silent = rank != 0
+        self._waiting: deque[_Line] = deque()
+
+    def add(self, step: int, loss: Tensor, dur_ns: int, tokens: int) -> None:
+        """A finished step: its mean loss, the host's nanoseconds, and the tokens of all ranks.
+
+        On an accelerator the loss is copied behind the work in flight, so its line can be some steps late.
+        """
+        if self._silent:
+            return
+        ready = None
+        if loss.device.type == "cuda":
+            on_device, loss = loss, torch.empty((), dtype=loss.dtype, pin_memory=True)
+            loss.copy_(on_device, non_blocking=True)
+            ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            ready.record()
+        self._waiting.append(_Line(step, loss, ready, dur_ns, tokens))
+        while self._waiting and self._waiting[0].arrived():
+            self._print(self._waiting.popleft())
+
+    def finish(self) -> None:
+        """Wait for what is under way and print it."""
+        for line in self._waiting:
+            if line.ready is not None:
+                line.ready.synchronize()
+            self._print(line)
+        self._waiting.clear()
+
+    def _print(self, line: _Line) -> None:
+        rate = line.tokens * 1e9 / line.dur_ns
+        print(f"step {line.step}  loss {line.loss:.6f}  {line.dur_ns / 1e6:.1f} ms  {rate:.0f} tokens/s", flush=True)
+
+
+# -- held --------------------------------------------------------------------------------------------------------------
+#
+# What model and optimizer hold on this rank, in bytes of distinct storages: shards of DTensors, not the whole.
+
+
+def held(model: nn.Module, optimizer: Any, batch: Tensor | None = None) -> HeldRecord:
+    """Counted now. Call it where gradients and the optimizer's states are both there: after ``step``, before
+    ``zero_grad``. A storage counts once, for the first of the components that has it: gradients that are views of one
+    bucket count as the bucket, a shard's padding counts with the shard."""
+    seen: set[int] = set()
+    parameters = list(model.parameters())
+    return HeldRecord(
+        parameters=_bytes(parameters, seen),
+        gathered=_bytes(_gathered(model), seen),
+        gradients=_bytes((p.grad for p in parameters if p.grad is not None), seen),
+        optimizer=_bytes(_states(optimizer), seen),
+        buffers=_bytes(model.buffers(), seen),
+        batch=_bytes([] if batch is None else [batch], seen),
+    )
+
+
+def _bytes(tensors: Iterable[Tensor], seen: set[int]) -> int:
+    total = 0
+    for tensor in tensors:
+        local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        if local.device.type == "meta":
+            continue
+        storage = local.untyped_storage()
+        if storage.nbytes() and storage.data_ptr() not in seen:
+            seen.add(storage.data_ptr())
+            total += storage.nbytes()
+    return total
+
+
+def _gathered(model: nn.Module) -> Iterator[Tensor]:
+    """Whole parameters of fully_shard's units that are gathered at this moment; freed ones have an empty storage.
+
+    torch has no public way to them; where its private one is gone, none are found.
+    """
+    for module in model.modules():
+        state = getattr(module, "_get_fsdp_state", lambda: None)()
+        for group in getattr(state, "_fsdp_param_groups", ()):
+            for parameter in getattr(group, "fsdp_params", ()):
+                yield from getattr(parameter, "all_gather_outputs", ())
+
+
+def _states(optimizer: Any) -> Iterator[Tensor]:
+    """Also of an optimizer inside (ZeroRedundancyOptimizer keeps its own part in ``optim``), and of what DeepSpeed has
+    beside both."""
+    for one in (optimizer, getattr(optimizer, "optim", None)):
+        yield from _tensors(getattr(one, "state", None))
+    yield from _tensors(getattr(optimizer, "flat", list)())
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _tensors(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _tensors(inner)
 
 
 class CollectorLike(Protocol):
@@ -146,7 +263,7 @@ def run(options: TrainerOptions, corpus: ByteCorpus, place: Place, device: torch
     if resumed is not None:
         refuse_data(resumed, data)
         sampler.load_state_dict(resumed.manifest.cursor)
-    rng.seed(options.seed)
+    contents.seed(options.seed)
     injector = Injector(parse_faults(options.inject, place.world_size), place.rank, place.world_size, device)
     injector.install()
     batches = Batches(
@@ -223,8 +340,8 @@ class Trainer:
         if resumed is None and not options.checkpoint_every:
             return 0, None
         # Here, because they import all of FSDP, which takes longer than a short run of DDP.
-        from .checkpoint.begin import begin
         from .checkpoint.contents import Contents
+        from .checkpoint.saver import begin
 
         contents = Contents(options, self.strategy, self.optimizer, self.schedule, self.batches.sampler, data)
         return begin(contents, resumed, collector.describe, collector.checkpoint)

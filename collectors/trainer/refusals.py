@@ -9,8 +9,7 @@ from pathlib import Path
 from .checkpoint import resume
 from .checkpoint.folder import find
 from .faults import FaultError, parse_faults
-from .knobs import DDP, DEEPSPEED, FSDP1, FSDP2, STRATEGIES, ZERO1, KnobError
-from .options import PRESETS, OptionError, TrainerOptions
+from .options import DDP, DEEPSPEED, FSDP1, FSDP2, PRESETS, STRATEGIES, ZERO1, KnobError, OptionError, TrainerOptions
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
 

@@ -24,8 +24,7 @@ import torch.distributed.distributed_c10d as c10d
 from torch import Tensor
 from torch.futures import Future
 
-from ..calls import storage_of
-from ..patches import Patches
+from ..calls import Patches, storage_of
 
 # Older and newer names; those that a torch lacks are skipped. The newer `*_into_tensor` and `*_tensor` call the
 # `*_single` ones, which is why only the outermost call counts.

@@ -21,8 +21,7 @@ from diag.model.steps import (
     StepAccount,
     by_cause,
 )
-from diag.rundir.axes import axes_of
-from diag.rundir.run import RankTables, Tables, rank_ranges
+from diag.rundir.run import RankTables, Tables, axes_of, rank_ranges
 from diag.traces.trace import Trace
 
 from . import cpu, gpu, records
@@ -31,16 +30,14 @@ from .blame import Meetings
 from .clock import Alignment, align
 from .critical_path import held_up_at, nearly_last, readiness, walk
 from .gpu_idle import idle_parts
-from .iterations import iterations_of
 from .kept_steps import steps_of, windows_of
-from .layers import within
-from .loader_settings import loader_settings
+from .layers import intervals_of, on_clock, shift, shift_call, within
 from .match import Key, by_key, measure
 from .peers import StagePeers
-from .segments import intervals_of, on_clock, shift, shift_call
+from .records import loader_settings
 from .timeline import Timeline
 from .trace_ranges import compiling
-from .trace_steps import agreed, host_windows, marks_steps, outside_of_iterations
+from .trace_steps import agreed, host_windows, iterations_of, marks_steps, outside_of_iterations
 
 # Lazy initialisation, the allocator, first connections and full loader queues: not what the run is like.
 WARMUP_STEPS = 2

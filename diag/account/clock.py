@@ -14,16 +14,226 @@ bounds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct, field
 
 from diag.model.steps import CollectiveCall
 
-from . import drift
-from .bounds import Bounds, Met, by_clock, clock_bounds, closure, least_within, meetings, reference
 from .match import SYNCHRONISING, Key
+
+# -- bounds ------------------------------------------------------------------------------------------------------------
+#
+# How far apart two clocks can be, as the collectives of their ranks bound it (science.md 2.4).
+
+_UNBOUNDED = (1 << 62) - 1  # two clocks may be further apart than all of this century so far
+_MOST_SUMS = 1 << 30  # of two bounds, once every clock is tied to every other
+
+Bounds = npt.NDArray[np.int64]
+Known = npt.NDArray[np.bool_]
+
+
+class Met(NamedTuple):
+    """One synchronising collective: places of its ranks in the list of all, and when each entered and left it."""
+
+    who: Bounds
+    start_ns: Bounds
+    end_ns: Bounds
+
+
+def meetings(
+    ranks: Sequence[int], collectives: Sequence[Mapping[int, CollectiveCall]], shift_ns: Mapping[int, int]
+) -> list[Met]:
+    """The collectives as arrays. ``ranks``: all of them, in the order of the places; ``shift_ns``: what is added to
+    the times of each."""
+    index = {rank: i for i, rank in enumerate(ranks)}
+    shift = np.array([shift_ns.get(rank, 0) for rank in ranks], dtype=np.int64)
+    found = []
+    for members in collectives:
+        who = np.array([index[rank] for rank in members])
+        times = ([getattr(call, key) for call in members.values()] for key in ("start_ns", "end_ns"))
+        found.append(Met(who, *(np.array(own, dtype=np.int64) + shift[who] for own in times)))
+    return found
+
+
+def clock_bounds(met: Iterable[Met], of_rank: Bounds) -> tuple[Bounds, Known]:
+    """``bounds[a, b]``: the least end on clock a minus start on clock b seen, which ``o_b - o_a`` cannot exceed; and
+    whether there is one. ``of_rank``: the clock of each rank.
+
+    Of the ranks of one clock in one collective only the first end and the last start bound anything, so that a
+    collective takes time by its ranks, and by the pairs of clocks in it, not by the pairs of ranks.
+    """
+    count = int(of_rank.max()) + 1
+    bounds = np.full((count, count), _UNBOUNDED, dtype=np.int64)
+    for clocks, first_end, last_start in by_clock(of_rank, met):
+        between = first_end[:, None] - last_start[None, :]
+        if len(clocks) == count:
+            np.minimum(bounds, between, out=bounds)
+        else:
+            window = np.ix_(clocks, clocks)
+            bounds[window] = np.minimum(bounds[window], between)
+    np.fill_diagonal(bounds, 0)
+    return bounds, bounds < _UNBOUNDED
+
+
+def least_within(met: Iterable[Met], of_rank: Bounds) -> Bounds:
+    """Of each clock: the least end minus start of any two of its ranks in one collective. Below 0, its ranks' calls
+    contradict each other."""
+    least = np.full(int(of_rank.max()) + 1, _UNBOUNDED, dtype=np.int64)
+    for clocks, first_end, last_start in by_clock(of_rank, met):
+        least[clocks] = np.minimum(least[clocks], first_end - last_start)
+    return least
+
+
+def by_clock(of_rank: Bounds, met: Iterable[Met]) -> Iterator[tuple[Bounds, Bounds, Bounds]]:
+    """Of each collective: the clocks that took part, and of each the first end and the last start."""
+    for who, starts, ends in met:
+        of_member = of_rank[who]
+        order = np.argsort(of_member, kind="stable")
+        clocks = of_member[order]
+        first = np.flatnonzero(np.concatenate(([True], clocks[1:] != clocks[:-1])))
+        yield clocks[first], np.minimum.reduceat(ends[order], first), np.maximum.reduceat(starts[order], first)
+
+
+def closure(bounds: Bounds, known: Known) -> tuple[Bounds, Known]:
+    """Floyd and Warshall: bounds over every path. A clock takes time by the clocks that it is tied to: thousands that
+    have never met take none. Of more than a thousand that are all tied, paths through some are left out, which leaves
+    the bounds true and wider: with the cube of two thousand clocks it took 20 s."""
+    closed, known = bounds.copy(), known.copy()
+    for via in range(len(closed)):
+        if via * closed.size > _MOST_SUMS and known.all():
+            break
+        before, behind = np.flatnonzero(known[:, via]), np.flatnonzero(known[via])
+        through = closed[before, via][:, None] + closed[via, behind][None, :]
+        if through.size == closed.size:
+            np.minimum(closed, through, out=closed)
+            known[:] = True
+        elif through.size > 1:
+            window = np.ix_(before, behind)
+            closed[window] = np.minimum(closed[window], through)
+            known[window] = True
+    return closed, known
+
+
+def reference(closed: Bounds) -> int:
+    """The clock that the others are told against: chosen by the widths alone, so that neither the ranks' numbers nor
+    where a clock is set change the choice."""
+    width = closed + closed.T
+    return min(range(len(closed)), key=lambda clock: (sorted(width[clock].tolist()), clock))
+
+
+# -- drift -------------------------------------------------------------------------------------------------------------
+#
+# Clocks that run at different rates (science.md 2.4).
+#
+# Two clocks that differ by 20 parts in a million are a millisecond further apart after every minute: no offset fits a
+# long run. What one can be at a time is bounded by the collectives around it, above and below; the rate is that of the
+# straight line with the most room between these bounds. It is taken only where no constant offset fits and the line
+# does.
+
+# Bounds that contradict each other by less are two readings of two clocks, not a rate.
+NOISE_NS = 50_000
+MAX_RATE = 500e-6  # an undisciplined quartz is off by 20 to 100 parts in a million; beyond this it is something else
+_WINDOWS = 64
+_MIN_WINDOWS = 3  # two leave every line open
+_ROUNDS = 2  # within a window the bounds move, too; after one round they hardly do
+_FAR = 1e18
+
+Real = npt.NDArray[np.float64]
+
+
+class Clocks(Struct, frozen=True):
+    """``rate`` times what has passed on a rank's clock since ``since_ns`` is to be added to its times. By place."""
+
+    rate: Real
+    since_ns: Bounds
+
+    def corrected(self, met: Sequence[Met]) -> list[Met]:
+        """The collectives on clocks that all run alike."""
+        return [
+            Met(who, *(at + gained(at, self.rate[who], self.since_ns[who]) for at in (starts, ends)))
+            for who, starts, ends in met
+        ]
+
+
+def gained(times_ns: Bounds, rate: Real | float, since_ns: Bounds | int) -> Bounds:
+    """What a clock of this rate is short of, at each of these times."""
+    short: Bounds = np.rint((times_ns - since_ns) * rate).astype(np.int64)
+    return short
+
+
+def contradict(closed: Bounds, known: Known) -> bool:
+    """Whether no constant offsets keep these bounds. ``closed[r, s]``: what ``o_s - o_r`` cannot exceed."""
+    return bool((closed + closed.T)[known & known.T].min() < -NOISE_NS)
+
+
+def fit(met: Sequence[Met], of_rank: Bounds) -> Clocks | None:
+    """The rates at which the clocks drift apart; None where constant rates do not resolve what contradicts a constant
+    offset. ``of_rank``: the clock of each rank."""
+    count = len(of_rank)
+    # The first collective of a clock is its origin.
+    first = np.full(count, np.iinfo(np.int64).max)
+    for who, starts, _ in met:
+        first[who] = np.minimum(first[who], starts)
+    since = np.array([first[of_rank == clock].min() for clock in of_rank])
+    # What has passed on the ranks' own clocks differs by no more than the rates that are looked for.
+    elapsed = np.array([float(np.mean(starts - since[who])) for who, starts, _ in met])
+    parts = np.array_split(np.argsort(elapsed, kind="stable"), min(_WINDOWS, len(met)))
+    if len(parts) < _MIN_WINDOWS:
+        return None
+    at = np.array([elapsed[part].mean() for part in parts])
+    clocks = Clocks(np.zeros(count), since)
+    for _ in range(_ROUNDS):
+        corrected = clocks.corrected(met)
+        windows = [[corrected[i] for i in part] for part in parts]
+        clocks = Clocks(clocks.rate + _rates(windows, at, of_rank)[of_rank], since)
+    if np.abs(clocks.rate).max() > MAX_RATE:
+        return None
+    left = closure(*clock_bounds(clocks.corrected(met), of_rank))
+    return None if contradict(*left) else clocks
+
+
+def _rates(windows: Sequence[Sequence[Met]], at: Real, of_rank: Bounds) -> Real:
+    """By clock: the rate against one of them, in which the bounds of the windows leave most room."""
+    bounds = [closure(*clock_bounds(window, of_rank)) for window in windows]
+    whole, known = closure(*clock_bounds([met for window in windows for met in window], of_rank))
+    both = known & known.T
+    middle = np.where(both, (whole - whole.T) // 2, 0)
+    above = np.stack([np.where(tied, (closed - middle).astype(np.float64), _FAR) for closed, tied in bounds])
+    pairs = _steepest(above, at[:, None, None])
+    # A mean over all others, as for the offsets, so that the numbers of the ranks change nothing.
+    mean = np.where(both, pairs, 0).sum(axis=0) / both.sum(axis=0)
+    base = reference(whole)
+    rates: Real = np.where(both[base], mean - mean[base], 0.0)
+    return rates
+
+
+def _steepest(above: Real, at: Real) -> Real:
+    """For each pair of clocks the slope whose line has most room. ``above[w, r, s]``: what ``o_s - o_r`` cannot exceed
+    in window w; ``at``: when that is. Golden section: the room is concave in the slope."""
+
+    def room(slope: Real) -> Real:
+        upper: Real = (above - slope * at).min(axis=0)
+        return upper + upper.T  # the bound from below is the one from above of the reversed pair
+
+    ratio = (5**0.5 - 1) / 2
+    shape = above.shape[1:]
+    # Antisymmetric from the first step on: a slope of (r, s) is tried together with its negative for (s, r).
+    sign = np.sign(np.subtract.outer(*(np.arange(shape[0]),) * 2)).astype(np.float64)
+    low, high = np.full(shape, -MAX_RATE), np.full(shape, MAX_RATE)
+    for _ in range(40):
+        left, right = high - ratio * (high - low), low + ratio * (high - low)
+        lower, upper = room(sign * left), room(sign * right)
+        # Where one window bounds both sides many slopes are equally good: both ends come in, so that rounding does not
+        # choose between them, and neither rank of a pair is the first.
+        rises, falls = lower <= upper + 1, upper <= lower + 1
+        low, high = np.where(rises, left, low), np.where(falls, right, high)
+    slopes: Real = sign * (low + high) / 2
+    return slopes
+
 
 # Ends of one collective on one host agree to half a millisecond, to six when cores are oversubscribed [measured].
 # Ranks of one host whose calls contradict their common clock by more than this are on clocks of their own.
@@ -46,7 +256,7 @@ class Alignment(Struct, frozen=True):
         """Times of a tied rank, or of one that stays on its own clock, as the common clock shows them."""
         moved = times_ns + self.offset_ns.get(rank, 0)
         if rank in self.rate:
-            moved += drift.gained(times_ns, self.rate[rank], self.since_ns[rank])
+            moved += gained(times_ns, self.rate[rank], self.since_ns[rank])
         return moved
 
 
@@ -69,7 +279,7 @@ def align(
         return Alignment(dict.fromkeys(ranks, 0), 0)
     of_rank = np.array([order.index(name) for name in names])
     closed, known = closure(*clock_bounds(met, of_rank))
-    clocks = drift.fit(met, of_rank) if drift.contradict(closed, known) else None
+    clocks = fit(met, of_rank) if contradict(closed, known) else None
     if clocks is not None:
         closed, known = closure(*clock_bounds(clocks.corrected(met), of_rank))
     tied = known[0] & known[:, 0]
@@ -131,7 +341,7 @@ def _by_ends(met: Sequence[Met], of_rank: Bounds, closed: Bounds) -> tuple[Bound
         apart = max(apart, int(np.quantile(np.abs(near - middle), _MOST_APART)))
         placed.append(clock)
     beyond = offset[None, :] - offset[:, None] - closed
-    return (offset - offset[0], apart) if int(beyond.max()) <= apart + drift.NOISE_NS else None
+    return (offset - offset[0], apart) if int(beyond.max()) <= apart + NOISE_NS else None
 
 
 def _honest_domains(ranks: Sequence[int], domains: Mapping[int, str], met: Sequence[Met]) -> list[str]:

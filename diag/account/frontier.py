@@ -26,7 +26,7 @@ from diag.collectors.records import PHASES, REST, STAGES, CollectiveRow, PhaseRo
 from diag.rundir.run import RankTables
 
 from . import intervals as iv
-from .others import median_of_others
+from .peers import median_of_others
 from .records import blocked, is_p2p
 
 _ROWS = 1024  # at a time: each value is copied once for each window that it is in

@@ -18,8 +18,8 @@ from diag.model.steps import HOST_DETAILS, Attribution, CollectiveCall, Detail, 
 
 from . import intervals as iv
 from .attribute import waiting
+from .layers import intervals_of
 from .match import Key, by_key, is_pair
-from .segments import intervals_of
 
 # On a CPU what is not inside operators is the rank's own work, too; on a device what its host holds up.
 _OWN_IDLE = (

@@ -54,8 +54,8 @@ class _Asked:
     def of(cls, tool: Tool | None, analyses: Sequence[str]) -> _Asked:
         if tool is None and not analyses:
             return cls(False, ())
+        from diag.crosscheck.offered import parse_request
         from diag.crosscheck.process import hta_version
-        from diag.crosscheck.requests import parse_request
 
         requests = [parse_request(text) for text in analyses]
         hta_version()  # before minutes of analysis
@@ -128,10 +128,11 @@ def analyze(
     # Nothing here multiplies matrices, and OpenBLAS's threads spin when numpy is loaded: 60 ms of CPU time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from diag.api import Reading, open_run
-    from diag.cli.progress import reading_progress
     from diag.show.json import save, to_json
     from diag.show.text import print_report
     from diag.summaries import open_by_size, open_summaries
+
+    from .reading import reading_progress
 
     if summary and len(paths) != 1:
         raise DiagError("--summary reads one run directory", exit_code=ExitCode.USAGE)

@@ -79,11 +79,11 @@ def check(
     asked, against = _asked(given, baseline, budget)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
     from diag.api import Reading
-    from diag.cli.progress import reading_progress
     from diag.gate.check import check as check_budgets
-    from diag.show.gate import print_gate, to_json
-    from diag.show.github import workflow_commands
+    from diag.show.gate import print_gate, to_json, workflow_commands
     from diag.summaries import open_by_size
+
+    from .reading import reading_progress
 
     with reading_progress() as progress:
         reading = Reading(jobs=jobs, progress=progress, comm_kernels=comm_rules(comm_kernels))
@@ -91,7 +91,7 @@ def check(
         result = open_by_size(run, reading=reading)
     gate = check_budgets(result, asked, before, strict)
     if junit is not None:
-        from diag.show.junit import to_junit
+        from diag.show.gate import to_junit
 
         _write(junit, to_junit(gate, str(run), result.verdict.headline))
     if as_json:
@@ -107,7 +107,7 @@ def _asked(given: list[Budget], baseline: Path | None, file: Path | None) -> tup
     """All budgets in the order of the definitions, and the baseline. Mistakes are told before minutes of analysis."""
     by_quantity = {}
     if file is not None:
-        from diag.gate.budget_file import read_budgets
+        from diag.gate.budgets import read_budgets
 
         kept = read_budgets(file)
         by_quantity = {budget.quantity: budget for budget in kept.budgets}

@@ -29,9 +29,10 @@ def compare(
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
     from diag.api import Reading, compare_runs
-    from diag.cli.progress import reading_progress
     from diag.show.compare import print_comparison, to_json
     from diag.summaries import open_by_size
+
+    from .reading import reading_progress
 
     with reading_progress() as progress:
         reading = Reading(jobs=jobs, progress=progress, comm_kernels=comm_rules(comm_kernels))

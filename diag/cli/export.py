@@ -105,7 +105,7 @@ def export(
     if to is Format.PROMETHEUS and follow and out is None:
         raise DiagError("--follow needs a file", hint="give -o FILE, or use diag metrics", exit_code=ExitCode.USAGE)
     from diag.export.run_metrics import RunMetrics
-    from diag.serve.signals import ended_by_signals
+    from diag.serve.server import ended_by_signals
 
     metrics = RunMetrics(run, per_rank, _ranks(ranks), _say_gap)
     write = _writer(run, to, out, endpoint)
@@ -144,7 +144,7 @@ def _writer(run: Path, to: Format, out: Path | None, endpoint: str | None) -> Ca
         from diag.export.prometheus import to_text
 
         return lambda samples: _replace(out, to_text(samples))
-    from diag.export.jsonl import to_lines
+    from diag.export.history import to_lines
 
     return lambda samples: _append(out, to_lines(samples, time.time_ns()))
 
@@ -181,11 +181,11 @@ def _write_steps(run: Path, to: Format, folder: Path) -> None:
 
     steps = history(run, _say_gap)
     if to is Format.TENSORBOARD:
-        from diag.export.tensorboard import write_events
+        from diag.export.history import write_events
 
         written, then = write_events(steps, folder), f"tensorboard --logdir {folder}"
     else:
-        from diag.export.wandb import write_run
+        from diag.export.history import write_run
 
         written, then = write_run(steps, run.resolve().name, folder), f"wandb sync {folder}/wandb/offline-run-*"
     say(f"{written} steps written to {folder}. Next: {then}")
@@ -233,7 +233,7 @@ def _serve(
 ) -> None:
     from diag.export.prometheus import serve
     from diag.serve import guard
-    from diag.serve.signals import ended_by_signals
+    from diag.serve.server import ended_by_signals
 
     _, (address, _) = guard.resolved(host, port)
     local = guard.is_loopback(address)

@@ -44,9 +44,10 @@ def open_trace(
 
     import tempfile
 
-    from diag.cli.progress import reading_progress
     from diag.perfetto.excerpt import step_of, window_of, write_excerpt
     from diag.traces.reading import Reading
+
+    from .reading import reading_progress
 
     with reading_progress() as progress:
         reading = Reading(progress=progress)
@@ -60,7 +61,7 @@ def open_trace(
         return
 
     from diag.perfetto.server import show
-    from diag.serve.signals import ended_by_signals
+    from diag.serve.server import ended_by_signals
 
     with ended_by_signals(), tempfile.TemporaryDirectory(prefix="diag-open-") as folder:
         file = Path(folder) / f"rank{rank}-{excerpt.title.replace(' ', '-')}.json.gz"

@@ -2,14 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from diag.collectors.layout import MOST_RANKS
-from diag.errors import DiagError
+from diag.errors import DiagError, ExitCode
 from diag.words.terminal import put, say
+
+# -- plan lint ---------------------------------------------------------------------------------------------------------
+#
+# ``diag plan CONFIG...``: what is wrong in configurations of training.
+
+_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
+
+
+def is_configuration(text: str) -> bool:
+    """Whether the argument of ``diag plan`` is a configuration of training, present or not, and not a model: no preset,
+    number of parameters, folder, or config.json of one."""
+    from diag.lint.document import read
+    from diag.lint.lint import is_model, recognise
+    from diag.plan.shape import PRESETS, parameters_of
+
+    path = Path(text)
+    if text.lower() in PRESETS or parameters_of(text) is not None or not text or "\0" in text:
+        return False
+    named = path.suffix.lower() in _SUFFIXES and path.name != "config.json"
+    try:
+        if not path.is_file():
+            return named and not path.is_dir()
+        document = read(path)
+        if is_model(document.values):
+            return False
+        recognise(document)
+    except DiagError:  # what is broken in it is for its own reader to say
+        return named
+    except OSError:
+        return False
+    return True
+
+
+def lint_command(paths: Sequence[Path], gpus: int | None, per_host: int, as_json: bool) -> ExitCode:
+    """Prints the linter's report; GATE_EXCEEDED where there are errors."""
+
+    from diag.lint.lint import lint
+    from diag.lint.model import Severity
+    from diag.show.lint import print_lint, to_json
+
+    files = lint(paths, gpus, per_host)
+    if as_json:
+        put(to_json(files) + "\n")
+    else:
+        print_lint(files)
+    errors = any(notice.severity is Severity.ERROR for linted in files for notice in linted.notices)
+    return ExitCode.GATE_EXCEEDED if errors else ExitCode.OK
+
 
 _MODEL, _CLUSTER = "Model and recipe", "Cluster"
 
@@ -94,7 +143,6 @@ def plan(
 
     Of configurations: say what is wrong in them; exit code 3 where something is.
     """
-    from diag.cli.plan_lint import is_configuration, lint_command
 
     if measured is not None:
         if asked:
@@ -108,15 +156,13 @@ def plan(
         raise typer.Exit(int(lint_command([Path(path) for path in asked], gpus, per_host, as_json)))
     gpus = 8 if gpus is None else gpus
 
-    from diag.plan.activations import Checkpointing
-    from diag.plan.cluster import cluster_of
-    from diag.plan.pipeline import Schedule
+    from diag.plan.cluster import check_world, cluster_of, topology_of
+    from diag.plan.memory import Checkpointing
     from diag.plan.plan import Batch
     from diag.plan.plan import plan as planned
     from diag.plan.recipe import RECIPES
     from diag.plan.shape import size_of
-    from diag.plan.speed import speed_of
-    from diag.plan.topology import check_world, topology_of
+    from diag.plan.throughput import Schedule, speed_of
     from diag.show.plan import print_plan, to_json
 
     if recipe not in RECIPES:
@@ -167,10 +213,10 @@ def plan(
 def _measured(run: Path, as_json: bool) -> None:
     from diag.plan.measured import measured
     from diag.rundir.run import open_paths
-    from diag.show.plan_measured import print_measured, to_json
+    from diag.show.plan import measured_to_json, print_measured
 
     found = measured(open_paths([run]))
     if as_json:
-        put(to_json(found, str(run)) + "\n")
+        put(measured_to_json(found, str(run)) + "\n")
     else:
         print_measured(found, str(run))

@@ -2,15 +2,47 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from diag.collectors.layout import MOST_RANKS
 from diag.errors import DiagError, ExitCode
+from diag.words.terminal import console
 
 if TYPE_CHECKING:
-    from diag.traces.comm_rules import CommRule
+    from diag.traces.comm_names import CommRule
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+#
+# Progress on standard error, only where somebody watches.
+
+
+@contextmanager
+def reading_progress(what: str = "reading") -> Iterator[Callable[[int, int, str], None] | None]:
+    """A function that is told (files read, files in all, the file), or None where standard error is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn(what, markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
+    with Progress(*columns, console=console(err=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def tell(done: int, total: int, path: str) -> None:
+            bar.update(task, completed=done, total=total, description=path.rsplit("/", 1)[-1])
+
+        yield tell
+
 
 PathsArgument = Annotated[
     list[str],
@@ -69,7 +101,7 @@ def comm_rules(given: list[str] | None) -> tuple[CommRule, ...]:
     """The rules in REGEX=OPERATION."""
     if not given:
         return ()
-    from diag.traces.comm_rules import RuleError, parse_rule
+    from diag.traces.comm_names import RuleError, parse_rule
 
     try:
         return tuple(parse_rule(text) for text in given)

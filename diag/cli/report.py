@@ -21,7 +21,7 @@ from diag.cli.reading import (
     ranks_by_path,
 )
 from diag.errors import DiagError, ExitCode
-from diag.show.kept import KEPT, REDACTED
+from diag.show.redact import KEPT, REDACTED
 from diag.words.terminal import put, say
 
 if TYPE_CHECKING:
@@ -57,9 +57,10 @@ def report(
     from diag import __version__
     from diag.api import Reading
     from diag.app.html_report.render import render
-    from diag.cli.progress import reading_progress
     from diag.show.redact import Pseudonyms
     from diag.summaries import open_by_size
+
+    from .reading import reading_progress
 
     with reading_progress() as progress:
         reading = Reading(

@@ -3,15 +3,147 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from diag.collectors.layout import MOST_RANKS
+from diag.collectors.files import replace_file
+from diag.collectors.layout import MOST_RANKS, RunLayout
+from diag.collectors.settings import CollectorSettings, collecting
 from diag.errors import DiagError, ExitCode
-from diag.words.terminal import say
+from diag.words.terminal import console, flush_or_drop, say
+
+if TYPE_CHECKING:
+    from diag.watch.launch import Launch, Outcome
+
+# -- why ---------------------------------------------------------------------------------------------------------------
+#
+# Why a run that has just ended hung or crashed: the triage of its directory, kept there and printed.
+
+
+def say_why(layout: RunLayout) -> None:
+    """Writes hang.json and prints the verdict on standard error. What the triage cannot read changes no exit code."""
+    from diag.hang.api import triage
+    from diag.show.triage import print_triage, to_json
+
+    try:
+        found = triage([str(layout.root)])
+    except DiagError as error:
+        say(f"diag: no triage: {error.message}", err=True)
+        return
+    with suppress(OSError):
+        replace_file(layout.hang, to_json(found).encode() + b"\n", private=True)
+    say(err=True)
+    print_triage(found, console(err=True))
+    say(err=True)
+
+
+# -- ended -------------------------------------------------------------------------------------------------------------
+#
+# What is said when a training has ended, and its exit code.
+
+
+def say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool = False) -> int:
+    """The exit code of the training, whatever fails here. ``shown``: its own output has been on the terminal."""
+    from diag.watch.launch import after_training
+
+    with after_training(_say):
+        _say_end(layout, outcome, collect, shown)
+    flush_or_drop()
+    return outcome.exit_code
+
+
+def _say_end(layout: RunLayout, outcome: Outcome, collect: bool, shown: bool) -> None:
+    from diag.watch.launch import after_training, log_tail
+
+    newest = layout.newest()
+    # What a user's training prints on standard output is all that may be there.
+    if outcome.exit_code:
+        who = f"rank {outcome.failed_rank}: " if outcome.failed_rank is not None else ""
+        _say(f"the training ended early: {who}{outcome.reason}")
+        if outcome.failed_rank is not None and not shown:
+            for line in log_tail(newest, outcome.failed_rank):
+                say(f"      {line}", err=True)
+        if not outcome.interrupted:
+            with after_training(_say):
+                say_why(layout)  # of every attempt
+        say(f"      what was recorded until then: diag analyze {newest.root}", err=True)
+    elif collect:
+        say(f"Recorded in {newest.root}. Next: diag analyze {newest.root}", err=shown)
+
+
+def _say(text: str) -> None:
+    say(f"diag: {text}", err=True)
+
+
+# -- run own -----------------------------------------------------------------------------------------------------------
+#
+# ``diag run SCRIPT`` and ``diag run -- COMMAND``: a training of the user's, as it is.
+
+# Options of `diag run` that say what to record and when to call it hung; and where and how many, which is a command's
+# own affair.
+_OF_RECORDING = frozenset(
+    {
+        "command", "hang_timeout", "out", "collect", "byte_budget_mb",
+        "trace", "trace_skip", "auto_traces", "trace_active", "trace_every", "trace_stacks", "trace_memory",
+    }
+)  # fmt: skip
+_OF_LAUNCH = frozenset({"module", "nproc", "nnodes", "node_rank", "rdzv_backend", "rdzv_endpoint", "rdzv_id"})
+_HANG_S = 300.0  # without progress, before it is said
+
+
+def run_own(
+    context: typer.Context, command: Sequence[str], launch: Launch, settings: CollectorSettings, out: Path | None
+) -> int:
+    """The exit code of the training."""
+    from diag.watch.launch import environment_of, open_run_directory, run_command, run_script
+
+    module = bool(context.params["module"])
+    if not command:
+        raise DiagError("-m needs the name of a module", exit_code=ExitCode.USAGE)
+    is_script = module or command[0].endswith(".py")
+    _refuse(context, _OF_RECORDING | _OF_LAUNCH if is_script else _OF_RECORDING, "script" if is_script else "command")
+    if is_script and not module and not Path(command[0]).is_file():
+        raise DiagError("there is no such script", path=Path(command[0]), exit_code=ExitCode.USAGE)
+    collect = collecting(launch.environment)
+    named = context.params["hang_timeout"] is not None
+    launch = replace(
+        launch,
+        nproc=launch.nproc if _given(context, "nproc") else 1,
+        hang_timeout_s=(launch.hang_timeout_s if named else _HANG_S) if collect else 0,
+        ends_hung=named,  # only who says how long it may take wants it ended
+    )
+    name = Path(command[0]).stem
+    world_size = launch.nproc * launch.nnodes if is_script else None
+    layout = open_run_directory(out, launch, sys.argv[1:], name, world_size=world_size)
+    launch = replace(launch, environment=environment_of(layout, settings, collect))
+    if is_script:
+        outcome = run_script(layout, launch, settings, command, module)
+    else:
+        outcome = run_command(layout, launch, settings, command)
+    return say_end(layout, outcome, collect, shown=True)
+
+
+def _given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _refuse(context: typer.Context, allowed: frozenset[str], what: str) -> None:
+    """Options that would say nothing to the training: they describe the bundled one."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name not in allowed and _given(context, name):
+            raise DiagError(
+                f"{parameter.opts[0]} means nothing to a {what} of yours",
+                hint=f"options of the {what} itself go behind its name",
+                exit_code=ExitCode.USAGE,
+            )
+
 
 _TRAINING = "Training"
 _SHARDING = "Sharding"
@@ -242,8 +374,7 @@ def run(
     from diag.collectors.settings import COLLECT_VARIABLE, CollectorSettings
     from diag.collectors.trainer.checkpoint.folder import find
     from diag.collectors.trainer.faults import FAULTS, FaultError
-    from diag.collectors.trainer.knobs import ABOUT, KNOBS
-    from diag.collectors.trainer.options import OptionError, TrainerOptions
+    from diag.collectors.trainer.options import ABOUT, KNOBS, OptionError, TrainerOptions
     from diag.collectors.trainer.refusals import validate, validate_backend
     from diag.watch.launch import Launch
 
@@ -282,8 +413,6 @@ def run(
         say=lambda text: say(f"diag: {text}", err=True),
     )
     if command or module:
-        from diag.cli.run_own import run_own
-
         raise typer.Exit(run_own(context, command or [], launch, recorded, out))
     try:
         # Found here once, so that all ranks go on from the same.
@@ -333,7 +462,6 @@ def run(
     if trace_skip is None:
         recorded = replace(recorded, trace_skip=_skip(to_do, trace_active))
 
-    from diag.cli.ended import say_end
     from diag.watch.launch import open_run_directory, run_trainer
 
     layout = open_run_directory(

@@ -42,9 +42,10 @@ def trace(
 
     Exit code 0: all ranks recorded it; 4: some did not, which is said; 1: none did.
     """
-    from diag.cli.progress import reading_progress
     from diag.collectors.layout import RunLayout
     from diag.watch import trace_ask as asking
+
+    from .reading import reading_progress
 
     layout = RunLayout(run)
     asked = asking.ask(layout, steps, rank_list(ranks) if ranks is not None else None, "diag trace", ahead)

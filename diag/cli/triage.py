@@ -35,11 +35,12 @@ def triage(
     Exit code 0: answered, also "healthy" and "undetermined"; 4: answered, but something could not be read (said in the
     report); 1: nothing to read.
     """
-    from diag.cli.progress import reading_progress
     from diag.hang.api import incomplete
     from diag.hang.api import triage as triage_paths
     from diag.hang.ras.client import ask_twice, is_address
     from diag.show.triage import print_triage, to_json
+
+    from .reading import reading_progress
 
     paths = paths or []
     reports = []

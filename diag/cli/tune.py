@@ -26,16 +26,15 @@ def tune(
     Takes every option of `diag run` as well: they describe the training to be tuned. What was predicted and what was
     measured of each change stays in the folder, which `diag dashboard` shows.
     """
-    from diag.cli.main import app
     from diag.show.tune import print_history
+    from diag.tune.loop import train
     from diag.tune.loop import tune as tune_training
-    from diag.tune.training import train
 
     arguments = list(context.args)
     if not any(argument.partition("=")[0] == "--steps" for argument in arguments):
         arguments = ["--steps", str(_STEPS), *arguments]
     # Mistakes are told before minutes of training.
-    command = typer.main.get_command(app).get_command(context, "run")  # type: ignore[attr-defined]
+    command = context.find_root().command.get_command(context, "run")  # type: ignore[attr-defined]
     given = command.make_context("diag run", list(arguments)).params
     if not given["trace"] or not given["collect"]:
         raise DiagError(

@@ -44,9 +44,7 @@ from . import (
     unseen_communication,
     zero_buckets,
 )
-from .charge import charge
-from .noise import noise_of
-from .shares import Shares, shares_of, with_pipeline
+from .shares import Shares, charge, noise_of, shares_of, with_pipeline
 from .stages import Stages, disagreement, stages_of
 from .subject import Subject
 
@@ -58,13 +56,13 @@ REGISTRY: dict[str, Find] = {
     "exposed host-to-device copies": exposed_copy.find,
     "exposed offload copies": exposed_offload.find,
     "exposed communication": exposed_communication.find,
-    "collectives below their group's best": low_bus_bandwidth.find,
-    "gathers that nothing prefetches": missing_prefetch.find,
-    "gathers in the backward": regather_in_backward.find,
-    "reductions in every micro-batch": sync_every_micro_step.find,
-    "a backward that waits for reductions": reduce_scatter_stall.find,
-    "buckets that are reduced late": ddp_buckets.find,
-    "ZeRO's reductions that the backward does not hide": zero_buckets.find,
+    "collectives below their group's best": exposed_communication.finder(low_bus_bandwidth.ID),
+    "gathers that nothing prefetches": exposed_communication.finder(missing_prefetch.ID),
+    "gathers in the backward": exposed_communication.finder(regather_in_backward.ID),
+    "reductions in every micro-batch": exposed_communication.finder(sync_every_micro_step.ID),
+    "a backward that waits for reductions": exposed_communication.finder(reduce_scatter_stall.ID),
+    "buckets that are reduced late": exposed_communication.finder(ddp_buckets.ID),
+    "ZeRO's reductions that the backward does not hide": exposed_communication.finder(zero_buckets.ID),
     "a slow rank": straggler.find,
     "pipeline bubbles": pipeline_bubble.find,
     "unequal pipeline stages": unbalanced_stages.find,

@@ -1,19 +1,17 @@
 """Parts of the exposed communication that have a cause of their own: which diagnosis has which nanoseconds.
 
 Each diagnosis claims collectives that no other one claims: gathers of the forward, gathers of the backward, reductions
-of all micro-batches but the last, those of the last one. What is left stays with ``exposed_communication``.
+of all micro-batches but the last, those of the last one. ``exposed_communication`` asks them, and has what is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
 from msgspec import Struct
 
-from diag.model.steps import Detail, Evidence, Finding
+from diag.model.steps import Detail, Evidence
 from diag.tables.phased import REDUCTIONS, PhasedCall
 
-from .comm_cause import cause_of, phased_of, shards_optimizer_only
+from .comm_cause import cause_of, phased_of
 from .shares import Cost
 from .subject import MENTION, Subject
 
@@ -62,36 +60,6 @@ def last_reductions(subject: Subject, op: str | None = None) -> list[PhasedCall]
     return [call for call in rows if call.micro == last]
 
 
-def claims_of(subject: Subject) -> tuple[Claim, ...]:
-    """All that is worth mentioning; none where one cause stands for all of the communication."""
-    from . import (
-        ddp_buckets,
-        low_bus_bandwidth,
-        missing_prefetch,
-        reduce_scatter_stall,
-        regather_in_backward,
-        sync_every_micro_step,
-        zero_buckets,
-    )
-
-    if not worth_asking(subject):
-        return ()
-    slow = low_bus_bandwidth.claim(subject)
-    if slow is not None:  # a wire below its best makes everything late: it is the first to be put right
-        return (slow,)
-    asked: Iterable[Callable[[Subject], Claim | None]] = (
-        missing_prefetch.claim,
-        regather_in_backward.claim,
-        sync_every_micro_step.claim,
-        reduce_scatter_stall.claim,
-        ddp_buckets.claim,
-    )
-    if subject.once(shards_optimizer_only):
-        asked = (sync_every_micro_step.claim, zero_buckets.claim)
-    found = [claim for ask in asked if (claim := ask(subject)) is not None]
-    return tuple(claim for claim in found if claim.part * subject.shares.share(Cost.COMM) >= MENTION)
-
-
 def worth_asking(subject: Subject) -> bool:
     if subject.shares.share(Cost.COMM) < MENTION or not subject.attribution.aligned or subject.stages_alone:
         return False
@@ -105,19 +73,3 @@ def cannot_look(subject: Subject) -> str:
     if subject.stages_alone or not subject.attribution.aligned:
         return "waiting for other ranks is not told from transfer"
     return ""
-
-
-def findings(subject: Subject, id: str) -> list[Finding]:
-    """The finding of one of the claims, if it was made."""
-    return [
-        subject.costing(
-            Cost.COMM,
-            id=claim.id,
-            title=claim.title,
-            action=claim.action,
-            evidence=claim.evidence,
-            part=claim.part,
-        )
-        for claim in subject.once(claims_of)
-        if claim.id == id
-    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diag.model.steps import Evidence, Finding
+from diag.model.steps import Evidence
 
 from . import comm_parts
 from .comm_cause import cause_of, is_replicated
@@ -14,10 +14,6 @@ ID = "ddp-buckets"
 _OP = "all_reduce"  # of a bucket
 _LARGE = 0.5  # of the gradients in the last bucket: with four equal ones it is a quarter
 _WORTH_SPLITTING = 1 << 20  # bytes: DDP's own first bucket
-
-
-def find(subject: Subject) -> list[Finding]:
-    return comm_parts.findings(subject, ID)
 
 
 def cannot_look(subject: Subject) -> str:

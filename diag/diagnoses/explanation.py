@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from diag.account.others import median_of_others
+from diag.account.peers import median_of_others
 from diag.model.steps import Attribution, Kind, Parts, StepAccount
 
 _WORDS = {

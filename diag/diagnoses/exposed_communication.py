@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from msgspec.structs import replace
 
 from diag.model.steps import Finding
 
-from .comm_axes import evidence_by_axis
-from .comm_cause import Cause, bandwidth, cause_of, slow_link_of
-from .comm_parts import claims_of
+from . import (
+    ddp_buckets,
+    low_bus_bandwidth,
+    missing_prefetch,
+    reduce_scatter_stall,
+    regather_in_backward,
+    sync_every_micro_step,
+    zero_buckets,
+)
+from .comm_cause import Cause, bandwidth, cause_of, evidence_by_axis, shards_optimizer_only, slow_link_of
+from .comm_parts import Claim, worth_asking
 from .missing_ranks import MOST, missing_ranks
 from .shares import Cost
 from .subject import MENTION, Subject, in_ms, mean_ns
@@ -73,3 +83,43 @@ def _with_missing_ranks(subject: Subject, cause: Cause) -> list[Finding]:
             )
         )
     return [replace(finding, confidence=min(finding.confidence, MOST)) for finding in found]
+
+
+def claims_of(subject: Subject) -> tuple[Claim, ...]:
+    """All that is worth mentioning; none where one cause stands for all of the communication."""
+    if not worth_asking(subject):
+        return ()
+    slow = low_bus_bandwidth.claim(subject)
+    if slow is not None:  # a wire below its best makes everything late: it is the first to be put right
+        return (slow,)
+    asked: Iterable[Callable[[Subject], Claim | None]] = (
+        missing_prefetch.claim,
+        regather_in_backward.claim,
+        sync_every_micro_step.claim,
+        reduce_scatter_stall.claim,
+        ddp_buckets.claim,
+    )
+    if subject.once(shards_optimizer_only):
+        asked = (sync_every_micro_step.claim, zero_buckets.claim)
+    found = [claim for ask in asked if (claim := ask(subject)) is not None]
+    return tuple(claim for claim in found if claim.part * subject.shares.share(Cost.COMM) >= MENTION)
+
+
+def finder(id: str) -> Callable[[Subject], list[Finding]]:
+    """Of a part of the communication that has a cause of its own: its finding, if the claim was made."""
+
+    def find_part(subject: Subject) -> list[Finding]:
+        return [
+            subject.costing(
+                Cost.COMM,
+                id=claim.id,
+                title=claim.title,
+                action=claim.action,
+                evidence=claim.evidence,
+                part=claim.part,
+            )
+            for claim in subject.once(claims_of)
+            if claim.id == id
+        ]
+
+    return find_part

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diag.account.loader_settings import loader_settings
+from diag.account.records import loader_settings
 from diag.model.steps import Finding
 
 from .shares import Cost

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from diag.account.host_activity import LONG_NS
+from diag.account.gpu_idle import LONG_NS
 from diag.model.steps import Detail, Evidence, Finding, Kind, StepAccount
 
 from .shares import Cost

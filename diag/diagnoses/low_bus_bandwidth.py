@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from diag.model.breakdown import CollectiveStat, CollectiveTable
-from diag.model.steps import Evidence, Finding
-from diag.tables.collective_table import collective_table
+from diag.model.steps import Evidence
+from diag.tables.collectives import collective_table
 
 from . import comm_parts
 from .comm_parts import Claim
@@ -15,10 +15,6 @@ ID = "low-bus-bandwidth"
 _LOW = 0.5  # of the group's best (the 95th percentile at sizes that saturate it)
 _LARGE = 1 << 20  # bytes: smaller ones are latency and schedulers
 _COMPARABLE = 0.5  # of the group's largest size
-
-
-def find(subject: Subject) -> list[Finding]:
-    return comm_parts.findings(subject, ID)
 
 
 def cannot_look(subject: Subject) -> str:

@@ -13,8 +13,7 @@ from diag.rundir.run import Tables
 from diag.rundir.summaries import Summaries
 
 from . import REGISTRY, Examination, Find, ask, checkpoint_stall, slow_data, straggler
-from .noise import noise_of
-from .shares import Cost
+from .shares import Cost, noise_of
 from .stages import stages_alone
 from .subject import MENTION, Subject, a_step
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diag.model.steps import Detail, Evidence, Finding
+from diag.model.steps import Detail, Evidence
 from diag.tables.phased import GATHERS, PhasedCall
 
 from . import comm_parts
@@ -11,10 +11,6 @@ from .subject import Subject
 
 ID = "missing-prefetch"
 cannot_look = comm_parts.cannot_look
-
-
-def find(subject: Subject) -> list[Finding]:
-    return comm_parts.findings(subject, ID)
 
 
 def claim(subject: Subject) -> Claim | None:

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from diag.account import intervals as iv
+from diag.account.layers import intervals_of
 from diag.account.records import open_spans
-from diag.account.segments import intervals_of
 from diag.model.steps import CollectiveCall, Evidence, Kind
 from diag.rundir.run import rank_ranges
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from diag.account.pipeline import Pipeline, pipeline_of
-from diag.model.bubble import bubble
+from diag.model.axes import bubble
 from diag.model.steps import Evidence, Finding
 
 from .shares import Cost

@@ -5,9 +5,8 @@ from __future__ import annotations
 from diag.account import gpu
 from diag.account.kept_steps import windows_of
 from diag.model.steps import Evidence, Finding, Kind, Severity
-from diag.tables.efficiency import totals
-from diag.tables.recompute import recomputed
-from diag.tables.work import work_of
+from diag.tables.efficiency import recomputed, totals
+from diag.tables.kernels import work_of
 
 from .memory_pressure import Peak, peaks_of
 from .subject import Subject, ranks_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from diag.account.trace_ranges import named
-from diag.model.steps import Evidence, Finding
+from diag.model.steps import Evidence
 
 from . import comm_parts, regather_in_backward
 from .comm_parts import Claim, calls_of, last_reductions
@@ -15,10 +15,6 @@ ID = "reduce-scatter-stall"
 # torch/distributed/fsdp/_fully_shard: the compute stream waits while as many inputs of reductions are alive as allowed.
 _GOES_ON = 0.2  # of the time stood still: copies of the last gradients are no computation to go on with
 _WAIT = r"^FSDP::post_backward_rs_wait"
-
-
-def find(subject: Subject) -> list[Finding]:
-    return comm_parts.findings(subject, ID)
 
 
 def cannot_look(subject: Subject) -> str:

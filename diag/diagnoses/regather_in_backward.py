@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 
-from diag.model.steps import Detail, Evidence, Finding
+from diag.model.steps import Detail, Evidence
 from diag.tables.phased import GATHERS, PhasedCall
 
 from . import comm_parts
@@ -18,10 +18,6 @@ ID = "regather-in-backward"
 _NEXT_NS = 50_000  # between the end of one collective and the start of the one that queued behind it
 
 Queued = dict[tuple[int, int, int], int]  # rank, step, start: nanoseconds
-
-
-def find(subject: Subject) -> list[Finding]:
-    return comm_parts.findings(subject, ID)
 
 
 def cannot_look(subject: Subject) -> str:

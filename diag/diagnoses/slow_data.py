@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from diag.account.loader_settings import loader_settings
+from diag.account.records import loader_settings
 from diag.model.steps import Evidence, Finding
-from diag.tables.loader_reserve import Reserve, full_share, reserve_of
+from diag.tables.loading import Reserve, full_share, reserve_of
 
 from .contended_host import dominates
 from .culprits import Culprits

@@ -17,8 +17,7 @@ from diag.model.steps import Attribution, Bottleneck, Detail, Kind
 from diag.rundir.run import Tables
 
 from .culprits import Series
-from .noise import Noise
-from .shares import REMOVABLE, UNEXPLAINED, Cost, Shares, class_of
+from .shares import REMOVABLE, UNEXPLAINED, Cost, Noise, Shares, class_of
 from .subject import CRITICAL, MENTION, WARN, ranks_text
 
 _TIED = 0.5  # of the counted steps need a collective that ranks met in, for the timelines to be the better account

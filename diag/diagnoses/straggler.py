@@ -3,21 +3,205 @@ neither is proven."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from math import comb
 
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.model.steps import Detail, Evidence, Finding, Kind
+from diag.account.match import SYNCHRONISING, Key
+from diag.account.peers import median_of_others
+from diag.model.steps import CollectiveCall, Detail, Evidence, Finding, Kind
+from diag.tables.module_time import ModuleExcess, module_excess
 from diag.traces.comm_names import P2P_OPS
 
-from . import slow_modules
-from .culprits import Culprits
-from .last_arrivals import last_arrivals
+from .culprits import AFFECTED, MAX_CHANCE, PERSISTENT, Culprits, at_least
 from .shares import UNEXPLAINED, Cost
 from .stalled_rank import no_loader
-from .subject import MENTION, Subject, a_step, ranks_text, waited_for, who_is_late
+from .subject import CRITICAL, MENTION, Subject, a_step, ranks_text, waited_for, who_is_late
 from .throttled_device import throttled_ranks
-from .token_balance import longest_batch_last
+
+# -- last arrivals -----------------------------------------------------------------------------------------------------
+#
+# Which ranks come last to their collectives, counted over collectives (science.md 6.2).
+#
+# The kernels of an all-reduce, all-gather, reduce-scatter, all-to-all or barrier end on all ranks at about the same
+# time, so that the rank with the shortest one came last, and the others waited for it as much longer as theirs are.
+# That needs no common clock, and in one step there are hundreds of them. A broadcast, a reduce, a send and a receive do
+# not end together. Nor do the kernels of a rank that shares its device: where the clocks are good enough to see who
+# started last, and see somebody else, nobody is named.
+
+_NOISE_NS = 20_000  # kernels of four MI300s ended within 11 us of each other, of eight V100s within 62 [measured]
+_NOISE = 0.1  # of the shortest of them: a ring does not end everywhere at once
+_NEARLY_ALL = 0.9  # of the waiting for late ranks
+_AGREE = 0.5  # of the collectives in which the suspects had the shortest kernels
+
+Times = npt.NDArray[np.int64]
+
+
+class LastArrivals(Struct, frozen=True):
+    """``ranks``: those that came last more often than by chance, worst first; ``last``: (collectives in which one of
+    them did, collectives in which anybody was late). ``waited_ns``: what they made the middle one of the others wait,
+    in all of the steps; ``part``: of the waiting for any rank."""
+
+    ranks: tuple[int, ...]
+    last: tuple[int, int]
+    waited_ns: int
+    part: float
+    chance: float
+
+    def evidence(self, steps: int) -> list[Evidence]:
+        who = ranks_text(self.ranks)
+        often, of = self.last
+        waited = round(self.waited_ns / max(1, steps) / 1e6, 3)
+        return [
+            Evidence("collectives", f"{who} last, of {of} collectives with a late rank", float(often), "collectives"),
+            Evidence("collectives", f"waiting for {who}, the median of the others", waited, "ms a step"),
+        ]
+
+
+def last_arrivals(subject: Subject) -> LastArrivals | None:
+    """None where nobody stands out, or where it cannot be told: on a CPU a call's duration holds other work."""
+    if not subject.shares.on_device:
+        return None
+    met = _complete(subject)
+    ranks = subject.attribution.ranks
+    place = {rank: i for i, rank in enumerate(ranks)}
+    late = np.zeros((len(met), len(ranks)), dtype=np.int64)
+    for i, members in enumerate(met.values()):
+        took = np.array([call.end_ns - call.start_ns for call in members.values()], dtype=np.int64)
+        waited = np.maximum(median_of_others(took[:, None])[:, 0] - took, 0)
+        least = max(_NOISE_NS, round(_NOISE * int(took.min())))
+        last = (took <= took.min() + least) & (waited > least)  # those that come before it are waiting for it, too
+        late[i, [place[rank] for rank in members]] = np.where(last, waited, 0)
+    worst = late.max(axis=1, initial=0)
+    telling = worst > 0
+    total = late.sum(axis=0)
+    if not telling.any():
+        return None
+    # All that the others waited for, and not much less than for the worst, stand trial together: at most half of them.
+    suspects = np.flatnonzero(total >= total.max() / 2)
+    if len(suspects) > len(ranks) / 2:
+        return None
+    leading = telling & (late[:, suspects].max(axis=1) >= worst)
+    often, of = int(leading.sum()), int(telling.sum())
+    part = float(worst[leading].sum()) / float(worst.sum())
+    # Whichever ranks were the worst would have been suspected.
+    chance = min(1.0, comb(len(ranks), len(suspects)) * at_least(often, of, len(suspects) / len(ranks)))
+    waited_ns = int(worst[leading].sum())
+    counted = min(often / of, part) >= PERSISTENT and chance <= MAX_CHANCE
+    # Few large collectives prove nothing by their count; nearly all of the waiting, and a large part of the time, does.
+    weighed = part >= _NEARLY_ALL and often > 1 and waited_ns >= CRITICAL * float(subject.shares.dur_ns.sum())
+    if not (counted or weighed):
+        return None
+    names = tuple(ranks[i] for i in sorted(suspects.tolist(), key=lambda i: -int(total[i])))
+    keys = [key for key, leads in zip(met, leading.tolist(), strict=True) if leads]
+    if not _clocks_agree(subject, keys, frozenset(names)):
+        return None
+    return LastArrivals(names, (often, of), waited_ns, part, chance)
+
+
+def _complete(subject: Subject) -> dict[Key, dict[int, CollectiveCall]]:
+    """The collectives of the steps that count, of which every member was recorded, with one size for all."""
+    usable = set(subject.shares.numbers)
+    found: dict[Key, dict[int, CollectiveCall]] = defaultdict(dict)
+    for step in subject.attribution.rank_steps:
+        if step.step in usable and step.source == "trace":
+            for call in step.collectives:
+                if call.op in SYNCHRONISING:
+                    found[call.key].setdefault(step.rank, call)
+    world = subject.tables.world_size
+    return {
+        key: members
+        for key, members in found.items()
+        if len(members) > 1
+        and len(members) == (next(iter(members.values())).group_size or world)
+        and len({call.bytes for call in members.values()}) == 1
+    }
+
+
+def _clocks_agree(subject: Subject, keys: list[Key], suspects: frozenset[int]) -> bool:
+    """Whether, by the clocks, these ranks started last as well; true where the clocks do not tell."""
+    clock = subject.attribution.clock_uncertainty_ns
+    if not subject.attribution.aligned or clock is None:
+        return True
+    asked = frozenset(keys)
+    started = [met for met in subject.attribution.collectives if met.key in asked and max(met.wait_ns) > 2 * clock]
+    same = sum(met.last_arriver in suspects for met in started)
+    return not started or same >= _AGREE * len(started)
+
+
+# -- slow modules ------------------------------------------------------------------------------------------------------
+#
+# The modules of the model in which a late rank loses its time, as evidence beside the finding that it is late.
+
+_EXPLAINS = 0.5  # of the lateness; below that the modules are not where the time is lost
+_MOST_NAMED = 3
+
+
+def evidence_of(subject: Subject, ranks: tuple[int, ...]) -> list[Evidence]:
+    """One line a module, where at most three of them explain half of how late the ranks are; else none. Reads traces
+    again, so it is for a finding that was made."""
+    blamed = subject.shares.blame_ns.get(Cost.STRAGGLER, {})
+    late_ns = float(np.mean([blamed[rank].mean() for rank in ranks if rank in blamed] or [0.0]))
+    if subject.stages_alone or late_ns <= 0:
+        return []
+    named = _telling(module_excess(subject.attribution, subject.tables, ranks, subject.shares.numbers), late_ns)
+    who, late = ranks_text(ranks), f"of +{late_ns / 1e6:.3g} ms a step"
+    return [
+        Evidence("modules", f"{e.module}: {who} beyond the {_others(e.others)}, {late}", round(e.ns / 1e6, 3), "ms")
+        for e in named
+    ]
+
+
+def _others(count: int) -> str:
+    return "other rank" if count == 1 else f"median of {count} others"
+
+
+def _telling(found: Sequence[ModuleExcess], late_ns: float) -> Sequence[ModuleExcess]:
+    """The fewest modules, the largest first, that explain enough."""
+    explained = 0
+    for count, excess in enumerate(found[:_MOST_NAMED], start=1):
+        explained += excess.ns
+        if explained >= _EXPLAINS * late_ns:
+            return found[:count]
+    return ()
+
+
+# -- token balance -----------------------------------------------------------------------------------------------------
+#
+# Whether the late rank of a step is the one with most tokens in it.
+
+_UNEQUAL = 1.05  # most tokens over fewest, in a step where it counts
+
+
+def longest_batch_last(subject: Subject) -> tuple[int, int] | None:
+    """(steps in which the latest rank had most tokens, affected steps with unequal tokens), where that is most of them
+    and no chance; else None."""
+    shares = subject.shares
+    tokens = {rank: {s.step: s.tokens for s in own.steps if s.tokens} for rank, own in subject.tables.ranks.items()}
+    late = shares.blame_ns.get(Cost.STRAGGLER, {})
+    hits = steps = 0
+    chance = 0.0
+    for i, number in enumerate(shares.numbers):
+        told = {rank: own[number] for rank, own in tokens.items() if number in own}
+        by_rank = {rank: float(series[i]) for rank, series in late.items()}
+        latest = max(by_rank, key=lambda rank: by_rank[rank], default=None)
+        if latest is None or by_rank[latest] <= max(AFFECTED * float(shares.dur_ns[i]), shares.noise.late_ns):
+            continue
+        if latest not in told or len(told) < 2 or max(told.values()) < _UNEQUAL * min(told.values()):
+            continue
+        most = [rank for rank, count in told.items() if count == max(told.values())]
+        steps += 1
+        hits += latest in most
+        chance += len(most) / len(told)
+    if not steps or hits < PERSISTENT * steps:
+        return None
+    return (hits, steps) if at_least(hits, steps, float(np.clip(chance / steps, 0, 1))) <= MAX_CHANCE else None
+
 
 _INPUT = " No batch came from a torch DataLoader: reading and preparing the input counts as forward here."
 _WHERE = {Detail.FORWARD: "forward", Detail.BACKWARD: "backward", Detail.OPTIMIZER: "the optimizer"}
@@ -110,7 +294,7 @@ def _always_the_same(subject: Subject, culprits: Culprits, cost: str) -> Finding
     if inside is not None:
         evidence.append(Evidence("segments", f"extra time in {place}, inside operators", round(inside, 3), "share"))
     evidence += _waiting(subject, ranks)
-    evidence += slow_modules.evidence_of(subject, ranks)
+    evidence += evidence_of(subject, ranks)
     evidence += subject.per_rank("compute_ns" if subject.stages_alone else "exposed_comm_ns")
     return subject.costing(
         Cost.STRAGGLER,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from diag.model.states import partitions_gradients
-from diag.model.steps import Evidence, Finding
+from diag.model.steps import Evidence
 
 from . import comm_parts
 from .comm_cause import is_replicated
@@ -25,10 +25,6 @@ _PARTITIONED = (
     "larger micro-batches; or, where memory allows, stage 1, which reduces in the last one only."
 )
 _AS_MANY = 0.5  # of the last micro-batch's reductions, in those before: fewer belong to something else
-
-
-def find(subject: Subject) -> list[Finding]:
-    return comm_parts.findings(subject, ID)
 
 
 def cannot_look(subject: Subject) -> str:

@@ -11,7 +11,7 @@ from diag.account.kept_steps import windows_of
 from diag.model.breakdown import KernelKind
 from diag.model.steps import Attribution, Kind
 from diag.rundir.run import Tables
-from diag.tables.work import work_of
+from diag.tables.kernels import work_of
 from diag.traces import comm_names
 from diag.traces import kineto_names as names
 from diag.words.wording import fused_words

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diag.model.steps import Evidence, Finding
+from diag.model.steps import Evidence
 from diag.tables.phased import PhasedCall
 
 from . import comm_parts
@@ -14,10 +14,6 @@ ID = "zero-buckets"
 cannot_look = comm_parts.cannot_look
 _LARGE = 0.5  # of the gradients in the last bucket, which nothing can hide: then it is worth splitting
 _HIDDEN_LITTLE = 0.1  # of the reductions: DeepSpeed's overlap_comm is off
-
-
-def find(subject: Subject) -> list[Finding]:
-    return comm_parts.findings(subject, ID)
 
 
 def claim(subject: Subject) -> Claim | None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from msgspec import Struct, field
 
-from diag.collectors.layout import RunLayout
+from diag.collectors.layout import SCHEMA_VERSION, RunLayout
 from diag.collectors.records import RankRecord
+from diag.errors import DiagError
 from diag.export import definitions as of
-from diag.export.definitions import Metric
-from diag.export.finished_steps import FinishedStep, FinishedSteps
-from diag.export.rank_totals import parts_of
-from diag.export.run_metrics import must_be_run
 from diag.rundir.lines import read_record
+
+from .definitions import Metric, Sample
+from .finished_steps import FinishedStep, FinishedSteps, parts_of
+from .run_metrics import must_be_run
 
 
 class StepCurves(Struct, frozen=True):
@@ -89,3 +92,68 @@ class _Step(Struct):
 
 def _mean_and_max(name: str, ns: list[int]) -> dict[str, float]:
     return {f"{name}/mean": sum(ns) / len(ns) / 1e9, f"{name}/max": max(ns) / 1e9}
+
+
+# -- jsonl -------------------------------------------------------------------------------------------------------------
+#
+# Samples as JSON lines: one object a sample, all of one reading with one time.
+
+
+def to_lines(samples: Iterable[Sample], now_ns: int) -> str:
+    """Each line ends with a line feed."""
+    return "".join(
+        json.dumps(
+            {
+                "schema_version": SCHEMA_VERSION,
+                "time_unix_ns": now_ns,
+                "name": metric.name,
+                "kind": metric.kind,
+                "unit": metric.unit,
+                "labels": dict(labels),
+                "value": value,
+            }
+        )
+        + "\n"
+        for metric, labels, value in samples
+    )
+
+
+# -- wandb -------------------------------------------------------------------------------------------------------------
+#
+# A run's steps as a run of Weights & Biases, where its client is installed. Offline, unless WANDB_MODE says otherwise:
+# `wandb sync` uploads it.
+
+
+def write_run(steps: Iterable[StepCurves], name: str, folder: Path) -> int:
+    """How many steps were written into the folder. DiagError where wandb is missing."""
+    try:
+        import wandb
+    except ImportError as error:
+        raise DiagError("wandb is not installed", hint="pip install wandb") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    written = 0
+    with wandb.init(project="diag", name=name, dir=str(folder), mode=os.environ.get("WANDB_MODE", "offline")) as run:
+        for step in steps:
+            run.log(step.values, step=step.step)
+            written += 1
+    return written
+
+
+# -- tensorboard -------------------------------------------------------------------------------------------------------
+#
+# A run's steps as TensorBoard's event files, where TensorBoard is installed.
+
+
+def write_events(steps: Iterable[StepCurves], folder: Path) -> int:
+    """How many steps were written into the folder. DiagError where TensorBoard is missing."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise DiagError("TensorBoard is not installed", hint="pip install tensorboard") from error
+    written = 0
+    with SummaryWriter(str(folder)) as writer:
+        for step in steps:
+            for name, value in step.values.items():
+                writer.add_scalar(name, value, step.step, step.end_unix_s or None)
+            written += 1
+    return written

@@ -2,27 +2,181 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 
+import msgspec
+
 from diag.collectors.layout import RankLayout, RunLayout
+from diag.collectors.reading import ANSWER_BYTES, read_regular
 from diag.collectors.records import Heartbeat, Manifest, RankRecord, StepRecord
-from diag.errors import DiagError, readable
+from diag.errors import DAMAGED, DiagError, readable
 from diag.export import definitions as of
-from diag.export.definitions import Sample
-from diag.export.finished_steps import FinishedSteps
-from diag.export.last_analysis import LastAnalysis
-from diag.export.rank_totals import RankTotals
-from diag.export.summary import summarised
-from diag.model.steps import Gap
-from diag.rundir.lines import read_record
+from diag.model.steps import Gap, Parts
+from diag.rundir.lines import RestartedError, read_record
 from diag.rundir.run import must_exist
 from diag.rundir.runs import SILENT_S
-from diag.rundir.tail import RestartedError
-from diag.tables.efficiency import efficiency
-from diag.tables.peaks import peak_of
+from diag.tables.efficiency import efficiency, peak_of
+
+from .definitions import Kind, Metric, Sample
+from .finished_steps import FinishedSteps, RankTotals
+
+# -- last analysis -----------------------------------------------------------------------------------------------------
+#
+# What the last ``diag analyze`` of a run found, as samples: the verdict, and what only it can tell of each rank.
+
+
+class _Culprit(msgspec.Struct):
+    ranks: tuple[int, ...]
+
+
+class _Verdict(msgspec.Struct):
+    bottleneck: str
+    severity: str
+    cause: str
+    share: float
+    confidence: float
+    culprit: _Culprit | None = None
+
+
+class _Step(msgspec.Struct):
+    usable: bool
+    ranks: tuple[Parts, ...]
+
+
+class _Document(msgspec.Struct):
+    verdict: _Verdict
+    steps: tuple[_Step, ...] = ()
+
+
+class LastAnalysis:
+    """Reads verdict.json again when it has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._changed_ns = 0
+        self._verdict: _Verdict | None = None
+        self._parts_s: dict[int, dict[str, float]] = {}
+
+    def samples(self, run: Mapping[str, str], ranks: Mapping[int, Mapping[str, str]]) -> Iterator[Sample]:
+        """None where nothing was analysed, or what is there cannot be read. ``ranks``: the labels of those that are
+        looked at."""
+        self._refresh()
+        if self._verdict is None:
+            return
+        found = self._verdict
+        told = {"bottleneck": found.bottleneck, "severity": found.severity, "cause": found.cause}
+        guilty = ",".join(map(str, found.culprit.ranks)) if found.culprit is not None else ""
+        yield Sample(of.VERDICT_INFO, {**run, **told, "culprit_ranks": guilty}, 1)
+        yield Sample(of.VERDICT_SHARE, run, found.share)
+        yield Sample(of.VERDICT_CONFIDENCE, run, found.confidence)
+        yield Sample(of.VERDICT_TIME, run, self._changed_ns / 1e9)
+        for rank in sorted(self._parts_s.keys() & ranks.keys()):
+            for part, seconds in self._parts_s[rank].items():
+                yield Sample(of.ANALYSED_PART, {**ranks[rank], of.PART: part}, seconds)
+
+    def _refresh(self) -> None:
+        try:
+            changed_ns = self._path.stat().st_mtime_ns
+            if changed_ns == self._changed_ns:
+                return
+            document = msgspec.json.decode(read_regular(self._path, ANSWER_BYTES, self._path.parent), type=_Document)
+        except (OSError, *DAMAGED):
+            self._changed_ns, self._verdict, self._parts_s = 0, None, {}
+            return
+        self._changed_ns, self._verdict = changed_ns, document.verdict
+        self._parts_s = _means(document.steps)
+
+
+def _means(steps: tuple[_Step, ...]) -> dict[int, dict[str, float]]:
+    """Seconds by rank and part, over the steps that count."""
+    sums: dict[int, Counter[str]] = {}
+    counts: Counter[int] = Counter()
+    for step in [step for step in steps if step.usable] or steps:
+        for parts in step.ranks:
+            sums.setdefault(parts.rank, Counter()).update(_split(parts))
+            counts[parts.rank] += 1
+    return {rank: {part: ns / 1e9 / counts[rank] for part, ns in own.items()} for rank, own in sums.items()}
+
+
+def _split(parts: Parts) -> dict[str, int]:
+    """Nanoseconds by part, which add up to the step; waiting and transfer where the clocks tell them apart."""
+    if parts.exposed_wait_ns is None or parts.exposed_transfer_ns is None:
+        comm = {"exposed_comm": parts.exposed_comm_ns}
+    else:
+        comm = {"exposed_wait": parts.exposed_wait_ns, "exposed_transfer": parts.exposed_transfer_ns}
+    return {
+        "compute": parts.compute_ns,
+        **comm,
+        "exposed_copy": parts.exposed_copy_ns,
+        "data_wait": parts.data_wait_ns,
+        "checkpoint": parts.checkpoint_ns,
+        "idle": parts.idle_ns,
+    }
+
+
+# -- summary -----------------------------------------------------------------------------------------------------------
+#
+# Samples of many ranks as a few of the whole run: as many series for 24,576 ranks as for two.
+
+_OF_A_RANK = (of.RANK, of.HOST, of.GPU)
+MOST_GROUPS = 64  # of collectives, those with most bytes; the others are one group
+OTHERS = "other"
+
+_Labels = tuple[tuple[str, str], ...]
+
+
+class _Merged:
+    """The values of one metric and set of labels, over the ranks."""
+
+    __slots__ = ("count", "high", "low", "sum")
+
+    def __init__(self) -> None:
+        self.count, self.sum = 0, 0.0
+        self.low, self.high = math.inf, -math.inf
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self.sum += value
+        self.low, self.high = min(self.low, value), max(self.high, value)
+
+
+def summarised(samples: Iterable[Sample]) -> list[Sample]:
+    """Counters added up over the ranks; of gauges the min, mean and max, by the label ``stat``. What is the run's own
+    stays as it is. Queries that sum counters and take the max of gauges give the same answer for both forms."""
+    found: list[Sample] = []
+    merged: dict[tuple[Metric, _Labels], _Merged] = {}
+    for metric, labels, value in samples:
+        if not metric.per_rank:
+            found.append(Sample(metric, labels, value))
+            continue
+        own = tuple((name, text) for name, text in labels.items() if name not in _OF_A_RANK)
+        values = merged.get((metric, own))
+        if values is None:
+            values = merged[metric, own] = _Merged()
+        values.add(value)
+    counters: dict[tuple[Metric, _Labels], float] = {}
+    kept = _largest_groups(merged)
+    for (metric, own), values in merged.items():
+        if metric.kind is Kind.GAUGE:
+            stats = (("min", values.low), ("mean", values.sum / values.count), ("max", values.high))
+            found += (Sample(metric, {**dict(own), of.STAT: stat}, value) for stat, value in stats)
+            continue
+        folded = tuple((name, OTHERS if name == of.GROUP and text not in kept else text) for name, text in own)
+        counters[metric, folded] = counters.get((metric, folded), 0.0) + values.sum
+    return found + [Sample(metric, dict(own), value) for (metric, own), value in counters.items()]
+
+
+def _largest_groups(merged: Mapping[tuple[Metric, _Labels], _Merged]) -> set[str]:
+    sizes: Counter[str] = Counter()
+    for (metric, own), values in merged.items():
+        if metric is of.COLLECTIVE_BYTES:
+            sizes[dict(own)[of.GROUP]] += round(values.sum)
+    return set(sorted(sizes, key=lambda group: (-sizes[group], group))[:MOST_GROUPS])
+
 
 MOST_RANKS = 64  # with series of their own, unless somebody asks for more
 

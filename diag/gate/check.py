@@ -5,14 +5,156 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
+import numpy as np
 from msgspec import Struct
 
-from diag.api import Result
+from diag.api import Result, compare_runs
+from diag.diagnoses.culprits import Series
+from diag.diagnoses.shares import Cost
+from diag.diagnoses.subject import resampled
 from diag.errors import ExitCode
 from diag.gate import budgets
-from diag.gate.budgets import Budget
-from diag.gate.measure import Interval, Unknown, measure
+from diag.model.steps import StepAccount
 from diag.words.wording import incomplete
+
+from .budgets import Budget, Quantity
+
+# -- measure -----------------------------------------------------------------------------------------------------------
+#
+# What a run shows for each quantity that a budget can be set for: a 95 % interval from its own steps, or why not.
+#
+# Steps are drawn in blocks, as everywhere (diag.diagnoses.subject): neighbours are alike.
+
+LEAST_STEPS = 5  # below it the spread of the steps says little, as in diag.diagnoses.compare
+_SURE = 0.95
+_SUMMARIES = "the ranks' summaries, of which this many ranks are judged, do not tell"
+
+# The cost on the critical path, and the question of the analysis whose answer it is.
+_SHARES = {
+    budgets.EXPOSED_COMM: (Cost.COMM, "exposed communication"),
+    budgets.DATA_WAIT: (Cost.DATA, "slow data loading"),
+    budgets.EXPOSED_COPIES: (Cost.COPY, "exposed host-to-device copies"),
+    budgets.CHECKPOINTS: (Cost.CHECKPOINT, "checkpoint stalls"),
+    budgets.HOST_WAIT: (Cost.HOST, "a device that waits for its host"),
+    budgets.STRAGGLER: (Cost.STRAGGLER, "a slow rank"),
+}
+
+
+class Interval(Struct, frozen=True):
+    """``note``: what the reader should know of it, "" where nothing."""
+
+    low: float
+    likely: float
+    high: float
+    note: str = ""
+
+
+class Unknown(Struct, frozen=True):
+    """It cannot be measured, and why."""
+
+    reason: str
+
+
+Measured = Interval | Unknown
+
+
+def measure(quantity: Quantity, result: Result, baseline: Result | None = None) -> Measured:
+    """The quantity's interval in the units of its budget, or the reason why this run cannot tell. ``baseline``: for
+    the regression."""
+    if quantity is budgets.PEAK_MEMORY:
+        return _peak_memory(result)
+    steps = result.attribution.usable
+    if len(steps) < LEAST_STEPS:
+        return Unknown(f"only {len(steps)} of its steps count, and the spread of {LEAST_STEPS} is needed")
+    if quantity in _SHARES:
+        return _share(quantity, result)
+    if quantity is budgets.STEP:
+        dur = _durations(steps)
+        return _ratio(dur, np.ones_like(dur))
+    if quantity is budgets.MFU:
+        return _mfu(result, steps)
+    if quantity is budgets.TOKENS:
+        return _tokens(result, steps)
+    return _regression(result, baseline)
+
+
+def _share(quantity: Quantity, result: Result) -> Measured:
+    cost, question = _SHARES[quantity]
+    reasons = {asked: reason for asked, _, reason in (s.partition(": ") for s in result.examination.not_looked)}
+    if question in reasons:
+        return Unknown(reasons[question])
+    if quantity is budgets.EXPOSED_COMM and result.coverage.ranks_missing:
+        return Unknown("ranks are missing, and waiting for one of them looks like communication")
+    shares = result.examination.shares
+    late = np.zeros_like(shares.dur_ns)
+    if cost == Cost.STRAGGLER:  # whatever makes the rank slow
+        late = shares.cost(Cost.HOST_STRAGGLER) + shares.late(Cost.CONTENTION) + shares.late(Cost.STALL)
+    return _ratio(shares.cost(cost) + late, shares.dur_ns)
+
+
+def _mfu(result: Result, steps: tuple[StepAccount, ...]) -> Measured:
+    """Its spread is that of the step: the arithmetic of a step is always the same."""
+    mfu = result.mfu
+    if mfu.value is None:
+        return Unknown(mfu.reason)
+    dur = _durations(steps)
+    step = _ratio(dur, np.ones_like(dur))
+    return Interval(mfu.value * step.likely / step.high, mfu.value, mfu.value * step.likely / step.low)
+
+
+def _tokens(result: Result, steps: tuple[StepAccount, ...]) -> Measured:
+    if result.of_summaries:
+        return Unknown(_SUMMARIES)
+    by_step = {step.step: 0 for step in steps}
+    for rank in result.tables.ranks.values():
+        for record in rank.steps:
+            if record.step in by_step:
+                by_step[record.step] += record.tokens
+    tokens = np.array(list(by_step.values()), dtype=np.float64)
+    if not tokens.all():
+        return Unknown("not every step says how many tokens it had")
+    found = _ratio(tokens, _durations(steps))
+    return Interval(found.low * 1e9, found.likely * 1e9, found.high * 1e9)
+
+
+def _peak_memory(result: Result) -> Measured:
+    """Of all steps, those that the verdict leaves out as well: memory runs out in any of them."""
+    if result.of_summaries:
+        return Unknown(_SUMMARIES)
+    table = result.memory
+    if not table.rows:
+        return Unknown("no memory was recorded")
+    peak = float(max(row.peak for row in table.rows))
+    silent = len(result.attribution.ranks) - len(table.rows)
+    if silent or not table.of_steps:
+        reason = f"{silent} ranks recorded none" if silent else "only profiler windows tell"
+        return Interval(peak, peak, np.inf, f"{reason}: the true peak may be higher")
+    return Interval(peak, peak, peak)
+
+
+def _regression(result: Result, baseline: Result | None) -> Measured:
+    if baseline is None:
+        return Unknown("no baseline was given")
+    found = compare_runs(baseline, result)
+    if found.not_comparable:
+        return Unknown("not comparable with the baseline: " + "; ".join(found.not_comparable))
+    if found.steps[0] < LEAST_STEPS:
+        return Unknown(f"only {found.steps[0]} of the baseline's steps count")
+    low, likely, high = (ns / found.before_ns for ns in found.ns)
+    return Interval(low, likely, high)
+
+
+def _durations(steps: tuple[StepAccount, ...]) -> Series:
+    return np.array([step.dur_ns for step in steps], dtype=np.float64)
+
+
+def _ratio(of: Series, to: Series) -> Interval:
+    """The sum of the one over that of the other."""
+    drawn = resampled(of, to, rounds=2000)
+    low, high = np.quantile(drawn, [(1 - _SURE) / 2, (1 + _SURE) / 2])
+    likely = float(of.sum() / to.sum()) if to.sum() else 0.0
+    return Interval(min(float(low), likely), likely, max(float(high), likely))
+
 
 RULE = (
     "Exceeded: the whole 95% interval, from the run's own steps, lies beyond the limit. Within noise: the limit lies "

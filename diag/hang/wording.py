@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from diag.hang.model import Clue, Culprit, Guess
+from diag.collectors.reading import is_no_file
 from diag.words.formatting import listing, spaced
+
+from .model import Clue, Culprit, Guess
 
 if TYPE_CHECKING:
     from diag.hang.signatures.base import FaultClass
+
+# -- packing -----------------------------------------------------------------------------------------------------------
+#
+# How packed files begin.
+
+GZIP = b"\x1f\x8b"
+ZSTD = b"\x28\xb5\x2f\xfd"
+
 
 _MOST = 8
 
@@ -78,3 +88,29 @@ def guess_words(guess: Guess) -> str:
     """``missing_rank, rank 3 on node1, 30%: It did not ..``"""
     name = who(guess.culprits)
     return f"{guess.fault_class}{f', {name}' if name else ''}, {guess.confidence:.0%}: {guess.note}"
+
+
+# -- gaps --------------------------------------------------------------------------------------------------------------
+#
+# Which gaps mean that a file could not be read wholly, and which only say how it was read.
+
+# How a reader begins what it says of a file that it read to the end. Everything else that names a file is a loss.
+EMPTY = "is empty"
+SHARES = "of each process the first and the last lines are kept"
+NO_RANK = "collective calls of "
+
+_READ_WHOLLY = (EMPTY, SHARES, NO_RANK)
+
+
+def is_incomplete(reason: str) -> bool:
+    """Whether a gap that names a file says that some of the file could not be read. A pipe, through which PyTorch is
+    asked for a dump, or a device holds nothing that could have been read."""
+    return not reason.startswith(_READ_WHOLLY) and not is_no_file(reason)
+
+
+def by_reason(gaps: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The files ("" for a gap of no file) of each reason, as they come."""
+    found: dict[str, list[str]] = {}
+    for path, reason in gaps:
+        found.setdefault(reason, []).append(path)
+    return found

@@ -4,11 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .arguments_keys import KNOWN
+from .deepspeed import DeepSpeed
 from .document import Document
 from .fsdp import FSDP1_ONLY, STRATEGIES, Fsdp
-from .model import Devices, Notice, Severity
-from .section import Section, nearest
+from .model import Devices, Notice, Section, Severity, nearest
+
+# -- arguments keys ----------------------------------------------------------------------------------------------------
+#
+# The fields of Transformers' TrainingArguments, of versions 4 and 5.
+
+KNOWN = frozenset({
+    "output_dir", "per_device_train_batch_size", "num_train_epochs", "max_steps", "learning_rate", "lr_scheduler_type",
+    "lr_scheduler_kwargs", "warmup_steps", "warmup_ratio", "optim", "optim_args", "weight_decay", "adam_beta1",
+    "adam_beta2", "adam_epsilon", "optim_target_modules", "gradient_accumulation_steps",
+    "average_tokens_across_devices", "max_grad_norm", "label_smoothing_factor", "bf16", "fp16", "bf16_full_eval",
+    "fp16_full_eval", "fp16_opt_level", "fp16_backend", "half_precision_backend", "tf32", "gradient_checkpointing",
+    "gradient_checkpointing_kwargs", "torch_compile", "torch_compile_backend", "torch_compile_mode",
+    "use_liger_kernel", "liger_kernel_config", "use_cache", "neftune_noise_alpha", "torch_empty_cache_steps",
+    "auto_find_batch_size", "logging_strategy", "logging_steps", "logging_first_step", "log_on_each_node",
+    "logging_nan_inf_filter", "include_num_input_tokens_seen", "log_level", "log_level_replica", "disable_tqdm",
+    "report_to", "run_name", "project", "trackio_space_id", "eval_strategy", "evaluation_strategy", "eval_steps",
+    "eval_delay", "per_device_eval_batch_size", "prediction_loss_only", "eval_on_start", "eval_do_concat_batches",
+    "eval_use_gather_object", "eval_accumulation_steps", "include_for_metrics", "batch_eval_metrics",
+    "save_only_model", "save_strategy", "save_steps", "save_on_each_node", "save_total_limit", "save_safetensors",
+    "enable_jit_checkpoint", "push_to_hub", "hub_token", "hub_private_repo", "hub_model_id", "hub_strategy",
+    "hub_always_push", "hub_revision", "load_best_model_at_end", "metric_for_best_model", "greater_is_better",
+    "ignore_data_skip", "restore_callback_states_from_checkpoint", "full_determinism", "seed", "data_seed", "use_cpu",
+    "no_cuda", "accelerator_config", "parallelism_config", "dataloader_drop_last", "dataloader_num_workers",
+    "dataloader_pin_memory", "dataloader_persistent_workers", "dataloader_prefetch_factor", "remove_unused_columns",
+    "label_names", "train_sampling_strategy", "group_by_length", "length_column_name", "ddp_find_unused_parameters",
+    "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_backend", "ddp_timeout", "fsdp", "fsdp_config",
+    "fsdp_min_num_params", "fsdp_transformer_layer_cls_to_wrap", "deepspeed", "debug", "skip_memory_metrics",
+    "do_train", "do_eval", "do_predict", "resume_from_checkpoint", "logging_dir", "local_rank", "adafactor",
+    "overwrite_output_dir", "past_index", "jit_mode_eval", "use_ipex", "use_mps_device", "torchdynamo", "ray_scope",
+    "tpu_num_cores", "tpu_metrics_debug", "include_tokens_per_second", "include_inputs_for_metrics", "mp_parameters",
+    "split_batches", "dispatch_batches", "push_to_hub_model_id", "push_to_hub_organization",
+    "push_to_hub_token",
+})  # fmt: skip
+
+# Such that no other format has them: two of these make a file TrainingArguments.
+TELLING = frozenset({
+    "output_dir", "per_device_train_batch_size", "per_device_eval_batch_size", "num_train_epochs", "max_steps",
+    "learning_rate", "lr_scheduler_type", "warmup_steps", "warmup_ratio", "weight_decay", "max_grad_norm",
+    "gradient_accumulation_steps", "gradient_checkpointing", "bf16", "fp16", "logging_steps", "save_steps",
+    "save_strategy", "eval_strategy", "evaluation_strategy", "report_to", "optim", "seed", "dataloader_num_workers",
+    "ddp_find_unused_parameters", "ddp_bucket_cap_mb", "torch_compile", "tf32",
+})  # fmt: skip
+
 
 _ARGUMENTS = "transformers/training_args.py"
 _OPTIONS = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload", "auto_wrap")
@@ -148,3 +190,53 @@ def misspelled(top: Arguments) -> Iterator[Notice]:
 RULES = (
     fsdp_words, idle_fsdp_config, two_engines, two_precisions, data_loading, slow_switches, misspelled,
 )  # fmt: skip
+
+
+# -- arguments deepspeed -----------------------------------------------------------------------------------------------
+#
+# Rules for TrainingArguments and the DeepSpeed configuration that they name: both say some things.
+
+# DeepSpeed's key, the field that has to agree with it, and the field's default.
+_SAME: tuple[tuple[str, str, float], ...] = (
+    ("train_micro_batch_size_per_gpu", "per_device_train_batch_size", 8),
+    ("gradient_accumulation_steps", "gradient_accumulation_steps", 1),
+    ("gradient_clipping", "max_grad_norm", 1.0),
+    ("optimizer.params.lr", "learning_rate", 5e-5),
+    ("optimizer.params.eps", "adam_epsilon", 1e-8),
+    ("optimizer.params.weight_decay", "weight_decay", 0.0),
+)
+_MATCH = "transformers/integrations/deepspeed.py: fill_match"
+
+
+def mismatches(top: Arguments, inner: DeepSpeed) -> Iterator[Notice]:
+    """Values that differ, at which the Trainer refuses to start."""
+    for key, field, default in _SAME:
+        *tables, last = key.split(".")
+        table = inner.top
+        for name in tables:
+            table = table.within(name)
+        theirs = table.number(last)
+        mine = top.number(field) if field in top else default
+        if theirs is None or mine is None or theirs == mine:
+            continue
+        own = top.shown(field) if field in top else f"its default, {default:g}"
+        yield table.say(
+            last, Severity.ERROR,
+            f"{table.shown(last)} here, while {field} is {own}: the Trainer refuses to start.", f'"{last}": "auto"',
+            _MATCH,
+        )  # fmt: skip
+
+
+def precision_mismatch(top: Arguments, inner: DeepSpeed) -> Iterator[Notice]:
+    """A number type that is on in one and off in the other."""
+    for kind in ("bf16", "fp16"):
+        said, mine = inner.top.within(kind).flag("enabled"), top.flag(kind) is True
+        if said is not None and said != mine and not top.flag(f"{kind}_full_eval"):
+            yield inner.top.say(
+                f"{kind}.enabled", Severity.ERROR,
+                f"{'On' if said else 'Off'} here and {'on' if mine else 'off'} in TrainingArguments: the Trainer "
+                "refuses to start.", f'"{kind}": {{"enabled": "auto"}}', _MATCH,
+            )  # fmt: skip
+
+
+DEEPSPEED_RULES = (mismatches, precision_mismatch)

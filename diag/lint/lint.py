@@ -4,41 +4,126 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from diag.errors import DiagError
+from diag.words.formatting import visible
 
+from . import accelerate, arguments, deepspeed, fsdp, torchtitan
 from . import accelerate as outer
-from . import (
-    accelerate_deepspeed,
-    arguments_deepspeed,
-    deepspeed_batch,
-    deepspeed_names,
-    deepspeed_speed,
-    deepspeed_zero,
-    fsdp_memory,
-    fsdp_sharding,
-    fsdp_versions,
-    torchtitan_degrees,
-    torchtitan_training,
-)
 from . import arguments as hf
-from .deepspeed import DeepSpeed, deepspeed
+from .accelerate import Accelerate
+from .arguments import TELLING
+from .deepspeed import DeepSpeed, deepspeed_of
 from .document import Document, read
-from .fsdp import Fsdp
-from .fsdp_equivalents import equivalents
+from .fsdp import KNOWN, Fsdp, equivalents
 from .model import Devices, Format, Linted, Notice, Severity, Translation, Unseen
-from .recognise import recognise
-from .torchtitan import torchtitan
-from .unseen import unseen_accelerate, unseen_deepspeed, unseen_file, unseen_torchtitan
+from .torchtitan import MOVED, TABLES, Titan, torchtitan_of
+
+# -- recognise ---------------------------------------------------------------------------------------------------------
+#
+# Whose configuration a file is, by what it holds and not by its name.
+
+_DEEPSPEED = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")
+_ACCELERATE = ("distributed_type", "compute_environment")
+_ENGINES = ("fsdp", "fsdp_config", "deepspeed")
+_HINT = "diag plan reads DeepSpeed JSON, Accelerate YAML, TrainingArguments, fsdp_config and torchtitan TOML"
+
+
+def recognise(document: Document) -> Format:
+    """The format. DiagError for a model's config.json and for what is none of them."""
+    if is_model(document.values):
+        raise DiagError(
+            "a model's config.json, not a configuration of training",
+            path=document.path,
+            hint="give it alone, with --gpus, to plan memory and strategy",
+        )
+    found = _format(document)
+    if found is None:
+        raise DiagError("no configuration that is known here", path=document.path, hint=_HINT)
+    return found
+
+
+def is_model(values: dict[str, Any]) -> bool:
+    """Whether these are the keys of a Hugging Face config.json."""
+    return isinstance(values.get("model_type"), str) and not any(key in values for key in (*_ACCELERATE, *_ENGINES))
+
+
+def _format(document: Document) -> Format | None:
+    values = document.values
+    tables = [key for key, value in values.items() if isinstance(value, dict) and (key in TABLES or key in MOVED)]
+    if document.syntax == "toml" and ("parallelism" in tables or len(tables) > 1):
+        return Format.TORCHTITAN
+    if any(key in values for key in _ACCELERATE):
+        return Format.ACCELERATE
+    if any(key in values for key in _ENGINES):
+        return Format.TRAINING_ARGUMENTS
+    if any(key in values for key in _DEEPSPEED) or any(isinstance(values.get(key), dict) for key in ("fp16", "bf16")):
+        return Format.DEEPSPEED
+    if sum(key in TELLING for key in values) > 1:
+        return Format.TRAINING_ARGUMENTS
+    if any(key.removeprefix("fsdp_") in KNOWN["Transformers"] - {"version"} for key in values):
+        return Format.FSDP_CONFIG
+    return None
+
+
+# -- unseen ------------------------------------------------------------------------------------------------------------
+#
+# What a configuration does not tell, and what to check in its place.
+
+
+def unseen_deepspeed(seen: DeepSpeed) -> tuple[Unseen, ...]:
+    found = [
+        Unseen(
+            "whether each rank reads data of its own",
+            "deepspeed.initialize(training_data=...) puts a DistributedSampler in, as Accelerate and the Trainer do; a "
+            "DataLoader of your own needs sampler=DistributedSampler(dataset) and set_epoch() every epoch",
+        )
+    ]
+    sizes = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    if seen.devices.gpus is None and all(seen.top.whole(key) for key in sizes):
+        whole, micro, steps = (seen.top.whole(key) or 1 for key in sizes)
+        if whole % (micro * steps) == 0:
+            found.append(
+                Unseen("whether the batch sizes multiply", f"they do on {whole // (micro * steps)} GPUs: --gpus")
+            )
+    return tuple(found)
+
+
+def unseen_accelerate(seen: Accelerate) -> tuple[Unseen, ...]:
+    if seen.kind in ("NO", "FALSE", ""):
+        return ()
+    return (
+        Unseen(
+            "whether each rank reads data of its own",
+            "Accelerate shards a DataLoader that goes through accelerator.prepare(), as the Trainer's do; one that "
+            "does not gives every rank all of the data",
+        ),
+    )
+
+
+def unseen_torchtitan(seen: Titan) -> tuple[Unseen, ...]:
+    found = []
+    if seen.devices.gpus is None:
+        found.append(Unseen("whether the degrees make up the GPUs", "give --gpus and --per-host"))
+    if seen.extended:
+        found.append(
+            Unseen("whether tables and keys are spelled right", "the module that adds some is not imported here")
+        )
+    return tuple(found)
+
+
+def unseen_file(name: str) -> Unseen:
+    return Unseen(f"what {visible(name[:200])} says", "it is not here: lint it where it is")
+
 
 _View = TypeVar("_View")
 DEEPSPEED_RULES = (
-    *deepspeed_names.RULES, *deepspeed_zero.RULES, *deepspeed_speed.RULES, *deepspeed_batch.RULES,
+    *deepspeed.NAME_RULES, *deepspeed.ZERO_RULES, *deepspeed.SPEED_RULES, *deepspeed.BATCH_RULES,
 )  # fmt: skip
-FSDP_RULES = (*fsdp_versions.RULES, *fsdp_sharding.RULES, *fsdp_memory.RULES)
-ACCELERATE_RULES = (*outer.RULES, *accelerate_deepspeed.RULES)
-TORCHTITAN_RULES = (*torchtitan_degrees.RULES, *torchtitan_training.RULES)
+FSDP_RULES = (*fsdp.VERSION_RULES, *fsdp.SHARDING_RULES, *fsdp.MEMORY_RULES)
+ACCELERATE_RULES = (*outer.RULES, *accelerate.DEEPSPEED_RULES)
+TORCHTITAN_RULES = (*torchtitan.DEGREE_RULES, *torchtitan.TRAINING_RULES)
 
 
 def lint(paths: Sequence[Path], gpus: int | None = None, per_host: int = 8) -> list[Linted]:
@@ -66,7 +151,7 @@ def _applied(rules: Iterable[Callable[[_View], Iterator[Notice]]], view: _View) 
 
 
 def _deepspeed(document: Document, devices: Devices) -> _Found:
-    view = deepspeed(document, devices)
+    view = deepspeed_of(document, devices)
     return _applied(DEEPSPEED_RULES, view), (), unseen_deepspeed(view)
 
 
@@ -91,12 +176,12 @@ def _arguments(document: Document, devices: Devices) -> _Found:
     said = view.values.get("deepspeed")
     inner = None
     if isinstance(said, dict):
-        inner = deepspeed(document, devices, "Transformers", ("deepspeed",), said)
+        inner = deepspeed_of(document, devices, "Transformers", ("deepspeed",), said)
     elif isinstance(said, str) and said:
         inner, unseen = _named(document, said, devices, "Transformers")
     if inner is not None:
         notices += _applied(DEEPSPEED_RULES, inner)
-        notices += [notice for rule in arguments_deepspeed.RULES for notice in rule(view, inner)]
+        notices += [notice for rule in arguments.DEEPSPEED_RULES for notice in rule(view, inner)]
     name = view.word("fsdp_config")
     other = None
     if name and view.uses_fsdp:
@@ -112,7 +197,7 @@ def _fsdp_config(document: Document, devices: Devices) -> _Found:
 
 
 def _torchtitan(document: Document, devices: Devices) -> _Found:
-    view = torchtitan(document, devices)
+    view = torchtitan_of(document, devices)
     return _applied(TORCHTITAN_RULES, view), (), unseen_torchtitan(view)
 
 
@@ -143,7 +228,7 @@ def _named(document: Document, name: str, devices: Devices, reader: str) -> tupl
             path=inner.path,
             hint="name the DeepSpeed JSON there",
         )
-    return deepspeed(inner, devices, reader), ()
+    return deepspeed_of(inner, devices, reader), ()
 
 
 def _beside(document: Document, name: str) -> Document | None:

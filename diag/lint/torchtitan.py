@@ -2,11 +2,121 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec import Struct
 
+from diag.model.axes import bubble
+
 from .document import Document
-from .model import Devices, Notice, Severity
-from .section import Section
+from .model import Devices, Notice, Section, Severity, nearest
+
+# -- torchtitan keys ---------------------------------------------------------------------------------------------------
+#
+# The tables and keys of torchtitan's TOML: the last ones, before February 2026, and where older ones went.
+
+_LOADER = {"num_workers", "persistent_workers", "pin_memory", "prefetch_factor"}
+# Tables whose keys are checked; None: any key.
+TABLES: dict[str, frozenset[str] | None] = {
+    "job": frozenset({
+        "config_file", "dump_folder", "description", "print_config", "save_config_file", "custom_config_module",
+    }),
+    "profiling": frozenset({
+        "enable_profiling", "save_traces_folder", "profile_freq", "profiler_active", "profiler_warmup",
+        "enable_memory_snapshot", "save_memory_snapshot_folder",
+    }),
+    "metrics": frozenset({
+        "log_freq", "enable_tensorboard", "disable_color_printing", "save_tb_folder", "save_for_all_ranks",
+        "enable_wandb",
+    }),
+    "model": None,  # models add their own
+    "optimizer": frozenset({
+        "name", "lr", "beta1", "beta2", "eps", "weight_decay", "implementation", "early_step_in_backward",
+    }),
+    "lr_scheduler": frozenset({"warmup_steps", "total_steps", "decay_ratio", "decay_type", "min_lr_factor"}),
+    "training": frozenset({
+        "dataset", "dataset_path", "local_batch_size", "global_batch_size", "seq_len", "max_norm", "steps",
+        "enable_cpu_offload", "dtype", "mixed_precision_param", "mixed_precision_reduce", "gc_freq", "gc_debug",
+        "dataloader",
+    }),
+    "parallelism": frozenset({
+        "data_parallel_replicate_degree", "data_parallel_shard_degree", "fsdp_reshard_after_forward",
+        "tensor_parallel_degree", "disable_loss_parallel", "enable_async_tensor_parallel", "pipeline_parallel_degree",
+        "module_fqns_per_model_part", "pipeline_parallel_first_stage_less_layers",
+        "pipeline_parallel_last_stage_less_layers", "pipeline_parallel_layers_per_stage", "pipeline_parallel_schedule",
+        "pipeline_parallel_schedule_csv", "pipeline_parallel_microbatch_size",
+        "pipeline_parallel_expert_parallel_overlap", "context_parallel_degree", "context_parallel_load_balancer",
+        "context_parallel_rotate_method", "expert_parallel_degree", "expert_tensor_parallel_degree",
+        "expert_parallel_comm_backend",
+    }),
+    "checkpoint": frozenset({
+        "enable", "enable_ft_dataloader_checkpoints", "folder", "interval", "initial_load_path",
+        "initial_load_model_only", "initial_load_in_hf", "initial_load_in_hf_quantized", "last_save_model_only",
+        "last_save_in_hf", "export_dtype", "async_mode", "keep_latest_k", "load_step", "exclude_from_loading",
+        "enable_first_step_checkpoint", "create_seed_checkpoint", "load_only",
+    }),
+    "activation_checkpoint": frozenset({
+        "mode", "selective_ac_option", "per_op_sac_force_recompute_mm_shapes_by_fqns", "early_stop", "memory_budget",
+        "visualize_memory_budget_pareto", "preserve_rng_state", "determinism_check", "debug",
+    }),
+    "compile": frozenset({"enable", "components", "backend"}),
+    "quantize": None,
+    "comm": frozenset({
+        "init_timeout_seconds", "train_timeout_seconds", "trace_buf_size", "save_traces_folder",
+        "save_traces_file_prefix", "mode",
+    }),
+    "memory_estimation": frozenset({"enable", "disable_fake_mode"}),
+    "fault_tolerance": None,
+    "experimental": None,  # experiments add their own
+    "validation": frozenset({
+        "enable", "dataset", "dataset_path", "local_batch_size", "seq_len", "freq", "steps", "dataloader",
+    }),
+    "debug": frozenset({"seed", "deterministic", "deterministic_warn_only", "moe_force_load_balance"}),
+}  # fmt: skip
+
+# Older keys and the last name of each; "" where there is none.
+MOVED = {
+    "training.batch_size": "training.local_batch_size",
+    "training.compile": "compile.enable",
+    "training.seed": "debug.seed",
+    "training.deterministic": "debug.deterministic",
+    "training.warmup_steps": "lr_scheduler.warmup_steps",
+    "training.data_parallel_degree": "parallelism.data_parallel_shard_degree",
+    "training.data_parallel_shard_degree": "parallelism.data_parallel_shard_degree",
+    "training.data_parallel_replicate_degree": "parallelism.data_parallel_replicate_degree",
+    "training.tensor_parallel_degree": "parallelism.tensor_parallel_degree",
+    "training.fsdp_reshard_after_forward": "parallelism.fsdp_reshard_after_forward",
+    "training.disable_loss_parallel": "parallelism.disable_loss_parallel",
+    "training.enable_loss_parallel": "parallelism.disable_loss_parallel, turned around",
+    "experimental.context_parallel_degree": "parallelism.context_parallel_degree",
+    "experimental.context_parallel_rotate_method": "parallelism.context_parallel_rotate_method",
+    "experimental.enable_async_tensor_parallel": "parallelism.enable_async_tensor_parallel",
+    "experimental.enable_compiled_autograd": "",
+    "experimental.pipeline_parallel_degree": "parallelism.pipeline_parallel_degree",
+    "experimental.pipeline_parallel_microbatches": "parallelism.pipeline_parallel_microbatch_size",
+    "experimental.pipeline_parallel_schedule": "parallelism.pipeline_parallel_schedule",
+    "experimental.pipeline_parallel_schedule_csv": "parallelism.pipeline_parallel_schedule_csv",
+    "experimental.pipeline_parallel_split_points": "parallelism.module_fqns_per_model_part",
+    "parallelism.pipeline_parallel_split_points": "parallelism.module_fqns_per_model_part",
+    "parallelism.enable_compiled_autograd": "",
+    "checkpoint.enable_checkpoint": "checkpoint.enable",
+    "checkpoint.model_weights_only": "checkpoint.last_save_model_only",
+    "checkpoint.last_save_model_weights_only": "checkpoint.last_save_model_only",
+    "checkpoint.initial_load_model_weights_only": "checkpoint.initial_load_model_only",
+    "checkpoint.interval_type": "",
+    "lr_scheduler.lr_min": "lr_scheduler.min_lr_factor",
+    "memory_estimation.enabled": "memory_estimation.enable",
+    "metrics.enable_color_printing": "metrics.disable_color_printing, turned around",
+    "metrics.rank_0_only": "metrics.save_for_all_ranks, turned around",
+    "model.tokenizer_path": "model.hf_assets_path",
+    "model.norm_type": "",
+    "optimizer.fused": "optimizer.implementation",
+    "job.print_args": "job.print_config",
+    "job.use_for_integration_test": "",
+    "float8": "quantize.linear.float8",
+    "mx": "quantize.linear.mx",
+}
+
 
 # Where a degree stands, newest first.
 _PLACES = {
@@ -74,7 +184,7 @@ class Titan(Struct, frozen=True):
         return new or self.table("training").flag("compile") is True
 
 
-def torchtitan(document: Document, devices: Devices) -> Titan:
+def torchtitan_of(document: Document, devices: Devices) -> Titan:
     top = Section(document, (), document.values)
     degrees, keys = {}, {}
     for name, places in _PLACES.items():
@@ -90,3 +200,269 @@ def torchtitan(document: Document, devices: Devices) -> Titan:
 def _value(top: Section, place: str) -> int | None:
     table, key = place.split(".")
     return top.within(table).whole(key)
+
+
+# -- torchtitan degrees ------------------------------------------------------------------------------------------------
+#
+# Rules for torchtitan's degrees, micro-batches and batches: what multiplies, and what it leaves idle.
+
+_DIMS = "torchtitan/distributed/parallel_dims.py"
+_PIPELINE = "torchtitan/distributed/pipeline_parallel.py"
+_MOST_BUBBLE = 0.1
+_ONE_STAGE_A_RANK = ("1f1b", "gpipe")
+
+
+def degrees(seen: Titan) -> Iterator[Notice]:
+    """Degrees that are none, or whose product is not the GPUs."""
+    for name, degree in seen.degrees.items():
+        if degree < 1 and not (name == "dp_shard" and degree == -1):
+            yield seen.say(
+                seen.keys[name], Severity.ERROR,
+                f"{degree} is no degree: 1 switches an axis off, and only data_parallel_shard_degree may be -1 (what "
+                "is left).", "1", f"{_DIMS}: _validate",
+            )  # fmt: skip
+            return
+    gpus, shard, others = seen.devices.gpus, seen.degrees["dp_shard"], seen.others
+    if gpus is None:
+        return
+    axes = " x ".join(f"{name} {seen.degrees[name]}" for name in ("dp_replicate", "cp", "tp", "pp"))
+    if shard == -1 and (gpus % others or gpus < others):
+        yield seen.say(
+            seen.keys["dp_shard"], Severity.ERROR, f"{axes} = {others} does not divide {gpus} GPUs: nothing whole is "
+            "left for sharding.", f"degrees whose product divides {gpus}", f"{_DIMS}: _validate",
+        )  # fmt: skip
+    elif shard != -1 and shard * others != gpus:
+        yield seen.say(
+            seen.keys["dp_shard"], Severity.ERROR, f"{axes} x dp_shard {shard} = {shard * others}, not {gpus} GPUs.",
+            "data_parallel_shard_degree = -1" if gpus % others == 0 else f"degrees whose product is {gpus}",
+            f"{_DIMS}: _validate",
+        )  # fmt: skip
+
+
+def experts(seen: Titan) -> Iterator[Notice]:
+    """Tensor parallelism within experts that there is no support for."""
+    if seen.degrees["ep"] > 1 and seen.degrees["etp"] not in (1, seen.degrees["tp"]):
+        yield seen.say(
+            seen.keys["etp"], Severity.ERROR, "It is 1 or the tensor-parallel degree; anything else is refused.",
+            f"expert_tensor_parallel_degree = {seen.degrees['tp']}", f"{_DIMS}: _validate",
+        )  # fmt: skip
+
+
+def tensor_parallel(seen: Titan) -> Iterator[Notice]:
+    """Tensor parallelism over links between hosts, or without what it asks for."""
+    degree = seen.degrees["tp"]
+    if degree > seen.devices.per_host:
+        yield seen.say(
+            seen.keys["tp"], Severity.WARNING,
+            f"Over more than the {seen.devices.per_host} GPUs of a host: its collectives stand in every layer and then "
+            "take the slower links.", f"tensor_parallel_degree = {seen.devices.per_host}",
+            "Megatron-LM (arXiv 2104.04473), takeaway 1",
+        )  # fmt: skip
+    for table in ("parallelism", "experimental"):
+        if seen.table(table).flag("enable_async_tensor_parallel") and not seen.compiles:
+            yield seen.say(
+                f"{table}.enable_async_tensor_parallel", Severity.ERROR, "It needs the model compiled, and is refused.",
+                "[compile] enable = true", "torchtitan/distributed/tensor_parallel.py: maybe_enable_async_tp",
+            )  # fmt: skip
+
+
+def sequence(seen: Titan) -> Iterator[Notice]:
+    """A length of sequences that the axes cannot cut."""
+    length = seen.table("training").whole("seq_len") or 2048
+    divisor = seen.degrees["tp"] * 2 * seen.degrees["cp"]
+    if (seen.degrees["tp"] > 1 or seen.degrees["cp"] > 1) and divisor > 0 and length % divisor:
+        yield seen.say(
+            "training.seq_len", Severity.ERROR, f"{length} is no multiple of tp x 2 cp = {divisor}: models refuse it.",
+            f"seq_len = {max(1, length // divisor) * divisor}", f"{_DIMS}: seq_len_divisor",
+        )  # fmt: skip
+
+
+def hybrid_on_one_host(seen: Titan) -> Iterator[Notice]:
+    """Replicas within a host, where sharding is as fast."""
+    gpus, replicas = seen.devices.gpus, seen.degrees["dp_replicate"]
+    if gpus and gpus <= seen.devices.per_host and replicas > 1 and (seen.sharded or 0) > 1:
+        yield seen.say(
+            seen.keys["dp_replicate"], Severity.NOTE,
+            f"HSDP replicates over hosts; on one it only holds {replicas} copies of every state.",
+            "data_parallel_replicate_degree = 1", "torch.distributed.fsdp.ShardingStrategy: HYBRID_SHARD",
+        )  # fmt: skip
+
+
+def pipeline(seen: Titan) -> Iterator[Notice]:
+    """Too few micro-batches for the stages of a pipeline."""
+    stages = seen.degrees["pp"]
+    table = seen.table("parallelism")
+    size = table.whole("pipeline_parallel_microbatch_size") or 1
+    if stages <= 1 or size < 1 or seen.local_batch < 1:
+        return
+    if seen.local_batch % size:
+        yield seen.say(
+            "parallelism.pipeline_parallel_microbatch_size", Severity.ERROR,
+            f"{size} does not divide the local batch of {seen.local_batch}: refused.",
+            "pipeline_parallel_microbatch_size = 1", _PIPELINE,
+        )  # fmt: skip
+        return
+    old = seen.table("experimental").whole("pipeline_parallel_microbatches")
+    count = old or seen.local_batch // size
+    kind = table.word("pipeline_parallel_schedule") or "1F1B"
+    idle = bubble(stages, count)
+    enough = round((stages - 1) * (1 - _MOST_BUBBLE) / _MOST_BUBBLE)
+    said = f"{count} micro-batch{'es' * (count != 1)} for {stages} stages"
+    if count < stages and kind.lower() in ("1f1b", "dualpipev"):
+        yield seen.say(
+            seen.local_batch_key, Severity.ERROR, f"{said}: {kind} needs at least as many as stages and is refused.",
+            f"local_batch_size = {stages * size}, better {enough * size}", "torch/distributed/pipelining/schedules.py",
+        )  # fmt: skip
+    elif kind.lower() in _ONE_STAGE_A_RANK and idle > _MOST_BUBBLE:
+        yield seen.say(
+            seen.local_batch_key, Severity.WARNING,
+            f"{said} leave {idle:.0%} of the time idle: (p-1)/(m+p-1).",
+            f"local_batch_size = {enough * size} for {_MOST_BUBBLE:.0%}, or an interleaved schedule",
+            "GPipe (arXiv 1811.06965), Megatron-LM (arXiv 2104.04473) section 2.2",
+        )  # fmt: skip
+
+
+def global_batch(seen: Titan) -> Iterator[Notice]:
+    """A global batch that micro-steps do not make up."""
+    whole, shard = seen.table("training").whole("global_batch_size"), seen.sharded
+    if whole is None or whole < 0 or shard is None or seen.local_batch < 1 or shard < 1:
+        return
+    each = seen.local_batch * seen.degrees["dp_replicate"] * shard
+    if each > 0 and (whole == 0 or whole % each):
+        yield seen.say(
+            "training.global_batch_size", Severity.ERROR,
+            f"{whole} is no multiple of {seen.local_batch} a rank x {each // seen.local_batch} data-parallel ranks = "
+            f"{each}.", f"global_batch_size = {max(1, whole // each) * each}", "torchtitan/train.py",
+        )  # fmt: skip
+
+
+DEGREE_RULES = (degrees, experts, tensor_parallel, sequence, hybrid_on_one_host, pipeline, global_batch)
+
+
+# -- torchtitan training -----------------------------------------------------------------------------------------------
+#
+# Rules for torchtitan's memory, recomputation, number types and checkpoints, and for the names of its keys.
+
+_CONFIG = "torchtitan/config/job_config.py (v0.2.2)"
+_POLICIES = ("default", "always", "never")
+_MODES = ("selective", "full", "memory_budget", "none")
+
+
+def no_more_toml(seen: Titan) -> Iterator[Notice]:
+    """The format itself."""
+    yield seen.say("", Severity.NOTE, "torchtitan after v0.2.2 reads no TOML: configurations are Python functions.",
+                   "a function in the model's config_registry.py", "pytorch/torchtitan#2386")  # fmt: skip
+
+
+def moved_keys(seen: Titan) -> Iterator[Notice]:
+    """Keys that newer versions have elsewhere."""
+    for old, new in MOVED.items():
+        table, _, key = old.partition(".")
+        if table in seen.top.values and (not key or key in seen.table(table).values):
+            yield seen.say(
+                old, Severity.NOTE, "An older name, which newer versions refuse.", new or "remove it", _CONFIG
+            )
+
+
+def unknown_keys(seen: Titan) -> Iterator[Notice]:
+    """Tables and keys that no version has, where the file names no module that adds some."""
+    if seen.extended:
+        return
+    for name, value in seen.top.values.items():
+        if name in MOVED:
+            continue
+        if name not in TABLES:
+            near = nearest(name, TABLES)
+            yield seen.say(name, Severity.ERROR, "torchtitan has no such table and refuses the file.",
+                           f"[{near}]" if near else "remove it", f"{_CONFIG}, manager.py")  # fmt: skip
+            continue
+        known = TABLES[name]
+        if not isinstance(value, dict) or known is None:
+            continue
+        for key, near in seen.table(name).unknown(known):
+            if f"{name}.{key}" not in MOVED:
+                yield seen.say(f"{name}.{key}", Severity.ERROR, "torchtitan has no such key and refuses the file.",
+                               near or "remove it", f"{_CONFIG}, manager.py")  # fmt: skip
+
+
+def resharding(seen: Titan) -> Iterator[Notice]:
+    """Policies for parameters after forward."""
+    for table in ("parallelism", "training"):
+        section = seen.table(table)
+        policy = section.values.get("fsdp_reshard_after_forward")
+        key = f"{table}.fsdp_reshard_after_forward"
+        source = "torchtitan/models/llama3/infra/parallelize.py: apply_fsdp"
+        pipelined = seen.degrees["pp"] > 1
+        if policy is None:
+            continue
+        if policy not in _POLICIES:
+            yield seen.say(key, Severity.ERROR, f"There is no policy {section.shown('fsdp_reshard_after_forward')}.",
+                           '"default", "always" or "never"', source)  # fmt: skip
+        elif policy == "never" and not pipelined:
+            yield seen.say(key, Severity.WARNING,
+                           "Every unit's parameters stay gathered from forward to backward: the whole model in 16 bits "
+                           "at the peak, for one all-gather less.", '"default"', source)  # fmt: skip
+        elif policy == "always" and pipelined:
+            yield seen.say(key, Severity.WARNING,
+                           "In a pipeline this gathers every unit again for each micro-batch's backward, which the "
+                           "default avoids.", '"default"', source)  # fmt: skip
+
+
+def recomputation(seen: Titan) -> Iterator[Notice]:
+    """Modes of activation checkpointing that there are not, or that need something else."""
+    section = seen.table("activation_checkpoint")
+    mode, option = section.values.get("mode"), section.values.get("selective_ac_option")
+    source = "torchtitan/distributed/activation_checkpoint.py"
+    if mode is not None and mode not in _MODES:
+        yield seen.say("activation_checkpoint.mode", Severity.ERROR, f"There is no mode {section.shown('mode')}.",
+                       " or ".join(f'"{name}"' for name in _MODES), source)  # fmt: skip
+    if mode == "memory_budget" and not seen.compiles:
+        yield seen.say("activation_checkpoint.mode", Severity.ERROR,
+                       "memory_budget is an option of the compiler and fails without it.", "[compile] enable = true",
+                       source)  # fmt: skip
+    if mode in (None, "selective") and option is not None and option != "op" and not str(option).isdecimal():
+        yield seen.say("activation_checkpoint.selective_ac_option", Severity.ERROR,
+                       'It is "op" or a number in quotes (every nth layer).', '"op"', source)  # fmt: skip
+
+
+def number_types(seen: Titan) -> Iterator[Notice]:
+    """Number types that cost bandwidth, or digits."""
+    training = seen.table("training")
+    if training.word("mixed_precision_param") == "float32" and training.word("dtype") != "bfloat16":
+        yield seen.say("training.mixed_precision_param", Severity.WARNING,
+                       "All-gathers carry 32 bits and matrix units run in fp32 or TF32.", '"bfloat16"',
+                       _CONFIG)  # fmt: skip
+    if training.word("dtype") == "bfloat16":
+        yield seen.say("training.dtype", Severity.NOTE,
+                       "Parameters, gradients and moments are kept in bf16 without an fp32 copy: small updates are "
+                       "lost to rounding.", '"float32", with mixed_precision_param = "bfloat16"', _CONFIG)  # fmt: skip
+    if training.word("mixed_precision_reduce") not in (None, "float32"):
+        yield seen.say("training.mixed_precision_reduce", Severity.ERROR, "torchtitan reduces in float32 only.",
+                       '"float32"', _CONFIG)  # fmt: skip
+
+
+def offload(seen: Titan) -> Iterator[Notice]:
+    """What offloading to the CPU costs."""
+    if seen.table("training").flag("enable_cpu_offload"):
+        yield seen.say("training.enable_cpu_offload", Severity.WARNING,
+                       "Shards cross PCIe in every forward and backward, and the optimizer runs on the CPU.",
+                       "false, if the states fit: diag plan MODEL --gpus N",
+                       "torch.distributed.fsdp.CPUOffloadPolicy")  # fmt: skip
+
+
+def checkpoints(seen: Titan) -> Iterator[Notice]:
+    """Checkpoints that stop training, or that are thrown away too early."""
+    section = seen.table("checkpoint")
+    on = section.flag("enable") is True or section.flag("enable_checkpoint") is True
+    if on and section.word("async_mode") in (None, "disabled"):
+        yield seen.say("checkpoint.async_mode", Severity.WARNING, "Training stands still while one is written.",
+                       '"async"', f"{_CONFIG}: async_mode")  # fmt: skip
+    if section.whole("keep_latest_k") == 1:
+        yield seen.say("checkpoint.keep_latest_k", Severity.ERROR,
+                       "With 1 the only one may be half-written, so it is refused.", "keep_latest_k = 2",
+                       "torchtitan/components/checkpoint.py")  # fmt: skip
+
+
+TRAINING_RULES = (
+    no_more_toml, moved_keys, unknown_keys, resharding, recomputation, number_types, offload, checkpoints,
+)  # fmt: skip

@@ -8,19 +8,170 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
+import msgspec
+import numpy as np
+import numpy.typing as npt
 from isal import igzip
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from diag.account.kept_steps import windows_of
 from diag.account.trace_steps import host_windows
-from diag.errors import DiagError, ExitCode
-from diag.rundir.one_rank import traces_of
-from diag.rundir.run import number_ranges
-from diag.traces.reading import Reading
-from diag.traces.sources import opened
+from diag.collectors.layout import RunLayout
+from diag.errors import DiagError, ExitCode, readable
+from diag.model.steps import Gap
+from diag.rundir.run import must_exist, number_ranges, open_paths, rank_ranges, run_cache, with_settings
+from diag.traces import kineto_json
+from diag.traces.event_chunks import Cutter
+from diag.traces.event_table import exact_ns
+from diag.traces.reading import Reading, read_traces
+from diag.traces.sources import is_remote, opened
 from diag.traces.text_stream import blocks, damaged, members
 from diag.traces.trace import Trace
 
-from .trimming import Trimming
+# -- one rank ----------------------------------------------------------------------------------------------------------
+#
+# The traces of one rank, without reading those of the others where they need not be.
+
+_RECORD = "`diag run` records a few steps with torch.profiler unless it is told --no-trace"
+
+
+def traces_of(path: Path | str, rank: int, reading: Reading | None = None) -> tuple[Trace, ...]:
+    """The traces of a rank of a run directory, or under a path, in order of time. DiagError without any."""
+    must_exist([str(path)])
+    if is_remote(str(path)) or not RunLayout(Path(path)).is_run():
+        ranks = open_paths([path], reading).ranks
+        traced = [number for number, of_rank in ranks.items() if of_rank.traces]
+        if rank not in traced:
+            raise _no_trace(path, rank, traced)
+        return ranks[rank].traces
+    layout = RunLayout(Path(path))
+    with readable(layout.ranks_folder):
+        files = {number: own.traces() for number, own in layout.ranks().items()}
+    if not files.get(rank):
+        raise _no_trace(path, rank, [number for number, own in files.items() if own])
+    reading = with_settings(reading or Reading(), [str(path)])
+    reading = replace(reading, cache=run_cache(layout, reading.cache))
+    found = list(read_traces([str(file) for file in files[rank]], reading))
+    traces = tuple(item for item in found if not isinstance(item, Gap))
+    if not traces:
+        reason, broken = next((item.reason, item.path) for item in found if isinstance(item, Gap))
+        raise DiagError(reason, path=broken, hint=_RECORD)
+    return traces
+
+
+def _no_trace(path: Path | str, rank: int, traced: Sequence[int]) -> DiagError:
+    hint = f"there are traces of {rank_ranges(sorted(traced))}" if traced else _RECORD
+    return DiagError(f"there is no trace of rank {rank}", path=path, hint=hint)
+
+
+# -- trimming ----------------------------------------------------------------------------------------------------------
+#
+# The text of a trace with only the events of a window, written while it is read.
+#
+# What is kept keeps its text. Only a chunk of the file is in memory at a time, whatever the file holds.
+
+METADATA = "M"  # names of processes and threads
+_EVENTS = "traceEvents"
+_NEVER = -(1 << 62)
+_Texts = list[msgspec.Raw]
+
+
+class Trimming(Struct):
+    """Of the trace ``name``, the window ``[begin_ns, end_ns)`` on the file's own clock (without its base time).
+    ``events`` counts what was kept of it, without metadata; it is complete when `text` is exhausted."""
+
+    name: str
+    begin_ns: int
+    end_ns: int
+    events: int = 0
+    _told: set[str] = field(default_factory=set)
+    _empty: bool = True
+
+    def text(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        """The trace as pieces of valid JSON: metadata and whatever overlaps the window. DiagError for what is no whole
+        trace; what came before it is of no use then."""
+        cutter = Cutter(blocks, self.name)
+        chunk = cutter.next_chunk()
+        if not chunk and not cutter.documents()[1]:  # the key may be written with escapes
+            yield from self._whole(kineto_json.fields(cutter.header, self.name))
+            return
+        yield from self._before({} if cutter.is_array else kineto_json.fields(cutter.header + b"]}", self.name))
+        while chunk:
+            yield self._chosen(*_spans(cutter, b"".join(chunk), self.name))
+            chunk = cutter.next_chunk()
+        tail = kineto_json.fields(cutter.documents()[1], self.name)
+        yield self._chosen(*kineto_json.spans(_inside(tail), self.name))
+        yield from self._after(tail)
+
+    def _whole(self, document: dict[str, msgspec.Raw]) -> Iterator[bytes]:
+        if _EVENTS not in document:
+            kineto_json.document(b"{}", self.name)  # says what is missing, as for every reader
+        yield from self._before({})
+        yield self._chosen(*kineto_json.spans(_inside(document), self.name))
+        yield from self._after(document)
+
+    def _before(self, fields: dict[str, msgspec.Raw]) -> Iterator[bytes]:
+        yield b"{\n"
+        for key, text in self._fields(fields):
+            yield b"%b: %b,\n" % (key, text)
+        yield b'"traceEvents": [\n'
+
+    def _after(self, fields: dict[str, msgspec.Raw]) -> Iterator[bytes]:
+        yield b"\n]"
+        for key, text in self._fields(fields):
+            yield b",\n%b: %b" % (key, text)
+        yield b"\n}\n"
+
+    def _fields(self, fields: dict[str, msgspec.Raw]) -> Iterator[tuple[bytes, bytes]]:
+        """What else than events the document holds, each key once."""
+        for key, value in fields.items():
+            text = kineto_json.valid(bytes(value))
+            if key != _EVENTS and key not in self._told and text is not None:
+                self._told.add(key)
+                yield msgspec.json.encode(key), text
+
+    def _chosen(self, spans: list[kineto_json.Span], texts: _Texts) -> bytes:
+        """The texts of the events to keep, with a comma before them where some came before."""
+        metadata = np.array([span.ph == METADATA for span in spans], dtype=np.bool_)
+        inside = self._inside_window(spans) & ~metadata
+        found = []
+        for i in np.flatnonzero(inside | metadata).tolist():
+            text = kineto_json.valid(bytes(texts[i]))
+            if text is not None:
+                found.append(text)
+                self.events += int(inside[i])
+        if not found:
+            return b""
+        before = b"" if self._empty else b",\n"
+        self._empty = False
+        return before + b",\n".join(found)
+
+    def _inside_window(self, spans: list[kineto_json.Span]) -> npt.NDArray[np.bool_]:
+        start = exact_ns(span.ts for span in spans).fill_null(_NEVER).to_numpy()
+        dur = exact_ns(span.dur for span in spans).fill_null(0).clip(0, -_NEVER).to_numpy()
+        # What has no duration (marks, arrows, counters) is inside where it is not before the window.
+        ends = (start + dur > self.begin_ns) | ((dur == 0) & (start == self.begin_ns))
+        found: npt.NDArray[np.bool_] = (start < self.end_ns) & ends & (start != _NEVER)
+        return found
+
+
+def _spans(cutter: Cutter, chunk: bytes, name: str) -> tuple[list[kineto_json.Span], _Texts]:
+    """Of a chunk; cut again where the guess of a boundary was wrong."""
+    try:
+        return kineto_json.spans(chunk, name)
+    except DiagError as error:
+        chunk = cutter.again(chunk)
+        if not chunk.strip() and not cutter.closed:
+            raise error
+        return kineto_json.spans(chunk, name)
+
+
+def _inside(document: dict[str, msgspec.Raw]) -> bytes:
+    """The text between the brackets of the events."""
+    text = bytes(document[_EVENTS]).strip()
+    return text[1:-1] if text[:1] == b"[" else text
+
 
 MS = 1_000_000
 _COMPRESSION = 2  # of isal's 0 to 3

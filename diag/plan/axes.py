@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from diag.plan.cluster import Cluster
 from diag.plan.shape import Shape
-from diag.plan.topology import AXES, Topology
+
+from .cluster import AXES, Topology
 
 
 class AxisTraffic(Struct, frozen=True):

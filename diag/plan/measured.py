@@ -2,23 +2,258 @@
 
 On a CPU the resident size says little: it holds the interpreter, and pages that were freed stay in it. The profiler's
 allocations of a window (``diag run --trace-memory``) say how far the peak lies above the window's start; what was held
-then (``collectors/trainer/held.py``) is added.
+then (``collectors/trainer/loop.py``) is added.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from diag.collectors.records import HeldRecord, Manifest, StepRecord
 from diag.errors import DiagError
-from diag.model.states import ModelStates
-from diag.plan.account import Part, Peak
-from diag.plan.allocations import host_allocations
-from diag.plan.of_run import step_of_run
-from diag.plan.step_memory import Step, states_of, step_peak
+from diag.model.states import ModelStates, Sharding, sharding_of, shards_of
 from diag.rundir.run import RankTables, Tables
+from diag.traces.event_table import MEMORY_EVENT
+from diag.traces.sources import opened
+from diag.traces.text_stream import blocks, damaged
+
+from .gathering import FlatUnits, Part, Peak
+from .recipe import RECIPES
+from .shape import Shape
+from .step_memory import LINEAR_AND_HEAD, Kernels, Step, states_of, step_peak
+
+# -- allocations -------------------------------------------------------------------------------------------------------
+#
+# The peak of one profiler window's allocations on the host, read from the allocations themselves.
+#
+# The profiler's own running total is too high where gloo's threads free what a training thread allocated: the profiler
+# sees frees of threads that it records only, and gloo's are not. Measured with fully_shard on two ranks: the copy that
+# a reduce-scatter works on (``c10d::_reduce_scatter_base_``) stays in the total for good in some calls and not in
+# others, whichever thread drops it last. On a loaded machine the same happens to what an all-gather writes to.
+
+_HOST = 0  # the profiler's number of the CPU
+_COLLECTIVE = "c10d::"
+_GATHERING = "FSDP::all_gather ("  # fully_shard's scope, in which it takes the buffer to gather into
+
+
+class Allocations(Struct, frozen=True):
+    """``peak``: bytes above what was held when the window began. ``unseen``: bytes whose freeing nobody recorded."""
+
+    peak: int
+    unseen: int
+
+
+class Change(Struct, frozen=True):
+    """Bytes taken at an address, or given back (negative)."""
+
+    at_us: float
+    address: int
+    bytes: int
+
+
+Span = tuple[float, float]
+
+
+class _Args(Struct):
+    bytes: int = msgspec.field(default=0, name="Bytes")
+    address: int = msgspec.field(default=0, name="Addr")
+    device: int = msgspec.field(default=-1, name="Device Type")
+
+
+class _Event(Struct):
+    name: str = ""
+    ph: str = ""
+    ts: float = 0.0
+    dur: float = 0.0
+    args: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _Document(Struct):
+    events: list[_Event] = msgspec.field(name="traceEvents")
+
+
+def host_allocations(path: str) -> Allocations | None:
+    """Of a trace that torch exported with ``profile_memory``; None where no allocation is in it. DiagError for a file
+    that is no such trace."""
+    with opened(path) as file:
+        text = b"".join(blocks(file, path))
+    try:
+        events = msgspec.json.decode(text, type=_Document).events
+    except msgspec.DecodeError as error:
+        raise damaged(path, str(error)) from error
+    decode = msgspec.json.Decoder(_Args).decode
+    changes, calls, gathers = [], [], []
+    for event in events:
+        if event.name == MEMORY_EVENT:
+            own = decode(event.args)
+            if own.device == _HOST:
+                changes.append(Change(event.ts, own.address, own.bytes))
+        elif event.ph == "X" and event.name.startswith(_COLLECTIVE):
+            calls.append((event.ts, event.ts + event.dur))
+        elif event.ph == "X" and event.name.startswith(_GATHERING):
+            gathers.append((event.ts, event.ts + event.dur))
+    changes.sort(key=lambda change: change.at_us)
+    return peak_of(changes, sorted(calls), sorted(gathers)) if changes else None
+
+
+def peak_of(changes: Sequence[Change], calls: Sequence[Span], gathers: Sequence[Span] = ()) -> Allocations:
+    """``changes`` in order of time; ``calls``: when collectives were being called, and ``gathers``: when fully_shard
+    began an all-gather, each disjoint and in order.
+
+    A block whose address is taken again while it is alive was freed unseen. So was one that was taken in a collective's
+    call and never freed: since the training waits for its collectives, it is gone when the next block is taken. A
+    buffer that was gathered into and never freed is gone when a later one of its size is: they are freed in turn.
+    """
+    alive: dict[int, int] = {}  # address: the change that took it
+    freed: dict[int, int] = {}  # the change that took it: the one that gave it back
+    lost: dict[int, int] = {}  # the change that took it: the one by which it was gone
+    in_collective, gathering = _within(changes, calls), _within(changes, gathers)
+    for number, change in enumerate(changes):
+        before = alive.pop(change.address, None)
+        if change.bytes <= 0:
+            if before is not None:
+                freed[before] = number
+            continue
+        if before is not None:
+            lost[before] = before + 1 if in_collective(before) else number
+        alive[change.address] = number
+    lost |= {number: number + 1 for number in alive.values() if in_collective(number)}
+    next_freed: dict[int, int] = {}  # bytes: when the next buffer of an all-gather is given back
+    for number in reversed(range(len(changes))):
+        size = changes[number].bytes
+        if size <= 0 or not gathering(number) or in_collective(number):
+            continue
+        if number in freed:
+            next_freed[size] = freed[number]
+        elif size in next_freed:
+            lost[number] = min(next_freed[size], lost.get(number, len(changes)))
+    gone: dict[int, int] = {}
+    for taken, at in lost.items():
+        gone[at] = gone.get(at, 0) + changes[taken].bytes
+    level = most = 0
+    for number, change in enumerate(changes):
+        level += change.bytes - gone.get(number, 0)
+        most = max(most, level)
+    return Allocations(most, sum(changes[number].bytes for number in lost))
+
+
+def _within(changes: Sequence[Change], spans: Sequence[Span]) -> Callable[[int], bool]:
+    """Whether a change, by its number, falls into one of the spans, which are disjoint and in order."""
+    begins = [begin for begin, _ in spans]
+
+    def within(number: int) -> bool:
+        place = bisect_right(begins, changes[number].at_us) - 1
+        return place >= 0 and changes[number].at_us <= spans[place][1]
+
+    return within
+
+
+# -- of run ------------------------------------------------------------------------------------------------------------
+#
+# What a run trained, as the planner counts it: from the manifest that the bundled trainer wrote.
+
+# Strategies whose step is walked through, as the manifest names them.
+_WALKED = ("ddp", "zero1", "fsdp2", "hsdp", "fsdp1", "fsdp1-no_shard")
+_NUMBERS = ("layers", "dim", "heads", "kv_heads", "ffn_dim", "vocab", "seq_len", "batch_size")
+
+
+def step_of_run(manifest: Manifest | None, on_device: bool) -> Step | str:
+    """The step, or the reason why it is not known."""
+    if manifest is None:
+        return "no manifest says what was trained"
+    model, trainer = manifest.model, manifest.trainer
+    numbers = {name: _number(model, name) for name in _NUMBERS}
+    missing = [name for name, value in numbers.items() if value is None]
+    if missing or not trainer:
+        return f"the manifest does not say the model's {', '.join(missing)}" if missing else _FOREIGN
+    strategy = (manifest.strategy or "").lower()
+    sharding = sharding_of(strategy)
+    ranks = manifest.world_size
+    if strategy not in _WALKED or sharding is None or not ranks:
+        return f"a step of {manifest.strategy or 'an unknown strategy'} is not modelled: {', '.join(_WALKED)} are"
+    setup = trainer["setup"] if isinstance(trainer.get("setup"), dict) else {}
+    if setup.get("comm_hook", "none") != "none" or setup.get("find_unused_parameters", "no") != "no":
+        return "what DDP's communication hooks and its search for unused parameters allocate is not modelled"
+    if any(manifest.mesh.get(axis, 1) > 1 for axis in ("tp", "pp", "cp")):
+        return "the run cut the model over an axis other than data parallelism"
+    if trainer.get("checkpoint_policy", "full") != "full" or trainer.get("compile"):
+        return "what selective recomputation or a compiled block keeps is not modelled"
+    if "offload=yes" in trainer.get("settings", ()):
+        return "a step whose states are offloaded is not modelled"
+    shards = (shards_of(manifest.mesh, ranks) or ranks) if sharding != Sharding.NONE else 1
+    shape = shape_of_run(model, {name: value or 0 for name, value in numbers.items()})
+    precision = str(trainer.get("precision", "fp32"))
+    return Step(
+        shape=shape,
+        recipe=RECIPES["fp32" if precision == "fp32" else "fsdp-mixed"],
+        sharding=sharding,
+        shards=shards,
+        sequences=numbers["batch_size"] or 1,
+        length=numbers["seq_len"] or 1,
+        micro_batches=_number(trainer, "micro_batches") or 1,
+        wrap=_wrap(strategy, str(trainer.get("wrap", "block"))),
+        kept=_kept(str(trainer.get("reshard_after_forward", "yes"))),
+        ahead=_number(trainer, "prefetch") or 0,
+        recompute=bool(trainer.get("activation_checkpointing", False)),
+        gloo=not on_device,
+        kernels=Kernels() if on_device else ON_CPU,
+        reduce_each=trainer.get("grad_sync") == "every",
+        bucket_views=setup.get("gradient_as_bucket_view", "yes") == "yes",
+        keeps_logits=False,
+        flat=_flat(setup) if strategy.startswith("fsdp1") else None,
+    )
+
+
+_FOREIGN = "it is no run of the bundled trainer: which optimizer, types and units it used is not recorded"
+# torch 2.13: RMSNorm is composed, AdamW takes one parameter at a time. Attention is flash attention there, too, also
+# where queries share keys.
+ON_CPU = Kernels(fused_norms=False, foreach=False)
+
+
+def shape_of_run(model: dict[str, Any], numbers: dict[str, int]) -> Shape:
+    heads = numbers["heads"]
+    return Shape(
+        name=str(model.get("preset", "model")),
+        layers=numbers["layers"],
+        hidden=numbers["dim"],
+        heads=heads,
+        kv_heads=numbers["kv_heads"],
+        head_size=numbers["dim"] // heads,
+        ffn=numbers["ffn_dim"],
+        vocab=numbers["vocab"],
+        tied=bool(model.get("tied", False)),
+    )
+
+
+def _number(fields: dict[str, Any], name: str) -> int | None:
+    value = fields.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _wrap(strategy: str, wrap: str) -> str:
+    return LINEAR_AND_HEAD if wrap == "linear" and strategy.startswith("fsdp1") else wrap
+
+
+def _flat(setup: dict[str, Any]) -> FlatUnits:
+    return FlatUnits(
+        keeps=setup.get("sharding") == "shard_grad_op",
+        backward_prefetch=str(setup.get("backward_prefetch", "pre")),
+        forward_prefetch=setup.get("forward_prefetch") == "yes",
+        padded=setup.get("use_orig_params", "yes") == "yes",
+    )
+
+
+def _kept(reshard: str) -> float:
+    """Of a unit's parameters, after forward."""
+    if reshard == "no":
+        return 1.0
+    return 1 / int(reshard) if reshard.isdecimal() and int(reshard) else 0.0
+
 
 _WARM_UP = 2  # steps in which optimizer states, buckets and the allocator's blocks come to be
 

@@ -2,16 +2,241 @@
 
 Sources: ZeRO (arXiv 1910.02054, section 3.1) for the states; science.md 4.1 for FSDP2's units: three gathered ones at
 most in forward, the gathered, the next and one of gradients in backward. A bound, not a measurement: activations come
-on top (diag.plan.activations), and so do the allocator's gaps, NCCL's buffers and the CUDA context.
+on top (diag.plan.memory), and so do the allocator's gaps, NCCL's buffers and the CUDA context.
 """
 
 from __future__ import annotations
 
-from msgspec import Struct
+from collections.abc import Iterator
+from enum import StrEnum
 
+from msgspec import Struct
+from msgspec.structs import replace
+
+from diag.errors import DiagError
 from diag.model.states import ModelStates, Sharding, model_states
-from diag.plan.recipe import Recipe
-from diag.plan.shape import Size
+
+from .cluster import Cluster, Topology
+from .recipe import Recipe
+from .shape import Shape, Size
+from .step_memory import Kernels, block_ops
+
+# -- activations -------------------------------------------------------------------------------------------------------
+#
+# What forward keeps for backward, by formula: bytes of one rank and one micro-batch.
+#
+# Counted tensor by tensor for a pre-norm decoder whose attention keeps no scores (FlashAttention, SDPA), without
+# dropout: of each token and block the inputs of both norms and of what follows them, queries, keys and values,
+# attention's output, and the MLP's hidden layer before and after its function, with a gate its other factor and the
+# product, too. Korthikanti et al. (arXiv 2205.05198, equation 1) count the same for GPT with dropout: 34 x tokens x
+# hidden in 16 bits, and 5 x heads x length^2 more where scores are kept.
+
+
+class Checkpointing(StrEnum):
+    NONE = "none"
+    SELECTIVE = "selective"  # what is no matrix product and no attention is computed again
+    FULL = "full"  # of each block only its input is kept
+
+
+class Activations(Struct, frozen=True):
+    """Bytes. ``blocks``: kept until backward; ``working``: alive at once in the block that is recomputed, or in none;
+    ``logits``: of the last layer and its loss, in the computed type and in fp32; ``loss``: the two gradients in fp32
+    that the loss's backward makes before any block is recomputed."""
+
+    blocks: int
+    working: int
+    logits: int
+    loss: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.blocks + self.working + self.logits
+
+    @property
+    def peak(self) -> int:
+        """At once: the loss is over when the first block is recomputed."""
+        return self.blocks + self.logits + max(self.working, self.loss)
+
+
+def activations(
+    shape: Shape,
+    tokens: int,
+    width: int,
+    checkpointing: Checkpointing,
+    scores_of_length: int | None = None,
+    *,
+    tensor: int = 1,
+    in_flight: float = 1.0,
+    last: bool = True,
+) -> Activations:
+    """For ``tokens`` (micro-batch x length) on a rank, ``width`` bytes an element. ``scores_of_length``: the length,
+    where attention keeps its scores.
+
+    ``shape``: of the rank's own matrices where ``tensor`` ranks cut them; what is not in them is cut along the sequence
+    (Korthikanti et al., 2205.05198, equation 4). ``in_flight``: micro-batches that a pipeline stage holds at once;
+    ``last``: whether it has the logits."""
+    attention = _of_attention(shape, width) * tokens
+    if scores_of_length is not None:
+        attention += (2 * width + 1) * shape.heads * tokens * scores_of_length
+    whole = attention + _of_the_rest(shape, width, tensor) * tokens
+    entry = shape.hidden * width * tokens // tensor
+    products = attention + entry + _of_products(shape, width, tensor) * tokens
+    kept, working = {
+        Checkpointing.NONE: (whole, 0),
+        Checkpointing.SELECTIVE: (products, whole - attention),
+        Checkpointing.FULL: (entry, whole),
+    }[checkpointing]
+    logits = tokens * shape.vocab if last else 0
+    return Activations(round(kept * shape.layers * in_flight), working, logits * (width + 4), logits * 8)
+
+
+def _of_attention(shape: Shape, width: int) -> int:
+    """Bytes of a token: queries, keys, values, the output, and a number per head and token for the softmax."""
+    queries, keys = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
+    return width * (2 * queries + 2 * keys) + 4 * shape.heads
+
+
+def _of_products(shape: Shape, width: int, tensor: int) -> int:
+    """Bytes of a token: results of the matrix products beside queries, keys and values, each kept once: attention's
+    output projection, the MLP's hidden layer, with a gate the other factor, and its result."""
+    hidden = shape.experts_used * shape.ffn * (2 if shape.gated else 1)
+    return width * (2 * shape.hidden // tensor + hidden)
+
+
+def _of_the_rest(shape: Shape, width: int, tensor: int) -> int:
+    """Bytes of a token: input and output of both norms, and the MLP's hidden layer: before and after its function, and
+    with a gate the other factor and the product, which eager PyTorch keeps all four."""
+    hidden = shape.experts_used * shape.ffn * (4 if shape.gated else 2)
+    return width * (2 * 2 * shape.hidden // tensor + hidden)
+
+
+# -- share -------------------------------------------------------------------------------------------------------------
+#
+# What of the model one rank works on: matrices cut by tp, layers by pp, the sequence by cp.
+#
+# Tensor parallelism as in Megatron-LM (arXiv 1909.08053, section 3) and torchtitan: attention by heads, the MLP by its
+# hidden layer, table and head by vocabulary; norms are whole on every rank. Pipeline stages get equal numbers of
+# layers, the earlier ones one more where they do not divide; the first has the table, the last norm and head.
+
+
+class Share(Struct, frozen=True):
+    """One stage's part of the model on one rank. ``size``: the parameters that it holds, with the shape of its cut
+    matrices and its own number of layers; ``first`` and ``last``: whether it has the table, norm and head."""
+
+    size: Size
+    stage: int
+    first: bool = True
+    last: bool = True
+
+
+def shares(size: Size, topology: Topology | None) -> list[Share]:
+    """One a stage. DiagError where the axes do not divide the model."""
+    tensor = topology.size("tp") if topology else 1
+    stages = topology.size("pp") if topology else 1
+    if tensor == stages == 1:
+        return [Share(size, 0)]
+    if size.shape is None:
+        # Of a number alone: everything is cut evenly.
+        part = Size(size.name, -(-size.parameters // (tensor * stages)))
+        return [Share(part, stage, stage == 0, stage == stages - 1) for stage in range(stages)]
+    return list(_stages(cut(size.shape, tensor), stages))
+
+
+def check_chunks(parts: list[Share], chunks: int) -> None:
+    """DiagError where a stage has fewer layers than parts."""
+    layers = [part.size.shape.layers for part in parts if part.size.shape is not None]
+    if len(parts) > 1 and layers and min(layers) < chunks:
+        raise DiagError(f"--virtual-stages {chunks}: a stage of pp={len(parts)} has {min(layers)} layers")
+
+
+def cut(shape: Shape, tensor: int) -> Shape:
+    """The shape of the matrices on one rank of ``tensor``. Heads of keys and values that are fewer than ranks are
+    repeated, as Megatron-LM does."""
+    for name, count in (("query heads", shape.heads), ("hidden layer of the MLP", shape.ffn)):
+        if count % tensor:
+            raise DiagError(f"--topology: tp={tensor} does not divide the {count} of the {name}")
+    return replace(
+        shape,
+        heads=shape.heads // tensor,
+        kv_heads=max(1, -(-shape.kv_heads // tensor)),
+        ffn=shape.ffn // tensor,
+        vocab=-(-shape.vocab // tensor),
+    )
+
+
+def _stages(shape: Shape, stages: int) -> Iterator[Share]:
+    if stages > shape.layers:
+        raise DiagError(f"--topology: pp={stages} is more than the {shape.layers} layers")
+    for stage in range(stages):
+        first, last = stage == 0, stage == stages - 1
+        layers = shape.layers // stages + (stage < shape.layers % stages)
+        # With the table on another stage, a tied head is a copy of it.
+        head = (shape.head if first or not shape.tied else shape.vocab * shape.hidden) + shape.norm if last else 0
+        rest = (shape.table if first else 0) + head
+        own = replace(shape, layers=layers)
+        yield Share(Size(shape.name, layers * shape.block + rest, own, rest), stage, first, last)
+
+
+# -- units -------------------------------------------------------------------------------------------------------------
+#
+# A stage's sharding units with the arithmetic of each, for the program that is replayed.
+
+_OF_A_NUMBER = 50  # units of a model of which only the number of parameters is known
+
+
+class Unit(Struct, frozen=True):
+    """``blocks``: of the model, that it holds (a part of one where a matrix is a unit). FLOPs of one micro-batch."""
+
+    parameters: int
+    blocks: float
+    forward: float
+    backward: float
+
+
+def units(share: Share, wrap: str, tokens: int, length: int, checkpointing: Checkpointing) -> tuple[Unit, list[Unit]]:
+    """The root's, whose arithmetic (the head's) comes last, and the others in order of forward. ``tokens``: of the rank
+    and micro-batch; ``length``: of the whole sequence, which each of them attends to."""
+    shape = share.size.shape
+    if shape is None:
+        forward = 2.0 * share.size.parameters * tokens / _OF_A_NUMBER
+        again = forward if checkpointing == Checkpointing.FULL else 0.0
+        own = [
+            Unit(share.size.parameters // _OF_A_NUMBER, 1, forward, 2 * forward + again) for _ in range(_OF_A_NUMBER)
+        ]
+        return Unit(0, 0, 0, 0), _merged(own, wrap)
+    products = 2.0 * (shape.multiplied - shape.vocab * shape.hidden) / shape.layers * tokens
+    scores = 4.0 * shape.heads * shape.head_size * length * tokens
+    recomputed = {Checkpointing.NONE: 0.0, Checkpointing.SELECTIVE: 0.0, Checkpointing.FULL: products + scores}
+    block = Unit(shape.block, 1, products + scores, 2 * (products + scores) + recomputed[checkpointing])
+    head = 2.0 * shape.vocab * shape.hidden * tokens if share.last else 0.0
+    rest = shape.table + shape.head + shape.norm if share.size.rest is None else share.size.rest
+    if wrap == "linear":
+        matrices = [op.weight for op in block_ops(shape, 0, 2, Kernels()) if op.weight and "norm" not in op.name]
+        total = sum(matrices)
+        parts = [_part(block, weight / total, weight) for weight in matrices]
+        return Unit(rest + shape.layers * (shape.block - total), 0, head, 2 * head), parts * shape.layers
+    return Unit(rest, 0, head, 2 * head), _merged([block] * shape.layers, wrap)
+
+
+def _part(unit: Unit, part: float, parameters: int) -> Unit:
+    return Unit(parameters, unit.blocks * part, unit.forward * part, unit.backward * part)
+
+
+def _merged(own: list[Unit], wrap: str) -> list[Unit]:
+    size = len(own) if wrap == "root" else int(wrap) if wrap.isdecimal() else 1
+    return list(_groups(own, size))
+
+
+def _groups(own: list[Unit], size: int) -> Iterator[Unit]:
+    for first in range(0, len(own), size):
+        some = own[first : first + size]
+        yield Unit(
+            sum(unit.parameters for unit in some),
+            sum(unit.blocks for unit in some),
+            sum(unit.forward for unit in some),
+            sum(unit.backward for unit in some),
+        )
+
 
 BUCKET_BYTES = 25 << 20  # DistributedDataParallel's bucket_cap_mb
 ZERO_BUCKET = 500_000_000  # elements: DeepSpeed's reduce_bucket_size
@@ -102,3 +327,57 @@ def fewest(size: Size, recipe: Recipe, memory: int, outside: int = 0) -> int | N
     a bound, below which nothing that keeps the states on GPUs can work. None where ``outside`` leaves no room."""
     room = memory - outside
     return -(-size.parameters * recipe.total // room) if room > 0 else None
+
+
+# -- communication -----------------------------------------------------------------------------------------------------
+#
+# What data parallelism sends over the links in a step, and the least time that takes.
+#
+# Volumes: science.md 4.2, for ring algorithms; a rank sends and receives each of them. Times: volume over bandwidth, no
+# latency and nothing overlapped: what a step must hide to lose nothing.
+
+
+class Traffic(Struct, frozen=True):
+    """Bytes that a rank sends in a step: among the ranks that share states, and among replicas."""
+
+    shards: int
+    replicas: int
+    seconds: float
+
+    @property
+    def total(self) -> int:
+        return self.shards + self.replicas
+
+
+def traffic(
+    parameters: int,
+    recipe: Recipe,
+    need: Need,
+    cluster: Cluster,
+    micro_batches: int = 1,
+    *,
+    ranks: int | None = None,
+    apart: int = 1,
+) -> Traffic:
+    """Gradients are reduced in the last of the ``micro_batches``, sharded parameters gathered in each. ``ranks``: data
+    parallel ones, all without other axes, which lie ``apart`` in the numbering of ranks."""
+    gathered, reduced = parameters * recipe.computed, parameters * recipe.reduced
+    ranks = ranks or cluster.gpus
+    replicas = ranks // need.shards
+    if need.strategy.sharding == Sharding.PARAMETERS:
+        within = (_gathers(need.strategy) * gathered * micro_batches + reduced) * _ring(need.shards)
+        across = 2 * reduced / need.shards * _ring(replicas)
+    else:  # an all-reduce is a reduce-scatter and an all-gather; what ZeRO gathers are the new parameters
+        second = reduced if need.strategy.sharding == Sharding.NONE else gathered
+        within, across = (reduced + second) * _ring(need.shards), 0.0
+    seconds = within / cluster.bandwidth(need.shards * apart) + across / cluster.bandwidth(ranks * apart)
+    return Traffic(round(within), round(across), seconds)
+
+
+def _gathers(strategy: Strategy) -> int:
+    """In forward, and once more in backward unless they are kept."""
+    return 1 if strategy.keeps else 2
+
+
+def _ring(ranks: int) -> float:
+    return (ranks - 1) / ranks

@@ -4,23 +4,261 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from diag.model.states import Sharding
-from diag.plan.account import Peak
-from diag.plan.activations import Checkpointing
-from diag.plan.choice import choice
-from diag.plan.cluster import Cluster
-from diag.plan.memory import STRATEGIES, ZERO_3, Strategy, fewest, need
-from diag.plan.recipe import Recipe
-from diag.plan.result import USABLE as USABLE
-from diag.plan.result import Batch as Batch
-from diag.plan.result import Plan as Plan
-from diag.plan.result import Row as Row
-from diag.plan.rows import StageTable, strategy_row
-from diag.plan.shape import Size
-from diag.plan.share import Share, check_chunks, shares
-from diag.plan.speed import Speed
-from diag.plan.step_memory import Step, modelled, step_peak
-from diag.plan.topology import Topology
+from diag.words.formatting import duration, share
+
+from .axes import AxisTraffic, axis_traffic
+from .cluster import Cluster, Topology
+from .gathering import Peak
+from .memory import (
+    HYBRID,
+    STRATEGIES,
+    ZERO_3,
+    Activations,
+    Checkpointing,
+    Need,
+    Share,
+    Strategy,
+    Traffic,
+    activations,
+    check_chunks,
+    fewest,
+    need,
+    shares,
+    traffic,
+)
+from .recipe import Recipe
+from .shape import Size
+from .step_memory import Step, modelled, step_peak
+from .throughput import Schedule, Speed, StepWork, Throughput, in_flight, throughput
+
+# -- result ------------------------------------------------------------------------------------------------------------
+#
+# A plan as data: what fits, what it costs, what to use.
+
+# Of a GPU's memory: the rest is for the allocator's gaps, NCCL's buffers and the context.
+USABLE = 0.9
+
+
+class Batch(Struct, frozen=True):
+    """What a rank computes at once. ``width``: bytes of an activation."""
+
+    sequences: int = 1
+    length: int = 4096
+    checkpointing: Checkpointing = Checkpointing.NONE
+    micro_batches: int = 1
+    width: int = 2
+    schedule: Schedule = Schedule.ONE_F_ONE_B
+    chunks: int = 1
+
+    @property
+    def tokens(self) -> int:
+        return self.sequences * self.length
+
+
+class Row(Struct, frozen=True):
+    """A strategy on this cluster. ``peak``: bytes of states, of what is alive for a while, and of ``outside``: the
+    activations, or what was given for all that lies outside the states. ``stage``: the pipeline stage that needs most;
+    ``axes``: what the other axes send; ``expected``: how long a step takes, None where that cannot be told."""
+
+    need: Need
+    outside: int
+    traffic: Traffic
+    fits: bool
+    stage: int = 0
+    axes: tuple[AxisTraffic, ...] = ()
+    expected: Throughput | None = None
+
+    @property
+    def peak(self) -> int:
+        return self.need.total + self.outside
+
+    @property
+    def sent(self) -> int:
+        """Bytes of a rank in a step, on all axes."""
+        return self.traffic.total + sum(axis.bytes for axis in self.axes)
+
+    @property
+    def seconds(self) -> float:
+        """That the links need, if nothing hides it and the axes take turns."""
+        return self.traffic.seconds + sum(axis.seconds for axis in self.axes)
+
+
+class Plan(Struct, frozen=True):
+    """``bound``: the fewest GPUs whose memory holds the states, shared evenly, and ``outside``. ``estimate``:
+    the fewest with which ZeRO-3 leaves a tenth of each free, None where no number does. ``chosen``: what to use, and
+    for which ``reasons``; None where nothing fits, with the reasons for that."""
+
+    size: Size
+    recipe: Recipe
+    cluster: Cluster
+    batch: Batch
+    activations: Activations | None
+    outside: int
+    rows: tuple[Row, ...]
+    bound: int | None
+    estimate: int | None
+    chosen: Strategy | None
+    reasons: tuple[str, ...]
+    topology: Topology = Topology({})
+    speed: Speed | None = None
+    likely: Peak | None = None
+
+
+# -- choice ------------------------------------------------------------------------------------------------------------
+#
+# What to use of what fits, and why.
+
+# A strategy that is simpler to run is used where it costs no more of a step than this.
+WORTH_IT = 0.1
+_LEAST_GAIN = 1.5  # times the work of one GPU, from which on several are advised
+
+
+def choice(
+    rows: Sequence[Row], cluster: Cluster, axes: Topology, *, alone: bool, estimate: int | None
+) -> tuple[Strategy | None, tuple[str, ...]]:
+    """The strategy and the reasons; None where nothing fits, with the reasons for that. ``alone``: one GPU holds all.
+    ``rows``: from simple to involved."""
+    fitting = [row for row in rows if row.fits]
+    if not fitting:
+        return None, _nothing(axes, estimate)
+    if alone and axes.plain:
+        simplest = fitting[0].need.strategy
+        if cluster.gpus == 1:
+            return simplest, ("everything fits on one GPU: do not distribute",)
+        return simplest, (
+            "everything fits on one GPU",
+            "several only make it faster, and DDP is the simplest way to use them",
+            *_worth(fitting[0], cluster.gpus),
+        )
+    best, reasons = _quickest(fitting)
+    if alone:
+        reasons.append("everything fits on one GPU: tensor, pipeline and context parallelism are not needed for memory")
+    if cluster.hosts > 1 and axes.plain and HYBRID not in [row.need.strategy for row in fitting]:
+        reasons.append("the states do not fit on the GPUs of one host, so hybrid sharding is out")
+    return best.need.strategy, tuple(reasons)
+
+
+def _worth(row: Row, gpus: int) -> tuple[str, ...]:
+    """How many times the work of one GPU they do, where that is known: below two, they are not worth it."""
+    if row.expected is None:
+        return ()
+    times = gpus * row.expected.compute_ns / row.expected.step_ns
+    if times < _LEAST_GAIN:
+        more = "with more micro-batches or a larger one they reduce gradients less often"
+        return (f"but {gpus} of them do only {times:.1f} times the work of one: do not distribute, or {more}",)
+    return (f"{gpus} of them do {times:.1f} times the work of one",)
+
+
+def _quickest(fitting: Sequence[Row]) -> tuple[Row, list[str]]:
+    """By the time of a step where it is known, else by what the links need; the simplest of those that are about as
+    good."""
+    if len(fitting) == 1:
+        return fitting[0], ["nothing else fits"]
+    times = {row.need.strategy.name: row.expected.step_ns for row in fitting if row.expected is not None}
+    if len(times) < len(fitting):
+        # The first of those that send as little: they are ordered from simple to involved.
+        return min(fitting, key=lambda row: round(row.seconds, 6)), ["it sends least of those that fit"]
+    fastest = min(fitting, key=lambda row: times[row.need.strategy.name])
+    least = times[fastest.need.strategy.name]
+    best = next(row for row in fitting if times[row.need.strategy.name] <= (1 + WORTH_IT) * least)
+    own = times[best.need.strategy.name]
+    if best is fastest:
+        return best, [f"its step is the shortest of those that fit ({duration(own)})"]
+    more = share(own / least - 1)
+    return best, [
+        f"its step takes {duration(own)}, {more} more than the shortest ({fastest.need.strategy.name}), and it is "
+        "simpler"
+    ]
+
+
+def _nothing(axes: Topology, estimate: int | None) -> tuple[str, ...]:
+    less = "activation checkpointing, a smaller micro-batch or offload need less memory on each"
+    if not axes.plain:
+        return ("no strategy fits with these axes", less)
+    if estimate is not None:
+        return (f"{estimate} GPUs hold it with ZeRO-3", less)
+    return (
+        "no number of GPUs holds it: the gathered units and what lies outside the states do not fit on one",
+        less,
+    )
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+#
+# The table of strategies: each on the stage of the topology that needs most.
+
+
+class StageTable:
+    """One stage's own numbers, from which the rows of all strategies are made."""
+
+    def __init__(
+        self,
+        part: Share,
+        recipe: Recipe,
+        cluster: Cluster,
+        batch: Batch,
+        axes: Topology,
+        wrap: str,
+        outside: int | None,
+    ) -> None:
+        self.part, self.recipe, self.cluster, self.batch, self.axes, self.wrap = (
+            part,
+            recipe,
+            cluster,
+            batch,
+            axes,
+            wrap,
+        )
+        self.tensor, self.context = axes.size("tp"), axes.size("cp")
+        shape, stages = part.size.shape, axes.size("pp")
+        held = in_flight(batch.schedule, part.stage, stages, batch.micro_batches, batch.chunks)
+        self.kept = None
+        if shape is not None:
+            local = -(-batch.tokens // self.context)
+            self.kept = activations(
+                shape, local, batch.width, batch.checkpointing, tensor=self.tensor, in_flight=held, last=part.last
+            )
+        self.beside = outside if outside is not None else self.kept.peak if self.kept else 0
+
+    def row(self, strategy: Strategy, room: int) -> Row:
+        axes, cluster, part = self.axes, self.cluster, self.part
+        ranks = axes.data_parallel * self.context
+        replica = axes.size("dp_shard") * self.context if "dp_shard" in axes.axes else None
+        per_host = max(1, cluster.per_host // self.tensor)
+        wanted = need(part.size, self.recipe, strategy, ranks, per_host, self.wrap, replica)
+        sent = traffic(
+            part.size.parameters, self.recipe, wanted, cluster, self.batch.micro_batches, ranks=ranks, apart=self.tensor
+        )
+        others: list[AxisTraffic] = []
+        if part.size.shape is not None and not axes.plain:
+            others = axis_traffic(
+                part.size.shape, axes, cluster, self.batch.tokens, self.batch.width, self.batch.micro_batches,
+                self.batch.chunks if self.batch.schedule == Schedule.INTERLEAVED else 1,
+            )  # fmt: skip
+        fits = wanted.total + self.beside <= room
+        return Row(wanted, self.beside, sent, fits, part.stage, tuple(others))
+
+
+def strategy_row(strategy: Strategy, tables: Sequence[StageTable], room: int, speed: Speed | None, size: Size) -> Row:
+    """Of the stage that needs most; it fits where all do."""
+    row = max((table.row(strategy, room) for table in tables), key=lambda row: row.peak)
+    if speed is None:
+        return row
+    one = tables[0]
+    batch = one.batch
+    per_token = size.shape.flops_per_token(batch.length) if size.shape else 6 * size.parameters
+    work = StepWork(
+        batch.sequences, batch.length, batch.micro_batches, batch.checkpointing, one.wrap, batch.width,
+        per_token, batch.schedule, batch.chunks,
+    )  # fmt: skip
+    parts = [table.part for table in tables]
+    found = throughput(parts, row.need, one.recipe, one.cluster, one.axes, work, speed)
+    return replace(row, expected=found)
+
 
 _MOST_GPUS = 1 << 16
 _CUTS = (1, 2, 4, 8, 16)  # sizes of the tensor and the pipeline axis that are tried

@@ -2,26 +2,442 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from typing import NamedTuple
 
 from msgspec import Struct
 
+from diag.account.match import Key
+from diag.errors import DiagError
 from diag.model.states import Sharding
-from diag.model.steps import Kind
-from diag.plan.activations import Checkpointing
-from diag.plan.axes import ring, stride
-from diag.plan.cluster import Cluster
-from diag.plan.job import Data, Job, Stage
-from diag.plan.memory import BUCKET_BYTES, ZERO_BUCKET, Need
-from diag.plan.pipeline import Schedule
-from diag.plan.recipe import Recipe
-from diag.plan.share import Share
-from diag.plan.speed import Speed, link
-from diag.plan.synthetic import program
-from diag.plan.topology import Topology
-from diag.plan.units import units
+from diag.model.steps import Detail, Kind
 from diag.replay.engine import replay
-from diag.replay.program import Collective, Program, with_collectives
+from diag.replay.program import Collective, Issue, Op, Program, Role, StepEnd, Stretch, Wait, Work, with_collectives
+
+from .axes import ring, stride
+from .cluster import Cluster, Topology
+from .memory import BUCKET_BYTES, ZERO_BUCKET, Checkpointing, Need, Share, Strategy, Unit, units
+from .recipe import Recipe
+
+# -- pipeline ----------------------------------------------------------------------------------------------------------
+#
+# Pipeline schedules: how many micro-batches a stage holds at once, and in which order they come.
+#
+# GPipe (arXiv 1811.06965): all forwards, then all backwards. 1F1B (PipeDream-flush, arXiv 2104.04473, section 2.2): a
+# backward as soon as one is there. Interleaved (2104.04473, section 2.2.2): each rank has ``chunks`` parts of the model
+# that are no neighbours.
+
+
+class Schedule(StrEnum):
+    GPIPE = "gpipe"
+    ONE_F_ONE_B = "1f1b"
+    INTERLEAVED = "interleaved"
+
+
+class Turn(NamedTuple):
+    """One pass of a rank: of which micro-batch, through which of its chunks."""
+
+    forward: bool
+    micro_batch: int
+    chunk: int
+
+
+def in_flight(schedule: Schedule, stage: int, stages: int, micro_batches: int, chunks: int = 1) -> float:
+    """Micro-batches whose activations of the stage's layers are alive at once.
+
+    1F1B: as many as stages lie behind it, itself included. Interleaved, Korthikanti et al. (2205.05198, section 4.2.3):
+    1 + (p - 1) / (p v) of p on the first stage; counted here by the schedule itself.
+    """
+    if schedule == Schedule.GPIPE or stages == 1:
+        return float(micro_batches) if stages > 1 else 1.0
+    alive = most = 0
+    for turn in turns(schedule, stage, stages, micro_batches, chunks):
+        alive += 1 if turn.forward else -1
+        most = max(most, alive)
+    return most / chunks
+
+
+def turns(schedule: Schedule, stage: int, stages: int, micro_batches: int, chunks: int = 1) -> list[Turn]:
+    """What a rank does, in order. DiagError where the interleaved schedule cannot be."""
+    if schedule == Schedule.INTERLEAVED and micro_batches % stages:
+        hint = f"give a multiple of {stages} micro-batches, or --schedule 1f1b"
+        raise DiagError(
+            f"--schedule interleaved: {micro_batches} micro-batches do not divide by {stages} stages", hint=hint
+        )
+    chunks = chunks if schedule == Schedule.INTERLEAVED else 1
+    total = micro_batches * chunks
+    ahead = {
+        Schedule.GPIPE: total,
+        Schedule.ONE_F_ONE_B: stages - stage - 1,
+        # Megatron-LM's warm-up: two for each stage behind it, and all but one chunk of the first micro-batches.
+        Schedule.INTERLEAVED: 2 * (stages - stage - 1) + (chunks - 1) * stages,
+    }[schedule]
+    ahead = min(ahead, total)
+    forwards = [_turn(True, number, stages, chunks) for number in range(total)]
+    backwards = [_turn(False, number, stages, chunks) for number in range(total)]
+    found = forwards[:ahead]
+    for forward, backward in zip(forwards[ahead:], backwards, strict=False):
+        found += [forward, backward]
+    return found + backwards[total - ahead :]
+
+
+def _turn(forward: bool, number: int, stages: int, chunks: int) -> Turn:
+    """Groups of as many micro-batches as stages pass one chunk after the other."""
+    if chunks == 1:
+        return Turn(forward, number, 0)
+    chunk = number // stages % chunks
+    micro_batch = number // (stages * chunks) * stages + number % stages
+    return Turn(forward, micro_batch, chunk if forward else chunks - 1 - chunk)
+
+
+# -- speed -------------------------------------------------------------------------------------------------------------
+#
+# How fast things go on a cluster, where nothing was measured: arithmetic, collectives, the optimizer's memory traffic.
+#
+# Collectives as NCCL's own model has them (src/graph/tuning.cc, ring and Simple protocol): a base latency, one for each
+# hop of the ring, those between hosts slower, and the bytes over the bandwidth of the slowest link.
+
+# Of a rank's arithmetic alone, where nothing better is known. torchtitan's published runs of Llama 3.1 8B on H100s,
+# which hide nearly all communication, reach 33 % (eager) and 39 % (compiled); Llama 3 405B 38 to 43 % (2407.21783).
+MFU = 0.4
+_BASE_US = 8.4  # NCCL's base latency of a ring in the Simple protocol
+WITHIN_US = 3.4  # a hop over NVLink
+ACROSS_US = 14.0  # a hop over the network
+
+
+class Speed(Struct, frozen=True):
+    """``peak``: FLOP/s of a GPU, dense; ``mfu``: the part of it that computation alone reaches; ``memory_bandwidth``:
+    bytes a second of its memory, None where that is not known. Latencies in microseconds a hop."""
+
+    peak: float
+    mfu: float = MFU
+    memory_bandwidth: float | None = None
+    within_us: float = WITHIN_US
+    across_us: float = ACROSS_US
+
+    def compute_ns(self, flops: float) -> int:
+        return round(flops / (self.peak * self.mfu) * 1e9)
+
+    def optimizer_ns(self, touched: int) -> int:
+        """``touched``: bytes read and written."""
+        return round(touched / self.memory_bandwidth * 1e9) if self.memory_bandwidth else 0
+
+
+def speed_of(
+    cluster: Cluster, mfu: float | None = None, within_us: float | None = None, across_us: float | None = None
+) -> Speed | None:
+    """With what is given in place of what is assumed; None where the GPU's peak is not known. DiagError for numbers
+    that are none."""
+    for name, value, most in (
+        ("--mfu", mfu, 1.0),
+        ("--latency-within", within_us, 1e6),
+        ("--latency-across", across_us, 1e6),
+    ):
+        if value is not None and not 0 < value <= most:
+            raise DiagError(f"{name} {value:g}: give a number above 0 and up to {most:g}")
+    if cluster.tflop_s is None:
+        return None
+    memory = cluster.memory_gb_s * 1e9 if cluster.memory_gb_s is not None else None
+    return Speed(
+        cluster.tflop_s * 1e12,
+        MFU if mfu is None else mfu,
+        memory,
+        WITHIN_US if within_us is None else within_us,
+        ACROSS_US if across_us is None else across_us,
+    )
+
+
+class Link(Struct, frozen=True):
+    """The ring of one group: how many ranks, on how many hosts, and the bytes a second of its slowest link."""
+
+    ranks: int
+    hosts: int
+    bandwidth: float
+
+    def ns(self, speed: Speed, size: int, passes: int = 1) -> int:
+        """An all-gather or reduce-scatter whose full tensor has ``size`` bytes; an all-reduce is two ``passes``."""
+        if self.ranks < 2 or not size:
+            return 0
+        hops, across = passes * (self.ranks - 1), passes * (self.hosts - 1)
+        latency_us = _BASE_US + (hops - across) * speed.within_us + across * speed.across_us
+        sent = passes * size * (self.ranks - 1) / self.ranks
+        return round(latency_us * 1e3 + sent / self.bandwidth * 1e9)
+
+    def passed_ns(self, speed: Speed, size: int) -> int:
+        """From one rank to a neighbour."""
+        hop = speed.across_us if self.hosts > 1 else speed.within_us
+        return round((_BASE_US + hop) * 1e3 + size / self.bandwidth * 1e9)
+
+
+def link(cluster: Cluster, ranks: int, apart: int = 1) -> Link:
+    """Of a group whose neighbours lie ``apart`` in the numbering of ranks."""
+    span = ranks * apart
+    hosts = min(ranks, -(-span // cluster.per_host)) if span > cluster.per_host else 1
+    return Link(ranks, hosts, cluster.bandwidth(span))
+
+
+# -- job ---------------------------------------------------------------------------------------------------------------
+#
+# What is to be replayed of a step that nobody has run yet: stages, data parallelism, schedule.
+
+
+class Stage(Struct, frozen=True):
+    """What one stage computes and sends, for one micro-batch. ``tensor_ns``: of one block's collectives in forward and
+    in backward, which nothing hides; ``context_ns``: of its ring, beside the block; ``passed_ns``: to the next.
+    """
+
+    root: Unit
+    units: tuple[Unit, ...]
+    first: bool = True
+    last: bool = True
+    tensor_ns: tuple[int, int] = (0, 0)
+    context_ns: tuple[int, int] = (0, 0)
+    passed_ns: int = 0
+    optimizer_ns: int = 0
+
+
+class Data(Struct, frozen=True):
+    """Data parallelism of a stage. ``bucket``: elements reduced at once where nothing is gathered by units; ``keeps``:
+    gathered parameters stay until backward, by the strategy or because the root's unit holds them all."""
+
+    strategy: Strategy
+    keeps: bool
+    shards: Link
+    replicas: Link
+    computed: int  # bytes of a parameter when it is gathered
+    reduced: int  # and of a gradient when it is reduced
+    bucket: int
+
+
+class Job(Struct, frozen=True):
+    """One step. ``chunks``: parts of the model on each rank, where the schedule interleaves them."""
+
+    stages: tuple[Stage, ...]
+    data: Data
+    speed: Speed
+    micro_batches: int = 1
+    schedule: Schedule = Schedule.ONE_F_ONE_B
+    chunks: int = 1
+
+
+# -- synthetic ---------------------------------------------------------------------------------------------------------
+#
+# A step that nobody has run yet, as the replay's own program: the replay then says how long it takes.
+#
+# One line a pipeline stage stands for all its ranks, which are alike. Schedules as torch's: fully_shard gathers the
+# next unit while one computes, and reduces behind it on the same communicator (science.md 4.3); DDP and ZeRO reduce
+# buckets beside backward and wait for all; ZeRO gathers the new parameters after the optimizer.
+
+
+def program(plan: Job) -> Program:
+    """One step."""
+    lines: dict[int, tuple[Op, ...]] = {}
+    collectives: dict[Key, Collective] = {}
+    for number in range(len(plan.stages)):
+        line = _Line(plan, number, collectives)
+        lines[number] = tuple(line.step())
+    begin = dict.fromkeys(lines, 0)
+    stretch = Stretch((0,), begin, dict.fromkeys(lines, (0,)), lines, collectives)
+    return Program((stretch,))
+
+
+class _Line:
+    """The operations of one stage, in order."""
+
+    def __init__(self, plan: Job, number: int, collectives: dict[Key, Collective]) -> None:
+        self._plan, self._number, self._collectives = plan, number, collectives
+        self._stage = plan.stages[number]
+        self._count = 0
+        self._pending: list[Key] = []  # reductions that the end of backward waits for
+        self._bucket = 0
+
+    def step(self) -> Iterator[Op]:
+        plan = self._plan
+        order = turns(plan.schedule, self._number, len(plan.stages), plan.micro_batches, plan.chunks)
+        backwards = [turn for turn in order if not turn.forward]
+        last_of_chunk = {turn.chunk: turn for turn in backwards}
+        for turn in order:
+            yield from self._forward(turn) if turn.forward else self._backward(turn, turn is last_of_chunk[turn.chunk])
+        yield from self._flush()
+        yield from (Wait(key) for key in self._pending)
+        yield Work(self._stage.optimizer_ns, Kind.COMPUTE, Detail.OPTIMIZER)
+        if plan.data.strategy.sharding in (Sharding.OPTIMIZER, Sharding.GRADIENTS):
+            # The new parameters: nothing is left to hide it.
+            size = self._parameters() * plan.data.computed
+            key = self._collective("all_gather", Role.OTHER, "data", size, plan.data.shards.ns(plan.speed, size))
+            yield from (Issue(key), Wait(key))
+        yield StepEnd(0)
+
+    # -- passes ----------------------------------------------------------------------------------------------------
+
+    def _forward(self, turn: Turn) -> Iterator[Op]:
+        yield from self._receive(turn)
+        units, root = self._of_chunk(turn.chunk)
+        gathers = self._gathers(units, root, Role.GATHER_FORWARD)
+        yield from _first(gathers)
+        for place, unit in enumerate(units):
+            yield from _next(gathers, place)
+            yield from self._computed(unit, unit.forward, Detail.FORWARD)
+        yield self._work(root.forward if root else 0.0, Detail.FORWARD)
+        yield from self._send(turn)
+
+    def _backward(self, turn: Turn, last: bool) -> Iterator[Op]:
+        yield from self._receive(turn)
+        units, root = self._of_chunk(turn.chunk)
+        units = units[::-1]
+        sharded = self._plan.data.strategy.sharding == Sharding.PARAMETERS
+        again = sharded and not self._plan.data.keeps
+        gathers = self._gathers(units, None, Role.GATHER_BACKWARD) if again else []
+        yield from _first(gathers)
+        yield self._work(root.backward if root else 0.0, Detail.BACKWARD)
+        for place, unit in enumerate(units):
+            yield from _next(gathers, place)
+            yield from self._computed(unit, unit.backward, Detail.BACKWARD)
+            if last:
+                yield from self._reduced(unit.parameters, sharded)
+        if last and root:
+            yield from self._reduced(root.parameters, sharded)
+        yield from self._send(turn)
+
+    def _computed(self, unit: Unit, flops: float, detail: Detail) -> Iterator[Op]:
+        """With the ring beside it and the tensor-parallel collectives in between."""
+        backward = detail == Detail.BACKWARD
+        ring = round(self._stage.context_ns[backward] * unit.blocks)
+        cut = round(self._stage.tensor_ns[backward] * unit.blocks)
+        key = self._collective("send_recv", Role.OTHER, "context", 0, ring) if ring else None
+        if key:
+            yield Issue(key)
+        yield self._work(flops, detail)
+        if key:
+            yield Wait(key)
+        if cut:
+            key = self._collective("all_gather", Role.OTHER, "tensor", 0, cut)
+            yield from (Issue(key), Wait(key))
+
+    # -- parameters and gradients ----------------------------------------------------------------------------------
+
+    def _gathers(self, units: Sequence[Unit], root: Unit | None, role: Role) -> list[Key]:
+        """Of each unit, and before them of the root's own parameters; none where parameters are whole."""
+        data = self._plan.data
+        if data.strategy.sharding != Sharding.PARAMETERS or data.shards.ranks < 2 or not units:
+            return []
+        sizes = [unit.parameters * data.computed for unit in units]
+        if root is not None and role == Role.GATHER_FORWARD:
+            sizes[0] += root.parameters * data.computed  # both before the first unit's computation
+        return [
+            self._collective("all_gather", role, "data", size, data.shards.ns(self._plan.speed, size)) for size in sizes
+        ]
+
+    def _reduced(self, parameters: int, sharded: bool) -> Iterator[Op]:
+        if sharded:
+            yield from self._reduction(parameters)
+            return
+        self._bucket += parameters
+        while self._bucket >= self._plan.data.bucket:
+            yield from self._reduction(self._plan.data.bucket)
+            self._bucket -= self._plan.data.bucket
+
+    def _flush(self) -> Iterator[Op]:
+        if self._bucket:
+            yield from self._reduction(self._bucket)
+            self._bucket = 0
+
+    def _reduction(self, parameters: int) -> Iterator[Op]:
+        """Waited for at the end of backward. Among replicas it follows on a communicator of its own, when the one among
+        shards is done: here as one, since nobody waits in between."""
+        data, speed = self._plan.data, self._plan.speed
+        size = parameters * data.reduced
+        whole = data.strategy.sharding == Sharding.NONE
+        op, role = ("all_reduce", Role.REDUCE) if whole else ("reduce_scatter", Role.SCATTER)
+        if data.shards.ranks > 1:
+            key = self._collective(op, role, "data", size, data.shards.ns(speed, size, 2 if whole else 1))
+            self._pending.append(key)
+            yield Issue(key)
+        if data.replicas.ranks > 1:
+            own = size // data.shards.ranks
+            key = self._collective("all_reduce", Role.REDUCE, "replicas", own, data.replicas.ns(speed, own, 2))
+            self._pending.append(key)
+            yield Issue(key)
+
+    # -- between stages --------------------------------------------------------------------------------------------
+
+    def _receive(self, turn: Turn) -> Iterator[Op]:
+        place = self._place(turn)
+        before = place - 1 if turn.forward else place + 1
+        if 0 <= before < self._places:
+            key = self._passed(turn, before, place)
+            yield from (Issue(key), Wait(key))
+
+    def _send(self, turn: Turn) -> Iterator[Op]:
+        place = self._place(turn)
+        after = place + 1 if turn.forward else place - 1
+        if 0 <= after < self._places:
+            yield Issue(self._passed(turn, place, after))
+
+    def _passed(self, turn: Turn, source: int, target: int) -> Key:
+        """The same key on both ranks."""
+        stages = len(self._plan.stages)
+        wire = f"stages {source % stages} to {target % stages}"
+        key = (wire, turn.micro_batch, f"send_recv {source} to {target}")
+        if key not in self._collectives:
+            tails = {source % stages: 0, target % stages: 0}
+            self._collectives[key] = Collective(
+                key, "send_recv", wire, 0, "", 0, self._plan.stages[source % stages].passed_ns, tails
+            )
+        return key
+
+    @property
+    def _places(self) -> int:
+        return len(self._plan.stages) * self._chunks
+
+    @property
+    def _chunks(self) -> int:
+        return self._plan.chunks if self._plan.schedule == Schedule.INTERLEAVED else 1
+
+    def _place(self, turn: Turn) -> int:
+        """Of the chunk in the whole model."""
+        return turn.chunk * len(self._plan.stages) + self._number
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def _of_chunk(self, chunk: int) -> tuple[Sequence[Unit], Unit | None]:
+        """Its units, and the root's with the chunk that has it: the first stage's table in the first, the head in the
+        last."""
+        units, chunks = self._stage.units, self._chunks
+        size = -(-len(units) // chunks)
+        with_root = chunk == (0 if self._stage.first and not self._stage.last else chunks - 1)
+        return units[chunk * size : (chunk + 1) * size], self._stage.root if with_root else None
+
+    def _parameters(self) -> int:
+        return self._stage.root.parameters + sum(unit.parameters for unit in self._stage.units)
+
+    def _work(self, flops: float, detail: Detail) -> Work:
+        return Work(self._plan.speed.compute_ns(flops), Kind.COMPUTE, detail)
+
+    def _collective(self, op: str, role: Role, group: str, size: int, transfer_ns: int) -> Key:
+        """One that the stage's ranks enter together: this line stands for all of them."""
+        self._count += 1
+        name = f"{group} of stage {self._number}"
+        key = (name, self._count, op)
+        self._collectives[key] = Collective(
+            key, op, name, size, "", 0, transfer_ns, {self._number: 0}, role=role, unit=self._count
+        )
+        return key
+
+
+def _first(gathers: Sequence[Key]) -> Iterator[Op]:
+    if gathers:
+        yield Issue(gathers[0])
+
+
+def _next(gathers: Sequence[Key], place: int) -> Iterator[Op]:
+    """Wait for this one, and let the one after it come while it is used."""
+    if gathers:
+        yield Wait(gathers[place])
+        if place + 1 < len(gathers):
+            yield Issue(gathers[place + 1])
+
 
 _SIMULATED = 3  # micro-batches without pipeline stages: each further one takes as long as the third
 
@@ -38,7 +454,7 @@ class Throughput(Struct, frozen=True):
     mfu: float
 
 
-class Work(Struct, frozen=True):
+class StepWork(Struct, frozen=True):
     """What one step is to do: ``sequences`` of ``length`` tokens a micro-batch and data-parallel rank."""
 
     sequences: int
@@ -53,7 +469,13 @@ class Work(Struct, frozen=True):
 
 
 def throughput(
-    parts: Sequence[Share], need: Need, recipe: Recipe, cluster: Cluster, topology: Topology, work: Work, speed: Speed
+    parts: Sequence[Share],
+    need: Need,
+    recipe: Recipe,
+    cluster: Cluster,
+    topology: Topology,
+    work: StepWork,
+    speed: Speed,
 ) -> Throughput:
     """Of the ``parts`` of a model, a stage each, under the strategy of ``need``."""
     micro_batches = work.micro_batches
@@ -98,7 +520,7 @@ def _plan(
     recipe: Recipe,
     cluster: Cluster,
     topology: Topology,
-    work: Work,
+    work: StepWork,
     speed: Speed,
     micro_batches: int,
 ) -> Job:
@@ -118,7 +540,7 @@ def _plan(
     return Job(stages, data, speed, micro_batches, work.schedule if len(parts) > 1 else Schedule.GPIPE, work.chunks)
 
 
-def _stage(part: Share, need: Need, cluster: Cluster, topology: Topology, work: Work, speed: Speed) -> Stage:
+def _stage(part: Share, need: Need, cluster: Cluster, topology: Topology, work: StepWork, speed: Speed) -> Stage:
     tensor, context = topology.size("tp"), topology.size("cp")
     local = -(-work.sequences * work.length // context)
     root, own = units(part, work.wrap, local, work.length, work.checkpointing)

@@ -2,23 +2,270 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
+from diag.account import intervals as iv
 from diag.account.match import SYNCHRONISING, Key
-from diag.account.timeline import Timeline, details_of, kinds_of
+from diag.account.timeline import Timeline, details_of, kinds_of, of_label
 from diag.model.axes import axis_words, is_data
-from diag.model.steps import Attribution, Detail, Kind, RankStep
-from diag.replay.line import operations
-from diag.replay.program import Collective, Program, Refusal, Stretch
-from diag.replay.units import Placed, labelled
-from diag.replay.waits import Stop, queued, stops
-from diag.replay.wire import Meeting, transfers
+from diag.model.steps import Attribution, CollectiveCall, Detail, Kind, RankStep
 from diag.rundir.run import Tables, rank_ranges
 from diag.traces.comm_names import P2P_OPS
+
+from .program import Collective, Issue, Line, Op, Placed, Program, Refusal, StepEnd, Stretch, Wait, Work, labelled
+
+# -- waits -------------------------------------------------------------------------------------------------------------
+#
+# When the main line of a rank stood still for which collective.
+
+_SAME_TIME_NS = 50_000  # the end of a kernel and the start of the one that waited for it, and a thread's wake-up
+
+_QUEUED_NS = 20_000
+
+
+class Stop(Struct, frozen=True):
+    """The rank entered the collective at ``entered_ns``, and its main line waited for it from ``start_ns``. It was done
+    on this rank at ``done_ns``, perhaps before the wait began."""
+
+    key: Key
+    call: CollectiveCall
+    entered_ns: int
+    start_ns: int
+    done_ns: int
+
+    def after(self, begin_ns: int) -> Stop:
+        """The part of it that is later."""
+        return replace(self, entered_ns=max(self.entered_ns, begin_ns), start_ns=max(self.start_ns, begin_ns))
+
+    def alone(self, rank: int) -> Stop:
+        """As a matter of this rank only."""
+        group, number, op = self.key
+        return replace(self, key=(group, number, f"{op} of rank {rank}"))
+
+
+def stops(line: Timeline, step_ends_ns: Sequence[int]) -> list[Stop]:
+    """One for each call of a rank, by start of the wait; calls that nobody is known to have waited for have one where
+    their result was needed at the latest."""
+    found: dict[CollectiveCall, Stop] = {}
+    for call in line.calls:
+        if call.waited_ns is not None:
+            start, end = call.waited_ns
+            found[call] = _stop(call, start, min(call.end_ns, end))
+    unknown = [call for call in line.calls if call.waited_ns is None]
+    if unknown:
+        found |= _stops_by_exposure(line, unknown)
+        found |= _latest(line, [call for call in unknown if call not in found], step_ends_ns)
+    return sorted(found.values(), key=lambda stop: (stop.start_ns, stop.done_ns))
+
+
+def queued(found: Sequence[Stop]) -> list[Stop]:
+    """The same, but kernels that follow each other at once on one stream count as entered when the first was: a kernel
+    begins when its stream is free, not when it is issued."""
+    last: dict[str, tuple[int, int]] = {}  # group: when its wire was done, and when that one was entered
+    entered: dict[Key, int] = {}
+    for stop in sorted(found, key=lambda stop: stop.entered_ns):
+        done, before = last.get(stop.call.group, (0, 0))
+        entered[stop.key] = before if done <= stop.entered_ns <= done + _QUEUED_NS else stop.entered_ns
+        last[stop.call.group] = (max(done, stop.done_ns), entered[stop.key])
+    return [replace(stop, entered_ns=entered[stop.key]) for stop in found]
+
+
+def _stop(call: CollectiveCall, start_ns: int, done_ns: int) -> Stop:
+    done = max(done_ns, call.start_ns)
+    return Stop(call.key, call, call.start_ns, max(start_ns, call.start_ns), done)
+
+
+def _stops_by_exposure(line: Timeline, calls: Sequence[CollectiveCall]) -> Mapping[CollectiveCall, Stop]:
+    """Exposed communication that ends when a collective ends was a wait for it, and for those that ended within."""
+    chosen = kinds_of(line.label) == Kind.COMM
+    starts, ends = line.start_ns[chosen], line.end_ns[chosen]
+    found = {}
+    for call in calls:
+        at = int(np.searchsorted(ends, call.end_ns - _SAME_TIME_NS, side="left"))
+        # Where the line goes on before the call ends, it did not wait for this one.
+        if at < len(ends) and max(starts[at], call.start_ns) < call.end_ns:
+            found[call] = _stop(call, int(starts[at]), min(call.end_ns, int(ends[at])))
+    return found
+
+
+def _latest(
+    line: Timeline, calls: Sequence[CollectiveCall], step_ends_ns: Sequence[int]
+) -> Mapping[CollectiveCall, Stop]:
+    """Hidden collectives: parameters are needed before the next ones are gathered, all else by the end of the step."""
+    starts: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for call in line.calls:
+        starts[call.op, call.group].append(call.start_ns)
+    ordered = {key: sorted(own) for key, own in starts.items()}
+    found = {}
+    for call in calls:
+        end = step_ends_ns[min(bisect_left(step_ends_ns, call.end_ns), len(step_ends_ns) - 1)]
+        later = ordered[call.op, call.group]
+        at = bisect_left(later, call.end_ns)
+        needed = later[at] if call.op == "all_gather" and at < len(later) else end
+        found[call] = _stop(call, max(needed, call.end_ns), call.end_ns)
+    return found
+
+
+# -- line --------------------------------------------------------------------------------------------------------------
+#
+# One rank's stretch of time as a line of operations: its work between entering collectives and waiting for them.
+
+_Event = tuple[int, int, int, Op]  # time, order among equal times, order within that, operation
+
+
+def operations(line: Timeline, waited: Sequence[Stop], steps: Sequence[RankStep]) -> Line:
+    """The line that, replayed with the measured ends of the collectives, takes as long as was measured.
+
+    Waits replace whatever the account has in their time; communication that no collective explains stays work, so the
+    sum is right.
+    """
+    stopped = _stopped(waited)
+    events = [*_issues(waited, stopped), *_waits(waited, stopped), *_ends(steps, stopped)]
+    events.sort(key=lambda event: event[:3])
+    pieces = _work(line, stopped)
+    found: list[Op] = []
+    piece = next(pieces, None)
+    for time, _, _, op in events:
+        while piece is not None and piece[0] < time:
+            start, end, label = piece
+            kind, detail = of_label(label)
+            found.append(Work(min(end, time) - start, kind, detail))
+            piece = (time, end, label) if end > time else next(pieces, None)
+        found.append(op)
+    return tuple(found)
+
+
+def _stopped(waited: Sequence[Stop]) -> iv.Intervals:
+    """When the line stood still, a row for each wait, disjoint. Those that touch stay apart: operations lie between."""
+    found: list[tuple[int, int]] = []
+    for stop in sorted(waited, key=lambda stop: (stop.start_ns, stop.done_ns)):
+        start = max(stop.start_ns, found[-1][1]) if found else stop.start_ns
+        if stop.done_ns > start:
+            found.append((start, stop.done_ns))
+    return np.array(found, dtype=np.int64).reshape(-1, 2)
+
+
+def _work(line: Timeline, stopped: iv.Intervals) -> Iterator[tuple[int, int, int]]:
+    """(start, end, label) of what is no wait, in order; time between steps is idle."""
+    idle = int(Kind.IDLE) * len(Detail) + int(Detail.OTHER)
+    edges = np.unique(np.concatenate((line.start_ns, line.end_ns, stopped.ravel())))
+    begins, ends = edges[:-1], edges[1:]
+    at = np.searchsorted(line.start_ns, begins, side="right") - 1
+    label = np.where(begins < line.end_ns[at], line.label[at], idle)
+    wait = np.searchsorted(stopped[:, 0], begins, side="right") - 1
+    working = np.ones(len(begins), dtype=np.bool_)
+    if len(stopped):
+        working = (wait < 0) | (begins >= stopped[np.maximum(wait, 0), 1])
+    inside = working & (begins >= line.start_ns[0]) & (ends <= line.end_ns[-1])
+    return iter(list(zip(begins[inside].tolist(), ends[inside].tolist(), label[inside].tolist(), strict=True)))
+
+
+def _issues(waited: Sequence[Stop], stopped: iv.Intervals) -> Iterator[_Event]:
+    for number, stop in enumerate(sorted(waited, key=lambda stop: stop.call.start_ns)):
+        began = _wait_around(stopped, stop.entered_ns)
+        # Entered while the main line waited for another one: by another thread, so it need not wait as well.
+        yield (began, 1, number, Issue(stop.key, stop.entered_ns - began))
+
+
+def _waits(waited: Sequence[Stop], stopped: iv.Intervals) -> Iterator[_Event]:
+    for stop in waited:
+        yield (_wait_around(stopped, stop.start_ns), 2, stop.done_ns, Wait(stop.key))
+
+
+def _ends(steps: Sequence[RankStep], stopped: iv.Intervals) -> Iterator[_Event]:
+    for step in steps:
+        yield (_wait_around(stopped, step.end_ns), 0, 0, StepEnd(step.step))
+
+
+def _wait_around(stopped: iv.Intervals, time_ns: int) -> int:
+    """When the wait began that the moment lies in; the moment itself where it lies in none."""
+    at = int(np.searchsorted(stopped[:, 0], time_ns, side="right")) - 1
+    if at >= 0 and stopped[at, 0] < time_ns < stopped[at, 1]:
+        return int(stopped[at, 0])
+    return time_ns
+
+
+# -- wire --------------------------------------------------------------------------------------------------------------
+#
+# How long each collective was on the wire, with its time in the queue behind others of its group taken off.
+
+
+class Meeting(Struct, frozen=True):
+    """One collective across the ranks: when each entered it and when it was done there. ``call``: anybody's part."""
+
+    key: Key
+    call: CollectiveCall
+    start_ns: Mapping[int, int]
+    done_ns: Mapping[int, int]
+
+    @property
+    def arrival_ns(self) -> int:
+        return max(self.start_ns.values())
+
+    @property
+    def first_done_ns(self) -> int:
+        return min(self.done_ns.values())
+
+
+def transfers(meetings: Iterable[Meeting], latency_overlaps: bool) -> list[Collective]:
+    """The collectives with the transfer that, replayed, ends them when they ended.
+
+    Collectives of one group follow each other on a rank's wire (science.md 3.1). ``latency_overlaps``: only their bytes
+    do; gloo works at two collectives of a group at a time, NCCL's kernels share a stream.
+    """
+    ordered = sorted(meetings, key=lambda m: (m.arrival_ns, m.first_done_ns, m.key))
+    queue = _queues(ordered)
+    latency = _latencies(ordered, queue) if latency_overlaps else {}
+    found = []
+    for meeting in ordered:
+        call, free = meeting.call, queue[meeting.key]
+        after_arrival = meeting.first_done_ns - meeting.arrival_ns
+        shared = latency.get(call.group, 0)
+        transfer = max(0, min(after_arrival, meeting.first_done_ns - free + shared))
+        found.append(
+            Collective(
+                key=meeting.key,
+                op=call.op,
+                group=call.group,
+                bytes=call.bytes,
+                dtype=call.dtype,
+                step=-1,
+                transfer_ns=transfer,
+                tail_ns={rank: done - meeting.first_done_ns for rank, done in meeting.done_ns.items()},
+                latency_ns=min(shared, transfer),
+            )
+        )
+    return found
+
+
+def _queues(ordered: Iterable[Meeting]) -> dict[Key, int]:
+    """For each collective, when the wires of its ranks were done with the ones before."""
+    free: dict[tuple[int, str], int] = {}
+    found = {}
+    for meeting in ordered:
+        wires = [(rank, meeting.call.group) for rank in meeting.start_ns]
+        found[meeting.key] = max(free.get(wire, 0) for wire in wires)
+        for wire in wires:
+            free[wire] = max(free.get(wire, 0), meeting.done_ns[wire[0]])
+    return found
+
+
+def _latencies(ordered: Iterable[Meeting], queue: Mapping[Key, int]) -> dict[str, int]:
+    """By group, the median transfer of the smallest size that did not queue: what a collective of no size would take,
+    or more."""
+    alone: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for meeting in ordered:
+        if meeting.call.bytes > 0 and queue[meeting.key] <= meeting.arrival_ns:
+            sizes = alone[meeting.call.group]
+            sizes[meeting.call.bytes].append(max(0, meeting.first_done_ns - meeting.arrival_ns))
+    return {group: int(np.median(sizes[min(sizes)])) for group, sizes in alone.items()}
+
 
 _PHASES = (Detail.FORWARD, Detail.BACKWARD, Detail.OPTIMIZER)
 # Steps times ranks that are replayed: ten steps of a thousand ranks say what a change gains as well as forty do, in a

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 
 from diag.replay.program import Collective, Program
-from diag.tables.bandwidth import bus_factor
+from diag.tables.collectives import bus_factor
 
 _SPAN = 8  # the largest over the smallest size, from which on a curve says what latency and what bandwidth is
 # Errors at a size that was left out, gloo on a noisy machine (science.md 4.3): the mean, and the worst, which here

@@ -12,9 +12,8 @@ from diag.replay.predict import MAX_ERROR, Baseline, baseline, gain
 from diag.replay.program import Refusal
 from diag.rundir.run import Tables
 
-from .case import Api, Candidate, Case, Setting
+from .case import Api, Candidate, Case, Setting, headroom, sizes_of
 from .knobs import REGISTRY
-from .sizes import headroom, sizes_of
 
 MOST = 3
 # A gain below this is within what two equal runs differ by, and not worth anybody's time.

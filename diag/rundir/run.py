@@ -6,15 +6,19 @@ import os
 import re
 import socket
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from math import prod
 from pathlib import Path
+from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from diag.collectors.layout import RankLayout, RunLayout
-from diag.collectors.reading import folder_refusal
+from diag.collectors.layout import RankLayout, RunLayout, is_folder, run_of
+from diag.collectors.reading import folder_refusal, read_regular
 from diag.collectors.records import (
     CheckpointRecord,
     CollectiveLine,
@@ -27,17 +31,83 @@ from diag.collectors.records import (
     StepRecord,
     Unrecorded,
 )
-from diag.errors import DiagError, readable
+from diag.errors import DiagError, ExitCode, readable
+from diag.model.axes import Axes
 from diag.model.steps import Gap
 from diag.traces.cache import Cache
-from diag.traces.range_names import PROFILER_STEP_PATTERN, STEP_PATTERN
+from diag.traces.comm_names import MOST_RULES, CommRule, RuleError, parse_rule
+from diag.traces.kineto_names import PROFILER_STEP_PATTERN, STEP_PATTERN
 from diag.traces.reading import Reading, read_traces
 from diag.traces.sources import exists, is_remote, trace_files
 from diag.traces.text_stream import file_name
 from diag.traces.trace import Trace
 
 from .lines import read_lines, read_record
-from .settings import with_settings
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+#
+# ``diag.toml``: settings of an analysis that belong to a folder of traces, or to whoever works in a folder.
+#
+# comm_kernels = ["my_all_gather_.*=all_gather", "ring_exchange=send_recv"]
+#
+# It is looked for in each analysed folder (beside a file that is given) and in the current directory. The first rule
+# that matches a kernel decides: those of the command line come first, then those of the analysed folders, then those of
+# the current directory.
+
+FILE: Final = "diag.toml"
+COMM_KERNELS: Final = "comm_kernels"
+_MOST_BYTES: Final = 100_000
+
+
+def with_settings(reading: Reading, paths: Sequence[str]) -> Reading:
+    """The reading with what the settings' files of these paths and of the current directory add. DiagError (usage) for
+    a file that cannot be understood."""
+    rules = list(reading.comm_kernels)
+    for file in _files(paths):
+        rules += read_rules(file)
+    return replace(reading, comm_kernels=tuple(dict.fromkeys(rules)))
+
+
+def read_rules(file: Path) -> list[CommRule]:
+    """The rules of one file. DiagError (usage) for one that cannot be understood."""
+    try:
+        values = tomllib.loads(read_regular(file, _MOST_BYTES, run_of(file)).decode("utf-8"))
+    except OSError as error:
+        raise _refused(file, f"cannot be read: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _refused(file, f"is not TOML: {error}") from error
+    if unknown := sorted(set(values) - {COMM_KERNELS}):
+        raise _refused(file, f"has an unknown key {unknown[0]!r}; there is {COMM_KERNELS}")
+    texts = values.get(COMM_KERNELS, [])
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise _refused(file, f'{COMM_KERNELS} must be a list of texts: ["REGEX=operation"]')
+    if len(texts) > MOST_RULES:
+        raise _refused(file, f"{COMM_KERNELS} has {len(texts)} entries; {MOST_RULES} is the most")
+    try:
+        return [parse_rule(text) for text in texts]
+    except RuleError as error:
+        raise _refused(file, f"{COMM_KERNELS}: {error}") from error
+
+
+def _files(paths: Sequence[str]) -> list[Path]:
+    """The settings' files, each once, the analysed folders' first."""
+    folders = [path if is_folder(path) else path.parent for path in map(Path, filter(_is_local, paths))]
+    with suppress(OSError):  # it was removed
+        folders.append(Path.cwd())
+    found: dict[str, Path] = {}
+    for folder in folders:
+        if os.path.lexists(folder / FILE):
+            found.setdefault(os.path.realpath(folder), folder / FILE)
+    return list(found.values())
+
+
+def _is_local(path: str) -> bool:
+    return not is_remote(path)
+
+
+def _refused(file: Path, reason: str) -> DiagError:
+    return DiagError(reason, path=file, hint="correct the file, or remove it", exit_code=ExitCode.USAGE)
+
 
 # A process whose traces are further apart than this is more likely another one with the same id.
 _ONE_PROCESS_NS = 24 * 3600 * 10**9
@@ -438,3 +508,41 @@ def number_ranges(numbers: Sequence[int]) -> str:
     texts = [str(a) if a == b else f"{a}-{b}" for a, b in spans]
     more = f" and {len(texts) - 8} more spans" if len(texts) > 8 else ""
     return ", ".join(texts[:8]) + more
+
+
+# -- axes --------------------------------------------------------------------------------------------------------------
+#
+# The axes of a run's process groups: from its manifest, else from what its traces say that the groups are for.
+
+# torch/distributed/device_mesh.py: "mesh_tp"; without names "mesh_dim_0", for all of it "mesh_default".
+_MESH_AXIS = re.compile(r"^mesh_(?!dim_\d+$|default$)(\w+)$")
+# Megatron-LM's core/parallel_state.py (August 2026), without the endings of its variants.
+_MEGATRON = {
+    "TENSOR_MODEL_PARALLEL_GROUP": "tp",
+    "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
+    "DATA_PARALLEL_GROUP": "dp",
+    "DATA_PARALLEL_GROUP_GLOO": "dp",
+    "CONTEXT_PARALLEL_GROUP": "cp",
+    "EXPERT_MODEL_PARALLEL_GROUP": "ep",
+}
+
+
+def axes_of(tables: Tables) -> Axes:
+    """No axis where nothing says any."""
+    mesh = tables.manifest.mesh if tables.manifest is not None else {}
+    if mesh and all(size > 0 for size in mesh.values()) and prod(mesh.values()) == tables.world_size:
+        return Axes(dict(mesh), tables.world_size)
+    named: dict[tuple[int, ...], str] = {}
+    for rank in tables.ranks.values():
+        for trace in rank.traces:
+            for name, description in trace.descriptions.items():
+                axis, ranks = axis_named(description), trace.groups.get(name, ())
+                if axis is not None and len(ranks) > 1:
+                    named.setdefault(tuple(sorted(ranks)), axis)
+    return Axes({}, tables.world_size, named)
+
+
+def axis_named(description: str) -> str | None:
+    """The axis that a process group's description names; None where it names none."""
+    found = _MESH_AXIS.match(description)
+    return found.group(1) if found else _MEGATRON.get(description)

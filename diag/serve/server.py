@@ -7,11 +7,13 @@ import html
 import http.client
 import json
 import os
+import signal
 import socket
 import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import webbrowser
 from collections.abc import Iterator, Sequence
@@ -19,14 +21,38 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 from diag.errors import DiagError, readable
 from diag.words.terminal import say
 
 from . import guard
 from .guard import Guard
-from .signals import ended_by_signals
+
+# -- signals -----------------------------------------------------------------------------------------------------------
+#
+# Ends that come from outside, as one exception.
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """SIGTERM and a closed terminal raise KeyboardInterrupt as Ctrl-C does, so that nothing is left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {name: signal.signal(getattr(signal, name), _interrupt) for name in names}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(getattr(signal, name), handler)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - the signature of a signal handler
+    raise KeyboardInterrupt
+
 
 ADDRESS = "127.0.0.1"
 _LOCAL = {"0.0.0.0": ADDRESS, "::": "::1"}  # how a server that listens everywhere is reached from here

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from typing import Any
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from rich.console import Console
 from rich.table import Table
@@ -16,8 +18,8 @@ from diag.collectors.layout import SCHEMA_VERSION
 from diag.errors import ExitCode
 from diag.gate.budgets import Unit, shown
 from diag.gate.check import RULE, Checked, Gate, Status
-from diag.words.cells import report_console
 from diag.words.formatting import spaced, visible
+from diag.words.terminal import report_console
 
 from .text import print_gaps
 
@@ -118,3 +120,67 @@ def _measured(one: Checked) -> tuple[str, str]:
     if not math.isfinite(found.high):
         return shown(found.likely, unit), "or more"
     return shown(found.likely, unit), f"{shown(found.low, unit)} to {shown(found.high, unit)}"
+
+
+# -- github ------------------------------------------------------------------------------------------------------------
+#
+# Budgets as workflow commands that GitHub Actions shows as annotations.
+
+
+def workflow_commands(gate: Gate) -> list[str]:
+    """A line a budget: ``::error`` where the exit code is not 0 because of it, ``::warning`` within noise."""
+    return [
+        command(
+            "error" if gate.failed(one) or one.status is Status.UNKNOWN
+            else "warning" if one.status is Status.NOISE
+            else "notice",
+            f"diag check: {one.budget.quantity.name}",
+            sentence(one),
+        )
+        for one in gate.checked
+    ]  # fmt: skip
+
+
+def command(level: str, title: str, message: str) -> str:
+    """``::error title=...::...``, one line whatever the texts hold."""
+    return f"::{level} title={_property(title)}::{_data(message)}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+# -- junit -------------------------------------------------------------------------------------------------------------
+#
+# Budgets as JUnit XML, in the form that Jenkins' junit-10.xsd and its kin accept: a test case a budget.
+
+# What XML 1.0 cannot hold, not even as a reference.
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def to_junit(gate: Gate, run: str, headline: str) -> bytes:
+    """The document. A budget that cannot be decided is an error, not skipped: skipped tests count as passed."""
+    failed = [one for one in gate.checked if gate.failed(one)]
+    unknown = [one for one in gate.checked if one.status is Status.UNKNOWN]
+    counts = {"tests": str(len(gate.checked)), "failures": str(len(failed)), "errors": str(len(unknown))}
+    suites = Element("testsuites", {"name": "diag check", **counts})
+    suite = SubElement(suites, "testsuite", {"name": _allowed(run), **counts, "skipped": "0"})
+    for one in gate.checked:
+        case = SubElement(suite, "testcase", {"name": one.budget.quantity.name, "classname": "diag.check"})
+        said = _allowed(sentence(one))
+        if one in failed:
+            SubElement(case, "failure", {"message": said, "type": str(one.status)}).text = _allowed(headline)
+        elif one in unknown:
+            SubElement(case, "error", {"message": said, "type": str(one.status)})
+        SubElement(case, "system-out").text = said
+    indent(suites)
+    content: bytes = tostring(suites, encoding="UTF-8", xml_declaration=True)
+    return content + b"\n"
+
+
+def _allowed(text: str) -> str:
+    return _FORBIDDEN.sub("\ufffd", text)

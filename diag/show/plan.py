@@ -10,13 +10,95 @@ from rich.console import Console
 from rich.text import Text
 
 from diag.collectors.layout import SCHEMA_VERSION
+from diag.model.axes import bubble
+from diag.plan.cluster import Topology
+from diag.plan.measured import Compared, Measured
 from diag.plan.plan import USABLE, Plan, Row
 from diag.plan.recipe import PUBLISHED
-from diag.plan.topology import Topology
-from diag.words.cells import print_columns, report_console
-from diag.words.formatting import counted, number, share, size, spaced
+from diag.plan.throughput import Schedule
+from diag.words.formatting import counted, duration, number, share, size, spaced
+from diag.words.terminal import print_columns, report_console
 
-from .plan_times import print_likely, print_times
+# -- plan times --------------------------------------------------------------------------------------------------------
+#
+# What a plan says of time and of the axes, as text.
+
+
+def print_times(plan: Plan, console: Console) -> None:
+    """Step, exposed communication, tokens and MFU of each strategy, and what was assumed for them."""
+    _axes(plan, console)
+    speed = plan.speed
+    if speed is None:
+        known = plan.cluster.tflop_s is not None
+        why = "the known peak is of 16-bit arithmetic: give" if known else "name the GPUs (--gpu H100) or give"
+        _time_line(console, f"How long a step takes cannot be told: {why} --peak TFLOP/s.")
+        return
+    rows = [(row, row.expected) for row in plan.rows if row.expected is not None]
+    columns = {
+        "strategy": [row.need.strategy.name for row, _ in rows],
+        "fits": ["yes" if row.fits else "no" for row, _ in rows],
+        "step": [_ms(time.step_ns) for _, time in rows],
+        "compute": [_ms(time.compute_ns) for _, time in rows],
+        "exposed comm": [_ms(time.exposed_ns) for _, time in rows],
+        "bubble": [_ms(time.bubble_ns) for _, time in rows],
+        "tokens/s/GPU": [f"{time.tokens_s:,.0f}" for _, time in rows],
+        "MFU": [share(time.mfu) for _, time in rows],
+    }
+    print_columns(console, columns, left=("strategy",), more=0)
+    console.print()
+    _time_line(
+        console,
+        f"Times by the replay's cost model, not measured. Assumed: computation alone reaches {share(speed.mfu)} of "
+        f"{speed.peak / 1e12:g} TFLOP/s (--mfu, --peak); {size(plan.cluster.within)}/s within a host and "
+        f"{size(plan.cluster.across)}/s across (--within, --across); {speed.within_us:g} and {speed.across_us:g} us a "
+        "hop (--latency-within, --latency-across).",
+    )
+
+
+def print_likely(plan: Plan, console: Console) -> None:
+    """The peak of the chosen strategy with everything alive only as long as it is."""
+    if plan.likely is not None and plan.chosen is not None:
+        parts = ", ".join(f"{name} {size(count)}" for name, count in plan.likely.parts.items() if count)
+        _time_line(
+            console,
+            f"The peaks above add up the most of everything. Likely at once with {plan.chosen.name}: "
+            f"{size(plan.likely.bytes)}, in {plan.likely.moment}: {parts}.",
+        )
+
+
+def _axes(plan: Plan, console: Console) -> None:
+    topology, batch = plan.topology, plan.batch
+    if topology.plain:
+        return
+    row = next((row for row in plan.rows if row.need.strategy == plan.chosen), plan.rows[0])
+    for axis in row.axes:
+        where = "across hosts" if axis.across else "within a host"
+        _time_line(console, f"{axis.axis}={topology.size(axis.axis)}: {size(axis.bytes)} a step and GPU, {where}.")
+    stages = topology.size("pp")
+    if stages > 1:
+        chunks = batch.chunks if batch.schedule == Schedule.INTERLEAVED else 1
+        _time_line(
+            console,
+            f"pp={stages}, {batch.schedule}: with equal stages {share(bubble(stages, batch.micro_batches, chunks))} of "
+            f"the step is bubble at {counted(batch.micro_batches, 'micro-batch', 'micro-batches')}; memory as of "
+            f"stage {row.stage}.",
+        )
+    if topology.size("ep") > 1:
+        _time_line(
+            console, "ep is checked against the other axes; the tables count experts as if each rank had them all."
+        )
+    if not row.axes:
+        _time_line(
+            console, "Of this model only the number of parameters is known: what tp, pp and cp send is not counted."
+        )
+
+
+def _ms(ns: int) -> str:
+    return spaced(duration(ns)) if ns else "0"
+
+
+def _time_line(console: Console, text: str) -> None:
+    console.print(Text(spaced(text)))
 
 
 def to_json(plan: Plan, topology: Topology | None) -> str:
@@ -132,3 +214,77 @@ def _gb(count: int) -> str:
 
 def _line(console: Console, text: str) -> None:
     console.print(Text(spaced(text)))
+
+
+# -- plan measured -----------------------------------------------------------------------------------------------------
+#
+# Measured peaks beside the estimate, as text and as JSON.
+
+
+def measured_to_json(found: Measured, path: str) -> str:
+    """The document: bytes; errors are the estimate's, relative; what is not known is null."""
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "measured": {
+            "run": path,
+            "how": found.how,
+            "ranks": [to_builtins(rank) for rank in found.ranks],
+            "missing": list(found.missing),
+            "estimate": to_builtins(found.estimate) if found.estimate is not None else None,
+            "unknown": found.unknown or None,
+            "compared": [_measured_row(row) for row in found.rows],
+        },
+    }
+    return json.dumps(document, indent=1)
+
+
+def _measured_row(row: Compared) -> dict[str, Any]:
+    return {**to_builtins(row), "error": row.error}
+
+
+def print_measured(found: Measured, path: str, console: Console | None = None) -> None:
+    """How far the estimate is off first, then the components, then what the estimate consists of."""
+    console = report_console(console)
+    fullest = max(found.ranks, key=lambda rank: rank.peak)
+    if found.estimate is None or found.step is None:
+        console.print(Text(spaced(f"Measured: {size(fullest.peak)} on rank {fullest.rank}, {found.how}.")))
+        console.print(Text(spaced(f"No estimate: {found.unknown}.")))
+        return
+    peak, step = found.rows[0], found.step
+    answer = Text(
+        f"The estimate is {_signed(peak.error)} off", "bold green" if abs(peak.error) <= 0.1 else "bold yellow"
+    )
+    rest = (
+        f": {size(peak.estimate)} against {size(peak.measured)} on rank {peak.rank}, the fullest of {len(found.ranks)}."
+    )
+    console.print(answer + Text(spaced(rest)))
+    console.print(
+        Text(
+            spaced(
+                f"{path}: {step.shape.parameters:,} parameters, recipe {step.recipe.name}, {step.sequences} sequences "
+                f"of {step.length} tokens a micro-batch, states shared by {step.shards}. Measured: {found.how}."
+            )
+        )
+    )
+    console.print()
+    columns = {
+        "in MB": [row.name for row in found.rows],
+        "estimate": [_mb(row.estimate) for row in found.rows],
+        "measured": [_mb(row.measured) for row in found.rows],
+        "error": [_signed(row.error) for row in found.rows],
+        "rank": [str(row.rank) for row in found.rows],
+    }
+    print_columns(console, columns, left=("in MB",), more=0)
+    console.print()
+    parts = ", ".join(f"{name} {_mb(count)}" for name, count in found.estimate.parts.items() if count)
+    console.print(Text(spaced(f"Estimated at its peak, in {found.estimate.moment}: {parts} MB.")))
+    for line in found.missing:
+        console.print(Text(spaced(f"Not measured: {line}.")))
+
+
+def _mb(count: int) -> str:
+    return f"{count / 1e6:,.1f}"
+
+
+def _signed(error: float) -> str:
+    return f"{error:+.1%}" if abs(error) >= 0.0005 else "0.0%"

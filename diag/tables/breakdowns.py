@@ -16,15 +16,13 @@ from diag.model.steps import Attribution
 from diag.rundir.run import RankTables, Tables
 from diag.traces.trace import Trace
 
-from . import kernel_table, module_table, path_table
-from .collective_table import collective_table
-from .efficiency import Totals, efficiency, totals
-from .memory_table import traced_peak
-from .module_charge import accounted, charge, on_paths
+from . import kernels, module_table, module_time
+from .collectives import collective_table
+from .efficiency import Totals, device_of, efficiency, peak_of, recomputed, totals
+from .kernels import work_of
+from .memory import traced_peak
 from .module_ranges import module_ranges
-from .peaks import device_of, peak_of
-from .recompute import recomputed
-from .work import work_of
+from .module_time import accounted, charge, on_paths
 
 
 def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
@@ -32,12 +30,12 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
     counted = attribution.usable or attribution.steps
     steps = frozenset(step.step for step in counted)
     device, peak = device_of(tables), peak_of(device_of(tables))
-    kernels: list[pl.DataFrame] = []
+    of_ranks: list[pl.DataFrame] = []
     modules: dict[str, list[pl.DataFrame]] = defaultdict(list)
     sums: list[Totals] = []
-    shown = path_table.shown(counted)
+    shown = module_time.shown(counted)
     paths, charged = on_paths(shown), []
-    accounts = path_table.by_rank(attribution.rank_steps)
+    accounts = module_time.by_rank(attribution.rank_steps)
     traced = 0
     for of_rank, trace in [(rank, trace) for _, rank in sorted(tables.ranks.items()) for trace in rank.traces]:
         windows = _windows(trace, steps)
@@ -47,7 +45,7 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
         again = recomputed(work)
         traced += len(windows)
         sums.append(totals(work, sum(end - begin for _, begin, end in windows), again))
-        kernels.append(kernel_table.partial(work))
+        of_ranks.append(kernels.partial(work))
         host = [window for window in host_windows(trace) if window[0] in steps]
         for found in module_ranges(trace):
             modules[found.source].append(module_table.partial(work, found, again, host))
@@ -59,7 +57,7 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
     return Breakdowns(
         steps=tuple(sorted(steps)),
         collectives=collectives,
-        kernels=kernel_table.kernel_table(kernels, "kernel" if on_device else "operator", traced, peak),
+        kernels=kernels.kernel_table(of_ranks, "kernel" if on_device else "operator", traced, peak),
         modules=tuple(module_table.module_table(source, parts, traced) for source, parts in modules.items()),
         efficiency=efficiency(
             sums,
@@ -71,7 +69,7 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
             device,
             on_device,
         ),
-        path=path_table.path_table(shown, paths, charged),
+        path=module_time.path_table(shown, paths, charged),
         memory_peaks=tuple(held for rank in tables.ranks.values() if (held := _memory(rank)) is not None),
         notes=_notes(attribution, traced, bool(modules), bool(collectives.rows)),
     )

@@ -3,19 +3,113 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from statistics import median
+from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 from msgspec import Struct
 
+from diag.account import trace_ranges as ranges
 from diag.account.attribute import WARMUP_STEPS
 from diag.collectors.records import WINDOW_NONE, Manifest, StepRecord
 from diag.model.breakdown import DevicePeak, Efficiency, Measure
+from diag.model.steps import Detail
+from diag.traces import kineto_names
+from diag.traces import kineto_names as names
+from diag.traces.trace import Trace
 
-from .kernel_kinds import MATH_KINDS
-from .recompute import Recomputed
-from .work import Work
+from . import nesting
+from .kernels import MATH_KINDS, Work
+from .module_ranges import PYTHON_FUNCTION, fsdp_forwards
+
+if TYPE_CHECKING:
+    from diag.rundir.run import Tables
+
+# -- recompute ---------------------------------------------------------------------------------------------------------
+#
+# Which work repeats a forward in the backward: activation checkpointing, from what a trace shows of it.
+#
+# Non-reentrant checkpointing leaves torch/utils/checkpoint.py's frames where stacks were recorded; the reentrant one is
+# an autograd node, CheckpointFunctionBackward; an FSDP unit inside a checkpoint runs its forward hooks in the backward.
+# Without any of them, operators that no backward formula calls (aten::conv2d, aten::linear) inside one autograd node
+# tell it: from the first to the last of them the node recomputes. That is inferred, and asks for two different ones,
+# since a hand-written backward may well use one.
+
+_FRAME = r"torch/utils/checkpoint\.py\(\d+\): recompute_fn$"
+_REENTRANT = r"CheckpointFunctionBackward$"
+_FORWARD_ONLY = (
+    r"^aten::(?:conv[123]d|linear|batch_norm|layer_norm|rms_norm|group_norm|embedding|scaled_dot_product_attention|"
+    r"relu_?|gelu|silu_?|dropout|softmax|log_softmax|max_pool2d|leaky_relu_?|multi_head_attention)$"
+)
+_LEAST_DIFFERENT = 2
+
+Mask = npt.NDArray[np.bool_]
+
+
+class Recomputed(Struct, frozen=True, eq=False):
+    """For each piece of work, whether it repeats a forward. ``basis``: what says so, "" where nothing does."""
+
+    mask: Mask
+    basis: str
+
+
+def recomputed(work: Work) -> Recomputed:
+    """Stack frames where the trace has them, else everything else that marks it."""
+    trace = work.trace
+    in_backward = (work.frame["phase"] == int(Detail.BACKWARD)).to_numpy()
+    frames = trace.select(PYTHON_FUNCTION, name=_FRAME)
+    if len(frames):
+        return Recomputed(_inside(frames, work), "torch.utils.checkpoint in the recorded stacks")
+    mask, told = np.zeros(len(work.frame), dtype=np.bool_), []
+    for found, basis in (
+        (_reentrant(trace, work), "CheckpointFunctionBackward"),
+        (_inside(fsdp_forwards(trace), work) & in_backward, "FSDP forward hooks inside the backward"),
+        (_inside(_forward_in_nodes(trace), work), "forward operators inside the backward (inferred)"),
+    ):
+        if (found & ~mask).any():
+            mask |= found
+            told.append(basis)
+    return Recomputed(mask, ", ".join(told))
+
+
+def _inside(spans: pl.DataFrame, work: Work) -> Mask:
+    return nesting.enclosing(spans, *work.launches) >= 0
+
+
+def _reentrant(trace: Trace, work: Work) -> Mask:
+    """Inside CheckpointFunctionBackward, but not in the backward that it starts itself, whose nodes lie inside."""
+    nodes = trace.select(names.CPU_OP, name=f"^{kineto_names.AUTOGRAD_PREFIX}|{_REENTRANT}")
+    own = nodes["name"].cast(pl.String).str.contains(_REENTRANT).to_numpy()
+    if not own.any():
+        return np.zeros(len(work.frame), dtype=np.bool_)
+    at = nesting.enclosing(nodes, *work.launches)
+    inside: Mask = (at >= 0) & own[np.maximum(at, 0)]
+    return inside
+
+
+def _forward_in_nodes(trace: Trace) -> pl.DataFrame:
+    """For each autograd node with forward operators inside, the stretch from the first to the last of them."""
+    nodes = ranges.autograd_nodes(trace)
+    forward = trace.select(names.CPU_OP, name=_FORWARD_ONLY)
+    node = nesting.enclosing(nodes, forward["ts_ns"].to_numpy(), forward["thread"].to_numpy().astype(np.int64))
+    return (
+        forward.with_columns(pl.Series("node", node, dtype=pl.Int64))
+        .filter(pl.col("node") >= 0)
+        .group_by("node", "thread")
+        .agg(
+            pl.col("ts_ns").min(),
+            (pl.col("ts_ns") + pl.col("dur_ns")).max().alias("end_ns"),
+            pl.col("name").n_unique().alias("different"),
+        )
+        .filter(pl.col("different") >= _LEAST_DIFFERENT)
+        .select("ts_ns", (pl.col("end_ns") - pl.col("ts_ns")).alias("dur_ns"), "thread")
+        .sort("ts_ns")
+    )
+
 
 LEAST_COVERED = 0.8  # of the time in matrix products, convolutions and attention, for HFU
 _ON_CPU = "the run is on a CPU"
@@ -185,3 +279,53 @@ def _recompute_share(traced: Sequence[Totals]) -> Measure:
             "operator inside the backward",
         )
     return Measure(sum(t.recomputed_ns for t in traced) / total, basis=", ".join(bases))
+
+
+# -- peaks -------------------------------------------------------------------------------------------------------------
+#
+# What devices can do at best: dense BF16 (FP16 where there is no BF16) without sparsity, and memory bandwidth.
+#
+# Sources: science.md 4.4 (torchtitan tools/utils.py, composer speed_monitor.py, nsys-ai hardware.py). Bandwidths of
+# V100, T4, A10, A6000, L40S, H20, H100 PCIe and NVL, A100 40 GB, MI250X and MI350 are the vendors' data sheets'.
+# torch's own device_info.py is no source: its H100 row is the sparse figure and its L4 row is wrong.
+
+# (pattern of the name, TFLOP/s, GB/s), special before general; names as the drivers write them.
+_PEAKS: tuple[tuple[str, float, float], ...] = (
+    (r"GB[23]00", 2500, 8000),
+    (r"B[23]00", 2250, 8000),
+    (r"H200", 989, 4800),
+    (r"H100.*PCIe", 756, 2000),
+    (r"H100.*NVL", 835, 3900),
+    (r"H[18]00", 989, 3350),
+    (r"H20", 148, 4000),
+    (r"A[18]00.*40GB|A100-PG509-200", 312, 1555),
+    (r"A[18]00", 312, 2039),
+    (r"A6000", 155, 768),
+    (r"L40S", 362, 864),
+    (r"V100", 125, 900),
+    (r"A10(?:G)?", 125, 600),
+    (r"L4", 121, 300),
+    (r"T4", 65, 320),
+    (r"4090", 165, 1008),
+    (r"MI355X", 2500, 8000),
+    (r"MI350X", 2309, 8000),
+    (r"MI300X", 1307, 5300),
+    (r"MI250X?", 191.5, 1638),  # one of the two dies that a rank sees as its device
+)
+
+
+def peak_of(device: str | None) -> DevicePeak | None:
+    """The peak of a device by its name, "NVIDIA H100 80GB HBM3"; None where the table does not know it."""
+    for pattern, tflop_s, gb_s in _PEAKS:
+        # Whole words: an "RTX A1000" is no A100, an "L40" no L4, an "RTX 6000 Ada" no A6000.
+        if device and re.search(rf"(?<![A-Za-z0-9])(?:{pattern})(?![A-Za-z0-9])", device):
+            return DevicePeak(device, tflop_s, gb_s)
+    return None
+
+
+def device_of(tables: Tables) -> str | None:
+    """The accelerator's name, of the first rank that says it."""
+    for rank in tables.ranks.values():
+        if rank.identity is not None and rank.identity.device != "cpu":
+            return rank.identity.device
+    return next((name for rank in tables.ranks.values() for trace in rank.traces for name in trace.device_names), None)

@@ -19,9 +19,9 @@ from diag.model.breakdown import ModuleStat, ModuleTable
 from diag.model.steps import Detail
 
 from . import nesting
+from .efficiency import Recomputed
+from .kernels import Work
 from .module_ranges import ModuleRanges
-from .recompute import Recomputed
-from .work import Work
 
 _COMM = "comm"
 _TIMES = ("forward", "backward", "recompute")

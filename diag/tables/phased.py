@@ -9,8 +9,8 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from diag.account.intervals import Covered, Intervals
+from diag.account.layers import intervals_of
 from diag.account.records import is_transfer, open_span
-from diag.account.segments import intervals_of
 from diag.model.axes import is_data
 from diag.model.steps import Attribution, CollectiveCall, Detail, Kind, RankStep
 

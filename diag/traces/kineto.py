@@ -3,25 +3,307 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import polars as pl
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from diag.collectors.layout import MOST_RANKS
 from diag.errors import DiagError
 
-from . import foreign, kineto_json, several_ranks
+from . import foreign, kineto_json
 from . import kineto_names as names
 from .event_chunks import Cutter, exact_cut
-from .event_table import EventTable, whole
+from .event_table import EventTable, add_events, whole
 from .fast.kineto_text import KinetoText
-from .kineto_events import add_events
 from .sources import opened
-from .text_stream import blocks, damaged
-from .trace import Contents, Trace
+from .stored_events import COUNTERS, Events
+from .text_stream import blocks, damaged, file_name
+from .trace import Contents, Derived, Trace
+
+# -- several ranks -----------------------------------------------------------------------------------------------------
+#
+# The ranks whose events one file holds, and each one's part of them.
+#
+# torch.profiler writes a file for each process, and one process that drives several GPUs is one rank. What holds
+# several ranks was merged by a tool. Some say in each event of which rank it is (``args.rank``: AMD's TraceLens), some
+# in the names of the processes. Others only put the files together: then a rank is a process of the host with the
+# devices on which its launches run, found by correlation.
+
+_RANK = re.compile(r"\brank[\s_:#-]*(\d{1,7})\b", re.I)
+_HOST = (names.CPU_OP, *names.LAUNCH_CATEGORIES)
+_WORK = (*_HOST, *names.DEVICE_CATEGORIES)
+# A process with fewer of the operators is none that ran the model: a stray event, or damage.
+_LEAST_SHARE = 0.01
+# Of a device's work that any process launched, as much must be launched by the process whose device it is, and after
+# its launch. Where ranks count their launches alike, some of another rank come after the work that they seem to launch.
+_LAUNCHED, _CAUSAL = 0.9, 0.99
+_HINT = "Give the ranks' own files, one each, or merge them with ids that differ."
+
+
+class Part(Struct, frozen=True, eq=False):
+    """One rank's events. ``rank`` is None where the file does not say it."""
+
+    rank: int | None
+    contents: Contents
+
+
+class _Process(Struct):
+    """A process of the host and its devices, by how the events call them."""
+
+    pid: str
+    devices: list[str] = field(default_factory=list)
+
+
+def host_pids(contents: Contents) -> tuple[str, ...]:
+    """The processes of the host whose operators or runtime calls these are."""
+    return tuple(_pids(contents, _HOST))
+
+
+def only_rank(contents: Contents) -> int | None:
+    """The one rank that the events name; None where they name none, or several."""
+    ranks = {rank for process in contents.processes.values() for rank in process.ranks}
+    return next(iter(ranks)) if len(ranks) == 1 else None
+
+
+def parts_by_rank(contents: Contents, path: str) -> list[Part]:
+    """The part of each rank, in order; [] where the file is one rank's, as nearly all are. DiagError where it holds
+    several that cannot be told apart."""
+    told = _told(contents, path)
+    if told:
+        return [_part(contents, rank, pids, _said(contents, told, rank)) for rank, pids in sorted(told.items())]
+    if len(_pids(contents, (names.CPU_OP,))) < 2 and (
+        len(_pids(contents, names.LAUNCH_CATEGORIES)) < 2 or _pids(contents, (names.CPU_OP,))
+    ):
+        return []
+    processes = _launching(contents, path)
+    if not processes:
+        return []
+    pids = _listed([process.pid for process in processes])
+    if len(processes) > 1:
+        reason = f"holds the events of {len(processes)} processes ({pids}) and says no ranks: each was taken as a rank"
+    else:
+        reason = f"holds the events of several processes, of which only {pids} launched work on a device"
+    ignored = len(_busy_pids(contents)) - len(processes)
+    if ignored:
+        reason += f"; {ignored} without work on a device {'was' if ignored == 1 else 'were'} left out"
+    return [
+        _part(contents, None, [process.pid, *process.devices], reason if number == 0 else "")
+        for number, process in enumerate(processes)
+    ]
+
+
+# -- what the file says ------------------------------------------------------------------------------------------------
+
+
+def _told(contents: Contents, path: str) -> dict[int, list[str]]:
+    """The processes of each rank, if the file names several; {} otherwise."""
+    found: dict[int, list[str]] = {}
+    for pid in dict.fromkeys(pid for pid, _ in contents.threads):
+        process = contents.processes.get(pid)
+        ranks = set(process.ranks) if process is not None else set()
+        if not ranks:
+            ranks = {int(number) for text in (pid, process.name if process else "") for number in _RANK.findall(text)}
+        if len(ranks) > 1:
+            raise DiagError(
+                f"{file_name(path)}: events of ranks {_listed(sorted(ranks))} have the same process id, {pid}: "
+                "they cannot be told apart",
+                hint=_HINT,
+                path=path,
+            )
+        for rank in ranks:
+            found.setdefault(rank, []).append(pid)
+    busy = set(_pids(contents, _WORK))
+    found = {rank: pids for rank, pids in found.items() if busy & set(pids)}
+    if len(found) < 2:
+        return {}
+    rank_of = {pid: rank for rank, pids in found.items() for pid in pids}
+    devices = [pid for pid in _pids(contents, names.DEVICE_CATEGORIES) if pid not in rank_of]
+    if devices:
+        hosts = [pid for pid in host_pids(contents) if pid in rank_of]
+        for device, pid in _owners(contents, hosts, devices, path).items():
+            found[rank_of[pid]].append(device)
+    return found
+
+
+def _said(contents: Contents, told: Mapping[int, Collection[str]], rank: int) -> str:
+    if rank != min(told):
+        return ""
+    named = {pid for pids in told.values() for pid in pids}
+    without = [pid for pid in _pids(contents, _WORK) if pid not in named]
+    reason = f"holds the events of {len(told)} ranks, as they say: each was read as a trace of its own"
+    if without:
+        reason += f"; those of the processes without a rank ({_listed(without)}) were left out"
+    return reason
+
+
+# -- what the events show ----------------------------------------------------------------------------------------------
+
+
+def _launching(contents: Contents, path: str) -> list[_Process]:
+    """The processes with their devices, in order of these; without devices, all of them in order of their ids. [] for
+    fewer than two."""
+    pids = _busy_pids(contents)
+    if len(pids) < 2:
+        return []
+    devices = _pids(contents, names.DEVICE_CATEGORIES)
+    if not devices:
+        return [_Process(pid) for pid in pids]
+    owners = _owners(contents, pids, devices, path)
+    found = {pid: _Process(pid) for pid in pids}
+    for device, pid in owners.items():
+        found[pid].devices.append(device)
+    launching = [process for process in found.values() if process.devices]
+    if len(launching) == 1:  # its data loader's workers, profiled too, are no ranks
+        return launching
+    return sorted(launching, key=lambda process: (min(map(_number, process.devices)), _number(process.pid)))
+
+
+def _busy_pids(contents: Contents) -> list[str]:
+    """Processes with a share of the operators, or of the runtime calls where there are no operators."""
+    kinds: Sequence[str] = (names.CPU_OP,) if _pids(contents, (names.CPU_OP,)) else names.LAUNCH_CATEGORIES
+    counts = _by_pid(contents, kinds).group_by("pid").len()
+    total = sum(counts["len"])
+    return sorted((pid for pid, count in counts.iter_rows() if count >= _LEAST_SHARE * total), key=_number)
+
+
+def _owners(contents: Contents, pids: Sequence[str], devices: Sequence[str], path: str) -> dict[str, str]:
+    """The process of each device."""
+    launches = _by_pid(contents, names.LAUNCH_CATEGORIES, names.LAUNCH_PATTERN).filter(pl.col("pid").is_in(pids))
+    work = _by_pid(contents, names.DEVICE_CATEGORIES).drop_nulls("correlation")
+    joined = work.unique(["pid", "correlation"], keep="first").join(
+        launches.unique(["pid", "correlation"], keep="first"), on="correlation", suffix="_host"
+    )
+    pairs = joined.group_by("pid", "pid_host").agg(
+        pl.len().alias("count"), (pl.col("ts_ns_host") <= pl.col("ts_ns")).mean().alias("causal")
+    )
+    launched = dict(joined.unique(["pid", "correlation"]).group_by("pid").len().iter_rows())
+    # Work without a correlation says nothing of who launched it; where all of a device's has none, nobody knows.
+    possible: dict[str, list[str]] = {device: [] for device in devices}
+    for device, host, count, causal in pairs.iter_rows():
+        if count >= _LAUNCHED * launched[device] and causal >= _CAUSAL:
+            possible[device].append(host)
+    owners: dict[str, str] = {}
+    while True:
+        new = {device: hosts[0] for device, hosts in possible.items() if len(hosts) == 1 and device not in owners}
+        if not new:
+            break
+        owners |= new
+        if len(possible) <= len(pids):  # no process has two devices, or another has none
+            taken = set(owners.values())
+            possible = {d: h if d in owners else [host for host in h if host not in taken] for d, h in possible.items()}
+    if len(owners) < len(possible):
+        unclear = sorted(set(possible) - set(owners), key=_number)
+        raise DiagError(
+            f"{file_name(path)}: holds the events of {len(pids)} processes ({_listed(pids)}), and which of them "
+            f"launched the work on device {_listed(unclear)} cannot be told by their correlation ids",
+            hint=_HINT,
+            path=path,
+        )
+    return owners
+
+
+def _by_pid(contents: Contents, categories: Collection[str], name: str | None = None) -> pl.DataFrame:
+    """Process, correlation and start of all events of these categories."""
+    events = contents.events
+    codes = [code for code, category in enumerate(events.categories) if category in categories]
+    found = events.columns(codes, ("thread", "correlation", "ts_ns", "name"))
+    if name is not None:
+        found = found.filter(pl.Series(events.matching(name)[found["name"].to_numpy()]))
+    pids = pl.Series("pid", [pid for pid, _ in contents.threads], dtype=pl.String)
+    return found.select(pids.gather(found["thread"]).alias("pid"), "correlation", "ts_ns")
+
+
+# -- a rank's part -----------------------------------------------------------------------------------------------------
+
+
+def _part(contents: Contents, rank: int | None, pids: Collection[str], reason: str) -> Part:
+    """The contents with the events of these processes alone, whose ids are again those from before the merging."""
+    chosen = set(pids)
+    threads = [code for code, (pid, _) in enumerate(contents.threads) if pid in chosen]
+    events = contents.events
+    frames = tuple(_only(frame, threads) for frame in events.frames)
+    spans = [
+        frame.lazy().select(pl.col("ts_ns").min().alias("a"), (pl.col("ts_ns") + pl.col("dur_ns")).max().alias("b"))
+        for frame in frames
+    ]
+    span = pl.concat(pl.collect_all(spans)).select(pl.col("a").min(), pl.col("b").max())
+    begin, end = span.row(0)
+    gaps = [reason] if reason else []
+    if reason and len(events.counters):
+        gaps.append("its samples of the allocator's memory do not say of which rank they are: left out")
+    kept = set(threads)
+    return Part(
+        rank,
+        replace(
+            contents,
+            threads=tuple((_raw(contents, pid), tid) for pid, tid in contents.threads),
+            begin_ns=begin if begin is not None else contents.begin_ns,
+            end_ns=end if end is not None else contents.end_ns,
+            gaps=(*(contents.gaps if reason else ()), *gaps),
+            events=Events(
+                frames=frames,
+                names=events.names,
+                categories=events.categories,
+                arguments=events.arguments,
+                counters=pl.DataFrame(schema=COUNTERS),
+            ),
+            places=tuple((category, thread) for category, thread in contents.places if thread in kept),
+            processes={pid: process for pid, process in contents.processes.items() if pid in chosen},
+            derived=_PartsDerived(contents.derived, _key(pids)) if contents.derived is not None else None,
+        ),
+    )
+
+
+class _PartsDerived(Struct, frozen=True):
+    """What is derived from one part, beside what is derived from the others."""
+
+    whole: Derived
+    key: str
+
+    def load(self, name: str) -> bytes | None:
+        return self.whole.load(f"{name}-{self.key}")
+
+    def save(self, name: str, data: bytes) -> None:
+        self.whole.save(f"{name}-{self.key}", data)
+
+
+def _key(pids: Iterable[str]) -> str:
+    """A name of a part that a file may have."""
+    return sha256("\n".join(sorted(pids)).encode()).hexdigest()[:16]
+
+
+def _only(frame: pl.DataFrame | pl.LazyFrame, threads: Sequence[int]) -> pl.DataFrame | pl.LazyFrame:
+    return frame.filter(pl.col("thread").is_in(pl.Series(threads, dtype=pl.UInt32).implode()))
+
+
+def _raw(contents: Contents, pid: str) -> str:
+    process = contents.processes.get(pid)
+    return process.raw or pid if process is not None else pid
+
+
+def _pids(contents: Contents, categories: Collection[str]) -> list[str]:
+    """Processes with events of these categories."""
+    codes = {code for code, category in enumerate(contents.events.categories) if category in categories}
+    return list(dict.fromkeys(contents.threads[thread][0] for code, thread in contents.places if code in codes))
+
+
+def _number(pid: str) -> tuple[int, str]:
+    """For an order in which 10 is behind 9."""
+    found = re.search(r"(\d{1,18})$", pid)
+    return (int(found[1]) if found else -1, pid)
+
+
+def _listed(items: Sequence[object]) -> str:
+    shown = ", ".join(map(str, items[:8]))
+    return shown if len(items) <= 8 else f"{shown} and {len(items) - 8} more"
+
 
 _UNCLOSED = "its array of events has no closing bracket: what was written last may be missing"
 
@@ -97,7 +379,7 @@ def _decode_any(table: EventTable, cutter: Cutter, chunk: bytes, name: str) -> N
 def as_traces(contents: Contents, path: str, rank: int | None = None) -> list[Trace]:
     """The contents as the trace at a path, or as the traces of several ranks where the file holds the events of
     several. DiagError where it does and they cannot be told apart."""
-    parts = several_ranks.parts(contents, path)
+    parts = parts_by_rank(contents, path)
     if not parts:
         return [as_trace(contents, path, rank)]
     return [as_trace(part.contents, path, part.rank, of_several=len(parts) > 1) for part in parts]
@@ -109,7 +391,7 @@ def as_trace(contents: Contents, path: str, rank: int | None = None, of_several:
     info = contents.distributed if isinstance(contents.distributed, dict) else {}
     if rank is None and not of_several:
         rank = _index(info.get("rank"))
-        rank = rank if rank is not None else several_ranks.only_rank(contents)
+        rank = rank if rank is not None else only_rank(contents)
         rank = rank if rank is not None else names.rank_from_path(path)
     gaps = contents.gaps
     world_size = _index(info.get("world_size"))
@@ -132,7 +414,7 @@ def as_trace(contents: Contents, path: str, rank: int | None = None, of_several:
         untimed_events=contents.untimed_events,
         gaps=gaps,
         derived=contents.derived,
-        host_pids=several_ranks.host_pids(contents),
+        host_pids=host_pids(contents),
         process_names=tuple(process.name for process in contents.processes.values() if process.name),
     )
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO
+from queue import SimpleQueue
+from typing import Any, BinaryIO
 
 import msgspec
 from msgspec import Struct, field
@@ -18,11 +21,24 @@ from diag.model.steps import Gap
 
 from . import kineto, sources
 from .cache import Cache, UnwritableError, user_cache
-from .comm_rules import CommRule
-from .outcome import Found
+from .comm_names import CommRule
 from .text_stream import file_name, members
 from .trace import Trace
-from .worker import Workers
+
+# -- outcome -----------------------------------------------------------------------------------------------------------
+#
+# What became of one trace file.
+
+
+class Found(msgspec.Struct):
+    """For one trace: its key in the cache, or its contents, or what is wrong with it; nothing where it is to be read
+    again."""
+
+    path: str
+    key: str = ""
+    contents: Any = None
+    reason: str = ""
+
 
 # Reading a smaller file again takes no longer than a cache entry of it.
 _CACHED_FROM_BYTES, _CACHED_FROM_GZIP_BYTES = 16 << 20, 1 << 20
@@ -37,7 +53,7 @@ _BYTES_A_PROCESS = 600 << 20  # of memory, at least
 class Reading(Struct, frozen=True):
     """How to read. ``ranks``: rank by path, where neither the header nor the name says it (or says it wrong);
     ``progress`` is told (files done, files in all, the file). ``comm_kernels``: the user's own names of kernels that
-    communicate; `diag.rundir.settings` adds those of diag.toml."""
+    communicate; `diag.rundir.run` adds those of diag.toml."""
 
     cache: Cache = field(default_factory=user_cache)
     jobs: int | None = None  # processes; None: as many as pay
@@ -289,3 +305,66 @@ def kept_memory() -> Iterator[None]:
         tune(_TRIM_THRESHOLD, 16 << 20)
         tune(_MMAP_THRESHOLD, 4 << 20)
         trim(0)
+
+
+# -- worker ------------------------------------------------------------------------------------------------------------
+#
+# A process that reads trace files into the cache: paths on its standard input, what became of them on its output.
+#
+# Not multiprocessing: its children begin by running the caller's script again, and a notebook or a script without a
+# main guard has no use for that. ``python -m diag.traces.reading FOLDER``; a JSON line each way for each file.
+
+_DECODE = msgspec.json.Decoder(list[Found]).decode
+
+
+class Workers(Struct):
+    """Up to ``count`` processes that write to one cache folder. A process that dies costs the file it was reading."""
+
+    count: int
+    folder: str
+    _idle: SimpleQueue[subprocess.Popen[bytes]] = field(default_factory=SimpleQueue)
+
+    def read(self, paths: list[str]) -> dict[Future[list[Found]], str]:
+        """A future for each path, in order of their beginning; `as_completed` waits for them."""
+        pool = ThreadPoolExecutor(self.count)
+        futures = {pool.submit(self._read, path): path for path in paths}
+        pool.shutdown(wait=False)
+        return futures
+
+    def close(self) -> None:
+        while not self._idle.empty():
+            process = self._idle.get()
+            process.communicate()  # closes its input, on which it ends
+
+    def _read(self, path: str) -> list[Found]:
+        process = self._idle.get() if not self._idle.empty() else self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(msgspec.json.encode(path) + b"\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+        except OSError:
+            answer = b""
+        if not answer:
+            code = process.wait()
+            return [Found(path, reason=f"the process that read it was killed (exit code {code}): out of memory?")]
+        self._idle.put(process)
+        return _DECODE(answer)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = (sys.executable, "-m", "diag.traces.reading", self.folder)
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def main() -> None:
+    for line in sys.stdin.buffer:
+        found = read_file(msgspec.json.decode(line, type=str), sys.argv[1], keep_small=True)
+        # What did not fit the cache is read again by whoever asked: contents do not travel.
+        told = [Found(item.path, item.key, None, item.reason) for item in found]
+        sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -3,17 +3,102 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
+from diag.account.attribute import queued_steps, steps_left_out
 from diag.api import Result, open_run
+from diag.collectors.files import open_private
+from diag.collectors.reading import LOG_TAIL_BYTES, read_tail
+from diag.collectors.records import WINDOW_NONE
 from diag.collectors.text import masked_arguments
 from diag.errors import DiagError
 from diag.model.steps import Advice
 from diag.replay.recommend import changed_arguments
-from diag.tune.history import History, Interval, Outcome, Round, Run, save
-from diag.tune.measure import Series, gain, loss_difference, mean_ns, measured
+
+from .history import History, Interval, Outcome, Round, Run, save
+
+# -- measure -----------------------------------------------------------------------------------------------------------
+#
+# What a change really gained: step times of runs with it and without it, which took turns on the same machine.
+
+Series = npt.NDArray[np.float64]
+
+_RESAMPLED = 2000
+# Untraced steps after those that the full queue fed; runs with fewer are measured from their beginning on.
+_LEAST_STEPS_AFTER_QUEUE = 6
+_SURE = 0.95
+
+
+def measured(result: Result) -> tuple[Series, int | None]:
+    """Step times and the peak of device memory of one run: nanoseconds of each undisturbed, untraced step, from the end
+    of the step before to its own, mean over the ranks (on a device the host's steps keep its pace); and bytes reserved
+    by the allocator, the most of all ranks and steps, None without a device.
+
+    The first batches were loaded while the training set itself up: steps that a full queue feeds are left out too.
+    """
+    by_rank = [sorted(tables.steps, key=lambda record: record.step) for tables in result.tables.ranks.values()]
+    numbers = sorted({record.step for own in by_rank for record in own})
+    left_out = steps_left_out(result.tables, numbers)
+    times: dict[int, list[int]] = {}
+    for own in by_rank:
+        for before, record in pairwise(own):
+            if record.step == before.step + 1 and record.window == WINDOW_NONE and record.step not in left_out:
+                times.setdefault(record.step, []).append(record.end_ns - before.end_ns)
+    queued = queued_steps(result.tables.manifest)
+    late = [step for step in times if step >= numbers[0] + queued] if numbers else []
+    counted = late if len(late) >= _LEAST_STEPS_AFTER_QUEUE else sorted(times)
+    reserved = [r.memory.reserved for own in by_rank for r in own if r.memory is not None and r.memory.reserved]
+    return np.array([np.mean(times[step]) for step in counted]), max(reserved, default=None)
+
+
+def gain(without: Sequence[Series], with_it: Sequence[Series], seed: int = 0) -> Interval:
+    """Nanoseconds a step that the change gains: of the means of all runs, with a 95 % interval from resampling runs
+    and steps within them. Two runs of one configuration differ by more than their steps say: both count."""
+    random = np.random.default_rng(seed)
+    found = np.array([_resampled(without, random) - _resampled(with_it, random) for _ in range(_RESAMPLED)])
+    low, high = np.quantile(found, [(1 - _SURE) / 2, (1 + _SURE) / 2])
+    likely = np.mean([s.mean() for s in without]) - np.mean([s.mean() for s in with_it])
+    return Interval(round(float(low)), round(float(likely)), round(float(high)))
+
+
+def _resampled(runs: Sequence[Series], random: np.random.Generator) -> float:
+    chosen = (runs[i] for i in random.integers(len(runs), size=len(runs)))
+    return float(np.mean([steps[random.integers(len(steps), size=len(steps))].mean() for steps in chosen]))
+
+
+def loss_difference(without: Result, with_it: Result) -> float | None:
+    """The largest difference between the losses of equal steps and ranks, of the loss; None where none was recorded in
+    both. Floating-point sums in another order differ by a millionth or so: far more, and another thing was trained."""
+    before = _losses(without)
+    worst = None
+    for key, loss in _losses(with_it).items():
+        if key in before:
+            difference = abs(loss - before[key]) / max(abs(before[key]), 1e-12)
+            worst = max(worst or 0.0, difference)
+    return worst
+
+
+def mean_ns(runs: Sequence[Run]) -> int:
+    """Of the runs' mean steps."""
+    return round(float(np.mean([run.step_ns for run in runs])))
+
+
+def _losses(result: Result) -> dict[tuple[int, int], float]:
+    return {
+        (rank, record.step): record.loss
+        for rank, tables in result.tables.ranks.items()
+        for record in tables.steps
+        if record.loss is not None
+    }
+
 
 # Losses of equal steps that differ by more are of another training, not of another order of sums.
 MAX_LOSS_DIFFERENCE = 0.01
@@ -187,3 +272,24 @@ def _memory_delta(done: Round) -> int | None:
     if any(value is None for value in (*before, *after)):
         return None
     return max(v for v in after if v is not None) - max(v for v in before if v is not None)
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+#
+# One training of a tuning: ``diag run`` in a process of its own.
+
+_LINES = 3
+
+
+def train(arguments: Sequence[str], folder: Path) -> str:
+    """``diag run`` with these arguments into this run directory; what it printed is kept beside it. Returns why it
+    failed, "" where it did not."""
+    command = [sys.executable, "-m", "diag", "run", *arguments, "--out", str(folder)]
+    printed = folder.with_suffix(".log")
+    with open_private(printed) as log:
+        code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+    if code == 0:
+        return ""
+    tail, _ = read_tail(printed, LOG_TAIL_BYTES)
+    said = [line for line in tail.decode(errors="replace").splitlines() if line.startswith("diag: ")]
+    return f"exit code {code}" + (f", {said[-1].removeprefix('diag: ')}" if said else f"; see {printed}")

@@ -3,21 +3,283 @@ or only says that it hangs."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import shutil
+import socket
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
+from diag.collectors.files import encode, open_private, replace_file
 from diag.collectors.layout import RunLayout, run_of
 from diag.collectors.reading import read_object
-from diag.collectors.records import CRASH, HANG
-from diag.hang.rundir.heartbeat import Beat, beat_of
+from diag.collectors.records import CRASH, HANG, Asked
+from diag.collectors.text import masked
+from diag.errors import DiagError
+from diag.hang.ras import client as ras
+from diag.hang.rundir.read import BUSY_PHASES, Beat, beat_of
 from diag.words.formatting import counted, listing, spaced
 
-from .hang_gather import gather, take_back
-from .hang_rules import Judgement, Limits, State, Watch, judged, observed
 from .workers import Worker, end, workers_of
+
+# -- hang gather -------------------------------------------------------------------------------------------------------
+#
+# Evidence of a training that hangs or dies, taken while its processes live: stacks, dumps, the driver's view.
+
+ANSWER_S = 10.0  # a second until the collectors look, and up to six for the first dump of a process on a busy host
+TOOL_S = 10.0  # nvidia-smi took 1 to 3 s on hosts with 8 GPUs; on a GPU that fell off the bus it never ends
+RAS_S = 12.0  # a report: RAS waits 5 s, and at most 10 s, for ranks that do not answer
+_POLL_S = 0.1
+_PID = re.compile(rb'"pid": (\d{1,10})')
+
+
+def gather(layout: RunLayout, workers: Iterable[Worker], why: str, number: int = 1, answer_s: float = ANSWER_S) -> None:
+    """Asks every rank for its stacks, its Flight Recorder and a last heartbeat; py-spy and nvidia-smi run meanwhile,
+    where they are installed, and NCCL RAS is asked where it listens. Waits until the living have answered, ``answer_s``
+    seconds at most, and for a second report of NCCL RAS where there was a first. Never raises.
+    ``number``: another one than of any request before in this run."""
+    workers = tuple(workers)
+    with contextlib.suppress(OSError):  # no request on a full disk: the signal below needs no space
+        replace_file(layout.asked, encode(Asked(number, why, time.time_ns())))
+    with ExitStack() as tools:
+        for worker in workers:
+            tools.enter_context(_tool(["py-spy", "dump", "--pid", str(worker.pid)], layout.rank(worker.rank).pyspy))
+        tools.enter_context(_tool(["nvidia-smi", "-q"], layout.nvidia_smi(_host())))
+        tools.enter_context(_reports_of_ras(layout, workers, twice=why == HANG, number=number))
+        for worker in workers:
+            _ask_for_stacks(layout, worker)
+        _wait(lambda: all(not w.alive or _answered(layout, w, number) for w in workers), answer_s)
+
+
+def _ask_for_stacks(layout: RunLayout, worker: Worker) -> None:
+    """Only where the process itself said that it takes this signal: any other process would be ended by it."""
+    record = read_object(layout.rank(worker.rank).identity, layout.root)
+    number = record.get("stack_signal")
+    if record.get("pid") == worker.pid and isinstance(number, int):
+        worker.send(number)
+
+
+def _answered(layout: RunLayout, worker: Worker, number: int) -> bool:
+    """A rank without a heartbeat has no collectors, and nobody to answer."""
+    content = read_object(layout.rank(worker.rank).heartbeat, layout.root)
+    return not content or content.get("answered") == number
+
+
+def take_back(layout: RunLayout) -> None:
+    """The training goes on: no more requests, and nothing is left that a later triage would take for a hang. Without a
+    request the ranks' heartbeats are short again. stacks.txt is emptied: the processes have it open."""
+    paths = [layout.asked, layout.nvidia_smi(_host()), *layout.all_nccl_ras(_host())]
+    for rank, files in layout.ranks().items():
+        paths += [files.flight_recorder_asked(rank), files.pyspy]
+        with contextlib.suppress(OSError):
+            os.truncate(files.stacks, 0)
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _host() -> str:
+    return socket.gethostname().partition(".")[0]
+
+
+@contextmanager
+def _tool(command: list[str], output: Path) -> Iterator[None]:
+    """Runs a program beside the block, at most ``TOOL_S`` seconds after it, its output into a file. What is not
+    installed, not allowed or too slow leaves no file."""
+    if shutil.which(command[0]) is None:
+        yield
+        return
+    partial = output.with_name(f".{output.name}.part")
+    try:
+        with open_private(partial) as file:
+            running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.DEVNULL)
+    except OSError:
+        yield
+        return
+    try:
+        yield
+        with contextlib.suppress(subprocess.TimeoutExpired, OSError):
+            if running.wait(TOOL_S) == 0:
+                # py-spy begins with the command line of the process.
+                printed = masked(partial.read_text(errors="surrogateescape"))
+                replace_file(output, printed.encode(errors="surrogateescape"), private=True)
+    finally:
+        if running.poll() is None:
+            running.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                running.wait(1)
+        with contextlib.suppress(OSError):
+            partial.unlink()
+
+
+@contextmanager
+def _reports_of_ras(layout: RunLayout, workers: Iterable[Worker], twice: bool, number: int) -> Iterator[None]:
+    """Asks the job's NCCL RAS beside the block. ``twice``: two reports tell a hang from a snapshot; a crash has no time
+    for a second one."""
+
+    def keep() -> None:
+        pids = {worker.pid for worker in workers}
+        for turn in range(2 if twice else 1):
+            if turn:
+                time.sleep(ras.APART_S)
+            try:
+                report = ras.ask(answer_s=RAS_S).data
+            except DiagError:  # no NCCL, an older one, or RAS is switched off
+                return
+            # Several jobs of a host may listen on one port; the one that answers may be another one.
+            named = {int(pid) for pid in _PID.findall(report)}
+            if not named or not pids or named & pids:
+                with contextlib.suppress(OSError):
+                    replace_file(layout.nccl_ras(_host(), 2 * number - 1 + turn), report, private=True)
+
+    asking = threading.Thread(target=keep, name="diag-ras", daemon=True)
+    asking.start()
+    try:
+        yield
+    finally:
+        asking.join(2 * RAS_S + ras.APART_S)
+
+
+def _wait(done: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not done() and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+
+
+# -- hang rules --------------------------------------------------------------------------------------------------------
+#
+# When a training is called hung: rules on what each rank's successive heartbeats say. Pure; the clock is the caller's.
+#
+# A rank that waits in a collective for as long as the limit hangs, whatever the others do: the collective's own time-
+# out would say the same. Three things get more time. Before any rank has finished a step, models are built and
+# compiled. A rank that announced a checkpoint or an evaluation is busy, and the others wait for it. And where nobody
+# waits in a collective, all ranks may be at something long that they did not announce.
+#
+# Only heartbeats that keep coming say that a rank stands still. Where none come any more, the disk may be full, and the
+# training as well as ever.
+
+BUSY_TIMES = 3  # the limit of the busy, in limits of a hang
+LEAST_SETUP_S = 120.0
+DOUBT_SHARE = 0.8  # of the limit: evidence is gathered while everybody still lives
+NO_HEARTBEAT = "no heartbeat yet"
+HEARD_SHARE = 0.5  # of a standstill: so long heartbeats must have come. An answer can hold them up for seconds
+
+# The process group ends the job itself at its time-out, and what it leaves is worth less: be there before it.
+_AHEAD_S = 10.0
+_AHEAD_SHARE = 0.2
+
+
+class State(StrEnum):
+    MOVING = "moving"
+    DOUBTFUL = "doubtful"  # most of the limit is over: time to gather evidence
+    BUSY = "busy"  # some wait for one that is at a checkpoint or an evaluation
+    HUNG = "hung"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds without progress."""
+
+    hang_s: float
+    setup_s: float
+    busy_s: float
+
+    @classmethod
+    def of(cls, hang_s: float, collective_timeout_s: float) -> Limits:
+        """``hang_s``: what was asked for; a little before the collectives' own time-out, where that is not later."""
+        ahead = collective_timeout_s - min(_AHEAD_S, _AHEAD_SHARE * collective_timeout_s)
+        hang_s = min(hang_s, ahead)
+        return cls(hang_s, max(hang_s, LEAST_SETUP_S), BUSY_TIMES * hang_s)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A rank's last heartbeat by the watcher's clock: when it first said so, and when the last one came that said so.
+    ``beat`` of None: none has come."""
+
+    beat: Beat | None
+    since_s: float
+    heard_s: float
+
+    def says_so(self, now_s: float) -> bool:
+        """Whether it is the rank that stands still, and not its heartbeats that stopped coming."""
+        return self.beat is not None and self.heard_s - self.since_s >= HEARD_SHARE * (now_s - self.since_s)
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What has been seen of all ranks."""
+
+    ranks: Mapping[int, Seen] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """``still_s``: how long nothing that counts has happened; ``limit_s``: how long it may."""
+
+    state: State
+    still_s: float = 0.0
+    limit_s: float = 0.0
+    waiting: tuple[int, ...] = ()  # ranks in a collective
+    away: tuple[tuple[int, str], ...] = ()  # the other ranks and their phases
+
+    @property
+    def busy(self) -> tuple[tuple[int, str], ...]:
+        return tuple((rank, phase) for rank, phase in self.away if phase in BUSY_PHASES)
+
+
+def observed(watch: Watch, beats: Mapping[int, Beat | None], now_s: float) -> Watch:
+    """The watch after a look at the heartbeats. A heartbeat that cannot be read leaves what was seen before."""
+    ranks = dict(watch.ranks)
+    for rank, beat in beats.items():
+        before = ranks.get(rank)
+        if before is None:
+            ranks[rank] = Seen(beat, now_s, now_s)
+        elif beat is not None and (before.beat is None or beat.sent_ns != before.beat.sent_ns):
+            stands = before.beat is not None and not beat.moved_since(before.beat)
+            ranks[rank] = Seen(beat, before.since_s if stands else now_s, now_s)
+    return Watch(ranks)
+
+
+def judged(watch: Watch, now_s: float, limits: Limits) -> Judgement:
+    """What to think of the training now."""
+    if not any(seen.beat for seen in watch.ranks.values()):
+        return Judgement(State.MOVING)  # no collectors, or all ranks are still joining: that has a time-out of its own
+    alive = {rank: seen for rank, seen in watch.ranks.items() if seen.beat is None or not seen.beat.done}
+    heard = {rank: seen for rank, seen in sorted(alive.items()) if seen.says_so(now_s)}
+    if not heard:
+        return Judgement(State.MOVING)
+    waiting = tuple(rank for rank, seen in heard.items() if seen.beat is not None and seen.beat.in_collective)
+    away = tuple(
+        (rank, seen.beat.phase if seen.beat else NO_HEARTBEAT)
+        for rank, seen in sorted(alive.items())
+        if rank not in waiting
+    )
+    since = [alive[rank].since_s for rank in waiting]
+    still_s = now_s - (min(since) if since else max(seen.since_s for seen in alive.values()))
+    busy = any(phase in BUSY_PHASES for _, phase in away)
+    trained = any(seen.beat is not None and seen.beat.steps > 0 for seen in watch.ranks.values())
+    limit_s = limits.hang_s if trained else limits.setup_s
+    if busy or not waiting:
+        limit_s = max(limit_s, limits.busy_s)
+    found = Judgement(State.MOVING, still_s, limit_s, waiting, away)
+    if still_s >= limit_s:
+        return _with_state(found, State.HUNG)
+    if busy and waiting and still_s >= DOUBT_SHARE * limits.hang_s:
+        return _with_state(found, State.BUSY)
+    return _with_state(found, State.DOUBTFUL) if still_s >= DOUBT_SHARE * limit_s else found
+
+
+def _with_state(found: Judgement, state: State) -> Judgement:
+    return Judgement(state, found.still_s, found.limit_s, found.waiting, found.away)
+
 
 INTERVAL_S = 1.0
 GRACE_S = 5.0  # between SIGTERM and SIGKILL

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
+import io
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import IO, TYPE_CHECKING, Any, Self, TextIO
 
+from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
+
+from diag.collectors.attach.environment import attached, python_path
+from diag.collectors.files import encode, open_private, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import make_manifest, read_fields, update_manifest
-from diag.collectors.reading import LOG_TAIL_BYTES, read_tail
-from diag.collectors.settings import RUN_DIR_VARIABLE, SETTINGS_VARIABLE, CollectorSettings
+from diag.collectors.reading import LOG_TAIL_BYTES, read_json, read_tail
+from diag.collectors.records import RankExit
+from diag.collectors.settings import COLLECT_VARIABLE, RUN_DIR_VARIABLE, SETTINGS_VARIABLE, CollectorSettings
 from diag.collectors.text import option_of_mask
 from diag.collectors.trainer.options import OPTIONS_ENV, TrainerOptions
 from diag.errors import DiagError, ExitCode
@@ -28,7 +39,203 @@ if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     from .hang_monitor import Hang
-    from .launch_logs import RunLogs
+
+# -- launch ends -------------------------------------------------------------------------------------------------------
+#
+# How torchrun's workers end: a last look at the living before torchrun ends them, and a record of every exit code.
+
+
+@contextmanager
+def before_others_end(hook: Callable[[], None]) -> Iterator[list[int]]:
+    """Calls ``hook`` when some workers have failed and others live, before torchrun ends those. Yields a list that then
+    holds the ranks that had failed: any of them may be the cause, no rank that ends later is.
+
+    torchrun has no interface for this. It ends workers through ``PContext.close``, which still does what it did; with
+    a torch that ends them otherwise, the hook is not called and the list stays empty.
+    """
+    from torch.distributed.elastic.multiprocessing.api import PContext
+
+    first: list[int] = []
+    original = PContext.close
+
+    def close(context: Any, *args: Any, **kwargs: Any) -> None:
+        codes = _exit_codes(context)
+        failed = [rank for rank, code in codes.items() if code]
+        try:
+            if failed and not first:
+                first.extend(sorted(failed))
+                if None in codes.values():
+                    hook()
+        finally:
+            original(context, *args, **kwargs)
+
+    PContext.close = close  # type: ignore[method-assign, assignment]
+    try:
+        yield first
+    finally:
+        PContext.close = original  # type: ignore[method-assign]
+
+
+def _exit_codes(context: Any) -> dict[int, int | None]:
+    """Exit codes by rank, None of processes that live; empty where this torch keeps them elsewhere."""
+    try:
+        return {
+            int(context.envs[local_rank]["RANK"]): handler.proc.poll()
+            for local_rank, handler in context.subprocess_handlers.items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return {}
+
+
+def exits_of(error: ChildFailedError, first: Collection[int], by_launcher: bool) -> list[RankExit]:
+    """What torchrun says of its workers. ``first``: those that had failed before it ended the others."""
+    return [
+        RankExit(rank, failure.exitcode, first=rank in first and not by_launcher, by_launcher=by_launcher)
+        for rank, failure in sorted(error.failures.items())
+    ]
+
+
+def write_exits(layout: RunLayout, exits: Sequence[RankExit]) -> None:
+    """exits.json: what the triage needs and no log says. On shared storage another node's ranks may be there already.
+    Nothing where the disk is full: the logs remain."""
+    ranks = {one.rank for one in exits}
+    before = read_json(layout.exits, layout.root)
+    try:
+        others = [one for one in before if one["rank"] not in ranks]  # type: ignore[attr-defined]
+    except (KeyError, TypeError):
+        others = []
+    with suppress(OSError):
+        replace_file(layout.exits, encode([*others, *(asdict(one) for one in exits)]))
+
+
+# -- launch logs -------------------------------------------------------------------------------------------------------
+#
+# Takes what each rank prints through a pipe, shows it, and keeps it in the run directory while that can be written.
+#
+# torchrun would redirect the ranks into files. Then a full disk raises in the training, where it prints.
+
+_CHUNK = 1 << 16
+_LINGER_S = 1.0  # for what a process that outlives its rank still prints
+
+
+class RunLogs(LogsSpecs):
+    """Logs under the run directory, from entering the context to leaving it. The first rank's standard output is shown
+    as well: it prints the progress; ``everything``: all that all ranks print. ``say`` is told once where a log can no
+    longer be written."""
+
+    def __init__(self, layout: RunLayout, say: Callable[[str], None], everything: bool = False) -> None:
+        super().__init__(log_dir=str(layout.root))
+        self._everything = everything
+        self._layout = layout
+        self._say = say
+        self._streams: list[_Stream] = []
+        self._refused = False
+
+    @property
+    def root_log_dir(self) -> str:
+        return str(self._layout.root)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in self._streams:
+            stream.close()
+        deadline = time.monotonic() + _LINGER_S
+        for stream in self._streams:
+            stream.drain(deadline)
+        for files in self._layout.ranks().values():
+            with contextlib.suppress(OSError):  # torch makes it, for everybody to read
+                files.error.chmod(0o600)
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        destinations = LogsDest()
+        for local_rank, environment in envs.items():
+            rank = int(environment["RANK"])
+            files = self._layout.rank(rank)
+            with contextlib.suppress(OSError):  # then its logs cannot be written either, which is said
+                files.folder.mkdir(parents=True, exist_ok=True)
+            out = sys.stdout if rank == 0 or self._everything else None
+            errors = sys.stderr if self._everything else None
+            destinations.stdouts[local_rank] = self._stream(files.stdout, out, rank)
+            destinations.stderrs[local_rank] = self._stream(files.log, errors, rank)
+            # Where ``record`` puts the exception that ended the process, with its time.
+            destinations.error_files[local_rank] = environment["TORCHELASTIC_ERROR_FILE"] = str(files.error)
+        return destinations
+
+    def _stream(self, kept: Path, shown: TextIO | None, rank: int) -> str:
+        """The path that torchrun opens for it."""
+        stream = _Stream(kept, shown, f"[rank{rank}] ", self._complain)
+        self._streams.append(stream)
+        return stream.path
+
+    def _complain(self, error: OSError) -> None:
+        if not self._refused:
+            self._refused = True
+            self._say(f"what the ranks print is no longer kept: {error}; the training goes on without it")
+
+
+class _Stream:
+    """One of the outputs of one rank."""
+
+    def __init__(self, kept: Path, shown: TextIO | None, prefix: str, complain: Callable[[OSError], None]) -> None:
+        self._kept = kept
+        self._shown = shown
+        self._prefix = prefix
+        self._complain = complain
+        self._reading, self._writing = os.pipe()
+        self.path = f"/dev/fd/{self._writing}"  # opens the pipe once more
+        self._thread = threading.Thread(target=self._run, name=f"diag-{kept.name}", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """It ends when the last process that can print has ended."""
+        os.close(self._writing)
+
+    def drain(self, deadline: float) -> None:
+        """Returns when everything has been read that the rank had printed."""
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _run(self) -> None:
+        decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
+        file, begun = self._open(), ""
+        while chunk := os.read(self._reading, _CHUNK):
+            file = self._keep(file, chunk)
+            *lines, begun = (begun + decoder.decode(chunk)).split("\n")
+            self._show(lines)
+        if begun:
+            self._show([begun])
+        if file is not None:
+            file.close()
+        os.close(self._reading)
+
+    def _open(self) -> IO[bytes] | None:
+        try:
+            return open_private(self._kept)
+        except OSError as error:
+            self._complain(error)
+            return None
+
+    def _keep(self, file: IO[bytes] | None, chunk: bytes) -> IO[bytes] | None:
+        """The file; None from the first error on."""
+        if file is None:
+            return None
+        try:
+            while chunk:
+                chunk = chunk[file.write(chunk) :]
+        except OSError as error:
+            self._complain(error)
+            file.close()
+            return None
+        return file
+
+    def _show(self, lines: list[str]) -> None:
+        if self._shown is None or not lines:
+            return
+        with contextlib.suppress(OSError, ValueError):  # nobody looks any more
+            self._shown.write("".join(f"{self._prefix}{line}\n" for line in lines))
+            self._shown.flush()
+
 
 TRAINER_MODULE = "diag.collectors.trainer"
 
@@ -128,7 +335,6 @@ def _is_of_this_job(layout: RunLayout, launch: Launch) -> bool:
 
 def run_trainer(layout: RunLayout, launch: Launch, options: TrainerOptions, settings: CollectorSettings) -> Outcome:
     """Trains with the bundled trainer; returns when all ranks have ended."""
-    from .launch_logs import RunLogs
 
     environment = {
         RUN_DIR_VARIABLE: str(layout.root.resolve()),
@@ -168,9 +374,7 @@ def torchrun(
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    from .hang_monitor import Monitor
-    from .hang_rules import Limits
-    from .launch_ends import before_others_end, exits_of, write_exits
+    from .hang_monitor import Limits, Monitor
     from .trace_auto import AutoTrace
     from .workers import workers_of
 
@@ -248,3 +452,100 @@ def log_tail(layout: RunLayout, rank: int, lines: int = 15) -> list[str]:
     except OSError:
         return []
     return tail.decode(errors="replace").splitlines()[-lines:]
+
+
+# -- launch script -----------------------------------------------------------------------------------------------------
+#
+# Starts a training that knows nothing of ``diag``, with the collectors attached: a script, or a launcher's command.
+
+# Asking a training's launcher to end, or whatever it makes of them. SIGINT reaches it by itself from a terminal.
+_PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+
+
+def environment_of(layout: RunLayout, settings: CollectorSettings, collect: bool = True) -> dict[str, str]:
+    """What the training's processes need in their environment, PYTHONPATH included; without ``collect`` nothing."""
+    if not collect:
+        return {COLLECT_VARIABLE: "off"}
+    return {**attached(layout.root, settings), "PYTHONPATH": python_path()}
+
+
+def run_script(
+    layout: RunLayout, launch: Launch, settings: CollectorSettings, script: Sequence[str], module: bool
+) -> Outcome:
+    """Runs the script (or module) with its arguments under torchrun, once for every rank."""
+
+    command = [sys.executable, "-u", *(["-m"] if module else []), *script]
+    logs = RunLogs(layout, launch.say, everything=True)
+    outcome = torchrun(layout, launch, command, launch.environment, settings, logs, float("inf"))
+    return close(layout, launch, outcome)
+
+
+def run_command(layout: RunLayout, launch: Launch, settings: CollectorSettings, command: Sequence[str]) -> Outcome:
+    """Runs the command, which starts the training's processes itself; signals go on to it, its output is left alone."""
+    from .hang_monitor import Limits, Monitor
+    from .trace_auto import AutoTrace
+    from .workers import ExitWatch, recorded_workers_of
+
+    try:
+        process = subprocess.Popen(command, env={**os.environ, **launch.environment})
+    except OSError as error:
+        raise DiagError(
+            f"cannot start {command[0]}: {error.strerror}",
+            hint="name a script (*.py), or a command as you would type it without `diag run --`",
+            exit_code=ExitCode.USAGE,
+        ) from error
+    monitor = None
+    workers = partial(recorded_workers_of, layout)
+    if launch.hang_timeout_s:
+        limits = Limits.of(launch.hang_timeout_s, float("inf"))
+        monitor = Monitor(layout, limits, launch.say, expected=workers, ends=launch.ends_hung)
+        monitor.start()
+    auto = AutoTrace(layout, settings, launch.say, workers)
+    auto.start()
+    watch = ExitWatch(layout)
+    watch.start()
+    code = 1
+    failed: list[tuple[RunLayout, list[RankExit]]] = []
+    try:
+        with _signals_to(process) as passed:
+            code = process.wait()
+    finally:
+        with after_training(launch.say):
+            auto.stop()
+        with after_training(launch.say):
+            if monitor is not None:
+                monitor.stop(ended_well=code == 0)
+        with after_training(launch.say):
+            failed = watch.stop()
+    hang = monitor.hang if monitor is not None else None
+    if hang is not None and hang.ended_by_diag:
+        return close(
+            layout, launch, Outcome(ExitCode.HANG, reason=f"hung: no progress for {hang.still_s:.0f} s", hang=hang)
+        )
+    with after_training(launch.say):
+        for attempt, exits in failed if not passed else ():
+            if code or attempt.root != layout.newest().root:  # else its launcher thinks nothing of it
+                write_exits(attempt, exits)
+    reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}" if code else ""
+    ended = Outcome(128 - code if code < 0 else code, reason=reason, interrupted=bool(passed))
+    return close(layout, launch, ended)
+
+
+@contextmanager
+def _signals_to(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """Passes signals on instead of dying of them; yields those that came."""
+    came: list[int] = []
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        # A terminal sends SIGINT and SIGQUIT to all processes in its foreground, so the command has it already.
+        if number not in (signal.SIGINT, signal.SIGQUIT) or not sys.stdin.isatty():
+            process.send_signal(number)
+
+    numbers = [getattr(signal, name) for name in _PASSED_ON if hasattr(signal, name)]
+    before = {number: signal.signal(number, pass_on) for number in numbers}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

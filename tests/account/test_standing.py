@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from diag.account import intervals as iv
 from diag.account.attribute import attribute
+from diag.account.blame import Standing
 from diag.account.intervals import CoveredOfMany, Intervals, Times
-from diag.account.standing import Standing
 from diag.collectors.records import FORWARD
 from tests.simulate import MS, Plan, simulate
 

@@ -13,7 +13,7 @@ def _page() -> None:
     from importlib import import_module
     from pathlib import Path
 
-    from diag.app.opening import opened
+    from diag.app.address import opened
 
     view = opened(Path(sys.argv[1]))
     module = import_module(f"diag.app.views.{sys.argv[2]}")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from diag.api import compare_runs, open_run
+from diag.app.facts import plain
 from diag.app.figures import compare as figures
-from diag.app.formatting import plain
 from diag.app.theme import LIGHT
 from diag.model.steps import Kind
 from tests.app.runs import write_run

@@ -8,9 +8,8 @@ import pytest
 from diag.api import open_run
 from diag.app import drawings
 from diag.app.facts import metrics
-from diag.app.figures import common, memory, ranks, steps, waiting
-from diag.app.parts import Part, split
-from diag.app.run_view import RunView, view_of
+from diag.app.figures import common, memory, ranks, steps, what_if
+from diag.app.run_view import Part, RunView, split, view_of
 from diag.app.theme import DARK, LIGHT
 from diag.collectors.records import MemoryRecord
 from diag.model.steps import Bottleneck, Parts
@@ -110,7 +109,7 @@ def test_idle_time_of_a_device_is_stacked_by_its_cause(tmp_path: Path) -> None:
 
 
 def test_the_rank_that_is_waited_for_is_faint(view: RunView) -> None:
-    field = waiting.field(view, LIGHT).data[0]
+    field = what_if.field(view, LIGHT).data[0]
     assert field.z.shape == (2, 12)
     assert field.z.mean(axis=1).tolist() == [39, 0]
     assert "at fault" in field.y[1]
@@ -141,7 +140,7 @@ def test_many_ranks_and_steps_are_fields_and_areas(tmp_path: Path) -> None:
     assert sum(len(trace.x) for trace in figure.data if trace.type == "bar") <= common.MOST_BARS
     area = next(trace for trace in figure.data if trace.stackgroup and trace.name == "compute")
     assert np.allclose(area.y, 60)
-    assert waiting.field(long, LIGHT).data[0].z.shape == (2, 800)
+    assert what_if.field(long, LIGHT).data[0].z.shape == (2, 800)
 
 
 def test_columns_of_several_steps() -> None:

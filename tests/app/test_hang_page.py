@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from diag.app.facts import plain
 from diag.app.figures.hang import places
-from diag.app.formatting import plain
 from diag.app.theme import DARK, LIGHT
 from diag.hang.api import investigate
 from diag.hang.groups import At, places_of

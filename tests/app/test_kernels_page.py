@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from diag.api import open_run
+from diag.app.facts import plain
 from diag.app.figures import kernels as figures
-from diag.app.formatting import plain
 from diag.app.theme import LIGHT
 from diag.model.breakdown import Bound
 from tests.account.kineto_builder import KinetoBuilder

@@ -12,8 +12,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from diag.api import Result, newest_change, open_run, state_of
-from diag.app.facts import metrics
-from diag.app.formatting import plain
+from diag.app.facts import metrics, plain
 from diag.app.run_view import view_of
 from diag.app.views.runs import row_of
 from diag.collectors.layout import RunLayout
@@ -75,7 +74,7 @@ def test_steps_that_come_during_the_analysis_are_new(
 
     hours = count(0, 3600)
     clock = (lambda: next(hours)) if waited else time.monotonic
-    monkeypatch.setattr("diag.app.opening.open_by_size", slow)
+    monkeypatch.setattr("diag.app.address.open_by_size", slow)
     monkeypatch.setattr("diag.app.views.live.time", SimpleNamespace(monotonic=clock, time=time.time))
     assert shown in said(page(run, monkeypatch)).replace("\u00a0", " ")
 

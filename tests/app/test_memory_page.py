@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from diag.api import open_run
+from diag.app.facts import size
 from diag.app.figures import memory as figures
-from diag.app.formatting import size
 from diag.app.theme import LIGHT
 from diag.collectors.records import MemoryRecord
 from tests.app.runs import write_run

@@ -7,7 +7,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from diag.api import Result, open_run
-from diag.app.formatting import duration, plain, share, size
+from diag.app.facts import duration, plain, share, size
 from diag.serve.server import SCRIPT
 from diag.show.details import idle_table, stall_table
 from tests.account.kineto_builder import KinetoBuilder

@@ -17,7 +17,7 @@ from google.protobuf.json_format import MessageToDict
 from streamlit.testing.v1 import AppTest
 
 from diag.api import open_run
-from diag.app import formatting
+from diag.app import facts
 from diag.app.html_report.render import render
 from diag.tune.history import FILE_NAME
 from tests.app.planted import plant
@@ -205,14 +205,14 @@ def test_plain_and_labels() -> None:
     assert of_markdown(r"see https\://x.example/y") == ["https://x.example"]
     assert of_markdown("mail me@x.example or www.x.example") == ["me@x.example", "www.x.example"]
     assert of_markdown(":red[x] ![i](http://y)") != []
-    for shown_text in (formatting.plain(POISON), formatting.prose(POISON), formatting.prose(f"`{POISON}")):
+    for shown_text in (facts.plain(POISON), facts.prose(POISON), facts.prose(f"`{POISON}")):
         assert of_markdown(shown_text) == []
         assert is_harmless(shown_text.replace(_JOINER, ""))
-    check_label(formatting.label(POISON))
-    assert "%{" not in formatting.label("%{x}")
+    check_label(facts.label(POISON))
+    assert "%{" not in facts.label("%{x}")
 
 
 def test_a_label_in_a_figure_is_what_was_written() -> None:
     """Plotly decodes the entities."""
-    figure = go.Figure(go.Bar(x=[1], y=[1], hovertext=[formatting.label("a<b>&%{x}")]))
+    figure = go.Figure(go.Bar(x=[1], y=[1], hovertext=[facts.label("a<b>&%{x}")]))
     assert figure.data[0].hovertext[0] == "a&lt;b&gt;&amp;%&#123;x}"

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from diag.app.parts import Part
+from diag.app.run_view import Part
 from diag.app.theme import DARK, LIGHT, Theme, ink_on, theme_of
 
 # Machado, Oliveira and Fernandes (2009), severity 1.0, on linear RGB.

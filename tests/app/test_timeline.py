@@ -13,16 +13,15 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from diag.api import Result, open_run
+from diag.app.facts import duration, plain, share
 from diag.app.figures import timeline as figures
 from diag.app.figures.time_axis import Window, colour, text, title, words
-from diag.app.formatting import duration, plain, share
-from diag.app.parts import Part
+from diag.app.run_view import Part
 from diag.app.theme import DARK, LIGHT
-from diag.app.views.timeline import open_command
-from diag.app.views.timeline_window import window_between
+from diag.app.views.timeline import open_command, window_between
 from diag.serve.server import SAMPLES
 from diag.show.details import Category, by_name, pixel_edges
-from diag.tables.zoom_detail import MOST_BARS, Bars, Pixels, read_lanes
+from diag.tables.zoom import MOST_BARS, Bars, Pixels, read_lanes
 from tests.app.runs import write_run
 from tests.app.test_pages import address, said
 from tests.tables.lane_traces import STEPS, gpu_trace, write_gpu_traces
@@ -35,7 +34,7 @@ def _page() -> None:
     import sys
     from pathlib import Path
 
-    from diag.app.opening import opened
+    from diag.app.address import opened
     from diag.app.views import timeline
 
     timeline.show(opened(Path(sys.argv[1])))
@@ -203,12 +202,12 @@ def _drag() -> None:
 
     import streamlit as st
 
-    from diag.app.views import timeline_window
+    from diag.app.views import timeline
 
     asked = st.session_state["asked"]
-    st.session_state[timeline_window._STATE] = (0.0, 10.0, 0.0, 10.0)
+    st.session_state[timeline._STATE] = (0.0, 10.0, 0.0, 10.0)
     st.session_state["chart"] = SimpleNamespace(selection=SimpleNamespace(box=asked))
-    timeline_window.zoom("chart")
+    timeline.zoom("chart")
     st.session_state["looked at"] = (st.session_state.get("from"), st.session_state.get("to"))
 
 

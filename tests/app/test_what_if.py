@@ -8,7 +8,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from diag.api import open_run
-from diag.app.formatting import duration, plain, share
+from diag.app.facts import duration, plain, share
 from diag.app.views.what_if import AS_IT_IS
 from tests.app.runs import write_run
 from tests.app.shown import metrics, shown, text

@@ -98,7 +98,7 @@ def test_after_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_traceback_without_our_frames() -> None:
-    from diag.collectors.patches import Patches
+    from diag.collectors.calls import Patches
 
     try:
         try:

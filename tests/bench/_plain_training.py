@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from diag.collectors import step_lines
-from diag.collectors.attach import optimizers
+from diag.collectors.attach import hooks
 from diag.collectors.attach.life import Attachment
 from diag.collectors.layout import RunLayout
 from diag.collectors.recording import record
@@ -137,7 +137,7 @@ class _Hooks:
         while handles:
             handles.pop().remove()
         if ours:
-            handles.extend(optimizers.install(self._life))
+            handles.extend(hooks.install_optimizers(self._life))
 
 
 def endless(loader: DataLoader[tuple[Tensor, ...]]) -> Iterator[tuple[Tensor, ...]]:

@@ -24,15 +24,13 @@ if not __package__:
 import numpy as np
 
 from diag.api import open_run
-from diag.replay.case import Candidate, Case
+from diag.replay.case import Candidate, Case, sizes_of
 from diag.replay.knobs import REGISTRY
 from diag.replay.predict import baseline, gain
 from diag.replay.program import Refusal
 from diag.replay.recommend import LEAST_SHARE, changed_arguments
-from diag.replay.sizes import sizes_of
-from diag.tune.measure import Series, measured
-from diag.tune.measure import gain as measured_gain
-from diag.tune.training import train
+from diag.tune.loop import Series, measured, train
+from diag.tune.loop import gain as measured_gain
 
 _PAGE = """# Predicted and measured gains
 

@@ -26,8 +26,7 @@ from typing import Any
 
 import psutil
 
-from diag.collectors.trainer.checkpoint.folder import find
-from diag.collectors.trainer.checkpoint.manifest import NAME
+from diag.collectors.trainer.checkpoint.folder import NAME, find
 from diag.collectors.trainer.options import OptionError
 
 _STEP = re.compile(r"step (\d+)  loss ([\d.]+)")

@@ -21,9 +21,7 @@ from functools import partial
 import numpy as np
 
 from diag.account.intervals import Intervals
-from diag.tables.zoom_detail import Bars, by_name, pixel_edges, read_lanes
-from diag.tables.zoom_lane import Category, Lane, make_lane
-from diag.tables.zoom_ranks import AllRanks, RankLanes
+from diag.tables.zoom import AllRanks, Bars, Category, Lane, RankLanes, by_name, make_lane, pixel_edges, read_lanes
 
 _NAMES = [f"kernel_{i}<float, {i}>" for i in range(2000)]
 _MEAN_GAP_NS = 12_000

@@ -126,7 +126,7 @@ assert logs.world_size == int(sys.argv[3]) == len(logs.processes), (logs.world_s
 
 
 def measure(path: Path, ranks: int, repeats: int) -> dict[str, Cost]:
-    from diag.hang.text.wanted import STRUCTURAL
+    from diag.hang.text.gather import STRUCTURAL
 
     core = ["taskset", "-c", str(min(os.sched_getaffinity(0)))]
     wanted = path.with_suffix(".anchors")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from diag.collectors.proc import ProcFile
+from diag.collectors.scheduling import ProcFile
 
 
 def descriptors() -> int:

@@ -158,7 +158,7 @@ def test_a_bug_of_ours_ends_the_recording_and_not_the_training(
     with Collector(tmp_path, CollectorSettings(trace=False, nvml=False)) as collector:
         for number in range(4):
             if number == 2:
-                monkeypatch.setattr("diag.collectors.memory.MemoryReader.read", fail)
+                monkeypatch.setattr("diag.collectors.session.MemoryReader.read", fail)
             with collector.step(number), collector.phase("forward"):
                 trained.append(number)
     assert trained == [0, 1, 2, 3]

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from diag.account import gpu
-from diag.crosscheck.device_time import device_time
-from diag.crosscheck.explain import compare
+from diag.crosscheck.compare import compare, device_time
 from diag.crosscheck.model import Departure, Measures, Quantity, difference
+from diag.crosscheck.offered import parse_request
 from diag.crosscheck.process import hta_version, run_jobs
-from diag.crosscheck.requests import parse_request
 from diag.errors import DiagError, ExitCode
 from diag.model.steps import Kind
 from diag.traces.kineto import read_trace
@@ -101,7 +100,7 @@ def test_without_hta_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_package_imports_without_hta() -> None:
     """HTA runs in a process of its own."""
-    code = "import sys, diag.crosscheck.compare, diag.crosscheck.requests; sys.exit('hta' in sys.modules)"
+    code = "import sys, diag.crosscheck.compare, diag.crosscheck.offered; sys.exit('hta' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -13,11 +13,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from diag.errors import DiagError
 from diag.export import definitions as of
-from diag.export.history import history
-from diag.export.jsonl import to_lines
+from diag.export.history import history, to_lines, write_events, write_run
 from diag.export.run_metrics import RunMetrics
-from diag.export.tensorboard import write_events
-from diag.export.wandb import write_run
 from tests.export.runs import NOW_NS, written
 from tests.simulate import MS
 

@@ -22,8 +22,7 @@ from diag.collectors.records import (
 from diag.errors import DiagError
 from diag.export import definitions as of
 from diag.export.definitions import Sample
-from diag.export.run_metrics import RunMetrics
-from diag.export.summary import MOST_GROUPS, OTHERS
+from diag.export.run_metrics import MOST_GROUPS, OTHERS, RunMetrics
 from diag.show.json import save
 from tests.export.runs import NOW_NS, cut, values, written
 from tests.simulate import MS

@@ -11,11 +11,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from diag.gate.budgets import BY_NAME, parse_limit
-from diag.gate.check import Checked, Gate, Status
-from diag.gate.measure import Interval
-from diag.show.gate import outcome, print_gate, sentence
-from diag.show.github import command, workflow_commands
-from diag.show.junit import to_junit
+from diag.gate.check import Checked, Gate, Interval, Status
+from diag.show.gate import command, outcome, print_gate, sentence, to_junit, workflow_commands
 from tests.gate.test_check import run
 
 

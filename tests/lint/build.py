@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 from diag.lint import accelerate as outer
 from diag.lint import arguments as hf
-from diag.lint.deepspeed import DeepSpeed, deepspeed
+from diag.lint.deepspeed import DeepSpeed, deepspeed_of
 from diag.lint.document import Document, parse
 from diag.lint.fsdp import Fsdp
 from diag.lint.lint import lint
 from diag.lint.model import Devices, Linted, Notice
-from diag.lint.torchtitan import Titan, torchtitan
+from diag.lint.torchtitan import Titan, torchtitan_of
 
 Expected = tuple[str, str, str]  # key, severity, words of the text
 
@@ -41,7 +41,7 @@ def document(values: dict[str, Any]) -> Document:
 
 
 def deepspeed_view(case: Case) -> DeepSpeed:
-    return deepspeed(document(case.values), Devices(case.gpus, 8), case.reader)
+    return deepspeed_of(document(case.values), Devices(case.gpus, 8), case.reader)
 
 
 def accelerate_view(case: Case) -> outer.Accelerate:
@@ -63,7 +63,7 @@ def fsdp_view(case: Case) -> Fsdp:
 
 
 def titan_view(case: Case) -> Titan:
-    return torchtitan(document(case.values), Devices(case.gpus, 8))
+    return torchtitan_of(document(case.values), Devices(case.gpus, 8))
 
 
 def said(notices: Iterable[Notice]) -> list[tuple[str, str]]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from diag.lint import accelerate as inner
 from diag.lint import accelerate as outer
-from diag.lint import accelerate_deepspeed as inner
 from diag.lint.lint import ACCELERATE_RULES
 from tests.lint.build import Case, accelerate_view, check, every_rule, fires, flat, name_of, silent
 
@@ -72,7 +72,7 @@ CASES: dict[Any, list[Case]] = {
         silent(ds(deepspeed_config_file="ds.json", zero3_init_flag=True)),
         silent(ds(zero_stage=3) | {"mixed_precision": "bf16"}),
     ],
-    inner.unknown_keys: [
+    inner.unknown_deepspeed_keys: [
         fires(ds(zero_stge=3), (D + "zero_stge", "error", "ignored")),
         fires(ds(overlap_comm=True), (D + "overlap_comm", "error", "reads no such key")),
         silent(ds(zero_stage=3, gradient_clipping=1.0)),

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from diag.lint import arguments as hf
-from diag.lint.arguments_deepspeed import RULES, mismatches, precision_mismatch
-from diag.lint.deepspeed import deepspeed
+from diag.lint.arguments import DEEPSPEED_RULES, mismatches, precision_mismatch
+from diag.lint.deepspeed import deepspeed_of
 from diag.lint.model import Devices
 from tests.lint.build import Case, arguments_view, check, every_rule, fires, flat, name_of, said, silent
 
@@ -72,7 +72,7 @@ BESIDE: dict[Any, list[tuple[dict[str, Any], dict[str, Any], list[tuple[str, str
 
 def test_every_rule_is_tested() -> None:
     every_rule(hf.RULES, CASES)
-    assert set(BESIDE) == set(RULES)
+    assert set(BESIDE) == set(DEEPSPEED_RULES)
 
 
 @pytest.mark.parametrize(("rule", "case"), flat(CASES), ids=name_of)
@@ -87,5 +87,5 @@ def test_arguments_and_deepspeed_agree(
     rule: Any, arguments: dict[str, Any], config: dict[str, Any], expected: list[tuple[str, str]]
 ) -> None:
     view = arguments_view(Case({**arguments, "deepspeed": config}))
-    inner = deepspeed(view.document, Devices(None, 8), "Transformers", ("deepspeed",), config)
+    inner = deepspeed_of(view.document, Devices(None, 8), "Transformers", ("deepspeed",), config)
     assert said(rule(view, inner)) == expected

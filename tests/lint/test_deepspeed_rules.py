@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from diag.lint import deepspeed_batch as batch
-from diag.lint import deepspeed_names as names
-from diag.lint import deepspeed_speed as speed
-from diag.lint import deepspeed_zero as zero
+from diag.lint import deepspeed as batch
+from diag.lint import deepspeed as names
+from diag.lint import deepspeed as speed
+from diag.lint import deepspeed as zero
 from diag.lint.lint import DEEPSPEED_RULES
 from tests.lint.build import Case, check, deepspeed_view, every_rule, fires, flat, name_of, silent
 

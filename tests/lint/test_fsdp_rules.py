@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from diag.lint import fsdp_memory as memory
-from diag.lint import fsdp_sharding as sharding
-from diag.lint import fsdp_versions as versions
+from diag.lint import fsdp as memory
+from diag.lint import fsdp as sharding
+from diag.lint import fsdp as versions
 from diag.lint.lint import FSDP_RULES
 from tests.lint.build import Case, check, every_rule, fires, flat, fsdp_view, name_of, silent
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diag.cli.plan_lint import is_configuration
+from diag.cli.plan import is_configuration
 from diag.errors import DiagError
 from diag.lint.document import parse, shown
 from diag.lint.lint import lint

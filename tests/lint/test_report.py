@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from diag.cli.plan_lint import lint_command
+from diag.cli.plan import lint_command
 from diag.errors import DiagError, ExitCode
-from diag.lint import deepspeed_keys
-from diag.lint.arguments_keys import KNOWN as ARGUMENTS
+from diag.lint import deepspeed
+from diag.lint.arguments import KNOWN as ARGUMENTS
 from diag.lint.document import parse
 from diag.lint.fsdp import KNOWN as FSDP
 from diag.lint.lint import lint
 from diag.lint.model import Linted, Severity
-from diag.lint.torchtitan_keys import MOVED, TABLES
+from diag.lint.torchtitan import MOVED, TABLES
 from diag.show.lint import print_lint, to_json
 from tests.lint.test_clean import ACCELERATE_FSDP1, ZERO_2
 
@@ -91,9 +91,9 @@ def test_what_a_file_says_cannot_write_to_the_terminal(tmp_path: Path) -> None:
 
 
 KEYS = sorted(
-    deepspeed_keys.TOP
-    | deepspeed_keys.ZERO
-    | deepspeed_keys.OFFLOAD_OPTIMIZER
+    deepspeed.TOP
+    | deepspeed.ZERO
+    | deepspeed.OFFLOAD_OPTIMIZER
     | ARGUMENTS
     | FSDP["Accelerate"]
     | FSDP["Transformers"]

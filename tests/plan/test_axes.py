@@ -5,16 +5,14 @@ from __future__ import annotations
 import pytest
 
 from diag.errors import DiagError
-from diag.model.bubble import bubble
-from diag.plan.activations import Checkpointing, activations
+from diag.model.axes import bubble
 from diag.plan.axes import axis_traffic, bandwidth_of, stride
-from diag.plan.cluster import cluster_of
-from diag.plan.pipeline import Schedule, in_flight, turns
+from diag.plan.cluster import cluster_of, topology_of
+from diag.plan.memory import Checkpointing, activations, cut, shares
 from diag.plan.plan import Batch, Plan, plan
 from diag.plan.recipe import RECIPES
 from diag.plan.shape import PRESETS, size_of
-from diag.plan.share import cut, shares
-from diag.plan.topology import topology_of
+from diag.plan.throughput import Schedule, in_flight, turns
 
 MIXED = RECIPES["mixed"]
 LLAMA = size_of("llama-3-8b")

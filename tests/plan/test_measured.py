@@ -12,17 +12,16 @@ import torch
 from rich.console import Console
 
 from diag.collectors.records import HeldRecord, Manifest, MemoryRecord
-from diag.collectors.trainer.held import held
+from diag.collectors.trainer.loop import held
 from diag.collectors.trainer.model import build
 from diag.collectors.trainer.options import PRESETS, TrainerOptions
 from diag.errors import DiagError
 from diag.model.states import Sharding
-from diag.plan.flat_units import FlatUnits
-from diag.plan.measured import measured
-from diag.plan.of_run import step_of_run
+from diag.plan.gathering import FlatUnits
+from diag.plan.measured import measured, step_of_run
 from diag.plan.step_memory import Step, step_peak
 from diag.rundir.run import Tables
-from diag.show.plan_measured import print_measured, to_json
+from diag.show.plan import measured_to_json, print_measured
 from tests.command import diag
 from tests.copies import replace as changed
 from tests.simulate import Plan, simulate
@@ -125,7 +124,7 @@ def test_the_fullest_rank_is_compared() -> None:
     assert (peak.rank, peak.measured) == (fullest, estimate.bytes // 2 + 1_000 * fullest)
     assert peak.error == pytest.approx(1.0, abs=0.001)
     assert reserved.measured == estimate.bytes // 2 * 2
-    document = json.loads(to_json(found, "run"))["measured"]
+    document = json.loads(measured_to_json(found, "run"))["measured"]
     assert document["compared"][0]["error"] == peak.error
     assert len(document["ranks"]) == len(found.ranks)
     shown = io.StringIO()

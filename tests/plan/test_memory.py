@@ -5,14 +5,11 @@ from __future__ import annotations
 import pytest
 
 from diag.errors import DiagError
-from diag.plan.activations import Checkpointing, activations
-from diag.plan.cluster import Cluster, cluster_of
-from diag.plan.communication import traffic
-from diag.plan.memory import STRATEGIES, fewest, need, unit_of
+from diag.plan.cluster import Cluster, check_world, cluster_of, topology_of
+from diag.plan.memory import STRATEGIES, Checkpointing, activations, fewest, need, traffic, unit_of
 from diag.plan.plan import USABLE, Batch, plan
 from diag.plan.recipe import PUBLISHED, RECIPES
 from diag.plan.shape import PRESETS, Shape, Size, size_of
-from diag.plan.topology import check_world, topology_of
 
 GB = 10**9
 MIXED = RECIPES["mixed"]

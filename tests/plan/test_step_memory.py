@@ -8,14 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from diag.model.states import Sharding
-from diag.plan.account import Account, Part
-from diag.plan.decoder_ops import Kernels
-from diag.plan.flat_units import Flat, FlatUnits
-from diag.plan.gathering import Sharded, Whole
+from diag.plan.gathering import Account, Flat, FlatUnits, Part, Sharded, Whole
 from diag.plan.recipe import RECIPES
 from diag.plan.shape import PRESETS, Shape
 from diag.plan.step_memory import (
     LINEAR_AND_HEAD,
+    Kernels,
     Step,
     modelled,
     operations,

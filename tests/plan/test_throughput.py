@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from diag.model.bubble import bubble
-from diag.plan.activations import Checkpointing
-from diag.plan.cluster import cluster_of
-from diag.plan.job import Data, Job, Stage
-from diag.plan.memory import STRATEGIES
-from diag.plan.pipeline import Schedule
+from diag.model.axes import bubble
+from diag.plan.cluster import cluster_of, topology_of
+from diag.plan.memory import STRATEGIES, Checkpointing, Unit
 from diag.plan.plan import Batch, Plan, plan
 from diag.plan.recipe import RECIPES
 from diag.plan.shape import size_of
-from diag.plan.speed import Link, Speed, link, speed_of
-from diag.plan.synthetic import program
-from diag.plan.topology import topology_of
-from diag.plan.units import Unit
+from diag.plan.throughput import Data, Job, Link, Schedule, Speed, Stage, link, program, speed_of
 from diag.replay.engine import replay
 
 BY_NAME = {strategy.name: strategy for strategy in STRATEGIES}

@@ -18,8 +18,8 @@ import torch.distributed as dist
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import update_manifest
 from diag.collectors.settings import RUN_DIR_VARIABLE, SETTINGS_VARIABLE, CollectorSettings
+from diag.collectors.trainer.__main__ import leave
 from diag.collectors.trainer.data import ByteCorpus, documents
-from diag.collectors.trainer.leave import leave
 from diag.collectors.trainer.loop import Place, connect, run
 from diag.collectors.trainer.options import TrainerOptions
 from diag.collectors.trainer.refusals import validate, validate_backend

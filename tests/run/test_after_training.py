@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from diag.cli.ended import say_end
+from diag.cli.run import say_end
 from diag.collectors.layout import RunLayout
 from diag.errors import DiagError
 from diag.hang import api

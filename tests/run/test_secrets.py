@@ -15,7 +15,7 @@ from diag.collectors.text import MASK
 from diag.errors import DiagError
 from diag.tune.history import FILE_NAME
 from diag.tune.loop import tune
-from diag.watch.hang_gather import _tool
+from diag.watch.hang_monitor import _tool
 from diag.watch.launch import Launch, open_run_directory
 from tests.command import diag
 

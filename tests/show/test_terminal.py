@@ -80,9 +80,9 @@ def test_complaints_of_the_collectors(capsys: pytest.CaptureFixture[str]) -> Non
 # -- the source --------------------------------------------------------------------------------------------------------
 
 EXCEPTIONS = {
-    "terminal.py": "the place itself",
-    "launch_logs.py": "passes on what the training prints, unchanged",
-    "traces/worker.py": "its standard output is a pipe to the process that started it",
+    "words/terminal.py": "the place itself",
+    "watch/launch.py": "passes on what the training prints, unchanged",
+    "traces/reading.py": "its standard output is a pipe to the process that started it",
     "cli/main.py": "closes standard error when nobody reads any more",
     "hang/signatures/page.py": "writes a page of the documentation",
 }

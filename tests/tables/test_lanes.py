@@ -9,8 +9,18 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.tables.zoom_detail import MOST_ROWS, Bars, Pixels, by_name, pixel_edges, read_bars, read_lanes
-from diag.tables.zoom_lane import Category, Lane, make_lane
+from diag.tables.zoom import (
+    MOST_ROWS,
+    Bars,
+    Category,
+    Lane,
+    Pixels,
+    by_name,
+    make_lane,
+    pixel_edges,
+    read_bars,
+    read_lanes,
+)
 
 NAMES = ("a", "b", "c")
 SPANS = st.lists(st.tuples(st.integers(-20, 120), st.integers(0, 40), st.integers(0, 2)), max_size=40)

@@ -10,10 +10,7 @@ import pytest
 from diag.api import Result, open_run
 from diag.model.steps import Detail, Parts
 from diag.serve.server import SAMPLES
-from diag.tables.zoom_detail import pixel_edges
-from diag.tables.zoom_events import event_lanes
-from diag.tables.zoom_lane import Category
-from diag.tables.zoom_ranks import DETAILS
+from diag.tables.zoom import DETAILS, Category, event_lanes, pixel_edges
 from tests.account.kineto_builder import BASE_NS, KinetoBuilder
 from tests.app.runs import MS, write_run, write_stalled_trace
 from tests.copies import replace

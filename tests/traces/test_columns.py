@@ -14,12 +14,9 @@ from hypothesis import strategies as st
 
 from diag.traces.event_chunks import KINETO_BETWEEN, Cutter
 from diag.traces.event_table import EventTable
-from diag.traces.fast import kineto_heads
+from diag.traces.fast import kineto_text
 from diag.traces.fast.byte_columns import Text
-from diag.traces.fast.kineto_arguments import ABSENT, Key, integers
-from diag.traces.fast.kineto_heads import Heads
-from diag.traces.fast.kineto_layout import layout
-from diag.traces.fast.kineto_times import read_times
+from diag.traces.fast.kineto_text import ABSENT, Heads, Key, integers, layout, read_times
 
 CORRELATION: Key = (b'"correlation": ', 3)
 TOTAL: Key = (b'"Total Allocated": ', 7)
@@ -172,8 +169,8 @@ def names_of(heads: Heads, numbers: list[int]) -> list[str]:
 
 @pytest.mark.parametrize("most", [10**6, 50])
 def test_first_lines_are_known_again(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    monkeypatch.setattr(kineto_heads, "_SLOT_BITS", 4)  # many share a place
-    monkeypatch.setattr(kineto_heads, "MAX_NAMES", most)  # all are forgotten now and then
+    monkeypatch.setattr(kineto_text, "_SLOT_BITS", 4)  # many share a place
+    monkeypatch.setattr(kineto_text, "MAX_NAMES", most)  # all are forgotten now and then
     heads = Heads(EventTable())
     chance = random.Random(1)
     for _ in range(20):

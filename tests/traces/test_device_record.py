@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from diag.traces.device_record import DeviceRecord, DeviceWork
 from diag.traces.kineto import read_trace
+from diag.traces.trace import DeviceRecord, DeviceWork
 from tests.account.kineto_builder import PID, KinetoBuilder
 
 MS = 1_000_000

@@ -21,9 +21,8 @@ from diag.errors import DiagError
 from diag.model.steps import Gap
 from diag.traces import kineto, reading
 from diag.traces.cache import Cache
-from diag.traces.reading import Reading, read_traces
+from diag.traces.reading import Reading, Workers, read_traces
 from diag.traces.trace import Trace
-from diag.traces.worker import Workers
 from tests.account.kineto_builder import PID, KinetoBuilder, nccl_args
 from tests.command import diag
 from tests.copies import replace

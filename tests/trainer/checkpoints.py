@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from diag.collectors.trainer.checkpoint import folder
-from diag.collectors.trainer.checkpoint.manifest import DCP, CheckpointManifest, File
+from diag.collectors.trainer.checkpoint.folder import DCP, CheckpointManifest, File
 from diag.collectors.trainer.options import TrainerOptions
 
 CONTENT = {"__0_0.distcp": b"shard" * 100, "rank-00000.json": b"{}", ".metadata": b"metadata"}

@@ -13,8 +13,8 @@ import sys
 import torch
 import torch.distributed as dist
 
+from diag.collectors.trainer.__main__ import leave
 from diag.collectors.trainer.data import ByteCorpus, documents
-from diag.collectors.trainer.leave import leave
 from diag.collectors.trainer.loop import Place, connect, run
 from diag.collectors.trainer.options import TrainerOptions
 from diag.collectors.trainer.refusals import validate

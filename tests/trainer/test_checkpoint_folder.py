@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from diag.collectors.trainer.checkpoint import folder
-from diag.collectors.trainer.checkpoint.manifest import NAME
+from diag.collectors.trainer.checkpoint.folder import NAME
 from diag.collectors.trainer.options import OptionError
 from tests.trainer.checkpoints import make
 

@@ -20,10 +20,10 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from diag.collectors.trainer.checkpoint import rng
-from diag.collectors.trainer.checkpoint.manifest import IncompleteError
-from diag.collectors.trainer.checkpoint.safe import SafeReader, TensorsOnly, read_metadata
-from diag.collectors.trainer.checkpoint.writer import CheckpointWriter
+from diag.collectors.trainer.checkpoint import contents
+from diag.collectors.trainer.checkpoint.contents import SafeReader, TensorsOnly, read_metadata
+from diag.collectors.trainer.checkpoint.engine import CheckpointWriter
+from diag.collectors.trainer.checkpoint.folder import IncompleteError
 from diag.collectors.trainer.options import TrainerOptions
 from tests.trainer.checkpoints import manifest_of
 
@@ -168,16 +168,16 @@ def test_random_numbers_go_on_from_a_text(alone: None) -> None:
     device = torch.device("cpu")
     random.gauss()  # every second one is kept for the next call
     np.random.standard_normal()
-    text = json.dumps(rng.capture(device))
+    text = json.dumps(contents.capture(device))
     expected = drawn()
     assert drawn() != expected
-    rng.restore(json.loads(text), device)
+    contents.restore(json.loads(text), device)
     assert drawn() == expected
 
 
 def test_numpy_is_not_imported_for_its_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = rng.capture(torch.device("cpu"))
+    state = contents.capture(torch.device("cpu"))
     monkeypatch.delitem(sys.modules, "numpy")
-    assert "numpy" not in rng.capture(torch.device("cpu"))
-    rng.restore(state, torch.device("cpu"))
+    assert "numpy" not in contents.capture(torch.device("cpu"))
+    contents.restore(state, torch.device("cpu"))
     assert "numpy" not in sys.modules

@@ -7,8 +7,7 @@ import pytest
 
 from diag.collectors.trainer.axes import Axes
 from diag.collectors.trainer.faults import FAULTS, FaultError, parse_fault, parse_faults
-from diag.collectors.trainer.knobs import KNOBS, STRATEGIES, knobs_of, usage
-from diag.collectors.trainer.options import OptionError, TrainerOptions
+from diag.collectors.trainer.options import KNOBS, STRATEGIES, OptionError, TrainerOptions, knobs_of, usage
 from diag.collectors.trainer.refusals import validate, validate_backend
 from diag.collectors.trainer.strategies.deepspeed import refuse_without_async_io
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-from diag.collectors.trainer.checkpoint.manifest import CheckpointManifest
+from diag.collectors.trainer.checkpoint.folder import CheckpointManifest
 from tests.trainer.launching import launch
 from tests.trainer.ways import COMMON, INTERLEAVED, ON_FOUR, ON_TWO, Options
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from diag.collectors.trainer.checkpoint import folder
-from diag.collectors.trainer.checkpoint.manifest import DEEPSPEED
+from diag.collectors.trainer.checkpoint.folder import DEEPSPEED
 from diag.collectors.trainer.checkpoint.resume import differences, refuse_data
 from diag.collectors.trainer.options import OptionError, TrainerOptions
 from diag.collectors.trainer.refusals import validate

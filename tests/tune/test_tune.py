@@ -13,8 +13,7 @@ import pytest
 from diag.errors import DiagError
 from diag.show.tune import print_history
 from diag.tune.history import FILE_NAME, History, Outcome, load
-from diag.tune.loop import tune
-from diag.tune.measure import gain, loss_difference, measured
+from diag.tune.loop import gain, loss_difference, measured, tune
 from tests.command import diag
 from tests.copies import replace
 from tests.simulate import MS, Plan, simulate, write_run

@@ -17,7 +17,7 @@ import pytest
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import RankExit
 from diag.collectors.settings import RUN_DIR_VARIABLE
-from diag.watch.hang_exits import ExitWatch
+from diag.watch.workers import ExitWatch
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux only")
 PATIENCE_S = 60

@@ -17,10 +17,8 @@ import pytest
 
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import CRASH, HANG, Asked
-from diag.watch import hang_gather as gathering
-from diag.watch.hang_gather import gather
-from diag.watch.hang_monitor import Monitor
-from diag.watch.hang_rules import Limits, State
+from diag.watch import hang_monitor as gathering
+from diag.watch.hang_monitor import Limits, Monitor, State, gather
 from diag.watch.workers import Worker, end, workers_of
 
 FAKE = Path(__file__).with_name("fake_rank.py")

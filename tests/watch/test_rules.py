@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.collectors.records import CHECKPOINT, DATA, EVALUATION, FAILED, FORWARD
-from diag.hang.rundir.heartbeat import Beat, beat_of
-from diag.watch.hang_monitor import busy_words, hang_words
-from diag.watch.hang_rules import Judgement, Limits, State, Watch, judged, observed
+from diag.hang.rundir.read import Beat, beat_of
+from diag.watch.hang_monitor import Judgement, Limits, State, Watch, busy_words, hang_words, judged, observed
 
 LIMITS = Limits(hang_s=30, setup_s=120, busy_s=90)
 

@@ -2,30 +2,248 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
+import pickle
 import platform
+import random
+import sys
 import time
+import warnings
+from collections.abc import Collection
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint import filesystem, metadata
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.planner import ReadItem
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.checkpoint.state_dict_loader import load
 from torch.optim import Optimizer
 
-from ...reading import DOCUMENT_BYTES, read_regular
-from ...text import visible
+from diag.collectors import bounded_pickle
+from diag.collectors.reading import DOCUMENT_BYTES, read_regular
+from diag.collectors.text import visible
+
 from ..data import ShardedSampler
-from ..knobs import DEEPSPEED
-from ..options import OptionError, TrainerOptions
+from ..options import DEEPSPEED, OptionError, TrainerOptions
 from ..strategies.base import Strategy
 from ..warmup import Schedule
-from . import engine, manifest, rng
-from .folder import Checkpoint
-from .manifest import CheckpointManifest, IncompleteError
+from . import engine, folder
+from .engine import rank_file
+from .folder import Checkpoint, CheckpointManifest, IncompleteError
 from .resume import differences
-from .state import State, settings_of
-from .writer import rank_file
+
+# -- safe --------------------------------------------------------------------------------------------------------------
+#
+# Reading torch.distributed.checkpoint's files without executing what they say.
+#
+# A checkpoint may come from anywhere. The tensors are read with ``weights_only=True`` by torch itself. Two things are
+# not: ``.metadata`` is a plain pickle, and values that are no tensors are unpickled by the load planner. So the first
+# is read by an unpickler that knows the few classes of a checkpoint of tensors, and the second is refused: such values
+# are in manifest.json instead.
+
+_TIMES = 8  # as much as a recorder's dump may hold: 1,500 tensors in 256 shards each
+
+_CLASSES: dict[tuple[str, str], Any] = {
+    (found.__module__, found.__qualname__): found
+    for found in (
+        metadata.Metadata,
+        metadata.MetadataIndex,
+        metadata.TensorStorageMetadata,
+        metadata.ChunkStorageMetadata,
+        metadata.TensorProperties,
+        metadata.StorageMeta,
+        metadata._MEM_FORMAT_ENCODING,
+        filesystem._StorageInfo,
+    )
+}
+_CLASSES["torch", "Size"] = torch.Size
+_CLASSES["torch.serialization", "_get_layout"] = torch.serialization._get_layout  # "torch.strided" to the layout
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """What the pickle may name: the classes of a checkpoint, and torch's dtypes."""
+        if (found := _class_of(module, name)) is None:
+            raise IncompleteError(f".metadata asks for {module}.{name}, which no checkpoint of tensors needs: not read")
+        return found
+
+
+def _class_of(module: str, name: str) -> Any:
+    if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
+        return found
+    return _CLASSES.get((module, name))
+
+
+def read_metadata(path: Path, files: Collection[str]) -> metadata.Metadata:
+    """The metadata of a checkpoint that consists of these files. IncompleteError where it wants anything else."""
+    try:
+        data = read_regular(path, bounded_pickle.MAX_BYTES, path.parent)
+        bounded_pickle.check(data, lambda module, name: _class_of(module, name) is not None, times=_TIMES)
+        found = _Unpickler(io.BytesIO(data)).load()
+    except IncompleteError:
+        raise
+    except bounded_pickle.RefusedError as refused:
+        raise IncompleteError(f".metadata {refused}, which no checkpoint of tensors needs: not read") from refused
+    except Exception as error:  # a damaged pickle can raise about anything
+        raise IncompleteError(f".metadata cannot be read ({type(error).__name__}: {error})") from error
+    if not isinstance(found, metadata.Metadata) or not isinstance(found.storage_data, dict):
+        raise IncompleteError(".metadata holds no checkpoint")
+    for info in found.storage_data.values():
+        if not isinstance(info, filesystem._StorageInfo) or info.relative_path not in files:
+            raise IncompleteError(".metadata points to files that are not of this checkpoint")
+        info.transform_descriptors = None
+    return found
+
+
+class SafeReader(FileSystemReader):
+    """Reads the checkpoint in a folder that consists of these files."""
+
+    def __init__(self, folder: Path, files: Collection[str]) -> None:
+        super().__init__(folder)
+        self.folder, self.files = folder, files
+
+    def read_metadata(self, *_args: Any, **_kwargs: Any) -> metadata.Metadata:
+        found = read_metadata(self.folder / ".metadata", self.files)
+        found.storage_meta = metadata.StorageMeta(load_id=self.load_id)
+        return found
+
+
+class TensorsOnly(DefaultLoadPlanner):
+    """A load planner that unpickles nothing."""
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:  # noqa: ARG002
+        raise IncompleteError(f"{read_item.dest_index.fqn} is not a tensor: not read")
+
+
+# -- state -------------------------------------------------------------------------------------------------------------
+#
+# The tensors of a training by the names of the whole model, whatever spreads it over the ranks.
+#
+# torch's own functions give each parameter and its optimizer state under the name it has in the plain model, as a shard
+# that says where it belongs. So a checkpoint of one strategy and number of ranks loads into another.
+
+# FSDP1 answers with what torch has deprecated: nobody who reads these can do anything about it.
+for _message in ("Please use DTensor instead", "`_get_pg_default_device` will be", "Multiple backends are registered"):
+    warnings.filterwarnings("ignore", message=_message)
+
+
+def holder(optimizer: Optimizer) -> Optimizer:
+    """Who holds the states of this rank's parameters. ZeroRedundancyOptimizer has an optimizer for its own part of
+    them, ``optim``; its own ``state_dict`` would first gather everybody's on one rank."""
+    inner = getattr(optimizer, "optim", None)
+    return inner if isinstance(inner, Optimizer) else optimizer
+
+
+class State:
+    """What a rank holds: a view of model and optimizer for saving, or to be filled by loading."""
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
+        self.model, self.optimizer = model, holder(optimizer)
+        self._model: dict[str, Any] = get_model_state_dict(model)
+        # Of an optimizer that has made no step this makes its states first.
+        self._optimizer: dict[str, Any] = {"state": {}, "param_groups": []}
+        if any(group["params"] for group in self.optimizer.param_groups):
+            self._optimizer = get_optimizer_state_dict(model, self.optimizer)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """``model.<name>`` and ``optimizer.<name>.<state>``. Ranks that hold different parameters have different names.
+
+        TypeError for an optimizer whose states are not all tensors.
+        """
+        found = {f"model.{self._plain(name)}": value for name, value in self._model.items()}
+        for name, states in self._optimizer["state"].items():
+            for key, value in states.items():
+                found[f"optimizer.{self._plain(name)}.{key}"] = value
+        strange = [name for name, value in found.items() if not isinstance(value, Tensor)]
+        if strange:
+            raise TypeError(f"only tensors can be saved, and these are none: {', '.join(strange[:3])}")
+        return found
+
+    def load(self, checkpoint: Checkpoint, group: dist.ProcessGroup) -> None:
+        """Fills model and optimizer. Collective over the group, which must be able to pass objects of the CPU."""
+        names = {file.name for file in checkpoint.manifest.files}
+        load(
+            self.tensors(),
+            storage_reader=SafeReader(checkpoint.folder, names),
+            planner=TensorsOnly(),
+            process_group=group,
+        )
+        set_model_state_dict(self.model, self._model)
+        if self._optimizer["param_groups"]:
+            set_optimizer_state_dict(self.model, self.optimizer, self._optimizer)
+
+    def _plain(self, name: str) -> str:
+        """A rank's stages of a pipeline are in a list, and its names begin with the place in it; those of the stages
+        are the whole model's."""
+        return name.partition(".")[2] if isinstance(self.model, nn.ModuleList) else name
+
+
+def settings_of(optimizer: Optimizer) -> dict[str, Any]:
+    """Class and settings of an optimizer, without its parameters and states."""
+    groups = [
+        {key: value for key, value in group.items() if isinstance(value, (bool, int, float, str, tuple, type(None)))}
+        for group in optimizer.param_groups
+    ]
+    return {"class": type(holder(optimizer)).__name__, "groups": groups}
+
+
+# -- rng ---------------------------------------------------------------------------------------------------------------
+#
+# The random numbers of one rank as plain JSON: nothing in it is ever executed.
+
+
+def seed(number: int) -> None:
+    """Sets every generator that ``capture`` would save: what nobody sets begins at random in each process."""
+    random.seed(number)
+    torch.manual_seed(number)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(number % 2**32)
+
+
+def capture(device: torch.device) -> dict[str, Any]:
+    """The state of every generator that a training may draw from: Python's, NumPy's if it is there, torch's."""
+    state: dict[str, Any] = {"python": random.getstate(), "torch": _text(torch.get_rng_state())}
+    if (numpy := sys.modules.get("numpy")) is not None:
+        kind, keys, *rest = numpy.random.get_state()
+        state["numpy"] = [kind, keys.tolist(), *rest]
+    if device.type == "cuda":
+        state["cuda"] = _text(torch.cuda.get_rng_state(device))
+    return state
+
+
+def restore(state: dict[str, Any], device: torch.device) -> None:
+    """Puts the generators where they were. What one of the two processes does not have is left alone."""
+    version, keys, gauss = state["python"]
+    random.setstate((version, tuple(keys), gauss))
+    torch.set_rng_state(_tensor(state["torch"]))
+    if "numpy" in state and (numpy := sys.modules.get("numpy")) is not None:
+        kind, keys, *rest = state["numpy"]
+        numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), *rest))
+    if "cuda" in state and device.type == "cuda":
+        torch.cuda.set_rng_state(_tensor(state["cuda"]), device)
+
+
+def _text(state: Tensor) -> str:
+    return base64.b64encode(bytes(state.tolist())).decode()
+
+
+def _tensor(text: str) -> Tensor:
+    return torch.tensor(list(base64.b64decode(text)), dtype=torch.uint8)
+
 
 _NOT_KEPT = ("inject", "resume", "checkpoint_dir")  # of the options: they belong to the run, not to the training
 
@@ -48,7 +266,7 @@ class Contents:
 
     @property
     def kind(self) -> str:
-        return manifest.DEEPSPEED if self.options.strategy == DEEPSPEED else manifest.DCP
+        return folder.DEEPSPEED if self.options.strategy == DEEPSPEED else folder.DCP
 
     def state(self) -> State:
         return State(self.strategy.model, self.optimizer)
@@ -75,7 +293,7 @@ class Contents:
         )
 
     def of_this_rank(self) -> dict[str, Any]:
-        return {"rank": dist.get_rank(), "rng": rng.capture(self.strategy.device)}
+        return {"rank": dist.get_rank(), "rng": capture(self.strategy.device)}
 
     def _consumed(self, steps: int) -> dict[str, int]:
         """Samples and tokens of all ranks since the training began, in this run and those that it resumes."""
@@ -99,7 +317,7 @@ class Contents:
         """Model, optimizer, schedule and random numbers as they were; the sampler was set before its loader began.
         OptionError, on every rank, where a file is not what it should be."""
         found = checkpoint.manifest
-        if found.kind == manifest.DEEPSPEED:
+        if found.kind == folder.DEEPSPEED:
             engine.load(self.strategy, self.optimizer, checkpoint)
         else:
             try:
@@ -112,7 +330,7 @@ class Contents:
         rank = dist.get_rank()
         if rank < found.world_size:  # a rank that was not there keeps the numbers of its seed
             own = json.loads(read_regular(checkpoint.folder / rank_file(rank), DOCUMENT_BYTES, checkpoint.folder))
-            rng.restore(own["rng"], self.strategy.device)
+            restore(own["rng"], self.strategy.device)
 
 
 def _versions() -> dict[str, str]:

@@ -6,10 +6,9 @@ from dataclasses import asdict
 from typing import Any
 
 from ..axes import Axes
-from ..knobs import DDP, DEEPSPEED
-from ..options import OptionError, TrainerOptions
-from . import manifest
-from .cursor import carried_over
+from ..data import carried_over
+from ..options import DDP, DEEPSPEED, OptionError, TrainerOptions
+from . import folder
 from .folder import Checkpoint
 
 # Of the model's shape; the others are about its data.
@@ -45,7 +44,7 @@ def refuse(checkpoint: Checkpoint, options: TrainerOptions, world_size: int | No
         raise OptionError(
             f"{where} has {found.steps} steps behind it, and --steps {options.steps} counts them: give more"
         )
-    of_engine = found.kind == manifest.DEEPSPEED
+    of_engine = found.kind == folder.DEEPSPEED
     if of_engine != (options.strategy == DEEPSPEED):
         raise OptionError(
             f"{where} was saved by {found.strategy}, and --strategy {options.strategy} cannot read that: DeepSpeed has "

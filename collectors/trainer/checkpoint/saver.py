@@ -16,12 +16,15 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
-from ...collectives import APART
-from ...records import CheckpointRecord
-from ..options import OptionError
-from . import engine, folder, manifest
+from diag.collectors.collectives import APART
+from diag.collectors.records import CheckpointRecord
+from diag.collectors.settings import run_dir_from
+
+from ..options import OptionError, TrainerOptions
+from . import engine, folder
 from .contents import Contents, said, say
-from .writer import CheckpointWriter
+from .engine import CheckpointWriter
+from .folder import OF_RUN, Checkpoint
 
 # The ranks wait for each other's writing on it, and one disk may be much slower than the others. A rank that died is
 # noticed by whoever started it.
@@ -67,7 +70,7 @@ class Saver:
         options = contents.options
         self.contents, self.root, self.group, self.tell = contents, root, group, tell
         self.every, self.keep = options.checkpoint_every, options.keep_checkpoints
-        self.in_background = options.checkpoint_async and contents.kind == manifest.DCP
+        self.in_background = options.checkpoint_async and contents.kind == folder.DCP
         self.run = self._prepare()
         self._under_way: _UnderWay | None = None
         self._last = "none"
@@ -99,7 +102,7 @@ class Saver:
         record = CheckpointRecord(steps - 1, asynchronous=self.in_background, start_ns=time.monotonic_ns())
         self._settle()  # one at a time: a second copy of the state might not fit
         record.waited_ns = time.monotonic_ns() - record.start_ns
-        if self.contents.kind == manifest.DEEPSPEED:
+        if self.contents.kind == folder.DEEPSPEED:
             self._save_engine(steps, record)
         else:
             self._save(steps, record)
@@ -183,3 +186,44 @@ class Saver:
         if dist.get_rank() == 0:
             shutil.rmtree(draft, ignore_errors=True)
         self.tell(record)
+
+
+# -- begin -------------------------------------------------------------------------------------------------------------
+#
+# What comes between a training that is built and its first step: going on from a checkpoint, getting ready to save.
+
+
+def begin(
+    contents: Contents,
+    resumed: Checkpoint | None,
+    describe: Callable[..., None],
+    tell: Callable[[CheckpointRecord], None],
+) -> tuple[int, Saver | None]:
+    """The number of the first step, and who saves, if somebody shall.
+
+    ``describe`` takes fields of the run's manifest, ``tell`` the record of each checkpoint. OptionError, on every rank,
+    where a checkpoint cannot be read or none could be written.
+    """
+    options = contents.options
+    group = checkpoint_group()
+    first_step = 0
+    if resumed is not None:
+        first_step, begin_ns = resumed.manifest.steps, time.monotonic_ns()
+        contents.restore(resumed, group)
+        notes = contents.differences(resumed)
+        say(f"resumed after {first_step} steps from {resumed.folder}" + "".join(f"; {note}" for note in notes))
+        loading = {"steps": first_step, "load_ns": time.monotonic_ns() - begin_ns, "differences": notes}
+        describe(resumed_from=str(resumed.folder), trainer={"resumed": loading})
+    if not options.checkpoint_every:
+        return first_step, None
+    return first_step, Saver(contents, folder_of(options), group, tell)
+
+
+def folder_of(options: TrainerOptions) -> Path:
+    """Where this run saves. OptionError where nothing says it."""
+    if options.checkpoint_dir is not None:
+        return Path(options.checkpoint_dir)
+    run_dir = run_dir_from()
+    if run_dir is None:
+        raise OptionError("--checkpoint-every needs --checkpoint-dir: there is no run directory to save in")
+    return run_dir / OF_RUN

@@ -6,8 +6,7 @@ from importlib import import_module
 
 import torch
 
-from ..knobs import DDP, DEEPSPEED, FSDP1, FSDP2, ZERO1
-from ..options import TrainerOptions
+from ..options import DDP, DEEPSPEED, FSDP1, FSDP2, ZERO1, TrainerOptions
 from .base import Strategy
 
 _MODULES = {

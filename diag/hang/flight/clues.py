@@ -2,16 +2,117 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from diag.hang.flight.board import Board, lay_out
-from diag.hang.flight.coverage import coverage
-from diag.hang.flight.mismatch import Mismatch, find_mismatches
-from diag.hang.flight.record import Dump, Dumps
-from diag.hang.flight.stacks import stacks_of
-from diag.hang.flight.waits import Waits, follow
-from diag.hang.flight.wording import call_text, entry_of, listed, state_of
 from diag.hang.model import Clue, Culprit, Evidence, Role, Stack
+
+from .board import Board, lay_out
+from .mismatch import Mismatch, find_mismatches
+from .record import Dump, Dumps
+from .waits import Waits, follow
+from .wording import call_text, entry_of, listed, state_of
+
+# -- coverage ----------------------------------------------------------------------------------------------------------
+#
+# What the dumps cover, a sentence each.
+
+
+def coverage(board: Board, waits: Waits, dumps: Dumps, found: bool) -> tuple[str, ...]:
+    """How many dumps of how many ranks, what they lack, and why there is no cause where there is none."""
+    said = [
+        f"Flight Recorder dumps of {len(board.dumps)} of {board.world_size} ranks (their number: {board.world_from})."
+    ]
+    if lost := sorted(rank for rank in {lost.rank for lost in dumps.unreadable} if rank is not None):
+        said.append(f"The dumps of {listed(lost)} are empty or cannot be read.")
+    if gone := sorted(board.unknown - set(lost)):
+        said.append(f"There is no dump of {listed(gone)}.")
+    sources = Counter(dump.rank_from for dump in board.dumps.values())
+    if sources["the file name"]:
+        said.append(f"The rank of {sources['the file name']} dumps is taken from the file name.")
+    said += _limits(board)
+    if not found:
+        said.append(_why_nothing(board, waits))
+    return tuple(said)
+
+
+def _limits(board: Board) -> list[str]:
+    said = []
+    if cut := [rank for rank, dump in board.dumps.items() if dump.entries and not dump.whole]:
+        said.append(f"The recorders of {len(cut)} ranks no longer hold their first entries.")
+    if any(dump.backend == "gloo" for dump in board.dumps.values()):
+        said.append("gloo records no sends and receives, and marks failed collectives like finished ones.")
+    pending = {op.group for ops in board.pending.values() for op in ops}
+    if unsure := sorted(pending & board.unsure):
+        said.append(
+            f"No dump lists the members of {', '.join(f'group {name}' for name in unsure[:5])}: taken from who called."
+        )
+    return said
+
+
+def _why_nothing(board: Board, waits: Waits) -> str:
+    if not any(board.pending.values()):
+        return "No rank waits in a collective: the dumps show no hang."
+    if waits.stuck:
+        return (
+            f"All members have come to {entry_of(board, waits.stuck[0])} with the same call, and it does not finish: "
+            "no rank is missing. Look at the devices and the network."
+        )
+    if waits.silent:
+        return f"The waiting ends at ranks without a dump: {listed(waits.silent)}. Their dumps are needed."
+    return "Ranks wait, and the dumps do not show for whom."
+
+
+# -- stacks ------------------------------------------------------------------------------------------------------------
+#
+# Stacks of the culprits, and of one rank that waits for them, to be read side by side.
+
+_CULPRITS = 8
+
+
+def stacks_of(board: Board, waits: Waits, clues: Iterable[Clue]) -> tuple[Stack, ...]:
+    """Of the culprits of the first clue: where each made its last call. Then of a typical victim: where it waits. A
+    dump has no stack of this moment: after its last call a rank has gone on."""
+    for clue in clues:
+        culprits = [culprit.rank for culprit in clue.culprits if culprit.rank is not None]
+        shown = [_culprit_by_stack(board, waits, rank) for rank in culprits[:_CULPRITS] if rank in board.dumps]
+        victim = _typical(board, waits, culprits)
+        return (*shown, *([_victim(board, victim)] if victim is not None else []))
+    return ()
+
+
+def _culprit_by_stack(board: Board, waits: Waits, rank: int) -> Stack:
+    dump = board.dumps[rank]
+    where = Evidence(dump.path, 0, f"rank {rank}: {state_of(board, waits, rank)}")
+    if not dump.entries:
+        what = "hung in Python outside any collective" if dump.last_called else "hung in Python before any collective"
+        return Stack(rank, f"culprit: no entries: {what}", (), where)
+    op = waits.stopped[rank][0] if rank in waits.stopped else dump.last
+    assert op is not None
+    return Stack(rank, f"culprit: {entry_of(board, op)}{_without(op.frames)}", op.frames, where)
+
+
+def _typical(board: Board, waits: Waits, culprits: list[int]) -> int | None:
+    """The first rank that waits for a culprit itself, else any that waits."""
+    for culprit in culprits:
+        for meeting in waits.waited_for.get(culprit, ()):
+            for rank in meeting.waiters:
+                if rank not in culprits:
+                    return rank
+    return next((rank for rank, ops in sorted(board.pending.items()) if ops and rank not in culprits), None)
+
+
+def _victim(board: Board, rank: int) -> Stack:
+    op = board.pending[rank][0]
+    text = f"waits in {entry_of(board, op)}"
+    evidence = Evidence(board.dumps[rank].path, 0, f"rank {rank}: {text}")
+    return Stack(rank, f"a typical victim: {text}{_without(op.frames)}", op.frames, evidence)
+
+
+def _without(frames: tuple[str, ...]) -> str:
+    return "" if frames else " (the dump has no stacks)"
+
 
 _SURE = 0.9
 

@@ -11,11 +11,113 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from diag.hang.flight.board import Board
-from diag.hang.flight.circle import circle
-from diag.hang.flight.meetings import Meeting, collective_meetings
-from diag.hang.flight.pairs import pair_meetings
-from diag.hang.flight.record import Op, needs_all
+from .board import Board
+from .meetings import Meeting, collective_meetings
+from .record import Op, needs_all
+
+# -- circle ------------------------------------------------------------------------------------------------------------
+#
+# Ranks that wait for each other.
+
+
+def circle(meetings_of: dict[int, list[int]], ranks_of: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """The ranks of a circle that waits for nobody outside it; empty where no waiting comes back to where it began.
+
+    ``meetings_of`` a rank: those in which it waits; ``ranks_of`` a meeting: those it waits for. The rank that a search
+    against the waits leaves last lies in a component from which nothing leads away (Kosaraju).
+    """
+    waits_of: dict[int, list[int]] = {}  # meeting -> ranks waiting in it
+    waited_in: dict[int, list[int]] = {}  # rank -> meetings that wait for it
+    for rank, meetings in meetings_of.items():
+        for meeting in meetings:
+            waits_of.setdefault(meeting, []).append(rank)
+    for meeting, ranks in enumerate(ranks_of):
+        for rank in ranks:
+            waited_in.setdefault(rank, []).append(meeting)
+    last: int | None = None
+    seen: set[int] = set()
+    for start in meetings_of:
+        if start not in seen:
+            last = start
+            _visit(start, waited_in, waits_of, seen)
+    if last is None:
+        return ()
+    ring: set[int] = set()
+    _visit(last, meetings_of, dict(enumerate(map(list, ranks_of))), ring, include_start=False)
+    return tuple(sorted(ring)) if last in ring else ()
+
+
+def _visit(
+    start: int, first: dict[int, list[int]], second: dict[int, list[int]], seen: set[int], include_start: bool = True
+) -> None:
+    """Adds to ``seen`` every rank that is reached through one mapping and then the other."""
+    if include_start:
+        seen.add(start)
+    left, passed = [start], set()
+    while left:
+        for meeting in first.get(left.pop(), ()):
+            if meeting in passed:
+                continue
+            passed.add(meeting)
+            for rank in second.get(meeting, ()):
+                if rank not in seen:
+                    seen.add(rank)
+                    left.append(rank)
+
+
+# -- pairs -------------------------------------------------------------------------------------------------------------
+#
+# Sends and receives: matched by group, source, destination and order. Other members of the group have no part in
+# them.
+
+_Pair = tuple[int, str, str, int, int]  # whose, group, send or recv, source, destination
+
+
+def pair_meetings(board: Board) -> list[Meeting]:
+    """One for each pending send or receive."""
+    pending: dict[_Pair, list[Op]] = defaultdict(list)
+    for rank, ops in board.pending.items():
+        for op in ops:
+            if op.src is not None and op.dst is not None:
+                pending[rank, op.group, op.name, op.src, op.dst].append(op)
+    met: list[Meeting] = []
+    for (rank, group, name, src, dst), ours in pending.items():
+        for other in board.others(rank, ours[0]):
+            if other not in board.dumps:
+                met += [Meeting(op, (rank,), unknown=(other,)) for op in ours]
+                continue
+            counterpart = "recv" if name == "send" else "send"
+            theirs = pending.get((other, group, counterpart, src, dst), [])
+            called, finished = _progress(board, rank, other, (group, name, src, dst), len(ours), len(theirs))
+            for index, op in enumerate(ours):
+                if index >= called:
+                    met.append(Meeting(op, (rank,), missing=(other,)))
+                elif index < finished:
+                    met.append(Meeting(op, (rank,), finished=(other,)))
+                elif theirs[min(index - finished, len(theirs) - 1)] is not board.pending[other][0]:
+                    # It waits for them, and they for something else first.
+                    met.append(Meeting(op, (rank,), held_up=(other,)))
+                else:
+                    met.append(Meeting(op, (rank,)))
+    return met
+
+
+def _progress(
+    board: Board, rank: int, other: int, pair: tuple[str, str, int, int], ours: int, theirs: int
+) -> tuple[int, int]:
+    """How many of our pending ops of this pair the other side has called, and how many of these it has finished.
+
+    Where nothing was lost on either side, by counting from the beginning: a small message is sent before anybody
+    receives it, so a receive that is held up here may have its send finished there. Elsewhere the pending ones are
+    matched from the oldest on."""
+    group, name, src, dst = pair
+    mine, other_dump = board.dumps[rank], board.dumps[other]
+    if mine.whole and other_dump.whole:
+        before = mine.pair_counts[pair] - ours
+        counterpart = "recv" if name == "send" else "send"
+        called = other_dump.pair_counts.get((group, counterpart, src, dst), 0) - before
+        return called, called - theirs
+    return theirs, 0
 
 
 @dataclass(frozen=True, slots=True)

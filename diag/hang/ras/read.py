@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from tempfile import SpooledTemporaryFile
 from types import SimpleNamespace
@@ -14,12 +15,343 @@ from typing import IO, TextIO, cast
 
 from diag.collectors.layout import is_regular
 
+from ..model import MOST_RANKS, Evidence
+from ..text.blocks import Block, blocks_of
 from ..text.gaps import Gaps as Unsaid
-from ..text.inputs import STDIN
-from ..text.streams import pieces_of
+from ..text.prefixes import NOBODY, hosts_in_front, read_line
+from ..text.streams import STDIN, pieces_of
 from .client import MOST_BYTES, Asked
-from .report import MOST_REPORTS, Gaps, Report, json_reports
-from .text import MARKS, text_reports
+from .report import MOST_REPORTS, Comm, Gaps, Level, Member, Report, Row, json_reports
+
+# -- text --------------------------------------------------------------------------------------------------------------
+#
+# Reads the text of ``ncclras`` and ``ncclras -v``, anywhere in a log, behind whatever launchers put in front.
+#
+# The text names ranks only where few differ from the others: at most a quarter of them and ten, with ``-v`` less than
+# half of them. It prints counts only where they differ. By version of NCCL:
+#
+# * 2.24, 2.25: ``different collective operation counts``, ``The missing rank: 21``, ``The unknown ranks: 3,4``,
+# UNKNOWN. * 2.26 and newer: ``different AllReduce operation counts``, a line a rank with its GPU, process and node,
+# NOCOMM. * 2.27.3 can print communicators of no ranks with random numbers (NVIDIA/nccl#1762): they are passed over.
+
+MARKS = ("Communicators... (", ") MISMATCH", ") INCOMPLETE", "unreachable via the RAS network")
+
+_MOST_LINES = 200_000  # of reports in one file
+_LOOK_BACK = 64  # lines before "Communicators... (": versions and the job summary
+_SILENCE = 2000  # lines of other programs after which a report is taken to have ended
+_MOST_LINE = 8 << 10
+_MOST_SPEAKERS = 256
+
+_N = r"(\d{1,19})"
+_GPU = r"(?P<gpu>\d{1,4})(?: \(NVML \d{1,4}\))?"
+_OF_PROCESS = (
+    rf" -- (?:GPU {_GPU} managed by process (?P<pid>\d{{1,10}}) on node (?P<host>\S{{1,255}})"
+    r"|\[process information not found\])"
+)
+_STATUS = r"(NOCOMM|UNKNOWN|INIT|RUNNING|FINALIZE|ABORT)"
+_VERSION = re.compile(r"NCCL version (\S{1,40}) compiled with CUDA ")
+_ASKED = re.compile(r"NCCL RAS report of \S+")  # what diag writes in front of a report that it keeps
+_COLLECTED = re.compile(r"Communicators\.\.\. \(\d+\.\d+s\)")
+_ROW = re.compile(rf"{_N}\s+{_N}\s+{_N}\s+\d+(?:-\d+)?\s+{_N}\s+{_N}\s+{_STATUS}\s+([A-Z]+(?:,[A-Z]+)*)")
+_NUMBERS = re.compile(r"\d{1,9}(?:\s+\d{1,9}){2,4}")
+_COMM = re.compile(r"#(\d{1,9})-\d{1,9} \(([0-9a-f]{16})\) (INCOMPLETE|ERROR|MISMATCH)")
+_MISSING_PROCESSES = re.compile(rf"Missing communicator data from {_N} job process(?:es)?")
+_DEAD = re.compile(rf"{_N} job process(?:es are| is) considered dead \(unreachable via the RAS network\)")
+_PROCESS = re.compile(
+    r"Process (?P<pid>\d{1,10}) on node (?P<host>\S{1,255}) managing GPUs? (?P<gpu>\d{1,4})[\d, ()A-Z]*"
+)
+_MISSING_RANKS = re.compile(rf"Missing communicator data from {_N} ranks?")
+_LIST = re.compile(r"The (?:missing|unknown) ranks?: ([\d,]{1,2000})")
+_ERRORS = re.compile(rf"(Initialization|Asynchronous) errors? on {_N} ranks?")
+_STATUSES = "Communicator ranks have different status"
+_COUNTS = re.compile(r"Communicator ranks have different (\w{1,40}) operation counts")
+_SOME = re.compile(
+    rf"{_N} ranks (?:have (?:status {_STATUS}|launched up to operation {_N}|(not) launched any operations)"
+    r"|reported (.{1,60}))"
+)
+_ONE = re.compile(
+    rf"Rank (?P<rank>\d{{1,10}})(?: has (?:status (?P<status>\w+)|launched up to operation (?P<count>\d{{1,19}})"
+    rf"|(?P<none>not) launched any operations)| reported (?P<error>[A-Za-z ]{{1,60}}?))?(?:{_OF_PROCESS})?"
+)
+_TIMEOUTS = re.compile(rf"Encountered {_N} communication timeouts? while gathering communicator data")
+_BEGIN = "Job summary"
+_HEADINGS = ("CUDA runtime version", "Nodes  Processes", "(total)", "=====", "Group ", "#  in group")
+
+
+@dataclass
+class _Growing:
+    """A level while its members are read."""
+
+    value: int | str
+    number: int
+    evidence: Evidence
+    members: list[Member] = field(default_factory=list)
+
+    def level(self) -> Level:
+        return Level(self.value, self.number, tuple(self.members), self.evidence)
+
+
+@dataclass
+class _Section:
+    """Of one communicator, while it is read."""
+
+    hash: str
+    group: int
+    evidence: Evidence
+    counts: dict[str, list[_Growing]] = field(default_factory=dict)
+    statuses: list[_Growing] = field(default_factory=list)
+    unreachable: _Growing | None = None
+    init_errors: list[_Growing] = field(default_factory=list)
+    async_errors: list[_Growing] = field(default_factory=list)
+
+
+class _Text:
+    """Reads the lines of one speaker; a report is complete where the next one begins or the file ends."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.found: list[Report] = []
+        self._reset()
+
+    def _reset(self) -> None:
+        self._first: Evidence | None = None
+        self._version = ""
+        self._time_ns: int | None = None
+        self._gpus: int | None = None
+        self._collected = self._empty = self._whole = False
+        self._rows: dict[int, Row] = {}
+        self._sections: dict[str, _Section] = {}
+        self._absent: _Growing | None = None
+        self._dead: _Growing | None = None
+        self._timeouts = 0
+        self._now: _Section | None = None
+        self._into: list[_Growing] | None = None  # where the next levels belong
+        self._named: _Growing | None = None  # whose members the next lines name
+
+    def take(self, number: int, raw: str, text: str, time_ns: int | None) -> bool:
+        """Whether the line belongs to a report."""
+        text = text.strip()
+        here = Evidence(self._path, number, raw)
+        if match := _VERSION.match(text):
+            self.close()
+            self._version = match[1]
+        elif _ASKED.match(text):
+            self.close()
+        elif text == _BEGIN:
+            if self._collected:
+                self.close()
+        elif _COLLECTED.match(text):
+            if self._collected or self._sections:
+                self.close()
+            self._collected, self._first = True, here
+        elif text in ("Errors", "Warnings"):
+            self._whole |= text == "Warnings" and self._collected
+            self._now = self._into = self._named = None
+        elif not self._content(here, text):
+            return text.startswith(_HEADINGS)
+        if self._time_ns is None:
+            self._time_ns = time_ns
+        return True
+
+    def _content(self, here: Evidence, text: str) -> bool:
+        if match := _ROW.fullmatch(text):
+            group, comms, _, size, ranks, status, errors = match.groups()
+            if len(self._rows) < MOST_REPORTS:
+                self._rows[int(group)] = Row(int(comms), int(size), int(ranks), status, errors, here)
+        elif self._now is None and not self._collected and _NUMBERS.fullmatch(text):
+            self._gpus = int(text.split()[-1])  # the summary's last row is that of the whole job
+            return True
+        elif text.startswith("No communicator data collected"):
+            self._empty = True
+        elif match := _COMM.fullmatch(text):
+            self._begin_comm(here, match)
+        elif match := _MISSING_PROCESSES.fullmatch(text):
+            self._absent = self._named = _Growing("without an answer", int(match[1]), here)
+        elif match := _DEAD.fullmatch(text):
+            self._dead = self._named = _Growing("considered dead", int(match[1]), here)
+        elif match := _TIMEOUTS.fullmatch(text):
+            self._timeouts = int(match[1])
+        elif match := _PROCESS.fullmatch(text):
+            self._name(Member(None, match["host"], int(match["pid"]), int(match["gpu"])))
+        elif self._now is not None:
+            return self._of_comm(self._now, here, text)
+        else:
+            return text in ("INCOMPLETE", "DEAD", "TIMEOUT")
+        self._first = self._first or here
+        return True
+
+    def _begin_comm(self, here: Evidence, match: re.Match[str]) -> None:
+        number, name, _ = match.groups()
+        if name not in self._sections and len(self._sections) < MOST_REPORTS:
+            self._sections[name] = _Section(name, int(number), here)
+        self._now, self._into, self._named = self._sections.get(name), None, None
+
+    def _of_comm(self, now: _Section, here: Evidence, text: str) -> bool:
+        if match := _MISSING_RANKS.fullmatch(text):
+            now.unreachable = self._named = _Growing("", int(match[1]), here)
+        elif match := _LIST.fullmatch(text):
+            for rank in match[1].split(","):
+                self._name(Member(int(rank[:10]) if rank else None))
+        elif match := _ERRORS.fullmatch(text):
+            self._into = now.init_errors if match[1] == "Initialization" else now.async_errors
+        elif text == _STATUSES:
+            self._into = now.statuses
+        elif match := _COUNTS.fullmatch(text):
+            self._into = now.counts.setdefault("" if match[1] == "collective" else match[1], [])
+        elif match := _SOME.fullmatch(text):
+            number, status, count, _, error = match.groups()
+            self._level(_Growing(status or error or int(count or 0), int(number), here))
+        elif match := _ONE.fullmatch(text):
+            said = match.groupdict()
+            if said["status"] or said["count"] or said["none"] or said["error"]:
+                self._level(_Growing(said["status"] or said["error"] or int(said["count"] or 0), 1, here))
+            pid, gpu = said["pid"], said["gpu"]
+            self._name(
+                Member(int(said["rank"]), said["host"] or "", int(pid) if pid else None, int(gpu) if gpu else None)
+            )
+        else:
+            return False
+        return True
+
+    def _level(self, level: _Growing) -> None:
+        if self._into is not None:
+            self._into.append(level)
+            self._named = level
+
+    def _name(self, member: Member) -> None:
+        """A rank or process of those that were last counted."""
+        if self._named is not None and len(self._named.members) < self._named.number:
+            self._named.members.append(member)
+
+    def close(self) -> None:
+        """Hands on what was read of a report."""
+        if self._first is not None and (self._collected or self._sections or self._dead or self._absent):
+            absent = self._absent.level() if self._absent is not None else None
+            dead = self._dead.level() if self._dead is not None else None
+            comms = {
+                name: comm
+                for name, one in self._sections.items()
+                if (comm := _comm_of(one, self._rows, absent, dead)) is not None
+            }
+            self.found.append(
+                Report(
+                    evidence=self._first,
+                    version=self._version,
+                    time_ns=self._time_ns,
+                    gpus=self._gpus,
+                    whole=self._whole,
+                    empty=self._empty,
+                    rows=tuple(row for row in self._rows.values() if row.size),
+                    comms=comms,
+                    absent=absent,
+                    dead=dead,
+                    timeouts=self._timeouts,
+                )
+            )
+        self._reset()
+
+
+def _comm_of(one: _Section, rows: Mapping[int, Row], absent: Level | None, dead: Level | None) -> Comm | None:
+    """None of one whose numbers cannot be (nccl#1762)."""
+    row = rows.get(one.group)
+    if rows and (row is None or not 0 < row.size <= MOST_RANKS):
+        return None
+    most = row.size if row is not None else MOST_RANKS
+    levels = [level for of_op in one.counts.values() for level in of_op]
+    levels += [*one.statuses, *one.init_errors, *one.async_errors, *([one.unreachable] if one.unreachable else [])]
+    members = {member.rank: member for level in levels for member in level.members if member.rank is not None}
+    if any(level.number > most for level in levels) or any(rank >= most for rank in members):
+        return None
+    unreachable = one.unreachable.level() if one.unreachable is not None else None
+    peers = [peer for level in (dead, absent) if level is not None for peer in level.members]
+    if unreachable is not None and unreachable.number == len(unreachable.members) == len(peers) == 1:
+        member = replace(peers[0], rank=unreachable.members[0].rank)  # 2.24 and 2.25 print the number alone
+        unreachable = replace(unreachable, members=(member,))
+    given_up = {(peer.host, peer.pid) for peer in dead.members} if dead is not None else set()
+    gone = unreachable.members if unreachable is not None else ()
+    return Comm(
+        hash=one.hash,
+        size=row.size if row is not None else None,
+        evidence=one.evidence,
+        counts={op: tuple(level.level() for level in of_op) for op, of_op in one.counts.items() if of_op},
+        statuses=tuple(level.level() for level in one.statuses),
+        unreachable=unreachable,
+        dead=frozenset(m.rank for m in gone if m.rank is not None and (m.host, m.pid) in given_up),
+        init_errors=tuple(level.level() for level in one.init_errors),
+        async_errors=tuple(level.level() for level in one.async_errors),
+        members={**members, **{m.rank: m for m in gone if m.rank is not None}},
+    )
+
+
+class _Readers:
+    """One for each speaker: several pods may write their reports to one log."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._hosts = NOBODY
+        self._readers: dict[tuple[object, ...], _Text] = {}
+        self.lines = 0
+
+    def begin(self, head: bytes) -> None:
+        self._hosts = hosts_in_front(head)
+
+    def take(self, number: int, raw: bytes) -> bool:
+        taken = False
+        for said in read_line(raw[:_MOST_LINE], hosts=self._hosts):
+            key = said.who()
+            reader = self._readers.get(key)
+            if reader is None:
+                if len(self._readers) >= _MOST_SPEAKERS:
+                    continue
+                reader = self._readers[key] = _Text(self._path)
+            taken |= reader.take(number, raw[:_MOST_LINE].decode(errors="replace"), said.text, said.time_ns)
+        self.lines += taken
+        return taken
+
+    def reports(self) -> list[Report]:
+        for reader in self._readers.values():
+            reader.close()
+        found = [report for reader in self._readers.values() for report in reader.found]
+        return sorted(found, key=lambda report: report.evidence.line)
+
+
+def text_reports(path: str, pieces: Iterable[bytes], gaps: Gaps) -> list[Report]:
+    """Only lines near a mark are looked at: a report may stand in gigabytes of other lines."""
+    readers = _Readers(path)
+    before: deque[tuple[int, bytes]] = deque(maxlen=_LOOK_BACK)
+    silence = _SILENCE  # lines since the last one of a report
+    for block in blocks_of(pieces):
+        if block.first == 1:
+            readers.begin(block.data[: 64 << 10])
+        at = 0
+        while at < len(block) and readers.lines < _MOST_LINES:
+            if silence >= _SILENCE:
+                mark = _next_mark(block, at)
+                for line in range(max(at, mark - _LOOK_BACK), mark):
+                    before.append((block.first + line, block.line(line)))
+                at = mark
+                if at == len(block):
+                    break
+                for number, raw in before:
+                    readers.take(number, raw)
+                before.clear()
+            silence = 0 if readers.take(block.first + at, block.line(at)) else silence + 1
+            at += 1
+    if readers.lines >= _MOST_LINES:
+        gaps[path, f"of NCCL RAS reports the first {_MOST_LINES:,} lines are read"] = None
+    found = readers.reports()
+    for report in found:
+        if not report.whole and not report.comms:
+            gaps[path, f"line {report.evidence.line}: an NCCL RAS report is cut off"] = None
+    return found
+
+
+def _next_mark(block: Block, at: int) -> int:
+    """The line of the next mark; the number of lines where there is none."""
+    places = [block.data.find(mark.encode(), int(block.starts[at])) for mark in MARKS]
+    places = [place for place in places if place >= 0]
+    return int(block.starts.searchsorted(min(places), side="right")) - 1 if places else len(block)
+
 
 ANCHORS = (*MARKS, '"communicators_count"')  # a file with one of these is read a second time
 _MOST_MEMBERS = 500_000  # ranks in all communicators of all reports

@@ -8,18 +8,18 @@ from pathlib import Path
 
 from diag.collectors.layout import RunLayout, is_regular
 from diag.hang.model import Clue
-from diag.hang.rundir import calls, ends, standstill
-from diag.hang.rundir.ends import RAISED_ITSELF
 from diag.hang.rundir.read import Rundir, read_run
-from diag.hang.rundir.well import EndedWell, ended_well
+
+from . import clues
+from .clues import RAISED_ITSELF, EndedWell, ended_well
 
 __all__ = ["RAISED_ITSELF", "EndedWell", "Rundir", "blamed_before", "clues_of", "ended_well", "read_runs"]
 
 
 def clues_of(run: Rundir) -> tuple[Clue, ...]:
     """Everything that one run directory says about its own end; nothing of a run that ended well."""
-    mismatches = calls.clues(run)
-    return (*mismatches, *ends.clues(run, explained=bool(mismatches)), *standstill.clues(run))
+    mismatches = clues.clues_of_calls(run)
+    return (*mismatches, *clues.clues_of_ends(run, explained=bool(mismatches)), *clues.clues_of_standstill(run))
 
 
 def read_runs(paths: Iterable[str]) -> tuple[Rundir, ...]:
@@ -37,4 +37,4 @@ def blamed_before(layout: RunLayout, codes: Mapping[int, int]) -> dict[int, int]
     """By rank of a run that failed with these exit codes: whoever has the smallest number is the one to report.
     Who raised an exception of its own has ``RAISED_ITSELF``, also where the launcher ended it before it was through."""
     ranks = read_run(layout).ranks
-    return {rank: ends.place_of(ranks[rank], code) for rank, code in codes.items() if rank in ranks}
+    return {rank: clues.place_of(ranks[rank], code) for rank, code in codes.items() if rank in ranks}

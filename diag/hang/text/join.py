@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from ..model import Call, Communicator, Member, Process
 from .facts import Facts, Heard, Own, Who
 from .gaps import Gaps
-from .names import Named
+from .prefixes import Named
 
 
 @dataclass(slots=True)

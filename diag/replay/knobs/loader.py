@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diag.account.loader_settings import loader_settings
+from diag.account.records import loader_settings
 from diag.diagnoses.contended_host import dominates
 from diag.model.steps import Risk
 from diag.replay.mutations.work import more_workers

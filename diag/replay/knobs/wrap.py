@@ -11,8 +11,7 @@ from diag.replay.mutations import in_turn
 from diag.replay.mutations.schedule import keep_gathered, prefetch
 from diag.replay.mutations.wrapping import merge_units, split_root
 
-from ..case import Api, Candidate, Case
-from ..sizes import grouped
+from ..case import Api, Candidate, Case, grouped
 from .prefetch import next_unit
 
 _COMMUNICATION = (

@@ -24,7 +24,7 @@ from diag.replay.program import (
     over_stretches,
     with_collectives,
 )
-from diag.tables.bandwidth import bus_factor
+from diag.tables.collectives import bus_factor
 from diag.traces.kineto_names import dtype_bytes
 
 

@@ -9,21 +9,380 @@ is none of ours (`KinetoText.decode` returns False): the decoder of any JSON tak
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from operator import attrgetter
+from typing import Self
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from msgspec import Struct, field
 
 from .. import kineto_json
-from ..event_table import EventTable
-from ..kineto_events import MEMORY_EVENT, add_events
+from ..event_table import MAX_NAMES, MEMORY_EVENT, EventTable, Head, add_events
 from ..stored_events import ARGS_ROW, COUNTERS, STORED
-from .byte_columns import Mask, Positions, Text, starts_with
-from .kineto_arguments import ABSENT, Key, integers
-from .kineto_heads import Heads
-from .kineto_layout import Layout, layout
-from .kineto_times import TIMES, read_times
+from .byte_columns import FAR_US, WORD, Mask, Positions, Text, Words, digits, goes_on, number_at, starts_with, word_at
+
+# -- kineto heads ------------------------------------------------------------------------------------------------------
+#
+# What the first lines of events come to.
+#
+# A trace of a million events has thousands of different first lines, so each is decoded once, as JSON, and known by its
+# fingerprint from then on.
+
+_EVENT = msgspec.json.Decoder(kineto_json.Event)
+_SLOT_BITS = 16
+_HEAD = np.dtype(
+    [
+        ("kept", np.bool_),
+        ("name", np.uint32),
+        ("cat", np.uint8),
+        ("thread", np.uint32),
+        ("launches", np.bool_),
+        ("arguments", np.bool_),
+        ("tells_stream", np.bool_),
+    ]
+)
+_fields = attrgetter(*_HEAD.names or ())
+
+
+class Heads(Struct):
+    """Those of one file."""
+
+    table: EventTable
+    _known: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, _HEAD))  # columns of Head
+    _index: dict[int, int] = field(default_factory=dict)  # fingerprint: its place in _known
+    # The same as arrays, with one place for each beginning of a fingerprint: a look instead of a sort of all lines.
+    _slots: Words = field(default_factory=lambda: np.zeros(1 << _SLOT_BITS, np.uint64))
+    _slot_index: Positions = field(default_factory=lambda: np.full(1 << _SLOT_BITS, -1))
+
+    def of(self, text: Text, begin: Positions, end: Positions) -> npt.NDArray[np.void] | None:
+        """The columns of Head for the lines ``[begin, end)``; None where one of them is no such line."""
+        if len(self._index) > MAX_NAMES:
+            self._forget()
+        prints = text.fingerprints(begin, end)
+        slots = (prints >> np.uint64(64 - _SLOT_BITS)).view(np.int64)
+        index = self._slot_index.take(slots)
+        others = np.flatnonzero((self._slots.take(slots) != prints) | (index < 0))
+        if len(others):
+            distinct, example, code = np.unique(prints[others], return_index=True, return_inverse=True)
+            example = others[example]
+            if not self._learn(distinct.tolist(), text.slices(begin[example], end[example])):
+                return None
+            found = np.array([self._index[fingerprint] for fingerprint in distinct.tolist()])
+            index[others] = found[code]
+            self._slots[slots[example]], self._slot_index[slots[example]] = distinct, found
+        return self._known.take(index)
+
+    def _learn(self, prints: Sequence[int], lines: Sequence[bytes]) -> bool:
+        """Decodes the lines that are new; False where one is no line of Kineto's."""
+        new: list[Head] = []
+        whole = True
+        for fingerprint, line in zip(prints, lines, strict=True):
+            if fingerprint in self._index:
+                continue
+            head = self._head(line)
+            if head is None:
+                whole = False
+                break
+            self._index[fingerprint] = len(self._known) + len(new)
+            new.append(head)
+        self._known = np.concatenate((self._known, np.array([_fields(head) for head in new], dtype=_HEAD)))
+        return whole
+
+    def _head(self, line: bytes) -> Head | None:
+        try:
+            event = _EVENT.decode(b"{%b}" % line.rstrip(b", "))
+        except (msgspec.DecodeError, UnicodeError):
+            return None
+        if event.pid is None or event.tid is None or event.name is None:
+            return None  # printed in another order: its parts are on other lines
+        return self.table.head_of(event)
+
+    def _forget(self) -> None:
+        self._known = self._known[:0]
+        self._index.clear()
+        self._slot_index[:] = -1
+
+
+# -- kineto layout -----------------------------------------------------------------------------------------------------
+#
+# Where the lines of each event are, in text as Kineto prints it.
+#
+# Since PyTorch 1.8 Kineto prints an event on lines of its own: phase, category, name and thread on the first, times on
+# the second, arguments behind; and a line of a brace alone before and behind it.
+
+
+class Layout(Struct, frozen=True):
+    """The lines of each event. Line ``i`` of the text lies between ``newlines[i]`` and ``newlines[i + 1]``. All other
+    arrays have the length of the events."""
+
+    text: Text
+    newlines: Positions
+    opening: Positions  # the line with the brace before each event
+    closing: Positions  # and behind it
+
+    def __len__(self) -> int:
+        return len(self.opening)
+
+    def line(self, number: int) -> tuple[Positions, Positions]:
+        """(begin, end) of a line of each event, counted from 0; there are at least two."""
+        at = self.opening + (number + 1)
+        return self.newlines.take(at) + 1, self.newlines.take(at + 1)
+
+    @property
+    def head(self) -> tuple[Positions, Positions]:
+        """(begin, end) of the first line."""
+        return self.line(0)
+
+    @property
+    def times(self) -> tuple[Positions, Positions]:
+        """(begin, end) of the second line."""
+        return self.line(1)
+
+    @property
+    def arguments(self) -> tuple[Positions, Positions]:
+        """(begin, end) of what follows the opening of the arguments on the third line, up to the last line's end."""
+        body = np.minimum(self.opening + 4, self.closing)
+        return self.newlines.take(body) + 1, self.newlines.take(self.closing)
+
+    @property
+    def whole(self) -> tuple[Positions, Positions]:
+        """(begin, end) of all lines."""
+        return self.newlines.take(self.opening + 1) + 1, self.newlines.take(self.closing)
+
+    def only(self, chosen: Mask | Positions) -> Self:
+        """These events: a mask or their indices."""
+        if chosen.dtype == np.bool_:
+            if chosen.all():
+                return self
+            chosen = np.flatnonzero(chosen)
+        return type(self)(self.text, self.newlines, self.opening.take(chosen), self.closing.take(chosen))
+
+
+def layout(text: Text) -> Layout | None:
+    """The lines of each event; None where the text is not printed like Kineto's, or where an event is not one."""
+    newlines = text.newlines()
+    size = newlines[1:] - newlines[:-1]
+    short = np.flatnonzero((size ^ 4) <= 1)  # 4 and 5: lines of three or four bytes
+    # Which of these lines are "  {", and which "  }," or "  }": byte by byte, which copies none of them.
+    begin, long = newlines.take(short) + 1, size.take(short) == 5
+    indented = (text.at.take(begin) == ord(" ")) & (text.at.take(begin + 1) == ord(" "))
+    brace = text.at.take(begin + 2)
+    opening = short[indented & (brace == ord("{")) & ~long]
+    closing = short[indented & (brace == ord("}")) & ((text.at.take(begin + 3) == ord(",")) | ~long)]
+    # Every event opens right after the one before it has closed, and nothing stands around them.
+    if not len(opening) or len(opening) != len(closing) or (opening[1:] != closing[:-1] + 1).any():
+        return None
+    around = text.raw[: newlines[opening[0]]] + text.raw[newlines[closing[-1] + 1] :]
+    if around.strip() or (closing - opening < 3).any():
+        return None
+    return Layout(text, newlines, opening, closing)
+
+
+# -- kineto arguments --------------------------------------------------------------------------------------------------
+#
+# The integers behind some keys of the events' arguments.
+#
+# Kineto prints the arguments of one kind of event in one order, so that the text between their numbers is the same in
+# all events of the kind: what stands there in one of them is only compared in the others, number by number. The few
+# events that agree with none of the first examples are searched for the keys. In a trace of a million events, of which
+# 310,000 are launches or launched and 140,000 memory samples, that takes 0.14 s; searching all of them took 0.3.
+
+ABSENT = -(1 << 62)  # stands for null
+# A key of the arguments with what separates it from its value, and which of its bytes is rare in a trace.
+Key = tuple[bytes, int]
+
+_EXAMPLES = 8  # of events; a chunk has kernels, copies, their launches, and few other kinds
+# Of an example, in bytes: where the keys must stand, the text between two numbers, and a number.
+_LONGEST, _LONGEST_BETWEEN, _WIDEST = 1024, 40, 24
+_NUMBER = re.compile(rb'(?<=: )"?-?\d[\d.]*')
+
+
+def integers(events: Layout, keys: Sequence[Key]) -> npt.NDArray[np.int64]:
+    """The integer behind the first place of each key in each event, quoted or not; ABSENT where there is none. Shape
+    (keys, events)."""
+    found = np.full((len(keys), len(events)), ABSENT, dtype=np.int64)
+    begin, end = events.arguments
+    rest = np.arange(len(events))
+    unlike = []
+    for _ in range(_EXAMPLES):
+        if not len(rest):
+            break
+        example = events.text.raw[begin[rest[0]] : end[rest[0]]]
+        between = _between_numbers(example, keys)
+        if between is None:
+            unlike.append(rest[:1])
+            rest = rest[1:]
+            continue
+        alike, values = _follow(events.text, begin.take(rest), between, len(keys))
+        found[:, rest.take(alike)] = values
+        rest = np.delete(rest, alike)
+    rest = np.concatenate((*unlike, rest))
+    if len(rest):
+        found[:, rest] = _searched(events.text.slices(begin.take(rest), end.take(rest)), keys)
+    return found
+
+
+class _Part(Struct, frozen=True):
+    """What stands before a number in an example, and how wide the number is there: with its quote and sign, and
+    without."""
+
+    text: bytes
+    width: int
+    digits: int  # of them
+    key: int | None  # the number is the one behind this key, by its place among the keys
+
+
+def _between_numbers(body: bytes, keys: Sequence[Key]) -> list[_Part] | None:
+    """The text before each number up to the last of the keys; None where it is none that others may share, or a key is
+    missing or has no number."""
+    places = [body.find(key, 0, _LONGEST) for key, _ in keys]
+    if min(places) < 0:
+        return None
+    ends = {place + len(key): number for number, (place, (key, _)) in enumerate(zip(places, keys, strict=True))}
+    last = max(ends)
+    numbers = [match.span() for match in _NUMBER.finditer(body, 0, last + _WIDEST) if match.start() <= last]
+    if not ends.keys() <= {begin for begin, _ in numbers}:
+        return None
+    before = [0, *(end for _, end in numbers[:-1])]
+    found = [
+        _Part(body[at:begin], end - begin, len(body[begin:end].lstrip(b'"-')), ends.get(begin))
+        for at, (begin, end) in zip(before, numbers, strict=True)
+    ]
+    if any(len(part.text) > _LONGEST_BETWEEN or part.width >= _WIDEST for part in found):
+        return None
+    return found
+
+
+def _follow(text: Text, at: Positions, parts: Sequence[_Part], keys: int) -> tuple[Positions, npt.NDArray[np.int64]]:
+    """Which of the texts that begin at these positions are alike in all that stands between their numbers, and the
+    integers behind the keys in these."""
+    alike = np.arange(len(at))
+    found = np.full((keys, len(at)), ABSENT, dtype=np.int64)
+    number = at  # where the last one began
+    for part in parts:
+        same = text.equal(at, part.text)
+        if not same.all():
+            others = np.flatnonzero(~same)
+            at[others] = text.number_end(_signless(text, number[others]))
+            same[others] = text.equal(at[others], part.text)
+            kept = np.flatnonzero(same)
+            alike, at, number, found = alike.take(kept), at.take(kept), number.take(kept), found.take(kept, axis=1)
+        number = at + len(part.text)
+        if part.key is None:
+            at = number + part.width  # mostly as wide as in the example
+        else:
+            found[part.key], at = _integers(text, number, part.digits)
+    return alike, found
+
+
+def _searched(bodies: Sequence[bytes], keys: Sequence[Key]) -> npt.NDArray[np.int64]:
+    """The integers behind the first place of each key in each of the texts."""
+    text = Text(b"\n".join(bodies))
+    begin = text.begin + np.cumsum([0, *(len(body) + 1 for body in bodies[:-1])])
+    found = np.full((len(keys), len(bodies)), ABSENT, dtype=np.int64)
+    for row, (key, rare) in enumerate(keys):
+        at = text.places(key, rare)
+        values, _ = _integers(text, at + len(key), 1)
+        found[row, (np.searchsorted(begin, at, side="right") - 1)[::-1]] = values[::-1]  # the first of several stays
+    return found
+
+
+def _integers(text: Text, begin: Positions, width: int) -> tuple[Positions, Positions]:
+    """The integers that begin at these positions, ABSENT where there is none, and where they end. ``width``: how many
+    digits most have."""
+    digits = _signless(text, begin)
+    end = digits + width
+    value, valid = text.integers(digits, end)
+    after = text.at.take(end)
+    others = np.flatnonzero(~valid | goes_on(after))
+    if len(others):
+        end[others] = text.number_end(digits[others])
+        value[others], valid[others] = text.integers(digits[others], end[others])
+    negative = text.at.take(digits - 1) == ord("-")
+    if negative.any():
+        value = np.where(negative, -value, value)
+    return np.where(valid, value, ABSENT), end
+
+
+def _signless(text: Text, begin: Positions) -> Positions:
+    """Where the digits of numbers begin, behind a quote or a sign."""
+    if (text.at.take(begin) >= ord("0")).all():
+        return begin
+    unquoted: Positions = begin + (text.at.take(begin) == ord('"'))
+    unsigned: Positions = unquoted + (text.at.take(unquoted) == ord("-"))
+    return unsigned
+
+
+# -- kineto times ------------------------------------------------------------------------------------------------------
+#
+# The times of events: the second of the lines on which Kineto prints one.
+#
+# All lines of a trace have the time at one column and nearly all of them the duration, so what the first line of a
+# chunk looks like is compared with the others, and their numbers are taken from where they stand in it: one look at
+# each line instead of eight (60 ms in a million events). A line that looks different is searched for its numbers.
+
+TIMES = b'    "ts": '
+_BETWEEN, _ARGS = b', "dur": ', b'    "args": {\n'
+_DECIMALS = 4  # a point and three digits
+_FIRST = re.compile(rb'    "ts": (\d{8,16})(\.\d{3})?, "dur": \d')
+
+
+def read_times(events: Layout) -> tuple[Positions, Positions, Mask]:
+    """ts_ns, dur_ns, and whether the event is printed like most: times on the second line, then its arguments."""
+    text, (begin, end), (args, _) = events.text, events.times, events.arguments
+    # The times end with a comma where arguments follow.
+    end = end - 1
+    ends_well = (text.at.take(end) == ord(",")) & text.equal(args - len(_ARGS), _ARGS)
+    ts_ns, dur_ns, whole = _like_the_first(text, begin, end)
+    if not whole.all():
+        others = np.flatnonzero(~whole)
+        ts_ns[others], dur_ns[others], whole[others] = _times_searched(
+            text, begin[others], end[others], ends_well[others]
+        )
+    return ts_ns, dur_ns, whole & ends_well
+
+
+def _like_the_first(text: Text, begin: Positions, end: Positions) -> tuple[Positions, Positions, Mask]:
+    """The times in lines ``[begin, end)`` in which everything stands where it stands in the first one; which these are.
+    Durations of up to eight digits before the point."""
+    none = np.zeros(len(begin), dtype=np.int64)
+    first = _FIRST.match(text.raw, int(begin[0]), int(end[0])) if len(begin) else None
+    if first is None:
+        return none, none.copy(), none.astype(np.bool_)
+    point, decimal, at = first.end(1) - int(begin[0]), first[2] is not None, first.end() - 1 - int(begin[0])
+    lines = text.windows(begin, -(-(at + WORD) // WORD))  # up to the eighth digit of the duration
+    whole = starts_with(lines, TIMES) & starts_with(word_at(lines, at - len(_BETWEEN), 2), _BETWEEN)
+    ts_us = number_at(lines, point, point - len(TIMES), whole)
+    whole &= ts_us < FAR_US
+    ts_ns = 1000 * np.where(whole, ts_us, 0)
+    length = end - begin - at - (_DECIMALS if decimal else 0)
+    whole &= (length > 0) & (length <= WORD)
+    missing = WORD - np.clip(length, 0, WORD)
+    dur_ns = 1000 * digits(word_at(lines, at)[:, 0] << (8 * missing).astype(np.uint64), WORD - missing, whole)
+    if decimal:
+        whole &= lines.view(np.uint8)[:, point] == ord(".")
+        ts_ns += number_at(lines, point + _DECIMALS, _DECIMALS - 1, whole)
+        last = text.windows(end - WORD, 1)
+        whole &= last.view(np.uint8)[:, -_DECIMALS] == ord(".")
+        dur_ns += digits(last[:, 0], _DECIMALS - 1, whole)
+    return ts_ns, dur_ns, whole
+
+
+def _times_searched(text: Text, begin: Positions, end: Positions, ends_well: Mask) -> tuple[Positions, Positions, Mask]:
+    """The times in lines of any width, and which of them are whole."""
+    begin = begin + len(TIMES)
+    dur_begin = text.last_space(end) + 1
+    whole = ends_well & text.equal(dur_begin - len(_BETWEEN), _BETWEEN) & (dur_begin > begin + len(_BETWEEN))
+    dur_begin = np.where(whole, dur_begin, end)
+    ts_ns, ts_valid = text.microseconds(begin, dur_begin - len(_BETWEEN))
+    dur_ns, dur_valid = text.microseconds(dur_begin, end)
+    whole &= ts_valid & dur_valid & text.equal(begin - len(TIMES), TIMES)
+    return ts_ns, dur_ns, whole
+
 
 _PHASE, _DURATION = b'    "ph": "', b'    "ph": "X", '
 _SAMPLE_END = f'"{MEMORY_EVENT}",'.encode()

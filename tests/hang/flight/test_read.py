@@ -16,9 +16,9 @@ import pytest
 
 from diag.collectors import bounded_pickle
 from diag.errors import DiagError
-from diag.hang.flight import Dumps, pickles, read_dumps
+from diag.hang.flight import Dumps, parse, read_dumps
 from diag.hang.flight.entries import Signatures
-from diag.hang.flight.parse import Name, parse
+from diag.hang.flight.parse import Name, parse_dump
 from tests.hang.flight import torch_pickle
 from tests.hang.flight.boards import Groups, dump
 
@@ -224,13 +224,13 @@ def test_shared_dicts_are_not_spelled_out(tmp_path: Path) -> None:
     data = torch_pickle.dumps(content(1))
     assert data.endswith(b"u.")
     extra = b"X\x01\x00\x00\x00zq\xf0](}(h\x00K\x01uq\x02" + _SEQUEL + b"eX\x06\x00\x00\x00framesq\xf1" + frames
-    held = pickles.loads(data[:-2] + extra + b"u.")
+    held = parse.loads(data[:-2] + extra + b"u.")
     assert isinstance(held, dict)
     held["version"] = held["z"][-1]
     for entry in held["entries"]:
         entry["frames"] = held["frames"]
         entry["process_group"] = (entry["process_group"][0], held["z"][-1])
-    dump, _ = parse(held, "path", Name(1, ""), Signatures())
+    dump, _ = parse_dump(held, "path", Name(1, ""), Signatures())
     assert dump is not None
     assert dump.version == "?"
     assert dump.pending[0].frames == ("? (?:?)",)
@@ -239,7 +239,7 @@ def test_shared_dicts_are_not_spelled_out(tmp_path: Path) -> None:
 def test_both_readers_of_pickles_agree() -> None:
     data = torch_pickle.dumps(content())
     bounded_pickle.check(data)
-    assert pickles.loads(data) == pickle.loads(data) == content()
+    assert parse.loads(data) == pickle.loads(data) == content()
 
 
 @pytest.mark.parametrize("size", [1, 2, 30, 300, 700])

@@ -16,7 +16,7 @@ from diag.errors import DiagError
 from diag.hang.api import triage
 from diag.hang.ras import client
 from diag.hang.ras.client import address_of, ask, ask_twice, is_address
-from diag.watch.hang_gather import gather, take_back
+from diag.watch.hang_monitor import gather, take_back
 from tests.command import diag
 from tests.hang.ras.reports import Comm, as_json, job, text
 from tests.hang.ras.server import endless, listening, says, silent, speaks

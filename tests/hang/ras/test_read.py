@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from diag.hang.api import incomplete, triage
-from diag.hang.ras import text as text_form
+from diag.hang.ras import read as text_form
 from diag.hang.ras.read import MOST_BYTES, overheard, read_reports
 from diag.hang.ras.report import Report
 from tests.forked import run_forked

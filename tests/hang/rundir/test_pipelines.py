@@ -12,7 +12,7 @@ from diag.collectors.manifest import update_manifest
 from diag.collectors.records import HANG, Asked, CollectiveLine, CollectiveRow, Heartbeat, RankRecord
 from diag.hang.model import Clue
 from diag.hang.rundir import clues_of, read_runs
-from diag.hang.rundir.heartbeat import beat_of
+from diag.hang.rundir.read import beat_of
 
 STAGES, BATCHES, DONE = 4, 4, 3
 

@@ -1,0 +1,462 @@
+"""Hooks on what a training calls: backward, optimizers, loaders, saving, evaluation, process groups, profilers."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.hooks import RemovableHandle
+
+from ..calls import Patches, argument
+from ..layout import RunLayout
+from ..loader_queue import queue_of
+from ..manifest import prepare_environment
+from .events import Events
+from .importing import AfterImport
+
+
+class Attachment(Protocol):
+    """What the hooks tell: the recording of one process (``life.Attachment``)."""
+
+    run_dir: Path
+    events: Events
+    described: bool
+
+    def tell(self, event: str, *values: Any) -> Any: ...
+    def safely(self, action: Callable[[], object]) -> None: ...
+    def joined(self) -> None: ...
+    def finish(self, error: BaseException | None) -> None: ...
+    def optimizer_stepped(self, optimizer: Any) -> None: ...
+    def engine_stepped(self, engine: Any) -> None: ...
+    def profiler_starts(self, profiler: Any) -> None: ...
+
+
+def install_evaluation(patches: Patches, life: Attachment) -> None:
+    original = torch.nn.Module.train
+
+    # Called once for every module within: it does nothing else on the way into the training.
+    @functools.wraps(original)
+    def train(module: Any, /, mode: bool = True) -> Any:
+        if not mode and not torch.compiler.is_compiling():
+            life.tell("eval_called")
+        return original(module, mode)
+
+    patches.replace(torch.nn.Module, "train", train)
+
+
+# -- hooking -----------------------------------------------------------------------------------------------------------
+#
+# Replacing functions of libraries by ones that tell of their calls, and what could not be replaced.
+
+Function = Callable[..., Any]
+
+
+class Hooks:
+    """Patches that name themselves: the manifest says which are in place and which are not, and why."""
+
+    def __init__(self) -> None:
+        self.patches = Patches()
+        self.placed: list[str] = []
+        self.missing: dict[str, str] = {}
+
+    def place(self, what: str, put: Callable[[Patches], object]) -> None:
+        """Runs ``put``. A library that is not as expected costs this hook and nothing else."""
+        try:
+            put(self.patches)
+        except Exception as error:  # whatever a library of another version raises
+            self.missing[what] = repr(error)
+        else:
+            self.placed.append(what)
+
+    def remove(self) -> None:
+        self.patches.undo()
+
+
+class Inside(threading.local):
+    """Whether this thread is in a call of a kind, of which only the outermost counts."""
+
+    now = False
+
+
+def around(
+    original: Function,
+    inside: Inside,
+    begin: Callable[[], Any],
+    end: Callable[[Any], object],
+    interrupted: Callable[[], object],
+) -> Function:
+    """The function, with ``begin()`` before it and ``end(what begin returned)`` when it has returned."""
+    compiling = torch.compiler.is_dynamo_compiling
+
+    @functools.wraps(original)
+    def told(*args: Any, **kwargs: Any) -> Any:
+        if compiling() or inside.now:
+            return original(*args, **kwargs)
+        inside.now = True
+        try:
+            begun = begin()
+            try:
+                result = original(*args, **kwargs)
+            except BaseException:
+                interrupted()
+                raise
+            end(begun)
+        finally:
+            inside.now = False
+        return result
+
+    return told
+
+
+# -- tokens ------------------------------------------------------------------------------------------------------------
+#
+# Tokens of a step, where it is certain what is trained with: Hugging Face's Trainer says so for every micro-batch.
+
+_INPUTS = argument(2, "inputs")  # of Trainer.training_step
+_SHARED_BY = ("get_tp_size", "get_cp_size", "get_sp_size")  # how many ranks work on one batch
+
+
+def install_tokens(trainer_module: ModuleType, patches: Patches, life: Attachment) -> None:
+    original = trainer_module.Trainer.training_step
+
+    @functools.wraps(original)
+    def training_step(*args: Any, **kwargs: Any) -> Any:
+        life.safely(lambda: life.tell("note", _tokens(args[0], _INPUTS(args, kwargs)), None))
+        return original(*args, **kwargs)
+
+    patches.replace(trainer_module.Trainer, "training_step", training_step)
+
+
+def _tokens(trainer: Any, inputs: Any) -> int:
+    """Positions, padding included, for they are computed, too; 0 where it is no text."""
+    found = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
+    if not isinstance(found, torch.Tensor) or any(_size(trainer, name) > 1 for name in _SHARED_BY):
+        return 0
+    return found.numel()
+
+
+def _size(trainer: Any, name: str) -> int:
+    tell = getattr(trainer, name, None)
+    return int(tell()) if tell is not None else 1
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+#
+# Hooks on the process group's beginning and end: between them the ranks know each other.
+
+_RANK = argument(4, "rank")  # of init_process_group
+_GROUP = argument(0, "group")  # of destroy_process_group
+
+
+def install_process_group(patches: Patches, life: Attachment) -> None:
+    init, destroy = c10d.init_process_group, c10d.destroy_process_group
+
+    @functools.wraps(init)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        rank = _rank(args, kwargs)
+        if rank is not None:
+            life.safely(lambda: _prepare(life, rank))
+        result = init(*args, **kwargs)
+        life.joined()
+        return result
+
+    @functools.wraps(destroy)
+    def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
+        group = _GROUP(args, kwargs)
+        if group is None or group is dist.group.WORLD:
+            life.finish(sys.exc_info()[1])  # while the group still has something to tell of a failure
+        return destroy(*args, **kwargs)
+
+    for module in (c10d, dist):
+        patches.replace(module, "init_process_group", init_process_group)
+        patches.replace(module, "destroy_process_group", destroy_process_group)
+
+
+def _rank(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    given = _RANK(args, kwargs)
+    if isinstance(given, int) and given >= 0:
+        return given
+    named = os.environ.get("RANK", "")
+    return int(named) if named.isdecimal() else None
+
+
+def _prepare(life: Attachment, rank: int) -> None:
+    """NCCL's log and the Flight Recorder's dumps into the run directory; NCCL's log not where the user asked for one,
+    which stays where it would be."""
+    prepare_environment(RunLayout(life.run_dir).rank(rank), nccl_log="NCCL_DEBUG" not in os.environ)
+
+
+# -- backwards ---------------------------------------------------------------------------------------------------------
+#
+# Hooks on backward, outermost calls only: activation checkpointing calls it again from within, and DeepSpeed's engine
+# calls PyTorch's, whose gradients it reduces before it returns.
+
+
+def install_backward(hooks: Hooks, imports: AfterImport, life: Attachment) -> None:
+    inside = Inside()
+
+    def put(patches: Patches, *owners: Any) -> None:
+        for owner in owners:
+            timed = around(
+                owner.backward,
+                inside,
+                begin=life.events.backward_begins,
+                end=life.events.backward_ends,
+                interrupted=lambda: life.tell("interrupted"),
+            )
+            patches.replace(owner, "backward", timed)
+
+    def on_deepspeed(engine: ModuleType) -> None:
+        hooks.place("DeepSpeed's backward", lambda patches: put(patches, engine.DeepSpeedEngine))
+
+    hooks.place("backward", lambda patches: put(patches, torch.Tensor, torch.autograd))
+    imports.call("deepspeed.runtime.engine", on_deepspeed)
+
+
+# -- loaders -----------------------------------------------------------------------------------------------------------
+#
+# When a batch is asked for and when it is there: hooks on ``torch.utils.data.DataLoader``.
+
+_Batch = TypeVar("_Batch")
+
+
+class Fetches:
+    """Tells of the batches that a training waits for, outermost only: a dataset may read from a loader of its own."""
+
+    def __init__(self, life: Attachment) -> None:
+        self._life = life
+        self._events = life.events
+        self._inside = Inside()
+        self._asked = 0  # the outermost loader
+        self._settings: dict[int, dict[str, Any]] = {}  # by loader, as far as it has any
+
+    def told(self, loader: int, iterator: Any, fetch: Callable[[], _Batch]) -> _Batch:
+        """What ``fetch`` returns, the next of ``iterator``; StopIteration and whatever else it raises goes through."""
+        inside = self._inside
+        if inside.now:
+            if self._events.looks:
+                self._look_at(iterator)  # what wraps a DataLoader has no queue of its own
+            return fetch()
+        inside.now = True
+        try:
+            self._asked = loader
+            events = self._events
+            events.fetch_begins(loader, torch.is_grad_enabled())
+            if events.looks:
+                self._look_at(iterator)
+            try:
+                batch = fetch()
+            except StopIteration:
+                self._life.tell("fetch_ends", True)
+                raise
+            except BaseException:
+                self._life.tell("interrupted")
+                raise
+            events.fetch_ends()
+        finally:
+            inside.now = False
+        return batch
+
+    def settings(self, loaders: Collection[int]) -> dict[str, Any]:
+        """In what these loaders agree, or all that were asked if it is not known which those are: ``num_workers``,
+        ``prefetch_factor``, ``pin_memory``."""
+        own = [self._settings.get(loader, {}) for loader in loaders or self._settings] or [{}]
+        return {name: value for name, value in own[0].items() if all(one.get(name) == value for one in own)}
+
+    def _look_at(self, iterator: Any) -> None:
+        if self._asked not in self._settings and (found := _settings_of(iterator)):
+            self._settings[self._asked] = found
+        queue = queue_of(iterator)
+        if queue is not None:
+            self._events.queue_seen(queue)
+
+
+def install_loader(patches: Patches, fetches: Fetches) -> None:
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    original = _BaseDataLoaderIter.__next__
+
+    @functools.wraps(original)
+    def fetch(iterator: Any) -> Any:
+        # The loader's number: an epoch makes a new iterator, but of the same sampler.
+        return fetches.told(id(getattr(iterator, "_index_sampler", iterator)), iterator, lambda: original(iterator))
+
+    patches.replace(_BaseDataLoaderIter, "__next__", fetch)
+
+
+def _settings_of(iterator: Any) -> dict[str, Any]:
+    """Empty of what is no DataLoader's iterator, whose fields these are, public in none."""
+    workers = getattr(iterator, "_num_workers", None)
+    if not isinstance(workers, int):
+        return {}
+    found = {"num_workers": workers, "pin_memory": bool(getattr(iterator, "_pin_memory", False))}
+    factor = getattr(iterator, "_prefetch_factor", None)
+    return {**found, "prefetch_factor": factor} if isinstance(factor, int) else found
+
+
+# -- profiling ---------------------------------------------------------------------------------------------------------
+#
+# Only one profiler can run: where the training uses one of its own, ours stands back for good.
+
+
+def install_profiler(patches: Patches, life: Attachment) -> None:
+    profile: Any = torch.autograd.profiler.profile
+    original = profile._prepare_trace
+
+    @functools.wraps(original)
+    def prepare(profiler: Any) -> Any:
+        life.profiler_starts(profiler)
+        return original(profiler)
+
+    patches.replace(profile, "_prepare_trace", prepare)
+
+
+# -- optimizers --------------------------------------------------------------------------------------------------------
+#
+# Hooks on optimizers: PyTorch's own, gradient scalers that may skip them, and DeepSpeed's engine around them.
+
+
+def install_optimizers(life: Attachment) -> list[RemovableHandle]:
+    """PyTorch's own hooks, which every subclass of ``Optimizer`` calls, whoever wraps it. They must not be removed from
+    within one of them."""
+
+    events, compiling = life.events, torch.compiler.is_dynamo_compiling
+
+    def begins(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        if not compiling():
+            events.optimizer_begins(id(optimizer))
+
+    def ends(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        if not compiling():
+            if not life.described:
+                life.optimizer_stepped(optimizer)
+            events.optimizer_ends(id(optimizer))
+
+    return [register_optimizer_step_pre_hook(begins), register_optimizer_step_post_hook(ends)]
+
+
+def install_zeroing(patches: Patches, life: Attachment) -> None:
+    """``zero_grad``: the only sign of an optimizer whose step is compiled, for compiled code runs no hooks."""
+    for owner in (Optimizer, torch.nn.Module):
+        patches.replace(owner, "zero_grad", _told(owner.zero_grad, life))
+
+
+def _told(original: Any, life: Attachment) -> Any:
+    events, compiling = life.events, torch.compiler.is_dynamo_compiling
+
+    @functools.wraps(original)
+    def zero_grad(owner: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if not compiling():
+            events.gradients_cleared()
+        return original(owner, *args, **kwargs)
+
+    return zero_grad
+
+
+def install_scaler(patches: Patches, life: Attachment) -> None:
+    """A step that the scaler skips, because gradients overflowed, is a step of the training all the same."""
+    from torch.amp.grad_scaler import GradScaler
+
+    original = GradScaler.step
+
+    @functools.wraps(original)
+    def step(scaler: Any, /, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        around = -id(optimizer)  # another number than the optimizer's own, whose step is within
+        life.events.optimizer_begins(around)
+        result = original(scaler, optimizer, *args, **kwargs)
+        life.events.optimizer_ends(around)
+        return result
+
+    patches.replace(GradScaler, "step", step)
+
+
+def install_engine(engine_module: ModuleType, patches: Patches, life: Attachment) -> None:
+    """DeepSpeed's engine, whose ZeRO optimizers call the one inside once for every group of parameters, and which is
+    called after every micro-batch."""
+    engine_class = engine_module.DeepSpeedEngine
+    original = engine_class.step
+
+    @functools.wraps(original)
+    def step(engine: Any, /, *args: Any, **kwargs: Any) -> Any:
+        before = engine.global_steps
+        life.events.optimizer_begins(id(engine))
+        result = original(engine, *args, **kwargs)
+        life.engine_stepped(engine)
+        life.events.optimizer_ends(id(engine), engine.global_steps > before)
+        return result
+
+    patches.replace(engine_class, "step", step)
+
+
+# -- checkpoints -------------------------------------------------------------------------------------------------------
+#
+# Hooks on saving: on what PyTorch and safetensors write files with, and on what frameworks call around it.
+
+_DISTRIBUTED = "torch.distributed.checkpoint"
+# By the module that defines it: the class whose methods save, or "" for functions of the module, and their names.
+_SAVERS = {
+    "safetensors.torch": ("", ("save_file",)),
+    "accelerate.accelerator": ("Accelerator", ("save_state",)),
+    "transformers.trainer": ("Trainer", ("_save_checkpoint",)),
+    "lightning.pytorch.trainer.trainer": ("Trainer", ("save_checkpoint",)),
+    "deepspeed.runtime.engine": ("DeepSpeedEngine", ("save_checkpoint",)),
+    _DISTRIBUTED: ("", ("save", "async_save", "save_state_dict")),
+}
+
+
+class Saving:
+    """One of these for all: whoever saves calls others who do, and only the outermost counts."""
+
+    def __init__(self, life: Attachment) -> None:
+        self._life = life
+        self._inside = Inside()
+
+    def install(self, hooks: Hooks, imports: AfterImport) -> None:
+        """On ``torch.save`` at once, on the others when the training imports them."""
+        hooks.place("torch.save", lambda patches: self._put(patches, (torch, torch.serialization), ("save",)))
+
+        def on_import(module: ModuleType) -> None:
+            hooks.place(f"saving: {module.__name__}", lambda patches: self._put_into(patches, module))
+
+        for name in _SAVERS:
+            imports.call(name, on_import)
+
+    def _put_into(self, patches: Patches, module: ModuleType) -> None:
+        class_name, names = _SAVERS[module.__name__]
+        if class_name:
+            self._put(patches, (getattr(module, class_name),), names)
+        elif module.__name__ == _DISTRIBUTED:
+            self._put(patches, (sys.modules[f"{_DISTRIBUTED}.state_dict_saver"], module), names)
+        else:
+            self._put(patches, (module,), names)
+
+    def _put(self, patches: Patches, owners: Sequence[Any], names: Sequence[str]) -> None:
+        """``owners``: modules that hand out the same functions, or a class."""
+        for name in names:
+            original = getattr(owners[0], name, None)
+            if original is None:
+                continue
+            timed = around(
+                original,
+                self._inside,
+                begin=lambda: self._life.tell("checkpoint_begins"),
+                end=lambda start: start is not None and self._life.tell("checkpoint_ends", start),
+                interrupted=lambda: self._life.tell("interrupted"),
+            )
+            for owner in owners:
+                if getattr(owner, name, None) is original:
+                    patches.replace(owner, name, timed)

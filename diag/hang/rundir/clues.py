@@ -1,0 +1,565 @@
+"""What a run directory says of a hang or a crash: collectives that differ, how ranks ended, who stands still."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from diag.collectors.records import CHECKPOINT, EVALUATION, HANG
+from diag.hang.model import Clue, Evidence, Role
+from diag.hang.raised import Chain, about_the_group
+from diag.words.formatting import counted, listing, spaced
+
+from .read import Call, Exit, Rank, Rundir
+
+_SIGNALS = {
+    signal.SIGKILL: "rank_killed_sigkill",
+    signal.SIGBUS: "rank_killed_sigbus",
+    signal.SIGSEGV: "rank_killed_sigsegv",
+}
+_BY_SIGNAL = 0.9
+_RAISED = 0.87  # by itself, in words that are not about others
+_BY_CODE = 0.85
+_RAISED_BY_SEVERAL = 0.75
+_ABORTED = 0.6  # abort() is how C++ ends over anything, also over what a peer did
+_CONNECTION = 0.6  # it lost a connection, while all the others lived
+_APART_S = 2  # clocks of two hosts, and error files count whole seconds
+_LAST_LINES = 15
+_WARNING = re.compile(r"\[W[ \d]")  # torch's, also of a connection that is tried again
+_MOST_EVIDENCE = 4
+RAISED_ITSELF = 1
+
+
+def clues_of_ends(run: Rundir, explained: bool = False) -> list[Clue]:
+    """Who raised an exception that is not about others, whatever its exit code; where nobody did, a clue for each rank
+    that ended before the launcher ended the others. ``explained``: by the calls of the ranks, so that an abort is only
+    what came of it."""
+    own = raised_by(run)
+    first = {rank: one.exit for rank, one in sorted(run.ranks.items()) if one.exit is not None and one.exit.first}
+    killed = {rank: ended for rank, ended in first.items() if _is_killed(ended)}
+    raised = {rank: chain for rank, chain in own.items() if not killed or rank in first}
+    found = [_ended(run, rank, ended, _victims(run, {*killed, *raised})) for rank, ended in killed.items()]
+    if raised:
+        found.append(_raised(run, raised, set(first)))
+    elif not killed:
+        victims = _victims(run, first)
+        found += [clue for rank, ended in first.items() if (clue := _by_code(run, rank, ended, explained, victims))]
+    return found
+
+
+def raised_by(run: Rundir) -> dict[int, Chain]:
+    """The ranks that raised an exception of their own, with it."""
+    return {
+        rank: one.raised
+        for rank, one in sorted(run.ranks.items())
+        if one.raised is not None and not one.raised.about_others and _ended_by_it(one)
+    }
+
+
+def lost_a_peer(one: Rank) -> bool:
+    """Whether a rank ended over its peers, by what it raised or printed last."""
+    if one.raised is not None and _ended_by_it(one):
+        return one.raised.about_others
+    last = [line for line in one.log.splitlines()[-_LAST_LINES:] if not _WARNING.search(line)]
+    return any(map(about_the_group, last))
+
+
+def place_of(one: Rank, code: int) -> int:
+    """Of ranks that ended with an error, the one with the smaller number is to blame before the other."""
+    one = replace(one, exit=Exit(code, first=False, by_launcher=False))
+    if code < 0 and code not in (-signal.SIGTERM, -signal.SIGABRT):
+        return 0
+    if one.raised is not None and not one.raised.about_others and _ended_by_it(one):
+        return RAISED_ITSELF
+    if code == -signal.SIGTERM:
+        return 4
+    return 3 if lost_a_peer(one) else 2
+
+
+def _ended_by_it(one: Rank) -> bool:
+    """A traceback on standard error may be one that was caught. Python ends with a positive code over an exception that
+    nobody caught, and C++ may still abort on the way out; torchrun's error file holds none but those."""
+    if one.error:
+        return True
+    code = one.exit.code if one.exit is not None else 0
+    return code > 0 or code == -signal.SIGABRT or (one.beat is not None and one.beat.failed)
+
+
+def _is_killed(ended: Exit) -> bool:
+    return ended.code < 0 and -ended.code not in (signal.SIGTERM, signal.SIGABRT)
+
+
+def _victims(run: Rundir, culprits: Collection[int]) -> tuple[int, ...]:
+    """Whoever raised an exception of its own is none, whether or not it is to blame."""
+    own = raised_by(run)
+    return tuple(rank for rank in sorted(run.ranks) if rank not in culprits and rank not in own)
+
+
+def _raised(run: Rundir, own: Mapping[int, Chain], first: Collection[int]) -> Clue:
+    """One clue: whoever raised first as far as that is known, else all."""
+    ranks = _earliest(run, [rank for rank in own if rank in first] or list(own))
+    later = [rank for rank in own if rank not in ranks]
+    note = _who_raised(run, ranks, first)
+    if later:
+        note += f"; later {_each(own, later)}"
+    return Clue(
+        "rank_killed_exception",
+        Role.ROOT,
+        tuple(run.ranks[rank].culprit for rank in ranks),
+        tuple(line for rank in ranks[:_MOST_EVIDENCE] for line in _evidence_of_ends(run.ranks[rank])),
+        _RAISED if len(ranks) == 1 else _RAISED_BY_SEVERAL,
+        note,
+        _victims(run, own),
+    )
+
+
+def _earliest(run: Rundir, ranks: list[int]) -> list[int]:
+    """By the times in error files, where all have one."""
+    times = {rank: run.ranks[rank].raised_at for rank in ranks}
+    if not all(times.values()):
+        return ranks
+    return [rank for rank in ranks if times[rank] - min(times.values()) < _APART_S]
+
+
+def _who_raised(run: Rundir, ranks: list[int], first: Collection[int]) -> str:
+    own = {rank: chain for rank in ranks if (chain := run.ranks[rank].raised) is not None}
+    if len({chain.words for chain in own.values()}) > 1:
+        return f"{_sentence(_each(own, ranks))}; nothing tells which of them was first"
+    words, ended = own[ranks[0]].words, run.ranks[ranks[0]].exit
+    if len(ranks) > 1:
+        return f"They raised {words}"
+    if ended is not None and ended.code > 0 and ranks[0] in first:
+        return f"It raised {words}, and ended with exit code {ended.code} while the others still lived"
+    before = sorted(rank for rank in first if rank not in ranks)
+    if before:
+        return (
+            f"It raised {words}; {spaced(listing(before))} ended before it, with no exception but that of a lost peer"
+        )
+    return f"It raised {words}"
+
+
+def _each(own: Mapping[int, Chain], ranks: Iterable[int]) -> str:
+    """``rank 0 raised ..; ranks 1, 2 raised ..``."""
+    by_words: dict[str, list[int]] = {}
+    for rank in ranks:
+        by_words.setdefault(own[rank].words, []).append(rank)
+    return "; ".join(f"{spaced(listing(same))} raised {words}" for words, same in by_words.items())
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _by_code(run: Rundir, rank: int, ended: Exit, explained: bool, victims: tuple[int, ...]) -> Clue | None:
+    """Of a rank that raised nothing of its own."""
+    one = run.ranks[rank]
+    if lost_a_peer(one):
+        said = one.raised
+        if said is None or about_the_group(str(said.errors[0])) or not _others_lived(run, rank):
+            return None
+        note = f"It raised {said.words}, and ended with exit code {ended.code} while all the others lived"
+        return Clue(
+            "rank_killed_exception",
+            Role.ROOT,
+            (one.culprit,),
+            tuple(_evidence_of_ends(one)),
+            _CONNECTION,
+            note,
+            victims,
+        )
+    if ended.code == 0 or -ended.code == signal.SIGTERM or (-ended.code == signal.SIGABRT and explained):
+        return None
+    return _ended(run, rank, ended, victims)
+
+
+def _others_lived(run: Rundir, rank: int) -> bool:
+    """Whether every other rank is known to have been ended by the launcher: then none of them was the lost peer."""
+    others = [one.exit for number, one in run.ranks.items() if number != rank]
+    lived = [ended for ended in others if ended is not None and -ended.code == signal.SIGTERM and not ended.first]
+    return len(lived) == len(others) and run.world_size == len(run.ranks)
+
+
+def _ended(run: Rundir, rank: int, ended: Exit, victims: tuple[int, ...]) -> Clue:
+    one = run.ranks[rank]
+    if ended.code < 0:
+        number = -ended.code
+        known = number in set(signal.Signals)
+        name = signal.Signals(number).name if known else f"signal {number}"
+        fault = _SIGNALS.get(signal.Signals(number)) if known else None
+        note = f"It was ended by {name} while the others still lived."
+        sure = _BY_SIGNAL if fault else _ABORTED
+        fault = fault or "rank_killed_exception"
+    else:
+        fault, sure = "rank_killed_exception", _BY_CODE
+        note = f"It ended with exit code {ended.code}, without an exception, while the others still lived."
+    return Clue(fault, Role.ROOT, (one.culprit,), tuple(_evidence_of_ends(one)), sure, note, victims)
+
+
+def _evidence_of_ends(one: Rank) -> list[Evidence]:
+    """Its exit code, and its exception unless its log has it: lines of logs are found by the rules of text."""
+    found = []
+    who = f"rank {one.culprit.rank}"
+    if one.exit is not None:
+        text = f"{who}: exit code {one.exit.code}{', first' if one.exit.first else ''}"
+        found.append(Evidence(str(one.folder.parent.parent / "exits.json"), 0, text))
+    if one.raised is not None and (one.error or not found):
+        found.append(
+            Evidence(str(one.folder / ("error.json" if one.error else "log.txt")), 0, f"{who}: {one.raised.words}")
+        )
+    return found
+
+
+# -- standstill --------------------------------------------------------------------------------------------------------
+#
+# A training that stands still, by the heartbeats that its ranks sent when they were asked where they are.
+
+_CLASSES = {CHECKPOINT: "slow_rank_checkpoint", EVALUATION: "slow_rank_eval"}
+_SURE = 0.9
+_SILENT = 0.7  # a process that does not answer: stopped, swapping, or the interpreter's lock is held
+
+
+def clues_of_standstill(run: Rundir) -> list[Clue]:
+    """Who is elsewhere while others wait in a collective."""
+    if run.asked is None or run.asked[1] != HANG:
+        return []
+    number = run.asked[0]
+    silent = {rank for rank, one in run.ranks.items() if _is_silent(one, number)}
+    waiting = {rank for rank, one in run.ranks.items() if rank not in silent and _waits(one)}
+    away = {rank for rank in run.ranks if rank not in waiting}
+    if not waiting or not away:
+        return []
+    needed = _waited_for(run.ranks, waiting) & away or away
+    by_class: dict[str, list[int]] = {}
+    for rank in sorted(needed):
+        by_class.setdefault(_class_of_standstill(run.ranks[rank]), []).append(rank)
+    victims = tuple(sorted(waiting))
+    return [
+        Clue(
+            fault_class=fault,
+            role=Role.ROOT,
+            culprits=tuple(run.ranks[rank].culprit for rank in ranks),
+            evidence=(
+                *(_evidence_of_standstill(run.ranks[rank]) for rank in ranks[:4]),
+                _evidence_of_standstill(run.ranks[victims[0]]),
+            ),
+            confidence=_SILENT if ranks[0] in silent else _SURE,
+            note=_noted(run.ranks, ranks[0], victims, ranks[0] in silent),
+            victims=victims,
+        )
+        for fault, ranks in by_class.items()
+    ]
+
+
+def _is_silent(one: Rank, number: int) -> bool:
+    """It had a heartbeat and did not answer; one that failed or is done has its last word there."""
+    return one.beat is not None and one.answered < number and not one.beat.done and not one.beat.failed
+
+
+def _waits(one: Rank) -> bool:
+    """In a collective; or it was until the collective timed out."""
+    if one.beat is None:
+        return False
+    return "imed out" in one.error if one.beat.failed else one.beat.in_collective
+
+
+def _waited_for(ranks: Mapping[int, Rank], waiting: set[int]) -> set[int]:
+    """Those that have not called what others wait in; of these, that wait elsewhere, those that they wait for; ..."""
+    reached: set[int] = set()
+    todo = sorted(waiting)
+    while todo:
+        one = ranks[todo.pop()]
+        if one.beat is None:
+            continue
+        finished = dict(one.beat.finished)
+        for group, number in one.beat.started:
+            if number <= finished.get(group, -1):
+                continue
+            for member in one.groups.get(group, ()):
+                other = ranks.get(member)
+                if other is None or member in reached:
+                    continue
+                if other.beat is None or dict(other.beat.started).get(group, -1) < number:
+                    reached.add(member)
+                    todo.append(member)
+    return reached
+
+
+def _class_of_standstill(one: Rank) -> str:
+    return _CLASSES.get(_phase(one), "missing_rank")
+
+
+def _phase(one: Rank) -> str:
+    return (one.failed_in or one.beat.phase) if one.beat is not None else "setup"
+
+
+def _noted(ranks: Mapping[int, Rank], rank: int, victims: tuple[int, ...], silent: bool) -> str:
+    one = ranks[rank]
+    waiting = spaced(listing(victims))
+    wait = "waits" if len(victims) == 1 else "wait"
+    if silent:
+        return (
+            f"Rank {rank} did not answer while {waiting} {wait} in a collective: its process is stopped or swapping, "
+            "or a thread keeps the interpreter's lock"
+        )
+    if one.beat is None:
+        return f"Rank {rank} has sent no heartbeat, {waiting} {wait} in a collective"
+    if one.beat.done:
+        return f"Rank {rank} had finished its training, {waiting} {wait} in a collective that it did not call"
+    seconds = (one.beat_ns - one.beat.phase_since_ns) / 1e9 if one.beat.phase_since_ns else 0.0
+    since = f", for {seconds:.0f} s" if seconds >= 1 else ""
+    return f"Rank {rank} is in its {_phase(one)} phase{since}, and in no collective; {waiting} {wait} in one"
+
+
+def _evidence_of_standstill(one: Rank) -> Evidence:
+    beat = one.beat
+    if beat is None:
+        return Evidence(str(one.folder), 0, f"rank {one.culprit.rank}: no heartbeat.json")
+    last = [f"#{number} of group {group} called" for group, number in beat.started]
+    last += [f"#{number} of group {group} finished" for group, number in beat.finished]
+    text = f"rank {one.culprit.rank}: step {beat.step}, phase {beat.phase}, {', '.join(last) or 'no collective yet'}"
+    return Evidence(str(one.folder / "heartbeat.json"), 0, text)
+
+
+# -- calls -------------------------------------------------------------------------------------------------------------
+#
+# Which rank called another collective than it should have: against the other ranks, and against its own step before.
+#
+# A training calls the same collectives step after step. Where two ranks differ, nobody can tell from that call alone
+# which of them is wrong; the one that also differs from its own step before is. So this names one rank of two, which a
+# single dump or log line cannot. Ranks that ended in C++ (gloo aborts when it receives more than it expects) leave no
+# record of their last step: gloo's message tells what they expected.
+
+Calls = tuple[Call, ...]
+
+# gloo's transport: received more bytes than the buffer of this rank's call.
+_TOO_LONG = re.compile(r"op\.preamble\.length <= op\.nbytes\. (?P<received>\d+) vs (?P<expected>\d+)")
+_BY_VOTE = 0.9
+_BY_HISTORY = 0.85
+_BY_MESSAGE = 0.85
+_EITHER = 0.7  # two ranks, no step before to compare with: both are named
+
+
+@dataclass(frozen=True)
+class _Odd:
+    """Ranks that called ``did`` where the others called ``should``, as their ``place``-th collective of a step."""
+
+    fault_class: str
+    ranks: tuple[int, ...]
+    step: int
+    place: int
+    did: Call | None
+    should: Call | None
+    confidence: float
+    because: str
+    aborted: tuple[int, ...] = ()  # those that gloo ended: what they did is not recorded
+
+
+def clues_of_calls(run: Rundir) -> list[Clue]:
+    """One clue where calls differ; none of a run without trouble."""
+    opened = [one.open_step for one in run.ranks.values() if one.open_step is not None]
+    if not opened or (run.asked is None and not any(one.exit for one in run.ranks.values())):
+        return []
+    odd = _different(run, max(opened)) or _aborted(run, max(opened))
+    return [_clue(run, odd)] if odd is not None else []
+
+
+def _different(run: Rundir, last: int) -> _Odd | None:
+    """The first place at which the calls of living records differ, in the step before the last or in the last."""
+    for step in (last - 1, last):
+        of_step = {rank: one.steps[step] for rank, one in run.ranks.items() if step in one.steps}
+        for group in sorted({call.group for calls in of_step.values() for call in calls}):
+            members = {rank: _of_group(calls, group) for rank, calls in of_step.items() if _is_member(run, rank, group)}
+            before = {rank: _of_group(run.ranks[rank].steps.get(step - 1, ()), group) for rank in members}
+            odd = _first_difference(step, members, before) or _alone(run, step, members, before)
+            if odd is not None:
+                return odd
+    return None
+
+
+def _is_member(run: Rundir, rank: int, group: str) -> bool:
+    named = [one.groups[group] for one in run.ranks.values() if group in one.groups]
+    return rank in named[0] if named else True
+
+
+def _first_difference(step: int, calls: Mapping[int, Calls], before: Mapping[int, Calls]) -> _Odd | None:
+    for place in range(max(map(len, calls.values()), default=0)):
+        here = {rank: of_rank[place] for rank, of_rank in calls.items() if len(of_rank) > place}
+        votes = Counter(call.what for call in here.values())
+        if len(votes) < 2:
+            continue
+        usual, count = votes.most_common(1)[0]
+        if 2 * count > len(here):
+            odd = tuple(rank for rank, call in here.items() if call.what != usual)
+            sure, because = _BY_VOTE, "the others agree"
+        else:
+            steady = {rank for rank in here if _continues(calls[rank][: place + 1], before[rank])}
+            odd = tuple(rank for rank in here if rank not in steady)
+            sure, because = _BY_HISTORY, f"in step {step - 1} it did not"
+            if not steady or not odd:
+                odd, sure, because = tuple(here), _EITHER, "nothing tells which of them is wrong"
+        model = next((rank for rank in here if rank not in odd), odd[-1])
+        should, did = here[model], here[odd[0]]
+        expected = max((calls[model], before[odd[0]], before[model]), key=len)
+        return _Odd(_class(calls[odd[0]], expected, place), odd, step, place, did, should, sure, because)
+    return None
+
+
+def _alone(run: Rundir, step: int, calls: Mapping[int, Calls], before: Mapping[int, Calls]) -> _Odd | None:
+    """A single record of the step, of two ranks: it is held against its own step before."""
+    if len(calls) != 1 or run.world_size != 2:
+        return None
+    rank, own = next(iter(calls.items()))
+    earlier = before[rank]
+    for place, (did, should) in enumerate(zip(own, earlier, strict=False)):
+        if did.what != should.what:
+            because = f"in step {step - 1} it did"
+            return _Odd(_class(own, earlier, place), (rank,), step, place, did, should, _BY_HISTORY, because)
+    return None
+
+
+def _class(own: Calls, expected: Calls, place: int) -> str:
+    """A call left out: what follows is what should have followed."""
+    rest, following = own[place:], expected[place + 1 :]
+    if rest and _continues(rest, following):
+        return "desync"
+    if place < len(expected) and own[place].what[0] == expected[place].what[0]:
+        return "mismatch_shape"
+    return "mismatch_op"
+
+
+def _continues(calls: Sequence[Call], expected: Sequence[Call]) -> bool:
+    return len(calls) <= len(expected) and all(a.what == b.what for a, b in zip(calls, expected, strict=False))
+
+
+def _of_group(calls: Calls, group: str) -> Calls:
+    return tuple(call for call in calls if call.group == group)
+
+
+def _aborted(run: Rundir, step: int) -> _Odd | None:
+    """Ranks that gloo aborted, while all records of the last step agree with each other."""
+    found = {rank: match for rank, one in run.ranks.items() if (match := _TOO_LONG.search(one.log)) is not None}
+    found = {rank: match for rank, match in found.items() if step not in run.ranks[rank].steps}
+    alive = [one for one in run.ranks.values() if step in one.steps]
+    if not found or not alive:
+        return None
+    pending = next((call for one in alive for call in one.steps[step] if not call.ended), None)
+    sizes = {call.bytes for one in run.ranks.values() for calls in one.steps.values() for call in calls}
+    steady = [one for one in alive if step - 1 in one.steps and _continues(one.steps[step], one.steps[step - 1])]
+    guilty, classes = [], []
+    for rank, match in found.items():
+        received, expected = int(match["received"]), int(match["expected"])
+        # gloo cuts a tensor into segments: as many as the one that arrived was cut into.
+        waits = {call.bytes for one in alive for call in one.steps[step][-2:]}
+        cuts = {size // received for size in waits if received and size % received == 0} | {1}
+        own = {expected * cut for cut in cuts}
+        if pending is not None and pending.bytes in own:
+            continue  # it was in the call of the others: what arrived was wrong
+        guilty.append(rank)
+        classes.append("desync" if own & sizes else "mismatch_shape")
+    if not guilty:
+        return None
+    if len(run.ranks) == 2 and not steady:
+        everybody = tuple(run.ranks)
+        because = "nothing tells which of them is wrong"
+        return _Odd(classes[0], everybody, step, -1, None, pending, _EITHER, because, tuple(guilty))
+    because = (
+        "what it expected is no part of any call of the others"
+        if classes[0] == "mismatch_shape"
+        else ("what it expected belongs to another call of the step")
+    )
+    return _Odd(classes[0], tuple(guilty), step, -1, None, pending, _BY_MESSAGE, because, tuple(guilty))
+
+
+def _clue(run: Rundir, odd: _Odd) -> Clue:
+    ranks = [run.ranks[rank] for rank in odd.ranks]
+    others = [one for rank, one in run.ranks.items() if rank not in odd.ranks]
+    return Clue(
+        fault_class=odd.fault_class,
+        role=Role.ROOT,
+        culprits=tuple(one.culprit for one in ranks),
+        evidence=tuple(_evidence(one, odd) for one in (*ranks[:4], *others[:1])),
+        confidence=odd.confidence,
+        note=_note(odd),
+        victims=tuple(rank for rank in run.ranks if rank not in odd.ranks),
+    )
+
+
+def _note(odd: _Odd) -> str:
+    who = spaced(listing(odd.aborted or odd.ranks))
+    who = who[0].upper() + who[1:]
+    if odd.did is None:
+        where = f", where the others call {odd.should}" if odd.should is not None else ""
+        return f"{who} received more than expected in step {odd.step}{where}; {odd.because}"
+    where = f"as collective {odd.place + 1} of step {odd.step}"
+    if odd.fault_class == "desync":
+        return f"{who} left out {odd.should} {where} and went on with {odd.did}; {odd.because}"
+    return f"{who} called {odd.did} {where}, others {odd.should}; {odd.because}"
+
+
+def _evidence(one: Rank, odd: _Odd) -> Evidence:
+    calls = one.steps.get(odd.step)
+    if calls is None:
+        match = _TOO_LONG.search(one.log)
+        text = match[0] if match else "left no record of that step"
+        return Evidence(str(one.folder / "log.txt"), 0, f"rank {one.culprit.rank}: {text}")
+    shown = calls[max(0, odd.place - 1) : odd.place + 2] if odd.place >= 0 else calls[-2:]
+    words = ", ".join(f"#{call.seq} {call}{'' if call.ended else ' (waits)'}" for call in shown)
+    return Evidence(str(one.folder / "collectives.jsonl"), 0, f"rank {one.culprit.rank}, step {odd.step}: … {words}")
+
+
+# -- well --------------------------------------------------------------------------------------------------------------
+#
+# Whether a run ended well: a hang or a crash that did not happen needs no triage.
+
+# The launcher saw every process end with 0, and every rank said itself that its training came to its end.
+_SURE_OF_END = 0.95
+_MOST_RANKS = 4
+
+
+@dataclass(frozen=True)
+class EndedWell:
+    """``headline``: for people; ``evidence``: what it rests on."""
+
+    headline: str
+    confidence: float
+    evidence: tuple[Evidence, ...]
+
+
+def ended_well(run: Rundir) -> EndedWell | None:
+    """None where it is not known of the launcher and of every rank: while it trains, after a kill, where a rank left
+    no heartbeat, and on several nodes of which one is not done (the first to end writes its exit code already)."""
+    if run.exit_code != 0 or any(one.exit is not None for one in run.ranks.values()):
+        return None
+    if run.world_size != len(run.ranks) or not all(_is_done(one) for one in run.ranks.values()):
+        return None
+    ranks = "the only rank" if len(run.ranks) == 1 else f"all {spaced(counted(len(run.ranks), 'rank'))}"
+    last = max(map(_last_step, run.ranks.values()))
+    after = f", after step {last:,}" if last >= 0 else ""
+    return EndedWell(
+        f"The run ended well: {ranks} came to the end of the training{after}, with exit code 0. "
+        "There is nothing to triage.",
+        _SURE_OF_END,
+        (
+            Evidence(str(run.manifest), 0, "exit code 0"),
+            *(_evidence_of_end(rank, one) for rank, one in sorted(run.ranks.items())[:_MOST_RANKS]),
+        ),
+    )
+
+
+def _is_done(one: Rank) -> bool:
+    return one.beat is not None and one.beat.done and not one.beat.failed and not one.failed_in
+
+
+def _last_step(one: Rank) -> int:
+    """-1 where it made none."""
+    return one.beat.step if one.beat is not None else -1
+
+
+def _evidence_of_end(rank: int, one: Rank) -> Evidence:
+    last = _last_step(one)
+    return Evidence(
+        str(one.folder / "heartbeat.json"), 0, f"rank {rank}: done{f' after step {last:,}' if last >= 0 else ''}"
+    )

@@ -1,0 +1,202 @@
+"""The table of data loading, with the reserve of batches that a loader had ready."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from statistics import median
+
+import numpy as np
+from msgspec import Struct
+
+from diag.account.records import loader_settings
+from diag.collectors.records import DATA, H2D, LoaderQueue, StepRecord
+from diag.model.steps import Attribution, Kind
+from diag.rundir.run import RankTables, Tables
+
+_LEAST = 3  # steps
+
+# A loader is faster than it has to be if a fifth of its workers stand still, and half a one at least: the median of
+# workers that finish together may lie between two numbers. Measured with loaders that sleep, with 1 to 4 workers: none
+# is idle with a head start alone, one or more where the loader is 1.3 times as fast as the training takes batches.
+_FASTER = 0.2
+_FASTER_AT_LEAST = 0.5
+
+
+class Reserve(Struct, frozen=True):
+    """Of one rank's loader, at the times at which its steps asked for their first batch.
+
+    ``ready``: batches that lay ready, of ``capacity``; the median. ``most_if_busy``: more cannot be ready while each of
+    the ``workers`` works on one: half of the queue at the default prefetch factor of 2. A loader that has no more gives
+    all it can, and what is ready is but a head start, however much. ``idle``: workers with nothing left to do.
+    """
+
+    ready: float
+    capacity: int
+    workers: int
+
+    @property
+    def most_if_busy(self) -> int:
+        return self.capacity - self.workers
+
+    @property
+    def idle(self) -> float:
+        return max(0.0, self.ready - self.most_if_busy)
+
+    @property
+    def faster(self) -> bool:
+        """Whether this loader could give more than the training takes."""
+        return self.idle >= max(_FASTER * self.workers, _FASTER_AT_LEAST)
+
+
+def reserve_of(records: Iterable[StepRecord], counted: Collection[int]) -> Reserve | None:
+    """Over the later half of the steps ``counted`` that recorded it: a reserve takes steps to build up, and what fills
+    it once (a profiler that writes its trace) is used up. None where fewer than three are left, or loaders differ."""
+    seen = [queue for record in records if record.step in counted and (queue := _telling(record)) is not None]
+    seen = seen[len(seen) // 2 :]
+    if len(seen) < _LEAST or len({(queue.capacity, queue.workers) for queue in seen}) > 1:
+        return None
+    return Reserve(median(queue.ready for queue in seen), seen[0].capacity, seen[0].workers)
+
+
+def full_share(records: Iterable[StepRecord], counted: Collection[int]) -> float | None:
+    """The part of the time that was waited for data in steps which found all batches ready that the queue can hold.
+    None where too few steps looked at the queue."""
+    waited = full = 0
+    steps = 0
+    for record in records:
+        if record.step in counted and record.queue is not None and record.micro_batches <= record.queue.capacity:
+            wait_ns = sum(row.end_ns - row.start_ns for row in record.phases if row.phase == DATA)
+            steps, waited = steps + 1, waited + wait_ns
+            full += wait_ns if record.queue.ready >= record.queue.capacity else 0
+    return full / waited if steps >= _LEAST and waited else None
+
+
+def _telling(record: StepRecord) -> LoaderQueue | None:
+    """The step's queue, unless the step takes so many batches at once that workers of any speed stand still before."""
+    queue = record.queue
+    return queue if queue is not None and record.micro_batches <= queue.capacity - queue.workers else None
+
+
+# -- loading table -----------------------------------------------------------------------------------------------------
+#
+# How the input reached each rank: waits for its loader, copies to the device, and whom the others wait for.
+
+_WAITED = 0.02  # of a step: from here on it is one that waited for data
+
+
+class RankLoading(Struct, frozen=True):
+    """One rank's input in the steps that count; nanoseconds, means of a step.
+
+    ``waited_steps``: the part of them with a wait of 2 % of the step or more. ``excess_ns``: its mean wait beyond the
+    median of the other ranks', None for a rank alone. ``others_waited_ns``: how long the others waited for it because
+    its loader was later than theirs. ``host_copy_ns``: in the training's own copies to the device, as its host sees
+    them; None where nobody recorded them. ``exposed_copy_ns``: copies on the device that nothing hid. ``reserve``:
+    batches that lay ready when its steps asked for one, None where that is not known.
+    """
+
+    rank: int
+    host: str | None
+    wait_mean_ns: int
+    wait_median_ns: int
+    wait_max_ns: int
+    wait_share: float
+    waited_steps: float
+    excess_ns: int | None
+    others_waited_ns: int
+    host_copy_ns: int | None
+    exposed_copy_ns: int
+    reserve: Reserve | None
+
+
+class LoadingTable(Struct, frozen=True):
+    """``workers`` and ``prefetch_factor``: of each rank's loader, by the manifest or as it was seen at work, None where
+    neither says it; ``queue``: batches that it can hold ready. ``waits_recorded``: False where no data wait could have
+    been seen."""
+
+    rows: tuple[RankLoading, ...]
+    steps: tuple[int, ...]
+    workers: int | None
+    prefetch_factor: int | None
+    pin_memory: bool | None
+    waits_recorded: bool
+
+    @property
+    def queue(self) -> int | None:
+        if not self.workers or self.prefetch_factor is None:
+            return self.workers  # 0: the training loads its batches itself
+        return self.workers * self.prefetch_factor
+
+
+def loading_table(tables: Tables, attribution: Attribution) -> LoadingTable:
+    """Over the steps that the verdict counts."""
+    counted = attribution.usable or attribution.steps
+    numbers = tuple(step.step for step in counted)
+    waits: dict[int, list[int]] = defaultdict(list)
+    copies: dict[int, list[int]] = defaultdict(list)
+    lengths: dict[int, list[int]] = defaultdict(list)
+    blamed: dict[int, float] = defaultdict(float)
+    for step in counted:
+        for parts in step.parts:
+            waits[parts.rank].append(parts.data_wait_ns)
+            copies[parts.rank].append(parts.exposed_copy_ns)
+            lengths[parts.rank].append(parts.dur_ns)
+        for blame in step.blames:
+            if blame.kind == Kind.DATA:
+                blamed[blame.rank] += blame.ns
+    means = {rank: round(float(np.mean(own))) for rank, own in waits.items()}
+    rows = [
+        _row(
+            tables.ranks[rank],
+            waits[rank],
+            lengths[rank],
+            copies[rank],
+            means,
+            blamed[rank] / len(counted),
+            set(numbers),
+        )
+        for rank in sorted(waits)
+    ]
+    told = loader_settings(tables.manifest)
+    workers, factor = told.workers, told.prefetch_factor
+    seen = {(row.reserve.workers, row.reserve.capacity) for row in rows if row.reserve is not None}
+    if workers is None and len(seen) == 1:
+        ((workers, capacity),) = seen
+        factor = capacity // workers
+    recorded = any(own.steps for own in tables.ranks.values()) or any(own for own in means.values())
+    return LoadingTable(tuple(rows), numbers, workers, factor, told.pin_memory, recorded)
+
+
+def _row(
+    own: RankTables,
+    waits: list[int],
+    lengths: list[int],
+    copies: list[int],
+    means: Mapping[int, int],
+    blamed_ns: float,
+    counted: set[int],
+) -> RankLoading:
+    others = [mean for rank, mean in means.items() if rank != own.rank]
+    total = sum(lengths)
+    waited = [wait >= _WAITED * length for wait, length in zip(waits, lengths, strict=True)]
+    return RankLoading(
+        rank=own.rank,
+        host=own.host,
+        wait_mean_ns=means[own.rank],
+        wait_median_ns=round(float(np.median(waits))),
+        wait_max_ns=max(waits),
+        wait_share=sum(waits) / total if total else 0.0,
+        waited_steps=sum(waited) / len(waited),
+        excess_ns=round(means[own.rank] - float(np.median(others))) if others else None,
+        others_waited_ns=round(blamed_ns),
+        host_copy_ns=_host_copies(own, counted),
+        exposed_copy_ns=round(float(np.mean(copies))),
+        reserve=reserve_of(own.steps, counted),
+    )
+
+
+def _host_copies(own: RankTables, counted: set[int]) -> int | None:
+    """Mean nanoseconds a step in the phase that copies the batch, which a loop without that phase does not have."""
+    steps = [record for record in own.steps if record.step in counted]
+    spent = [row.end_ns - row.start_ns for record in steps for row in record.phases if row.phase == H2D]
+    return round(sum(spent) / len(steps)) if spent else None

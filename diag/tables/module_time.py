@@ -1,0 +1,430 @@
+"""Time of modules: to which module each stretch of a step belongs, and what that adds to the critical path."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from msgspec import Struct
+
+from diag.account import gpu
+from diag.account import trace_ranges as ranges
+from diag.account.gpu import COMM, COMPUTE, COPY, device_work
+from diag.account.gpu_idle import NEVER
+from diag.account.kept_steps import windows_of
+from diag.account.layers import Window
+from diag.account.timeline import label_of, labels_of, of_label
+from diag.account.trace_steps import host_windows
+from diag.model.breakdown import PathStat, PathTable
+from diag.model.steps import Attribution, Detail, Kind, RankStep, StepAccount
+from diag.rundir.run import RankTables, Tables
+from diag.traces import kineto_names
+from diag.traces import kineto_names as names
+from diag.traces.trace import Trace
+
+from . import nesting
+from .module_ranges import module_ranges, own_paths
+from .module_table import UNATTRIBUTED
+
+Times = npt.NDArray[np.int64]
+
+OUTSIDE = -1  # of any module
+_COLUMNS = ("ts_ns", "dur_ns", "thread", "name")
+_UNKNOWN_THREAD = -1
+
+# Each hook and part of a hook names the unit that it works for, which with prefetching is another than the one around
+# it; the root's have no name (torch/distributed/fsdp/_fully_shard: _with_fqn). What has no name in any unit (casts,
+# inputs_to_device) is not here.
+_FSDP_HOOK = (
+    r"^FSDP::(?:(?:all_gather|all_gather_copy_out|(?:pre|post)_(?:forward|backward)\w*|root_\w+)"
+    r"(?: \((.*?)\))?(?: \[pg=.*\])?|\w+_prefetch for (.*))$"
+)
+# Ranges that libraries put around a phase of the step: they name no module.
+_OF_A_PHASE = "|".join(
+    (
+        r"^(?:## |\[pl\])",
+        kineto_names.FORWARD_PATTERN,
+        kineto_names.BACKWARD_PATTERN,
+        kineto_names.COMPILING_PATTERN,
+    )
+)
+
+
+class Track(Struct, frozen=True, eq=False):
+    """Disjoint stretches of time in order, each with the number of its module."""
+
+    start_ns: Times
+    end_ns: Times
+    module: Times
+
+
+class ModuleTracks(Struct, frozen=True, eq=False):
+    """``names`` by number. ``device``: by label (diag.account.timeline), what the launches say of such time;
+    ``host`` says where time with any other label belongs."""
+
+    names: pl.Series
+    host: Track
+    device: Mapping[int, Track]
+
+    def of(self, label: int) -> Track:
+        return self.device.get(label, self.host)
+
+
+def tracks_of(trace: Trace) -> ModuleTracks | None:
+    """On the trace's own clock; None where no range of the trace names a module."""
+    calls = _calls(trace)
+    if calls.is_empty():
+        return None
+    found = calls["name"].unique(maintain_order=True)
+    code = calls["name"].replace_strict(found, np.arange(len(found)), return_dtype=pl.Int64).to_numpy()
+    device = _device_tracks(trace, calls, code) if trace.has_gpu else {}
+    return ModuleTracks(found, _host_track(trace, calls, code), device)
+
+
+def _calls(trace: Trace) -> pl.DataFrame:
+    """Every range that names a module, sorted like Trace.select does."""
+    sources = [found.calls.with_columns(pl.col("name").cast(pl.String)) for found in module_ranges(trace)]
+    calls = pl.concat([_hooks(trace), *sources])
+    return calls.filter(~pl.col("name").str.contains(_OF_A_PHASE)).sort(
+        ["ts_ns", "dur_ns"], descending=[False, True], maintain_order=True
+    )
+
+
+def _hooks(trace: Trace) -> pl.DataFrame:
+    parts = pl.col("name").cast(pl.String).str.extract_groups(_FSDP_HOOK)
+    unit = pl.coalesce(parts.struct.field("1"), parts.struct.field("2")).fill_null("")
+    found = ranges.named(trace, _FSDP_HOOK).with_columns(unit.alias("name")).select(_COLUMNS)
+    return found.with_columns(own_paths(found["name"]))
+
+
+def _host_track(trace: Trace, calls: pl.DataFrame, code: Times) -> Track:
+    """By the latest range to begin that is still open on a thread of the training, whichever it is: of the main and
+    autograd's thread one waits for the other."""
+    main = ranges.main_thread(trace)
+    threads = {main} if main is not None else set()
+    if trace.has_gpu:
+        threads |= ranges.thread_set(trace.unsorted(*names.LAUNCH_CATEGORIES, columns=("thread",)))
+    else:
+        threads |= ranges.autograd_threads(trace)
+    training = calls["thread"].is_in(sorted(threads)).to_numpy()
+    own = calls.filter(pl.Series(training)).with_columns(pl.lit(0).alias("thread"))
+    start = own["ts_ns"].to_numpy()
+    edges = np.unique(np.concatenate((start, start + own["dur_ns"].to_numpy())))
+    row = nesting.enclosing(own, edges[:-1], np.zeros(max(0, len(edges) - 1), dtype=np.int64))
+    inside = np.flatnonzero(row >= 0)
+    return Track(edges[inside], edges[inside + 1], code[training][row[inside]])
+
+
+def _device_tracks(trace: Trace, calls: pl.DataFrame, code: Times) -> dict[int, Track]:
+    work = device_work(trace)
+    start, end = work["ts_ns"].to_numpy(), work["end_ns"].to_numpy()
+    known = (work["launch_known_ns"] != NEVER).to_numpy()
+    thread = np.where(known, work["launch_thread"].fill_null(0).to_numpy().astype(np.int64), _UNKNOWN_THREAD)
+    row = nesting.enclosing(calls, work["launch_known_ns"].to_numpy(), thread)
+    module = np.where(row >= 0, code[np.maximum(row, 0)], OUTSIDE)
+
+    def track(chosen: pl.Series) -> Track:
+        at = np.flatnonzero(chosen.to_numpy())
+        return _first_come(start[at], end[at], module[at])
+
+    computes = work["class"] == COMPUTE
+    tracks = {
+        label_of(Kind.COMPUTE, detail): track(computes & (work["phase"] == int(detail)))
+        for detail in (Detail.FORWARD, Detail.BACKWARD, Detail.OPTIMIZER, Detail.NONE)
+    }
+    copying = track(work["class"] == COPY)
+    talking, queued = track(work["class"] == COMM), _queued(trace, start, end, module)
+    return tracks | {
+        label_of(Kind.COMM, Detail.NONE): talking,
+        label_of(Kind.COMM, Detail.P2P): talking,
+        label_of(Kind.COPY, Detail.NONE): copying,
+        label_of(Kind.COPY, Detail.OFFLOAD): copying,
+        label_of(Kind.IDLE, Detail.DEPENDENCY): queued,
+        label_of(Kind.IDLE, Detail.NONE): queued,
+    }
+
+
+def _first_come(start: Times, end: Times, module: Times) -> Track:
+    """Pieces of work in order of start; where they overlap, the first one has the time."""
+    if not len(start):
+        return Track(start, end, module)
+    begin = start.copy()
+    begin[1:] = np.maximum(start[1:], np.maximum.accumulate(end)[:-1])
+    kept = (end > begin) & (module != OUTSIDE)
+    return Track(begin[kept], end[kept], module[kept])
+
+
+def _queued(trace: Trace, start: Times, end: Times, module: Times) -> Track:
+    """The gaps between pieces of work, each with the module of the work that ends it."""
+    if not len(start):
+        return Track(start, end, module)
+    reach = np.concatenate(([trace.begin_ns], np.maximum.accumulate(end)[:-1]))
+    kept = (start > reach) & (module != OUTSIDE)
+    return Track(reach[kept], start[kept], module[kept])
+
+
+# -- module charge -----------------------------------------------------------------------------------------------------
+#
+# Stretches of ranks' time charged to the modules of the model that they belong to, to the nanosecond.
+
+SCHEMA: dict[str, type[pl.DataType]] = {
+    "step": pl.Int64, "rank": pl.Int64, "label": pl.Int64, "module": pl.String, "ns": pl.Int64
+}  # fmt: skip
+
+# A trace's clock and the common one may tick differently, but no real one by this much; what differs more is a window
+# that was shortened at its begin, because the device was still at a step of the trace before. Where that is less, the
+# edges of modules are off by less than a thousandth of the step; no sum depends on it.
+_MOST_DRIFT = 1e-3
+
+
+class Stretches(Struct, frozen=True, eq=False):
+    """Pieces of time on the common clock: ``label`` is of diag.account.timeline, ``step`` and ``rank`` are those
+    that the time is charged to. Arrays of equal length, in any order."""
+
+    step: Times
+    rank: Times
+    start_ns: Times
+    end_ns: Times
+    label: Times
+
+    def of_rank(self, rank: int) -> Stretches:
+        return self._where(self.rank == rank)
+
+    def of_labels(self, labels: Sequence[int]) -> Stretches:
+        return self._where(np.isin(self.label, labels))
+
+    def totals(self) -> pl.DataFrame:
+        """Nanoseconds by step, rank and label: the columns of SCHEMA without the module."""
+        ns = self.end_ns - self.start_ns
+        found = pl.DataFrame({"step": self.step, "rank": self.rank, "label": self.label, "ns": ns})
+        return found.group_by("step", "rank", "label", maintain_order=True).agg(pl.col("ns").sum())
+
+    def _where(self, chosen: npt.NDArray[np.bool_]) -> Stretches:
+        return Stretches(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
+
+
+def on_paths(accounts: Iterable[StepAccount]) -> Stretches:
+    """The critical paths of these steps."""
+    return _stretches(
+        (account.step, path.rank, path.start_ns, path.end_ns, path.kind, path.detail)
+        for account in accounts
+        for path in (account.path,)
+    )
+
+
+def of_rank_steps(steps: Iterable[RankStep]) -> Stretches:
+    """All that these ranks did in these steps."""
+    return _stretches(
+        (step.step, np.full(len(cut.kind), step.rank), cut.start_ns, cut.end_ns, cut.kind, cut.detail)
+        for step in steps
+        for cut in (step.segments,)
+    )
+
+
+def charge(trace: Trace, windows: Sequence[tuple[Window, RankStep]], stretches: Stretches) -> pl.DataFrame:
+    """What of the time of one rank its trace puts into modules: the columns of SCHEMA, one row for each step, label and
+    module. The rest lies in none. ``windows``: of the trace's own clock, each with the account that was made of it."""
+    tracks = tracks_of(trace) if windows else None
+    if tracks is None or not len(stretches.step):
+        return pl.DataFrame(schema=SCHEMA)
+    found: list[pl.DataFrame] = []
+    for track, chosen in _by_track(tracks, stretches.label):
+        at, module, ns = _overlaps(_placed(track, windows), stretches.start_ns[chosen], stretches.end_ns[chosen])
+        rows = {key: getattr(stretches, key)[chosen][at] for key in ("step", "rank", "label")}
+        found.append(pl.DataFrame({**rows, "module": module, "ns": ns}))
+    summed = pl.concat(found).group_by("step", "rank", "label", "module", maintain_order=True).agg(pl.col("ns").sum())
+    return summed.with_columns(tracks.names.gather(summed["module"]).alias("module")).select(
+        pl.col(key).cast(kind) for key, kind in SCHEMA.items()
+    )
+
+
+def accounted(
+    tables: RankTables, trace: Trace, windows: Iterable[Window], steps: Mapping[int, RankStep]
+) -> list[tuple[Window, RankStep]]:
+    """The windows of a trace from which the account of a step was made; of two traces with one step it is the later.
+    ``steps``: the rank's accounts by step."""
+    last = {number: i for i, own in enumerate(tables.traces) for number, _, _ in host_windows(own)}
+    place = next(i for i, own in enumerate(tables.traces) if own is trace)
+    told = [(window, steps.get(window[0])) for window in windows if last.get(window[0]) == place]
+    return [(window, step) for window, step in told if step is not None and step.source == "trace"]
+
+
+def _stretches(
+    parts: Iterable[tuple[int, Times, Times, Times, npt.NDArray[np.integer], npt.NDArray[np.integer]]],
+) -> Stretches:
+    columns: list[list[Times]] = [[np.zeros(0, dtype=np.int64)] for _ in range(5)]
+    for step, rank, start, end, kind, detail in parts:
+        labels: Times = labels_of(kind, detail).astype(np.int64)
+        values_of = (np.full(len(start), step), rank.astype(np.int64), start, end, labels)
+        for column, values in zip(columns, values_of, strict=True):
+            column.append(values.astype(np.int64, copy=False))
+    return Stretches(*(np.concatenate(column) for column in columns))
+
+
+def _by_track(tracks: ModuleTracks, labels: Times) -> list[tuple[Track, Times]]:
+    """Each track with the places of the stretches that it speaks for."""
+    told = {label: tracks.of(label) for label in np.unique(labels).tolist()}
+    by_identity: dict[int, list[int]] = {}
+    for label, track in told.items():
+        by_identity.setdefault(id(track), []).append(label)
+    return [(told[own[0]], np.flatnonzero(np.isin(labels, own))) for own in by_identity.values()]
+
+
+def _placed(track: Track, windows: Sequence[tuple[Window, RankStep]]) -> Track:
+    """The track within the windows, on the common clock. The windows of a trace do not overlap."""
+    parts: list[tuple[Times, Times, Times]] = []
+    for (_, begin, end), step in windows:
+        rate = step.dur_ns / (end - begin) if end > begin else 1.0
+        gained = rate - 1 if abs(rate - 1) < _MOST_DRIFT else 0.0
+        first = int(np.searchsorted(track.end_ns, begin, side="right"))
+        last = int(np.searchsorted(track.start_ns, end, side="left"))
+        if last <= first:
+            continue
+        edges = []
+        for times in (track.start_ns[first:last], track.end_ns[first:last]):
+            left = end - np.clip(times, begin, end)  # a difference, which a float holds
+            moved = step.end_ns - left - np.round(left * gained).astype(np.int64)
+            edges.append(np.clip(moved, step.begin_ns, step.end_ns))
+        parts.append((edges[0], edges[1], track.module[first:last]))
+    if not parts:
+        return Track(*(np.zeros(0, dtype=np.int64) for _ in range(3)))
+    parts.sort(key=lambda part: int(part[0][0]))
+    return Track(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _overlaps(track: Track, start: Times, end: Times) -> tuple[Times, Times, Times]:
+    """Where stretches meet a track: the place of the stretch, the module, the nanoseconds that both cover."""
+    first = np.searchsorted(track.end_ns, start, side="right")
+    last = np.searchsorted(track.start_ns, end, side="left")
+    counts = np.maximum(last - first, 0)
+    of = np.repeat(np.arange(len(start)), counts)
+    at = np.arange(len(of)) + np.repeat(first - (np.cumsum(counts) - counts), counts)
+    ns = np.minimum(end[of], track.end_ns[at]) - np.maximum(start[of], track.start_ns[at])
+    met = ns > 0
+    return of[met], track.module[at[met]], ns[met]
+
+
+# -- path table --------------------------------------------------------------------------------------------------------
+#
+# The critical path by rank, category and module: every nanosecond of the step charged once (science.md 2.6).
+
+_KEYS = ("step", "rank", "label")
+
+
+def shown(counted: Sequence[StepAccount]) -> list[StepAccount]:
+    """The steps that a trace of any rank covers: without one no module is known. All of them where there is none."""
+    return [step for step in counted if any(parts.source == "trace" for parts in step.parts)] or list(counted)
+
+
+def by_rank(steps: Iterable[RankStep]) -> dict[int, dict[int, RankStep]]:
+    """The accounts by rank and step."""
+    found: dict[int, dict[int, RankStep]] = defaultdict(dict)
+    for step in steps:
+        found[step.rank][step.step] = step
+    return found
+
+
+def whole(paths: Stretches, charged: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """The columns of SCHEMA: what is charged to modules, and one row for each step, rank and label with the rest. The
+    rows of a step add up to its path, so to its duration."""
+    inside = pl.concat([pl.DataFrame(schema=SCHEMA), *charged])
+    taken = inside.group_by(*_KEYS).agg(pl.col("ns").sum().alias("taken"))
+    rest = paths.totals().join(taken, on=_KEYS, how="left", maintain_order="left")
+    rest = rest.with_columns(pl.col("ns") - pl.col("taken").fill_null(0), pl.lit(UNATTRIBUTED).alias("module"))
+    return pl.concat([inside, rest.filter(pl.col("ns") != 0).select(*SCHEMA)])
+
+
+def path_table(steps: Sequence[StepAccount], paths: Stretches, charged: Sequence[pl.DataFrame]) -> PathTable:
+    """The table of these steps, whose paths are given; rows by falling time."""
+    rows = (
+        whole(paths, charged)
+        .group_by("rank", "label", "module")
+        .agg(pl.col("ns").sum())
+        .sort(["ns", "rank", "label", "module"], descending=[True, False, False, False])
+    )
+    total = int(rows["ns"].sum())
+    return PathTable(
+        rows=tuple(
+            PathStat(rank, category_of(label), module, ns, round(ns / len(steps)), ns / total)
+            for rank, label, module, ns in rows.iter_rows()
+        ),
+        steps=tuple(step.step for step in steps),
+        traced=any(parts.source == "trace" for step in steps for parts in step.parts),
+        total_ns=total,
+        in_modules_ns=int(rows.filter(pl.col("module") != UNATTRIBUTED)["ns"].sum()),
+    )
+
+
+def category_of(label: int) -> str:
+    """The kind in the words of the JSON contract's culprits, and its detail behind a slash."""
+    kind, detail = of_label(label)
+    name = kind.name.lower()
+    return name if detail == Detail.NONE else f"{name}/{detail.name.lower()}"
+
+
+# -- module excess -----------------------------------------------------------------------------------------------------
+#
+# In which modules late ranks spend more of their own time than the others do, from the traces of both.
+
+# Traces are read again for this, so of many ranks these many stand for all: a median of four is steady enough.
+MOST_LATE = 2
+MOST_OTHERS = 4
+# What makes a rank late by itself: neither waits nor what has a cause of its own (data, copies, checkpoints, GC).
+_OWN = [label_of(kind, detail) for kind in (Kind.COMPUTE, Kind.IDLE) for detail in Detail if detail != Detail.GC]
+
+
+class ModuleExcess(Struct, frozen=True):
+    """``ns``: how much longer than the median of the ``others`` the late ranks are in the module, a step."""
+
+    module: str
+    ns: int
+    others: int
+
+
+def module_excess(
+    attribution: Attribution, tables: Tables, late: Sequence[int], steps: Iterable[int]
+) -> list[ModuleExcess]:
+    """Modules in which the late ranks work or idle longer, largest first, over those of the steps that traces of late
+    and of other ranks cover; empty where there is none, or where no range names a module."""
+    accounts = by_rank(step for step in attribution.rank_steps if step.source == "trace")
+    traced = [rank for rank, own in sorted(accounts.items()) if own and rank in tables.ranks]
+    slow = [rank for rank in traced if rank in late][:MOST_LATE]
+    usual = _spread([rank for rank in traced if rank not in late], MOST_OTHERS)
+    common = sorted(set(steps).intersection(*(accounts[rank] for rank in (*slow, *usual))))
+    if not slow or not usual or not common:
+        return []
+    times: dict[int, dict[str, int]] = {}
+    for rank in (*slow, *usual):
+        times[rank] = _in_modules(tables, rank, [accounts[rank][step] for step in common])
+        if not times[rank]:
+            return []  # the traces of a job are alike: without modules in one there are none to compare
+    found = []
+    for module in sorted(set().union(*(times[rank] for rank in slow))):
+        usually = float(np.median([times[rank].get(module, 0) for rank in usual]))
+        own = float(np.mean([times[rank].get(module, 0) for rank in slow]))
+        found.append(ModuleExcess(module, round((own - usually) / len(common)), len(usual)))
+    return sorted((excess for excess in found if excess.ns > 0), key=lambda excess: (-excess.ns, excess.module))
+
+
+def _in_modules(tables: Tables, rank: int, steps: Sequence[RankStep]) -> dict[str, int]:
+    """Nanoseconds of a rank's own time by module, over these steps."""
+    own = tables.ranks[rank]
+    numbers = {step.step: step for step in steps}
+    spent = of_rank_steps(steps).of_labels(_OWN)
+    charged = [pl.DataFrame(schema=SCHEMA)]
+    for trace in own.traces:
+        windows = [window for window in windows_of(trace) if window[0] in numbers]
+        charged.append(charge(trace, accounted(own, trace, windows, numbers), spent))
+        gpu.forget(trace)
+    summed = pl.concat(charged).group_by("module").agg(pl.col("ns").sum())
+    return dict(zip(summed["module"].to_list(), summed["ns"].to_list(), strict=True))
+
+
+def _spread(ranks: Sequence[int], most: int) -> list[int]:
+    """At most so many of the ranks, evenly from the first to the last: neighbours share a host."""
+    if len(ranks) <= most:
+        return list(ranks)
+    return [ranks[i] for i in np.linspace(0, len(ranks) - 1, most).round().astype(int).tolist()]
