@@ -1,5 +1,6 @@
 """diag finds out why a distributed PyTorch training run is slow or stuck.
 
+``open_run``, ``compare``, ``triage``, ``plan`` and ``lint`` do what the commands do, as functions (``diag.reports``).
 Importing this package costs nothing: torch, polars and streamlit are imported by the parts that need them, because
 training processes import ``diag.collectors`` and must not pay for the analyser.
 """
@@ -9,13 +10,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from diag.api import open_run as open_run
+    from diag.errors import DiagError as DiagError
+    from diag.reports import compare as compare
+    from diag.reports import lint as lint
+    from diag.reports import open_run as open_run
+    from diag.reports import plan as plan
+    from diag.reports import triage as triage
 
     __version__: str
 
+__all__ = ["DiagError", "__version__", "compare", "lint", "open_run", "plan", "triage"]
+
 
 def __getattr__(name: str) -> Any:
-    """``diag.open_run(path)`` for notebooks and ``diag.__version__``, found when they are first used."""
+    """What ``__all__`` lists, found when it is first used."""
     if name == "__version__":
         from importlib.metadata import PackageNotFoundError, version
 
@@ -27,4 +35,16 @@ def __getattr__(name: str) -> Any:
         from diag.api import open_run
 
         return open_run
+    if name == "DiagError":
+        from diag.errors import DiagError
+
+        return DiagError
+    if name in __all__:
+        from diag import reports
+
+        return getattr(reports, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -13,7 +13,7 @@ from diag.collectors.layout import RunLayout, is_folder
 from diag.diagnoses import Examination, examine
 from diag.diagnoses.shares import Cost
 from diag.diagnoses.verdict import classes_of, faults_first, judge, step_bottleneck
-from diag.errors import readable
+from diag.errors import DiagError, readable
 from diag.model.steps import (
     Advice,
     Attribution,
@@ -31,11 +31,14 @@ from diag.rundir.runs import State as State
 from diag.rundir.runs import newest_change as newest_change
 from diag.rundir.runs import state_of as state_of
 from diag.traces.reading import Reading as Reading
-from diag.words.formatting import masked
+from diag.words.formatting import NBSP, masked
+from diag.words.wording import run_facts
 
 _RANKS_KEPT = 2  # whose events stay in memory; a rank of a million events takes 50 MB
 
 if TYPE_CHECKING:  # what is imported where it is first needed: all of it takes a tenth of a second
+    import polars as pl
+
     from diag.diagnoses.compare import Comparison
     from diag.diagnoses.explanation import RankDifference
     from diag.model.breakdown import Breakdowns, Measure
@@ -144,7 +147,7 @@ class Result(Struct, frozen=True, dict=True):
         return curves_of(self.baseline) if isinstance(self.baseline, Baseline) else ()
 
     @cached_property
-    def memory(self) -> MemoryTable:
+    def memory_table(self) -> MemoryTable:
         """Peaks, growth and fragmentation of each rank, and what the model's states take by formula."""
         from diag.tables.memory import memory_table
 
@@ -197,11 +200,79 @@ class Result(Struct, frozen=True, dict=True):
             return classes_of(stages.shares)
         return classes_of(shares) if {Cost.CONTENTION, Cost.STALL} & set(shares.cost_ns) else {}
 
+    # -- data frames, whose columns diag.tables.frames.COLUMNS documents ---------------------------------------------
+
+    @cached_property
+    def steps(self) -> pl.DataFrame:
+        """What every rank spent its time on in every step: a row for each rank of each step."""
+        from diag.tables import frames
+
+        return frames.steps(self.attribution, self.bottleneck_of)
+
+    @cached_property
+    def ranks(self) -> pl.DataFrame:
+        """The same as means over the counted steps: a row for each rank."""
+        from diag.tables import frames
+
+        return frames.ranks(self.attribution, self.tables, self.verdict.culprit_ranks)
+
+    @cached_property
+    def collectives(self) -> pl.DataFrame:
+        """Collectives by process group, operation, element type and size."""
+        from diag.tables import frames
+
+        return frames.collectives(self.breakdowns.collectives)
+
+    @cached_property
+    def kernels(self) -> pl.DataFrame:
+        """Kernels by name; of a run on a CPU, operators."""
+        from diag.tables import frames
+
+        return frames.kernels(self.breakdowns.kernels)
+
+    @cached_property
+    def modules(self) -> pl.DataFrame:
+        """Time in the modules of the model."""
+        from diag.tables import frames
+
+        return frames.modules(self.breakdowns.modules)
+
+    @cached_property
+    def memory(self) -> pl.DataFrame:
+        """Peaks of memory by rank."""
+        from diag.tables import frames
+
+        return frames.memory(self.memory_table)
+
+    @cached_property
+    def findings(self) -> pl.DataFrame:
+        """What was found, the most expensive first."""
+        from diag.tables import frames
+
+        return frames.findings(self.examination.findings)
+
+    def evidence(self, finding: Finding | str) -> pl.DataFrame:
+        """The rows that a finding, or the one of this id, rests on. DiagError where there is none of this id."""
+        from diag.tables import frames
+
+        own = self.examination.findings
+        if isinstance(finding, str):
+            found = next((f for f in own if f.id == finding), None)
+            if found is None:
+                raise DiagError(f"there is no finding {finding!r}", hint="one of " + ", ".join(f.id for f in own))
+            finding = found
+        return frames.evidence(finding, lambda name: getattr(self, name))
+
+    def __repr__(self) -> str:
+        facts = ", ".join(run_facts(describe_run(self), self.coverage))
+        found = ", ".join(f"{f.id} ({f.share:.0%})" for f in self.examination.findings) or "none"
+        return f"Run: {facts}\n{self.verdict.headline}\nFindings: {found}".replace(NBSP, " ")
+
     def _repr_html_(self) -> str:
         """What a notebook shows; the replay behind the advice is done for it."""
         from diag.notebook import to_html
         from diag.words.rank_table import rank_table, stall_lines
-        from diag.words.wording import run_facts, steps_counted
+        from diag.words.wording import steps_counted
 
         return to_html(
             facts=run_facts(describe_run(self), self.coverage),

@@ -37,7 +37,7 @@ def test_a_device() -> None:
             capacity=80 * GB,
         )
 
-    table = analyze(with_memory(simulate(Plan()), planted)).memory
+    table = analyze(with_memory(simulate(Plan()), planted)).memory_table
     first, second = table.rows
     assert table.on_device
     assert (first.growth_per_step, second.growth_per_step) == (0, 10_000_000)
@@ -51,7 +51,7 @@ def test_one_large_batch_is_no_growth() -> None:
     def planted(rank: int, step: int) -> MemoryRecord:
         return MemoryRecord(rss=2 * GB if step == 19 else GB)
 
-    table = analyze(with_memory(simulate(Plan()), planted)).memory
+    table = analyze(with_memory(simulate(Plan()), planted)).memory_table
     assert not table.on_device
     assert [(row.growth_per_step, row.allocated, row.reserved, row.fragmentation) for row in table.rows] == [
         (0, 2 * GB, None, None)
@@ -60,17 +60,17 @@ def test_one_large_batch_is_no_growth() -> None:
 
 
 def test_few_steps_do_not_grow() -> None:
-    assert all(row.growth_per_step is None for row in analyze(simulate(Plan(steps=6))).memory.rows)
+    assert all(row.growth_per_step is None for row in analyze(simulate(Plan(steps=6))).memory_table.rows)
 
 
 def test_nothing_recorded_is_no_row() -> None:
-    table = analyze(with_memory(simulate(Plan()), lambda rank, step: None)).memory
+    table = analyze(with_memory(simulate(Plan()), lambda rank, step: None)).memory_table
     assert table.rows == ()
 
 
 def test_states_of_the_bundled_trainer() -> None:
-    fsdp = open_run(SAMPLES / "fsdp2-root-only").memory.estimate
-    ddp = open_run(SAMPLES / "ddp-healthy").memory.estimate
+    fsdp = open_run(SAMPLES / "fsdp2-root-only").memory_table.estimate
+    ddp = open_run(SAMPLES / "ddp-healthy").memory_table.estimate
     assert fsdp.states is not None
     assert ddp.states is not None
     assert fsdp.states.total == 8 * 10_332_480  # 16 bytes a parameter, over two ranks

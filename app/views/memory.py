@@ -24,7 +24,7 @@ _FINDINGS = ("allocator-retries", "near-out-of-memory", "recompute-with-memory-f
 def show(view: RunView) -> None:
     if beyond_summaries("Memory", view):
         return
-    table, memory = view.result.memory, view.memory
+    table, memory = view.result.memory_table, view.memory
     what = "Peaks of the device's allocator" if table.on_device else "Resident memory of the training processes"
     head(
         "Memory", view, (f"{what}, of every step" if table.of_steps else what) if table.rows else "Memory of each rank"
@@ -111,7 +111,7 @@ def _growth(view: RunView, memory: Memory, theme: Theme) -> None:
     if len(view.ranks) <= figures.MOST_LINES:
         draw(figures.every_rank(view, memory, theme), "memory-lines", "Memory of every rank by step")
         return
-    fullest = max(view.result.memory.rows, key=lambda row: row.peak).rank
+    fullest = max(view.result.memory_table.rows, key=lambda row: row.peak).rank
     names = [str(rank) for rank in view.ranks]
     rank = int(choose("Rank", names, param="rank", default=str(fullest), within=view.run["path"]))
     draw(figures.history(view, memory, rank, theme), "memory-steps", f"Peak memory of rank {rank} by step")

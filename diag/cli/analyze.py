@@ -123,6 +123,8 @@ def analyze(
 ) -> None:
     """Say what bounds a run, whose fault it is, and why it is believed.
 
+    Of a run directory of diag, verdict.json is left in it for the dashboard; nothing else is written beside what is read.
+
     Exit code 0: analysed; 4: analysed, but data is missing (said in the report); 1: nothing to analyse.
     """
     # Nothing here multiplies matrices, and OpenBLAS's threads spin when numpy is loaded: 60 ms of CPU time.

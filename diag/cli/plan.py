@@ -22,9 +22,9 @@ _SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 def is_configuration(text: str) -> bool:
     """Whether the argument of ``diag plan`` is a configuration of training, present or not, and not a model: no preset,
     number of parameters, folder, or config.json of one."""
-    from diag.lint.document import read
-    from diag.lint.lint import is_model, recognise
-    from diag.plan.shape import PRESETS, parameters_of
+    from diag.linting.document import read
+    from diag.linting.lint import is_model, recognise
+    from diag.planning.shape import PRESETS, parameters_of
 
     path = Path(text)
     if text.lower() in PRESETS or parameters_of(text) is not None or not text or "\0" in text:
@@ -47,8 +47,8 @@ def is_configuration(text: str) -> bool:
 def lint_command(paths: Sequence[Path], gpus: int | None, per_host: int, as_json: bool) -> ExitCode:
     """Prints the linter's report; GATE_EXCEEDED where there are errors."""
 
-    from diag.lint.lint import lint
-    from diag.lint.model import Severity
+    from diag.linting.lint import lint
+    from diag.linting.model import Severity
     from diag.show.lint import print_lint, to_json
 
     files = lint(paths, gpus, per_host)
@@ -156,54 +156,37 @@ def plan(
         raise typer.Exit(int(lint_command([Path(path) for path in asked], gpus, per_host, as_json)))
     gpus = 8 if gpus is None else gpus
 
-    from diag.plan.cluster import check_world, cluster_of, topology_of
-    from diag.plan.memory import Checkpointing
-    from diag.plan.plan import Batch
-    from diag.plan.plan import plan as planned
-    from diag.plan.recipe import RECIPES
-    from diag.plan.shape import size_of
-    from diag.plan.throughput import Schedule, speed_of
+    from diag.planning.plan import plan_for
+    from diag.planning.recipe import RECIPES
     from diag.show.plan import print_plan, to_json
 
-    if recipe not in RECIPES:
-        listed = "\n".join(f"  {name:22} {own.about}" for name, own in RECIPES.items())
-        if recipe == "list":
-            say(listed)
-            raise typer.Exit
-        raise DiagError(f"--recipe: there is no {recipe!r}", hint=f"one of\n{listed}")
-    if checkpointing not in list(Checkpointing):
-        raise DiagError(f"--checkpointing: there is no {checkpointing!r}", hint=f"one of {', '.join(Checkpointing)}")
-    if wrap not in ("block", "root", "linear") and not (wrap.isdecimal() and int(wrap)):
-        raise DiagError(f"--wrap: there is no unit {wrap!r}", hint="block, root, linear, or a number of blocks")
-    if schedule not in list(Schedule):
-        raise DiagError(f"--schedule: there is no {schedule!r}", hint=f"one of {', '.join(Schedule)}")
-    axes = topology_of(topology) if topology is not None else None
-    if axes is not None:
-        check_world(axes, gpus)
-    cluster = cluster_of(
-        gpus, gpu, per_host=per_host, memory_gb=memory, within_gb_s=within, across_gb_s=across, peak_tflop_s=peak
-    )
-    found = planned(
-        size_of(model),
-        RECIPES[recipe],
-        cluster,
-        Batch(
-            sequences=batch_size,
-            length=seq_len,
-            checkpointing=Checkpointing(checkpointing),
-            micro_batches=micro_batches,
-            width=RECIPES[recipe].computed,
-            schedule=Schedule(schedule),
-            chunks=virtual_stages if schedule == Schedule.INTERLEAVED else 1,
-        ),
+    if recipe == "list":
+        say("\n".join(f"  {name:22} {own.about}" for name, own in RECIPES.items()))
+        raise typer.Exit
+    found = plan_for(
+        model,
+        gpus,
+        gpu,
+        per_host=per_host,
+        memory_gb=memory,
+        within_gb_s=within,
+        across_gb_s=across,
+        topology=topology,
+        peak_tflop_s=peak,
+        mfu=mfu,
+        latency_within_us=latency_within,
+        latency_across_us=latency_across,
+        recipe=recipe,
         wrap=wrap,
-        outside=round(outside * 1e9) if outside is not None else None,
-        topology=axes,
-        # The peaks that are known are of 16-bit arithmetic.
-        speed=speed_of(cluster, mfu, latency_within, latency_across)
-        if RECIPES[recipe].computed == 2 or peak is not None
-        else None,
+        batch_size=batch_size,
+        seq_len=seq_len,
+        micro_batches=micro_batches,
+        schedule=schedule,
+        virtual_stages=virtual_stages,
+        checkpointing=checkpointing,
+        outside_gb=outside,
     )
+    axes = found.topology if topology is not None else None
     if as_json:
         put(to_json(found, axes) + "\n")
     else:
@@ -211,7 +194,7 @@ def plan(
 
 
 def _measured(run: Path, as_json: bool) -> None:
-    from diag.plan.measured import measured
+    from diag.planning.measured import measured
     from diag.rundir.run import open_paths
     from diag.show.plan import measured_to_json, print_measured
 

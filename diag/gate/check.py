@@ -121,7 +121,7 @@ def _peak_memory(result: Result) -> Measured:
     """Of all steps, those that the verdict leaves out as well: memory runs out in any of them."""
     if result.of_summaries:
         return Unknown(_SUMMARIES)
-    table = result.memory
+    table = result.memory_table
     if not table.rows:
         return Unknown("no memory was recorded")
     peak = float(max(row.peak for row in table.rows))

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from diag.collectors.layout import SCHEMA_VERSION
-from diag.lint.model import Linted, Notice, Severity, Translation
+from diag.linting.model import Linted, Notice, Severity, Translation
 from diag.words.formatting import counted, spaced, visible
 from diag.words.terminal import report_console
 

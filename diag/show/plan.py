@@ -11,11 +11,11 @@ from rich.text import Text
 
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.model.axes import bubble
-from diag.plan.cluster import Topology
-from diag.plan.measured import Compared, Measured
-from diag.plan.plan import USABLE, Plan, Row
-from diag.plan.recipe import PUBLISHED
-from diag.plan.throughput import Schedule
+from diag.planning.cluster import Topology
+from diag.planning.measured import Compared, Measured
+from diag.planning.plan import USABLE, Plan, Row
+from diag.planning.recipe import PUBLISHED
+from diag.planning.throughput import Schedule
 from diag.words.formatting import counted, duration, number, share, size, spaced
 from diag.words.terminal import print_columns, report_console
 

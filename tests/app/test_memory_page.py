@@ -22,7 +22,7 @@ FULL = MemoryRecord(rss=1, allocated=60 * GB, reserved=75 * GB, alloc_retries=2,
 
 def test_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = write_run(tmp_path / "run", memory=FULL)
-    table = open_run(run).memory
+    table = open_run(run).memory_table
     test = shown("memory", run, monkeypatch)
     assert metrics(test) == {
         "Largest peak, of 80.0 GB": "75.0 GB",
@@ -39,7 +39,7 @@ def test_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_sample_and_its_models_states(monkeypatch: pytest.MonkeyPatch) -> None:
     run = SAMPLES / "fsdp2-root-only"
-    table = open_run(run).memory
+    table = open_run(run).memory_table
     states = table.estimate.states
     assert states is not None
     test = shown("memory", run, monkeypatch)
@@ -63,7 +63,7 @@ def test_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_samples_of_the_allocator_in_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built = rank_trace(0).memory(20 * MS, 10 * GB, 40 * GB).memory(21 * MS, 30 * GB, 60 * GB)
     built.write(tmp_path, "rank0.json")
-    (row,) = open_run(tmp_path).memory.rows
+    (row,) = open_run(tmp_path).memory_table.rows
     assert (row.allocated, row.reserved, row.growth_per_step, row.fragmentation) == (30 * GB, 60 * GB, None, 0.5)
     test = shown("memory", tmp_path, monkeypatch)
     assert metrics(test)["Largest peak"] == "60.0 GB"

@@ -164,8 +164,8 @@ parameters and gradients lie beside its own.
 
 Three things were wrong at first, not in the formulas. The profiler does not see gloo's threads free the copy that a
 reduce-scatter works on, in some calls and not in others, so its running total of fully_shard's windows was up to 15 %
-too high; the allocations' addresses tell (diag/plan/measured.py). Attention with shared keys was thought to keep its
-scores on a CPU; torch 2.13 has flash attention for that, too (tests/plan/test_saved_tensors.py). And what DeepSpeed
+too high; the allocations' addresses tell (diag/planning/measured.py). Attention with shared keys was thought to keep
+its scores on a CPU; torch 2.13 has flash attention for that, too (tests/plan/test_saved_tensors.py). And what DeepSpeed
 holds in flat buffers of its own was missing from the measurement (stage 3 reserves `reduce_bucket_size` elements from
 the start, 2 GB by default, however small the model).
 

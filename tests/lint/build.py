@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from diag.lint import accelerate as outer
-from diag.lint import arguments as hf
-from diag.lint.deepspeed import DeepSpeed, deepspeed_of
-from diag.lint.document import Document, parse
-from diag.lint.fsdp import Fsdp
-from diag.lint.lint import lint
-from diag.lint.model import Devices, Linted, Notice
-from diag.lint.torchtitan import Titan, torchtitan_of
+from diag.linting import accelerate as outer
+from diag.linting import arguments as hf
+from diag.linting.deepspeed import DeepSpeed, deepspeed_of
+from diag.linting.document import Document, parse
+from diag.linting.fsdp import Fsdp
+from diag.linting.lint import lint
+from diag.linting.model import Devices, Linted, Notice
+from diag.linting.torchtitan import Titan, torchtitan_of
 
 Expected = tuple[str, str, str]  # key, severity, words of the text
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from diag.lint import accelerate as inner
-from diag.lint import accelerate as outer
-from diag.lint.lint import ACCELERATE_RULES
+from diag.linting import accelerate as inner
+from diag.linting import accelerate as outer
+from diag.linting.lint import ACCELERATE_RULES
 from tests.lint.build import Case, accelerate_view, check, every_rule, fires, flat, name_of, silent
 
 D = "deepspeed_config."

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from diag.lint import arguments as hf
-from diag.lint.arguments import DEEPSPEED_RULES, mismatches, precision_mismatch
-from diag.lint.deepspeed import deepspeed_of
-from diag.lint.model import Devices
+from diag.linting import arguments as hf
+from diag.linting.arguments import DEEPSPEED_RULES, mismatches, precision_mismatch
+from diag.linting.deepspeed import deepspeed_of
+from diag.linting.model import Devices
 from tests.lint.build import Case, arguments_view, check, every_rule, fires, flat, name_of, said, silent
 
 CASES: dict[Any, list[Case]] = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.lint.model import Format, Severity
+from diag.linting.model import Format, Severity
 from tests.lint.build import linted
 
 ZERO_2 = """{

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from diag.lint import deepspeed as batch
-from diag.lint import deepspeed as names
-from diag.lint import deepspeed as speed
-from diag.lint import deepspeed as zero
-from diag.lint.lint import DEEPSPEED_RULES
+from diag.linting import deepspeed as batch
+from diag.linting import deepspeed as names
+from diag.linting import deepspeed as speed
+from diag.linting import deepspeed as zero
+from diag.linting.lint import DEEPSPEED_RULES
 from tests.lint.build import Case, check, deepspeed_view, every_rule, fires, flat, name_of, silent
 
 

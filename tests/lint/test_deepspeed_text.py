@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diag.errors import DiagError
-from diag.lint.model import Linted
+from diag.linting.model import Linted
 from tests.lint.build import linted
 
 TWICE = """{

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from diag.lint.fsdp import equivalents
+from diag.linting.fsdp import equivalents
 from tests.lint.build import Case, fsdp_view
 
 

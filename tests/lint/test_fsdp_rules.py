@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from diag.lint import fsdp as memory
-from diag.lint import fsdp as sharding
-from diag.lint import fsdp as versions
-from diag.lint.lint import FSDP_RULES
+from diag.linting import fsdp as memory
+from diag.linting import fsdp as sharding
+from diag.linting import fsdp as versions
+from diag.linting.lint import FSDP_RULES
 from tests.lint.build import Case, check, every_rule, fires, flat, fsdp_view, name_of, silent
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from diag.cli.plan import is_configuration
 from diag.errors import DiagError
-from diag.lint.document import parse, shown
-from diag.lint.lint import lint
+from diag.linting.document import parse, shown
+from diag.linting.lint import lint
 from tests.lint.build import linted
 
 JSON = """{

@@ -16,13 +16,13 @@ from rich.console import Console
 
 from diag.cli.plan import lint_command
 from diag.errors import DiagError, ExitCode
-from diag.lint import deepspeed
-from diag.lint.arguments import KNOWN as ARGUMENTS
-from diag.lint.document import parse
-from diag.lint.fsdp import KNOWN as FSDP
-from diag.lint.lint import lint
-from diag.lint.model import Linted, Severity
-from diag.lint.torchtitan import MOVED, TABLES
+from diag.linting import deepspeed
+from diag.linting.arguments import KNOWN as ARGUMENTS
+from diag.linting.document import parse
+from diag.linting.fsdp import KNOWN as FSDP
+from diag.linting.lint import lint
+from diag.linting.model import Linted, Severity
+from diag.linting.torchtitan import MOVED, TABLES
 from diag.show.lint import print_lint, to_json
 from tests.lint.test_clean import ACCELERATE_FSDP1, ZERO_2
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from diag.lint import torchtitan as degrees
-from diag.lint import torchtitan as training
-from diag.lint.lint import TORCHTITAN_RULES, unseen_torchtitan
+from diag.linting import torchtitan as degrees
+from diag.linting import torchtitan as training
+from diag.linting.lint import TORCHTITAN_RULES, unseen_torchtitan
 from tests.lint.build import Case, check, every_rule, fires, flat, name_of, silent, titan_view
 
 P = "parallelism."

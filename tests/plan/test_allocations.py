@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from diag.errors import DiagError
-from diag.plan.measured import Allocations, Change, host_allocations, peak_of
+from diag.planning.measured import Allocations, Change, host_allocations, peak_of
 
 
 def changes(*rows: tuple[int, int]) -> list[Change]:

@@ -6,13 +6,13 @@ import pytest
 
 from diag.errors import DiagError
 from diag.model.axes import bubble
-from diag.plan.axes import axis_traffic, bandwidth_of, stride
-from diag.plan.cluster import cluster_of, topology_of
-from diag.plan.memory import Checkpointing, activations, cut, shares
-from diag.plan.plan import Batch, Plan, plan
-from diag.plan.recipe import RECIPES
-from diag.plan.shape import PRESETS, size_of
-from diag.plan.throughput import Schedule, in_flight, turns
+from diag.planning.axes import axis_traffic, bandwidth_of, stride
+from diag.planning.cluster import cluster_of, topology_of
+from diag.planning.memory import Checkpointing, activations, cut, shares
+from diag.planning.plan import Batch, Plan, plan
+from diag.planning.recipe import RECIPES
+from diag.planning.shape import PRESETS, size_of
+from diag.planning.throughput import Schedule, in_flight, turns
 
 MIXED = RECIPES["mixed"]
 LLAMA = size_of("llama-3-8b")

@@ -17,9 +17,9 @@ from diag.collectors.trainer.model import build
 from diag.collectors.trainer.options import PRESETS, TrainerOptions
 from diag.errors import DiagError
 from diag.model.states import Sharding
-from diag.plan.gathering import FlatUnits
-from diag.plan.measured import measured, step_of_run
-from diag.plan.step_memory import Step, step_peak
+from diag.planning.gathering import FlatUnits
+from diag.planning.measured import measured, step_of_run
+from diag.planning.step_memory import Step, step_peak
 from diag.rundir.run import Tables
 from diag.show.plan import measured_to_json, print_measured
 from tests.command import diag

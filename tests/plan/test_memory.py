@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from diag.errors import DiagError
-from diag.plan.cluster import Cluster, check_world, cluster_of, topology_of
-from diag.plan.memory import STRATEGIES, Checkpointing, activations, fewest, need, traffic, unit_of
-from diag.plan.plan import USABLE, Batch, plan
-from diag.plan.recipe import PUBLISHED, RECIPES
-from diag.plan.shape import PRESETS, Shape, Size, size_of
+from diag.planning.cluster import Cluster, check_world, cluster_of, topology_of
+from diag.planning.memory import STRATEGIES, Checkpointing, activations, fewest, need, traffic, unit_of
+from diag.planning.plan import USABLE, Batch, plan
+from diag.planning.recipe import PUBLISHED, RECIPES
+from diag.planning.shape import PRESETS, Shape, Size, size_of
 
 GB = 10**9
 MIXED = RECIPES["mixed"]
@@ -178,7 +178,7 @@ def test_devices_by_name() -> None:
 
 
 def test_every_device_that_can_be_named_has_a_peak() -> None:
-    from diag.plan.cluster import GPUS
+    from diag.planning.cluster import GPUS
 
     assert all(isinstance(cluster_of(1, name), Cluster) and cluster_of(1, name).tflop_s for name in GPUS)
 

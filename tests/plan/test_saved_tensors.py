@@ -10,9 +10,9 @@ from torch import Tensor
 
 from diag.collectors.trainer.model import build
 from diag.collectors.trainer.options import PRESETS, ModelShape
-from diag.plan.measured import ON_CPU, shape_of_run
-from diag.plan.shape import Shape
-from diag.plan.step_memory import Kernels, block_ops, final_norm, kept_of_block
+from diag.planning.measured import ON_CPU, shape_of_run
+from diag.planning.shape import Shape
+from diag.planning.step_memory import Kernels, block_ops, final_norm, kept_of_block
 
 
 def planned(shape: ModelShape) -> Shape:

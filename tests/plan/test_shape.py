@@ -10,7 +10,7 @@ import pytest
 from diag.collectors.trainer.options import PRESETS as TRAINED
 from diag.collectors.trainer.options import flops_per_token, parameter_count
 from diag.errors import DiagError
-from diag.plan.shape import PRESETS, Shape, parameters_of, read_config, size_of
+from diag.planning.shape import PRESETS, Shape, parameters_of, read_config, size_of
 
 # Of the checkpoints on Hugging Face: the sum of the sizes of all tensors, a tied one once.
 PUBLISHED = {

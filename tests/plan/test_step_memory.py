@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from diag.model.states import Sharding
-from diag.plan.gathering import Account, Flat, FlatUnits, Part, Sharded, Whole
-from diag.plan.recipe import RECIPES
-from diag.plan.shape import PRESETS, Shape
-from diag.plan.step_memory import (
+from diag.planning.gathering import Account, Flat, FlatUnits, Part, Sharded, Whole
+from diag.planning.recipe import RECIPES
+from diag.planning.shape import PRESETS, Shape
+from diag.planning.step_memory import (
     LINEAR_AND_HEAD,
     Kernels,
     Step,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from diag.model.axes import bubble
-from diag.plan.cluster import cluster_of, topology_of
-from diag.plan.memory import STRATEGIES, Checkpointing, Unit
-from diag.plan.plan import Batch, Plan, plan
-from diag.plan.recipe import RECIPES
-from diag.plan.shape import size_of
-from diag.plan.throughput import Data, Job, Link, Schedule, Speed, Stage, link, program, speed_of
+from diag.planning.cluster import cluster_of, topology_of
+from diag.planning.memory import STRATEGIES, Checkpointing, Unit
+from diag.planning.plan import Batch, Plan, plan
+from diag.planning.recipe import RECIPES
+from diag.planning.shape import size_of
+from diag.planning.throughput import Data, Job, Link, Schedule, Speed, Stage, link, program, speed_of
 from diag.replay.engine import replay
 
 BY_NAME = {strategy.name: strategy for strategy in STRATEGIES}

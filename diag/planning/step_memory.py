@@ -1,6 +1,6 @@
 """A step of training walked through, operation by operation: what is alive when, and how much at most.
 
-The table of strategies (diag.plan.memory) adds up the most of everything; here each thing lives as long as it does.
+The table of strategies (diag.planning.memory) adds up the most of everything; here each thing lives as long as it does.
 Read from torch 2.13's own source: DistributedDataParallel's buckets (gradient_as_bucket_view), fully_shard's
 all-gathers and reduce-scatters (_fsdp_collectives.py, _fsdp_param_group.py) and the unit it keeps for the next one to
 free, FSDP1's flat parameters, ZeroRedundancyOptimizer's partition, torch's loss, gloo's copies, and AdamW's

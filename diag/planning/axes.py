@@ -12,10 +12,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from diag.plan.cluster import Cluster
-from diag.plan.shape import Shape
-
-from .cluster import AXES, Topology
+from .cluster import AXES, Cluster, Topology
+from .shape import Shape
 
 
 class AxisTraffic(Struct, frozen=True):

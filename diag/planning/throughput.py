@@ -550,7 +550,7 @@ def _stage(part: Share, need: Need, cluster: Cluster, topology: Topology, work: 
     if shape is not None:
         activation = local * shape.hidden * work.width
         if tensor > 1:
-            # Of the ten collectives of a block (diag.plan.axes) four are in forward.
+            # Of the ten collectives of a block (diag.planning.axes) four are in forward.
             wire = link(cluster, tensor)
             one = wire.ns(speed, activation)
             cut = (4 * one, 6 * one)

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from diag.errors import DiagError
 from diag.model.states import Sharding
 from diag.words.formatting import duration, share
 
 from .axes import AxisTraffic, axis_traffic
-from .cluster import Cluster, Topology
+from .cluster import Cluster, Topology, check_world, cluster_of, topology_of
 from .gathering import Peak
 from .memory import (
     HYBRID,
@@ -30,10 +31,10 @@ from .memory import (
     shares,
     traffic,
 )
-from .recipe import Recipe
-from .shape import Size
+from .recipe import RECIPES, Recipe
+from .shape import Size, size_of
 from .step_memory import Step, modelled, step_peak
-from .throughput import Schedule, Speed, StepWork, Throughput, in_flight, throughput
+from .throughput import Schedule, Speed, StepWork, Throughput, in_flight, speed_of, throughput
 
 # -- result ------------------------------------------------------------------------------------------------------------
 #
@@ -351,3 +352,81 @@ def _estimate(size: Size, recipe: Recipe, cluster: Cluster, wrap: str, beside: i
     while need(size, recipe, ZERO_3, gpus, cluster.per_host, wrap).total + beside > room:
         gpus += 1 if gpus < cluster.per_host else cluster.per_host
     return gpus
+
+
+# -- as it is asked for ------------------------------------------------------------------------------------------------
+
+
+def plan_for(
+    model: str,
+    gpus: int = 8,
+    gpu: str | None = None,
+    *,
+    per_host: int = 8,
+    memory_gb: float | None = None,
+    within_gb_s: float | None = None,
+    across_gb_s: float | None = None,
+    topology: str | None = None,
+    peak_tflop_s: float | None = None,
+    mfu: float | None = None,
+    latency_within_us: float | None = None,
+    latency_across_us: float | None = None,
+    recipe: str = "mixed",
+    wrap: str = "block",
+    batch_size: int = 1,
+    seq_len: int = 4096,
+    micro_batches: int = 1,
+    schedule: str = "1f1b",
+    virtual_stages: int = 2,
+    checkpointing: str = "none",
+    outside_gb: float | None = None,
+) -> Plan:
+    """Estimates memory, communication and step time of a training for every sharding strategy, and chooses one.
+
+    ``model``: a number of parameters ("7B"), a preset ("llama-3-8b") or the path of a model's config.json. The others
+    are the options of ``diag plan``, by name: sizes in GB (1e9 bytes), bandwidths in GB/s, latencies in microseconds.
+    DiagError names the option whose value is none of the possible ones.
+    """
+    if recipe not in RECIPES:
+        listed = "\n".join(f"  {name:22} {own.about}" for name, own in RECIPES.items())
+        raise DiagError(f"--recipe: there is no {recipe!r}", hint=f"one of\n{listed}")
+    if checkpointing not in list(Checkpointing):
+        raise DiagError(f"--checkpointing: there is no {checkpointing!r}", hint=f"one of {', '.join(Checkpointing)}")
+    if wrap not in ("block", "root", "linear") and not (wrap.isdecimal() and int(wrap)):
+        raise DiagError(f"--wrap: there is no unit {wrap!r}", hint="block, root, linear, or a number of blocks")
+    if schedule not in list(Schedule):
+        raise DiagError(f"--schedule: there is no {schedule!r}", hint=f"one of {', '.join(Schedule)}")
+    axes = topology_of(topology) if topology is not None else None
+    if axes is not None:
+        check_world(axes, gpus)
+    cluster = cluster_of(
+        gpus,
+        gpu,
+        per_host=per_host,
+        memory_gb=memory_gb,
+        within_gb_s=within_gb_s,
+        across_gb_s=across_gb_s,
+        peak_tflop_s=peak_tflop_s,
+    )
+    own = RECIPES[recipe]
+    batch = Batch(
+        sequences=batch_size,
+        length=seq_len,
+        checkpointing=Checkpointing(checkpointing),
+        micro_batches=micro_batches,
+        width=own.computed,
+        schedule=Schedule(schedule),
+        chunks=virtual_stages if schedule == Schedule.INTERLEAVED else 1,
+    )
+    # The peaks that are known are of 16-bit arithmetic.
+    timed = own.computed == 2 or peak_tflop_s is not None
+    return plan(
+        size_of(model),
+        own,
+        cluster,
+        batch,
+        wrap=wrap,
+        outside=round(outside_gb * 1e9) if outside_gb is not None else None,
+        topology=axes,
+        speed=speed_of(cluster, mfu, latency_within_us, latency_across_us) if timed else None,
+    )

@@ -2,7 +2,7 @@
 
 Sources: ZeRO (arXiv 1910.02054, section 3.1) for the states; science.md 4.1 for FSDP2's units: three gathered ones at
 most in forward, the gathered, the next and one of gradients in backward. A bound, not a measurement: activations come
-on top (diag.plan.memory), and so do the allocator's gaps, NCCL's buffers and the CUDA context.
+on top (diag.planning.memory), and so do the allocator's gaps, NCCL's buffers and the CUDA context.
 """
 
 from __future__ import annotations

@@ -1,0 +1,234 @@
+"""The account of a run as polars data frames, for notebooks and scripts.
+
+``COLUMNS`` documents every column and its unit; it is the schema of the frames, too. Times are integers in nanoseconds,
+sizes in bytes, fractions from 0 to 1. A value that is not known is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+import polars as pl
+from msgspec import Struct
+
+from diag.model.breakdown import CollectiveTable, KernelTable, ModuleTable
+from diag.model.steps import Attribution, Bottleneck, Finding, Parts, StepAccount
+from diag.rundir.run import Tables
+from diag.tables.memory import MemoryTable
+
+_INT, _FLOAT, _TEXT, _BOOL = pl.Int64(), pl.Float64(), pl.String(), pl.Boolean()
+_RANKS = pl.List(pl.Int64())
+
+
+class Column(Struct, frozen=True):
+    """``meaning``: in a sentence, with the unit where the name does not end in it."""
+
+    type: pl.DataType
+    meaning: str
+
+
+_TIMES = {
+    "dur_ns": Column(_INT, "Duration of the rank's step. The next six add up to it."),
+    "compute_ns": Column(_INT, "Computation: kernels on a device, operators on a CPU."),
+    "exposed_comm_ns": Column(_INT, "Communication that is not overlapped with computation."),
+    "exposed_copy_ns": Column(_INT, "Copies between host and device that are overlapped with nothing."),
+    "data_wait_ns": Column(_INT, "Waiting for the next batch."),
+    "checkpoint_ns": Column(_INT, "Saving a checkpoint."),
+    "idle_ns": Column(_INT, "Nothing of the above."),
+    "exposed_wait_ns": Column(_INT, "Of exposed_comm_ns, waiting for a later rank; null without common clocks."),
+    "exposed_transfer_ns": Column(_INT, "The rest of exposed_comm_ns: bytes are moved."),
+    "overlapped_comm_ns": Column(_INT, "Communication that computation hides. No part of dur_ns."),
+    "optimizer_ns": Column(_INT, "The optimizer's step; a part of compute_ns or idle_ns."),
+}  # fmt: skip
+
+COLUMNS: dict[str, dict[str, Column]] = {
+    "steps": {
+        "step": Column(_INT, "Number of the step."),
+        "rank": Column(_INT, "Global rank."),
+        "counted": Column(_BOOL, "Whether the verdict counts the step: no warm-up, no step beside a profiler window."),
+        "note": Column(_TEXT, "Why it is not counted."),
+        "bottleneck": Column(_TEXT, "Class of the step across all ranks."),
+        "source": Column(_TEXT, "What the row was made of: a trace or the collectors' records."),
+        **_TIMES,
+    },
+    "ranks": {
+        "rank": Column(_INT, "Global rank."),
+        "host": Column(_TEXT, "Host name."),
+        "culprit": Column(_BOOL, "Whether the verdict names the rank."),
+        "steps": Column(_INT, "Counted steps; the times are means over them."),
+        **_TIMES,
+        "caused_wait_ns": Column(_INT, "How long other ranks waited for this one, a step."),
+    },
+    "collectives": {
+        "group": Column(_TEXT, "Process group."),
+        "axis": Column(_TEXT, "Axis of the device mesh that the group lies along; empty where nothing says it."),
+        "op": Column(_TEXT, "Operation: all_reduce, all_gather, ..."),
+        "dtype": Column(_TEXT, "Element type."),
+        "bytes_mean": Column(_INT, "Mean size of the full tensor in bytes; 0 where it is not known."),
+        "count": Column(_INT, "Collectives of this group, operation, element type and size class."),
+        "matched": Column(_INT, "How many of them were seen on more than one rank with a common clock."),
+        "duration_mean_ns": Column(_INT, "Mean duration on a rank."),
+        "wait_mean_ns": Column(_INT, "Mean time from a rank's arrival to the last rank's."),
+        "wait_max_ns": Column(_INT, "The longest such wait."),
+        "transfer_mean_ns": Column(_INT, "Mean time from the last rank's arrival to the end."),
+        "last_rank": Column(_INT, "The rank that arrived last most often."),
+        "last_share": Column(_FLOAT, "Fraction of the matched collectives in which it did."),
+        "algbw_gb_s": Column(_FLOAT, "Algorithm bandwidth in GB/s (1e9 bytes)."),
+        "busbw_gb_s": Column(_FLOAT, "Bus bandwidth in GB/s, as nccl-tests defines it."),
+        "efficiency": Column(_FLOAT, "Bus bandwidth over the best that the group showed at sizes that saturate it."),
+        "exposed_ns": Column(_INT, "Not overlapped with computation; sum over ranks and counted steps."),
+        "hidden_ns": Column(_INT, "Overlapped with computation; sum over ranks and counted steps."),
+    },
+    "kernels": {
+        "name": Column(_TEXT, "Kernel; of a run on a CPU, operator."),
+        "kind": Column(_TEXT, "Kind of kernel."),
+        "operator": Column(_TEXT, "Operator that launched most of them."),
+        "count": Column(_INT, "Calls on all ranks in the counted steps that have a trace."),
+        "total_ns": Column(_INT, "Sum of their durations."),
+        "mean_ns": Column(_INT, "Mean duration."),
+        "max_ns": Column(_INT, "Longest duration."),
+        "share": Column(_FLOAT, "Fraction of the device's busy time."),
+        "exposed_ns": Column(_INT, "Not hidden by work of higher priority."),
+        "bound": Column(_TEXT, "What limits it: math, memory or unknown."),
+        "tflop_s": Column(_FLOAT, "TFLOP/s over the part of the time whose shapes are recorded."),
+        "gb_s": Column(_FLOAT, "GB/s over the same part."),
+    },
+    "modules": {
+        "source": Column(_TEXT, "The kind of range in the trace that shows the modules."),
+        "name": Column(_TEXT, "Module of the model."),
+        "parent": Column(_TEXT, "The module around it."),
+        "calls": Column(_INT, "Calls of the module."),
+        "host_ns": Column(_INT, "Time that the host was inside it."),
+        "forward_ns": Column(_INT, "Device time of what its forward launched, submodules included."),
+        "backward_ns": Column(_INT, "Device time of what its backward launched."),
+        "recompute_ns": Column(_INT, "The part of backward_ns that repeats the forward (activation checkpointing)."),
+        "self_ns": Column(_INT, "The part that no submodule has."),
+        "share": Column(_FLOAT, "Fraction of the device's busy time."),
+    },
+    "memory": {
+        "rank": Column(_INT, "Global rank."),
+        "allocated": Column(_INT, "Peak of allocated device memory in bytes; on a CPU the resident set."),
+        "reserved": Column(_INT, "Peak of reserved device memory in bytes."),
+        "capacity": Column(_INT, "Memory of the device in bytes."),
+        "growth_per_step": Column(_INT, "Growth from step to step in bytes."),
+        "fragmentation": Column(_FLOAT, "Fraction of the reserved memory that was never allocated at once."),
+        "retries": Column(_INT, "Retries of the caching allocator since the first recorded step."),
+        "ooms": Column(_INT, "Out-of-memory errors since then."),
+    },
+    "findings": {
+        "id": Column(_TEXT, "Id of the diagnosis."),
+        "severity": Column(_TEXT, "healthy, warn or critical."),
+        "bottleneck": Column(_TEXT, "The class that it speaks for; null where it costs no time by itself."),
+        "share": Column(_FLOAT, "Fraction of the step that it costs."),
+        "cost_ns_per_step": Column(_INT, "The same in nanoseconds a step."),
+        "confidence": Column(_FLOAT, "From 0 to 1."),
+        "ranks": Column(_RANKS, "The ranks at fault; empty where it is nobody's."),
+        "title": Column(_TEXT, "What was found."),
+        "action": Column(_TEXT, "What to do about it."),
+    },
+}  # fmt: skip
+
+
+def frame(name: str, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
+    """The frame of this name, with exactly its columns; keys that are none of them are left out."""
+    columns = COLUMNS[name]
+    taken = [{column: _plain(row.get(column)) for column in columns} for row in rows]
+    return pl.DataFrame(taken, schema={column: about.type for column, about in columns.items()})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _fields(struct: Struct) -> dict[str, Any]:
+    return {name: getattr(struct, name) for name in struct.__struct_fields__}
+
+
+def steps(attribution: Attribution, bottleneck_of: Callable[[StepAccount], Bottleneck]) -> pl.DataFrame:
+    """A row for each rank of each step."""
+    rows = []
+    for step in attribution.steps:
+        common = {"step": step.step, "counted": step.usable, "note": step.note, "bottleneck": bottleneck_of(step)}
+        rows += [{**_fields(parts), **common} for parts in step.parts]
+    return frame("steps", rows)
+
+
+def ranks(attribution: Attribution, tables: Tables, culprits: Sequence[int]) -> pl.DataFrame:
+    """A row for each rank: means over the steps that the verdict counts."""
+    counted = attribution.usable or attribution.steps
+    own: dict[int, list[Parts]] = {}
+    caused: dict[int, int] = {}
+    for step in counted:
+        for parts in step.parts:
+            own.setdefault(parts.rank, []).append(parts)
+        for blame in step.blames:
+            caused[blame.rank] = caused.get(blame.rank, 0) + blame.ns
+    rows = []
+    for rank, of_steps in sorted(own.items()):
+        row: dict[str, Any] = {
+            "rank": rank,
+            "host": tables.ranks[rank].host if rank in tables.ranks else None,
+            "culprit": rank in culprits,
+            "steps": len(of_steps),
+            "caused_wait_ns": round(caused.get(rank, 0) / len(counted)),
+        }
+        for name in _TIMES:
+            values = [getattr(parts, name) for parts in of_steps]
+            known = [value for value in values if value is not None]
+            row[name] = round(sum(known) / len(known)) if known else None
+        rows.append(row)
+    return frame("ranks", rows)
+
+
+def collectives(table: CollectiveTable) -> pl.DataFrame:
+    """A row for each group, operation, element type and size class; the largest exposed time first."""
+    return frame("collectives", map(_fields, table.rows)).sort("exposed_ns", descending=True, maintain_order=True)
+
+
+def kernels(table: KernelTable) -> pl.DataFrame:
+    """A row for each kernel, or operator on a CPU; the largest total first."""
+    return frame("kernels", map(_fields, table.rows))
+
+
+def modules(tables: Sequence[ModuleTable]) -> pl.DataFrame:
+    """A row for each module that a kind of range in the traces shows."""
+    return frame("modules", ({**_fields(row), "source": table.source} for table in tables for row in table.rows))
+
+
+def memory(table: MemoryTable) -> pl.DataFrame:
+    """A row for each rank that recorded memory."""
+    return frame("memory", map(_fields, table.rows))
+
+
+def findings(found: Sequence[Finding]) -> pl.DataFrame:
+    """A row for each finding, the most expensive first."""
+    return frame("findings", map(_fields, found))
+
+
+# What a line of evidence names as its table, by the frame that holds the rows; the rest are other files of the run.
+EVIDENCE = {
+    "collectives": "collectives",
+    "modules": "modules",
+    "memory": "memory",
+    "efficiency": "kernels",
+    "trace": "kernels",
+}
+
+
+def evidence(finding: Finding, frame_of: Callable[[str], pl.DataFrame]) -> pl.DataFrame:
+    """The rows that a finding rests on: all collectives where it is about communication, else those of the frame that
+    its first line of evidence names (counted steps of the ranks at fault, modules, kernels, memory). ``frame_of``: a
+    frame by its name."""
+    name = EVIDENCE.get(finding.evidence[0].table, "steps") if finding.evidence else "steps"
+    if name == "steps" and finding.bottleneck == Bottleneck.COMMUNICATION:
+        name = "collectives"
+    rows = frame_of(name)
+    if name == "steps":
+        rows = rows.filter(pl.col("counted"))
+    if finding.ranks and "rank" in rows.columns:
+        rows = rows.filter(pl.col("rank").is_in(finding.ranks))
+    return rows

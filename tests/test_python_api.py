@@ -1,0 +1,137 @@
+"""``import diag``: what it offers, how it prints, what a notebook shows, and the data frames of a run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import diag
+from diag.api import Result
+from diag.model.steps import Bottleneck
+from diag.tables.frames import COLUMNS
+from tests import reference
+
+SAMPLES = Path(__file__).parents[1] / "sample_traces"
+CAPTURED = Path(__file__).parent / "hang" / "captured"
+SLOW_LOADER = SAMPLES / "fsdp2-slow-loader-rank1"
+
+
+@pytest.fixture(scope="module")
+def run() -> Result:
+    return diag.open_run(SLOW_LOADER)
+
+
+def test_completion_lists_what_there_is() -> None:
+    code = (
+        "import diag, sys; print(dir(diag)); print(sorted(set(sys.modules) & {'torch', 'polars', 'msgspec', 'rich'}))"
+    )
+    names, loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    offered = {name for name in json.loads(names.replace("'", '"')) if not name.startswith("__")}
+    assert offered == {"open_run", "triage", "compare", "plan", "lint", "DiagError"}
+    assert loaded == "[]", "importing diag costs nothing"
+    assert all(callable(getattr(diag, name)) for name in ("open_run", "triage", "compare", "plan", "lint"))
+
+
+def three_lines(shown: object) -> list[str]:
+    lines = repr(shown).splitlines()
+    assert len(lines) == 3
+    assert all(lines)
+    html = shown._repr_html_()  # type: ignore[attr-defined]
+    assert "<script" not in html
+    assert len(html) > 200
+    return lines
+
+
+def test_a_run_prints_as_three_lines(run: Result) -> None:
+    first, second, third = three_lines(run)
+    assert first.startswith("Run: 2 of 2 ranks")
+    assert second == run.verdict.headline.replace("\u00a0", " ")
+    assert run.verdict.cause in third
+
+
+def test_two_runs_side_by_side(run: Result) -> None:
+    found = diag.compare(SAMPLES / "fsdp2-slow-wire", run)
+    first, second, third = three_lines(found)
+    assert first.startswith("Comparison: ")
+    assert "step" in second
+    assert "data" in third
+    assert found.after is run
+    assert found.parts
+
+
+def test_triage() -> None:
+    found = diag.triage(CAPTURED / "sigkill-2-ranks")
+    first, _, third = three_lines(found)
+    assert first == "Triage: rank_killed_sigkill, confidence 90%; at fault: rank 1"
+    assert third.startswith("Next: ")
+    assert found.fault_class == "rank_killed_sigkill"
+    with pytest.raises(diag.DiagError):
+        diag.triage(SAMPLES / "nothing-is-here")
+
+
+def test_plan_takes_the_options_of_the_command() -> None:
+    found = diag.plan("7B", gpus=64, gpu="H100", topology="dp=16,tp=4")
+    first, _, _ = three_lines(found)
+    assert first.startswith("Plan: 7.0B parameters on 64 GPUs: ")
+    assert found.chosen is not None
+    with pytest.raises(diag.DiagError, match="--recipe"):
+        diag.plan("7B", recipe="nonsense")
+
+
+def test_lint(tmp_path: Path) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text('{"zero_optimization": {"stage": 7}, "train_batch_size": 8}')
+    found = diag.lint(path)
+    _, second, third = three_lines(found)
+    assert second.startswith("1 error")
+    assert "7" in third
+    assert found[0].notices
+
+
+@pytest.mark.parametrize("name", sorted(COLUMNS))
+def test_frames_have_the_documented_columns(run: Result, name: str) -> None:
+    frame = getattr(run, name)
+    assert frame.schema == {column: about.type for column, about in COLUMNS[name].items()}
+    if name != "modules":  # this sample shows none
+        assert len(frame)
+        assert set(frame.columns) - {c for c in frame.columns if frame[c].null_count() == len(frame)}
+
+
+def test_frames_hold_the_numbers_of_the_analysis(run: Result) -> None:
+    steps, six = (
+        run.steps,
+        ["compute_ns", "exposed_comm_ns", "exposed_copy_ns", "data_wait_ns", "checkpoint_ns", "idle_ns"],
+    )
+    assert (steps.select(pl.sum_horizontal(six)).to_series() == steps["dur_ns"]).all()
+    counted = steps.filter("counted")
+    assert counted["step"].unique().len() == len(run.attribution.usable)
+    means = counted.group_by("rank").agg(pl.col("data_wait_ns").mean()).sort("rank")["data_wait_ns"]
+    assert run.ranks["data_wait_ns"].to_list() == [round(mean) for mean in means]
+    assert run.ranks.filter("culprit")["rank"].to_list() == list(run.verdict.culprit_ranks) == [1]
+    assert run.findings["id"].to_list() == [f.id for f in run.examination.findings]
+    assert run.collectives["exposed_ns"].is_sorted(descending=True)
+
+
+def test_evidence_is_the_rows_that_a_finding_rests_on(run: Result) -> None:
+    rows = run.evidence("slow-data-one-rank")
+    assert rows["rank"].unique().to_list() == [1]
+    assert rows["counted"].all()
+    assert rows.equals(run.evidence(run.examination.findings[0]))
+    slow_wire = diag.open_run(SAMPLES / "fsdp2-slow-wire")
+    communication = slow_wire.cause
+    assert communication is not None
+    assert communication.bottleneck == Bottleneck.COMMUNICATION
+    assert "busbw_gb_s" in slow_wire.evidence(communication).columns
+    with pytest.raises(diag.DiagError, match="no finding"):
+        run.evidence("nothing")
+
+
+def test_the_page_lists_every_column() -> None:
+    assert reference.page() == reference.PAGE.read_text("utf-8"), "python -m tests.reference writes it"
