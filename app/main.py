@@ -10,7 +10,8 @@ import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
 from diag.api import RunState, list_runs, state_of
-from diag.app.address import choose
+from diag.app.address import choose, is_open, opened, seconds_to_open
+from diag.app.facts import plain
 from diag.app.run_view import RunView
 from diag.app.theme import favicon
 from diag.app.views import (
@@ -30,9 +31,6 @@ from diag.app.views import runs as list_of_runs
 from diag.app.views.common import show_error
 from diag.errors import DiagError
 from diag.tune.history import is_tuned, load
-
-from .address import is_open, opened, seconds_to_open
-from .facts import plain
 
 # (title, path in the address, what draws it), in the order of the navigation, behind the overview.
 _VIEWS: tuple[tuple[str, str, Callable[[RunView], None]], ...] = (
