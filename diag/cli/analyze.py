@@ -123,7 +123,7 @@ def analyze(
 ) -> None:
     """Say what bounds a run, whose fault it is, and why it is believed.
 
-    Of a run directory of diag, verdict.json is left in it for the dashboard; nothing else is written beside what is read.
+    Leaves verdict.json in a run directory of diag, for the dashboard, and writes nothing else beside what it reads.
 
     Exit code 0: analysed; 4: analysed, but data is missing (said in the report); 1: nothing to analyse.
     """
