@@ -21,6 +21,7 @@ from diag.model.steps import (
     Coverage,
     Division,
     Finding,
+    NotLooked,
     Recommendation,
     StepAccount,
     Verdict,
@@ -376,10 +377,11 @@ def _notes_on_ends(tables: Tables) -> list[str]:
     return [f"{rank_ranges(cut)} did not end the recording: steps of the last seconds may be missing"] if cut else []
 
 
-def _left_out(attribution: Attribution) -> list[str]:
+def _left_out(attribution: Attribution) -> list[NotLooked]:
     if not attribution.untied:
         return []
-    return [f"who waits for {rank_ranges(attribution.untied)}: no collective ties their clocks to the others'"]
+    reason = "no collective ties their clocks to the others'"
+    return [NotLooked(f"who waits for {rank_ranges(attribution.untied)}", reason)]
 
 
 def list_runs(folder: Path | str) -> list[Path]:

@@ -194,7 +194,8 @@ def test_low_use_of_the_device(tmp_path: Path, mfu: float | None, low: bool) -> 
         assert f"{mfu:.0%}" in verdict.headline
         assert verdict.confidence <= 0.6
     if mfu is None:
-        assert any(r.startswith("low use of the device's arithmetic: the manifest") for r in result.coverage.not_looked)
+        reasons = map(str, result.coverage.not_looked)
+        assert any(r.startswith("low use of the device's arithmetic: the manifest") for r in reasons)
 
 
 def test_low_use_is_no_finding_of_its_own_where_something_removable_explains_it(tmp_path: Path) -> None:
@@ -204,7 +205,7 @@ def test_low_use_is_no_finding_of_its_own_where_something_removable_explains_it(
 def test_an_unknown_device_has_no_reference(tmp_path: Path) -> None:
     result = run_of(tmp_path, Gpu(mfu=0.1, device="Test GPU"))
     assert result.verdict.severity == Severity.HEALTHY
-    assert any("is not in the table" in reason for reason in result.coverage.not_looked)
+    assert any("is not in the table" in reason for reason in map(str, result.coverage.not_looked))
 
 
 def test_samples_that_are_missing_are_said(tmp_path: Path) -> None:
@@ -214,4 +215,4 @@ def test_samples_that_are_missing_are_said(tmp_path: Path) -> None:
         RunLayout(tmp_path).rank(rank).device.write_bytes(encode(record))
     result = open_run(tmp_path)
     assert result.verdict.cause == "compute-straggler"
-    assert "a throttled device: no NVIDIA driver" in result.coverage.not_looked
+    assert "a throttled device: no NVIDIA driver" in map(str, result.coverage.not_looked)

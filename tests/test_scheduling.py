@@ -245,5 +245,6 @@ def test_runs_without_scheduling_are_judged_as_before() -> None:
     plan = Plan(**every(FORWARD, 60, (1,)))  # type: ignore[arg-type]
     result = analyze(simulate(plan))
     assert result.verdict.cause == "compute-straggler"
-    reasons = [reason for reason in result.examination.not_looked if "blocked" in reason or "CPU core" in reason]
+    texts = map(str, result.examination.not_looked)
+    reasons = [text for text in texts if "blocked" in text or "CPU core" in text]
     assert len(reasons) == 2

@@ -56,7 +56,7 @@ def test_stages_alone_give_the_verdict_and_say_so(
     assert result.cause is not None
     assert result.cause.evidence[0].table == "stage frontiers"
     assert result.cause.confidence <= 0.6
-    assert any(reason.startswith("exposed communication") for reason in result.coverage.not_looked)
+    assert any(reason.startswith("exposed communication") for reason in map(str, result.coverage.not_looked))
     assert to_dict(result)["stage_frontier"]["verdict_rests_on_it"]
 
 

@@ -151,7 +151,7 @@ def page_of(view: RunView, command: str) -> Page:
         basis=basis(coverage),
         notes=tuple(f"{sentence(note)}." for note in coverage.notes),
         not_found=result.examination.not_found,
-        not_looked=coverage.not_looked,
+        not_looked=tuple(map(str, coverage.not_looked)),
         gaps=coverage.skipped[:MOST_GAPS],
         more_gaps=max(0, len(coverage.skipped) - MOST_GAPS),
         command=Command(command),

@@ -67,7 +67,7 @@ def show_coverage(view: RunView) -> None:
         st.markdown(bullets(result.examination.not_found) or EVERYTHING_FOUND)
     with not_looked:
         st.markdown("**Could not look for, because**")
-        st.markdown(bullets(coverage.not_looked) or EVERYTHING_LOOKED_FOR)
+        st.markdown(bullets(tuple(map(str, coverage.not_looked))) or EVERYTHING_LOOKED_FOR)
     for gap in coverage.skipped[:MOST_GAPS]:
         st.warning(plain(gap.reason), title=plain(gap.path), icon=":material/warning:")
     if len(coverage.skipped) > MOST_GAPS:

@@ -9,7 +9,7 @@ from diag.collectors.records import CheckpointRecord
 from diag.model.steps import Evidence, Finding
 
 from .shares import Cost
-from .subject import MENTION, Subject, in_ms
+from .subject import MENTION, Diagnosis, Subject, in_ms
 
 _NOT_RECORDED = "Save asynchronously (torch.distributed.checkpoint.async_save with its own group), or less often."
 _IN_FOREGROUND = (
@@ -81,3 +81,6 @@ def _evidence(records: list[CheckpointRecord]) -> Iterable[Evidence]:
 
 def _writing_ns(record: CheckpointRecord) -> int:
     return record.background_ns or record.blocking_ns - record.waited_ns
+
+
+DIAGNOSIS = Diagnosis("checkpoint-stall", "checkpoint stalls", find)

@@ -68,8 +68,19 @@ def worth_asking(subject: Subject) -> bool:
 
 def cannot_look(subject: Subject) -> str:
     """Why no part of the communication can be told from the rest; "" where it can."""
-    if (reason := subject.cannot_look("exposed communication")) or len(subject.attribution.ranks) < 2:
+    if (reason := not_recorded(subject)) or len(subject.attribution.ranks) < 2:
         return reason or "one rank was recorded, and waiting is not told from transfer"
     if subject.stages_alone or not subject.attribution.aligned:
         return "waiting for other ranks is not told from transfer"
+    return ""
+
+
+def not_recorded(subject: Subject) -> str:
+    """Why nothing is known of communication; "" where something is."""
+    if subject.tables.world_size == 1:
+        return "the run has one rank"
+    if not subject.attribution.comm_known:
+        return "it runs on the device, and no profiler window was recorded"
+    if subject.stages_alone and Cost.COMM not in subject.shares.cost_ns:
+        return "no collective was recorded, and the time in them is a part of forward and backward here"
     return ""

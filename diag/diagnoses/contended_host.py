@@ -8,7 +8,7 @@ from diag.model.steps import Evidence, Finding
 
 from .culprits import Culprits, Series
 from .shares import Cost, Shares
-from .subject import MENTION, WARN, Subject, a_step, mean_ns, ranks_text, waited_for, who_is_late
+from .subject import MENTION, WARN, Diagnosis, Subject, a_step, mean_ns, ranks_text, waited_for, who_is_late
 
 ID = "contended-host"
 
@@ -91,3 +91,6 @@ def _evidence(subject: Subject, culprits: Culprits | None) -> list[Evidence]:
             shown = sorted(means, key=lambda rank: -means[rank])[:8]
             found += [Evidence("steps", f"rank == {r}, mean of {what}", round(means[r], 3), "ms") for r in shown]
     return found
+
+
+DIAGNOSIS = Diagnosis(ID, "ranks that wait for a CPU core", find, cannot_look)

@@ -18,10 +18,11 @@ from . import (
     zero_buckets,
 )
 from .comm_cause import Cause, bandwidth, cause_of, evidence_by_axis, shards_optimizer_only, slow_link_of
-from .comm_parts import Claim, worth_asking
+from .comm_parts import Claim, not_recorded, worth_asking
 from .missing_ranks import MOST, missing_ranks
 from .shares import Cost
-from .subject import MENTION, Subject, in_ms, mean_ns
+from .subject import MENTION, Diagnosis, Subject, in_ms, mean_ns
+from .unseen_communication import unrecognised
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -123,3 +124,20 @@ def finder(id: str) -> Callable[[Subject], list[Finding]]:
         ]
 
     return find_part
+
+
+def cannot_look(subject: Subject) -> str:
+    return not_recorded(subject) or unrecognised(subject)
+
+
+DIAGNOSIS = Diagnosis("exposed-communication", "exposed communication", find, cannot_look)
+_PARTS = (
+    low_bus_bandwidth,
+    missing_prefetch,
+    regather_in_backward,
+    sync_every_micro_step,
+    reduce_scatter_stall,
+    ddp_buckets,
+    zero_buckets,
+)
+PARTS = tuple(Diagnosis(part.ID, part.QUESTION, finder(part.ID), part.cannot_look) for part in _PARTS)

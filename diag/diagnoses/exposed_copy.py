@@ -6,7 +6,7 @@ from diag.account.records import loader_settings
 from diag.model.steps import Finding
 
 from .shares import Cost
-from .subject import MENTION, Subject, mean_ns
+from .subject import MENTION, Diagnosis, Subject, mean_ns, no_device
 
 _ACTIONS = {
     None: "Copy from pinned memory (pin_memory=True) with non_blocking=True, one batch ahead.",
@@ -31,3 +31,6 @@ def find(subject: Subject) -> list[Finding]:
             evidence=subject.per_rank("exposed_copy_ns"),
         )
     ]
+
+
+DIAGNOSIS = Diagnosis("exposed-copies", "exposed host-to-device copies", find, no_device)

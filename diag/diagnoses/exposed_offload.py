@@ -8,7 +8,7 @@ import numpy as np
 from diag.model.steps import Detail, Evidence, Finding, Kind
 
 from .shares import Cost
-from .subject import MENTION, Subject, mean_ns
+from .subject import MENTION, Diagnosis, Subject, mean_ns, no_device
 
 ID = "exposed-offload"
 
@@ -47,3 +47,6 @@ def _per_rank(subject: Subject) -> tuple[Evidence, ...]:
         for i, what in enumerate(("exposed offload copies", "waiting for offloaded states"))
         if means[rank][i] > 0
     )
+
+
+DIAGNOSIS = Diagnosis(ID, "exposed offload copies", find, no_device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from diag.model.steps import Finding
 
 from .shares import Cost
-from .subject import MENTION, Subject, in_ms, mean_ns
+from .subject import MENTION, Diagnosis, Subject, in_ms, mean_ns
 
 
 def find(subject: Subject) -> list[Finding]:
@@ -24,3 +24,6 @@ def find(subject: Subject) -> list[Finding]:
             ranks=culprits.ranks,
         )
     ]
+
+
+DIAGNOSIS = Diagnosis("garbage-collection", "garbage collection pauses", find)

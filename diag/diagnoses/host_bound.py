@@ -9,7 +9,7 @@ from diag.account.gpu_idle import LONG_NS
 from diag.model.steps import Detail, Evidence, Finding, Kind, StepAccount
 
 from .shares import Cost
-from .subject import MENTION, Subject, in_ms, mean_ns
+from .subject import MENTION, Diagnosis, Subject, in_ms, mean_ns, no_device
 from .workload import allocator_action, launch_action, stall_action, sync_action, workload
 
 _WORDS = {
@@ -149,3 +149,13 @@ def _stalls(busy: list[tuple[str, int]], steps: int) -> list[Evidence]:
     return [
         Evidence("stalls", f"the host in {name}", round(ns / 1e6 / max(1, steps), 3), "ms a step") for name, ns in busy
     ]
+
+
+def cannot_look(subject: Subject) -> str:
+    if not subject.shares.on_device:
+        return no_device(subject)
+    traced = any(own.traces for own in subject.tables.ranks.values())
+    return "" if traced else "no profiler window was recorded"
+
+
+DIAGNOSIS = Diagnosis("host-bound", "a device that waits for its host", find, cannot_look)

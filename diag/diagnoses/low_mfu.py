@@ -10,7 +10,7 @@ from diag.rundir.run import Tables
 from diag.tables.efficiency import device_of, efficiency, peak_of
 
 from .shares import Cost, Shares
-from .subject import WARN, Subject
+from .subject import WARN, Diagnosis, Subject
 from .workload import Workload, larger_batches, workload
 
 ID = "low-mfu"
@@ -69,3 +69,6 @@ def mfu_of(tables: Tables, shares: Shares) -> Measure:
 
 def _mfu(subject: Subject) -> Measure:
     return mfu_of(subject.tables, subject.shares)
+
+
+DIAGNOSIS = Diagnosis(ID, "low use of the device's arithmetic", find, cannot_look)

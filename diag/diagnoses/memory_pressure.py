@@ -7,7 +7,7 @@ from msgspec import Struct
 from diag.model.steps import Evidence, Finding, Severity
 from diag.rundir.run import Tables
 
-from .subject import Subject, ranks_text
+from .subject import Diagnosis, Subject, ranks_text
 from .workload import allocator_setting, less_memory, workload
 
 NEAR_FULL = 0.90  # science.md 2.8
@@ -75,3 +75,12 @@ def _finding(
     name: str, title: str, level: Severity, ranks: tuple[int, ...], evidence: tuple[Evidence, ...], action: str
 ) -> Finding:
     return Finding(name, title, level, 0.0, 0, 0.99, ranks, evidence, None, action)
+
+
+def cannot_look(subject: Subject) -> str:
+    steps = (step for own in subject.tables.ranks.values() for step in own.steps)
+    known = any(step.memory is not None and step.memory.capacity for step in steps)
+    return "" if known else "no device memory was recorded"
+
+
+DIAGNOSIS = Diagnosis("memory-pressure", "memory pressure", find, cannot_look)

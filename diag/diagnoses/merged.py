@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from diag.account.frontier import Frontier
 from diag.collectors.records import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, STAGES, STILL
@@ -12,7 +13,8 @@ from diag.model.steps import Attribution, Evidence, Finding
 from diag.rundir.run import Tables
 from diag.rundir.summaries import Summaries
 
-from . import REGISTRY, Examination, Find, ask, checkpoint_stall, slow_data, straggler
+from . import DIAGNOSES, Examination, ask, checkpoint_stall, exposed_communication, slow_data, straggler
+from .comm_parts import not_recorded
 from .shares import Cost, noise_of
 from .stages import stages_alone
 from .subject import MENTION, Subject, a_step
@@ -49,12 +51,7 @@ def examine_merged(found: Summaries, frontier: Frontier, attribution: Attributio
     subject = _Merged(attribution, tables, stages.shares, True, means=_means(found, frontier.numbers))
     answers = ask(
         subject,
-        (
-            (question, _ANSWERED[question], subject.cannot_look(question))
-            if question in _ANSWERED
-            else (question, find, _NOT_TOLD)
-            for question, find in REGISTRY.items()
-        ),
+        (_ANSWERED.get(diagnosis.id) or replace(diagnosis, cannot_look=lambda _: _NOT_TOLD) for diagnosis in DIAGNOSES),
     )
     return Examination(*answers, stages.shares, stages)
 
@@ -74,11 +71,10 @@ def _communication(subject: Subject) -> list[Finding]:
     ]
 
 
-_ANSWERED: dict[str, Find] = {
-    "slow data loading": slow_data.find,
-    "a slow rank": straggler.find,
-    "checkpoint stalls": checkpoint_stall.find,
-    "exposed communication": _communication,
+_COMMUNICATION = replace(exposed_communication.DIAGNOSIS, find=_communication, cannot_look=not_recorded)
+_ANSWERED = {
+    diagnosis.id: diagnosis
+    for diagnosis in (slow_data.DIAGNOSIS, straggler.DIAGNOSIS, checkpoint_stall.DIAGNOSIS, _COMMUNICATION)
 }
 
 

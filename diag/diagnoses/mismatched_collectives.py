@@ -8,7 +8,7 @@ from collections import Counter
 from diag.model.axes import group_words
 from diag.model.steps import Evidence, Finding, MatchedCollective, Severity
 
-from .subject import Subject, ranks_text
+from .subject import Diagnosis, Subject, ranks_text
 
 # All ranks pass tensors of one size to these. An all-to-all, a send, a scatter may differ from rank to rank.
 _EQUAL_SIZES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"})
@@ -61,3 +61,11 @@ def _odd_ranks(met: MatchedCollective) -> dict[int, int]:
         return {}
     (usual, most), (_, second) = counts.most_common(2)
     return {rank: size for rank, size in told.items() if size != usual or most == second}
+
+
+def cannot_look(subject: Subject) -> str:
+    inferred = all(found.inferred for found in subject.attribution.collectives)
+    return "no collective of two ranks carries the library's own number" if inferred else ""
+
+
+DIAGNOSIS = Diagnosis("mismatched-collectives", "collectives of different sizes", find, cannot_look)

@@ -10,7 +10,7 @@ from diag.model.axes import bubble
 from diag.model.steps import Evidence, Finding
 
 from .shares import Cost
-from .subject import MENTION, Subject, a_step
+from .subject import MENTION, Diagnosis, Subject, a_step
 
 ID = "pipeline-bubble"
 _ONE_STAGE_A_RANK = ("gpipe", "1f1b")
@@ -79,3 +79,6 @@ def _action(ranks: int, trainer: Mapping[str, Any]) -> str:
         f"More micro-batches a step{now}: ScheduleGPipe keeps the activations of all of them, Schedule1F1B of no more "
         f"than there are stages. Or {interleave}, which sends more messages; or fewer, larger stages."
     )
+
+
+DIAGNOSIS = Diagnosis(ID, "pipeline bubbles", find, cannot_look)

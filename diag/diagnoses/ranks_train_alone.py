@@ -11,7 +11,7 @@ from diag.model.steps import Attribution, Evidence, Finding, Severity
 from diag.rundir.run import RankTables, Tables
 
 from .shares import Cost, Shares
-from .subject import Subject
+from .subject import Diagnosis, Subject
 
 ID = "ranks-train-alone"
 _LEAST = 3  # steps that count
@@ -100,3 +100,6 @@ def _recorded(tables: Tables) -> bool:
         return False
     settings = tables.manifest.collector.get("settings")
     return isinstance(settings, dict) and settings.get("collectives") is True
+
+
+DIAGNOSIS = Diagnosis(ID, "ranks that exchange nothing", find, cannot_look)

@@ -9,7 +9,7 @@ from diag.tables.efficiency import recomputed, totals
 from diag.tables.kernels import work_of
 
 from .memory_pressure import Peak, peaks_of
-from .subject import Subject, ranks_text
+from .subject import Diagnosis, Subject, ranks_text
 
 ID = "recompute-with-memory-free"
 _MUCH = 0.15  # of the computation (science.md 3.2, rule 27)
@@ -78,3 +78,6 @@ def _recomputed(subject: Subject) -> tuple[float, str]:
             bases = sorted({total.basis for total in found if total.basis})
             return sum(total.recomputed_ns for total in found) / whole, ", ".join(bases)
     return 0.0, ""
+
+
+DIAGNOSIS = Diagnosis(ID, "recomputation with memory to spare", find, cannot_look)

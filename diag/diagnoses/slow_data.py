@@ -11,7 +11,7 @@ from diag.tables.loading import Reserve, full_share, reserve_of
 from .contended_host import dominates
 from .culprits import Culprits
 from .shares import Cost
-from .subject import MENTION, Subject, a_step, ranks_text, waited_for
+from .subject import MENTION, Diagnosis, Subject, a_step, ranks_text, waited_for
 from .workload import workload
 
 # One step in a few holds nearly all of the wait: the mean hides what the loader does.
@@ -200,3 +200,6 @@ def _workers(subject: Subject) -> int | None:
         return told
     seen = {reserve.workers for reserve in subject.once(_reserves).values()}
     return seen.pop() if len(seen) == 1 else None
+
+
+DIAGNOSIS = Diagnosis("slow-data", "slow data loading", find)

@@ -6,7 +6,7 @@ from diag.collectors.records import BACKWARD, DATA, FORWARD, OPTIMIZER, REST
 from diag.model.steps import Evidence, Finding
 
 from .shares import Cost
-from .subject import MENTION, Subject, a_step, ranks_text, waited_for
+from .subject import MENTION, Diagnosis, Subject, a_step, ranks_text, waited_for
 
 ONE, ALL = "stalled-rank", "stalled-ranks"
 _IN_ONE_PHASE = 0.8  # of the blocked time
@@ -140,3 +140,6 @@ def _evidence(subject: Subject) -> list[Evidence]:
             if ns >= 1e5
         ]
     return found
+
+
+DIAGNOSIS = Diagnosis("stalled-rank", "ranks that are blocked", find, cannot_look)

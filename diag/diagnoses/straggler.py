@@ -21,7 +21,17 @@ from diag.traces.comm_names import P2P_OPS
 from .culprits import AFFECTED, MAX_CHANCE, PERSISTENT, Culprits, at_least
 from .shares import UNEXPLAINED, Cost
 from .stalled_rank import no_loader
-from .subject import CRITICAL, MENTION, Subject, a_step, ranks_text, waited_for, who_is_late
+from .subject import (
+    CRITICAL,
+    MENTION,
+    Diagnosis,
+    Subject,
+    a_step,
+    ranks_not_comparable,
+    ranks_text,
+    waited_for,
+    who_is_late,
+)
 from .throttled_device import throttled_ranks
 
 # -- last arrivals -----------------------------------------------------------------------------------------------------
@@ -454,3 +464,6 @@ def _action(subject: Subject, ranks: tuple[int, ...], inside: float | None) -> s
         f"Check the machine of {ranks_text(ranks)}{where}: clocks and temperature, other processes, CPU affinity; does "
         "its share of the data hold longer sequences?"
     )
+
+
+DIAGNOSIS = Diagnosis("straggler", "a slow rank", find, ranks_not_comparable)

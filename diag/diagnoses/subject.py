@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -46,36 +46,6 @@ class Subject(Struct, frozen=True):
         if make not in self._made:
             self._made[make] = make(self)
         return cast(T, self._made[make])
-
-    def cannot_look(self, question: str) -> str:
-        """Why a question cannot be answered from this run's data; "" where it can."""
-        shares = self.shares
-        if question == "a slow rank" and len(self.attribution.ranks) < 2:
-            return "one rank was recorded, and it takes two to compare"
-        if question == "a slow rank" and self.stages_alone and shares.on_device:
-            return "the device's work was not recorded"
-        if question == "a slow rank" and not self.attribution.aligned and not self.stages_alone:
-            return "the ranks' clocks could not be aligned"
-        if question == "exposed communication" and self.tables.world_size == 1:
-            return "the run has one rank"
-        if question == "exposed communication" and not self.attribution.comm_known:
-            return "it runs on the device, and no profiler window was recorded"
-        if question == "exposed communication" and self.stages_alone and Cost.COMM not in shares.cost_ns:
-            return "no collective was recorded, and the time in them is a part of forward and backward here"
-        if (
-            question in {"exposed host-to-device copies", "exposed offload copies", "a device that waits for its host"}
-            and not shares.on_device
-        ):
-            return "the run is on a CPU"
-        if question == "a device that waits for its host" and not any(t.traces for t in self.tables.ranks.values()):
-            return "no profiler window was recorded"
-        if question == "collectives of different sizes" and all(c.inferred for c in self.attribution.collectives):
-            return "no collective of two ranks carries the library's own number"
-        if question == "memory pressure" and not any(
-            s.memory is not None and s.memory.capacity for t in self.tables.ranks.values() for s in t.steps
-        ):
-            return "no device memory was recorded"
-        return ""
 
     def parts(self) -> Iterable[Parts]:
         """Every rank's part of every step that counts."""
@@ -215,3 +185,27 @@ def who_is_late(culprits: Culprits) -> str:
     if culprits.ranks:
         return ranks_text(culprits.ranks)
     return "now this rank, now that one" if culprits.moves else "a rank, not certain which,"
+
+
+class Diagnosis(Struct, frozen=True):
+    """What is looked for. ``id`` names it, ``question`` is the same in words. ``find`` looks for it; ``cannot_look``
+    says why the data of this run does not tell, "" where it does."""
+
+    id: str
+    question: str
+    find: Callable[[Subject], Sequence[Finding]]
+    cannot_look: Callable[[Subject], str] = lambda _: ""
+
+
+def ranks_not_comparable(subject: Subject) -> str:
+    """Why no rank can be called slower than the others; "" where one can."""
+    if len(subject.attribution.ranks) < 2:
+        return "one rank was recorded, and it takes two to compare"
+    if subject.stages_alone:
+        return "the device's work was not recorded" if subject.shares.on_device else ""
+    return "" if subject.attribution.aligned else "the ranks' clocks could not be aligned"
+
+
+def no_device(subject: Subject) -> str:
+    """Why nothing is said of a device; "" where the run has one."""
+    return "" if subject.shares.on_device else "the run is on a CPU"

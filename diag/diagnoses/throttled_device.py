@@ -10,7 +10,7 @@ from diag.model.steps import Evidence, Finding
 from diag.rundir.run import RankTables
 
 from .shares import Cost
-from .subject import MENTION, Subject, in_ms, mean_ns, ranks_text
+from .subject import MENTION, Diagnosis, Subject, in_ms, mean_ns, ranks_not_comparable, ranks_text
 
 # NVML's reasons as collectors.nvml names them. A power cap or sync boost is what a healthy GPU under load shows, too.
 _REASONS = frozenset({"hardware slowdown", "software thermal", "hardware thermal", "power brake"})
@@ -53,7 +53,7 @@ def find(subject: Subject) -> list[Finding]:
 def cannot_look(subject: Subject) -> str:
     if not subject.shares.on_device:
         return "the run is on a CPU"
-    reason = subject.cannot_look("a slow rank")
+    reason = ranks_not_comparable(subject)
     if reason or any(_samples(subject, rank) for rank in subject.tables.ranks.values()):
         return reason
     told = (r.unavailable for rank in subject.tables.ranks.values() for r in rank.device if r.unavailable)
@@ -114,3 +114,6 @@ def _evidence(each: Throttled) -> list[Evidence]:
 def _hosts(subject: Subject, ranks: tuple[int, ...]) -> str:
     hosts = dict.fromkeys(host for rank in ranks if (host := subject.host_of(rank)))
     return ", ".join(hosts) or ranks_text(ranks)
+
+
+DIAGNOSIS = Diagnosis("throttled-device", "a throttled device", find, cannot_look)

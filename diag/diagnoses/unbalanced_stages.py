@@ -11,7 +11,7 @@ from diag.model.steps import Evidence, Finding
 from .pipeline_bubble import cannot_look as cannot_look
 from .pipeline_bubble import pipeline
 from .shares import Cost
-from .subject import MENTION, Subject, a_step
+from .subject import MENTION, Diagnosis, Subject, a_step
 
 ID = "unbalanced-stages"
 
@@ -66,3 +66,6 @@ def _action(found: Pipeline) -> str:
         f"Give it fewer layers. The first stage also has the embedding, the last one the output "
         f"layer and the loss: they count for some layers each.{slow}"
     )
+
+
+DIAGNOSIS = Diagnosis(ID, "unequal pipeline stages", find, cannot_look)

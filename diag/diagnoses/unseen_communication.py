@@ -9,7 +9,7 @@ import polars as pl
 from diag.account import gpu
 from diag.account.kept_steps import windows_of
 from diag.model.breakdown import KernelKind
-from diag.model.steps import Attribution, Kind
+from diag.model.steps import Attribution, Kind, NotLooked
 from diag.rundir.run import Tables
 from diag.tables.kernels import work_of
 from diag.traces import comm_names
@@ -39,12 +39,12 @@ def unrecognised(subject: Subject) -> str:
     return f"{reason}; the longest kernels of unknown kind are {kernels}: name those that communicate (--comm-kernels)"
 
 
-def inside_fused(attribution: Attribution) -> tuple[str, ...]:
+def inside_fused(attribution: Attribution) -> tuple[NotLooked, ...]:
     """What cannot be looked for inside kernels that compute and communicate at once; empty where there are none."""
     counted = attribution.usable or attribution.steps
     parts = [part for step in counted for part in step.parts]
     fused = sum(part.fused_ns for part in parts)
-    return (f"{_FUSED}: {fused_words(fused / len(parts))}",) if fused else ()
+    return (NotLooked(_FUSED, fused_words(fused / len(parts))),) if fused else ()
 
 
 def _seen(attribution: Attribution) -> bool:

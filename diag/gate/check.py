@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from diag.api import Result, compare_runs
+from diag.diagnoses import checkpoint_stall, exposed_communication, exposed_copy, host_bound, slow_data, straggler
 from diag.diagnoses.culprits import Series
 from diag.diagnoses.shares import Cost
 from diag.diagnoses.subject import resampled
@@ -29,14 +30,14 @@ LEAST_STEPS = 5  # below it the spread of the steps says little, as in diag.diag
 _SURE = 0.95
 _SUMMARIES = "the ranks' summaries, of which this many ranks are judged, do not tell"
 
-# The cost on the critical path, and the question of the analysis whose answer it is.
+# The cost on the critical path, and the diagnosis that looks for it.
 _SHARES = {
-    budgets.EXPOSED_COMM: (Cost.COMM, "exposed communication"),
-    budgets.DATA_WAIT: (Cost.DATA, "slow data loading"),
-    budgets.EXPOSED_COPIES: (Cost.COPY, "exposed host-to-device copies"),
-    budgets.CHECKPOINTS: (Cost.CHECKPOINT, "checkpoint stalls"),
-    budgets.HOST_WAIT: (Cost.HOST, "a device that waits for its host"),
-    budgets.STRAGGLER: (Cost.STRAGGLER, "a slow rank"),
+    budgets.EXPOSED_COMM: (Cost.COMM, exposed_communication.DIAGNOSIS.id),
+    budgets.DATA_WAIT: (Cost.DATA, slow_data.DIAGNOSIS.id),
+    budgets.EXPOSED_COPIES: (Cost.COPY, exposed_copy.DIAGNOSIS.id),
+    budgets.CHECKPOINTS: (Cost.CHECKPOINT, checkpoint_stall.DIAGNOSIS.id),
+    budgets.HOST_WAIT: (Cost.HOST, host_bound.DIAGNOSIS.id),
+    budgets.STRAGGLER: (Cost.STRAGGLER, straggler.DIAGNOSIS.id),
 }
 
 
@@ -79,10 +80,10 @@ def measure(quantity: Quantity, result: Result, baseline: Result | None = None) 
 
 
 def _share(quantity: Quantity, result: Result) -> Measured:
-    cost, question = _SHARES[quantity]
-    reasons = {asked: reason for asked, _, reason in (s.partition(": ") for s in result.examination.not_looked)}
-    if question in reasons:
-        return Unknown(reasons[question])
+    cost, diagnosis = _SHARES[quantity]
+    reasons = {item.diagnosis: item.reason for item in result.examination.not_looked}
+    if diagnosis in reasons:
+        return Unknown(reasons[diagnosis])
     if quantity is budgets.EXPOSED_COMM and result.coverage.ranks_missing:
         return Unknown("ranks are missing, and waiting for one of them looks like communication")
     shares = result.examination.shares

@@ -147,6 +147,17 @@ class Gap(Struct, frozen=True):
     reason: str
 
 
+class NotLooked(Struct, frozen=True):
+    """What could not be looked for, and why. ``diagnosis``: its id, "" where it is none."""
+
+    question: str
+    reason: str
+    diagnosis: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.question}: {self.reason}"
+
+
 class Coverage(Struct, frozen=True):
     """What the verdict rests on. ``clock_uncertainty_ns``: half width of the clock offsets; None: not aligned.
     ``clock_drift_ppm``: how much faster one clock ran than another, before that was taken out; 0: offsets suffice."""
@@ -155,7 +166,7 @@ class Coverage(Struct, frozen=True):
     ranks_missing: tuple[int, ...]
     skipped: tuple[Gap, ...]
     clock_uncertainty_ns: int | None
-    not_looked: tuple[str, ...] = ()  # what could not be looked for, and why
+    not_looked: tuple[NotLooked, ...] = ()
     clock_drift_ppm: float = 0.0
     explained_wait: float | None = None  # part of the waiting for late ranks whose reason is known; None: nobody waited
     notes: tuple[str, ...] = ()  # what else lowers the confidence

@@ -72,7 +72,7 @@ def to_dict(result: Result) -> dict[str, Any]:
             "skipped": [to_builtins(gap) for gap in coverage.skipped],
             "clock_uncertainty_ns": coverage.clock_uncertainty_ns,
             "clock_drift_ppm": round(coverage.clock_drift_ppm, 3),
-            "not_looked": list(coverage.not_looked),
+            "not_looked": [str(item) for item in coverage.not_looked],
             "explained_wait": None if coverage.explained_wait is None else round(coverage.explained_wait, 4),
             "notes": list(coverage.notes),
         },

@@ -155,8 +155,8 @@ def _print_coverage(console: Console, result: Result) -> None:
     if result.examination.not_found:
         console.print(f"[dim]Looked for, not found: {escape(', '.join(result.examination.not_found))}.[/]")
     by_reason: dict[str, list[str]] = {}
-    for question, _, reason in (text.partition(": ") for text in coverage.not_looked):
-        by_reason.setdefault(reason, []).append(question)
+    for item in coverage.not_looked:
+        by_reason.setdefault(item.reason, []).append(item.question)
     for reason, questions in by_reason.items():
         console.print(f"[dim]Could not look for {escape(', '.join(questions))}: {escape(reason)}.[/]")
     for note in coverage.notes:

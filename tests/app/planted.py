@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diag.api import Result
-from diag.model.steps import Advice, Evidence, Finding, Gap, Recommendation, Risk
+from diag.model.steps import Advice, Evidence, Finding, Gap, NotLooked, Recommendation, Risk
 from tests.copies import replace
 
 
@@ -15,7 +15,7 @@ def plant(result: Result, text: str) -> Result:
     coverage = replace(
         result.coverage,
         skipped=(Gap(f"/data/{text}/trace.json", f"reason {text}"),),
-        not_looked=(f"question: because {text}",),
+        not_looked=(NotLooked("question", f"because {text}"),),
         notes=(f"note {text}",),
     )
     attribution = replace(

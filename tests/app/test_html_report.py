@@ -111,7 +111,7 @@ def test_it_says_what_the_analysis_says(result: Result, page: Parsed) -> None:
         assert f"{share(finding.share)} of the step, {spaced(duration(finding.cost_ns_per_step))}" in page.text
         for item in finding.evidence:
             assert spaced(item.filter) in page.text
-    for question in (*result.examination.not_found, *result.coverage.not_looked):
+    for question in (*result.examination.not_found, *map(str, result.coverage.not_looked)):
         assert question in page.text
     for metric in metrics(view_of(result)):
         assert f"{metric.label} {spaced(metric.value)}" in page.text

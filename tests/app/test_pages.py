@@ -51,7 +51,7 @@ def test_the_page_holds_the_analysed_numbers(
     for finding in result.examination.findings:
         assert plain(finding.title) in text
         assert plain(finding.action) in text
-    for question in (*result.examination.not_found, *result.coverage.not_looked):
+    for question in (*result.examination.not_found, *map(str, result.coverage.not_looked)):
         assert plain(question) in text
     assert {metric.label: metric.value for metric in test.metric} == {
         "Step time, median": duration(105_000_000),
