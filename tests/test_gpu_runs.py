@@ -223,7 +223,7 @@ def test_steps_that_compile_are_left_out(tmp_path: Path) -> None:
 
 def test_ranks_that_reduce_tensors_of_different_sizes(tmp_path: Path) -> None:
     write_traces(tmp_path, (COMPUTE, COMPUTE), (DATA, DATA), TRANSFER)
-    assert "collectives of different sizes" in open_run(tmp_path).examination.not_found
+    assert "mismatched collectives" in open_run(tmp_path).examination.not_found
     path = tmp_path / "rank0.json"
     path.write_text(path.read_text().replace("25000000", "12500000", 2))  # what it sends and receives, once
     findings = {finding.id: finding for finding in open_run(tmp_path).examination.findings}

@@ -124,7 +124,7 @@ def test_what_a_device_computes_is_not_claimed(tmp_path: Path) -> None:
     """The host of a GPU only launches: a straggler is no verdict, a slow loader is."""
     slow = open_summaries(write_summaries(Job(64, extra_us={5: {FORWARD: 60_000}}, device="H200"), tmp_path / "a").root)
     assert slow.verdict.bottleneck == Bottleneck.UNDETERMINED
-    assert any("a slow rank: the device's work was not recorded" in text for text in map(str, slow.coverage.not_looked))
+    assert any("stragglers: the device's work was not recorded" in text for text in map(str, slow.coverage.not_looked))
     loader = open_summaries(write_summaries(Job(64, extra_us={5: {DATA: 80_000}}, device="H200"), tmp_path / "b").root)
     assert (loader.verdict.cause, loader.verdict.culprit_ranks) == ("slow-data-one-rank", (5,))
 

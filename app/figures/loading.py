@@ -35,13 +35,13 @@ def field(view: RunView, culprits: Collection[int], theme: Theme) -> go.Figure:
 
 
 def copies(table: LoadingTable, theme: Theme) -> go.Figure:
-    """Milliseconds a step that each rank's host spends in copies to the device, and of copies that nothing hides."""
+    """Milliseconds a step that each rank's host spends in copies to the device, and of exposed copies."""
     return _pairs(
         [f"rank {row.rank}" for row in table.rows],
         (
             ("the host, in its copies", [row.host_copy_ns for row in table.rows], theme.part[Part.CHECKPOINT]),
             (
-                "the device, in copies that nothing hides",
+                "the device, in exposed copies",
                 [row.exposed_copy_ns for row in table.rows],
                 theme.part[Part.COPY],
             ),

@@ -58,7 +58,7 @@ def _loader(view: RunView, table: LoadingTable) -> None:
         Metric(
             "Data wait",
             share(view.result.share_of(Bottleneck.DATA)),
-            help="Of the critical path, copies that nothing hides included: what faster input would save.",
+            help="Of the critical path, exposed copies included: what faster input would save.",
         ),
         Metric(
             "Loader processes",

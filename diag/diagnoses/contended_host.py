@@ -93,4 +93,4 @@ def _evidence(subject: Subject, culprits: Culprits | None) -> list[Evidence]:
     return found
 
 
-DIAGNOSIS = Diagnosis(ID, "ranks that wait for a CPU core", find, cannot_look)
+DIAGNOSIS = Diagnosis(ID, "CPU contention", find, cannot_look)

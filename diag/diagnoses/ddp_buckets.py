@@ -11,7 +11,7 @@ from .shares import Cost
 from .subject import MENTION, Subject
 
 ID = "ddp-buckets"
-QUESTION = "buckets that are reduced late"
+QUESTION = "late DDP buckets"
 _OP = "all_reduce"  # of a bucket
 _LARGE = 0.5  # of the gradients in the last bucket: with four equal ones it is a quarter
 _WORTH_SPLITTING = 1 << 20  # bytes: DDP's own first bucket

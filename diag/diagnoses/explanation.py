@@ -12,7 +12,7 @@ from diag.model.steps import Attribution, Kind, Parts, StepAccount
 
 _WORDS = {
     Kind.COMPUTE: "computation",
-    Kind.COMM: "communication that nothing hides",
+    Kind.COMM: "exposed communication",
     Kind.COPY: "copies to the device",
     Kind.DATA: "waiting for the data loader",
     Kind.CHECKPOINT: "checkpoints",

@@ -1,4 +1,4 @@
-"""Communication that nothing hides, as far as no other diagnosis has a part of it (diag.diagnoses.comm_parts)."""
+"""Exposed communication, as far as no other diagnosis has a part of it (diag.diagnoses.comm_parts)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def find(subject: Subject) -> list[Finding]:
         subject.costing(
             Cost.COMM,
             id=cause.id,
-            title=f"Communication that nothing hides takes {in_ms(exposed)} a step{also}: {cause.why}",
+            title=f"Exposed communication takes {in_ms(exposed)} a step{also}: {cause.why}",
             action=cause.action,
             evidence=(*cause.evidence, *evidence_by_axis(subject), *bandwidth(subject)),
             ranks=subject.once(slow_link_of).ranks,

@@ -158,4 +158,4 @@ def cannot_look(subject: Subject) -> str:
     return "" if traced else "no profiler window was recorded"
 
 
-DIAGNOSIS = Diagnosis("host-bound", "a device that waits for its host", find, cannot_look)
+DIAGNOSIS = Diagnosis("host-bound", "launch-bound devices", find, cannot_look)

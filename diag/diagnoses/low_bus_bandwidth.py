@@ -12,7 +12,7 @@ from .shares import Cost
 from .subject import MENTION, Subject, mean_ns
 
 ID = "low-bus-bandwidth"
-QUESTION = "collectives below their group's best"
+QUESTION = "low bus bandwidth"
 _LOW = 0.5  # of the group's best (the 95th percentile at sizes that saturate it)
 _LARGE = 1 << 20  # bytes: smaller ones are latency and schedulers
 _COMPARABLE = 0.5  # of the group's largest size

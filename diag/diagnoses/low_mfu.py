@@ -71,4 +71,4 @@ def _mfu(subject: Subject) -> Measure:
     return mfu_of(subject.tables, subject.shares)
 
 
-DIAGNOSIS = Diagnosis(ID, "low use of the device's arithmetic", find, cannot_look)
+DIAGNOSIS = Diagnosis(ID, "low MFU", find, cannot_look)

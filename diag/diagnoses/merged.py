@@ -64,7 +64,7 @@ def _communication(subject: Subject) -> list[Finding]:
         subject.costing(
             Cost.COMM,
             id="exposed-communication",
-            title=f"Communication that nothing hides takes {cost}: even the rank that waits least stands still for it",
+            title=f"Exposed communication takes {cost}: even the rank that waits least stands still for it",
             action="Record a profiler window of a few ranks (`diag trace`) to see which collectives, and why.",
             evidence=subject.per_rank("exposed_comm_ns"),
         )

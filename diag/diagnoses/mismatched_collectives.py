@@ -68,4 +68,4 @@ def cannot_look(subject: Subject) -> str:
     return "no collective of two ranks carries the library's own number" if inferred else ""
 
 
-DIAGNOSIS = Diagnosis("mismatched-collectives", "collectives of different sizes", find, cannot_look)
+DIAGNOSIS = Diagnosis("mismatched-collectives", "mismatched collectives", find, cannot_look)

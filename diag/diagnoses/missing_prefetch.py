@@ -10,7 +10,7 @@ from .comm_parts import Calls, Claim, calls_of
 from .subject import Subject
 
 ID = "missing-prefetch"
-QUESTION = "gathers that nothing prefetches"
+QUESTION = "all-gathers without prefetch"
 cannot_look = comm_parts.cannot_look
 
 

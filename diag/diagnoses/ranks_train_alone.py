@@ -102,4 +102,4 @@ def _recorded(tables: Tables) -> bool:
     return isinstance(settings, dict) and settings.get("collectives") is True
 
 
-DIAGNOSIS = Diagnosis(ID, "ranks that exchange nothing", find, cannot_look)
+DIAGNOSIS = Diagnosis(ID, "ranks without communication", find, cannot_look)

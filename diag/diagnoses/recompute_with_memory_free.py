@@ -80,4 +80,4 @@ def _recomputed(subject: Subject) -> tuple[float, str]:
     return 0.0, ""
 
 
-DIAGNOSIS = Diagnosis(ID, "recomputation with memory to spare", find, cannot_look)
+DIAGNOSIS = Diagnosis(ID, "recomputation with free memory", find, cannot_look)

@@ -12,7 +12,7 @@ from .comm_parts import Claim, calls_of, last_reductions
 from .subject import Subject
 
 ID = "reduce-scatter-stall"
-QUESTION = "a backward that waits for reductions"
+QUESTION = "backward stalled by reduce-scatter"
 # torch/distributed/fsdp/_fully_shard: the compute stream waits while as many inputs of reductions are alive as allowed.
 _GOES_ON = 0.2  # of the time stood still: copies of the last gradients are no computation to go on with
 _WAIT = r"^FSDP::post_backward_rs_wait"

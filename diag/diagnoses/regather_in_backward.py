@@ -15,7 +15,7 @@ from .memory_pressure import NEAR_FULL, peaks_of
 from .subject import Subject
 
 ID = "regather-in-backward"
-QUESTION = "gathers in the backward"
+QUESTION = "all-gathers in the backward"
 _NEXT_NS = 50_000  # between the end of one collective and the start of the one that queued behind it
 
 Queued = dict[tuple[int, int, int], int]  # rank, step, start: nanoseconds

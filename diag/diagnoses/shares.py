@@ -89,13 +89,13 @@ class Cost(StrEnum):
     HOST_STRAGGLER = "waiting for ranks with slower hosts"  # likewise, but it was their hosts that launched later
     GC = "garbage collection"
     CHECKPOINT = "checkpoints"
-    HOST = "waiting for the host"  # a device that waits for its host to launch work
+    HOST = "waiting for the host"  # a device is idle because nothing was launched yet
     QUEUED = "launched, not running"  # a device that waits for what its trace does not hold
     CONTENTION = "waiting for a CPU core"
     STALL = "blocked outside of known waits"  # the training's thread sleeps, waits for I/O or a lock, or is stopped
     ONCE = "one long stall"  # of the host, in a window that nothing divides into steps
     BUBBLE = "pipeline bubble"  # of all ranks' time, not of the path: there somebody always works
-    IMBALANCE = "unequal pipeline stages"
+    IMBALANCE = "unbalanced pipeline stages"
 
 
 CLASS_OF = {

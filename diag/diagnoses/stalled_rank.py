@@ -142,4 +142,4 @@ def _evidence(subject: Subject) -> list[Evidence]:
     return found
 
 
-DIAGNOSIS = Diagnosis("stalled-rank", "ranks that are blocked", find, cannot_look)
+DIAGNOSIS = Diagnosis("stalled-rank", "stalled ranks", find, cannot_look)

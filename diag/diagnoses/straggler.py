@@ -466,4 +466,4 @@ def _action(subject: Subject, ranks: tuple[int, ...], inside: float | None) -> s
     )
 
 
-DIAGNOSIS = Diagnosis("straggler", "a slow rank", find, ranks_not_comparable)
+DIAGNOSIS = Diagnosis("straggler", "stragglers", find, ranks_not_comparable)

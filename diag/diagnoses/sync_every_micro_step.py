@@ -13,7 +13,7 @@ from .comm_parts import Claim, calls_of, is_reduction
 from .subject import Subject
 
 ID = "sync-every-micro-step"
-QUESTION = "reductions in every micro-batch"
+QUESTION = "gradient reduction in every micro-batch"
 _NO_SYNC = "Run all micro-batches but the last inside model.no_sync()."
 _NO_SYNC_SHARDED = _NO_SYNC + " The unsharded gradients stay in memory meanwhile."
 _IN_LAST = (

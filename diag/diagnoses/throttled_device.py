@@ -116,4 +116,4 @@ def _hosts(subject: Subject, ranks: tuple[int, ...]) -> str:
     return ", ".join(hosts) or ranks_text(ranks)
 
 
-DIAGNOSIS = Diagnosis("throttled-device", "a throttled device", find, cannot_look)
+DIAGNOSIS = Diagnosis("throttled-device", "throttled devices", find, cannot_look)

@@ -68,4 +68,4 @@ def _action(found: Pipeline) -> str:
     )
 
 
-DIAGNOSIS = Diagnosis(ID, "unequal pipeline stages", find, cannot_look)
+DIAGNOSIS = Diagnosis(ID, "unbalanced pipeline stages", find, cannot_look)

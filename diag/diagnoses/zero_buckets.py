@@ -11,7 +11,7 @@ from .comm_parts import Claim, calls_of, last_reductions
 from .subject import Subject
 
 ID = "zero-buckets"
-QUESTION = "ZeRO's reductions that the backward does not hide"
+QUESTION = "ZeRO's gradient reduction not overlapped with backward"
 cannot_look = comm_parts.cannot_look
 _LARGE = 0.5  # of the gradients in the last bucket, which nothing can hide: then it is worth splitting
 _HIDDEN_LITTLE = 0.1  # of the reductions: DeepSpeed's overlap_comm is off

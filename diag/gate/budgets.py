@@ -53,11 +53,9 @@ EXAMPLE = {
     Unit.RATE: "for example 12000",
 }
 
-EXPOSED_COMM = Quantity("max-exposed-comm", Unit.SHARE, "communication that nothing hides, of the critical path")
+EXPOSED_COMM = Quantity("max-exposed-comm", Unit.SHARE, "exposed communication, of the critical path")
 DATA_WAIT = Quantity("max-data-wait", Unit.SHARE, "waiting for the data loader, of the critical path")
-EXPOSED_COPIES = Quantity(
-    "max-exposed-copies", Unit.SHARE, "host-device copies that nothing hides, of the critical path"
-)
+EXPOSED_COPIES = Quantity("max-exposed-copies", Unit.SHARE, "exposed host-device copies, of the critical path")
 CHECKPOINTS = Quantity("max-checkpoint", Unit.SHARE, "standing still for checkpoints, of the critical path")
 HOST_WAIT = Quantity(
     "max-host-wait", Unit.SHARE, "a device's idle time before its host launches work, of the critical path"

@@ -21,8 +21,8 @@ class Kind(IntEnum):
     """What a rank does at one moment of a step. The kinds partition the step: their durations sum to it exactly."""
 
     COMPUTE = 0
-    COMM = 1  # communication that nothing hides
-    COPY = 2  # host-device copies that nothing hides
+    COMM = 1  # exposed communication
+    COPY = 2  # exposed host-device copies
     DATA = 3  # waiting for the data loader
     CHECKPOINT = 4
     IDLE = 5

@@ -443,7 +443,7 @@ _SIMULATED = 3  # micro-batches without pipeline stages: each further one takes 
 
 
 class Throughput(Struct, frozen=True):
-    """Of a step: its time, the arithmetic and the optimizer of the busiest stage, communication that nothing hides, and
+    """Of a step: its time, the arithmetic and the optimizer of the busiest stage, exposed communication, and
     the waiting of stages for each other (``bubble_ns``); these add up to the step. ``tokens_s``: of each GPU."""
 
     step_ns: int

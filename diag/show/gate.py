@@ -104,7 +104,7 @@ def outcome(gate: Gate) -> str:
 
 
 def sentence(one: Checked) -> str:
-    """``communication that nothing hides, of the critical path: 31.0% (30.2% to 31.9%), at most 20%: exceeded``"""
+    """``exposed communication, of the critical path: 31.0% (30.2% to 31.9%), at most 20%: exceeded``"""
     value, interval = _measured(one)
     found = f"{value} ({interval})" if interval else value
     reason = f" ({spaced(one.reason).rstrip('.')})" if one.reason else ""

@@ -19,7 +19,7 @@ HISTORY = History(
     rounds=(
         Round(
             number=1,
-            verdict="Communication-bound (39% of 1992 ms a step): communication that nothing hides takes 777 ms a "
+            verdict="Communication-bound (39% of 1992 ms a step): exposed communication takes 777 ms a "
             "step: the whole model is one sharding unit, so nothing can overlap.",
             advice="wrap-blocks-prefetch",
             change="shard each of the 8 blocks as a unit of its own, not the whole model as one, and gather the next "
@@ -54,7 +54,7 @@ HISTORY = History(
         ),
         Round(
             number=3,
-            verdict="Communication-bound (31% of 1840 ms a step): communication that nothing hides takes 570 ms.",
+            verdict="Communication-bound (31% of 1840 ms a step): exposed communication takes 570 ms.",
             advice="bf16",
             change="compute in bfloat16, not in float32",
             settings={"precision": "bf16"},

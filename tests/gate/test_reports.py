@@ -124,7 +124,7 @@ def test_annotations_by_what_happened() -> None:
     lines = workflow_commands(GATE)
     assert [line[2 : line.index(" ")] for line in lines] == ["error", "warning", "notice", "error", "notice", "error"]
     assert lines[0] == (
-        "::error title=diag check%3A max-exposed-comm::communication that nothing hides, of the critical path: "
+        "::error title=diag check%3A max-exposed-comm::exposed communication, of the critical path: "
         "31.0%25 (30.2%25 to 31.9%25), at most 20%25: exceeded"
     )
 

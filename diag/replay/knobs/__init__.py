@@ -15,5 +15,5 @@ REGISTRY: dict[str, Callable[[Case], Sequence[Candidate]]] = {
     "gradient synchronisation": gradient_sync.propose,
     "type of the gradients": reduce_dtype.propose,
     "data loader": loader.propose,
-    "a slow rank": straggler.propose,
+    "straggler": straggler.propose,
 }

@@ -27,7 +27,7 @@ def propose(case: Case) -> Sequence[Candidate]:
         Candidate(
             id="straggler",
             finding=found.id,
-            knob="a slow rank",
+            knob="straggler",
             change=f"{_CHANGES[found.id]} {ranks_text(found.ranks)}{_BEHIND[found.id].format(its=its)}",
             mutation=without_straggler(found.ranks),
             memory_delta_bytes=0,
