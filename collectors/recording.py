@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from .files import Complaints
-from .manifest import rank_and_world
+from .identity import rank_and_world
 from .settings import CollectorSettings, collecting, run_dir_from, settings_from
 
 if TYPE_CHECKING:

@@ -35,8 +35,9 @@ from .collectives import CollectiveTimer
 from .device_clock import DeviceClock, Mark
 from .dumps import Stacks, recorder_status, write_flight_recorder
 from .files import Budget, Complaints, LineFile, encode, replace_file
+from .identity import identify, rank_and_world
 from .layout import RunLayout
-from .manifest import identify, rank_and_world, update_manifest
+from .manifest import update_manifest
 from .nvml import NvmlSampler
 from .records import (
     BACKWARD,

@@ -7,11 +7,6 @@ from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 
-import msgspec
-
-# What msgspec raises for what is no JSON of the expected kind: text that is not UTF-8, and 100,000 open brackets.
-DAMAGED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
 
 class ExitCode(IntEnum):
     """What ``diag`` ends with; ``diag run`` passes the training's own code through instead."""

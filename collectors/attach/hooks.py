@@ -21,10 +21,11 @@ from torch.optim.optimizer import (
 )
 from torch.utils.hooks import RemovableHandle
 
+from diag.collectors.identity import prepare_environment
+
 from ..calls import Patches, argument
 from ..layout import RunLayout
 from ..loader_queue import queue_of
-from ..manifest import prepare_environment
 from .events import Events
 from .importing import AfterImport
 

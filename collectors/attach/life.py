@@ -24,11 +24,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from diag.collectors.identity import identify, rank_and_world
+
 from ..calls import Patches
 from ..collectives import CollectiveTimer
 from ..files import Complaints, append_to, create_file, encode
 from ..layout import RunLayout
-from ..manifest import identify, rank_and_world
 from ..records import Unrecorded
 from ..session import Collector
 from ..settings import CollectorSettings, restarts, run_dir_from, settings_from

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from diag.collectors.identity import prepare_environment
+
 from ..layout import RunLayout
-from ..manifest import prepare_environment
 from ..records import CHECKPOINT, DATA, H2D, OPTIMIZER, CheckpointRecord, HeldRecord, StepRecord
 from ..settings import collecting, run_dir_from
 from .backend import backend_of, device_of

@@ -7,7 +7,8 @@ import numpy as np
 from diag.model.breakdown import Measure
 from diag.model.steps import Evidence, Finding, Kind, Severity
 from diag.rundir.run import Tables
-from diag.tables.efficiency import device_of, efficiency, peak_of
+from diag.tables.efficiency import efficiency
+from diag.tables.peaks import device_of, peak_of
 
 from .shares import Cost, Shares
 from .subject import WARN, Diagnosis, Subject

@@ -13,13 +13,15 @@ import msgspec
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.reading import ANSWER_BYTES, read_regular
 from diag.collectors.records import Heartbeat, Manifest, RankRecord, StepRecord
-from diag.errors import DAMAGED, DiagError, readable
+from diag.errors import DiagError, readable
 from diag.export import definitions as of
+from diag.model.damaged import DAMAGED
 from diag.model.steps import Gap, Parts
 from diag.rundir.lines import RestartedError, read_record
 from diag.rundir.run import must_exist
 from diag.rundir.runs import SILENT_S
-from diag.tables.efficiency import efficiency, peak_of
+from diag.tables.efficiency import efficiency
+from diag.tables.peaks import peak_of
 
 from .definitions import Kind, Metric, Sample
 from .finished_steps import FinishedSteps, RankTotals

@@ -14,7 +14,7 @@ import msgspec
 
 from diag.collectors.layout import MOST_NS, MOST_RANKS, run_of
 from diag.collectors.reading import DOCUMENT_BYTES, LINE_BYTES, LINES_BYTES, open_regular, read_regular, too_large
-from diag.errors import DAMAGED
+from diag.model.damaged import DAMAGED
 from diag.model.steps import Gap
 
 # -- tail --------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from msgspec import Struct
 from diag.collectors.layout import RunLayout, is_folder, run_of, world_size_of
 from diag.collectors.manifest import read_fields
 from diag.collectors.reading import ANSWER_BYTES, read_regular, read_tail, walk
-from diag.errors import DAMAGED
+from diag.model.damaged import DAMAGED
 from diag.model.steps import Bottleneck, Severity, Verdict
 
 # A collector writes a heartbeat a second, whatever the training does.

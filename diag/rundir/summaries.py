@@ -27,7 +27,8 @@ from diag.collectors.records import (
     RankRecord,
     SummaryLine,
 )
-from diag.errors import DAMAGED, DiagError, readable
+from diag.errors import DiagError, readable
+from diag.model.damaged import DAMAGED
 from diag.model.steps import Gap
 
 from .lines import read_record

@@ -13,8 +13,8 @@ from diag.api import Result, describe_run
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.diagnoses.compare import Comparison, Difference
 from diag.model.steps import Kind
+from diag.words.cells import report_console
 from diag.words.formatting import counted, duration, spaced, visible
-from diag.words.terminal import report_console
 from diag.words.wording import sentence
 
 from .text import COLOUR, caption, print_gaps

@@ -22,7 +22,7 @@ from diag.crosscheck.model import (
     RankCheck,
 )
 from diag.rundir.run import rank_ranges
-from diag.words.terminal import report_console
+from diag.words.cells import report_console
 
 _MOST_RANKS = 16
 _MOST_EDGES = 8

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.linting.model import Linted, Notice, Severity, Translation
+from diag.words.cells import report_console
 from diag.words.formatting import counted, spaced, visible
-from diag.words.terminal import report_console
 
 _STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
 _INDENT = 9  # the width of "warning" and two blanks

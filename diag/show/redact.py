@@ -21,6 +21,8 @@ from diag.collectors.trainer.faults import FAULTS
 from diag.collectors.trainer.options import PRESETS, STRATEGIES
 from diag.rundir.run import Tables
 
+from .kept import KEPT, REDACTED
+
 # -- names -------------------------------------------------------------------------------------------------------------
 #
 # The names in a run that say whose it is: hosts, people, paths, runs and jobs, as records and traces spell them.
@@ -161,19 +163,6 @@ def _telling(word: str) -> bool:
     """Whether it is more than a word of plain letters, a number or what the bundled trainer is told: such words stand
     in reports anyway, and replaced there they would spoil them."""
     return not (word.isalpha() and word.islower()) and not harmless(word)
-
-
-# -- kept --------------------------------------------------------------------------------------------------------------
-#
-# What a redacted report hides and what it deliberately keeps, as its reader and the command's help are told.
-
-REDACTED = (
-    "Host names, user names, paths, addresses, run and job ids are replaced by pseudonyms, each by one of its own."
-)
-KEPT = (
-    "Kept: what was trained (the model's size and shape, strategy, backend, versions), the names of devices, modules "
-    "and kernels, ranks, steps, and all numbers."
-)
 
 
 _RUN = "run-1"

@@ -20,8 +20,8 @@ from diag.model.breakdown import (
     PathTable,
 )
 from diag.traces.comm_names import P2P_OPS
+from diag.words.cells import UNKNOWN, ms, percent, print_columns, report_console, short, size
 from diag.words.formatting import short_name
-from diag.words.terminal import UNKNOWN, ms, percent, print_columns, report_console, short, size
 from diag.words.wording import fused_words
 
 # -- path table --------------------------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from rich.table import Table
 
 from diag.api import Result, describe_run
 from diag.model.steps import Advice, Finding, Gap, Risk, Severity
+from diag.words.cells import report_console, size
 from diag.words.formatting import counted, spaced, visible
 from diag.words.rank_table import STALLS_TITLE, rank_table, stall_lines
-from diag.words.terminal import report_console, size
 from diag.words.wording import RISK, divided_into, not_predicted, sentence, steps_counted, verdict_facts
 
 # -- advice ------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.padding import Padding
 
 from diag.tune.history import History, Interval, Outcome, Round
-from diag.words.terminal import report_console, size
+from diag.words.cells import report_console, size
 
 _COLOUR = {Outcome.KEPT: "green", Outcome.REVERTED: "yellow", Outcome.FAILED: "red"}
 

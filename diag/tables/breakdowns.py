@@ -18,11 +18,12 @@ from diag.traces.trace import Trace
 
 from . import kernels, module_table, module_time
 from .collectives import collective_table
-from .efficiency import Totals, device_of, efficiency, peak_of, recomputed, totals
+from .efficiency import Totals, efficiency, recomputed, totals
 from .kernels import work_of
 from .memory import traced_peak
 from .module_ranges import module_ranges
 from .module_time import accounted, charge, on_paths
+from .peaks import device_of, peak_of
 
 
 def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:

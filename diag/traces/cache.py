@@ -34,7 +34,7 @@ from msgspec import Struct, field
 from diag.collectors.files import replace_file
 from diag.collectors.layout import run_of
 from diag.collectors.reading import ANSWER_BYTES, DOCUMENT_BYTES, open_regular, read_regular
-from diag.errors import DAMAGED
+from diag.model.damaged import DAMAGED
 
 from .stored_events import ROW, STORED, Events, Process
 from .trace import Contents

@@ -13,7 +13,8 @@ from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import SCHEMA_VERSION, is_regular
 from diag.collectors.reading import ANSWER_BYTES, read_regular
 from diag.collectors.text import masked_arguments
-from diag.errors import DAMAGED, DiagError
+from diag.errors import DiagError
+from diag.model.damaged import DAMAGED
 
 FILE_NAME = "tune.json"
 

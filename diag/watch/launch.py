@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import codecs
-import contextlib
-import io
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import traceback
 import uuid
@@ -19,12 +15,10 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any, Self, TextIO
-
-from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
+from typing import TYPE_CHECKING, Any
 
 from diag.collectors.attach.environment import attached, python_path
-from diag.collectors.files import encode, open_private, replace_file
+from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import make_manifest, read_fields, update_manifest
 from diag.collectors.reading import LOG_TAIL_BYTES, read_json, read_tail
@@ -39,6 +33,7 @@ if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     from .hang_monitor import Hang
+    from .logs import RunLogs
 
 # -- launch ends -------------------------------------------------------------------------------------------------------
 #
@@ -106,135 +101,6 @@ def write_exits(layout: RunLayout, exits: Sequence[RankExit]) -> None:
         others = []
     with suppress(OSError):
         replace_file(layout.exits, encode([*others, *(asdict(one) for one in exits)]))
-
-
-# -- launch logs -------------------------------------------------------------------------------------------------------
-#
-# Takes what each rank prints through a pipe, shows it, and keeps it in the run directory while that can be written.
-#
-# torchrun would redirect the ranks into files. Then a full disk raises in the training, where it prints.
-
-_CHUNK = 1 << 16
-_LINGER_S = 1.0  # for what a process that outlives its rank still prints
-
-
-class RunLogs(LogsSpecs):
-    """Logs under the run directory, from entering the context to leaving it. The first rank's standard output is shown
-    as well: it prints the progress; ``everything``: all that all ranks print. ``say`` is told once where a log can no
-    longer be written."""
-
-    def __init__(self, layout: RunLayout, say: Callable[[str], None], everything: bool = False) -> None:
-        super().__init__(log_dir=str(layout.root))
-        self._everything = everything
-        self._layout = layout
-        self._say = say
-        self._streams: list[_Stream] = []
-        self._refused = False
-
-    @property
-    def root_log_dir(self) -> str:
-        return str(self._layout.root)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for stream in self._streams:
-            stream.close()
-        deadline = time.monotonic() + _LINGER_S
-        for stream in self._streams:
-            stream.drain(deadline)
-        for files in self._layout.ranks().values():
-            with contextlib.suppress(OSError):  # torch makes it, for everybody to read
-                files.error.chmod(0o600)
-
-    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        destinations = LogsDest()
-        for local_rank, environment in envs.items():
-            rank = int(environment["RANK"])
-            files = self._layout.rank(rank)
-            with contextlib.suppress(OSError):  # then its logs cannot be written either, which is said
-                files.folder.mkdir(parents=True, exist_ok=True)
-            out = sys.stdout if rank == 0 or self._everything else None
-            errors = sys.stderr if self._everything else None
-            destinations.stdouts[local_rank] = self._stream(files.stdout, out, rank)
-            destinations.stderrs[local_rank] = self._stream(files.log, errors, rank)
-            # Where ``record`` puts the exception that ended the process, with its time.
-            destinations.error_files[local_rank] = environment["TORCHELASTIC_ERROR_FILE"] = str(files.error)
-        return destinations
-
-    def _stream(self, kept: Path, shown: TextIO | None, rank: int) -> str:
-        """The path that torchrun opens for it."""
-        stream = _Stream(kept, shown, f"[rank{rank}] ", self._complain)
-        self._streams.append(stream)
-        return stream.path
-
-    def _complain(self, error: OSError) -> None:
-        if not self._refused:
-            self._refused = True
-            self._say(f"what the ranks print is no longer kept: {error}; the training goes on without it")
-
-
-class _Stream:
-    """One of the outputs of one rank."""
-
-    def __init__(self, kept: Path, shown: TextIO | None, prefix: str, complain: Callable[[OSError], None]) -> None:
-        self._kept = kept
-        self._shown = shown
-        self._prefix = prefix
-        self._complain = complain
-        self._reading, self._writing = os.pipe()
-        self.path = f"/dev/fd/{self._writing}"  # opens the pipe once more
-        self._thread = threading.Thread(target=self._run, name=f"diag-{kept.name}", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """It ends when the last process that can print has ended."""
-        os.close(self._writing)
-
-    def drain(self, deadline: float) -> None:
-        """Returns when everything has been read that the rank had printed."""
-        self._thread.join(max(0.0, deadline - time.monotonic()))
-
-    def _run(self) -> None:
-        decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
-        file, begun = self._open(), ""
-        while chunk := os.read(self._reading, _CHUNK):
-            file = self._keep(file, chunk)
-            *lines, begun = (begun + decoder.decode(chunk)).split("\n")
-            self._show(lines)
-        if begun:
-            self._show([begun])
-        if file is not None:
-            file.close()
-        os.close(self._reading)
-
-    def _open(self) -> IO[bytes] | None:
-        try:
-            return open_private(self._kept)
-        except OSError as error:
-            self._complain(error)
-            return None
-
-    def _keep(self, file: IO[bytes] | None, chunk: bytes) -> IO[bytes] | None:
-        """The file; None from the first error on."""
-        if file is None:
-            return None
-        try:
-            while chunk:
-                chunk = chunk[file.write(chunk) :]
-        except OSError as error:
-            self._complain(error)
-            file.close()
-            return None
-        return file
-
-    def _show(self, lines: list[str]) -> None:
-        if self._shown is None or not lines:
-            return
-        with contextlib.suppress(OSError, ValueError):  # nobody looks any more
-            self._shown.write("".join(f"{self._prefix}{line}\n" for line in lines))
-            self._shown.flush()
 
 
 TRAINER_MODULE = "diag.collectors.trainer"
@@ -335,6 +201,7 @@ def _is_of_this_job(layout: RunLayout, launch: Launch) -> bool:
 
 def run_trainer(layout: RunLayout, launch: Launch, options: TrainerOptions, settings: CollectorSettings) -> Outcome:
     """Trains with the bundled trainer; returns when all ranks have ended."""
+    from .logs import RunLogs
 
     environment = {
         RUN_DIR_VARIABLE: str(layout.root.resolve()),
@@ -473,6 +340,7 @@ def run_script(
     layout: RunLayout, launch: Launch, settings: CollectorSettings, script: Sequence[str], module: bool
 ) -> Outcome:
     """Runs the script (or module) with its arguments under torchrun, once for every rank."""
+    from .logs import RunLogs
 
     command = [sys.executable, "-u", *(["-m"] if module else []), *script]
     logs = RunLogs(layout, launch.say, everything=True)

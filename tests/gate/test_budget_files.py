@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.errors import DiagError, ExitCode
-from diag.gate.budgets import BY_NAME, EXAMPLE, QUANTITIES, Quantity, parse_limit, read_budgets
+from diag.gate.budget_file import read_budgets
+from diag.gate.budgets import BY_NAME, EXAMPLE, QUANTITIES, Quantity, parse_limit
 
 
 @pytest.mark.parametrize(

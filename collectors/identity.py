@@ -1,0 +1,86 @@
+"""Who this process is: rank, host, device, and how its monotonic clock maps to the wall clock."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from .layout import RankLayout
+from .records import RankRecord
+
+# Before torch 2.9 it had another name, of which later ones complain.
+_RECORDED_CALLS = (
+    "TORCH_FR_BUFFER_SIZE"
+    if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 9)
+    else "TORCH_NCCL_TRACE_BUFFER_SIZE"
+)
+
+
+# Rank, local rank and world size, in the launchers' own variables: torchrun and whoever does as it does, Open MPI,
+# MPICH and Intel MPI, Slurm. Slurm comes last: what mpirun starts within a job has the variables of both, and Slurm's
+# are then those of the step that mpirun runs in.
+_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+_LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+_WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+
+
+def rank_and_world(environ: Mapping[str, str] = os.environ) -> tuple[int, int, int]:
+    """(rank, local rank, world size): the process group's where there is one, else the launcher's variables."""
+    local = _first(environ, _LOCAL_RANK, 0)
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), local, dist.get_world_size()
+    return _first(environ, _RANK, 0), local, _first(environ, _WORLD_SIZE, 1)
+
+
+def _first(environ: Mapping[str, str], names: Iterable[str], otherwise: int) -> int:
+    return next((int(value) for name in names if (value := environ.get(name, "")).isdecimal()), otherwise)
+
+
+def boot_id() -> str:
+    """Equal in all processes that share one monotonic clock."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def identify(device: torch.device) -> RankRecord:
+    rank, local_rank, world_size = rank_and_world()
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    return RankRecord(
+        rank=rank,
+        local_rank=local_rank,
+        world_size=world_size,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        boot_id=boot_id(),
+        monotonic_ns=time.monotonic_ns(),
+        unix_ns=time.time_ns(),
+        device=name,
+        device_index=device.index if device.type == "cuda" else None,
+        cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+    )
+
+
+def prepare_environment(layout: RankLayout, nccl_log: bool = True) -> None:
+    """Sends NCCL's log and the Flight Recorder's dumps into the run directory, unless the user sent them elsewhere.
+
+    Must run before ``init_process_group``: both libraries read these variables once.
+    """
+    layout.folder.mkdir(parents=True, exist_ok=True)
+    prefix = str(layout.flight_recorder_prefix)
+    log = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(layout.nccl_log)} if nccl_log else {}
+    for name, value in {
+        **log,
+        _RECORDED_CALLS: "2000",
+        "TORCH_FR_DUMP_TEMP_FILE": prefix,
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": prefix,
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    }.items():
+        os.environ.setdefault(name, value)
