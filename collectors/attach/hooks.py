@@ -21,9 +21,8 @@ from torch.optim.optimizer import (
 )
 from torch.utils.hooks import RemovableHandle
 
-from diag.collectors.identity import prepare_environment
-
 from ..calls import Patches, argument
+from ..identity import prepare_environment
 from ..layout import RunLayout
 from ..loader_queue import queue_of
 from .events import Events

@@ -24,11 +24,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from diag.collectors.identity import identify, rank_and_world
-
 from ..calls import Patches
 from ..collectives import CollectiveTimer
 from ..files import Complaints, append_to, create_file, encode
+from ..identity import identify, rank_and_world
 from ..layout import RunLayout
 from ..records import Unrecorded
 from ..session import Collector

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from diag.collectors.identity import prepare_environment
-
+from ..identity import prepare_environment
 from ..layout import RunLayout
 from ..records import CHECKPOINT, DATA, H2D, OPTIMIZER, CheckpointRecord, HeldRecord, StepRecord
 from ..settings import collecting, run_dir_from

@@ -33,10 +33,9 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.optim import Optimizer
 
-from diag.collectors import bounded_pickle
-from diag.collectors.reading import DOCUMENT_BYTES, read_regular
-from diag.collectors.text import visible
-
+from ... import bounded_pickle
+from ...reading import DOCUMENT_BYTES, read_regular
+from ...text import visible
 from ..data import ShardedSampler
 from ..options import DEEPSPEED, OptionError, TrainerOptions
 from ..strategies.base import Strategy

@@ -16,8 +16,7 @@ from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
-from diag.collectors.reading import DOCUMENT_BYTES, open_regular, read_regular
-
+from ...reading import DOCUMENT_BYTES, open_regular, read_regular
 from ..options import OptionError
 
 # -- manifest ----------------------------------------------------------------------------------------------------------

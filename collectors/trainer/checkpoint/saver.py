@@ -16,10 +16,9 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 
-from diag.collectors.collectives import APART
-from diag.collectors.records import CheckpointRecord
-from diag.collectors.settings import run_dir_from
-
+from ...collectives import APART
+from ...records import CheckpointRecord
+from ...settings import run_dir_from
 from ..options import OptionError, TrainerOptions
 from . import engine, folder
 from .contents import Contents, said, say
