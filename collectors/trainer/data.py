@@ -11,7 +11,7 @@ import os
 import sys
 import sysconfig
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,29 +24,8 @@ from ..layout import is_folder
 from ..loader_queue import queue_of
 from ..reading import open_regular, walk
 from ..records import LoaderQueue
+from .checkpoint.cursor import carried_over
 from .options import OptionError
-
-# -- cursor ------------------------------------------------------------------------------------------------------------
-#
-# Where in its data a training is, when it goes on with other ranks or batches. Standard library only.
-
-
-def carried_over(cursor: Mapping[str, int], layout: Mapping[str, int], where: str = "the data") -> int:
-    """The batches of a rank that are behind a sampler of another layout, at the same sample of the same epoch.
-
-    Layout and cursor: see ``ShardedSampler.state_dict``. OptionError where no round of its batches begins there.
-    """
-    was, now = (each["batch_size"] * each["world_size"] for each in (cursor, layout))
-    epoch, rounds = divmod(cursor["consumed"], cursor["samples"] // was)
-    taken = rounds * was
-    if taken % now:
-        raise OptionError(
-            f"{where} stopped after {taken} sequences of an epoch, and this run takes {now} at a time "
-            f"({layout['world_size']} x {layout['batch_size']}): no round begins there. Give a --batch-size and number "
-            f"of ranks whose product divides {taken}; as saved: {cursor['world_size']} x {cursor['batch_size']}"
-        )
-    return epoch * (layout["samples"] // now) + taken // now
-
 
 SEPARATOR = 256  # the token after each document; 0 to 255 are its bytes
 

@@ -138,6 +138,6 @@ def test_json_for_a_terminal_is_ascii() -> None:
     sources = [
         *(ROOT / "diag").glob("*.py"),
         *(ROOT / "diag" / "cli").glob("*.py"),
-        *(ROOT / "diag/report").glob("*.py"),
+        *(ROOT / "diag/show").glob("*.py"),
     ]
     assert [path.name for path in sources if "ensure_ascii" in path.read_text()] == []

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import Any
 
 from ..axes import Axes
-from ..data import carried_over
 from ..options import DDP, DEEPSPEED, OptionError, TrainerOptions
 from . import folder
+from .cursor import carried_over
 from .folder import Checkpoint
 
 # Of the model's shape; the others are about its data.
