@@ -81,7 +81,7 @@ def test_complaints_of_the_collectors(capsys: pytest.CaptureFixture[str]) -> Non
 
 EXCEPTIONS = {
     "words/terminal.py": "the place itself",
-    "watch/launch.py": "passes on what the training prints, unchanged",
+    "watch/logs.py": "passes on what the training prints, unchanged",
     "traces/reading.py": "its standard output is a pipe to the process that started it",
     "cli/main.py": "closes standard error when nobody reads any more",
     "hang/signatures/page.py": "writes a page of the documentation",
