@@ -32,7 +32,7 @@ REASONS = {
     "app/server.py": "/dev/null",
     "diag/words/terminal.py": "/dev/null",
     "diag/watch/workers.py": "/proc",
-    "collectors/manifest.py": "/proc",
+    "collectors/identity.py": "/proc",
     "collectors/scheduling.py": "/proc",
     # Folders whose entries are looked at one by one, without following links.
     "diag/traces/cache.py": "its own entries, and its own sources for their version",
