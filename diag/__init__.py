@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["DiagError", "__version__", "compare", "lint", "open_run", "plan", "triage"]
 
+_HOMES = {
+    "DiagError": "diag.errors",
+    "open_run": "diag.api",  # which loads less than the others do
+    **dict.fromkeys(("compare", "lint", "plan", "triage"), "diag.reports"),
+}
+
 
 def __getattr__(name: str) -> Any:
     """What ``__all__`` lists, found when it is first used."""
@@ -31,18 +37,10 @@ def __getattr__(name: str) -> Any:
             return version("diag")
         except PackageNotFoundError:  # a source tree that was never installed
             return "0+unknown"
-    if name == "open_run":
-        from diag.api import open_run
+    if name in _HOMES:
+        from importlib import import_module
 
-        return open_run
-    if name == "DiagError":
-        from diag.errors import DiagError
-
-        return DiagError
-    if name in __all__:
-        from diag import reports
-
-        return getattr(reports, name)
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

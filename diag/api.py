@@ -31,6 +31,7 @@ from diag.rundir.runs import RunState as RunState
 from diag.rundir.runs import State as State
 from diag.rundir.runs import newest_change as newest_change
 from diag.rundir.runs import state_of as state_of
+from diag.tables import frames
 from diag.traces.reading import Reading as Reading
 from diag.words.formatting import NBSP, masked
 from diag.words.wording import run_facts
@@ -206,56 +207,40 @@ class Result(Struct, frozen=True, dict=True):
     @cached_property
     def steps(self) -> pl.DataFrame:
         """What every rank spent its time on in every step: a row for each rank of each step."""
-        from diag.tables import frames
-
         return frames.steps(self.attribution, self.bottleneck_of)
 
     @cached_property
     def ranks(self) -> pl.DataFrame:
         """The same as means over the counted steps: a row for each rank."""
-        from diag.tables import frames
-
         return frames.ranks(self.attribution, self.tables, self.verdict.culprit_ranks)
 
     @cached_property
     def collectives(self) -> pl.DataFrame:
         """Collectives by process group, operation, element type and size."""
-        from diag.tables import frames
-
         return frames.collectives(self.breakdowns.collectives)
 
     @cached_property
     def kernels(self) -> pl.DataFrame:
         """Kernels by name; of a run on a CPU, operators."""
-        from diag.tables import frames
-
         return frames.kernels(self.breakdowns.kernels)
 
     @cached_property
     def modules(self) -> pl.DataFrame:
         """Time in the modules of the model."""
-        from diag.tables import frames
-
         return frames.modules(self.breakdowns.modules)
 
     @cached_property
     def memory(self) -> pl.DataFrame:
         """Peaks of memory by rank."""
-        from diag.tables import frames
-
         return frames.memory(self.memory_table)
 
     @cached_property
     def findings(self) -> pl.DataFrame:
         """What was found, the most expensive first."""
-        from diag.tables import frames
-
         return frames.findings(self.examination.findings)
 
     def evidence(self, finding: Finding | str) -> pl.DataFrame:
         """The rows that a finding, or the one of this id, rests on. DiagError where there is none of this id."""
-        from diag.tables import frames
-
         own = self.examination.findings
         if isinstance(finding, str):
             found = next((f for f in own if f.id == finding), None)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec.structs import asdict
 
 from diag.api import Result, compare_runs, open_run
 from diag.diagnoses.compare import Comparison
@@ -108,7 +108,7 @@ def compare(before: Result | Path | str, after: Result | Path | str) -> Compared
     """In which part of the step the second run differs from the first. Each is a run that ``open_run`` returned, or the
     path of one."""
     first, second = (given if isinstance(given, Result) else open_run(given) for given in (before, after))
-    return ComparedRuns(**_fields(compare_runs(first, second)), before=first, after=second)
+    return ComparedRuns(**asdict(compare_runs(first, second)), before=first, after=second)
 
 
 # -- plan --------------------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class PlanReport(Plan, frozen=True):
 def plan(model: str, gpus: int = 8, gpu: str | None = None, **options: Any) -> PlanReport:
     """Estimates memory, communication and step time of a training for every sharding strategy, and chooses one.
     ``options``: those of ``diag.planning.plan.plan_for``, which says what they mean."""
-    return PlanReport(**_fields(plan_for(model, gpus, gpu, **options)))
+    return PlanReport(**asdict(plan_for(model, gpus, gpu, **options)))
 
 
 # -- lint --------------------------------------------------------------------------------------------------------------
@@ -166,7 +166,3 @@ def lint(*paths: Path | str, gpus: int | None = None, per_host: int = 8) -> Lint
     """What is wrong in configurations of DeepSpeed, Accelerate, Hugging Face's Trainer, FSDP or torchtitan. DiagError
     where one cannot be read or is none of these."""
     return LintReport(_lint([Path(path) for path in paths], gpus, per_host))
-
-
-def _fields(struct: Struct) -> dict[str, Any]:
-    return {name: getattr(struct, name) for name in struct.__struct_fields__}

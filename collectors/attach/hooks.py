@@ -45,6 +45,11 @@ class Attachment(Protocol):
     def profiler_starts(self, profiler: Any) -> None: ...
 
 
+# -- evaluation --------------------------------------------------------------------------------------------------------
+#
+# A hook on ``Module.train``, which ``Module.eval`` calls, too: after ``train(False)`` an evaluation may follow.
+
+
 def install_evaluation(patches: Patches, life: Attachment) -> None:
     original = torch.nn.Module.train
 

@@ -19,7 +19,7 @@ import polars as pl
 
 from diag.collectors import records
 from diag.model.steps import CollectiveCall, Detail, Kind, RankStep
-from diag.traces import comm_names, kineto_names
+from diag.traces import comm_names
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 
@@ -150,7 +150,7 @@ def _thread_time(operators: pl.DataFrame) -> Intervals:
         operators.select(test).to_series().to_numpy()
         for test in (
             name.str.starts_with("autograd::engine::"),
-            name.str.starts_with("aten::") | name.str.starts_with(kineto_names.COMPILED_CODE_PREFIX),
+            name.str.starts_with("aten::") | name.str.starts_with(names.COMPILED_CODE_PREFIX),
             name.str.contains(comm_names.CALL_OP_PATTERN),
         )
     )

@@ -19,7 +19,7 @@ import polars as pl
 from msgspec.structs import replace
 
 from diag.model.steps import Detail, Kind, RankStep
-from diag.traces import comm_names, kineto_names
+from diag.traces import comm_names
 from diag.traces import kineto_names as names
 from diag.traces.stored_events import ARGS_ROW
 from diag.traces.trace import Trace
@@ -50,7 +50,7 @@ def offload_copies(trace: Trace, work: pl.DataFrame, computes: Flags) -> Flags:
     """
     launch = work["launch_ns"].to_numpy()
     known = work["launch_known_ns"].to_numpy() != NEVER
-    named = covers(ranges.as_intervals(ranges.named(trace, kineto_names.OFFLOAD_PATTERN)), launch)
+    named = covers(ranges.as_intervals(ranges.named(trace, names.OFFLOAD_PATTERN)), launch)
     late = np.isin(work["phase"].to_numpy(), (Detail.BACKWARD, Detail.OPTIMIZER)) | _beside_forward(
         trace, work, computes
     )

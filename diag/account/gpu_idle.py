@@ -12,7 +12,6 @@ import polars as pl
 from msgspec.structs import replace
 
 from diag.model.steps import Detail, IdleParts, Kind, RankStep, Stall
-from diag.traces import kineto_names
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 
@@ -226,7 +225,7 @@ _MOST_A_STEP, _MOST = 4, 32  # the longest ones, of a step and of a trace
 _COVERS = 0.5  # of a stall: the innermost event that spans this much of it names it
 _HOST = (names.CPU_OP, names.ANNOTATION, names.PYTHON, *names.LAUNCH_CATEGORIES)
 _PYTHON_FUNCTION = re.compile(r"^(.*?)\.py\(\d+\): (.+)$")
-_NOT_A_CAUSE = f"{kineto_names.STEP_PATTERN}|{kineto_names.PROFILER_STEP_PATTERN}|^PyTorch Profiler|^Profiler"
+_NOT_A_CAUSE = f"{names.STEP_PATTERN}|{names.PROFILER_STEP_PATTERN}|^PyTorch Profiler|^Profiler"
 
 
 def with_stalls(trace: Trace, steps: Sequence[RankStep], threads: set[Thread]) -> list[RankStep]:

@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 
 from diag.collectors import records
-from diag.traces import kineto_names
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 
@@ -40,7 +39,7 @@ def named(trace: Trace, pattern: str, *categories: str) -> pl.DataFrame:
 def autograd_nodes(trace: Trace) -> pl.DataFrame:
     """The engine's operators, one around each node of the backward. Remembers those of the last trace: an account asks
     for them several times, and they are among the operators, of which there are most."""
-    return named(trace, "^" + kineto_names.AUTOGRAD_PREFIX, names.CPU_OP)
+    return named(trace, "^" + names.AUTOGRAD_PREFIX, names.CPU_OP)
 
 
 def on_threads(events: pl.DataFrame, threads: set[Thread]) -> pl.DataFrame:
@@ -75,8 +74,8 @@ def phase(trace: Trace, name: str, threads: set[Thread] | None = None) -> Interv
 def data_wait(trace: Trace, threads: set[Thread]) -> Intervals:
     """Waiting for the loader on these threads: ``enumerate(DataLoader)#...__next__``, ``diag.data`` and the like, and
     the loader's own function where the trace has Python's stacks."""
-    found = on_threads(named(trace, kineto_names.DATA_PATTERN), threads)
-    called = on_threads(named(trace, kineto_names.DATA_FUNCTION_PATTERN, names.PYTHON), threads)
+    found = on_threads(named(trace, names.DATA_PATTERN), threads)
+    called = on_threads(named(trace, names.DATA_FUNCTION_PATTERN, names.PYTHON), threads)
     return iv.union(as_intervals(found), as_intervals(called), phase(trace, records.DATA, threads))
 
 
@@ -84,14 +83,14 @@ def checkpoint(trace: Trace) -> Intervals:
     """Saving: our own ranges, those of libraries, and ``torch.save`` where the trace has Python's stacks."""
     return iv.union(
         phase(trace, records.CHECKPOINT),
-        as_intervals(named(trace, kineto_names.CHECKPOINT_PATTERN)),
-        as_intervals(named(trace, kineto_names.CHECKPOINT_FUNCTION_PATTERN, names.PYTHON)),
+        as_intervals(named(trace, names.CHECKPOINT_PATTERN)),
+        as_intervals(named(trace, names.CHECKPOINT_FUNCTION_PATTERN, names.PYTHON)),
     )
 
 
 def garbage_collection(trace: Trace) -> Intervals:
     """Pauses of Python's collector; all threads, since each of them holds the interpreter's lock."""
-    return as_intervals(named(trace, kineto_names.GC_PATTERN, names.PYTHON, names.ANNOTATION))
+    return as_intervals(named(trace, names.GC_PATTERN, names.PYTHON, names.ANNOTATION))
 
 
 def forward(trace: Trace) -> Intervals:
@@ -99,7 +98,7 @@ def forward(trace: Trace) -> Intervals:
     own = phase(trace, records.FORWARD)
     if len(own):
         return own
-    return iv.union(as_intervals(named(trace, kineto_names.FORWARD_PATTERN)), _fsdp2_forward(trace))
+    return iv.union(as_intervals(named(trace, names.FORWARD_PATTERN)), _fsdp2_forward(trace))
 
 
 def backward(trace: Trace) -> Intervals:
@@ -107,7 +106,7 @@ def backward(trace: Trace) -> Intervals:
     return iv.union(
         phase(trace, records.BACKWARD),
         as_intervals(autograd_nodes(trace)),
-        as_intervals(named(trace, kineto_names.BACKWARD_PATTERN)),
+        as_intervals(named(trace, names.BACKWARD_PATTERN)),
     )
 
 
@@ -117,12 +116,12 @@ def optimizer(trace: Trace) -> Intervals:
     ``optimizer.step(closure)``, and so Lightning's ``optimizer_step``, encloses the whole step. What begins later is
     further inside: a fused optimizer within the backward stays optimizer, a backward within a step is backward.
     """
-    found = spans(named(trace, f"{_own(records.OPTIMIZER)}|{kineto_names.OPTIMIZER_PATTERN}"))
+    found = spans(named(trace, f"{_own(records.OPTIMIZER)}|{names.OPTIMIZER_PATTERN}"))
     either = (
         _own(records.FORWARD),
         _own(records.BACKWARD),
-        kineto_names.FORWARD_PATTERN,
-        kineto_names.BACKWARD_PATTERN,
+        names.FORWARD_PATTERN,
+        names.BACKWARD_PATTERN,
     )
     inner = np.concatenate((spans(named(trace, "|".join(either))), spans(autograd_nodes(trace)), _fsdp2_forward(trace)))
     inner = inner[np.argsort(inner[:, 0], kind="stable")]
@@ -136,14 +135,14 @@ def optimizer(trace: Trace) -> Intervals:
 
 def compiling(trace: Trace) -> Intervals:
     """When ``torch.compile`` compiled or tuned something, on any thread: such a step is not what the run is like."""
-    return as_intervals(named(trace, kineto_names.COMPILING_PATTERN, names.CPU_OP, names.ANNOTATION))
+    return as_intervals(named(trace, names.COMPILING_PATTERN, names.CPU_OP, names.ANNOTATION))
 
 
 def loading(trace: Trace, threads: set[Thread]) -> Intervals:
     """What the host does once and not in every step, on these threads: loading a kernel's code, compiling, autotuning,
     recording a graph."""
     calls = on_threads(named(trace, names.LOADING_CALLS, *names.LAUNCH_CATEGORIES), threads)
-    ranges = named(trace, kineto_names.LOADING_PATTERN, names.CPU_OP, names.ANNOTATION, names.PYTHON)
+    ranges = named(trace, names.LOADING_PATTERN, names.CPU_OP, names.ANNOTATION, names.PYTHON)
     return iv.union(as_intervals(calls), as_intervals(on_threads(ranges, threads)), compiling(trace), capturing(trace))
 
 
@@ -166,11 +165,11 @@ def _fsdp2_forward(trace: Trace) -> Intervals:
 
     Hooks of a forward that checkpointing runs again come after the backward has begun, and are left out by that.
     """
-    begins = named(trace, f"^{kineto_names.FSDP2_FORWARD_BEGIN}$")["ts_ns"].to_numpy()
+    begins = named(trace, f"^{names.FSDP2_FORWARD_BEGIN}$")["ts_ns"].to_numpy()
     if not len(begins):
         return iv.EMPTY
-    hooks = spans(named(trace, kineto_names.FSDP2_FORWARD_END))
-    stops = np.sort(np.append(named(trace, kineto_names.FSDP2_BACKWARD_BEGIN)["ts_ns"].to_numpy(), begins))
+    hooks = spans(named(trace, names.FSDP2_FORWARD_END))
+    stops = np.sort(np.append(named(trace, names.FSDP2_BACKWARD_BEGIN)["ts_ns"].to_numpy(), begins))
     at = np.searchsorted(stops, begins, side="right")
     limits = np.where(at < len(stops), stops[np.minimum(at, len(stops) - 1)], trace.end_ns)
     last = np.searchsorted(hooks[:, 0], limits, side="left") - 1

@@ -15,7 +15,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.traces import comm_names, kineto_names
+from diag.traces import comm_names
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 
@@ -36,8 +36,8 @@ _STEADY = 3.0  # times as long as another: iterations differ, but not like the p
 _ALIKE = 0.8  # of the periods have as many operators as the middle one
 _NUMBERS = re.compile(r"\d+")
 _PHASES = (
-    f"{kineto_names.DATA_PATTERN}|{kineto_names.FORWARD_PATTERN}|{kineto_names.BACKWARD_PATTERN}"
-    f"|{kineto_names.OPTIMIZER_PATTERN}|{kineto_names.ZERO_GRAD_PATTERN}|{kineto_names.CHECKPOINT_PATTERN}"
+    f"{names.DATA_PATTERN}|{names.FORWARD_PATTERN}|{names.BACKWARD_PATTERN}"
+    f"|{names.OPTIMIZER_PATTERN}|{names.ZERO_GRAD_PATTERN}|{names.CHECKPOINT_PATTERN}"
     f"|^FSDP::|^FullyShardedDataParallel|{comm_names.CALL_OP_PATTERN}|^## Call CompiledFxGraph|^diag\\."
 )
 
@@ -66,14 +66,14 @@ def iterations_of(trace: Trace) -> Iterations | None:
 
 def _iterations_of(trace: Trace) -> Iterations | None:
     ranges = trace.select(names.ANNOTATION)
-    optimizer = _repeated(ranges, kineto_names.OPTIMIZER_STEP_PATTERN, last=True)
+    optimizer = _repeated(ranges, names.OPTIMIZER_STEP_PATTERN, last=True)
     spanning = _spanning(trace, ranges)
     if spanning is not None and (optimizer is None or len(spanning.edges) <= len(optimizer.edges) + 2):
         return spanning
     return (
         optimizer
-        or _repeated(ranges, kineto_names.DATA_PATTERN)
-        or _repeated(ranges, kineto_names.ZERO_GRAD_PATTERN)
+        or _repeated(ranges, names.DATA_PATTERN)
+        or _repeated(ranges, names.ZERO_GRAD_PATTERN)
         or _of_operators(trace)
     )
 
@@ -189,7 +189,7 @@ def _has_work(trace: Trace, edges: Sequence[int]) -> bool:
 # Old profilers write microseconds, so that one range's end can pass the next one's begin.
 ROUNDING_NS = 1000
 
-_STEP_PATTERNS = (kineto_names.STEP_PATTERN, kineto_names.PROFILER_STEP_PATTERN)
+_STEP_PATTERNS = (names.STEP_PATTERN, names.PROFILER_STEP_PATTERN)
 # Beside a trace's tables: whether it marks its steps, by these patterns.
 _MARKS = f"marks-{sha256(''.join(_STEP_PATTERNS).encode()).hexdigest()[:16]}"
 
@@ -272,7 +272,7 @@ def _step_ranges(trace: Trace) -> pl.DataFrame:
             number = pl.col("name").cast(pl.String).str.extract(pattern).cast(pl.Int64, strict=False)
             found = found.with_columns(number.alias("step")).drop_nulls("step")
             found = _outermost(_of_one_thread(found))
-            if pattern == kineto_names.STEP_PATTERN:
+            if pattern == names.STEP_PATTERN:
                 # Our own numbers are the run's: a second range of one number repeats it.
                 return found.unique("step", keep="first", maintain_order=True)
             return _numbered_on(_without_stub(trace, found)).with_columns(pl.col("step") + trace.step_shift)

@@ -15,7 +15,6 @@ from msgspec import Struct
 from diag.account.records import loader_settings
 from diag.collectors.records import BACKWARD, OPTIMIZER, Manifest
 from diag.rundir.run import Tables
-from diag.traces import kineto_names
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 
@@ -28,7 +27,7 @@ INTEL: Final = "intel"
 _LOOKED_AT: Final = 4  # ranks
 # Ranges of torch/_inductor/output_code.py and _dynamo/convert_frame.py, AOTAutograd's node, Inductor's kernels.
 _COMPILED: Final = (
-    rf"^{kineto_names.COMPILED_CODE_PREFIX}|^Torch-Compiled Region|^CompiledFunction(?:Backward)?$"
+    rf"^{names.COMPILED_CODE_PREFIX}|^Torch-Compiled Region|^CompiledFunction(?:Backward)?$"
     r"|^triton_(?:poi|red|per|tem|for)_"
 )
 _GRAPHS: Final = r"^(?:cuda|hip|cu)GraphLaunch"
@@ -161,7 +160,7 @@ def _trains(tables: Tables, traces: Sequence[Trace]) -> bool | None:
 
 
 def _loads(tables: Tables, traces: Sequence[Trace]) -> bool | None:
-    if loader_settings(tables.manifest).workers is not None or _any(traces, kineto_names.DATA_PATTERN):
+    if loader_settings(tables.manifest).workers is not None or _any(traces, names.DATA_PATTERN):
         return True
     queues = any(record.queue is not None for own in tables.ranks.values() for record in own.steps[:1])
     return True if queues else False if traces else None

@@ -10,8 +10,6 @@ from diag.errors import DiagError
 from diag.words.formatting import visible
 
 from . import accelerate, arguments, deepspeed, fsdp, torchtitan
-from . import accelerate as outer
-from . import arguments as hf
 from .accelerate import Accelerate
 from .arguments import TELLING
 from .deepspeed import DeepSpeed, deepspeed_of
@@ -122,7 +120,7 @@ DEEPSPEED_RULES = (
     *deepspeed.NAME_RULES, *deepspeed.ZERO_RULES, *deepspeed.SPEED_RULES, *deepspeed.BATCH_RULES,
 )  # fmt: skip
 FSDP_RULES = (*fsdp.VERSION_RULES, *fsdp.SHARDING_RULES, *fsdp.MEMORY_RULES)
-ACCELERATE_RULES = (*outer.RULES, *accelerate.DEEPSPEED_RULES)
+ACCELERATE_RULES = (*accelerate.RULES, *accelerate.DEEPSPEED_RULES)
 TORCHTITAN_RULES = (*torchtitan.DEGREE_RULES, *torchtitan.TRAINING_RULES)
 
 
@@ -156,10 +154,10 @@ def _deepspeed(document: Document, devices: Devices) -> _Found:
 
 
 def _accelerate(document: Document, devices: Devices) -> _Found:
-    view = outer.accelerate(document, devices)
+    view = accelerate.accelerate(document, devices)
     notices = _repeated(view) + _applied(ACCELERATE_RULES, view)
     unseen = unseen_accelerate(view)
-    fsdp = outer.fsdp_of(view)
+    fsdp = accelerate.fsdp_of(view)
     name = view.within("deepspeed_config").word("deepspeed_config_file")
     if view.kind == "DEEPSPEED" and name is not None:
         inner, missing = _named(document, name, view.devices, "Accelerate")
@@ -170,8 +168,8 @@ def _accelerate(document: Document, devices: Devices) -> _Found:
 
 
 def _arguments(document: Document, devices: Devices) -> _Found:
-    view = hf.arguments(document, devices)
-    notices = _repeated(view) + _applied(hf.RULES, view)
+    view = arguments.arguments(document, devices)
+    notices = _repeated(view) + _applied(arguments.RULES, view)
     unseen: tuple[Unseen, ...] = ()
     said = view.values.get("deepspeed")
     inner = None
@@ -188,12 +186,12 @@ def _arguments(document: Document, devices: Devices) -> _Found:
         other = _beside(document, name)
         if other is None:
             return notices, (), (*unseen, unseen_file(name))
-    return _with_fsdp(notices, unseen, hf.fsdp_of(view, False, other))
+    return _with_fsdp(notices, unseen, arguments.fsdp_of(view, False, other))
 
 
 def _fsdp_config(document: Document, devices: Devices) -> _Found:
-    view = hf.arguments(document, devices)
-    return _with_fsdp(_repeated(view), (), hf.fsdp_of(view, True))
+    view = arguments.arguments(document, devices)
+    return _with_fsdp(_repeated(view), (), arguments.fsdp_of(view, True))
 
 
 def _torchtitan(document: Document, devices: Devices) -> _Found:
@@ -207,7 +205,7 @@ def _with_fsdp(notices: list[Notice], unseen: tuple[Unseen, ...], fsdp: Fsdp | N
     return notices + _applied(FSDP_RULES, fsdp), equivalents(fsdp), unseen
 
 
-def _repeated(view: outer.Accelerate | hf.Arguments) -> list[Notice]:
+def _repeated(view: accelerate.Accelerate | arguments.Arguments) -> list[Notice]:
     """Keys given twice, of which YAML's and JSON's parsers keep the last."""
     return [
         view.say(

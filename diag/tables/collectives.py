@@ -20,6 +20,13 @@ from diag.model.breakdown import CollectiveStat, CollectiveTable
 from diag.model.steps import Attribution, CollectiveCall, Kind, MatchedCollective, RankStep
 from diag.traces.comm_names import P2P_OPS
 
+# -- bandwidth ---------------------------------------------------------------------------------------------------------
+#
+# What a collective's time says about the wire: algorithm and bus bandwidth, and the best that a group has shown.
+#
+# Factors from nccl-tests' PERFORMANCE.md: the bus bandwidth is what one link must have carried in any optimal
+# algorithm, so it compares across operations and group sizes with the hardware's.
+
 # Without sizes enough to see where bandwidth saturates: NVLink's latency times bandwidth is about 2 MB, InfiniBand's
 # about 20, and torch.distributed's own estimate for it never goes below 100 MB.
 SATURATING_BYTES: Final = 32 << 20

@@ -17,7 +17,6 @@ from diag.account.attribute import WARMUP_STEPS
 from diag.collectors.records import WINDOW_NONE, Manifest, StepRecord
 from diag.model.breakdown import DevicePeak, Efficiency, Measure
 from diag.model.steps import Detail
-from diag.traces import kineto_names
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 
@@ -81,7 +80,7 @@ def _inside(spans: pl.DataFrame, work: Work) -> Mask:
 
 def _reentrant(trace: Trace, work: Work) -> Mask:
     """Inside CheckpointFunctionBackward, but not in the backward that it starts itself, whose nodes lie inside."""
-    nodes = trace.select(names.CPU_OP, name=f"^{kineto_names.AUTOGRAD_PREFIX}|{_REENTRANT}")
+    nodes = trace.select(names.CPU_OP, name=f"^{names.AUTOGRAD_PREFIX}|{_REENTRANT}")
     own = nodes["name"].cast(pl.String).str.contains(_REENTRANT).to_numpy()
     if not own.any():
         return np.zeros(len(work.frame), dtype=np.bool_)

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from diag.model.breakdown import CollectiveTable, KernelTable, ModuleTable
 from diag.model.steps import Attribution, Bottleneck, Finding, Parts, StepAccount
 from diag.rundir.run import Tables
-from diag.tables.memory import MemoryTable
+
+if TYPE_CHECKING:
+    from diag.tables.memory import MemoryTable
 
 _INT, _FLOAT, _TEXT, _BOOL = pl.Int64(), pl.Float64(), pl.String(), pl.Boolean()
 _RANKS = pl.List(pl.Int64())
@@ -144,16 +147,12 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _fields(struct: Struct) -> dict[str, Any]:
-    return {name: getattr(struct, name) for name in struct.__struct_fields__}
-
-
 def steps(attribution: Attribution, bottleneck_of: Callable[[StepAccount], Bottleneck]) -> pl.DataFrame:
     """A row for each rank of each step."""
     rows = []
     for step in attribution.steps:
         common = {"step": step.step, "counted": step.usable, "note": step.note, "bottleneck": bottleneck_of(step)}
-        rows += [{**_fields(parts), **common} for parts in step.parts]
+        rows += [{**asdict(parts), **common} for parts in step.parts]
     return frame("steps", rows)
 
 
@@ -186,27 +185,27 @@ def ranks(attribution: Attribution, tables: Tables, culprits: Sequence[int]) -> 
 
 def collectives(table: CollectiveTable) -> pl.DataFrame:
     """A row for each group, operation, element type and size class; the largest exposed time first."""
-    return frame("collectives", map(_fields, table.rows)).sort("exposed_ns", descending=True, maintain_order=True)
+    return frame("collectives", map(asdict, table.rows)).sort("exposed_ns", descending=True, maintain_order=True)
 
 
 def kernels(table: KernelTable) -> pl.DataFrame:
     """A row for each kernel, or operator on a CPU; the largest total first."""
-    return frame("kernels", map(_fields, table.rows))
+    return frame("kernels", map(asdict, table.rows))
 
 
 def modules(tables: Sequence[ModuleTable]) -> pl.DataFrame:
     """A row for each module that a kind of range in the traces shows."""
-    return frame("modules", ({**_fields(row), "source": table.source} for table in tables for row in table.rows))
+    return frame("modules", ({**asdict(row), "source": table.source} for table in tables for row in table.rows))
 
 
 def memory(table: MemoryTable) -> pl.DataFrame:
     """A row for each rank that recorded memory."""
-    return frame("memory", map(_fields, table.rows))
+    return frame("memory", map(asdict, table.rows))
 
 
 def findings(found: Sequence[Finding]) -> pl.DataFrame:
     """A row for each finding, the most expensive first."""
-    return frame("findings", map(_fields, found))
+    return frame("findings", map(asdict, found))
 
 
 # What a line of evidence names as its table, by the frame that holds the rows; the rest are other files of the run.

@@ -28,6 +28,13 @@ from diag.traces.trace import Trace
 
 from . import nesting
 
+# -- kernel kinds ------------------------------------------------------------------------------------------------------
+#
+# What a kernel or an operator does, from its name: the first pattern that matches.
+#
+# Written against the kernels of the real traces on V100, A100 and MI300 (cuDNN, cuBLAS, CUTLASS, MIOpen, Composable
+# Kernel, Tensile, fbgemm) and the names of torch 2.13's operators. What no pattern knows is "other", never a guess.
+
 Patterns = tuple[tuple[KernelKind, str], ...]
 
 # Order matters: Inductor's names repeat the operators around a kernel, implicit GEMMs are convolutions, fbgemm's

@@ -14,6 +14,10 @@ from diag.collectors.records import DATA, H2D, LoaderQueue, StepRecord
 from diag.model.steps import Attribution, Kind
 from diag.rundir.run import RankTables, Tables
 
+# -- loader reserve ----------------------------------------------------------------------------------------------------
+#
+# What a rank's loader has in reserve: batches that are ready when the training asks, and workers that stand still.
+
 _LEAST = 3  # steps
 
 # A loader is faster than it has to be if a fifth of its workers stand still, and half a one at least: the median of

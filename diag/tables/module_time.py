@@ -21,13 +21,22 @@ from diag.account.trace_steps import host_windows
 from diag.model.breakdown import PathStat, PathTable
 from diag.model.steps import Attribution, Detail, Kind, RankStep, StepAccount
 from diag.rundir.run import RankTables, Tables
-from diag.traces import kineto_names
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 
 from . import nesting
 from .module_ranges import module_ranges, own_paths
 from .module_table import UNATTRIBUTED
+
+# -- module tracks -----------------------------------------------------------------------------------------------------
+#
+# Which module of the model each moment of a trace belongs to: on the host by its ranges, on the device by launches.
+#
+# A module is named by the innermost range around a moment: nn.Module of traces with stacks, FSDP's hooks and units, and
+# what a person put there with record_function. A piece of device work belongs to the module around its launch; a gap in
+# which the device waits for work that is queued already, to the module of that work; everything else, to the module
+# that the host is in at that moment. Kineto links a backward to its forward by numbers that our tables do not keep:
+# what of a backward lies in no such range is in no module.
 
 Times = npt.NDArray[np.int64]
 
@@ -46,9 +55,9 @@ _FSDP_HOOK = (
 _OF_A_PHASE = "|".join(
     (
         r"^(?:## |\[pl\])",
-        kineto_names.FORWARD_PATTERN,
-        kineto_names.BACKWARD_PATTERN,
-        kineto_names.COMPILING_PATTERN,
+        names.FORWARD_PATTERN,
+        names.BACKWARD_PATTERN,
+        names.COMPILING_PATTERN,
     )
 )
 

@@ -27,6 +27,13 @@ from diag.traces import comm_names
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 
+# -- zoom lane ---------------------------------------------------------------------------------------------------------
+#
+# A lane: what one rank did of one kind, laid out so that any part of it is read at once.
+#
+# Events are sorted by their starts, and the time that they cover is summed up once; how much of it lies in each pixel
+# is then a search for the pixel's edges, whatever the zoom (design.md, "Figures for the dashboard").
+
 Codes = npt.NDArray[np.uint32]
 
 

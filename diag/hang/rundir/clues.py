@@ -15,6 +15,11 @@ from diag.words.formatting import counted, listing, spaced
 
 from .read import Call, Exit, Rank, Rundir
 
+# -- ends --------------------------------------------------------------------------------------------------------------
+#
+# Processes that ended by themselves: by what they raised, and by exit code. torchrun's guess at the root cause is not
+# asked: whoever loses a peer often ends before the peer has.
+
 _SIGNALS = {
     signal.SIGKILL: "rank_killed_sigkill",
     signal.SIGBUS: "rank_killed_sigbus",
