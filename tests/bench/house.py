@@ -1,0 +1,93 @@
+"""Figures of the product code: size, modules with one importer, depth of the import graph, largest functions.
+
+    python -m tests.bench.house [REPOSITORY]
+
+REPOSITORY is another checkout, for figures before and after a change. Imports inside functions and under
+`TYPE_CHECKING` count, because a reader has to follow them too; the depth without them is printed beside it.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import networkx
+
+PACKAGES = ("diag", "app", "collectors")
+
+
+def main(root: Path) -> None:
+    paths = {_name(path.relative_to(root)): path for package in PACKAGES for path in sorted((root / package).rglob("*.py"))}
+    trees = {name: ast.parse(path.read_text()) for name, path in paths.items()}
+    lines = {name: path.read_text().count("\n") for name, path in paths.items()}
+    every, at_import = networkx.DiGraph(), networkx.DiGraph()
+    every.add_nodes_from(paths)
+    at_import.add_nodes_from(paths)
+    for name, tree in trees.items():
+        package = name if paths[name].name == "__init__.py" else name.rpartition(".")[0]
+        every.add_edges_from((name, other) for other in _imported(ast.walk(tree), package, paths) if other != name)
+        at_import.add_edges_from((name, other) for other in _imported(_run_at_import(tree), package, paths) if other != name)
+    total = sum(lines.values())
+    importers = defaultdict(set)
+    for importer, imported in every.edges:
+        importers[imported].add(importer)
+    functions = [
+        (node.end_lineno - node.lineno + 1, f"{name}.{node.name}")
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None
+    ]
+    circles = [sorted(circle) for circle in networkx.strongly_connected_components(at_import) if len(circle) > 1]
+    print(f"files                    {len(paths)}")
+    print(f"lines                    {total}")
+    print(f"files per 1,000 lines    {1000 * len(paths) / total:.1f}")
+    print(f"with one importer        {sum(len(found) == 1 for found in importers.values())}")
+    print(f"of them under 60 lines   {sum(len(found) == 1 and lines[name] < 60 for name, found in importers.items())}")
+    print(f"depth of the imports     {_depth(every)} (at import only: {_depth(at_import)})")
+    print(f"circles at import        {circles or 'none'}")
+    print(f"folders with code        {len({path.parent for path in paths.values()})}")
+    print("largest functions        " + ", ".join(f"{function} {size}" for size, function in sorted(functions, reverse=True)[:5]))
+    print("largest modules          " + ", ".join(f"{name} {lines[name]}" for name in sorted(lines, key=lines.__getitem__)[:-6:-1]))
+
+
+def _name(path: Path) -> str:
+    parts = path.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _run_at_import(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes that run when the module is imported: not those in functions or under TYPE_CHECKING."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            continue
+        yield child
+        yield from _run_at_import(child)
+
+
+def _imported(nodes: Iterator[ast.AST], package: str, modules: dict[str, Path]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parents, *([base] if base else [])])
+            for alias in node.names:
+                whole = f"{base}.{alias.name}"
+                if whole in modules or base in modules:
+                    yield whole if whole in modules else base
+
+
+def _depth(graph: networkx.DiGraph) -> int:
+    """Modules on the longest chain of imports; a circle counts as one module."""
+    return int(networkx.dag_longest_path_length(networkx.condensation(graph))) + 1
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[2])
