@@ -87,7 +87,7 @@ def of_waiting(view: RunView) -> tuple[str, Drawing | None]:
     """What there is to say, and the figure where somebody waits."""
     if len(view.ranks) < 2:
         return "One rank was recorded: nobody to wait for.", None
-    if view.result.of_summaries:
+    if view.result.from_summaries:
         return "The ranks' summaries do not tell who waits for whom.", None
     if not view.waiting_known:
         return "The ranks' clocks could not be aligned, so waiting cannot be told from transfer.", None
@@ -102,7 +102,7 @@ def of_memory(view: RunView, rank: int) -> tuple[str, tuple[Drawing, ...]]:
     """What there is to say, "" where the figures say it all; peaks of the ranks and of one rank's steps, or a field of
     both where there are many ranks."""
     memory = view.memory
-    if memory is None and view.result.of_summaries:
+    if memory is None and view.result.from_summaries:
         return "The ranks' summaries do not tell the steps' memory.", ()
     if memory is None:
         return "Not recorded: traces alone do not hold it, `diag run` records it.", ()

@@ -156,7 +156,7 @@ def view_of(result: Result) -> RunView:
     """The layout of one run; a second or two for a million pairs of rank and step."""
     accounts = result.attribution.steps
     ranks, steps = result.attribution.ranks, tuple(account.step for account in accounts)
-    if result.of_summaries:  # they tell the steps of a few ranks
+    if result.from_summaries:  # they tell the steps of a few ranks
         ranks = tuple(sorted({one.rank for account in accounts for one in account.parts}))
     row = {rank: i for i, rank in enumerate(ranks)}
     empty = np.full((len(ranks), len(steps)), np.nan)

@@ -20,7 +20,7 @@ OPTIMIZER = "optimizer"
 CHECKPOINT = "checkpoint"
 PHASES = (DATA, H2D, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT)
 REST = "rest"  # of a step: between the phases
-STAGES = (*PHASES, REST)
+PHASES_AND_REST = (*PHASES, REST)
 
 # A phase that some trainings announce beside those: it tells a slow evaluation from a hang.
 EVALUATION = "evaluation"
@@ -48,7 +48,7 @@ RECV = "recv"
 # Columns of a SummaryLine beside the phases and REST, which say how long the rank worked in them.
 BEGIN = "begin"  # since the begin of the step before
 STEP = "step"
-STILL = ".still"  # behind a stage: how long the rank stood still for collectives in it
+STILL = ".still"  # behind a phase: how long the rank stood still for collectives in it
 TOKENS = "tokens"
 
 # StepRecord.window
@@ -171,7 +171,7 @@ class SummaryLine:
     that a reader of very many ranks opens one file of each.
 
     ``values``: of each of the ``columns``, one after the other, one value a step, in whole microseconds but for TOKENS:
-    base64 of unsigned 32-bit integers, the lowest byte first. A column of nothing but zeros is left out. The stages of
+    base64 of unsigned 32-bit integers, the lowest byte first. A column of nothing but zeros is left out. The phases of
     a step (the phases and REST, and the same with STILL) add up to it but for the microsecond that each is rounded by,
     and for waiting for a peer's message. Micro-batches are added up.
     """

@@ -1,7 +1,7 @@
 """A rank's steps in a few kilobytes a window: what the verdict over all ranks needs of them, and nothing else.
 
 A job of ten thousand ranks writes gigabytes of step records that nobody can read while it trains. Each rank therefore
-adds up its own: per step and stage, how long it worked and how long it stood still for others; see
+adds up its own: per step and phase, how long it worked and how long it stood still for others; see
 ``records.SummaryLine``. ``diag analyze --summary`` reads these lines alone.
 """
 
@@ -111,7 +111,7 @@ class StepSummary:
         self._waits = [wait for wait in self._waits if wait[1] > end]
         line.waits += len(waits)
         values = {BEGIN: record.begin_ns - self._begun_ns, STEP: record.end_ns - record.begin_ns}
-        line.put(values | stages(record, waits), 1000, self._length)
+        line.put(values | phase_times(record, waits), 1000, self._length)
         if type(record.tokens) is int:  # a training may count what it likes: a tensor would wait for its device
             line.put({TOKENS: record.tokens}, 1, self._length)
         if record.window:
@@ -143,8 +143,8 @@ class StepSummary:
             )
 
 
-def stages(record: StepRecord, waits: Sequence[tuple[int, int, bool]]) -> dict[str, int]:
-    """Nanoseconds of each stage of a step in which the rank worked, and under the stage's name with STILL those in
+def phase_times(record: StepRecord, waits: Sequence[tuple[int, int, bool]]) -> dict[str, int]:
+    """Nanoseconds of each phase of a step in which the rank worked, and under the phase's name with STILL those in
     which it stood still for collectives. ``waits``: (start, end, whether for a collective), by start. Waiting for a
     peer's message is neither. What no phase has is REST."""
     found: dict[str, int] = {}
@@ -162,7 +162,7 @@ def stages(record: StepRecord, waits: Sequence[tuple[int, int, bool]]) -> dict[s
     return found
 
 
-def _add(found: dict[str, int], stage: str, start: int, end: int, waits: Sequence[tuple[int, int, bool]]) -> None:
+def _add(found: dict[str, int], phase: str, start: int, end: int, waits: Sequence[tuple[int, int, bool]]) -> None:
     """The time from ``start`` to ``end``, of which no nanosecond is waited twice, where waits overlap."""
     waited = still = 0
     at = start
@@ -174,9 +174,9 @@ def _add(found: dict[str, int], stage: str, start: int, end: int, waits: Sequenc
             waited += until - begin
             still += until - begin if collective else 0
             at = until
-    found[stage] = found.get(stage, 0) + end - start - waited
+    found[phase] = found.get(phase, 0) + end - start - waited
     if still:
-        found[stage + STILL] = found.get(stage + STILL, 0) + still
+        found[phase + STILL] = found.get(phase + STILL, 0) + still
 
 
 def highest(one: MemoryRecord | None, other: MemoryRecord) -> MemoryRecord:

@@ -62,7 +62,7 @@ class Result(Struct, frozen=True, dict=True):
     coverage: Coverage
     verdict: Verdict
 
-    of_summaries: ClassVar[bool] = False  # whether only the ranks' summaries were read
+    from_summaries: ClassVar[bool] = False  # whether only the ranks' summaries were read
 
     @property
     def on_device(self) -> bool:
@@ -196,10 +196,10 @@ class Result(Struct, frozen=True, dict=True):
 
     @cached_property
     def _classes(self) -> dict[int, Bottleneck]:
-        """Of all steps at once, where more than their accounts decides: the stages, or what the CPU scheduler did."""
-        stages, shares = self.examination.stages, self.examination.shares
-        if stages is not None and stages.alone:
-            return classes_of(stages.shares)
+        """Of all steps at once, where more than their accounts decides: the phases, or what the CPU scheduler did."""
+        phases, shares = self.examination.phases, self.examination.shares
+        if phases is not None and phases.alone:
+            return classes_of(phases.shares)
         return classes_of(shares) if {Cost.CONTENTION, Cost.STALL} & set(shares.cost_ns) else {}
 
     # -- data frames, whose columns diag.tables.frames.COLUMNS documents ---------------------------------------------

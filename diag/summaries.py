@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from diag.account.merged import merged_attribution, merged_frontier, steps_left_out, telling_ranks
+from diag.account.summary import steps_left_out, summary_attribution, summary_frontier, telling_ranks
 from diag.api import Reading, Result, open_run
 from diag.collectors.layout import RunLayout
-from diag.diagnoses.merged import examine_merged
+from diag.diagnoses.summary import examine_summary
 from diag.diagnoses.verdict import judge
 from diag.errors import DiagError, readable
 from diag.model.steps import Coverage, Recommendation
@@ -25,10 +25,10 @@ _ALL_LOOKED_AT = 4_096  # ranks: of more only the telling ones: looking into 24,
 _NO_REPLAY = "summaries hold no collectives to replay"
 
 
-class Summarised(Result, frozen=True, dict=True):
+class SummaryResult(Result, frozen=True, dict=True):
     """A run analysed from summaries: nothing of it can be replayed, and steps are known of some ranks only."""
 
-    of_summaries: ClassVar[bool] = True
+    from_summaries: ClassVar[bool] = True
 
     @property
     def recommendation(self) -> Recommendation:
@@ -43,7 +43,7 @@ class Summarised(Result, frozen=True, dict=True):
 
 def open_summaries(
     path: Path | str, progress: Callable[[int, int, str], None] | None = None, most_steps: int = MOST_STEPS
-) -> Summarised:
+) -> SummaryResult:
     """The verdict over all ranks from their own summaries of the newest steps, one small file a rank: for jobs of
     thousands of ranks, also while they train. DiagError where there are none, or fewer than two ranks'."""
     must_exist([str(path)])
@@ -51,15 +51,15 @@ def open_summaries(
     ranks = {rank: RankTables(rank, own) for rank, own in zip(found.ranks, found.identities, strict=True)}
     tables = Tables(found.root, found.manifest, found.world_size, ranks, found.gaps)
     axes, left_out = axes_of(tables), steps_left_out(found)
-    frontier = merged_frontier(found, set(found.numbers) - set(left_out) or set(found.numbers), axes.stages())
+    frontier = summary_frontier(found, set(found.numbers) - set(left_out) or set(found.numbers), axes.stages())
     if frontier is None:
         steps = f"steps {found.numbers[0]} to {found.numbers[-1]}"
         raise DiagError(
             f"one rank left a summary of {steps}, and it takes two to compare", path=path, hint="leave out --summary"
         )
     shown = telling_ranks(frontier)
-    attribution = merged_attribution(found, left_out, shown, axes)
-    examination = examine_merged(found, frontier, attribution, tables)
+    attribution = summary_attribution(found, left_out, shown, axes)
+    examination = examine_summary(found, frontier, attribution, tables)
     notes = [f"the verdict rests on the ranks' summaries of steps {found.numbers[0]} to {found.numbers[-1]}"]
     if len(shown) < len(ranks):
         notes.append(f"the steps of {len(shown)} ranks are shown: the latest, and some of the others")
@@ -76,7 +76,7 @@ def open_summaries(
         not_looked=examination.not_looked,
         notes=tuple(notes),
     )
-    return Summarised(tables, attribution, examination, coverage, judge(attribution, examination, coverage, tables))
+    return SummaryResult(tables, attribution, examination, coverage, judge(attribution, examination, coverage, tables))
 
 
 def summaries_suffice(path: Path | str) -> bool:

@@ -11,12 +11,12 @@ import pytest
 
 from diag.api import open_run
 from diag.collectors.layout import RunLayout
-from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, STAGES
-from diag.diagnoses.stages import Stages
+from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, PHASES_AND_REST
+from diag.diagnoses.phases import PhaseAccount
 from diag.errors import DiagError
 from diag.model.steps import Bottleneck, Severity
 from diag.show.json import to_dict
-from diag.summaries import MANY_RANKS, Summarised, open_summaries, summaries_suffice
+from diag.summaries import MANY_RANKS, SummaryResult, open_summaries, summaries_suffice
 from tests.command import diag
 from tests.many_ranks import Job, write_summaries
 from tests.simulate import MS, Plan, simulate, write_run
@@ -24,9 +24,9 @@ from tests.simulate import MS, Plan, simulate, write_run
 MANY = 2_048
 
 
-def stages_of(result: Summarised) -> Stages:
-    assert result.examination.stages is not None
-    return result.examination.stages
+def phases_of(result: SummaryResult) -> PhaseAccount:
+    assert result.examination.phases is not None
+    return result.examination.phases
 
 
 # -- as the records say ------------------------------------------------------------------------------------------------
@@ -56,13 +56,13 @@ def stages_of(result: Summarised) -> Stages:
 def test_summaries_say_what_the_records_say(plan: Plan, tmp_path: Path) -> None:
     layout = write_run(simulate(plan), tmp_path)
     short, full = open_summaries(layout.root), open_run(layout.root)
-    assert full.examination.stages is not None
-    ours, theirs = stages_of(short).frontier, full.examination.stages.frontier
+    assert full.examination.phases is not None
+    ours, theirs = phases_of(short).frontier, full.examination.phases.frontier
     assert ours.numbers == theirs.numbers
     assert np.abs(ours.dur_ns - theirs.dur_ns).max() <= 2_000
-    for stage in STAGES[:-1]:
-        assert ours.share(stage) == pytest.approx(theirs.share(stage), abs=0.005), stage
-        assert np.abs((ours.late(stage) - theirs.late(stage)).mean(axis=0)).max() < MS // 2, stage
+    for phase in PHASES_AND_REST[:-1]:
+        assert ours.share(phase) == pytest.approx(theirs.share(phase), abs=0.005), phase
+        assert np.abs((ours.late(phase) - theirs.late(phase)).mean(axis=0)).max() < MS // 2, phase
     assert ours.communication_known
     parts = [ours.communication_ns.sum() / ours.dur_ns.sum(), theirs.communication_ns.sum() / theirs.dur_ns.sum()]
     assert parts[1] - 0.001 <= parts[0] <= parts[1] + 0.02, "no less, and little more"
@@ -175,7 +175,7 @@ def test_the_newest_steps_that_nearly_all_have_are_read(tmp_path: Path) -> None:
     for rank in (1, 4, 6):
         path = layout.rank(rank).summary
         path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
-    numbers = stages_of(open_summaries(layout.root)).frontier.numbers
+    numbers = phases_of(open_summaries(layout.root)).frontier.numbers
     assert (numbers[0], numbers[-1]) == (950, 1_949)
 
 

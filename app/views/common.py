@@ -74,7 +74,7 @@ def nothing(sentence: str, hint: str = "") -> None:
 
 def beyond_summaries(title: str, view: RunView) -> bool:
     """Whether the page cannot be drawn since only the ranks' summaries were read: then it says so."""
-    if not view.result.of_summaries:
+    if not view.result.from_summaries:
         return False
     head(title, view, "Not in the ranks' summaries")
     run = view.result.tables.root

@@ -10,7 +10,7 @@ from diag.app.run_view import RunView
 from diag.app.theme import theme_of
 from diag.app.views.common import beyond_summaries, bullets, draw, head, nothing, show_code
 from diag.model.steps import Risk
-from diag.show.details import Change, Prospect
+from diag.show.details import KnobChange, Prospect
 
 from ..facts import UNKNOWN, duration, plain, share, size
 
@@ -67,13 +67,13 @@ def show(view: RunView) -> None:
         _how(together)
 
 
-def _choose(view: RunView, changes: tuple[Change, ...]) -> list[Change]:
+def _choose(view: RunView, changes: tuple[KnobChange, ...]) -> list[KnobChange]:
     """One list a knob; the best advice is chosen until somebody chooses otherwise."""
     advised = {advice.id for advice in view.result.advice[:1]}
-    by_knob: dict[str, list[Change]] = {}
+    by_knob: dict[str, list[KnobChange]] = {}
     for change in changes:
         by_knob.setdefault(change.knob, []).append(change)
-    chosen: list[Change] = []
+    chosen: list[KnobChange] = []
     columns = st.columns(2 if len(by_knob) > _ALONE else 1)  # the texts are long
     for at, (knob, own) in enumerate(by_knob.items()):
         texts = {change.id: change.change for change in own}

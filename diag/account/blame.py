@@ -143,7 +143,7 @@ class Meetings:
         found = self._late_ranks(met)
         if not found:
             return Lateness((), 0, 0, 0)
-        blamed = np.zeros((len(self._ranks), len(self._labels)), dtype=np.int64)
+        blame_ns = np.zeros((len(self._ranks), len(self._labels)), dtype=np.int64)
         unknown = np.zeros(len(self._ranks), dtype=np.int64)
         charged = _Charged(len(self._ranks))
         waited = explained = once = 0
@@ -164,14 +164,14 @@ class Meetings:
             left = total - charged.after(rows, late.since_ns[late.at])
             share = np.maximum(0, np.minimum(late.waited_ns, left)) / np.maximum(total, 1)
             charged.add(rows, ready, np.rint(share * total).astype(np.int64))
-            blamed[rows] += np.rint(excess * share[:, None]).astype(np.int64)
-        return Lateness(self._blames(blamed, unknown), waited, explained, once)
+            blame_ns[rows] += np.rint(excess * share[:, None]).astype(np.int64)
+        return Lateness(self._blames(blame_ns, unknown), waited, explained, once)
 
-    def _blames(self, blamed: Times, unknown: Times) -> tuple[Blame, ...]:
-        """By rank and label, without those of no time. ``blamed``: by row and label in use."""
-        at, column = np.nonzero(blamed > 0)
+    def _blames(self, blame_ns: Times, unknown: Times) -> tuple[Blame, ...]:
+        """By rank and label, without those of no time. ``blame_ns``: by row and label in use."""
+        at, column = np.nonzero(blame_ns > 0)
         ranks, labels = self._ranks[at].tolist(), self._labels[column].tolist()
-        found = list(zip(ranks, labels, blamed[at, column].tolist(), strict=True))
+        found = list(zip(ranks, labels, blame_ns[at, column].tolist(), strict=True))
         unseen = np.flatnonzero(unknown > 0)
         found += [
             (rank, _UNKNOWN, ns)

@@ -1,7 +1,7 @@
-"""Stage frontiers: which stage of the step, and which rank in it, holds the run up, from durations alone.
+"""Phase frontiers: which phase of the step, and which rank in it, holds the run up, from durations alone.
 
 After StageFrontier (arXiv 2606.06751; science.md 2.6). With E the time that a rank has spent of its step when it
-leaves stage k, the frontier is F_k = max over the ranks of E; its increments partition the step. The last stage, REST,
+leaves phase k, the frontier is F_k = max over the ranks of E; its increments partition the step. The last phase, REST,
 is what lies between the phases, and waiting that no transfer explains. Nothing is compared but durations, so no clock
 has to be aligned and no collective matched. A rank that begins a step later than it usually does, by its own clock
 against the others' own, is that much late from the start (``head_starts``).
@@ -9,7 +9,7 @@ against the others' own, is that much late from the start (``head_starts``).
 Two things keep waiting from being blamed. Where the records say how long a rank stood still for collectives, that time
 is left out of E, and what of it even the rank that waited least had is communication. And a rank is late by how far
 its E is beyond the others' median, so that it is charged only where it falls behind: those that wait for it in a later
-stage catch up, and are charged nothing. What all spend alike is nobody's lateness. Where the waiting is not known and
+phase catch up, and are charged nothing. What all spend alike is nobody's lateness. Where the waiting is not known and
 every unit of the model synchronises (FSDP), a rank that is slow inside the forward looks like all others.
 """
 
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from diag.collectors.records import PHASES, REST, STAGES, CollectiveRow, PhaseRow, StepRecord
+from diag.collectors.records import PHASES, PHASES_AND_REST, REST, CollectiveRow, PhaseRow, StepRecord
 from diag.rundir.run import RankTables
 
 from . import intervals as iv
@@ -36,12 +36,12 @@ Times = npt.NDArray[np.int64]
 
 
 class Frontier(Struct, frozen=True, eq=False):
-    """``dur_ns[step]``: from the last rank's begin to the last rank's end; the increments of all stages and
+    """``dur_ns[step]``: from the last rank's begin to the last rank's end; the increments of all phases and
     ``communication_ns`` add up to it.
 
-    ``late_ns[stage, step, rank]``: by how much the rank fell behind the others' median in this stage;
-    ``leader[stage, step]``: the rank at the frontier when the stage ends. ``communication_known``: whether the time
-    that ranks stood still for collectives was recorded, and is not in the stages.
+    ``late_ns[phase, step, rank]``: by how much the rank fell behind the others' median in this phase;
+    ``leader[phase, step]``: the rank at the frontier when the phase ends. ``communication_known``: whether the time
+    that ranks stood still for collectives was recorded, and is not in the phases.
     """
 
     numbers: tuple[int, ...]
@@ -53,19 +53,19 @@ class Frontier(Struct, frozen=True, eq=False):
     communication_ns: Times
     communication_known: bool
 
-    def increment(self, stage: str) -> Times:
-        found: Times = self.increment_ns[STAGES.index(stage)]
+    def increment(self, phase: str) -> Times:
+        found: Times = self.increment_ns[PHASES_AND_REST.index(phase)]
         return found
 
-    def late(self, stage: str) -> Times:
+    def late(self, phase: str) -> Times:
         """Of each step and rank."""
-        found: Times = self.late_ns[STAGES.index(stage)]
+        found: Times = self.late_ns[PHASES_AND_REST.index(phase)]
         return found
 
-    def share(self, stage: str) -> float:
+    def share(self, phase: str) -> float:
         """Part of the time of all steps."""
         total = int(self.dur_ns.sum())
-        return float(self.increment(stage).sum()) / total if total else 0.0
+        return float(self.increment(phase).sum()) / total if total else 0.0
 
 
 def frontier(
@@ -77,15 +77,15 @@ def frontier(
     numbers = sorted(set(steps).intersection(*records.values())) if len(records) > 1 else []
     if not numbers:
         return None
-    # On a device the host's own stages say nothing about collectives: it only launches them.
+    # On a device the host's own phases say nothing about collectives: it only launches them.
     rows = {rank: [] if on_device else [r for r in ranks[rank].rows if r.wait_end_ns is not None] for rank in records}
     known = all(rows.values())
     shared = _transfers(rows) if known else {rank: [] for rank in records}
     clocks = [_Rank(rows[rank] if known else [], shared[rank]) for rank in records]
     count, names = len(numbers), tuple(records)
-    increment = np.zeros((len(STAGES), count), dtype=np.int64)
+    increment = np.zeros((len(PHASES_AND_REST), count), dtype=np.int64)
     leader = np.zeros_like(increment)
-    late = np.zeros((len(STAGES), count, len(names)), dtype=np.int64)
+    late = np.zeros((len(PHASES_AND_REST), count, len(names)), dtype=np.int64)
     dur, communication = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     ahead = _head_starts(records)
     peers = alike(names, stages or {})
@@ -96,16 +96,16 @@ def frontier(
         edges += begun[:, None]
         front = np.maximum.accumulate(np.concatenate(([begun.max()], edges.max(axis=0))))
         later = behind(np.concatenate((begun[:, None], edges), axis=1), peers)
-        for k, stage in enumerate(passed):
-            increment[stage, i] += front[k + 1] - front[k]
-            leader[stage, i] = names[int(edges[:, k].argmax())]
-            late[stage, i] += np.maximum(later[:, k + 1] - later[:, k], 0)
+        for k, phase in enumerate(passed):
+            increment[phase, i] += front[k + 1] - front[k]
+            leader[phase, i] = names[int(edges[:, k].argmax())]
+            late[phase, i] += np.maximum(later[:, k + 1] - later[:, k], 0)
         whole = np.array([record.end_ns - record.begin_ns for record in members], dtype=np.int64)
         dur[i] = (begun + whole).max() - begun.max()
         still = max(0, int(dur[i] - (front[-1] - front[0])))
         last = int(edges[:, -1].argmax())
         communication[i] = min(still, clocks[last].transfers(members[last].begin_ns, members[last].end_ns))
-        increment[STAGES.index(REST), i] += still - communication[i]
+        increment[PHASES_AND_REST.index(REST), i] += still - communication[i]
     return Frontier(tuple(numbers), names, dur, increment, leader, late, communication, known)
 
 
@@ -151,22 +151,22 @@ class _Rank:
 
 
 def _edges(members: Sequence[StepRecord], clocks: Sequence[_Rank]) -> tuple[list[int], Times]:
-    """The stages of a step in order, and for each rank how much it has worked when it leaves them.
+    """The phases of a step in order, and for each rank how much it has worked when it leaves them.
 
     Micro-batches keep their order where all ranks went through the same phases; else each phase is taken as one.
     """
     phases = [sorted(record.phases, key=lambda row: row.start_ns) for record in members]
     order = [row.phase for row in phases[0]]
     if all([row.phase for row in own] == order for own in phases):
-        return _stages(order), np.stack([_until(*each) for each in zip(members, phases, clocks, strict=True)])
+        return _phase_order(order), np.stack([_until(*each) for each in zip(members, phases, clocks, strict=True)])
     sums = np.stack([_sums(*each) for each in zip(members, phases, clocks, strict=True)])
-    return list(range(len(STAGES))), np.cumsum(sums, axis=1)
+    return list(range(len(PHASES_AND_REST))), np.cumsum(sums, axis=1)
 
 
-def _stages(phases: Sequence[str]) -> list[int]:
+def _phase_order(phases: Sequence[str]) -> list[int]:
     """What each edge of a step ends: the phases, and what lies before, between and behind them."""
-    names = [stage for phase in phases for stage in (REST, phase)] + [REST]
-    return [STAGES.index(name if name in PHASES else REST) for name in names]
+    names = [name for phase in phases for name in (REST, phase)] + [REST]
+    return [PHASES_AND_REST.index(name if name in PHASES else REST) for name in names]
 
 
 def _until(record: StepRecord, phases: Sequence[PhaseRow], clock: _Rank) -> Times:
@@ -176,8 +176,8 @@ def _until(record: StepRecord, phases: Sequence[PhaseRow], clock: _Rank) -> Time
 
 def _sums(record: StepRecord, phases: Sequence[PhaseRow], clock: _Rank) -> Times:
     edges = np.diff(_until(record, phases, clock), prepend=0)
-    sums = np.zeros(len(STAGES), dtype=np.int64)
-    np.add.at(sums, _stages([row.phase for row in phases]), edges)
+    sums = np.zeros(len(PHASES_AND_REST), dtype=np.int64)
+    np.add.at(sums, _phase_order([row.phase for row in phases]), edges)
     return sums
 
 

@@ -38,8 +38,8 @@ from . import (
     unbalanced_stages,
     unseen_communication,
 )
+from .phases import PhaseAccount, disagreement, phases_of
 from .shares import Shares, charge, noise_of, shares_of, with_pipeline
-from .stages import Stages, disagreement, stages_of
 from .subject import Diagnosis, Subject
 
 DIAGNOSES: tuple[Diagnosis, ...] = (
@@ -67,14 +67,14 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
 
 class Examination(Struct, frozen=True):
     """``findings``: most expensive first. ``not_found`` and ``not_looked`` (with the reason) complete the picture.
-    ``stages``: the account from the durations of stages, None where there is none; ``doubts``: what contradicts the
+    ``phases``: the account from the durations of phases, None where there is none; ``doubts``: what contradicts the
     findings."""
 
     findings: tuple[Finding, ...]
     not_found: tuple[str, ...]
     not_looked: tuple[NotLooked, ...]
     shares: Shares
-    stages: Stages | None = None
+    phases: PhaseAccount | None = None
     doubts: tuple[str, ...] = ()
     scheduling: Scheduling = field(default_factory=Scheduling)
 
@@ -82,7 +82,7 @@ class Examination(Struct, frozen=True):
 def examine(attribution: Attribution, tables: Tables) -> Examination:
     """Asks every diagnosis."""
     noise = noise_of(tables)
-    shares, stages = shares_of(attribution, tables.on_device, noise), stages_of(attribution, tables, noise)
+    shares, phases = shares_of(attribution, tables.on_device, noise), phases_of(attribution, tables, noise)
     scheduling = scheduling_of(tables, shares.numbers)
     alone = ranks_train_alone.train_alone(attribution, tables)
 
@@ -90,19 +90,19 @@ def examine(attribution: Attribution, tables: Tables) -> Examination:
         return charge(ranks_train_alone.without_others(account) if alone else account, scheduling, attribution)
 
     shares = charged(shares)
-    if stages is not None:
-        stages = replace(stages, shares=charged(stages.shares))
-    doubt = disagreement(stages, shares)
+    if phases is not None:
+        phases = replace(phases, shares=charged(phases.shares))
+    doubt = disagreement(phases, shares)
     shares = with_pipeline(shares, pipeline_of(attribution, shares.numbers))
-    by_stages = stages.shares if stages is not None else None
-    if stages is not None and stages.alone and by_stages is not None:
-        subject = Subject(attribution, tables, by_stages, stages_alone=True, scheduling=scheduling)
+    by_phases = phases.shares if phases is not None else None
+    if phases is not None and phases.alone and by_phases is not None:
+        subject = Subject(attribution, tables, by_phases, phases_alone=True, scheduling=scheduling)
     else:
-        subject = Subject(attribution, tables, shares, by_stages=by_stages, scheduling=scheduling)
+        subject = Subject(attribution, tables, shares, by_phases=by_phases, scheduling=scheduling)
     found, not_found, not_looked = ask(subject, DIAGNOSES)
     not_looked += unseen_communication.inside_fused(attribution)
     doubts = (doubt,) if doubt else ()
-    return Examination(found, not_found, not_looked, subject.shares, stages, doubts, scheduling)
+    return Examination(found, not_found, not_looked, subject.shares, phases, doubts, scheduling)
 
 
 def ask(

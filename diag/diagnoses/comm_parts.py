@@ -61,7 +61,7 @@ def last_reductions(subject: Subject, op: str | None = None) -> list[PhasedCall]
 
 
 def worth_asking(subject: Subject) -> bool:
-    if subject.shares.share(Cost.COMM) < MENTION or not subject.attribution.aligned or subject.stages_alone:
+    if subject.shares.share(Cost.COMM) < MENTION or not subject.attribution.aligned or subject.phases_alone:
         return False
     return subject.once(cause_of).refinable
 
@@ -70,7 +70,7 @@ def cannot_look(subject: Subject) -> str:
     """Why no part of the communication can be told from the rest; "" where it can."""
     if (reason := not_recorded(subject)) or len(subject.attribution.ranks) < 2:
         return reason or "one rank was recorded, and waiting is not told from transfer"
-    if subject.stages_alone or not subject.attribution.aligned:
+    if subject.phases_alone or not subject.attribution.aligned:
         return "waiting for other ranks is not told from transfer"
     return ""
 
@@ -81,6 +81,6 @@ def not_recorded(subject: Subject) -> str:
         return "the run has one rank"
     if not subject.attribution.comm_known:
         return "it runs on the device, and no profiler window was recorded"
-    if subject.stages_alone and Cost.COMM not in subject.shares.cost_ns:
+    if subject.phases_alone and Cost.COMM not in subject.shares.cost_ns:
         return "no collective was recorded, and the time in them is a part of forward and backward here"
     return ""

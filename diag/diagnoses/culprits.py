@@ -93,10 +93,10 @@ def _found(names: Sequence[int], late: Series, dur_ns: Series, ranks: int, noise
     return Culprits((), share, (leads, count), min(chance, even), worst_first, moves)
 
 
-def _others_too(late: Series, blamed: Sequence[np.intp] | npt.NDArray[np.intp], least: Series, ranks: int) -> bool:
+def _others_too(late: Series, suspects: Sequence[np.intp] | npt.NDArray[np.intp], least: Series, ranks: int) -> bool:
     """Whether ranks other than these are late as well: about as much, and in more steps than by chance; or instead of
     them, and just as much. ``least``: what is late, by step."""
-    others, worst = np.delete(late, blamed, axis=0).max(axis=0, initial=0.0), late.max(axis=0)
+    others, worst = np.delete(late, suspects, axis=0).max(axis=0, initial=0.0), late.max(axis=0)
     affected = worst > least
     as_late = int((others > np.maximum(least, worst / 2)).sum())
     often = at_least(as_late, int(affected.sum()), ANOTHER_BY_CHANCE) <= MAX_CHANCE

@@ -17,15 +17,15 @@ _EQUAL_SIZES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadca
 def find(subject: Subject) -> list[Finding]:
     """At most one finding. Only collectives that the library numbered: matched by counting, one call that a trace lacks
     would look the same."""
-    odd = {c.key: _odd_ranks(c) for c in subject.attribution.collectives if c.op in _EQUAL_SIZES and not c.inferred}
-    odd = {key: ranks for key, ranks in odd.items() if ranks}
-    if not odd:
+    culprits = {c.key: _culprits(c) for c in subject.attribution.collectives if c.op in _EQUAL_SIZES and not c.inferred}
+    culprits = {key: ranks for key, ranks in culprits.items() if ranks}
+    if not culprits:
         return []
-    ranks = tuple(sorted({rank for found in odd.values() for rank in found}))
-    (group, number, op), first = next(iter(odd.items()))
+    ranks = tuple(sorted({rank for found in culprits.values() for rank in found}))
+    (group, number, op), first = next(iter(culprits.items()))
     members = next((c.ranks for c in subject.attribution.collectives if c.key == (group, number, op)), ())
     axis = subject.attribution.axes.of(members) if subject.attribution.axes.several else None
-    title = f"In {len(odd)} collectives {ranks_text(ranks)} passed another size than the other ranks"
+    title = f"In {len(culprits)} collectives {ranks_text(ranks)} passed another size than the other ranks"
     if axis is not None:
         title += f" of the {group_words(axis, members)}"
     return [
@@ -38,7 +38,7 @@ def find(subject: Subject) -> list[Finding]:
             confidence=0.9,
             ranks=ranks,
             evidence=(
-                Evidence("collectives", "numbered, sizes differ", float(len(odd)), "collectives"),
+                Evidence("collectives", "numbered, sizes differ", float(len(culprits)), "collectives"),
                 *(
                     Evidence(
                         "collectives", f"{op} {number} of group {group or '?'}, rank == {rank}", float(size), "bytes"
@@ -53,7 +53,7 @@ def find(subject: Subject) -> list[Finding]:
     ]
 
 
-def _odd_ranks(met: MatchedCollective) -> dict[int, int]:
+def _culprits(met: MatchedCollective) -> dict[int, int]:
     """Bytes by rank, of those that differ from most of the others; empty where all agree or too few say it."""
     told = {rank: size for rank, size in zip(met.ranks, met.sizes, strict=True) if size}
     counts = Counter(told.values())

@@ -208,8 +208,8 @@ class Shares(Struct, frozen=True):
         """Of the waiting for slower ranks, the part that nothing they recorded explains."""
         late = (self.blame_ns.get(cost, {}) for cost in (Cost.STRAGGLER, Cost.HOST_STRAGGLER))
         total = sum(float(series.sum()) for by_rank in late for series in by_rank.values())
-        blamed = self.blame_detail_ns.items()
-        unknown = sum(float(series.sum()) for (_, _, detail), series in blamed if detail == Detail.UNKNOWN)
+        blame_ns = self.blame_detail_ns.items()
+        unknown = sum(float(series.sum()) for (_, _, detail), series in blame_ns if detail == Detail.UNKNOWN)
         return unknown / total if total else 0.0
 
     def culprits(self, cost: Cost) -> Culprits:

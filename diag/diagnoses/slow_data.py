@@ -79,7 +79,7 @@ def _suspected(subject: Subject) -> Culprits | None:
     were known to give all they can.
     """
     half = subject.shares.share(Cost.DATA) / 2
-    for shares in (subject.shares, subject.by_stages):
+    for shares in (subject.shares, subject.by_phases):
         found = shares.culprits(Cost.DATA) if shares is not None else None
         if found is not None and found.suspects and found.share >= half:
             others = _others(subject, found.suspects)

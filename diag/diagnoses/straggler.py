@@ -155,9 +155,9 @@ _MOST_NAMED = 3
 def evidence_of(subject: Subject, ranks: tuple[int, ...]) -> list[Evidence]:
     """One line a module, where at most three of them explain half of how late the ranks are; else none. Reads traces
     again, so it is for a finding that was made."""
-    blamed = subject.shares.blame_ns.get(Cost.STRAGGLER, {})
-    late_ns = float(np.mean([blamed[rank].mean() for rank in ranks if rank in blamed] or [0.0]))
-    if subject.stages_alone or late_ns <= 0:
+    blame_ns = subject.shares.blame_ns.get(Cost.STRAGGLER, {})
+    late_ns = float(np.mean([blame_ns[rank].mean() for rank in ranks if rank in blame_ns] or [0.0]))
+    if subject.phases_alone or late_ns <= 0:
         return []
     named = _telling(module_excess(subject.attribution, subject.tables, ranks, subject.shares.numbers), late_ns)
     who, late = ranks_text(ranks), f"of +{late_ns / 1e6:.3g} ms a step"
@@ -305,7 +305,7 @@ def _always_the_same(subject: Subject, culprits: Culprits, cost: str) -> Finding
         evidence.append(Evidence("segments", f"extra time in {place}, inside operators", round(inside, 3), "share"))
     evidence += _waiting(subject, ranks)
     evidence += evidence_of(subject, ranks)
-    evidence += subject.per_rank("compute_ns" if subject.stages_alone else "exposed_comm_ns")
+    evidence += subject.per_rank("compute_ns" if subject.phases_alone else "exposed_comm_ns")
     return subject.costing(
         Cost.STRAGGLER,
         id="compute-straggler",
@@ -352,7 +352,7 @@ def _perhaps(subject: Subject, culprits: Culprits, cost: str) -> Finding:
         evidence=(
             Evidence("steps", f"{who} last, of {affected} affected steps", float(leads), "steps"),
             *_waiting(subject, culprits.suspects),
-            *subject.per_rank("compute_ns" if subject.stages_alone else "exposed_comm_ns"),
+            *subject.per_rank("compute_ns" if subject.phases_alone else "exposed_comm_ns"),
         ),
     )
 

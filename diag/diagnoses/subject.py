@@ -21,7 +21,7 @@ from .shares import Cost, Shares, class_of
 MENTION = 0.05
 WARN = 0.10
 CRITICAL = 0.20
-STAGES_ALONE = 0.6  # the most that the durations of stages say for sure
+PHASES_ALONE = 0.6  # the most that the durations of phases say for sure
 
 _WAITS = 0.02  # of the step: a rank that waits for less does not wait
 
@@ -36,8 +36,8 @@ class Subject(Struct, frozen=True):
     attribution: Attribution
     tables: Tables
     shares: Shares
-    stages_alone: bool = False  # the shares come from the durations of stages: no collective ties the ranks together
-    by_stages: Shares | None = None  # what these durations say beside the timelines, where both were recorded
+    phases_alone: bool = False  # the shares come from the durations of phases: no collective ties the ranks together
+    by_phases: Shares | None = None  # what these durations say beside the timelines, where both were recorded
     scheduling: Scheduling = field(default_factory=Scheduling)
     _made: dict[Callable[[Subject], Any], Any] = field(default_factory=dict)
 
@@ -60,7 +60,7 @@ class Subject(Struct, frozen=True):
     def who_waits(self, ranks: tuple[int, ...]) -> str:
         """Which ranks wait for these, as the end of a sentence; "" where nothing shows that any of them does."""
         others = [rank for rank in self.attribution.ranks if rank not in ranks]
-        if self.stages_alone or not ranks or not others:
+        if self.phases_alone or not ranks or not others:
             return ""
         waited: Counter[int] = Counter()
         usable = frozenset(self.shares.numbers)
@@ -104,7 +104,7 @@ class Subject(Struct, frozen=True):
         """A finding that costs time: what it costs is the first of its evidence. ``part``: of the cost, so that several
         findings share it and no nanosecond is told twice."""
         share, series = part * self.shares.share(cost), part * self.shares.cost(cost)
-        table = "stage frontiers" if self.stages_alone else _TABLES.get(cost, "critical path")
+        table = "phase frontiers" if self.phases_alone else _TABLES.get(cost, "critical path")
         whole = Evidence(table, f"{cost.value}, part of all steps", round(share, 4), "share")
         return Finding(
             id=id,
@@ -122,7 +122,7 @@ class Subject(Struct, frozen=True):
     def _confidence(self, series: Series) -> float:
         """How sure it is that a cost is above the threshold for a warning: its share over resampled steps."""
         share = resampled(series, self.shares.dur_ns)
-        most = STAGES_ALONE if self.stages_alone else 0.99
+        most = PHASES_ALONE if self.phases_alone else 0.99
         return round(min(most, float((share >= min(WARN, float(np.median(share)) / 2)).mean())), 2)
 
 
@@ -201,7 +201,7 @@ def ranks_not_comparable(subject: Subject) -> str:
     """Why no rank can be called slower than the others; "" where one can."""
     if len(subject.attribution.ranks) < 2:
         return "one rank was recorded, and it takes two to compare"
-    if subject.stages_alone:
+    if subject.phases_alone:
         return "the device's work was not recorded" if subject.shares.on_device else ""
     return "" if subject.attribution.aligned else "the ranks' clocks could not be aligned"
 

@@ -23,9 +23,9 @@ from diag.rundir.run import Tables
 
 from . import Examination, low_mfu, pipeline_bubble, ranks_train_alone
 from .culprits import LEAST_FOR_BLOCKS, Series
+from .phases import PhaseAccount
 from .shares import REMOVABLE, Cost, Shares, class_of, costs_of, judged_ns
-from .stages import Stages
-from .subject import STAGES_ALONE, WARN, in_ms, resampled, severity
+from .subject import PHASES_ALONE, WARN, in_ms, resampled, severity
 
 # -- confidence --------------------------------------------------------------------------------------------------------
 #
@@ -90,10 +90,10 @@ _NO_COMMUNICATION_DATA = 0.6  # the most that can be said for sure where communi
 _NOT_ALIGNED = 0.6  # ... and where waiting could not be told from transfer
 _FEW_RANKS, _WAITS_FOR_NOBODY = 0.5, 0.75  # ... and where few of the ranks were seen
 _UNSEEN = 0.6  # ... and where ranks that nobody saw may be whom the others waited for
-_COARSE = 0.5  # ... and where the stages are all there is, with communication somewhere in them
+_COARSE = 0.5  # ... and where the phases are all there is, with communication somewhere in them
 _DOUBTED = 0.6  # ... and where two accounts of the run contradict each other
 _LATE_AT_LEAST = 0.5  # who was late is known, whatever the reason
-_BASIS = " This rests on the durations of the stages alone: no collectives tie the ranks' timelines together."
+_BASIS = " This rests on the durations of the phases alone: no collectives tie the ranks' timelines together."
 _NOT_HEALTHY = 0.3  # idle time of a device, whatever its cause: more is not compute-bound
 _NOT_HEALTHY_ON_CPU = 0.5  # there Python between the operators is work as well
 _STARTUP = 0.8  # of a window: the rest says nothing about a step
@@ -138,8 +138,8 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
     bottleneck, share = classify(removable)
     if bottleneck != Bottleneck.UNDETERMINED and (bottleneck != Bottleneck.COMPUTE or share >= WARN):
         bottleneck = _unless_by_chance(bottleneck, removable, drawn, len(shares.dur_ns))
-    stages = examination.stages if examination.stages is not None and examination.stages.alone else None
-    most = max(removable.values()) if stages is not None else removable[Bottleneck.DATA]
+    phases = examination.phases if examination.phases is not None and examination.phases.alone else None
+    most = max(removable.values()) if phases is not None else removable[Bottleneck.DATA]
     if not attribution.comm_known and most < WARN:
         return _undetermined(
             "the device's work was not recorded", "record a profiler window (diag run --trace), then ask again"
@@ -157,7 +157,7 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
         _covered(coverage, cause, shares),
         _UNSEEN if coverage.ranks_missing and _waits(bottleneck, cause, shares) else 1.0,
         1.0 if attribution.comm_known else _NO_COMMUNICATION_DATA,
-        _resting_on(stages) if stages is not None else _alignment(attribution, tables, share, shares),
+        _resting_on(phases) if phases is not None else _alignment(attribution, tables, share, shares),
         _DOUBTED if examination.doubts else 1.0,
     )
     if bottleneck == Bottleneck.UNDETERMINED:
@@ -171,13 +171,15 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
             "record several marked steps (prof.step()) after the warm-up, with Python stacks (with_stack=True)",
             idle,
         )
-    guilty = _guilty(cause, findings, bottleneck) if cause is not None and level != Severity.HEALTHY else None
-    culprits = guilty.ranks if guilty is not None else ()
+    at_fault = (
+        _finding_at_fault(cause, findings, bottleneck) if cause is not None and level != Severity.HEALTHY else None
+    )
+    culprits = at_fault.ranks if at_fault is not None else ()
     per = " in this window" if attribution.undivided else " a step"
-    headline = _headline(bottleneck, level, share, cause, findings, shares, stages, per)
-    if guilty is not None and guilty is not cause and bottleneck != Bottleneck.MIXED:
-        headline += f" {guilty.title}."
-    if stages is not None:
+    headline = _headline(bottleneck, level, share, cause, findings, shares, phases, per)
+    if at_fault is not None and at_fault is not cause and bottleneck != Bottleneck.MIXED:
+        headline += f" {at_fault.title}."
+    if phases is not None:
         headline += _BASIS
     return Verdict(
         bottleneck=bottleneck,
@@ -295,8 +297,8 @@ def _alignment(attribution: Attribution, tables: Tables, share: float, shares: S
     return max(_NOT_ALIGNED, 1 - (attribution.clock_uncertainty_ns or 0) / effect) if effect else _NOT_ALIGNED
 
 
-def _resting_on(stages: Stages) -> float:
-    return STAGES_ALONE if stages.frontier.communication_known else _COARSE
+def _resting_on(phases: PhaseAccount) -> float:
+    return PHASES_ALONE if phases.frontier.communication_known else _COARSE
 
 
 def _low_use(findings: Sequence[Finding]) -> Finding | None:
@@ -311,7 +313,7 @@ def _cause(findings: Sequence[Finding], bottleneck: Bottleneck) -> Finding | Non
     return None
 
 
-def _guilty(cause: Finding, findings: Sequence[Finding], bottleneck: Bottleneck) -> Finding:
+def _finding_at_fault(cause: Finding, findings: Sequence[Finding], bottleneck: Bottleneck) -> Finding:
     """The finding that names the ranks at fault: the cause, or of two of equal weight the one that names any. Where the
     cause is that of all ranks: the finding of a rank that its host holds up, if it costs at least half as much. Time in
     which a rank stood still or had no core is measured, and is no part of what all ranks have in common."""
@@ -336,14 +338,14 @@ def _headline(
     cause: Finding | None,
     findings: Sequence[Finding],
     shares: Shares,
-    stages: Stages | None,
+    phases: PhaseAccount | None,
     per: str,
 ) -> str:
     # The mean: the share is of it, and so are the milliseconds of a finding.
     step = f"{in_ms(float(shares.dur_ns.mean()))}{per}"
-    if stages is not None and (level == Severity.HEALTHY or cause is None):
-        unseen = "" if stages.frontier.communication_known else "; communication is not told from computation"
-        return f"No stage and no rank stands out, {step}{unseen}."
+    if phases is not None and (level == Severity.HEALTHY or cause is None):
+        unseen = "" if phases.frontier.communication_known else "; communication is not told from computation"
+        return f"No phase and no rank stands out, {step}{unseen}."
     if level == Severity.HEALTHY or cause is None:
         return f"Healthy: compute-bound, {step}; nothing removable costs more than {max(share, 0.0):.0%} of it."
     if bottleneck == Bottleneck.MIXED:

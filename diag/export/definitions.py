@@ -18,7 +18,7 @@ class Kind(StrEnum):
     COUNTER = "counter"
 
 
-class Unit(StrEnum):
+class MetricUnit(StrEnum):
     """The values are OpenTelemetry's (UCUM)."""
 
     SECONDS = "s"
@@ -33,7 +33,7 @@ class Metric:
 
     name: str
     kind: Kind
-    unit: Unit
+    unit: MetricUnit
     help: str
     per_rank: bool = True
 
@@ -56,76 +56,99 @@ RECENT = 20  # steps: what "lately" means below
 _LATELY = f"mean of the last {RECENT} finished steps"
 _PARTS = "by part; parts add up to the step"
 
-STEPS = Metric("diag_steps_total", Kind.COUNTER, Unit.NONE, "Steps finished.")
-STEP_SECONDS = Metric("diag_step_seconds_total", Kind.COUNTER, Unit.SECONDS, "Time in finished steps.")
-PART_SECONDS = Metric("diag_step_part_seconds_total", Kind.COUNTER, Unit.SECONDS, f"Time in finished steps, {_PARTS}.")
-STEP_DURATION = Metric("diag_step_duration_seconds", Kind.GAUGE, Unit.SECONDS, f"Step time, {_LATELY}.")
-PART_DURATION = Metric("diag_step_part_duration_seconds", Kind.GAUGE, Unit.SECONDS, f"Step time {_PARTS}; {_LATELY}.")
-TOKENS = Metric("diag_tokens_total", Kind.COUNTER, Unit.NONE, "Tokens in finished steps.")
-TOKEN_RATE = Metric(
-    "diag_tokens_per_second", Kind.GAUGE, Unit.NONE, f"Tokens a second over the last {RECENT} finished steps."
+STEPS = Metric("diag_steps_total", Kind.COUNTER, MetricUnit.NONE, "Steps finished.")
+STEP_SECONDS = Metric("diag_step_seconds_total", Kind.COUNTER, MetricUnit.SECONDS, "Time in finished steps.")
+PART_SECONDS = Metric(
+    "diag_step_part_seconds_total", Kind.COUNTER, MetricUnit.SECONDS, f"Time in finished steps, {_PARTS}."
 )
-LAST_STEP = Metric("diag_last_step", Kind.GAUGE, Unit.NONE, "Number of the last finished step.")
+STEP_DURATION = Metric("diag_step_duration_seconds", Kind.GAUGE, MetricUnit.SECONDS, f"Step time, {_LATELY}.")
+PART_DURATION = Metric(
+    "diag_step_part_duration_seconds", Kind.GAUGE, MetricUnit.SECONDS, f"Step time {_PARTS}; {_LATELY}."
+)
+TOKENS = Metric("diag_tokens_total", Kind.COUNTER, MetricUnit.NONE, "Tokens in finished steps.")
+TOKEN_RATE = Metric(
+    "diag_tokens_per_second", Kind.GAUGE, MetricUnit.NONE, f"Tokens a second over the last {RECENT} finished steps."
+)
+LAST_STEP = Metric("diag_last_step", Kind.GAUGE, MetricUnit.NONE, "Number of the last finished step.")
 LAST_STEP_TIME = Metric(
-    "diag_last_step_timestamp_seconds", Kind.GAUGE, Unit.SECONDS, "When the last finished step ended, Unix time."
+    "diag_last_step_timestamp_seconds", Kind.GAUGE, MetricUnit.SECONDS, "When the last finished step ended, Unix time."
 )
 HEARTBEAT_TIME = Metric(
-    "diag_heartbeat_timestamp_seconds", Kind.GAUGE, Unit.SECONDS, "When the process last said that it lives, Unix time."
+    "diag_heartbeat_timestamp_seconds",
+    Kind.GAUGE,
+    MetricUnit.SECONDS,
+    "When the process last said that it lives, Unix time.",
 )
 HEARTBEAT_AGE = Metric(
-    "diag_heartbeat_age_seconds", Kind.GAUGE, Unit.SECONDS, "Time since the last heartbeat when this was read."
+    "diag_heartbeat_age_seconds", Kind.GAUGE, MetricUnit.SECONDS, "Time since the last heartbeat when this was read."
 )
 ALLOCATED = Metric(
-    "diag_device_memory_allocated_peak_bytes", Kind.GAUGE, Unit.BYTES, "Most allocated on the device in the last step."
+    "diag_device_memory_allocated_peak_bytes",
+    Kind.GAUGE,
+    MetricUnit.BYTES,
+    "Most allocated on the device in the last step.",
 )
 RESERVED = Metric(
-    "diag_device_memory_reserved_peak_bytes", Kind.GAUGE, Unit.BYTES, "Most reserved on the device in the last step."
+    "diag_device_memory_reserved_peak_bytes",
+    Kind.GAUGE,
+    MetricUnit.BYTES,
+    "Most reserved on the device in the last step.",
 )
-CAPACITY = Metric("diag_device_memory_capacity_bytes", Kind.GAUGE, Unit.BYTES, "Memory of the device.")
+CAPACITY = Metric("diag_device_memory_capacity_bytes", Kind.GAUGE, MetricUnit.BYTES, "Memory of the device.")
 RETRIES = Metric(
-    "diag_device_memory_alloc_retries_total", Kind.COUNTER, Unit.NONE,
+    "diag_device_memory_alloc_retries_total", Kind.COUNTER, MetricUnit.NONE,
     "Allocations that needed the cache to be emptied first.",
 )  # fmt: skip
 RESIDENT = Metric(
-    "diag_process_resident_memory_bytes", Kind.GAUGE, Unit.BYTES, "Resident memory of the process in the last step."
+    "diag_process_resident_memory_bytes",
+    Kind.GAUGE,
+    MetricUnit.BYTES,
+    "Resident memory of the process in the last step.",
 )
-COLLECTIVES = Metric("diag_collectives_total", Kind.COUNTER, Unit.NONE, "Collectives called, by op and group.")
+COLLECTIVES = Metric("diag_collectives_total", Kind.COUNTER, MetricUnit.NONE, "Collectives called, by op and group.")
 COLLECTIVE_SECONDS = Metric(
-    "diag_collective_seconds_total", Kind.COUNTER, Unit.SECONDS,
+    "diag_collective_seconds_total", Kind.COUNTER, MetricUnit.SECONDS,
     "Time from the start of each collective to its end on this rank, waiting for others included; they can overlap.",
 )  # fmt: skip
 COLLECTIVE_BYTES = Metric(
-    "diag_collective_bytes_total", Kind.COUNTER, Unit.BYTES, "Full tensors of the collectives called."
+    "diag_collective_bytes_total", Kind.COUNTER, MetricUnit.BYTES, "Full tensors of the collectives called."
 )
 UNREADABLE = Metric(
-    "diag_unreadable_lines_total", Kind.COUNTER, Unit.NONE, "Lines of the records that could not be read; left out."
+    "diag_unreadable_lines_total",
+    Kind.COUNTER,
+    MetricUnit.NONE,
+    "Lines of the records that could not be read; left out.",
 )
 ANALYSED_PART = Metric(
-    "diag_analysed_step_part_seconds", Kind.GAUGE, Unit.SECONDS,
+    "diag_analysed_step_part_seconds", Kind.GAUGE, MetricUnit.SECONDS,
     f"Step time {_PARTS}; mean of the steps that the last diag analyze counted, waiting told from transfer.",
 )  # fmt: skip
 
-RUN_INFO = Metric("diag_run_info", Kind.GAUGE, Unit.NONE, "What is run; always 1.", per_rank=False)
-WORLD_SIZE = Metric("diag_world_size", Kind.GAUGE, Unit.NONE, "Ranks that the run should have.", per_rank=False)
-RANKS = Metric("diag_ranks", Kind.GAUGE, Unit.NONE, "Ranks whose records are followed.", per_rank=False)
+RUN_INFO = Metric("diag_run_info", Kind.GAUGE, MetricUnit.NONE, "What is run; always 1.", per_rank=False)
+WORLD_SIZE = Metric("diag_world_size", Kind.GAUGE, MetricUnit.NONE, "Ranks that the run should have.", per_rank=False)
+RANKS = Metric("diag_ranks", Kind.GAUGE, MetricUnit.NONE, "Ranks whose records are followed.", per_rank=False)
 EXIT_CODE = Metric(
-    "diag_run_exit_code", Kind.GAUGE, Unit.NONE, "How the run ended; missing while it lasts.", per_rank=False
+    "diag_run_exit_code", Kind.GAUGE, MetricUnit.NONE, "How the run ended; missing while it lasts.", per_rank=False
 )
 MFU = Metric(
-    "diag_mfu_ratio", Kind.GAUGE, Unit.RATIO, f"Model FLOPs utilisation over the last {RECENT} steps.", per_rank=False
+    "diag_mfu_ratio",
+    Kind.GAUGE,
+    MetricUnit.RATIO,
+    f"Model FLOPs utilisation over the last {RECENT} steps.",
+    per_rank=False,
 )
 VERDICT_INFO = Metric(
-    "diag_verdict_info", Kind.GAUGE, Unit.NONE, "The answer of the last diag analyze; always 1.", per_rank=False
+    "diag_verdict_info", Kind.GAUGE, MetricUnit.NONE, "The answer of the last diag analyze; always 1.", per_rank=False
 )
 VERDICT_SHARE = Metric(
-    "diag_verdict_share_ratio", Kind.GAUGE, Unit.RATIO, "Part of the step that the verdict's cause costs.",
+    "diag_verdict_share_ratio", Kind.GAUGE, MetricUnit.RATIO, "Part of the step that the verdict's cause costs.",
     per_rank=False,
 )  # fmt: skip
 VERDICT_CONFIDENCE = Metric(
-    "diag_verdict_confidence_ratio", Kind.GAUGE, Unit.RATIO, "How sure the verdict is, 0 to 1.", per_rank=False
+    "diag_verdict_confidence_ratio", Kind.GAUGE, MetricUnit.RATIO, "How sure the verdict is, 0 to 1.", per_rank=False
 )
 VERDICT_TIME = Metric(
-    "diag_verdict_timestamp_seconds", Kind.GAUGE, Unit.SECONDS, "When the last diag analyze answered, Unix time.",
+    "diag_verdict_timestamp_seconds", Kind.GAUGE, MetricUnit.SECONDS, "When the last diag analyze answered, Unix time.",
     per_rank=False,
 )  # fmt: skip
 

@@ -48,8 +48,8 @@ class FinishedStep(Struct, frozen=True):
         return self.record.memory
 
 
-class Call(Struct, frozen=True):
-    """``ns`` None: its end is not known, yet or for good; it may come as a Call of its own with ``count`` 0."""
+class FinishedCall(Struct, frozen=True):
+    """``ns`` None: its end is not known, yet or for good; it may come as a FinishedCall of its own with ``count`` 0."""
 
     group: str
     op: str
@@ -81,7 +81,7 @@ class FinishedSteps:
         """The files that could not be read the last time, and why."""
         return {tail.path: tail.refusal for tail in (self._records, self._lines, self._device) if tail.refusal}
 
-    def read(self, ended: bool) -> tuple[list[FinishedStep], list[Call]]:
+    def read(self, ended: bool) -> tuple[list[FinishedStep], list[FinishedCall]]:
         """What is new. Steps beyond the last collectives wait for theirs, which a network file system may show later,
         until there are newer steps: these may have none. If the run has ``ended`` none waits. RestartedError where the
         files are others by now."""
@@ -113,16 +113,16 @@ class FinishedSteps:
                 if step != self._before:
                     self._rows.pop(step, None)
 
-    def _call(self, row: CollectiveRow) -> Call:
+    def _call(self, row: CollectiveRow) -> FinishedCall:
         if row.end_ns is None and len(self._open) < _MOST_OPEN:
             self._open[row.group, row.seq] = row.op
-        return Call(row.group, row.op, row.bytes, None if row.end_ns is None else row.end_ns - row.start_ns)
+        return FinishedCall(row.group, row.op, row.bytes, None if row.end_ns is None else row.end_ns - row.start_ns)
 
-    def _ended(self, record: DeviceStepRecord) -> Iterator[Call]:
+    def _ended(self, record: DeviceStepRecord) -> Iterator[FinishedCall]:
         for group, seq, start_ns, end_ns in record.collectives:
             op = self._open.pop((group, seq), None)
             if op is not None:
-                yield Call(group, op, 0, end_ns - start_ns, count=0)
+                yield FinishedCall(group, op, 0, end_ns - start_ns, count=0)
 
 
 # -- rank totals -------------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class RankTotals:
         self._last_step: int | None = None
         self._memory: MemoryRecord | None = None
 
-    def add(self, steps: Iterable[FinishedStep], calls: Iterable[Call]) -> None:
+    def add(self, steps: Iterable[FinishedStep], calls: Iterable[FinishedCall]) -> None:
         for step in steps:
             parts = parts_of(step)
             self._steps += 1

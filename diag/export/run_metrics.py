@@ -71,8 +71,8 @@ class LastAnalysis:
             return
         found = self._verdict
         told = {"bottleneck": found.bottleneck, "severity": found.severity, "cause": found.cause}
-        guilty = ",".join(map(str, found.culprit.ranks)) if found.culprit is not None else ""
-        yield Sample(of.VERDICT_INFO, {**run, **told, "culprit_ranks": guilty}, 1)
+        culprits = ",".join(map(str, found.culprit.ranks)) if found.culprit is not None else ""
+        yield Sample(of.VERDICT_INFO, {**run, **told, "culprit_ranks": culprits}, 1)
         yield Sample(of.VERDICT_SHARE, run, found.share)
         yield Sample(of.VERDICT_CONFIDENCE, run, found.confidence)
         yield Sample(of.VERDICT_TIME, run, self._changed_ns / 1e9)

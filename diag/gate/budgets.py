@@ -13,7 +13,7 @@ from diag.errors import DiagError, ExitCode
 from diag.words.formatting import duration, number, size, spaced
 
 
-class Unit(StrEnum):
+class LimitUnit(StrEnum):
     """What a limit is written in; the values are what the help calls it."""
 
     SHARE = "SHARE"
@@ -27,7 +27,7 @@ class Quantity:
     """``name``: the option and the key of the file. ``what``: what is measured, in the words of the reports."""
 
     name: str
-    unit: Unit
+    unit: LimitUnit
     what: str
 
     @property
@@ -41,27 +41,29 @@ class Quantity:
 
 
 EXAMPLE = {
-    Unit.SHARE: "for example 5%",
-    Unit.DURATION: "for example 350ms or 1.2s",
-    Unit.SIZE: "for example 70GB (1e9 bytes) or 64GiB",
-    Unit.RATE: "for example 12000",
+    LimitUnit.SHARE: "for example 5%",
+    LimitUnit.DURATION: "for example 350ms or 1.2s",
+    LimitUnit.SIZE: "for example 70GB (1e9 bytes) or 64GiB",
+    LimitUnit.RATE: "for example 12000",
 }
 
-EXPOSED_COMM = Quantity("max-exposed-comm", Unit.SHARE, "exposed communication, of the critical path")
-DATA_WAIT = Quantity("max-data-wait", Unit.SHARE, "waiting for the data loader, of the critical path")
-EXPOSED_COPIES = Quantity("max-exposed-copies", Unit.SHARE, "exposed host-device copies, of the critical path")
-CHECKPOINTS = Quantity("max-checkpoint", Unit.SHARE, "standing still for checkpoints, of the critical path")
+EXPOSED_COMM = Quantity("max-exposed-comm", LimitUnit.SHARE, "exposed communication, of the critical path")
+DATA_WAIT = Quantity("max-data-wait", LimitUnit.SHARE, "waiting for the data loader, of the critical path")
+EXPOSED_COPIES = Quantity("max-exposed-copies", LimitUnit.SHARE, "exposed host-device copies, of the critical path")
+CHECKPOINTS = Quantity("max-checkpoint", LimitUnit.SHARE, "standing still for checkpoints, of the critical path")
 HOST_WAIT = Quantity(
-    "max-host-wait", Unit.SHARE, "a device's idle time before its host launches work, of the critical path"
+    "max-host-wait", LimitUnit.SHARE, "a device's idle time before its host launches work, of the critical path"
 )
-STRAGGLER = Quantity("max-straggler", Unit.SHARE, "waiting for ranks that compute longer than the others")
-STEP = Quantity("max-step", Unit.DURATION, "the mean step")
-MFU = Quantity("min-mfu", Unit.SHARE, "model FLOPs utilisation")
-TOKENS = Quantity("min-tokens-per-second", Unit.RATE, "tokens a second of all ranks, within steps")
+STRAGGLER = Quantity("max-straggler", LimitUnit.SHARE, "waiting for ranks that compute longer than the others")
+STEP = Quantity("max-step", LimitUnit.DURATION, "the mean step")
+MFU = Quantity("min-mfu", LimitUnit.SHARE, "model FLOPs utilisation")
+TOKENS = Quantity("min-tokens-per-second", LimitUnit.RATE, "tokens a second of all ranks, within steps")
 PEAK_MEMORY = Quantity(
-    "max-peak-memory", Unit.SIZE, "the peak of any rank: reserved on its device, on a CPU the process's resident memory"
+    "max-peak-memory",
+    LimitUnit.SIZE,
+    "the peak of any rank: reserved on its device, on a CPU the process's resident memory",
 )
-REGRESSION = Quantity("max-regression", Unit.SHARE, "how much longer the mean step is than the baseline's")
+REGRESSION = Quantity("max-regression", LimitUnit.SHARE, "how much longer the mean step is than the baseline's")
 
 QUANTITIES = (
     EXPOSED_COMM, DATA_WAIT, EXPOSED_COPIES, CHECKPOINTS, HOST_WAIT, STRAGGLER, STEP, MFU, TOKENS, PEAK_MEMORY,
@@ -85,14 +87,14 @@ class Budget:
 
 
 _WRITTEN = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-zµ%]*)\s*")
-_FACTORS: dict[Unit, dict[str, float]] = {
-    Unit.SHARE: {"%": 0.01},
-    Unit.DURATION: {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "min": 60e9},
-    Unit.SIZE: {
+_FACTORS: dict[LimitUnit, dict[str, float]] = {
+    LimitUnit.SHARE: {"%": 0.01},
+    LimitUnit.DURATION: {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "min": 60e9},
+    LimitUnit.SIZE: {
         **{f"{prefix}B": 1000.0**power for power, prefix in enumerate(("", "k", "M", "G", "T"))},
         **{f"{prefix}iB": 1024.0**power for power, prefix in enumerate(("K", "M", "G", "T"), start=1)},
     },
-    Unit.RATE: {"": 1, "k": 1e3, "M": 1e6},
+    LimitUnit.RATE: {"": 1, "k": 1e3, "M": 1e6},
 }
 
 
@@ -100,7 +102,7 @@ def parse_limit(quantity: Quantity, written: object, path: str | None = None, li
     """The budget that was written, in a file (``path``, ``line``) or on the command line. DiagError where it is none: a
     bare 5 could be five per cent or five hundred, so units are required."""
     found = _WRITTEN.fullmatch(written) if isinstance(written, str) else None
-    if isinstance(written, int | float) and not isinstance(written, bool) and quantity.unit is Unit.RATE:
+    if isinstance(written, int | float) and not isinstance(written, bool) and quantity.unit is LimitUnit.RATE:
         found = _WRITTEN.fullmatch(str(written))
     factor = _FACTORS[quantity.unit].get(found[2]) if found else None
     if found is None or factor is None:
@@ -114,12 +116,12 @@ def parse_limit(quantity: Quantity, written: object, path: str | None = None, li
     return Budget(quantity, float(found[1]) * factor, found[0].strip())
 
 
-def shown(value: float, unit: Unit) -> str:
+def shown(value: float, unit: LimitUnit) -> str:
     """A measured value in words."""
-    if unit is Unit.SHARE:
+    if unit is LimitUnit.SHARE:
         return f"{value:.1%}"
-    if unit is Unit.DURATION:
+    if unit is LimitUnit.DURATION:
         return spaced(duration(value))
-    if unit is Unit.SIZE:
+    if unit is LimitUnit.SIZE:
         return spaced(size(value))
     return f"{number(value)}/s"

@@ -104,7 +104,7 @@ def _mfu(result: Result, steps: tuple[StepAccount, ...]) -> Measured:
 
 
 def _tokens(result: Result, steps: tuple[StepAccount, ...]) -> Measured:
-    if result.of_summaries:
+    if result.from_summaries:
         return Unknown(_SUMMARIES)
     by_step = {step.step: 0 for step in steps}
     for rank in result.tables.ranks.values():
@@ -120,7 +120,7 @@ def _tokens(result: Result, steps: tuple[StepAccount, ...]) -> Measured:
 
 def _peak_memory(result: Result) -> Measured:
     """Of all steps, those that the verdict leaves out as well: memory runs out in any of them."""
-    if result.of_summaries:
+    if result.from_summaries:
         return Unknown(_SUMMARIES)
     table = result.memory_table
     if not table.rows:

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from .steps import Risk
 
 
-class Change(Struct, frozen=True):
+class KnobChange(Struct, frozen=True):
     """A setting of one knob. ``memory_delta_bytes``: what it takes more of a device when it is the only change; None
     where that cannot be told. ``finding``: the id of what it is for."""
 
@@ -36,7 +36,7 @@ class Prospect(Struct, frozen=True):
     now, None where nobody recorded it. ``command``: of the bundled trainer; "" where it has no option for one of them.
     """
 
-    changes: tuple[Change, ...]
+    changes: tuple[KnobChange, ...]
     step_ns: int
     gain_ns: tuple[int, int, int]
     replay_error: float

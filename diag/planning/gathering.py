@@ -20,7 +20,7 @@ from .recipe import Recipe
 # Live bytes by what they are for, and the moment when they were most.
 
 
-class Part(StrEnum):
+class MemoryUse(StrEnum):
     PARAMETERS = "parameters"
     GRADIENTS = "gradients"
     OPTIMIZER = "optimizer"
@@ -43,36 +43,36 @@ class Account:
     """What is taken and given back, in order."""
 
     def __init__(self) -> None:
-        self._live: Counter[Part] = Counter()
+        self._live: Counter[MemoryUse] = Counter()
         self._total = 0
         self._most = 0
-        self._parts: dict[Part, int] = {}
+        self._parts: dict[MemoryUse, int] = {}
         self._moment = ""
         self.moment = ""  # what the step is doing, for the peak's name
 
-    def take(self, part: Part, count: int) -> None:
+    def take(self, part: MemoryUse, count: int) -> None:
         self._live[part] += count
         self._total += count
         if self._total > self._most:
             self._most, self._moment, self._parts = self._total, self.moment, dict(self._live)
 
-    def give(self, part: Part, count: int) -> None:
+    def give(self, part: MemoryUse, count: int) -> None:
         self._live[part] -= count
         self._total -= count
 
-    def passing(self, part: Part, count: int) -> None:
+    def passing(self, part: MemoryUse, count: int) -> None:
         """Taken and given back at once."""
         self.take(part, count)
         self.give(part, count)
 
     @property
-    def live(self) -> dict[Part, int]:
+    def live(self) -> dict[MemoryUse, int]:
         """What is alive now; empty after a step but for what stays."""
         return {part: count for part, count in self._live.items() if count}
 
     @property
     def peak(self) -> Peak:
-        return Peak(self._most, self._moment, {str(part): self._parts.get(part, 0) for part in Part})
+        return Peak(self._most, self._moment, {str(part): self._parts.get(part, 0) for part in MemoryUse})
 
 
 class Gathering:
@@ -117,17 +117,17 @@ class Whole(Gathering):
     def __init__(self, account: Account, recipe: Recipe, buckets: int, *, views: bool = True) -> None:
         self._account, self._each, self._all, self._views = account, recipe.gradients, buckets, views
         self._outside = 0
-        account.take(Part.GRADIENTS, buckets)
+        account.take(MemoryUse.GRADIENTS, buckets)
 
     def gradient(self, _unit: int, parameters: int, reduce: bool, /) -> None:
         size = parameters * self._each
         if reduce and self._views:
-            self._account.passing(Part.PASSING, size)
+            self._account.passing(MemoryUse.PASSING, size)
             self._drop(size)
             return
         grown = min(size, self._all - self._outside)
-        self._account.take(Part.BUFFERS, grown)
-        self._account.passing(Part.BUFFERS, size - grown)  # added to another micro-batch's
+        self._account.take(MemoryUse.BUFFERS, grown)
+        self._account.passing(MemoryUse.BUFFERS, size - grown)  # added to another micro-batch's
         self._outside += grown
 
     def clear(self) -> None:
@@ -135,7 +135,7 @@ class Whole(Gathering):
 
     def _drop(self, size: int) -> None:
         done = min(size, self._outside)
-        self._account.give(Part.BUFFERS, done)
+        self._account.give(MemoryUse.BUFFERS, done)
         self._outside -= done
 
 
@@ -176,11 +176,11 @@ class Sharded(Gathering):
         if unit in self._whole:
             return
         self._gather(unit)
-        self._account.give(Part.BUFFERS, self._copied)
+        self._account.give(MemoryUse.BUFFERS, self._copied)
         self._copied = 0
         size = self._copy_out(unit)
         if self._ahead:  # asked for: asynchronous, and freed at once
-            self._account.give(Part.BUFFERS, size)
+            self._account.give(MemoryUse.BUFFERS, size)
             place = self._order.index(unit)
             for following in self._order[place + 1 : place + 1 + self._ahead]:
                 self._gather(following)
@@ -193,10 +193,10 @@ class Sharded(Gathering):
         self._reshard(unit)
         if self._kept:
             self._part[unit] = round(self._parameters(unit) * self._kept)
-            self._account.take(Part.GATHERED, self._part[unit])
+            self._account.take(MemoryUse.GATHERED, self._part[unit])
 
     def end_forward(self) -> None:
-        self._account.give(Part.BUFFERS, self._copied)
+        self._account.give(MemoryUse.BUFFERS, self._copied)
         self._copied = 0
 
     # -- backward --------------------------------------------------------------------------------------------------
@@ -209,16 +209,16 @@ class Sharded(Gathering):
             return
         if unit not in self._whole:
             self._gather(unit)
-            self._account.give(Part.BUFFERS, self._copy_out(unit))
-            self._account.give(Part.GATHERED, self._part.pop(unit, 0))
+            self._account.give(MemoryUse.BUFFERS, self._copy_out(unit))
+            self._account.give(MemoryUse.GATHERED, self._part.pop(unit, 0))
         self._prefetch(self._order.index(unit))
 
     def gradient(self, unit: int, parameters: int, _reduce: bool, /) -> None:
         """In the gathered parameters' type; where it comes on top of another micro-batch's, it is added to that."""
         size, whole = parameters * self._recipe.computed, self._parameters(unit)
         grown = min(size, max(0, whole - self._made.get(unit, 0)))
-        self._account.take(Part.BUFFERS, grown)
-        self._account.passing(Part.BUFFERS, size - grown)
+        self._account.take(MemoryUse.BUFFERS, grown)
+        self._account.passing(MemoryUse.BUFFERS, size - grown)
         self._made[unit] = self._made.get(unit, 0) + grown
 
     def leave_backward(self, unit: int, reduce: bool, /) -> None:
@@ -227,11 +227,11 @@ class Sharded(Gathering):
 
     def end_backward(self, reduce: bool, /) -> None:
         self._reduce(0, reduce)
-        self._account.give(Part.BUFFERS, self._reducing)
+        self._account.give(MemoryUse.BUFFERS, self._reducing)
         self._reducing = 0
 
     def clear(self) -> None:
-        self._account.give(Part.GRADIENTS, self._gradients)
+        self._account.give(MemoryUse.GRADIENTS, self._gradients)
         self._gradients = 0
 
     # -- parts of both ---------------------------------------------------------------------------------------------
@@ -246,13 +246,13 @@ class Sharded(Gathering):
         if unit in self._whole or unit in self._flat or self._shards == 1:
             return
         self._flat.add(unit)
-        self._account.take(Part.BUFFERS, self._parameters(unit))
+        self._account.take(MemoryUse.BUFFERS, self._parameters(unit))
         if self._gloo:
-            self._account.passing(Part.BUFFERS, self._parameters(unit))
+            self._account.passing(MemoryUse.BUFFERS, self._parameters(unit))
 
     def _copy_out(self, unit: int) -> int:
         """The parameters in their own tensors. Bytes of the flat one that they were copied from."""
-        self._account.take(Part.GATHERED, self._parameters(unit))
+        self._account.take(MemoryUse.GATHERED, self._parameters(unit))
         self._whole.add(unit)
         if unit not in self._flat:
             return 0
@@ -262,21 +262,21 @@ class Sharded(Gathering):
     def _reshard(self, unit: int) -> None:
         if unit in self._whole:
             self._whole.discard(unit)
-            self._account.give(Part.GATHERED, self._parameters(unit))
+            self._account.give(MemoryUse.GATHERED, self._parameters(unit))
 
     def _reduce(self, unit: int, reduce: bool) -> None:
         self._reshard(unit)
         if not reduce or unit not in self._made:
             return
         account, size = self._account, self._sizes[unit] * self._recipe.reduced
-        account.give(Part.BUFFERS, self._reducing)
-        account.take(Part.BUFFERS, size)
-        account.give(Part.BUFFERS, self._made.pop(unit))
+        account.give(MemoryUse.BUFFERS, self._reducing)
+        account.take(MemoryUse.BUFFERS, size)
+        account.give(MemoryUse.BUFFERS, self._made.pop(unit))
         own = -(-self._sizes[unit] * self._recipe.gradients // self._shards)
-        account.take(Part.GRADIENTS, own)
+        account.take(MemoryUse.GRADIENTS, own)
         self._gradients += own
         if self._gloo:
-            account.passing(Part.BUFFERS, size)
+            account.passing(MemoryUse.BUFFERS, size)
         self._reducing = size
 
 
@@ -350,8 +350,8 @@ class Flat(Gathering):
         """In the gathered parameters' type. A second one of a tied table is added to the first."""
         size, made = parameters * self._recipe.computed, self._single.get(unit, 0)
         grown = min(size, self._sizes[unit] * self._recipe.computed - made)
-        self._account.take(Part.BUFFERS, grown)
-        self._account.passing(Part.BUFFERS, size - grown)
+        self._account.take(MemoryUse.BUFFERS, grown)
+        self._account.passing(MemoryUse.BUFFERS, size - grown)
         self._single[unit] = made + grown
 
     def leave_backward(self, unit: int, reduce: bool, /) -> None:
@@ -371,7 +371,7 @@ class Flat(Gathering):
         self._end(0, reduce)
 
     def clear(self) -> None:
-        self._account.give(Part.GRADIENTS, sum(self._gradients.values()))
+        self._account.give(MemoryUse.GRADIENTS, sum(self._gradients.values()))
         self._gradients.clear()
 
     # -- parts of both ---------------------------------------------------------------------------------------------
@@ -400,16 +400,16 @@ class Flat(Gathering):
             return
         self._whole.add(unit)
         shard = size // self._shards if cast and self._shards > 1 else 0
-        account.take(Part.BUFFERS, shard)
-        account.take(Part.GATHERED, size)
+        account.take(MemoryUse.BUFFERS, shard)
+        account.take(MemoryUse.GATHERED, size)
         if self._gloo:
-            account.passing(Part.BUFFERS, size)
-        account.give(Part.BUFFERS, shard)
+            account.passing(MemoryUse.BUFFERS, size)
+        account.give(MemoryUse.BUFFERS, shard)
 
     def _free(self, unit: int) -> None:
         if unit in self._whole:
             self._whole.discard(unit)
-            self._account.give(Part.GATHERED, self._computed(unit))
+            self._account.give(MemoryUse.GATHERED, self._computed(unit))
 
     def _end(self, unit: int, reduce: bool) -> None:
         """Joins the gradients, frees the unit, and reduces."""
@@ -417,10 +417,10 @@ class Flat(Gathering):
         if not single:
             return
         whole = self._sizes[unit] * self._recipe.computed
-        account.take(Part.BUFFERS, whole)
-        account.give(Part.BUFFERS, single)
+        account.take(MemoryUse.BUFFERS, whole)
+        account.give(MemoryUse.BUFFERS, single)
         if unit in self._joined:
-            account.give(Part.BUFFERS, whole)  # added to another micro-batch's
+            account.give(MemoryUse.BUFFERS, whole)  # added to another micro-batch's
         self._joined[unit] = whole
         if reduce or not self._how.keeps:
             self._free(unit)
@@ -433,19 +433,19 @@ class Flat(Gathering):
         account, recipe = self._account, self._recipe
         joined, size = self._joined.pop(unit), self._sizes[unit] * recipe.reduced
         cast = size if recipe.reduced != recipe.computed else 0
-        account.take(Part.BUFFERS, cast)
+        account.take(MemoryUse.BUFFERS, cast)
         own = self._own(unit) * recipe.gradients
         if self._shards > 1:
             padded = self._own(unit) * self._shards * recipe.reduced
             copy = padded if padded > size and not self._how.padded else 0
-            account.take(Part.BUFFERS, copy)
-            account.take(Part.GRADIENTS, own)
+            account.take(MemoryUse.BUFFERS, copy)
+            account.take(MemoryUse.GRADIENTS, own)
             if self._gloo:
-                account.passing(Part.BUFFERS, padded)
-            account.give(Part.BUFFERS, joined + cast + copy)
+                account.passing(MemoryUse.BUFFERS, padded)
+            account.give(MemoryUse.BUFFERS, joined + cast + copy)
         else:  # the flat gradient itself stays
-            account.give(Part.BUFFERS, joined + cast)
-            account.take(Part.GRADIENTS, own)
+            account.give(MemoryUse.BUFFERS, joined + cast)
+            account.take(MemoryUse.GRADIENTS, own)
         if unit in self._gradients:
-            account.give(Part.GRADIENTS, own)  # added to an earlier reduction's
+            account.give(MemoryUse.GRADIENTS, own)  # added to an earlier reduction's
         self._gradients[unit] = own

@@ -22,7 +22,7 @@ from diag.traces.event_table import MEMORY_EVENT
 from diag.traces.sources import opened
 from diag.traces.text_stream import blocks, damaged
 
-from .gathering import FlatUnits, Part, Peak
+from .gathering import FlatUnits, MemoryUse, Peak
 from .recipe import RECIPES
 from .shape import Shape
 from .step_memory import LINEAR_AND_HEAD, Kernels, Step, states_of, step_peak
@@ -48,7 +48,7 @@ class Allocations(Struct, frozen=True):
     unseen: int
 
 
-class Change(Struct, frozen=True):
+class MemoryChange(Struct, frozen=True):
     """Bytes taken at an address, or given back (negative)."""
 
     at_us: float
@@ -92,7 +92,7 @@ def host_allocations(path: str) -> Allocations | None:
         if event.name == MEMORY_EVENT:
             own = decode(event.args)
             if own.device == _HOST:
-                changes.append(Change(event.ts, own.address, own.bytes))
+                changes.append(MemoryChange(event.ts, own.address, own.bytes))
         elif event.ph == "X" and event.name.startswith(_COLLECTIVE):
             calls.append((event.ts, event.ts + event.dur))
         elif event.ph == "X" and event.name.startswith(_GATHERING):
@@ -101,7 +101,7 @@ def host_allocations(path: str) -> Allocations | None:
     return peak_of(changes, sorted(calls), sorted(gathers)) if changes else None
 
 
-def peak_of(changes: Sequence[Change], calls: Sequence[Span], gathers: Sequence[Span] = ()) -> Allocations:
+def peak_of(changes: Sequence[MemoryChange], calls: Sequence[Span], gathers: Sequence[Span] = ()) -> Allocations:
     """``changes`` in order of time; ``calls``: when collectives were being called, and ``gathers``: when fully_shard
     began an all-gather, each disjoint and in order.
 
@@ -142,7 +142,7 @@ def peak_of(changes: Sequence[Change], calls: Sequence[Span], gathers: Sequence[
     return Allocations(most, sum(changes[number].bytes for number in lost))
 
 
-def _within(changes: Sequence[Change], spans: Sequence[Span]) -> Callable[[int], bool]:
+def _within(changes: Sequence[MemoryChange], spans: Sequence[Span]) -> Callable[[int], bool]:
     """Whether a change, by its number, falls into one of the spans, which are disjoint and in order."""
     begins = [begin for begin, _ in spans]
 
@@ -338,7 +338,7 @@ def _rows(step: Step, estimate: Peak, ranks: Sequence[RankPeak]) -> list[Compare
 
 def _rest(estimate: Peak, states: ModelStates, step: Step) -> int:
     buckets = states.gradients if step.in_buckets else 0
-    return estimate.bytes - estimate.parts[Part.PARAMETERS] - estimate.parts[Part.OPTIMIZER] - buckets
+    return estimate.bytes - estimate.parts[MemoryUse.PARAMETERS] - estimate.parts[MemoryUse.OPTIMIZER] - buckets
 
 
 def _above(peak: int, held: HeldRecord, step: Step) -> int:

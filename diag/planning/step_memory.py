@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from diag.model.states import ModelStates, Sharding, model_states
 
-from .gathering import Account, Flat, FlatUnits, Gathering, Part, Peak, Sharded, Whole
+from .gathering import Account, Flat, FlatUnits, Gathering, MemoryUse, Peak, Sharded, Whole
 from .recipe import RECIPES, Recipe
 from .shape import Shape
 
@@ -165,8 +165,8 @@ def step_peak(step: Step) -> Peak:
 def walk(step: Step, account: Account) -> None:
     """One step; what ``account`` has alive afterwards is what stays between steps."""
     states = states_of(step)
-    account.take(Part.PARAMETERS, states.parameters)
-    account.take(Part.OPTIMIZER, states.optimizer)
+    account.take(MemoryUse.PARAMETERS, states.parameters)
+    account.take(MemoryUse.OPTIMIZER, states.optimizer)
     ops = operations(step)
     units: Gathering
     if step.flat is not None:
@@ -182,11 +182,11 @@ def walk(step: Step, account: Account) -> None:
     for number in range(micro_batches):
         account.moment = "forward"
         _forward(step, ops, units, account)
-        account.give(Part.LOGITS, left)
+        account.give(MemoryUse.LOGITS, left)
         last = number == micro_batches - 1
         left = _loss(step, account)
         _backward(step, ops, units, account, last or step.reduce_each)
-    account.give(Part.LOGITS, left)
+    account.give(MemoryUse.LOGITS, left)
     account.moment = "optimizer"
     _optimizer(step, ops, account, units)
 
@@ -259,9 +259,9 @@ def _forward(step: Step, ops: Sequence[Op], units: Gathering, account: Account) 
             if step.recompute and op.block >= 0:
                 # Of a recomputed block its input stays; the rest is there while the block runs, and less matters.
                 kept = step.shape.hidden * step.width if op.name == "attention norm" else 0
-            account.take(Part.ACTIVATIONS, kept * step.tokens)
+            account.take(MemoryUse.ACTIVATIONS, kept * step.tokens)
             if op.name == "head":
-                account.take(Part.LOGITS, step.shape.vocab * step.width * step.tokens)
+                account.take(MemoryUse.LOGITS, step.shape.vocab * step.width * step.tokens)
         units.leave(unit)
     units.end_forward()
 
@@ -274,19 +274,19 @@ def _loss(step: Step, account: Account) -> int:
     logits = step.shape.vocab * step.tokens
     account.moment = "the loss's backward"
     if step.width < 4:
-        account.take(Part.LOGITS, 4 * logits)  # the copy in fp32, until the softmax is there
-    account.take(Part.LOGITS, 4 * logits)
+        account.take(MemoryUse.LOGITS, 4 * logits)  # the copy in fp32, until the softmax is there
+    account.take(MemoryUse.LOGITS, 4 * logits)
     if step.width < 4:
-        account.give(Part.LOGITS, 4 * logits)
+        account.give(MemoryUse.LOGITS, 4 * logits)
     kept = step.width * logits if step.keeps_logits else 0
-    account.give(Part.LOGITS, step.width * logits - kept)
-    account.take(Part.PASSING, 4 * logits)
-    account.take(Part.PASSING, 4 * logits)
-    account.give(Part.PASSING, 4 * logits)
-    account.give(Part.LOGITS, 4 * logits)
+    account.give(MemoryUse.LOGITS, step.width * logits - kept)
+    account.take(MemoryUse.PASSING, 4 * logits)
+    account.take(MemoryUse.PASSING, 4 * logits)
+    account.give(MemoryUse.PASSING, 4 * logits)
+    account.give(MemoryUse.LOGITS, 4 * logits)
     if step.width < 4:
-        account.take(Part.PASSING, step.width * logits)
-        account.give(Part.PASSING, 4 * logits)
+        account.take(MemoryUse.PASSING, step.width * logits)
+        account.give(MemoryUse.PASSING, 4 * logits)
     return kept
 
 
@@ -300,14 +300,14 @@ def _backward(step: Step, ops: Sequence[Op], units: Gathering, account: Account,
             again = step.recompute and op.block >= 0
             if again and op.name == "down":
                 _recompute(step, ops, op.block, account)
-            account.take(Part.PASSING, op.makes * tokens)
+            account.take(MemoryUse.PASSING, op.makes * tokens)
             units.gradient(unit, _gradient(step, op), reduce)
-            account.passing(Part.PASSING, op.beside * tokens)
-            account.give(Part.PASSING, op.spends * tokens)
-            account.give(Part.ACTIVATIONS, op.kept * tokens)
+            account.passing(MemoryUse.PASSING, op.beside * tokens)
+            account.give(MemoryUse.PASSING, op.spends * tokens)
+            account.give(MemoryUse.ACTIVATIONS, op.kept * tokens)
         account.moment = f"the reduction after block {run[0].block}" if run[0].block >= 0 else "the last reduction"
         units.leave_backward(unit, reduce)
-    account.give(Part.PASSING, step.shape.hidden * step.width * tokens)
+    account.give(MemoryUse.PASSING, step.shape.hidden * step.width * tokens)
     units.end_backward(reduce)
 
 
@@ -319,7 +319,7 @@ def _gradient(step: Step, op: Op) -> int:
 def _recompute(step: Step, ops: Sequence[Op], block: int, account: Account) -> None:
     """All that the block would have kept, at once; its input is there already."""
     whole = sum(op.kept for op in ops if op.block == block)
-    account.take(Part.ACTIVATIONS, (whole - step.shape.hidden * step.width) * step.tokens)
+    account.take(MemoryUse.ACTIVATIONS, (whole - step.shape.hidden * step.width) * step.tokens)
 
 
 def _optimizer(step: Step, ops: Sequence[Op], account: Account, units: Gathering) -> None:
@@ -327,9 +327,9 @@ def _optimizer(step: Step, ops: Sequence[Op], account: Account, units: Gathering
     one parameter (the root, and the root over its correction)."""
     if step.kernels.foreach:
         local = step.shape.parameters // (step.shards if step.sharding != Sharding.NONE else 1)
-        account.passing(Part.PASSING, 4 * local)
+        account.passing(MemoryUse.PASSING, 4 * local)
     else:
-        account.passing(Part.PASSING, 2 * 4 * _largest(step, ops))
+        account.passing(MemoryUse.PASSING, 2 * 4 * _largest(step, ops))
     units.clear()
 
 

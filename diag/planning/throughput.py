@@ -17,7 +17,7 @@ from diag.replay.program import Collective, Issue, Op, Program, Role, StepEnd, S
 
 from .axes import ring, stride
 from .cluster import Cluster, Topology
-from .memory import BUCKET_BYTES, ZERO_BUCKET, Checkpointing, Need, Share, Strategy, Unit, units
+from .memory import BUCKET_BYTES, ZERO_BUCKET, Checkpointing, Need, ShardingUnit, Share, Strategy, units
 from .recipe import Recipe
 
 # -- pipeline ----------------------------------------------------------------------------------------------------------
@@ -187,8 +187,8 @@ class Stage(Struct, frozen=True):
     in backward, which nothing hides; ``context_ns``: of its ring, beside the block; ``passed_ns``: to the next.
     """
 
-    root: Unit
-    units: tuple[Unit, ...]
+    root: ShardingUnit
+    units: tuple[ShardingUnit, ...]
     first: bool = True
     last: bool = True
     tensor_ns: tuple[int, int] = (0, 0)
@@ -300,7 +300,7 @@ class _Line:
             yield from self._reduced(root.parameters, sharded)
         yield from self._send(turn)
 
-    def _computed(self, unit: Unit, flops: float, detail: Detail) -> Iterator[Op]:
+    def _computed(self, unit: ShardingUnit, flops: float, detail: Detail) -> Iterator[Op]:
         """With the ring beside it and the tensor-parallel collectives in between."""
         backward = detail == Detail.BACKWARD
         ring = round(self._stage.context_ns[backward] * unit.blocks)
@@ -317,7 +317,7 @@ class _Line:
 
     # -- parameters and gradients ----------------------------------------------------------------------------------
 
-    def _gathers(self, units: Sequence[Unit], root: Unit | None, role: Role) -> list[Key]:
+    def _gathers(self, units: Sequence[ShardingUnit], root: ShardingUnit | None, role: Role) -> list[Key]:
         """Of each unit, and before them of the root's own parameters; none where parameters are whole."""
         data = self._plan.data
         if data.strategy.sharding != Sharding.PARAMETERS or data.shards.ranks < 2 or not units:
@@ -401,7 +401,7 @@ class _Line:
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
-    def _of_chunk(self, chunk: int) -> tuple[Sequence[Unit], Unit | None]:
+    def _of_chunk(self, chunk: int) -> tuple[Sequence[ShardingUnit], ShardingUnit | None]:
         """Its units, and the root's with the chunk that has it: the first stage's table in the first, the head in the
         last."""
         units, chunks = self._stage.units, self._chunks

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from diag.diagnoses import Examination
-from diag.model.prospect import Change, Code, CostCurve, CostPoint, Prospect
+from diag.model.prospect import Code, CostCurve, CostPoint, KnobChange, Prospect
 from diag.model.steps import Attribution
 from diag.rundir.run import Tables
 from diag.tables.collectives import bus_factor
@@ -38,7 +38,7 @@ _PACE = (
 class WhatIf(Struct, frozen=True, eq=False):
     """The changes of one run, and what they gain. ``refused``: why nothing can be predicted."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[KnobChange, ...]
     refused: str = ""
     _base: Baseline | None = None
     _case: Case | None = None
@@ -87,8 +87,8 @@ def what_if(base: Baseline | Refusal, attribution: Attribution, tables: Tables, 
     return WhatIf(tuple(_change(candidate) for candidate in offered), "", base, case)
 
 
-def _change(candidate: Candidate) -> Change:
-    return Change(
+def _change(candidate: Candidate) -> KnobChange:
+    return KnobChange(
         id=candidate.id,
         knob=candidate.knob,
         change=candidate.change,
@@ -98,7 +98,7 @@ def _change(candidate: Candidate) -> Change:
     )
 
 
-def _composed(base: Baseline, case: Case, changes: Collection[Change]) -> list[Candidate] | Refusal:
+def _composed(base: Baseline, case: Case, changes: Collection[KnobChange]) -> list[Candidate] | Refusal:
     """The candidates in the order in which they are made, each for the run that the ones before it leave."""
     found: list[Candidate] = []
     settings: dict[str, Setting] = {}

@@ -166,9 +166,9 @@ def _answer(file: Path, changed_ns: int) -> Verdict | None:
         kept = msgspec.json.decode(read_regular(file, ANSWER_BYTES, file.parent), type=_Document).verdict
     except (OSError, *DAMAGED):
         return None
-    guilty = kept.culprit or _Culprit((), ())
+    culprit = kept.culprit or _Culprit((), ())
     return Verdict(
-        kept.bottleneck, kept.severity, kept.cause, kept.share, kept.confidence, guilty.ranks, guilty.hosts,
+        kept.bottleneck, kept.severity, kept.cause, kept.share, kept.confidence, culprit.ranks, culprit.hosts,
         kept.headline,
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ from diag.collectors.layout import RankLayout, RunLayout, run_of
 from diag.collectors.reading import LINE_BYTES, read_tail
 from diag.collectors.records import (
     BEGIN,
-    STAGES,
+    PHASES_AND_REST,
     STEP,
     STILL,
     TOKENS,
@@ -34,7 +34,7 @@ from diag.model.steps import Gap
 from .lines import read_record
 from .run import rank_ranges, restart_gaps
 
-COLUMNS = (BEGIN, STEP, TOKENS, *STAGES, *(stage + STILL for stage in STAGES))
+COLUMNS = (BEGIN, STEP, TOKENS, *PHASES_AND_REST, *(phase + STILL for phase in PHASES_AND_REST))
 
 # Steps times ranks: 100 steps of 24,576 ranks, whose table takes 170 MB. The newest steps are read.
 MOST_CELLS = 2_500_000

@@ -2,8 +2,8 @@
 
 from diag.diagnoses.compare import Comparison as Comparison
 from diag.diagnoses.explanation import RankDifference as RankDifference
-from diag.model.prospect import Change as Change
 from diag.model.prospect import CostCurve as CostCurve
+from diag.model.prospect import KnobChange as KnobChange
 from diag.model.prospect import Prospect as Prospect
 from diag.tables.loading import LoadingTable as LoadingTable
 from diag.tables.memory import MemoryTable as MemoryTable

@@ -16,7 +16,7 @@ from rich.text import Text
 from diag.api import Result, describe_run
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.errors import ExitCode
-from diag.gate.budgets import Unit, shown
+from diag.gate.budgets import LimitUnit, shown
 from diag.gate.check import RULE, Checked, Gate, Status
 from diag.words.cells import report_console
 from diag.words.formatting import spaced, visible
@@ -47,7 +47,12 @@ def _row(gate: Gate, one: Checked) -> dict[str, Any]:
     return {
         "name": quantity.name,
         "what": quantity.what,
-        "unit": {Unit.SHARE: "share", Unit.DURATION: "ns", Unit.SIZE: "bytes", Unit.RATE: "per second"}[quantity.unit],
+        "unit": {
+            LimitUnit.SHARE: "share",
+            LimitUnit.DURATION: "ns",
+            LimitUnit.SIZE: "bytes",
+            LimitUnit.RATE: "per second",
+        }[quantity.unit],
         "limit": one.budget.limit,
         "status": one.status,
         "failed": gate.failed(one),

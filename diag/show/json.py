@@ -13,7 +13,7 @@ from msgspec import to_builtins
 from diag.api import Result, describe_run
 from diag.collectors.files import replace_file
 from diag.collectors.layout import RunLayout
-from diag.collectors.records import STAGES
+from diag.collectors.records import PHASES_AND_REST
 from diag.model.breakdown import Breakdowns
 from diag.model.steps import Finding, StepAccount
 
@@ -62,7 +62,7 @@ def to_dict(result: Result) -> dict[str, Any]:
         "scheduling": _scheduling(result),
         "findings": [_finding(finding) for finding in result.examination.findings],
         "not_found": list(result.examination.not_found),
-        "stage_frontier": _stages(result),
+        "stage_frontier": _phases(result),
         "advice": [to_builtins(advice) for advice in result.advice],
         "not_advised": list(result.recommendation.not_advised),
         "replay_error": result.recommendation.replay_error,
@@ -121,22 +121,22 @@ def _scheduling(result: Result) -> list[dict[str, Any]]:
     ]
 
 
-def _stages(result: Result) -> dict[str, Any] | None:
-    """The account from the durations of stages: what each added to the frontier, and who was late in it."""
-    stages = result.examination.stages
-    if stages is None:
+def _phases(result: Result) -> dict[str, Any] | None:
+    """The account from the durations of phases: what each added to the frontier, and who was late in it."""
+    phases = result.examination.phases
+    if phases is None:
         return None
-    found = stages.frontier
+    found = phases.frontier
     total, steps = int(found.dur_ns.sum()), len(found.numbers)
     rows = []
-    for stage in STAGES:
-        late, leads = found.late(stage).sum(axis=0), Counter(found.leader[STAGES.index(stage)].tolist())
+    for phase in PHASES_AND_REST:
+        late, leads = found.late(phase).sum(axis=0), Counter(found.leader[PHASES_AND_REST.index(phase)].tolist())
         (leader, led), worst = leads.most_common(1)[0], int(late.argmax())
-        row = {"stage": stage, "share": round(found.share(stage), 4), "leader": leader}
+        row = {"stage": phase, "share": round(found.share(phase), 4), "leader": leader}
         row |= {"leader_share": round(led / steps, 4), "late_rank": found.ranks[worst] if late[worst] else None}
         rows.append({**row, "late_ns_per_step": int(late[worst]) // steps})
     return {
-        "verdict_rests_on_it": stages.alone,
+        "verdict_rests_on_it": phases.alone,
         "communication_known": found.communication_known,
         "communication_share": round(int(found.communication_ns.sum()) / total, 4) if total else 0.0,
         "steps": steps,

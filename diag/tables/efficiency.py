@@ -21,7 +21,7 @@ from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 
 from . import nesting
-from .kernels import MATH_KINDS, Work
+from .kernels import MATH_KINDS, WorkTable
 from .module_ranges import PYTHON_FUNCTION, fsdp_forwards
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Recomputed(Struct, frozen=True, eq=False):
     basis: str
 
 
-def recomputed(work: Work) -> Recomputed:
+def recomputed(work: WorkTable) -> Recomputed:
     """Stack frames where the trace has them, else everything else that marks it."""
     trace = work.trace
     in_backward = (work.frame["phase"] == int(Detail.BACKWARD)).to_numpy()
@@ -74,11 +74,11 @@ def recomputed(work: Work) -> Recomputed:
     return Recomputed(mask, ", ".join(told))
 
 
-def _inside(spans: pl.DataFrame, work: Work) -> Mask:
+def _inside(spans: pl.DataFrame, work: WorkTable) -> Mask:
     return nesting.enclosing(spans, *work.launches) >= 0
 
 
-def _reentrant(trace: Trace, work: Work) -> Mask:
+def _reentrant(trace: Trace, work: WorkTable) -> Mask:
     """Inside CheckpointFunctionBackward, but not in the backward that it starts itself, whose nodes lie inside."""
     nodes = trace.select(names.CPU_OP, name=f"^{names.AUTOGRAD_PREFIX}|{_REENTRANT}")
     own = nodes["name"].cast(pl.String).str.contains(_REENTRANT).to_numpy()
@@ -129,7 +129,7 @@ class Totals(Struct, frozen=True):
     beside: int = 0  # how many they are
 
 
-def totals(work: Work, steps_ns: int, found: Recomputed) -> Totals:
+def totals(work: WorkTable, steps_ns: int, found: Recomputed) -> Totals:
     """The sums of one trace, so that its table need not be kept."""
     math = work.frame.filter(pl.col("kind").is_in([str(kind) for kind in MATH_KINDS]))
     known = math.filter(pl.col("flops").is_not_null())

@@ -156,7 +156,7 @@ class Cost(Struct, frozen=True):
     element: int
 
 
-class Call(Struct, frozen=True):
+class ShapedOperator(Struct, frozen=True):
     """An operator's name with the shapes of its tensor arguments, () for what is none, and the element size."""
 
     name: str
@@ -164,7 +164,7 @@ class Call(Struct, frozen=True):
     element: int
 
 
-def parse(name: str, dims: str | None, types: str | None) -> Call | None:
+def parse(name: str, dims: str | None, types: str | None) -> ShapedOperator | None:
     """A call from "Input Dims" and "Input type"; None where they do not say enough."""
     try:
         shapes, kinds = json.loads(dims or "null"), json.loads(types or "null")
@@ -173,10 +173,10 @@ def parse(name: str, dims: str | None, types: str | None) -> Call | None:
     if not isinstance(shapes, list) or not isinstance(kinds, list):
         return None
     element = next((size for kind in kinds if isinstance(kind, str) and (size := names.dtype_bytes(kind))), 0)
-    return Call(name, tuple(_shape(item) for item in shapes), element) if element else None
+    return ShapedOperator(name, tuple(_shape(item) for item in shapes), element) if element else None
 
 
-def cost(call: Call, outputs: Outputs) -> Cost | None:
+def cost(call: ShapedOperator, outputs: Outputs) -> Cost | None:
     """What the call has to do; None where the shapes do not fit the operator or do not say."""
     op = call.name.removeprefix("aten::")
     try:
@@ -192,7 +192,7 @@ def cost(call: Call, outputs: Outputs) -> Cost | None:
         return None
 
 
-def convolution_outputs(calls: Sequence[Call]) -> Outputs:
+def convolution_outputs(calls: Sequence[ShapedOperator]) -> Outputs:
     """The results of convolutions that their backwards tell. Two strides of one input and weight: None."""
     found: Outputs = {}
     for call in calls:
@@ -207,7 +207,7 @@ def _shape(item: Any) -> Shape:
     return tuple(item) if whole else ()
 
 
-def _product(call: Call, first: int) -> Cost | None:
+def _product(call: ShapedOperator, first: int) -> Cost | None:
     a, b = call.shapes[first], call.shapes[first + 1]
     if len(a) != len(b) or len(a) not in (2, 3) or a[-1] != b[-2] or a[:-2] != b[:-2]:
         return None
@@ -216,7 +216,7 @@ def _product(call: Call, first: int) -> Cost | None:
     return Cost(2.0 * result * a[-1], float(moved * call.element), call.element)
 
 
-def _linear(call: Call) -> Cost | None:
+def _linear(call: ShapedOperator) -> Cost | None:
     x, weight = call.shapes[0], call.shapes[1]
     if len(weight) != 2 or not x or x[-1] != weight[1]:
         return None
@@ -225,7 +225,7 @@ def _linear(call: Call) -> Cost | None:
     return Cost(2.0 * result * weight[1], float(moved * call.element), call.element)
 
 
-def _convolution(call: Call, outputs: Outputs) -> Cost | None:
+def _convolution(call: ShapedOperator, outputs: Outputs) -> Cost | None:
     backward = call.name.endswith("convolution_backward")
     x, weight = call.shapes[1:3] if backward else call.shapes[0:2]
     output = call.shapes[0] if backward else outputs.get((x, weight))
@@ -239,7 +239,7 @@ def _convolution(call: Call, outputs: Outputs) -> Cost | None:
     return Cost(once * times, moved * times, call.element)
 
 
-def _attention(call: Call, backward: bool) -> Cost | None:
+def _attention(call: ShapedOperator, backward: bool) -> Cost | None:
     """(batch, heads, length, head_dim) each; the backward has the result's gradient first."""
     query, key, value = call.shapes[1:4] if backward else call.shapes[0:3]
     if not (len(query) == len(key) == len(value) == 4) or query[-1] != key[-1]:
@@ -261,7 +261,7 @@ _ON_HOST = ("name", "ts_ns", "dur_ns", "thread")
 UNKNOWN_THREAD = -1
 
 
-class Work(Struct, frozen=True, eq=False):
+class WorkTable(Struct, frozen=True, eq=False):
     """Pieces of work that started in the counted steps of one trace.
 
     ``frame``: name, kind (a KernelKind), class (compute, comm or copy), phase (a Detail), dur_ns (an operator's own
@@ -283,12 +283,12 @@ class Work(Struct, frozen=True, eq=False):
         return self.frame["at_ns"].to_numpy(), self.frame["thread"].to_numpy()
 
 
-def work_of(trace: Trace, windows: Sequence[Window]) -> Work:
+def work_of(trace: Trace, windows: Sequence[Window]) -> WorkTable:
     """All work that starts in one of the windows (of the trace's own clock)."""
     found = _kernels(trace) if trace.has_gpu else _operators(trace)
     found = _in_windows(found, windows)
     found = _with_kinds(found, by_kernel=trace.has_gpu)
-    return Work(trace, found.with_columns(_costs(trace, found)))
+    return WorkTable(trace, found.with_columns(_costs(trace, found)))
 
 
 def _kernels(trace: Trace) -> pl.DataFrame:
@@ -475,7 +475,7 @@ _HALF_BYTES = 2
 _KEYS = ("name", "kind")
 
 
-def partial(work: Work) -> pl.DataFrame:
+def partial(work: WorkTable) -> pl.DataFrame:
     """One row a (name, kind, operator) of one trace; these add up over traces."""
     covered = pl.col("flops").is_not_null()
     sums = work.frame.group_by(*_KEYS, "operator", maintain_order=True).agg(

@@ -139,7 +139,7 @@ def loading_table(tables: Tables, attribution: Attribution) -> LoadingTable:
     waits: dict[int, list[int]] = defaultdict(list)
     copies: dict[int, list[int]] = defaultdict(list)
     lengths: dict[int, list[int]] = defaultdict(list)
-    blamed: dict[int, float] = defaultdict(float)
+    blame_ns: dict[int, float] = defaultdict(float)
     for step in counted:
         for parts in step.parts:
             waits[parts.rank].append(parts.data_wait_ns)
@@ -147,7 +147,7 @@ def loading_table(tables: Tables, attribution: Attribution) -> LoadingTable:
             lengths[parts.rank].append(parts.dur_ns)
         for blame in step.blames:
             if blame.kind == Kind.DATA:
-                blamed[blame.rank] += blame.ns
+                blame_ns[blame.rank] += blame.ns
     means = {rank: round(float(np.mean(own))) for rank, own in waits.items()}
     rows = [
         _row(
@@ -156,7 +156,7 @@ def loading_table(tables: Tables, attribution: Attribution) -> LoadingTable:
             lengths[rank],
             copies[rank],
             means,
-            blamed[rank] / len(counted),
+            blame_ns[rank] / len(counted),
             set(numbers),
         )
         for rank in sorted(waits)

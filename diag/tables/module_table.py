@@ -1,6 +1,6 @@
 """The per-module table: device time by the module of the model that launched it.
 
-Communication is left out: how long an NCCL kernel lasts says how long the others took. Work of the backward counts
+Communication is left out: how long an NCCL kernel lasts says how long the others took. WorkTable of the backward counts
 where a range says which module it belongs to, which only FSDP's hooks and recomputed forwards do: Kineto links a
 backward to its forward by autograd's sequence numbers, which our tables do not keep. The rest is "unattributed".
 """
@@ -20,7 +20,7 @@ from diag.model.steps import Detail
 
 from . import nesting
 from .efficiency import Recomputed
-from .kernels import Work
+from .kernels import WorkTable
 from .module_ranges import ModuleRanges
 
 _COMM = "comm"
@@ -28,7 +28,7 @@ _TIMES = ("forward", "backward", "recompute")
 UNATTRIBUTED = ""
 
 
-def partial(work: Work, found: ModuleRanges, recomputed: Recomputed, host: Sequence[Window]) -> pl.DataFrame:
+def partial(work: WorkTable, found: ModuleRanges, recomputed: Recomputed, host: Sequence[Window]) -> pl.DataFrame:
     """One row a module of one trace, "" for work outside of all; these add up over traces.
 
     Columns: name, parent, calls, host_ns, forward, backward, recompute and their ``own_`` twins (ns). ``host``: the

@@ -14,7 +14,7 @@ from diag.collectors.layout import MOST_RANKS
 
 from . import comm_names
 from . import kineto_names as names
-from .kineto_json import NO_ARGS, Args, Event
+from .kineto_json import NO_ARGS, Args, KinetoEvent
 from .stored_events import ARGS_ROW, ARGUMENTS, COUNTERS, ROW, STORED, Events, Process
 
 K = TypeVar("K", str, tuple[str, str])
@@ -63,7 +63,7 @@ class EventTable(Struct):
     phases: set[str] = field(default_factory=set)  # of events without a duration, where the general decoder saw any
     rows: int = 0
 
-    def head_of(self, event: Event) -> Head:
+    def head_of(self, event: KinetoEvent) -> Head:
         """The codes of the event's category, name and thread."""
         key = (event.cat, event.name, event.pid, event.tid)
         found = self._heads.get(key)
@@ -116,7 +116,7 @@ class EventTable(Struct):
             found = codes.setdefault(key, len(codes))
         return found
 
-    def says_rank(self, event: Event) -> None:
+    def says_rank(self, event: KinetoEvent) -> None:
         """An event's arguments say of which rank it is."""
         rank = whole(event.args.rank) if event.args is not None else None
         if event.args is not None and rank is not None and 0 <= rank <= MOST_RANKS:
@@ -126,12 +126,12 @@ class EventTable(Struct):
                 event.args.raw_pid if isinstance(event.args.raw_pid, int | str) else None
             )
 
-    def names_process(self, event: Event) -> None:
+    def names_process(self, event: KinetoEvent) -> None:
         """Metadata: the name of a process."""
         if event.args is not None and isinstance(event.args.name, str):
             self._process(event).name = event.args.name[:256]
 
-    def _process(self, event: Event) -> Process:
+    def _process(self, event: KinetoEvent) -> Process:
         label = _label(event.pid)[:256]
         if len(self._processes) >= MAX_PROCESSES:
             return Process()
@@ -252,7 +252,7 @@ def whole(value: object) -> int | None:
 MEMORY_EVENT = "[memory]"
 
 
-def add_events(table: EventTable, events: Sequence[Event]) -> None:
+def add_events(table: EventTable, events: Sequence[KinetoEvent]) -> None:
     """Duration events and allocator samples into the table; other phases (flows, metadata, marks) are left out."""
     kept, heads = [], []
     for event in events:

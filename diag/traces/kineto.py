@@ -47,7 +47,7 @@ _LAUNCHED, _CAUSAL = 0.9, 0.99
 _HINT = "Give the ranks' own files, one each, or merge them with ids that differ."
 
 
-class Part(Struct, frozen=True, eq=False):
+class RankContents(Struct, frozen=True, eq=False):
     """One rank's events. ``rank`` is None where the file does not say it."""
 
     rank: int | None
@@ -72,7 +72,7 @@ def only_rank(contents: Contents) -> int | None:
     return next(iter(ranks)) if len(ranks) == 1 else None
 
 
-def parts_by_rank(contents: Contents, path: str) -> list[Part]:
+def parts_by_rank(contents: Contents, path: str) -> list[RankContents]:
     """The part of each rank, in order; [] where the file is one rank's, as nearly all are. DiagError where it holds
     several that cannot be told apart."""
     told = _told(contents, path)
@@ -223,7 +223,7 @@ def _by_pid(contents: Contents, categories: Collection[str], name: str | None = 
 # -- a rank's part -----------------------------------------------------------------------------------------------------
 
 
-def _part(contents: Contents, rank: int | None, pids: Collection[str], reason: str) -> Part:
+def _part(contents: Contents, rank: int | None, pids: Collection[str], reason: str) -> RankContents:
     """The contents with the events of these processes alone, whose ids are again those from before the merging."""
     chosen = set(pids)
     threads = [code for code, (pid, _) in enumerate(contents.threads) if pid in chosen]
@@ -239,7 +239,7 @@ def _part(contents: Contents, rank: int | None, pids: Collection[str], reason: s
     if reason and len(events.counters):
         gaps.append("its samples of the allocator's memory do not say of which rank they are: left out")
     kept = set(threads)
-    return Part(
+    return RankContents(
         rank,
         replace(
             contents,
@@ -350,7 +350,7 @@ def read_contents(file: BinaryIO, name: str, write: Callable[[pl.DataFrame], Non
     )
 
 
-def _documents(cutter: Cutter, name: str) -> tuple[kineto_json.Document, kineto_json.Document]:
+def _documents(cutter: Cutter, name: str) -> tuple[kineto_json.KinetoDocument, kineto_json.KinetoDocument]:
     """What is before and behind the chunks. DiagError where the file is no whole trace."""
     head, tail = cutter.documents()
     try:

@@ -56,7 +56,7 @@ class Args(msgspec.Struct, gc=False):
 NO_ARGS = Args()
 
 
-class Event(msgspec.Struct, gc=False):
+class KinetoEvent(msgspec.Struct, gc=False):
     """One event of the Chrome trace format; ``ts`` and ``dur`` in microseconds, as their text."""
 
     ph: str = ""
@@ -69,10 +69,10 @@ class Event(msgspec.Struct, gc=False):
     args: Args | None = None
 
 
-class Document(msgspec.Struct):
+class KinetoDocument(msgspec.Struct):
     """A trace file. Only ``traceEvents`` makes it one; everything else is optional and of any shape."""
 
-    events: list[Event] = msgspec.field(name="traceEvents")
+    events: list[KinetoEvent] = msgspec.field(name="traceEvents")
     distributed: Any = msgspec.field(default=None, name="distributedInfo")
     devices: Any = msgspec.field(default=None, name="deviceProperties")
     base_ns: Any = msgspec.field(default=None, name="baseTimeNanoseconds")
@@ -87,22 +87,22 @@ class Span(msgspec.Struct, gc=False):
     dur: msgspec.Raw = _NULL
 
 
-_DOCUMENT = msgspec.json.Decoder(Document)
+_DOCUMENT = msgspec.json.Decoder(KinetoDocument)
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _SPANS = msgspec.json.Decoder(list[Span])
 _TEXTS = msgspec.json.Decoder(list[msgspec.Raw])
-_EVENTS = msgspec.json.Decoder(list[Event])
+_EVENTS = msgspec.json.Decoder(list[KinetoEvent])
 _ARGS = msgspec.json.Decoder(Args)
 
 
-def document(text: bytes, name: str) -> Document:
+def document(text: bytes, name: str) -> KinetoDocument:
     """A whole trace, or the beginning and end of one. DiagError, with the reason, for everything that is none."""
     if not text.strip():
         raise damaged(name, "the file is empty")
     return _decoded(_DOCUMENT, text, name)
 
 
-def events(chunk: bytes, name: str) -> list[Event]:
+def events(chunk: bytes, name: str) -> list[KinetoEvent]:
     """The events of a chunk. DiagError where it is not JSON, which may be because it was cut in the wrong place."""
     return _decoded(_EVENTS, b"[%b]" % chunk, name)
 

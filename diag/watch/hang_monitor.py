@@ -176,7 +176,7 @@ _AHEAD_S = 10.0
 _AHEAD_SHARE = 0.2
 
 
-class State(StrEnum):
+class HangState(StrEnum):
     MOVING = "moving"
     DOUBTFUL = "doubtful"  # most of the limit is over: time to gather evidence
     BUSY = "busy"  # some wait for one that is at a checkpoint or an evaluation
@@ -224,7 +224,7 @@ class Watch:
 class Judgement:
     """``still_s``: how long nothing that counts has happened; ``limit_s``: how long it may."""
 
-    state: State
+    state: HangState
     still_s: float = 0.0
     limit_s: float = 0.0
     waiting: tuple[int, ...] = ()  # ranks in a collective
@@ -251,11 +251,13 @@ def observed(watch: Watch, beats: Mapping[int, Beat | None], now_s: float) -> Wa
 def judged(watch: Watch, now_s: float, limits: Limits) -> Judgement:
     """What to think of the training now."""
     if not any(seen.beat for seen in watch.ranks.values()):
-        return Judgement(State.MOVING)  # no collectors, or all ranks are still joining: that has a time-out of its own
+        return Judgement(
+            HangState.MOVING
+        )  # no collectors, or all ranks are still joining: that has a time-out of its own
     alive = {rank: seen for rank, seen in watch.ranks.items() if seen.beat is None or not seen.beat.done}
     heard = {rank: seen for rank, seen in sorted(alive.items()) if seen.says_so(now_s)}
     if not heard:
-        return Judgement(State.MOVING)
+        return Judgement(HangState.MOVING)
     waiting = tuple(rank for rank, seen in heard.items() if seen.beat is not None and seen.beat.in_collective)
     away = tuple(
         (rank, seen.beat.phase if seen.beat else NO_HEARTBEAT)
@@ -269,15 +271,15 @@ def judged(watch: Watch, now_s: float, limits: Limits) -> Judgement:
     limit_s = limits.hang_s if trained else limits.setup_s
     if busy or not waiting:
         limit_s = max(limit_s, limits.busy_s)
-    found = Judgement(State.MOVING, still_s, limit_s, waiting, away)
+    found = Judgement(HangState.MOVING, still_s, limit_s, waiting, away)
     if still_s >= limit_s:
-        return _with_state(found, State.HUNG)
+        return _with_state(found, HangState.HUNG)
     if busy and waiting and still_s >= DOUBT_SHARE * limits.hang_s:
-        return _with_state(found, State.BUSY)
-    return _with_state(found, State.DOUBTFUL) if still_s >= DOUBT_SHARE * limit_s else found
+        return _with_state(found, HangState.BUSY)
+    return _with_state(found, HangState.DOUBTFUL) if still_s >= DOUBT_SHARE * limit_s else found
 
 
-def _with_state(found: Judgement, state: State) -> Judgement:
+def _with_state(found: Judgement, state: HangState) -> Judgement:
     return Judgement(state, found.still_s, found.limit_s, found.waiting, found.away)
 
 
@@ -330,7 +332,7 @@ class Monitor:
         self._grace_s = grace_s
         self._near: frozenset[int] = frozenset()  # ranks of this node; empty until they have started
         self._watch, self._far = Watch(), Watch()
-        self._before_failure = Judgement(State.MOVING)
+        self._before_failure = Judgement(HangState.MOVING)
         self._gathered: object = None  # the standstill that evidence was gathered of
         self._said: object = None
         self._requests = 0
@@ -360,7 +362,7 @@ class Monitor:
         failing = any(seen.beat is not None and seen.beat.failed for seen in watch.ranks.values())
         if not failing:
             self._before_failure = found
-        if found.state == State.MOVING:
+        if found.state == HangState.MOVING:
             # Ranks whose collective has timed out move for the last time: what was gathered is all there is.
             if self._gathered is not None and not failing:
                 self._gathered = None
@@ -370,13 +372,13 @@ class Monitor:
         if self._gathered != standstill:
             self._gathered = standstill
             self._gather(HANG)
-        if found.state == State.BUSY and self._said != standstill:
+        if found.state == HangState.BUSY and self._said != standstill:
             self._said = standstill
             self._say(busy_words(found))
-        if found.state == State.HUNG and not self._ends and self._said != standstill:
+        if found.state == HangState.HUNG and not self._ends and self._said != standstill:
             self._said = standstill
             self._say(hang_words(found))
-        if found.state == State.HUNG and self._ends and not self._stopped.is_set():
+        if found.state == HangState.HUNG and self._ends and not self._stopped.is_set():
             self._say(hang_words(found))
             self.hang = Hang.of(found, ended_by_diag=True)
             end(self._workers(), self._grace_s)
@@ -393,13 +395,13 @@ class Monitor:
 
     def failed(self) -> Hang | None:
         """The hang that a training which has failed was in: its own, or the collectives' time-out that came first."""
-        if self.hang is None and self._before_failure.state != State.MOVING:
+        if self.hang is None and self._before_failure.state != HangState.MOVING:
             return Hang.of(self._before_failure, ended_by_diag=False)
         return self.hang
 
     def _run(self) -> None:
         while not self._stopped.wait(self._interval_s):
-            if self.look().state == State.HUNG and self._ends:
+            if self.look().state == HangState.HUNG and self._ends:
                 return
 
     def _follow(self) -> None:
@@ -407,7 +409,7 @@ class Monitor:
         newest = self._layout.newest()
         if newest != self._layout:
             self._layout, self._near, self._gathered, self._said = newest, frozenset(), None, None
-            self._watch, self._far, self._before_failure = Watch(), Watch(), Judgement(State.MOVING)
+            self._watch, self._far, self._before_failure = Watch(), Watch(), Judgement(HangState.MOVING)
 
     def _gather(self, why: str) -> None:
         with self._gathering:

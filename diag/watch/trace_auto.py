@@ -19,7 +19,7 @@ from .workers import Worker
 INTERVAL_S = 2.0
 STEPS = 3  # of a window
 _STEPS_SEEN = 50  # the newest
-_SURE = 0.5  # the least confidence: what the stages say at most, where collectives are not known
+_SURE = 0.5  # the least confidence: what the phases say at most, where collectives are not known
 _MANY = 512  # ranks: from there on a look takes seconds
 _INTERVAL_OF_MANY_S = 60.0
 _CULPRITS, _OTHERS = 4, 4  # ranks that are recorded of a large job: without others nothing is slow

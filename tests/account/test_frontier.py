@@ -1,4 +1,4 @@
-"""Stage frontiers of simulated runs whose truth is known: partition, lateness, and what waiting must not do to them."""
+"""Phase frontiers of simulated runs whose truth is known: partition, lateness, and what waiting must not do to them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from diag.collectors.records import (
     DATA,
     FORWARD,
     OPTIMIZER,
+    PHASES_AND_REST,
     REST,
-    STAGES,
     PhaseRow,
     StepRecord,
 )
@@ -30,14 +30,14 @@ def frontier_of(plan: Plan, collectives: bool = True) -> Frontier:
     tables = simulate(plan)
     found = frontier((tables if collectives else without_collectives(tables)).ranks, COUNTED, on_device=False)
     assert found is not None
-    whole = sum(found.increment(stage) for stage in STAGES) + found.communication_ns
-    assert (whole == found.dur_ns).all(), "the stages and the communication are the step"
+    whole = sum(found.increment(phase) for phase in PHASES_AND_REST) + found.communication_ns
+    assert (whole == found.dur_ns).all(), "the phases and the communication are the step"
     return found
 
 
-def late_ms(found: Frontier, stage: str) -> list[int]:
+def late_ms(found: Frontier, phase: str) -> list[int]:
     """Of each rank, a step."""
-    return [round(value) for value in found.late(stage).mean(axis=0) / MS]
+    return [round(value) for value in found.late(phase).mean(axis=0) / MS]
 
 
 def on(rank: int, phase: str, every: int = 1) -> Plan:
@@ -49,9 +49,11 @@ def test_a_late_rank_is_late_where_it_falls_behind_and_nowhere_else(collectives:
     found = frontier_of(on(1, DATA), collectives)
     assert found.communication_known == collectives
     assert late_ms(found, DATA) == [0, 60, 0]
-    assert all(late_ms(found, stage) == [0, 0, 0] for stage in STAGES if stage != DATA), "the others wait, later"
+    assert all(late_ms(found, phase) == [0, 0, 0] for phase in PHASES_AND_REST if phase != DATA), (
+        "the others wait, later"
+    )
     assert found.share(DATA) == pytest.approx(61 / 160, abs=0.01)
-    assert set(found.leader[STAGES.index(DATA)]) == {1}
+    assert set(found.leader[PHASES_AND_REST.index(DATA)]) == {1}
 
 
 @pytest.mark.parametrize("phase", [FORWARD, BACKWARD, OPTIMIZER])
@@ -71,7 +73,7 @@ def test_a_rank_that_begins_a_step_late_is_not_late_again(collectives: bool) -> 
     """What rank 1 saves at the end of a step the others wait for in the next one."""
     found = frontier_of(on(1, CHECKPOINT, every=4), collectives)
     assert late_ms(found, CHECKPOINT) == [0, 13, 0]
-    assert all(late_ms(found, stage) == [0, 0, 0] for stage in STAGES if stage != CHECKPOINT)
+    assert all(late_ms(found, phase) == [0, 0, 0] for phase in PHASES_AND_REST if phase != CHECKPOINT)
     assert found.increment(REST).max() < 4 * MS
 
 
@@ -97,10 +99,10 @@ def test_the_numbers_of_ranks_do_not_matter() -> None:
     assert late_ms(one, DATA) == late_ms(other, DATA)[::-1]
 
 
-def records(*stages: list[tuple[str, int]]) -> dict[int, RankTables]:
+def records(*of_ranks: list[tuple[str, int]]) -> dict[int, RankTables]:
     """A rank each, one step of these phases, ms."""
     found = {}
-    for rank, phases in enumerate(stages):
+    for rank, phases in enumerate(of_ranks):
         steps = []
         for step in range(3):
             now = begin = 1000 * MS * step + 7 * rank

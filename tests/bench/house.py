@@ -20,7 +20,9 @@ PACKAGES = ("diag", "app", "collectors")
 
 
 def main(root: Path) -> None:
-    paths = {_name(path.relative_to(root)): path for package in PACKAGES for path in sorted((root / package).rglob("*.py"))}
+    paths = {
+        _name(path.relative_to(root)): path for package in PACKAGES for path in sorted((root / package).rglob("*.py"))
+    }
     trees = {name: ast.parse(path.read_text()) for name, path in paths.items()}
     lines = {name: path.read_text().count("\n") for name, path in paths.items()}
     every, at_import = networkx.DiGraph(), networkx.DiGraph()
@@ -29,7 +31,9 @@ def main(root: Path) -> None:
     for name, tree in trees.items():
         package = name if paths[name].name == "__init__.py" else name.rpartition(".")[0]
         every.add_edges_from((name, other) for other in _imported(ast.walk(tree), package, paths) if other != name)
-        at_import.add_edges_from((name, other) for other in _imported(_run_at_import(tree), package, paths) if other != name)
+        at_import.add_edges_from(
+            (name, other) for other in _imported(_run_at_import(tree), package, paths) if other != name
+        )
     total = sum(lines.values())
     importers = defaultdict(set)
     for importer, imported in every.edges:
@@ -49,8 +53,14 @@ def main(root: Path) -> None:
     print(f"depth of the imports     {_depth(every)} (at import only: {_depth(at_import)})")
     print(f"circles at import        {circles or 'none'}")
     print(f"folders with code        {len({path.parent for path in paths.values()})}")
-    print("largest functions        " + ", ".join(f"{function} {size}" for size, function in sorted(functions, reverse=True)[:5]))
-    print("largest modules          " + ", ".join(f"{name} {lines[name]}" for name in sorted(lines, key=lines.__getitem__)[:-6:-1]))
+    print(
+        "largest functions        "
+        + ", ".join(f"{function} {size}" for size, function in sorted(functions, reverse=True)[:5])
+    )
+    print(
+        "largest modules          "
+        + ", ".join(f"{name} {lines[name]}" for name in sorted(lines, key=lines.__getitem__)[:-6:-1])
+    )
 
 
 def _name(path: Path) -> str:

@@ -15,7 +15,7 @@ from diag.account.intervals import clip, total
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import (
     PHASES,
-    STAGES,
+    PHASES_AND_REST,
     STEP,
     STILL,
     CollectiveLine,
@@ -130,10 +130,10 @@ def test_the_summary_is_what_the_records_say(run: tuple[RunLayout, bool]) -> Non
         still = [total(clip(waits, step.begin_ns, step.end_ns)) / 1e3 for step in steps]
         whole = [(step.end_ns - step.begin_ns) / 1e3 for step in steps]
         assert found.column(STEP)[at] == pytest.approx(whole, abs=1)
-        stages = sum(found.column(stage)[at].astype(int) for stage in STAGES)
-        told = sum(found.column(stage + STILL)[at].astype(int) for stage in STAGES)
+        worked = sum(found.column(phase)[at].astype(int) for phase in PHASES_AND_REST)
+        told = sum(found.column(phase + STILL)[at].astype(int) for phase in PHASES_AND_REST)
         assert told == pytest.approx(still, abs=8)
-        assert stages + told == pytest.approx(whole, abs=16)
+        assert worked + told == pytest.approx(whole, abs=16)
 
 
 def test_the_window_is_a_trace_with_our_ranges(run: tuple[RunLayout, bool]) -> None:

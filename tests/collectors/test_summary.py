@@ -18,8 +18,8 @@ from diag.collectors.records import (
     EVALUATION,
     FORWARD,
     OPTIMIZER,
+    PHASES_AND_REST,
     REST,
-    STAGES,
     STILL,
     CollectiveRow,
     MemoryRecord,
@@ -27,7 +27,7 @@ from diag.collectors.records import (
     RankRecord,
     StepRecord,
 )
-from diag.collectors.summary import StepSummary, stages
+from diag.collectors.summary import StepSummary, phase_times
 
 US = 1_000
 WHO = RankRecord(3, 3, 8, "host-a", 1, "boot", 0, 0, "cpu")
@@ -66,7 +66,7 @@ class Written:
 def test_waiting_is_taken_out_of_the_stage_that_it_is_in() -> None:
     record = step(0, phases=((DATA, 5, 15), (FORWARD, 15, 45), (BACKWARD, 45, 80), (OPTIMIZER, 80, 98)))
     waits = [(20_000, 30_000, True), (40_000, 50_000, True), (52_000, 55_000, False)]
-    assert stages(record, waits) == {
+    assert phase_times(record, waits) == {
         REST: 5_000 + 2_000,
         DATA: 10_000,
         FORWARD: 30_000 - 10_000 - 5_000,
@@ -81,17 +81,20 @@ def test_micro_batches_are_added_up_and_phases_of_one_s_own_are_the_rest() -> No
     record = step(
         0, phases=((FORWARD, 0, 10), (BACKWARD, 10, 30), (FORWARD, 30, 40), (BACKWARD, 40, 60), ("mine", 60, 90))
     )
-    assert stages(record, []) == {FORWARD: 20_000, BACKWARD: 40_000, REST: 40_000}
+    assert phase_times(record, []) == {FORWARD: 20_000, BACKWARD: 40_000, REST: 40_000}
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from([*STAGES[:6], "mine"]), st.integers(-5, 110), st.integers(-5, 110)), max_size=8),
+    st.lists(
+        st.tuples(st.sampled_from([*PHASES_AND_REST[:6], "mine"]), st.integers(-5, 110), st.integers(-5, 110)),
+        max_size=8,
+    ),
     st.lists(st.tuples(st.integers(-50, 150), st.integers(0, 60)), max_size=8),
 )
-def test_the_stages_are_the_step(phases: list[tuple[str, int, int]], waits: list[tuple[int, int]]) -> None:
+def test_the_phases_are_the_step(phases: list[tuple[str, int, int]], waits: list[tuple[int, int]]) -> None:
     """Whatever overlaps whatever: no nanosecond is told twice, and none is lost."""
     record = step(0, phases=tuple((name, min(a, b), max(a, b)) for name, a, b in phases))
-    told = stages(record, sorted((a * US, (a + length) * US, True) for a, length in waits))
+    told = phase_times(record, sorted((a * US, (a + length) * US, True) for a, length in waits))
     assert sum(told.values()) == record.end_ns - record.begin_ns
     assert min(told.values(), default=0) >= 0
 
@@ -149,9 +152,9 @@ def test_what_steps_are_marked_with_and_the_highest_memory(tmp_path: Path) -> No
 
 
 def test_fifty_steps_take_kilobytes(tmp_path: Path) -> None:
-    """Of a training with all stages, and waiting in each."""
+    """Of a training with all phases, and waiting in each."""
     written = Written(tmp_path, length=50)
-    names = STAGES[:6]
+    names = PHASES_AND_REST[:6]
     for number in range(50):
         begin = 10**9 * number
         phases = tuple((name, 10**8 * at, 10**8 * (at + 1)) for at, name in enumerate(names))

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from diag.export import definitions as of
-from diag.export.definitions import METRICS, Kind, Metric, Unit
+from diag.export.definitions import METRICS, Kind, Metric, MetricUnit
 
-ENDING = {Unit.SECONDS: "_seconds", Unit.BYTES: "_bytes", Unit.RATIO: "_ratio"}
+ENDING = {MetricUnit.SECONDS: "_seconds", MetricUnit.BYTES: "_bytes", MetricUnit.RATIO: "_ratio"}
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
@@ -17,7 +17,7 @@ def test_names(metric: Metric) -> None:
     assert re.fullmatch(r"diag_[a-z]+(_[a-z]+)*", metric.name)
     assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
     base = metric.name.removesuffix("_total")
-    if metric.unit is not Unit.NONE:
+    if metric.unit is not MetricUnit.NONE:
         assert base.endswith(ENDING[metric.unit])
     else:
         assert not base.endswith(tuple(ENDING.values()))

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from diag.model.states import Sharding
-from diag.planning.gathering import Account, Flat, FlatUnits, Part, Sharded, Whole
+from diag.planning.gathering import Account, Flat, FlatUnits, MemoryUse, Sharded, Whole
 from diag.planning.recipe import RECIPES
 from diag.planning.shape import PRESETS, Shape
 from diag.planning.step_memory import (
@@ -83,9 +83,9 @@ def test_after_a_step_only_what_stays_is_left(case: Case) -> None:
     walk(step, account)
     states = states_of(step)
     assert account.live == {
-        Part.PARAMETERS: states.parameters,
-        Part.OPTIMIZER: states.optimizer,
-        **({Part.GRADIENTS: 4 * step.shape.parameters} if step.in_buckets else {}),
+        MemoryUse.PARAMETERS: states.parameters,
+        MemoryUse.OPTIMIZER: states.optimizer,
+        **({MemoryUse.GRADIENTS: 4 * step.shape.parameters} if step.in_buckets else {}),
     }
     cut = step.shards if step.sharding == Sharding.PARAMETERS else 1
     assert states.parameters == 4 * step.shape.parameters // cut
@@ -142,15 +142,15 @@ def test_three_units_at_most_in_forward() -> None:
     account = Account()
     units = sharded(account)
     units.begin_forward()
-    assert account.live == {Part.GATHERED: 40, Part.BUFFERS: 40}
+    assert account.live == {MemoryUse.GATHERED: 40, MemoryUse.BUFFERS: 40}
     units.enter(1)
     units.leave(1)
-    assert account.live == {Part.GATHERED: 40, Part.BUFFERS: 400}
+    assert account.live == {MemoryUse.GATHERED: 40, MemoryUse.BUFFERS: 400}
     units.enter(2)
     assert account.peak.bytes == 40 + 400 + 400
     units.leave(2)
     units.end_forward()
-    assert account.live == {Part.GATHERED: 40}
+    assert account.live == {MemoryUse.GATHERED: 40}
 
 
 def test_gloo_gathers_into_a_copy() -> None:
@@ -173,17 +173,17 @@ def test_backward_gathers_one_ahead_and_reduces_behind() -> None:
     units.end_forward()
     units.begin_backward()
     units.enter_backward(2)
-    assert account.live == {Part.GATHERED: 440, Part.BUFFERS: 400}  # the first is on its way
+    assert account.live == {MemoryUse.GATHERED: 440, MemoryUse.BUFFERS: 400}  # the first is on its way
     units.gradient(2, 100, True)
     units.leave_backward(2, True)
     # The flat first, the reduction's input; of the gradients this rank's half.
-    assert account.live == {Part.GATHERED: 40, Part.BUFFERS: 800, Part.GRADIENTS: 200}
+    assert account.live == {MemoryUse.GATHERED: 40, MemoryUse.BUFFERS: 800, MemoryUse.GRADIENTS: 200}
     units.enter_backward(1)
     units.gradient(1, 100, True)
     units.leave_backward(1, True)
     units.gradient(0, 10, True)
     units.end_backward(True)
-    assert account.live == {Part.GRADIENTS: 420}
+    assert account.live == {MemoryUse.GRADIENTS: 420}
 
 
 def test_gradients_of_a_micro_batch_that_is_not_reduced_are_whole() -> None:
@@ -198,20 +198,20 @@ def test_gradients_of_a_micro_batch_that_is_not_reduced_are_whole() -> None:
             units.gradient(unit, 100, reduce)
             units.leave_backward(unit, reduce)
         if not reduce:
-            assert account.live == {Part.GATHERED: 40, Part.BUFFERS: 800}
+            assert account.live == {MemoryUse.GATHERED: 40, MemoryUse.BUFFERS: 800}
         units.end_backward(reduce)
-    assert account.live == {Part.GRADIENTS: 400}
+    assert account.live == {MemoryUse.GRADIENTS: 400}
 
 
 def test_ddp_copies_each_gradient_into_its_bucket() -> None:
     account = Account()
     buckets = Whole(account, FP32, 1000)
     buckets.gradient(0, 50, True)
-    assert (account.live, account.peak.bytes) == ({Part.GRADIENTS: 1000}, 1200)
+    assert (account.live, account.peak.bytes) == ({MemoryUse.GRADIENTS: 1000}, 1200)
     buckets.gradient(0, 50, False)
-    assert account.live == {Part.GRADIENTS: 1000, Part.BUFFERS: 200}
+    assert account.live == {MemoryUse.GRADIENTS: 1000, MemoryUse.BUFFERS: 200}
     buckets.gradient(0, 50, True)
-    assert account.live == {Part.GRADIENTS: 1000}
+    assert account.live == {MemoryUse.GRADIENTS: 1000}
 
 
 def test_gradients_beside_their_buckets_stay_until_the_optimizer_is_done() -> None:
@@ -219,9 +219,9 @@ def test_gradients_beside_their_buckets_stay_until_the_optimizer_is_done() -> No
     buckets = Whole(account, FP32, 400, views=False)
     for _ in range(2):
         buckets.gradient(0, 100, True)
-    assert (account.live, account.peak.bytes) == ({Part.GRADIENTS: 400, Part.BUFFERS: 400}, 1200)
+    assert (account.live, account.peak.bytes) == ({MemoryUse.GRADIENTS: 400, MemoryUse.BUFFERS: 400}, 1200)
     buckets.clear()
-    assert account.live == {Part.GRADIENTS: 400}
+    assert account.live == {MemoryUse.GRADIENTS: 400}
 
 
 def test_parameters_are_dealt_out_whole() -> None:
@@ -273,16 +273,16 @@ def test_gradients_are_joined_before_they_are_reduced(prefetch: str, beside: int
     units.enter_backward(2)
     for part in (60, 40):
         units.gradient(2, part, True)
-    assert account.live == {Part.GATHERED: 40 + 400 + beside, Part.BUFFERS: 400}
+    assert account.live == {MemoryUse.GATHERED: 40 + 400 + beside, MemoryUse.BUFFERS: 400}
     units.leave_backward(2, True)
     assert account.peak.bytes == 40 + 400 + beside + 800  # both the single ones and the flat one
-    assert account.live == {Part.GATHERED: 40 + after, Part.GRADIENTS: 200}
+    assert account.live == {MemoryUse.GATHERED: 40 + after, MemoryUse.GRADIENTS: 200}
     units.enter_backward(1)
     units.gradient(1, 100, True)
     units.leave_backward(1, True)
     units.gradient(0, 10, True)
     units.end_backward(True)
-    assert account.live == {Part.GRADIENTS: 420}
+    assert account.live == {MemoryUse.GRADIENTS: 420}
     units.clear()
     assert account.live == {}
 
@@ -296,10 +296,10 @@ def test_a_unit_gathered_ahead_is_reduced_after_the_backward_of_the_one_before()
         units.enter_backward(unit)
         units.gradient(unit, 100, True)
         units.leave_backward(unit, True)
-        assert account.live.get(Part.GRADIENTS, 0) == reduced
+        assert account.live.get(MemoryUse.GRADIENTS, 0) == reduced
     units.gradient(0, 10, True)
     units.end_backward(True)
-    assert account.live == {Part.GRADIENTS: 420}
+    assert account.live == {MemoryUse.GRADIENTS: 420}
 
 
 def test_a_flat_gradient_without_padding_is_copied_to_be_reduced() -> None:
@@ -312,7 +312,7 @@ def test_a_flat_gradient_without_padding_is_copied_to_be_reduced() -> None:
         units.gradient(1, 100, True)
         units.leave_backward(1, True)
         peaks[padded] = account.peak.bytes
-        assert account.live == {Part.GATHERED: 48, Part.GRADIENTS: 136}  # of the root 4 x 3, a third of 102
+        assert account.live == {MemoryUse.GATHERED: 48, MemoryUse.GRADIENTS: 136}  # of the root 4 x 3, a third of 102
     reducing = 48 + 400 + 136 + 408
     assert peaks == {True: reducing, False: reducing + 408}
 
@@ -326,7 +326,7 @@ def test_unsharded_flat_gradients_stay_where_they_are() -> None:
             units.gradient(unit, 100, reduce)
             units.leave_backward(unit, reduce)
         units.end_backward(reduce)
-        assert account.live == {Part.GRADIENTS if reduce else Part.BUFFERS: 800}
+        assert account.live == {MemoryUse.GRADIENTS if reduce else MemoryUse.BUFFERS: 800}
     assert account.peak.bytes == 800 + 800  # the second micro-batch's, single and joined
 
 
@@ -335,7 +335,7 @@ def test_a_large_model_on_gpus() -> None:
     step = Step(PRESETS["llama-3-8b"], RECIPES["fsdp-mixed"], Sharding.PARAMETERS, 8, 4, 4096, recompute=True)
     peak = step_peak(step)
     shape = step.shape
-    assert peak.parts[Part.PARAMETERS] + peak.parts[Part.OPTIMIZER] == 12 * shape.parameters // 8
+    assert peak.parts[MemoryUse.PARAMETERS] + peak.parts[MemoryUse.OPTIMIZER] == 12 * shape.parameters // 8
     # The entries of all blocks, the logits in 16 bits, their softmax and two gradients in fp32.
-    assert peak.parts[Part.ACTIVATIONS] >= shape.layers * step.tokens * shape.hidden * 2
-    assert peak.parts[Part.LOGITS] + peak.parts[Part.PASSING] >= step.tokens * shape.vocab * (2 + 4 + 4 + 4)
+    assert peak.parts[MemoryUse.ACTIVATIONS] >= shape.layers * step.tokens * shape.hidden * 2
+    assert peak.parts[MemoryUse.LOGITS] + peak.parts[MemoryUse.PASSING] >= step.tokens * shape.vocab * (2 + 4 + 4 + 4)

@@ -18,7 +18,7 @@ import pytest
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import CRASH, HANG, Asked
 from diag.watch import hang_monitor as gathering
-from diag.watch.hang_monitor import Limits, Monitor, State, gather
+from diag.watch.hang_monitor import HangState, Limits, Monitor, gather
 from diag.watch.workers import Worker, end, workers_of
 
 FAKE = Path(__file__).with_name("fake_rank.py")
@@ -92,7 +92,7 @@ def test_a_training_that_was_restarted_is_followed(layout: RunLayout) -> None:
             write(run.rank(0), now_s)
             write(run.rank(1), now_s, last_started={"0": 8})
             found = monitor.look()
-    assert found.state == State.HUNG
+    assert found.state == HangState.HUNG
     assert said == ["hang: no progress for 1 s; rank 0 waits in a collective, rank 1 is in forward"]
     assert again.asked.exists()
     assert not layout.asked.exists()
@@ -173,7 +173,7 @@ def test_a_training_that_moves_is_left_alone(layout: RunLayout) -> None:
     for second in range(100):
         now = float(second)
         write(files, now, step=second, steps=second, phase="data", last_started={"0": second}, last_finished={})
-        assert monitor.look().state == State.MOVING
+        assert monitor.look().state == HangState.MOVING
     assert monitor.hang is None
     assert monitor.failed() is None
     assert not layout.asked.exists()
@@ -209,7 +209,7 @@ def test_a_training_that_goes_on_is_asked_nothing_any_more(layout: RunLayout) ->
         now = second
         write(files, now, step=step)
         state = monitor.look().state
-        assert layout.asked.exists() == (state == State.DOUBTFUL) == (second in (90.0, 190.0))
+        assert layout.asked.exists() == (state == HangState.DOUBTFUL) == (second in (90.0, 190.0))
         if second == 90.0:  # as its answers would be
             files.flight_recorder_asked(0).write_text("a dump")
             files.stacks.write_text("Current thread ...")
@@ -233,7 +233,7 @@ def test_other_nodes_ranks_are_read_when_one_s_own_stand_still(layout: RunLayout
         write(layout.rank(1), now, phase="checkpoint", last_started={"0": 8})
         found = monitor.look()
         assert found.away == (((1, "checkpoint"),) if second >= 50 else ())
-    assert found.state == State.BUSY
+    assert found.state == HangState.BUSY
     assert said == ["rank 1 is busy with checkpoint, 1 rank waiting for 80 s: no hang before 300 s"]
 
 

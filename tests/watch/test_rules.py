@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from diag.collectors.records import CHECKPOINT, DATA, EVALUATION, FAILED, FORWARD
 from diag.hang.rundir.read import Beat, beat_of
-from diag.watch.hang_monitor import Judgement, Limits, State, Watch, busy_words, hang_words, judged, observed
+from diag.watch.hang_monitor import HangState, Judgement, Limits, Watch, busy_words, hang_words, judged, observed
 
 LIMITS = Limits(hang_s=30, setup_s=120, busy_s=90)
 
@@ -39,17 +39,17 @@ def again(one: Beat | None, seconds: float) -> Beat | None:
 
 
 def test_a_rank_that_waits_in_a_collective_hangs_at_the_limit() -> None:
-    assert after(23, WAITS, AWAY).state == State.MOVING
-    assert after(24, WAITS, AWAY).state == State.DOUBTFUL
-    assert after(29.9, WAITS, AWAY).state == State.DOUBTFUL
+    assert after(23, WAITS, AWAY).state == HangState.MOVING
+    assert after(24, WAITS, AWAY).state == HangState.DOUBTFUL
+    assert after(29.9, WAITS, AWAY).state == HangState.DOUBTFUL
     found = after(30, WAITS, WAITS, AWAY)
-    assert found == Judgement(State.HUNG, 30, 30, (0, 1), ((2, DATA),))
+    assert found == Judgement(HangState.HUNG, 30, 30, (0, 1), ((2, DATA),))
     assert hang_words(found) == "hang: no progress for 30 s; ranks 0, 1 wait in a collective, rank 2 is in data"
 
 
 def test_all_ranks_in_different_collectives_hang() -> None:
     found = after(31, WAITS, beat(started=8, finished=7))
-    assert (found.state, found.waiting, found.away) == (State.HUNG, (0, 1), ())
+    assert (found.state, found.waiting, found.away) == (HangState.HUNG, (0, 1), ())
 
 
 def test_one_that_waits_hangs_while_others_move_on() -> None:
@@ -58,62 +58,62 @@ def test_one_that_waits_hangs_while_others_move_on() -> None:
         beats = {0: WAITS, 1: beat(started=8 + second), 2: beat(steps=5 + second)}
         watch = observed(watch, {rank: again(one, second) for rank, one in beats.items()}, second)
         found = judged(watch, second, LIMITS)
-    assert (found.state, found.still_s) == (State.HUNG, 30)
+    assert (found.state, found.still_s) == (HangState.HUNG, 30)
 
 
 def test_a_rank_that_is_slow_and_waited_for_by_nobody_is_no_hang() -> None:
     watch = observed(Watch(), {0: AWAY, 1: beat()}, 0)
     for second in range(1, 200):
         watch = observed(watch, {0: again(AWAY, second), 1: again(beat(steps=5 + second), second)}, second)
-        assert judged(watch, second, LIMITS).state == State.MOVING
+        assert judged(watch, second, LIMITS).state == HangState.MOVING
 
 
 def test_where_nobody_waits_there_is_more_time() -> None:
-    assert after(71, AWAY, AWAY).state == State.MOVING
-    assert after(72, AWAY, AWAY).state == State.DOUBTFUL
-    assert after(90, AWAY, AWAY).state == State.HUNG
+    assert after(71, AWAY, AWAY).state == HangState.MOVING
+    assert after(72, AWAY, AWAY).state == HangState.DOUBTFUL
+    assert after(90, AWAY, AWAY).state == HangState.HUNG
 
 
 @pytest.mark.parametrize("phase", [CHECKPOINT, EVALUATION])
 def test_a_checkpoint_or_an_evaluation_is_said_and_waited_for(phase: str) -> None:
     busy = beat(phase=phase, started=8)
-    assert after(23, WAITS, busy).state == State.MOVING
+    assert after(23, WAITS, busy).state == HangState.MOVING
     found = after(35, WAITS, busy)
-    assert (found.state, found.busy) == (State.BUSY, ((1, phase),))
+    assert (found.state, found.busy) == (HangState.BUSY, ((1, phase),))
     assert busy_words(found) == f"rank 1 is busy with {phase}, 1 rank waiting for 35 s: no hang before 90 s"
-    assert after(90, WAITS, busy).state == State.HUNG
-    assert after(60, busy, busy).state == State.MOVING, "nobody waits: nothing to say"
+    assert after(90, WAITS, busy).state == HangState.HUNG
+    assert after(60, busy, busy).state == HangState.MOVING, "nobody waits: nothing to say"
 
 
 def test_before_the_first_step_there_is_more_time() -> None:
     waits, away = replace(WAITS, steps=0), replace(AWAY, steps=0, phase="setup")
-    assert after(95, waits, away).state == State.MOVING
-    assert after(120, waits, away).state == State.HUNG
+    assert after(95, waits, away).state == HangState.MOVING
+    assert after(120, waits, away).state == HangState.HUNG
     assert after(120, waits, None).away == ((1, "no heartbeat yet"),)
-    assert after(120, waits, None).state == State.HUNG
+    assert after(120, waits, None).state == HangState.HUNG
 
 
 def test_without_any_heartbeat_nothing_is_judged() -> None:
-    assert after(1e6, None, None).state == State.MOVING
-    assert judged(Watch(), 5, LIMITS).state == State.MOVING
+    assert after(1e6, None, None).state == HangState.MOVING
+    assert judged(Watch(), 5, LIMITS).state == HangState.MOVING
 
 
 def test_ranks_that_are_done_are_not_waited_for() -> None:
-    assert after(1e6, beat(done=True), beat(done=True)).state == State.MOVING
+    assert after(1e6, beat(done=True), beat(done=True)).state == HangState.MOVING
     found = after(31, WAITS, beat(done=True))
-    assert (found.state, found.waiting, found.away) == (State.HUNG, (0,), ())
+    assert (found.state, found.waiting, found.away) == (HangState.HUNG, (0,), ())
 
 
 def test_a_rank_that_raised_and_stays_is_away() -> None:
     found = after(30, WAITS, beat(phase=f"{FAILED}RuntimeError", started=9, finished=8))
-    assert (found.state, found.away) == (State.HUNG, ((1, "failed: RuntimeError"),))
+    assert (found.state, found.away) == (HangState.HUNG, ((1, "failed: RuntimeError"),))
 
 
 def test_a_heartbeat_that_cannot_be_read_changes_nothing() -> None:
     watch = observed(Watch(), {0: WAITS, 1: AWAY}, 0)
     watch = observed(watch, {0: again(WAITS, 20), 1: again(AWAY, 20)}, 20)
     watch = observed(watch, {0: None, 1: again(AWAY, 31)}, 31)
-    assert judged(watch, 31, LIMITS).state == State.HUNG
+    assert judged(watch, 31, LIMITS).state == HangState.HUNG
 
 
 @pytest.mark.parametrize("hang_s", [4, 30, 300])
@@ -122,13 +122,13 @@ def test_where_heartbeats_stop_coming_nothing_is_known(hang_s: float) -> None:
     watch = observed(Watch(), {0: WAITS, 1: AWAY}, 0)
     for second in range(1, 1000):
         watch = observed(watch, {0: WAITS, 1: AWAY}, second)
-        assert judged(watch, second, Limits(hang_s, 120, 3 * hang_s)).state == State.MOVING
+        assert judged(watch, second, Limits(hang_s, 120, 3 * hang_s)).state == HangState.MOVING
 
 
 def test_an_answer_may_hold_up_heartbeats() -> None:
     watch = observed(Watch(), {0: WAITS, 1: AWAY}, 0)
     watch = observed(watch, {0: again(WAITS, 24), 1: again(AWAY, 24)}, 24)
-    assert judged(watch, 40, LIMITS).state == State.HUNG
+    assert judged(watch, 40, LIMITS).state == HangState.HUNG
 
 
 def test_one_whose_heartbeats_stop_is_away_from_those_that_wait() -> None:
@@ -137,7 +137,7 @@ def test_one_whose_heartbeats_stop_is_away_from_those_that_wait() -> None:
     for second in range(1, 31):
         watch = observed(watch, {0: again(WAITS, second), 1: WAITS}, second)
     found = judged(watch, 30, LIMITS)
-    assert (found.state, found.waiting, found.away) == (State.HUNG, (0,), ((1, FORWARD),))
+    assert (found.state, found.waiting, found.away) == (HangState.HUNG, (0,), ((1, FORWARD),))
 
 
 def test_on_a_device_the_recorder_tells_whether_a_collective_is_under_way() -> None:
@@ -192,4 +192,4 @@ def test_nothing_is_hung_before_the_limit_since_it_last_moved(rounds: list[tuple
             steps, moved = steps + 1, now
         beats = {0: replace(WAITS, steps=steps), 1: replace(AWAY, steps=steps)}
         watch = observed(watch, {rank: again(one, now) for rank, one in beats.items()}, now)
-        assert (judged(watch, now, LIMITS).state == State.HUNG) == (now - moved >= LIMITS.hang_s)
+        assert (judged(watch, now, LIMITS).state == HangState.HUNG) == (now - moved >= LIMITS.hang_s)

@@ -32,7 +32,7 @@ from .byte_columns import FAR_US, WORD, Mask, Positions, Text, Words, digits, go
 # A trace of a million events has thousands of different first lines, so each is decoded once, as JSON, and known by its
 # fingerprint from then on.
 
-_EVENT = msgspec.json.Decoder(kineto_json.Event)
+_EVENT = msgspec.json.Decoder(kineto_json.KinetoEvent)
 _SLOT_BITS = 16
 _HEAD = np.dtype(
     [

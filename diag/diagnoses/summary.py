@@ -1,4 +1,4 @@
-"""What the summaries of all ranks can answer: who holds the run up, in which stage, and by how much."""
+"""What the summaries of all ranks can answer: who holds the run up, in which phase, and by how much."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import numpy as np
 from msgspec.structs import replace
 
 from diag.account.frontier import Frontier
-from diag.collectors.records import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, STAGES, STILL
+from diag.collectors.records import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, PHASES_AND_REST, STILL
 from diag.model.steps import Attribution, Evidence, Finding
 from diag.rundir.run import Tables
 from diag.rundir.summaries import Summaries
 
 from . import DIAGNOSES, Examination, ask, checkpoint_stall, exposed_communication, slow_data, straggler
 from .comm_parts import not_recorded
+from .phases import phases_alone
 from .shares import Cost, noise_of
-from .stages import stages_alone
 from .subject import MENTION, Subject, a_step
 
 _NOT_TOLD = "the ranks' summaries do not tell, a profiler window does (diag trace)"
@@ -27,11 +27,11 @@ _FIELDS = {
     "data_wait_ns": (DATA,),
     "exposed_copy_ns": (H2D,),
     "compute_ns": (FORWARD, BACKWARD, OPTIMIZER),
-    "exposed_comm_ns": tuple(stage + STILL for stage in STAGES),
+    "exposed_comm_ns": tuple(phase + STILL for phase in PHASES_AND_REST),
 }
 
 
-class _Merged(Subject, frozen=True):
+class _SummarySubject(Subject, frozen=True):
     """``means``: of each rank, milliseconds a step of each field: nobody makes parts of ten thousand ranks."""
 
     means: Mapping[str, Mapping[int, float]] = {}
@@ -45,15 +45,15 @@ class _Merged(Subject, frozen=True):
         return tuple(Evidence("summaries", f"rank == {rank}, mean of {field}", values[rank], "ms") for rank in shown)
 
 
-def examine_merged(found: Summaries, frontier: Frontier, attribution: Attribution, tables: Tables) -> Examination:
-    """Asks the diagnoses that the stages of the steps answer; the others are named, with the reason."""
-    stages = stages_alone(frontier, found.on_device, noise_of(tables))
-    subject = _Merged(attribution, tables, stages.shares, True, means=_means(found, frontier.numbers))
+def examine_summary(found: Summaries, frontier: Frontier, attribution: Attribution, tables: Tables) -> Examination:
+    """Asks the diagnoses that the phases of the steps answer; the others are named, with the reason."""
+    phases = phases_alone(frontier, found.on_device, noise_of(tables))
+    subject = _SummarySubject(attribution, tables, phases.shares, True, means=_means(found, frontier.numbers))
     answers = ask(
         subject,
         (_ANSWERED.get(diagnosis.id) or replace(diagnosis, cannot_look=lambda _: _NOT_TOLD) for diagnosis in DIAGNOSES),
     )
-    return Examination(*answers, stages.shares, stages)
+    return Examination(*answers, phases.shares, phases)
 
 
 def _communication(subject: Subject) -> list[Finding]:

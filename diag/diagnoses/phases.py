@@ -1,4 +1,4 @@
-"""The account of the run from the durations of its stages alone, in the same arrays as the account from the timelines.
+"""The account of the run from the durations of its phases alone, in the same arrays as the account from the timelines.
 
 It needs neither collectives nor clocks, so it is there for every run with step records. Where the timelines of the
 ranks cannot be tied together the verdict rests on it; where they can, it is the second opinion.
@@ -23,7 +23,7 @@ from .subject import CRITICAL, MENTION, WARN, ranks_text
 _TIED = 0.5  # of the counted steps need a collective that ranks met in, for the timelines to be the better account
 _HALF = 0.5  # of what one account finds: less of it in the other is a contradiction, not a difference
 
-# A stage: what its increments cost, and what being late in it is called. The ranks' own work costs only where one of
+# A phase: what its increments cost, and what being late in it is called. The ranks' own work costs only where one of
 # them has more of it than the others.
 _LATE_AS = {
     DATA: (Cost.DATA, Kind.DATA, Detail.NONE),
@@ -37,7 +37,7 @@ _LATE_AS = {
 _ON_HOST = frozenset({DATA, CHECKPOINT})  # what a host does itself, also where it only launches the rest
 
 
-class Stages(Struct, frozen=True):
+class PhaseAccount(Struct, frozen=True):
     """``alone``: nothing else tells the ranks apart, so the verdict rests on this."""
 
     frontier: Frontier
@@ -45,7 +45,7 @@ class Stages(Struct, frozen=True):
     alone: bool
 
 
-def stages_of(attribution: Attribution, tables: Tables, noise: Noise) -> Stages | None:
+def phases_of(attribution: Attribution, tables: Tables, noise: Noise) -> PhaseAccount | None:
     """None with fewer than two ranks that recorded their steps."""
     counted = {step.step for step in attribution.usable or attribution.steps}
     found = frontier(tables.ranks, counted, tables.on_device, attribution.axes.stages())
@@ -53,28 +53,28 @@ def stages_of(attribution: Attribution, tables: Tables, noise: Noise) -> Stages 
         return None
     met = {collective.step for collective in attribution.collectives} & counted
     tied = attribution.comm_known if tables.on_device else len(met) >= _TIED * len(counted)
-    return Stages(found, _shares(found, tables.on_device, noise), alone=not tied)
+    return PhaseAccount(found, _shares(found, tables.on_device, noise), alone=not tied)
 
 
-def stages_alone(found: Frontier, on_device: bool, noise: Noise) -> Stages:
+def phases_alone(found: Frontier, on_device: bool, noise: Noise) -> PhaseAccount:
     """The account of a run of which there is no other."""
-    return Stages(found, _shares(found, on_device, noise), alone=True)
+    return PhaseAccount(found, _shares(found, on_device, noise), alone=True)
 
 
-def disagreement(stages: Stages | None, shares: Shares) -> str:
-    """In which way the stages contradict the timelines about a class or a rank; "" where they do not."""
-    if stages is None or stages.alone or shares.on_device:
-        return ""  # on a device the stages are the host's: what it waits for is not what the device does
-    ours, theirs = _claim(shares, _told_by_stages(shares)), _claim(stages.shares, tuple(Cost))
+def disagreement(phases: PhaseAccount | None, shares: Shares) -> str:
+    """In which way the phases contradict the timelines about a class or a rank; "" where they do not."""
+    if phases is None or phases.alone or shares.on_device:
+        return ""  # on a device the phases are the host's: what it waits for is not what the device does
+    ours, theirs = _claim(shares, _told_by_phases(shares)), _claim(phases.shares, tuple(Cost))
     if ours is None or theirs is None:
-        return _one_alone(ours or theirs, stages if theirs is None else None, shares, stages.shares)
-    unseen = stages.shares.of_class(ours.name) < _HALF * ours.share
+        return _one_alone(ours or theirs, phases if theirs is None else None, shares, phases.shares)
+    unseen = phases.shares.of_class(ours.name) < _HALF * ours.share
     unshared = shares.of_class(theirs.name) < _HALF * theirs.share
     if theirs.name != ours.name and unseen and unshared:
-        return f"the ranks' timelines say {ours.name.value}, the durations of their stages say {theirs.name.value}"
+        return f"the ranks' timelines say {ours.name.value}, the durations of their phases say {theirs.name.value}"
     if ours.ranks and theirs.ranks and not set(ours.ranks) & set(theirs.ranks):
         who, other = ranks_text(ours.ranks), ranks_text(theirs.ranks)
-        return f"the ranks' timelines name {who}, the durations of their stages name {other}"
+        return f"the ranks' timelines name {who}, the durations of their phases name {other}"
     return ""
 
 
@@ -86,21 +86,21 @@ class _Claim(Struct, frozen=True):
     ranks: tuple[int, ...]
 
 
-def _one_alone(claim: _Claim | None, silent: Stages | None, shares: Shares, by_stages: Shares) -> str:
-    """What one account finds critical and the other, which could see it, does not find at all. ``silent``: the stages,
+def _one_alone(claim: _Claim | None, silent: PhaseAccount | None, shares: Shares, by_phases: Shares) -> str:
+    """What one account finds critical and the other, which could see it, does not find at all. ``silent``: the phases,
     where it is they that find nothing."""
     if claim is None or claim.share < CRITICAL:
         return ""
     name = claim.name.value
     if silent is None:
-        return f"only the durations of the stages say {name}" if shares.of_class(claim.name) < MENTION else ""
+        return f"only the durations of the phases say {name}" if shares.of_class(claim.name) < MENTION else ""
     visible = claim.name == Bottleneck.DATA or silent.frontier.communication_known
-    seen = not visible or by_stages.of_class(claim.name) >= MENTION
-    return "" if seen else f"the ranks' timelines say {name}, the durations of their stages show none of it"
+    seen = not visible or by_phases.of_class(claim.name) >= MENTION
+    return "" if seen else f"the ranks' timelines say {name}, the durations of their phases show none of it"
 
 
-def _told_by_stages(shares: Shares) -> tuple[Cost, ...]:
-    """Costs that stages show, too. A pause of every rank's collector is no difference, time between steps no stage."""
+def _told_by_phases(shares: Shares) -> tuple[Cost, ...]:
+    """Costs that phases show, too. A pause of every rank's collector is no difference, time between steps no phase."""
     hidden = {
         Cost.GC,
         Cost.HOST,
@@ -130,10 +130,10 @@ def _shares(found: Frontier, on_device: bool, noise: Noise) -> Shares:
     cost_ns: dict[Cost, Series] = defaultdict(lambda: np.zeros(steps))
     blame_ns: dict[Cost, dict[int, Series]] = defaultdict(lambda: defaultdict(lambda: np.zeros(steps)))
     detail_ns: dict[tuple[int, Kind, Detail], Series] = defaultdict(lambda: np.zeros(steps))
-    for stage, (cost, kind, detail) in _LATE_AS.items():
-        if on_device and stage not in _ON_HOST:
+    for phase, (cost, kind, detail) in _LATE_AS.items():
+        if on_device and phase not in _ON_HOST:
             continue
-        late, increment = found.late(stage), found.increment(stage)
+        late, increment = found.late(phase), found.increment(phase)
         spent = increment if cost != Cost.STRAGGLER else np.minimum(late.max(axis=1), increment)
         cost_ns[cost] = cost_ns[cost] + spent
         for at in np.flatnonzero(late.any(axis=0)).tolist():

@@ -1,9 +1,9 @@
-"""The account of very many ranks, from the ranks' own summaries of their steps: stage frontiers, and few ranks' parts.
+"""The account of a run recorded as summaries: phase frontiers, and the parts of the step of a few ranks.
 
-The same frontiers as ``frontier`` makes of the records themselves, with three differences. Times are whole
-microseconds. The stages of a step are taken in the order of STAGES, each as one, micro-batches and the pieces of REST
-added up. And since no collective is known by itself, what all ranks stood still for at least, stage by stage, is taken
-for communication: more than it is where one rank is late for one collective of a stage and another for the next.
+The same frontiers as ``frontier`` computes from the records, with three differences. Times are whole microseconds.
+The phases of a step come in the order of PHASES_AND_REST, each once; micro-batches and the pieces of REST are summed.
+Single collectives are unknown: the least time that any rank is blocked in a phase counts as communication, which is too
+much where one rank is late for one collective of a phase and another rank for the next.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from diag.collectors.records import (
     FORWARD,
     H2D,
     OPTIMIZER,
+    PHASES_AND_REST,
     REST,
-    STAGES,
     STEP,
     STILL,
     WINDOW_AFTER,
@@ -42,7 +42,7 @@ _NO_TIMES: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 _NO_PATH = CriticalPath(_NO_TIMES, _NO_TIMES, _NO_TIMES, _NO_TIMES, _NO_TIMES, _NO_TIMES, ())
 
 
-def merged_frontier(
+def summary_frontier(
     found: Summaries, counted: Collection[int], stages: Mapping[int, int] | None = None
 ) -> Frontier | None:
     """Of the steps that count; None with fewer than two ranks, or no such step. ``stages``: of a pipeline, by rank: a
@@ -53,15 +53,17 @@ def merged_frontier(
         return None
     peers = alike(found.ranks, stages or {})
     ahead = head_starts(found.begin_us)
-    # On a device the host only launches collectives: where it stands still for others, its stages do not tell.
+    # On a device the host only launches collectives: where it stands still for others, its phases do not tell.
     known = found.waits_known and not found.on_device
     names = np.array(found.ranks, dtype=np.int64)
-    increment = np.zeros((len(STAGES), steps), dtype=np.int64)
+    increment = np.zeros((len(PHASES_AND_REST), steps), dtype=np.int64)
     leader = np.zeros_like(increment)
-    late = np.zeros((len(STAGES), steps, ranks), dtype=np.int64)
+    late = np.zeros((len(PHASES_AND_REST), steps, ranks), dtype=np.int64)
     dur, communication = np.zeros(steps, dtype=np.int64), np.zeros(steps, dtype=np.int64)
-    for i, (at, values) in enumerate(zip(places, _by_step(found, (*STAGES, *_STILL, STEP), places), strict=True)):
-        worked, still, whole = values[:, : len(STAGES)], values[:, len(STAGES) : -1], values[:, -1]
+    for i, (at, values) in enumerate(
+        zip(places, _by_step(found, (*PHASES_AND_REST, *_STILL, STEP), places), strict=True)
+    ):
+        worked, still, whole = values[:, : len(PHASES_AND_REST)], values[:, len(PHASES_AND_REST) : -1], values[:, -1]
         begun = ahead[:, at]
         edges = np.cumsum(worked if known else worked + still, axis=1) + begun[:, None]
         front = np.maximum.accumulate(np.concatenate(([begun.max()], edges.max(axis=0))))
@@ -74,9 +76,9 @@ def merged_frontier(
         if known:
             last = int(edges[:, -1].argmax())
             own = next(alike for alike in peers if last in alike)
-            # What even the rank stood still that did so least, of each stage.
+            # What even the rank stood still that did so least, of each phase.
             communication[i] = min(left, int(still[own].min(axis=0).sum()))
-        increment[STAGES.index(REST), i] += left - communication[i]
+        increment[PHASES_AND_REST.index(REST), i] += left - communication[i]
     for times in (dur, increment, late, communication):
         times *= _US
     numbers = tuple(found.numbers[at] for at in places)
@@ -95,7 +97,7 @@ def steps_left_out(found: Summaries) -> dict[int, str]:
     return {step: left_out[step] for step in found.numbers if step in left_out}
 
 
-def merged_attribution(found: Summaries, left_out: Mapping[int, str], shown: Sequence[int], axes: Axes) -> Attribution:
+def summary_attribution(found: Summaries, left_out: Mapping[int, str], shown: Sequence[int], axes: Axes) -> Attribution:
     """Every step with how long it took and the parts of the ranks ``shown``. No path: that takes collectives."""
     longest = found.column(STEP).max(axis=0)
     parts = [_parts(found, rank) for rank in sorted(shown)]
@@ -130,7 +132,7 @@ def telling_ranks(found: Frontier) -> tuple[int, ...]:
     return tuple(found.ranks[at] for at in chosen.tolist())
 
 
-_STILL = tuple(stage + STILL for stage in STAGES)
+_STILL = tuple(phase + STILL for phase in PHASES_AND_REST)
 
 
 def _by_step(found: Summaries, columns: Sequence[str], places: Sequence[int]) -> Iterator[Times]:

@@ -12,8 +12,8 @@ from diag.account.attribute import attribute
 from diag.api import Result, analyze
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD
 from diag.diagnoses import examine
+from diag.diagnoses.phases import disagreement
 from diag.diagnoses.shares import CLASS_OF, Cost, Shares
-from diag.diagnoses.stages import disagreement
 from diag.diagnoses.subject import resampled
 from diag.diagnoses.verdict import classes_of, classify, judge
 from diag.model.steps import Bottleneck, Detail, Severity
@@ -44,7 +44,7 @@ def bare(plan: Plan) -> Result:
     ],
     ids=["one loader", "every loader", "checkpoints"],
 )
-def test_stages_alone_give_the_verdict_and_say_so(
+def test_phases_alone_give_the_verdict_and_say_so(
     plan: Plan, ranks: int, bottleneck: Bottleneck, cause: str, culprits: tuple[int, ...]
 ) -> None:
     result = bare(replace(plan, ranks=ranks))
@@ -52,9 +52,9 @@ def test_stages_alone_give_the_verdict_and_say_so(
     assert (verdict.bottleneck, verdict.cause, verdict.severity) == (bottleneck, cause, Severity.CRITICAL)
     assert set(verdict.culprit_ranks) >= set(culprits)
     assert verdict.confidence <= 0.5
-    assert "durations of the stages alone" in verdict.headline
+    assert "durations of the phases alone" in verdict.headline
     assert result.cause is not None
-    assert result.cause.evidence[0].table == "stage frontiers"
+    assert result.cause.evidence[0].table == "phase frontiers"
     assert result.cause.confidence <= 0.6
     assert any(reason.startswith("exposed communication") for reason in map(str, result.coverage.not_looked))
     assert to_dict(result)["stage_frontier"]["verdict_rests_on_it"]
@@ -68,8 +68,8 @@ def test_steps_get_the_class_of_the_run_s_account() -> None:
 def test_the_classes_of_all_steps_are_each_step_s_own() -> None:
     """One loader is slow in every third step: the others are bound by what they compute."""
     result = bare(on(1, DATA, every=3))
-    assert result.examination.stages is not None
-    shares = result.examination.stages.shares
+    assert result.examination.phases is not None
+    shares = result.examination.phases.shares
     classes = classes_of(shares)
     assert set(classes.values()) == {Bottleneck.DATA, Bottleneck.COMPUTE}
     for at, step in enumerate(shares.numbers):
@@ -95,7 +95,7 @@ def test_stages_that_are_alike_do_not_prove_health() -> None:
 def test_without_steps_of_two_ranks_there_is_no_second_account() -> None:
     tables = without_collectives(simulate(on(1, DATA)))
     alone = analyze(replace(tables, ranks={0: tables.ranks[0]}, world_size=1))
-    assert alone.examination.stages is None
+    assert alone.examination.phases is None
     assert to_dict(alone)["stage_frontier"] is None
     assert "Healthy" in alone.verdict.headline
 
@@ -122,10 +122,10 @@ def test_without_steps_of_two_ranks_there_is_no_second_account() -> None:
 )
 def test_two_accounts_of_one_run_agree(plan: Plan) -> None:
     result = analyze(simulate(plan))
-    stages = result.examination.stages
-    assert stages is not None
-    assert not stages.alone
-    assert stages.frontier.communication_known
+    phases = result.examination.phases
+    assert phases is not None
+    assert not phases.alone
+    assert phases.frontier.communication_known
     assert result.examination.doubts == ()
     assert result.coverage.notes == ()
 
@@ -136,17 +136,17 @@ def shares_of_run(plan: Plan) -> tuple[Tables, Shares]:
 
 
 @pytest.mark.parametrize(
-    ("stages_of", "timelines_of", "said"),
+    ("phases_of", "timelines_of", "said"),
     [
-        (on(1, DATA), on(2, DATA), "name rank 2, the durations of their stages name rank 1"),
-        (on(1, DATA), on(1, FORWARD), "timelines say compute, the durations of their stages say data"),
-        (Plan(ranks=3), on(1, FORWARD), "the durations of their stages show none of it"),
-        (on(1, FORWARD), Plan(ranks=3), "only the durations of the stages say compute"),
+        (on(1, DATA), on(2, DATA), "name rank 2, the durations of their phases name rank 1"),
+        (on(1, DATA), on(1, FORWARD), "timelines say compute, the durations of their phases say data"),
+        (Plan(ranks=3), on(1, FORWARD), "the durations of their phases show none of it"),
+        (on(1, FORWARD), Plan(ranks=3), "only the durations of the phases say compute"),
         (on(1, FORWARD, 12 * MS), Plan(ranks=3), ""),
     ],
 )
-def test_accounts_that_contradict_each_other(stages_of: Plan, timelines_of: Plan, said: str) -> None:
-    other = analyze(simulate(stages_of)).examination.stages
+def test_accounts_that_contradict_each_other(phases_of: Plan, timelines_of: Plan, said: str) -> None:
+    other = analyze(simulate(phases_of)).examination.phases
     found = disagreement(other, shares_of_run(timelines_of)[1])
     assert said in found
     assert bool(found) == bool(said)
@@ -184,7 +184,7 @@ def test_a_late_rank_without_a_reason_is_named_and_its_cause_left_open(ranks: in
     assert result.coverage.explained_wait is not None
     assert result.coverage.explained_wait < 0.1
     assert to_dict(result)["coverage"]["explained_wait"] == pytest.approx(result.coverage.explained_wait, abs=1e-4)
-    assert result.coverage.notes == (), "the stages cannot see what lies between steps, so they contradict nothing"
+    assert result.coverage.notes == (), "the phases cannot see what lies between steps, so they contradict nothing"
 
 
 @pytest.mark.parametrize(
