@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser screenshots demo test check check-format check-lint check-types check-layers format bench clean
+.PHONY: help setup browser screenshots demo test test-all check check-format check-lint check-types check-layers format bench clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,18 +36,26 @@ screenshots: setup browser ## pictures of every page of the dashboard, light and
 demo: setup ## train small, plant faults, find them (OUT=folder, default runs/demo)
 	$(BIN)/python -m diag.demo --out $(or $(OUT),runs/demo)
 
-test: setup browser ## run the tests (ARGS='-k words' chooses some)
+# One worker more than cores: many tests wait for a training. Those that judge its times run by themselves, after it.
+# Every process of a training imports diag: compiled once, where PYTHONDONTWRITEBYTECODE keeps Python from doing so.
+# $(1): which tests. $(2): further arguments of pytest.
+define run-tests
+	@$(BIN)/python -m compileall -q diag collectors app
+	@failed=0; \
+	$(BIN)/python -m pytest -m '$(1)not multiproc' --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile --no-loadscope-reorder $(2) || failed=1; \
+	$(BIN)/python -m pytest -m '$(1)multiproc' $(2) || failed=1; \
+	exit $$failed
+endef
+
+test: setup browser ## run the tests but for the matrices of trainings (ARGS='-k words' chooses some)
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	@# Every process of a training imports diag: compiled once, where PYTHONDONTWRITEBYTECODE keeps Python from doing so.
-	@$(BIN)/python -m compileall -q diag collectors app
-	@# One worker more than cores: many tests wait for a training. Those that judge its times run by themselves, after it.
-	@failed=0; \
-	$(BIN)/python -m pytest -m 'not multiproc' --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile --no-loadscope-reorder || failed=1; \
-	$(BIN)/python -m pytest -m multiproc || failed=1; \
-	exit $$failed
+	$(call run-tests,not matrix and )
 endif
+
+test-all: setup browser ## run every test: also every strategy, launcher and kill, and longer searches for bad input
+	$(call run-tests,,--hypothesis-profile=thorough)
 
 check: check-format check-lint check-types check-layers ## formatting, lint, types, layers: what pre-commit and CI run
 

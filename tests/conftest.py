@@ -10,7 +10,8 @@ import pytest
 from hypothesis import settings
 
 settings.register_profile("diag", deadline=None)  # what an example takes is a matter of what else the machine does
-settings.load_profile("diag")
+settings.register_profile("thorough", deadline=None, max_examples=300)  # for `make test-all`
+settings.load_profile("diag")  # --hypothesis-profile comes after it
 
 # Folders of tests that start trainings or browsers. Begun first, they leave short files for the end, so that no worker
 # is left alone with a long one.

@@ -18,13 +18,14 @@ from msgspec import to_builtins
 from diag.api import Result, open_run
 from tests.account.kineto_builder import BASE_NS, KinetoBuilder, nccl_args
 from tests.copies import replace
+from tests.examples import examples
 
 MS, US = 1_000_000, 1_000
 YEAR = 365 * 86_400 * 1000 * MS
 LOSS = MS // 5
 
 some = settings(
-    max_examples=12,
+    max_examples=examples(4, thorough=20),
     deadline=None,
     database=None,
     derandomize=True,

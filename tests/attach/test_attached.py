@@ -51,6 +51,7 @@ def test_slow_loader_under_ddp(tmp_path: Path) -> None:
     assert any(advice["id"].startswith("loader-workers-") for advice in result["advice"])
 
 
+@pytest.mark.matrix
 @pytest.mark.multiproc
 def test_one_rank_shows_that_the_loaders_of_all_are_too_slow(tmp_path: Path) -> None:
     """The loaders are equally slow, but rank 1's was late once: rank 0's workers got a head start that they keep."""
@@ -104,7 +105,7 @@ def test_without_collectors_nothing_is_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.multiproc
-@pytest.mark.parametrize("strategy", ["fsdp1", "fsdp2"])
+@pytest.mark.parametrize("strategy", [pytest.param("fsdp1", marks=pytest.mark.matrix), "fsdp2"])
 def test_straggler_of_a_sharded_loop(tmp_path: Path, strategy: str) -> None:
     result = trained(tmp_path / "run", "--strategy", strategy, "--slow-rank", "1", "--slow-seconds", "0.15")
     is_stalled(result)
@@ -115,7 +116,7 @@ def test_straggler_of_a_sharded_loop(tmp_path: Path, strategy: str) -> None:
 def test_command_without_process_group_and_with_children(tmp_path: Path) -> None:
     """A child that is forked, and a Python that the script starts, train too: neither gets into the records."""
     run = tmp_path / "run"
-    command = [sys.executable, TRAIN, "--strategy", "none", "--slow-loader", "0.03", "--children"]
+    command = [sys.executable, TRAIN, "--strategy", "none", "--slow-loader", "0.1", "--children"]
     done = diag("run", "--out", run, "--", *command)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "training"
@@ -212,7 +213,7 @@ def test_a_recording_that_fails_costs_one_line(tmp_path: Path) -> None:
     assert all(line.startswith("diag: rank 0: ") for line in done.stderr.splitlines()), done.stderr
 
 
-@pytest.mark.parametrize("form", ["script", "command"])
+@pytest.mark.parametrize("form", ["script", pytest.param("command", marks=pytest.mark.matrix)])
 def test_sigterm_is_passed_on(tmp_path: Path, form: str) -> None:
     arguments = [str(TRAIN), "--strategy", "none", "--slow-loader", "0.5", "--steps", "1000"]
     own = arguments if form == "script" else ["--", sys.executable, *arguments]
@@ -230,6 +231,7 @@ def test_sigterm_is_passed_on(tmp_path: Path, form: str) -> None:
         os.kill(trainer, 0)
 
 
+@pytest.mark.matrix
 @pytest.mark.multiproc
 def test_processes_that_another_launcher_starts(tmp_path: Path) -> None:
     """As in a Slurm job: the shell takes the environment, and something else starts the ranks."""

@@ -67,6 +67,7 @@ def test_slow_loader_under_fsdp2_of_transformers(tmp_path: Path) -> None:
     assert holding(steps, EVALUATION) == []  # though from_pretrained calls Module.eval()
 
 
+@pytest.mark.matrix
 def test_straggler_under_fsdp2_of_transformers(tmp_path: Path) -> None:
     options = ["--fsdp2", "--slow-rank", "1", "--evaluate-every", "9"]
     result, steps = told_of_transformers(tmp_path, *options, recording=("--no-trace",))
@@ -75,6 +76,7 @@ def test_straggler_under_fsdp2_of_transformers(tmp_path: Path) -> None:
     assert holding(steps, EVALUATION) == [9, 18]
 
 
+@pytest.mark.matrix
 def test_slow_loader_under_fsdp2_of_accelerate(tmp_path: Path) -> None:
     options = ["--accelerate-fsdp2", "--slow-loader", "0.15"]
     result, _ = told_of_transformers(tmp_path, *options, recording=("--no-trace",))
@@ -82,6 +84,7 @@ def test_slow_loader_under_fsdp2_of_accelerate(tmp_path: Path) -> None:
     assert result["run"]["strategy"] == "fsdp2"
 
 
+@pytest.mark.matrix
 def test_straggler_under_fsdp2_of_accelerate(tmp_path: Path) -> None:
     options = ["--accelerate-fsdp2", "--slow-rank", "1", "--evaluate-every", "9"]
     result, steps = told_of_transformers(tmp_path, *options)
@@ -90,6 +93,7 @@ def test_straggler_under_fsdp2_of_accelerate(tmp_path: Path) -> None:
     assert holding(steps, EVALUATION) == [9, 18]
 
 
+@pytest.mark.matrix
 def test_straggler_under_zero_3_of_accelerate(tmp_path: Path) -> None:
     options = ["--accelerate-zero3", "--slow-rank", "1", "--accumulate", "2"]
     result, steps = told_of_transformers(tmp_path, *options, recording=("--no-trace",))
@@ -125,6 +129,7 @@ def test_slow_loader_of_lightning_by_its_own_launcher(tmp_path: Path) -> None:
     assert phases_of(steps_of(tmp_path / "run", rank=1)[10]) == ["data", "forward", "backward", "optimizer"]
 
 
+@pytest.mark.matrix
 def test_straggler_of_lightning_among_micro_batches_evaluations_and_checkpoints(tmp_path: Path) -> None:
     run = tmp_path / "run"
     options = ["--slow-rank", "1", "--accumulate", "2", "--evaluate-every", "6", "--save-every", "8"]
@@ -153,6 +158,7 @@ def test_slow_loader_of_one_rank_of_deepspeed(tmp_path: Path) -> None:
     assert spent["backward"] > spent["optimizer"]
 
 
+@pytest.mark.matrix
 def test_straggler_of_deepspeed_among_micro_batches_and_checkpoints(tmp_path: Path) -> None:
     run = tmp_path / "run"
     launcher = ["--num_accelerators", "2", "--master_port", str(free_port())]
@@ -176,6 +182,7 @@ def test_slow_loader_of_one_rank_of_torchtitan(tmp_path: Path) -> None:
     assert phases_of(steps_of(run)[10]) == ["data", "forward", "backward", "optimizer"]
 
 
+@pytest.mark.matrix
 def test_straggler_of_torchtitan_among_micro_batches_and_checkpoints(tmp_path: Path) -> None:
     """By torchrun, as torchtitan's own launcher does."""
     run = tmp_path / "run"

@@ -72,7 +72,7 @@ def on_two_ranks(way: str, *options: str) -> list[str]:
 
 
 @pytest.mark.multiproc
-@pytest.mark.parametrize("way", ["spawn", "fork"])
+@pytest.mark.parametrize("way", ["spawn", pytest.param("fork", marks=pytest.mark.matrix)])
 def test_straggler_of_torch_multiprocessing(tmp_path: Path, way: str) -> None:
     """Forked ranks end without Python's atexit. They leave their process group as it is, as many scripts do."""
     options = ["--slow-rank", "1", "--no-destroy"]
@@ -82,7 +82,7 @@ def test_straggler_of_torch_multiprocessing(tmp_path: Path, way: str) -> None:
     assert len(ours) == 2
 
 
-@pytest.mark.parametrize("way", ["spawn", "fork"])
+@pytest.mark.parametrize("way", ["spawn", pytest.param("fork", marks=pytest.mark.matrix)])
 def test_crash_of_a_rank_of_torch_multiprocessing(tmp_path: Path, way: str) -> None:
     """torch.multiprocessing catches the exception: the rank that raised it is recorded as failed all the same."""
     done = diag("run", "--no-trace", "--out", tmp_path, "--", *on_two_ranks(way, "--crash-at", "5"))
@@ -93,6 +93,7 @@ def test_crash_of_a_rank_of_torch_multiprocessing(tmp_path: Path, way: str) -> N
     assert len(steps_of(tmp_path, rank=1)) == 5
 
 
+@pytest.mark.matrix
 @pytest.mark.multiproc
 def test_straggler_of_notebook_launcher(tmp_path: Path) -> None:
     """Accelerate's, which forks the ranks out of the notebook's process."""
@@ -107,6 +108,7 @@ MPIRUN = ("mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2")
 with_mpirun = pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed")
 
 
+@pytest.mark.matrix
 @pytest.mark.multiproc
 @with_mpirun
 def test_straggler_under_mpirun(tmp_path: Path) -> None:
@@ -116,6 +118,7 @@ def test_straggler_under_mpirun(tmp_path: Path) -> None:
     assert ours == alone(*MPIRUN, *on_two_ranks("mpi", "--slow-rank", "1"))
 
 
+@pytest.mark.matrix
 @with_mpirun
 def test_mpirun_of_ranks_without_a_process_group(tmp_path: Path) -> None:
     """As with Horovod or mpi4py: only the launcher's variables say which rank a process is."""

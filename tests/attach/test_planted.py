@@ -34,12 +34,14 @@ def test_slow_loader_of_fsdp2_that_crashes(tmp_path: Path) -> None:
     assert (result["run"]["strategy"], result["run"]["exit_code"], len(result["steps"])) == ("fsdp2", 1, 20)
 
 
+@pytest.mark.matrix
 def test_straggler_of_ddp_that_crashes(tmp_path: Path) -> None:
     result = trained(tmp_path, *STRAGGLER, "--crash-at", "20", recording=NO_TRACE, exit_code=1)
     is_stalled(result)
     assert (result["run"]["exit_code"], len(result["steps"])) == (1, 20)
 
 
+@pytest.mark.matrix
 def test_slow_loader_of_one_that_compiles_starts_children_and_has_its_own_collectors(tmp_path: Path) -> None:
     script = with_its_own_collectors(tmp_path / "repository")
     result = trained(tmp_path / "run", *SLOW_LOADER, "--children", "--compile", script=script)
@@ -48,6 +50,7 @@ def test_slow_loader_of_one_that_compiles_starts_children_and_has_its_own_collec
     assert len(result["steps"]) == 24
 
 
+@pytest.mark.matrix
 def test_straggler_of_one_that_compiles_starts_children_and_has_its_own_collectors(tmp_path: Path) -> None:
     script = with_its_own_collectors(tmp_path / "repository")
     result = trained(tmp_path / "run", *STRAGGLER, "--children", "--compile", script=script, recording=NO_TRACE)

@@ -124,7 +124,7 @@ def search(seconds: float, once: Callable[[st.DataObject], None]) -> None:
         chosen += 1
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", COMMANDS)
 def test_changed_files(kind: str) -> None:
     def once(data: st.DataObject) -> None:
@@ -163,7 +163,7 @@ def options_of(command: str) -> dict[str, bool]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_command_lines() -> None:
     numbers = st.integers(-(10**30), 10**30).map(str)
     values = st.one_of(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from diag.api import Result, open_run
+from tests.matrix import chosen, matrix
 from tests.run.strategy_cases import FAULTS, WAYS, is_right, record
 
 pytestmark = pytest.mark.multiproc
@@ -26,18 +27,20 @@ CASES: list[Case] = [
     for fault in FAULTS
     for repeat in range(REPEATS)
 ]
+FEW = [case for case in CASES if case[1] in ("ddp", "fsdp2", "pp, 1f1b")]
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Path]:
-    """A function from a case to its run directory. All cases of one number of ranks are one launch."""
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Path]:
+    """A function from a case to its run directory. The chosen cases of one number of ranks are one launch."""
     folder = tmp_path_factory.mktemp("strategies")
+    cases = chosen(request, "case")
     launched: set[int] = set()
 
     def run_of(case: Case) -> Path:
         if case[0] not in launched:
             launched.add(case[0])
-            same = [own for own in CASES if own[0] == case[0]]
+            same = [own for own in cases if own[0] == case[0]]
             record(case[0], [(folder / str(CASES.index(own)), own[1], own[2]) for own in same], 900 * REPEATS)
         return folder / str(CASES.index(case))
 
@@ -52,7 +55,7 @@ def told(result: Result) -> str:
     return "\n".join([first, *findings])
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[1]}-{case[2]}-{case[3]}")
+@pytest.mark.parametrize("case", matrix(CASES, FEW), ids=lambda case: f"{case[1]}-{case[2]}-{case[3]}")
 def test_the_planted_fault_is_named(recorded: Callable[[Case], Path], case: Case) -> None:
     result = open_run(recorded(case))
     assert is_right(result, case[2]), told(result)

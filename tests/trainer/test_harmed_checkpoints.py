@@ -10,6 +10,7 @@ import pytest
 
 from diag.collectors.trainer.checkpoint.folder import find
 from diag.collectors.trainer.options import TrainerOptions
+from tests.matrix import chosen, matrix
 from tests.trainer.harmed_run import FULL, MOMENTS
 from tests.trainer.launching import launch
 
@@ -47,10 +48,10 @@ def harmed(how: str, folder: Path, **options: object) -> tuple[int, dict[int, st
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def killed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The folders of runs that were killed in each of the moments."""
     found = {}
-    for how in MOMENTS:
+    for how in chosen(request, "how"):
         found[how] = tmp_path_factory.mktemp("killed")
         code, losses, said = harmed(how, found[how])
         assert code != 0, how
@@ -72,7 +73,7 @@ def after_them(killed: dict[str, Path]) -> tuple[dict[int, str], dict[str, dict[
     return whole, dict(zip(killed, parts, strict=True))
 
 
-@pytest.mark.parametrize("how", MOMENTS)
+@pytest.mark.parametrize("how", matrix(MOMENTS, ["in a shard", "between name and latest"]))
 def test_a_run_that_was_killed_while_saving_goes_on_as_if_it_had_not_been(
     how: str, after_them: tuple[dict[int, str], dict[str, dict[int, str]]], killed: dict[str, Path]
 ) -> None:

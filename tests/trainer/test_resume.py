@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from diag.collectors.trainer.checkpoint.folder import CheckpointManifest
+from tests.matrix import chosen, matrix
 from tests.trainer.launching import launch
 from tests.trainer.ways import COMMON, INTERLEAVED, ON_FOUR, ON_TWO, Options
 
@@ -74,7 +75,7 @@ def twice(ways: Mapping[str, Options], root: Path) -> dict[str, Options]:
     return runs
 
 
-def differing(ways: Mapping[str, Options], root: Path) -> dict[str, list[str]]:
+def differing(ways: Iterable[str], root: Path) -> dict[str, list[str]]:
     """Of each way the files of the last checkpoint that the uninterrupted and the resumed run do not have alike.
 
     The metadata holds the name of its saving, the manifest its time.
@@ -108,12 +109,15 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def on_two(root: Path) -> dict[str, Losses]:
+def on_two(request: pytest.FixtureRequest, root: Path) -> dict[str, Losses]:
+    pairs = chosen(request, "pair")
     across = {
-        f"{was} -> {now}": {**TWO[now], "resume": str(root / was / MIDDLE), "checkpoint_every": 0}
-        for was, now in ACROSS_TWO
+        f"{was} -> {now}": {**TWO[now], "resume": str(root / was / MIDDLE), "checkpoint_every": 0} for was, now in pairs
     }
-    return train(2, {**twice(TWO, root), **across})[0]
+    names = {*chosen(request, "name"), *(was for was, _ in pairs)}
+    if any(item.get_closest_marker("matrix") for item in request.session.items if item.path == request.path):
+        names = {*TWO}
+    return train(2, {**twice({name: TWO[name] for name in TWO if name in names}, root), **across})[0]
 
 
 @pytest.fixture(scope="module")
@@ -136,31 +140,37 @@ def far_from(expected: Mapping[str, Losses], found: Mapping[str, Losses]) -> dic
     return wrong
 
 
-def test_on_the_same_two_ranks_all_is_equal_to_the_last_bit(on_two: dict[str, Losses], root: Path) -> None:
-    for name in TWO:
-        assert on_two[f"{name}, again"] == on_two[name][SAVED:], name
-    assert differing(TWO, root) == {}
+@pytest.mark.parametrize("name", matrix(TWO, ["ddp", "zero1", "fsdp2", "pp, 1f1b"]))
+def test_on_the_same_two_ranks_all_is_equal_to_the_last_bit(on_two: dict[str, Losses], root: Path, name: str) -> None:
+    assert on_two[f"{name}, again"] == on_two[name][SAVED:]
+    assert differing([name], root) == {}
 
 
+@pytest.mark.matrix
 def test_on_the_same_four_ranks_all_is_equal_to_the_last_bit(on_four: dict[str, Losses], root: Path) -> None:
     for name in FOUR:
         assert on_four[f"{name}, again"] == on_four[name][SAVED:], name
     assert differing(FOUR, root) == {}
 
 
-def test_another_strategy_goes_on_with_the_same_losses(on_two: dict[str, Losses]) -> None:
-    assert far_from(on_two, {name: on_two[name] for name in on_two if " -> " in name}) == {}
+@pytest.mark.parametrize("pair", matrix(ACROSS_TWO, [("fsdp2", "ddp"), ("ddp", "fsdp2")]), ids=" to ".join)
+def test_another_strategy_goes_on_with_the_same_losses(on_two: dict[str, Losses], pair: tuple[str, str]) -> None:
+    name = " -> ".join(pair)
+    assert far_from(on_two, {name: on_two[name]}) == {}
 
 
+@pytest.mark.matrix
 def test_four_ranks_go_on_from_two(on_two: dict[str, Losses], on_four: dict[str, Losses]) -> None:
     assert far_from(on_two, {name: on_four[name] for name in on_four if " -> " in name}) == {}
 
 
+@pytest.mark.matrix
 def test_two_ranks_go_on_from_four(on_four: dict[str, Losses], root: Path) -> None:
     runs = {f"{was} -> {now}": {**TWO[now], "resume": str(root / was / MIDDLE)} for was, now in FOUR_TO_TWO}
     assert far_from(on_four, train(2, runs)[0]) == {}
 
 
+@pytest.mark.matrix
 def test_one_rank_goes_on_from_two(on_two: dict[str, Losses], root: Path) -> None:
     runs = {f"{was} -> {now}": {**ON_ONE[now], "resume": str(root / was / MIDDLE)} for was, now in TO_ONE}
     found, said = train(1, runs)
@@ -168,6 +178,7 @@ def test_one_rank_goes_on_from_two(on_two: dict[str, Losses], root: Path) -> Non
     assert "fsdp2 on 2 ranks before, now fsdp2 on 1 rank: sums in another order" in said
 
 
+@pytest.mark.matrix
 def test_deepspeed_goes_on_in_its_own_format(root: Path) -> None:
     pytest.importorskip("deepspeed")
     ways = {
@@ -181,6 +192,7 @@ def test_deepspeed_goes_on_in_its_own_format(root: Path) -> None:
     assert differing(ways, root) == {}
 
 
+@pytest.mark.matrix
 def test_the_learning_rate_rises_over_the_warm_up(on_two: dict[str, Losses], root: Path) -> None:
     """So that what the resumed run restores is something."""
     rates = {

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.matrix import chosen, matrix
 from tests.trainer.launching import launch
 from tests.trainer.ways import BY_RANKS, COMMON, INTERLEAVED, ON_TWO, Options
 
@@ -44,18 +45,19 @@ ACCUMULATED = {
     for when in ("last", "every")
     if when == "last" or not name.startswith("deepspeed")
 }
-INTERLEAVED_NAME = "pp, interleaved"
+FEW = ("ddp", "zero1", "fsdp1", "fsdp2", "deepspeed 2", "tp", "pp, 1f1b", "ddp, last", "fsdp2, every")
 
 
 @pytest.fixture(scope="module")
 def one_rank() -> dict[str, list[float]]:
-    return losses_of(1, {"tiny": {"strategy": "ddp", "batch_size": 4}, "small": INTERLEAVED["one rank"]})
+    return losses_of(1, {"tiny": {"strategy": "ddp", "batch_size": 4}})
 
 
 @pytest.fixture(scope="module")
-def on_two() -> dict[str, list[float]]:
+def on_two(request: pytest.FixtureRequest) -> dict[str, list[float]]:
     """One launch: importing torch and DeepSpeed takes longer than any of these."""
-    return losses_of(2, {**ON_TWO, **COMPRESSED, **ACCUMULATED, INTERLEAVED_NAME: INTERLEAVED[INTERLEAVED_NAME]})
+    ways = {**ON_TWO, **ACCUMULATED}
+    return losses_of(2, {name: ways[name] for name in chosen(request, "name")})
 
 
 def far_from(plain: list[float], found: dict[str, list[float]], tolerance: float) -> dict[str, list[float]]:
@@ -66,30 +68,36 @@ def test_the_model_learns(one_rank: dict[str, list[float]]) -> None:
     assert one_rank["tiny"][-1] < one_rank["tiny"][0]
 
 
-@pytest.mark.parametrize("name", [*ON_TWO, *ACCUMULATED])
+@pytest.mark.parametrize("name", matrix([*ON_TWO, *ACCUMULATED], FEW))
 def test_two_ranks_train_the_same_model(
     one_rank: dict[str, list[float]], on_two: dict[str, list[float]], name: str
 ) -> None:
     assert on_two[name] == pytest.approx(one_rank["tiny"], abs=TOLERANCE)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("ranks", [4, 8])
 def test_more_ranks_train_the_same_model(one_rank: dict[str, list[float]], ranks: int) -> None:
     assert not far_from(one_rank["tiny"], losses_of(ranks, BY_RANKS[ranks]), TOLERANCE)
 
 
-def test_interleaved_stages_train_the_same_model(
-    one_rank: dict[str, list[float]], on_two: dict[str, list[float]]
-) -> None:
-    assert on_two[INTERLEAVED_NAME] == pytest.approx(one_rank["small"], abs=TOLERANCE)
+@pytest.mark.matrix
+def test_interleaved_stages_train_the_same_model() -> None:
+    one_rank, two = (
+        losses_of(ranks, {way: INTERLEAVED[way]}) for ranks, way in ((1, "one rank"), (2, "pp, interleaved"))
+    )
+    assert two["pp, interleaved"] == pytest.approx(one_rank["one rank"], abs=TOLERANCE)
 
 
-def test_what_rounds_stays_near(one_rank: dict[str, list[float]], on_two: dict[str, list[float]]) -> None:
-    assert not far_from(one_rank["tiny"], {name: on_two[name] for name in COMPRESSED}, 0.02)
-    assert on_two["fsdp2, bf16"] != pytest.approx(one_rank["tiny"], abs=TOLERANCE / 2)
-    assert on_two["fsdp2, bf16 on the wire"] != on_two["fsdp2, bf16"]
+@pytest.mark.matrix
+def test_what_rounds_stays_near(one_rank: dict[str, list[float]]) -> None:
+    found = losses_of(2, COMPRESSED)
+    assert not far_from(one_rank["tiny"], found, 0.02)
+    assert found["fsdp2, bf16"] != pytest.approx(one_rank["tiny"], abs=TOLERANCE / 2)
+    assert found["fsdp2, bf16 on the wire"] != found["fsdp2, bf16"]
 
 
+@pytest.mark.matrix
 def test_compiled_blocks_train_the_same_model(one_rank: dict[str, list[float]]) -> None:
     """Slow: the compiler takes its time for the first step."""
     found = losses_of(2, {"fsdp2": {**ON_TWO["fsdp2"], "compile": True}})
