@@ -64,7 +64,7 @@ def test_a_killed_rank_ends_the_training_as_without_us(tmp_path: Path) -> None:
     assert [culprit["rank"] for culprit in found["culprits"]] == [1]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.matrix)])
 def test_a_killed_rank_of_a_script_is_named(tmp_path: Path, rank: int) -> None:
     """Here the launcher is ours."""
     run = tmp_path / "run"
@@ -127,6 +127,7 @@ def test_a_killed_launcher_of_a_command_changes_nothing(tmp_path: Path) -> None:
     assert describe_run(result)["exit_code"] is None
 
 
+@pytest.mark.matrix  # tests/run/test_crashes.py does it to the bundled trainer
 def test_everything_is_killed_while_it_writes(tmp_path: Path) -> None:
     """The launcher and all ranks at once, as a scheduler does it, while traces are recorded all the time."""
     run = tmp_path / "run"

@@ -22,7 +22,7 @@ from tests.command import analyze_json, diag
     ("rank", "how", "code", "fault_class"),
     [
         (1, "sigkill", 128 + 9, "rank_killed_sigkill"),
-        (0, "exit,code=7", 7, "rank_killed_exception"),
+        pytest.param(0, "exit,code=7", 7, "rank_killed_exception", marks=pytest.mark.matrix),
         (1, "exception", 1, "rank_killed_exception"),
     ],
 )

@@ -15,6 +15,7 @@ import pytest
 from diag.collectors.layout import RunLayout
 from diag.errors import ExitCode
 from tests.command import diag
+from tests.matrix import matrix
 from tests.run.hang_live import PLANTED, STEP, run_planted
 
 ALL = os.environ.get("DIAG_HANG") == "all"
@@ -25,7 +26,7 @@ NAMES = [name for name, planted in PLANTED.items() if ALL or not planted.inject.
 
 @pytest.mark.parametrize("repeat", range(REPEATS))
 @pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", matrix(NAMES, ["hang in the loader", "mismatched-shape"]))
 def test_class_and_rank_of_what_was_planted(tmp_path: Path, name: str, ranks: int, repeat: int) -> None:
     planted, culprit = PLANTED[name], (1 + repeat) % ranks
     ended = run_planted(planted, ranks, culprit, tmp_path / "run")
@@ -64,6 +65,7 @@ def test_a_slow_checkpoint_is_waited_for(tmp_path: Path) -> None:
     assert not list(layout.root.glob("ranks/*/stacks.txt"))
 
 
+@pytest.mark.matrix
 def test_a_checkpoint_without_end_is_a_hang_of_that_name(tmp_path: Path) -> None:
     ended = diag(
         "run", "--steps", "7", "--no-trace", "--timeout", "120", "--hang-timeout", "3",
@@ -75,6 +77,7 @@ def test_a_checkpoint_without_end_is_a_hang_of_that_name(tmp_path: Path) -> None
     assert [culprit["rank"] for culprit in found["culprits"]] == [1]
 
 
+@pytest.mark.matrix
 def test_the_collectives_own_time_out_is_the_same_hang(tmp_path: Path) -> None:
     """A limit beyond it is moved before it; evidence is there also where the process group is first after all."""
     ended = diag(

@@ -25,6 +25,7 @@ from diag.collectors.settings import CollectorSettings
 from diag.errors import DiagError
 from tests.command import diag
 from tests.forked import fork_server
+from tests.matrix import matrix
 from tests.ports import free_port
 
 KILLS = 50
@@ -103,7 +104,7 @@ def opened(run: Path) -> Result | None:
         raise
 
 
-@pytest.mark.parametrize("seed", range(KILLS))
+@pytest.mark.parametrize("seed", matrix(range(KILLS), range(3)))
 def test_recorded_steps_are_true_and_the_rest_is_a_gap(tmp_path: Path, seed: int) -> None:
     kill_some(tmp_path, seed)
     result = opened(tmp_path / "run")

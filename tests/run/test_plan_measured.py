@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.command import diag
+from tests.matrix import chosen, matrix
 from tests.trainer.launching import launch
 
 SCRIPT = str(Path(__file__).with_name("recorded_runs.py"))
@@ -28,10 +29,11 @@ WAYS: dict[str, dict[str, object]] = {
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     asked = [
-        {"out": str(folder / way), "options": {**SMALL, **options}, "settings": WINDOW} for way, options in WAYS.items()
+        {"out": str(folder / way), "options": {**SMALL, **WAYS[way]}, "settings": WINDOW}
+        for way in chosen(request, "way")
     ]
     ended = launch([SCRIPT, json.dumps(asked)], collect=True)
     assert ended.returncode == 0, ended.stderr[-5000:]
@@ -46,7 +48,7 @@ def measured(run: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", matrix(WAYS, ["ddp", "block"]))
 def test_the_estimate_is_near(runs: Path, way: str) -> None:
     found = measured(runs / way)
     rows = {row["name"]: row for row in found["compared"]}
