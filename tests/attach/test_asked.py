@@ -6,13 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.attach.trainings import collective_lines_of
 from tests.command import analyze_json
 from tests.ports import free_port
-
-pytestmark = pytest.mark.multiproc
 
 SCRIPT = """
 import sys, time

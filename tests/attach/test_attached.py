@@ -31,7 +31,6 @@ from tests.ports import free_port
 from tests.trainer.launching import launch
 
 
-@pytest.mark.multiproc
 def test_slow_loader_under_ddp(tmp_path: Path) -> None:
     result = trained(tmp_path / "run", "--slow-loader", "0.1")
     is_slow_loader(result)
@@ -52,7 +51,6 @@ def test_slow_loader_under_ddp(tmp_path: Path) -> None:
 
 
 @pytest.mark.matrix
-@pytest.mark.multiproc
 def test_one_rank_shows_that_the_loaders_of_all_are_too_slow(tmp_path: Path) -> None:
     """The loaders are equally slow, but rank 1's was late once: rank 0's workers got a head start that they keep."""
     options = ["--slow-loader", "0.2", "--workers", "2", "--stall-rank", "1"]
@@ -67,7 +65,6 @@ def test_one_rank_shows_that_the_loaders_of_all_are_too_slow(tmp_path: Path) -> 
     assert sum(queue[0] for queue in ready[0]) > sum(queue[0] for queue in ready[1])
 
 
-@pytest.mark.multiproc
 def test_straggler_among_micro_batches_evaluations_and_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,7 +101,6 @@ def test_without_collectors_nothing_is_recorded(tmp_path: Path) -> None:
     assert not RunLayout(run).ranks()
 
 
-@pytest.mark.multiproc
 @pytest.mark.parametrize("strategy", [pytest.param("fsdp1", marks=pytest.mark.matrix), "fsdp2"])
 def test_straggler_of_a_sharded_loop(tmp_path: Path, strategy: str) -> None:
     result = trained(tmp_path / "run", "--strategy", strategy, "--slow-rank", "1", "--slow-seconds", "0.15")
@@ -112,7 +108,6 @@ def test_straggler_of_a_sharded_loop(tmp_path: Path, strategy: str) -> None:
     assert result["run"]["strategy"] == strategy
 
 
-@pytest.mark.multiproc
 def test_command_without_process_group_and_with_children(tmp_path: Path) -> None:
     """A child that is forked, and a Python that the script starts, train too: neither gets into the records."""
     run = tmp_path / "run"
@@ -127,7 +122,6 @@ def test_command_without_process_group_and_with_children(tmp_path: Path) -> None
     assert len(result["steps"]) == 24
 
 
-@pytest.mark.multiproc
 def test_torchrun_as_the_command(tmp_path: Path) -> None:
     run = tmp_path / "run"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
@@ -232,7 +226,6 @@ def test_sigterm_is_passed_on(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.matrix
-@pytest.mark.multiproc
 def test_processes_that_another_launcher_starts(tmp_path: Path) -> None:
     """As in a Slurm job: the shell takes the environment, and something else starts the ranks."""
     run = tmp_path / "run"

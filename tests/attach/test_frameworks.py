@@ -25,7 +25,6 @@ SCRIPTS = Path(__file__).with_name("scripts")
 TRANSFORMERS, LIGHTNING, DEEPSPEED, TORCHTITAN = (
     str(SCRIPTS / f"with_{name}.py") for name in ("transformers", "lightning", "deepspeed", "torchtitan")
 )
-pytestmark = pytest.mark.multiproc
 
 
 def holding(steps: list[dict[str, Any]], phase: str) -> list[int]:

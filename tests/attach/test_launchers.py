@@ -71,7 +71,6 @@ def on_two_ranks(way: str, *options: str) -> list[str]:
     return [sys.executable, LAUNCHED, way, "--port", str(free_port()), *options]
 
 
-@pytest.mark.multiproc
 @pytest.mark.parametrize("way", ["spawn", pytest.param("fork", marks=pytest.mark.matrix)])
 def test_straggler_of_torch_multiprocessing(tmp_path: Path, way: str) -> None:
     """Forked ranks end without Python's atexit. They leave their process group as it is, as many scripts do."""
@@ -94,7 +93,6 @@ def test_crash_of_a_rank_of_torch_multiprocessing(tmp_path: Path, way: str) -> N
 
 
 @pytest.mark.matrix
-@pytest.mark.multiproc
 def test_straggler_of_notebook_launcher(tmp_path: Path) -> None:
     """Accelerate's, which forks the ranks out of the notebook's process."""
     pytest.importorskip("accelerate", reason="Accelerate is not installed")
@@ -109,7 +107,6 @@ with_mpirun = pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun 
 
 
 @pytest.mark.matrix
-@pytest.mark.multiproc
 @with_mpirun
 def test_straggler_under_mpirun(tmp_path: Path) -> None:
     ours = recorded(tmp_path / "run", *MPIRUN, *on_two_ranks("mpi", "--slow-rank", "1"))
@@ -127,7 +124,6 @@ def test_mpirun_of_ranks_without_a_process_group(tmp_path: Path) -> None:
     assert [len(steps_of(tmp_path, rank)) for rank in range(2)] == [STEPS, STEPS]
 
 
-@pytest.mark.multiproc
 def test_straggler_under_srun(tmp_path: Path) -> None:
     """Where Slurm is not installed or does not run, its variables are set as it sets them."""
     run = tmp_path / "run"

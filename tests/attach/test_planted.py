@@ -13,7 +13,6 @@ from tests.attach.trainings import TRAIN, is_slow_loader, is_stalled, trained
 SLOW_LOADER = ("--slow-loader", "0.15")
 STRAGGLER = ("--slow-rank", "1", "--slow-seconds", "0.15")
 NO_TRACE = ("--no-trace",)
-pytestmark = pytest.mark.multiproc
 
 
 def with_its_own_collectors(folder: Path) -> Path:

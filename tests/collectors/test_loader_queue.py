@@ -55,7 +55,6 @@ def opened_later(gate: Event) -> None:
     Timer(0.5, gate.set).start()
 
 
-@pytest.mark.multiproc
 def test_a_queue_that_its_workers_fill() -> None:
     data = Gated(lambda index: index >= 6)
     iterator = iterator_of(data)
@@ -74,7 +73,6 @@ def test_a_queue_that_its_workers_fill() -> None:
     assert len(list(iterator)) == 3
 
 
-@pytest.mark.multiproc
 def test_batches_that_came_out_of_order_are_ready() -> None:
     data = Gated(lambda index: index == 4)
     iterator = iterator_of(data)
@@ -92,7 +90,6 @@ def test_of_anything_else_nothing_is_told() -> None:
     assert queue_of(iter(DataLoader(Gated(lambda index: False), batch_size=None))) is None
 
 
-@pytest.mark.multiproc
 def test_a_system_whose_queues_cannot_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """As macOS."""
     iterator: Any = iterator_of(Gated(lambda index: False))

@@ -94,7 +94,6 @@ def test_a_batch_of_a_loader_is_one_batch(tmp_path: Path) -> None:
     assert [phases_of(step).count("data") for step in steps] == [1, 1, 1, 2, 1, 1]
 
 
-@pytest.mark.multiproc
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_batches_ready_in_the_queue_of_a_loader(tmp_path: Path, wrapped: bool) -> None:
     """Not in the steps in which it fills up, and not in those for which nothing is left to load."""

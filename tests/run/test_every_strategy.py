@@ -15,8 +15,6 @@ from diag.api import Result, open_run
 from tests.matrix import chosen, matrix
 from tests.run.strategy_cases import FAULTS, WAYS, is_right, record
 
-pytestmark = pytest.mark.multiproc
-
 REPEATS = int(os.environ.get("DIAG_REPEATS", "1"))
 
 Case = tuple[int, str, str, int]  # ranks, way, fault, repeat

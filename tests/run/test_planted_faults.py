@@ -59,7 +59,6 @@ def cases(*chosen: tuple[str, int]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("strategy", "ranks", "repeat"), values)
 
 
-@pytest.mark.multiproc
 @cases(FSDP2)
 def test_a_slow_loader_on_one_rank(tmp_path: Path, strategy: str, ranks: int, repeat: int) -> None:
     result = train_and_analyze(tmp_path / "run", strategy, ranks, "slow-loader:rank=1,ms=500")
@@ -69,7 +68,6 @@ def test_a_slow_loader_on_one_rank(tmp_path: Path, strategy: str, ranks: int, re
     assert most_steps(result, "data"), summary(result)
 
 
-@pytest.mark.multiproc
 @cases(DDP)
 def test_a_slow_wire(tmp_path: Path, strategy: str, ranks: int, repeat: int) -> None:
     result = train_and_analyze(tmp_path / "run", strategy, ranks, "slow-wire")
@@ -78,7 +76,6 @@ def test_a_slow_wire(tmp_path: Path, strategy: str, ranks: int, repeat: int) -> 
     assert most_steps(result, "communication"), summary(result)
 
 
-@pytest.mark.multiproc
 @cases(FSDP2)
 def test_a_straggler(tmp_path: Path, strategy: str, ranks: int, repeat: int) -> None:
     result = train_and_analyze(tmp_path / "run", strategy, ranks, "straggler:rank=0")
@@ -86,7 +83,6 @@ def test_a_straggler(tmp_path: Path, strategy: str, ranks: int, repeat: int) -> 
     assert result["verdict"]["culprit"]["ranks"] == [0], summary(result)
 
 
-@pytest.mark.multiproc
 def test_a_stall(tmp_path: Path) -> None:
     result = train_and_analyze(tmp_path / "run", "ddp", 2, "stall:rank=1,phase=backward")
     assert result["verdict"]["bottleneck"] == "host", summary(result)
@@ -95,7 +91,6 @@ def test_a_stall(tmp_path: Path) -> None:
     assert "in backward" in result["verdict"]["headline"]
 
 
-@pytest.mark.multiproc
 @cases(FSDP2, DDP)
 def test_nothing_planted(tmp_path: Path, strategy: str, ranks: int, repeat: int) -> None:
     result = train_and_analyze(tmp_path / "run", strategy, ranks)
