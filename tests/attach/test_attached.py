@@ -122,6 +122,7 @@ def test_command_without_process_group_and_with_children(tmp_path: Path) -> None
     assert len(result["steps"]) == 24
 
 
+@pytest.mark.matrix
 def test_torchrun_as_the_command(tmp_path: Path) -> None:
     run = tmp_path / "run"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]

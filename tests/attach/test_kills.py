@@ -50,6 +50,7 @@ def recorded(run: Path, rank: int = 0) -> int:
     return steps.read_bytes().count(b"\n") if steps.exists() else 0
 
 
+@pytest.mark.matrix
 def test_a_killed_rank_ends_the_training_as_without_us(tmp_path: Path) -> None:
     bare = plain("--kill", "1")
     run = tmp_path / "run"

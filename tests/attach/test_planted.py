@@ -52,6 +52,7 @@ def test_slow_loader_of_one_that_compiles_starts_children_and_has_its_own_collec
 @pytest.mark.matrix
 def test_straggler_of_one_that_compiles_starts_children_and_has_its_own_collectors(tmp_path: Path) -> None:
     script = with_its_own_collectors(tmp_path / "repository")
-    result = trained(tmp_path / "run", *STRAGGLER, "--children", "--compile", script=script, recording=NO_TRACE)
+    options = [*STRAGGLER, "--children", "--compile", "aot_eager"]
+    result = trained(tmp_path / "run", *options, script=script, recording=NO_TRACE)
     is_stalled(result)
     assert len(result["steps"]) == 24

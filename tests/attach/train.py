@@ -67,14 +67,14 @@ def wrapped(net: Net, options: argparse.Namespace) -> nn.Module:
         for layer in net.layers:
             fully_shard(layer)
         fully_shard(net)
-    return torch.compile(model) if options.compile else model  # type: ignore[return-value]
+    return torch.compile(model, backend=options.compile) if options.compile else model  # type: ignore[return-value]
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--strategy", choices=["none", "ddp", "fsdp1", "fsdp2"], default="ddp")
     parser.add_argument("--steps", type=int, default=24)
-    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--compile", nargs="?", const="inductor", help="by which backend")
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--slow-loader", type=float, default=0, help="seconds a batch")
     parser.add_argument("--workers", type=int, default=0, help="processes of the loader")

@@ -103,7 +103,7 @@ def test_a_stranger_is_told_how_to_get_in(browser: Browser, served: Served) -> N
         timeline_of_step_10(found.page)
 
 
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("known", [True, pytest.param(False, marks=pytest.mark.matrix)])
 def test_a_link_on_another_site(browser: Browser, served: Served, known: bool) -> None:
     """A chat, a ticket: the browser sends no strict cookie along when such a link is followed."""
     link = f"http://127.0.0.1:{served.port}/timeline?step=10" if known else served.at("timeline?step=10")
@@ -140,6 +140,7 @@ def test_a_restart(browser: Browser) -> None:
             found.open(second.printed, until=open_run(RUN).verdict.headline)
 
 
+@pytest.mark.matrix
 def test_two_dashboards_in_one_browser(browser: Browser, served: Served) -> None:
     with dashboard(RUN) as other, visit(browser) as found:
         for one in (served, other):
@@ -160,7 +161,7 @@ def test_a_log_is_uploaded(browser: Browser, served: Served, tmp_path: Path) -> 
         assert found.complaints == []
 
 
-@pytest.mark.parametrize("token", ["--token", "--no-token"])
+@pytest.mark.parametrize("token", ["--token", pytest.param("--no-token", marks=pytest.mark.matrix)])
 def test_pages_of_others_learn_nothing(browser: Browser, token: str) -> None:
     """A page that is on a name which leads here (DNS rebinding), and one of another server of this machine."""
     with (
