@@ -36,26 +36,26 @@ screenshots: setup browser ## pictures of every page of the dashboard, light and
 demo: setup ## train small, plant faults, find them (OUT=folder, default runs/demo)
 	$(BIN)/python -m diag.demo --out $(or $(OUT),runs/demo)
 
-# One worker more than cores: many tests wait for a training. Those that judge its times run by themselves, after it.
+# Two workers more than cores: many tests wait for a training.
+PYTEST_PARALLEL = $(BIN)/python -m pytest --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 2)) --dist loadfile --no-loadscope-reorder
 # Every process of a training imports diag: compiled once, where PYTHONDONTWRITEBYTECODE keeps Python from doing so.
-# $(1): which tests. $(2): further arguments of pytest.
-define run-tests
-	@$(BIN)/python -m compileall -q diag collectors app
-	@failed=0; \
-	$(BIN)/python -m pytest -m '$(1)not multiproc' --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist loadfile --no-loadscope-reorder $(2) || failed=1; \
-	$(BIN)/python -m pytest -m '$(1)multiproc' $(2) || failed=1; \
-	exit $$failed
-endef
+compiled = @$(BIN)/python -m compileall -q diag collectors app
 
 test: setup browser ## run the tests but for the matrices of trainings (ARGS='-k words' chooses some)
 ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
-	$(call run-tests,not matrix and )
+	$(compiled)
+	$(PYTEST_PARALLEL) -m 'not matrix'
 endif
 
 test-all: setup browser ## run every test: also every strategy, launcher and kill, and longer searches for bad input
-	$(call run-tests,,--hypothesis-profile=thorough)
+	$(compiled)
+	@# Those that judge times of a training run by themselves, after the others.
+	@failed=0; \
+	$(PYTEST_PARALLEL) -m 'not multiproc' --hypothesis-profile=thorough || failed=1; \
+	$(BIN)/python -m pytest -m multiproc $(sort $(shell grep -rl '^@pytest.mark.multiproc' tests)) || failed=1; \
+	exit $$failed
 
 check: check-format check-lint check-types check-layers ## formatting, lint, types, layers: what pre-commit and CI run
 

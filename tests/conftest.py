@@ -13,9 +13,9 @@ settings.register_profile("diag", deadline=None)  # what an example takes is a m
 settings.register_profile("thorough", deadline=None, max_examples=300)  # for `make test-all`
 settings.load_profile("diag")  # --hypothesis-profile comes after it
 
-# Folders of tests that start trainings or browsers. Begun first, they leave short files for the end, so that no worker
-# is left alone with a long one.
-LONG = ("trainer", "run", "attach", "collectors", "browser")
+# Folders of tests that start trainings or browsers, the longest first. Begun first, they leave short files for the end,
+# so that no worker is left alone with a long one.
+LONG = ("fuzz", "attach", "run", "trainer", "browser", "app", "collectors", "crosscheck")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -31,7 +31,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.parent.name not in LONG)
+    place = {name: number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(item.path.parent.name, len(LONG)))
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from tests.forked import fork_server
 from tests.ports import free_port
 
 STEPS, BATCHES, WIDTH = 10, 4, 32
-FORWARD_S, DELAY_S = 0.008, 0.200
+FORWARD_S, DELAY_S = 0.020, 0.200
 SETTINGS = CollectorSettings(trace=False, nvml=False)
 Planted = dict[str, dict[int, float]]  # phase: rank: seconds
 
@@ -155,7 +155,6 @@ def ids(result: Result) -> list[str]:
     return [finding.id for finding in result.examination.findings]
 
 
-@pytest.mark.multiproc
 def test_a_pipeline_that_is_well_has_its_bubble(tmp_path: Path) -> None:
     result = run(tmp_path, pipeline, 2, {}, 1, (FORWARD_S, FORWARD_S))
     (bubble,) = [finding for finding in result.examination.findings if finding.id == "pipeline-bubble"]
@@ -165,7 +164,6 @@ def test_a_pipeline_that_is_well_has_its_bubble(tmp_path: Path) -> None:
     assert not result.verdict.culprit_ranks
 
 
-@pytest.mark.multiproc
 def test_a_stage_with_more_work(tmp_path: Path) -> None:
     result = run(tmp_path, pipeline, 2, {}, 1, (2 * FORWARD_S, FORWARD_S))
     assert result.verdict.cause == "unbalanced-stages", result.verdict.headline

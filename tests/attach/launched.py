@@ -29,7 +29,7 @@ def train(rank: int, ranks: int, given: argparse.Namespace) -> None:
     if given.group:
         dist.init_process_group("gloo", f"tcp://127.0.0.1:{given.port}", rank=rank, world_size=ranks)
     torch.manual_seed(0)
-    net = Net(0.05 if rank == given.slow_rank else 0)
+    net = Net(0.1 if rank == given.slow_rank else 0)
     model = DistributedDataParallel(net) if dist.is_initialized() else net
     optimizer = torch.optim.AdamW(model.parameters())
     data = Noise(given.steps * BATCH * ranks, given.slow_loader / BATCH)

@@ -24,7 +24,7 @@ optimizer = torch.optim.SGD(model.parameters())
 with record(sys.argv[1], CollectorSettings(trace=False)) as recording:
     for batch in recording.steps([torch.ones(8, 64)] * 20):
         if dist.get_rank() == 1:
-            time.sleep(0.05)
+            time.sleep(0.1)
         loss = model(batch).sum()
         loss.backward()
         optimizer.step()

@@ -101,7 +101,8 @@ def test_without_collectors_nothing_is_recorded(tmp_path: Path) -> None:
     assert not RunLayout(run).ranks()
 
 
-@pytest.mark.parametrize("strategy", [pytest.param("fsdp1", marks=pytest.mark.matrix), "fsdp2"])
+@pytest.mark.matrix
+@pytest.mark.parametrize("strategy", ["fsdp1", "fsdp2"])
 def test_straggler_of_a_sharded_loop(tmp_path: Path, strategy: str) -> None:
     result = trained(tmp_path / "run", "--strategy", strategy, "--slow-rank", "1", "--slow-seconds", "0.15")
     is_stalled(result)
@@ -147,6 +148,7 @@ def test_crash_is_as_without_us(tmp_path: Path) -> None:
     assert len(steps_of(tmp_path / "run")) == 5
 
 
+@pytest.mark.matrix
 def test_crash_within_a_hook_shows_none_of_our_lines(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(

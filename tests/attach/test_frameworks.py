@@ -101,6 +101,7 @@ def test_straggler_under_zero_3_of_accelerate(tmp_path: Path) -> None:
     assert {step["micro_batches"] for step in steps} == {2}
 
 
+@pytest.mark.matrix
 def test_straggler_of_accelerate_among_micro_batches_evaluations_and_checkpoints(tmp_path: Path) -> None:
     """By Accelerate's launcher, whose --multi_gpu is what starts several processes, also where there is no GPU."""
     run = tmp_path / "run"

@@ -47,7 +47,14 @@ for number in range(1, 101):
 """
 
 
-@pytest.mark.parametrize(("training", "steps"), [(LOADED, 10), (NO_BACKWARD, 10), (WGAN_GP, 16 + 1 + 16)])
+@pytest.mark.parametrize(
+    ("training", "steps"),
+    [
+        pytest.param(LOADED, 10, marks=pytest.mark.matrix),
+        pytest.param(NO_BACKWARD, 10, marks=pytest.mark.matrix),
+        (WGAN_GP, 16 + 1 + 16),
+    ],
+)
 def test_steps(tmp_path: Path, training: str, steps: int) -> None:
     script, run = tmp_path / "train.py", tmp_path / "run"
     script.write_text("import torch\nmodel, batch = torch.nn.Linear(4, 1), torch.ones(4, 4)\n" + training)

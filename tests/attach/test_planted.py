@@ -13,6 +13,7 @@ from tests.attach.trainings import TRAIN, is_slow_loader, is_stalled, trained
 SLOW_LOADER = ("--slow-loader", "0.15")
 STRAGGLER = ("--slow-rank", "1", "--slow-seconds", "0.15")
 NO_TRACE = ("--no-trace",)
+pytestmark = pytest.mark.matrix
 
 
 def with_its_own_collectors(folder: Path) -> Path:
@@ -33,14 +34,12 @@ def test_slow_loader_of_fsdp2_that_crashes(tmp_path: Path) -> None:
     assert (result["run"]["strategy"], result["run"]["exit_code"], len(result["steps"])) == ("fsdp2", 1, 20)
 
 
-@pytest.mark.matrix
 def test_straggler_of_ddp_that_crashes(tmp_path: Path) -> None:
     result = trained(tmp_path, *STRAGGLER, "--crash-at", "20", recording=NO_TRACE, exit_code=1)
     is_stalled(result)
     assert (result["run"]["exit_code"], len(result["steps"])) == (1, 20)
 
 
-@pytest.mark.matrix
 def test_slow_loader_of_one_that_compiles_starts_children_and_has_its_own_collectors(tmp_path: Path) -> None:
     script = with_its_own_collectors(tmp_path / "repository")
     result = trained(tmp_path / "run", *SLOW_LOADER, "--children", "--compile", script=script)
@@ -49,7 +48,6 @@ def test_slow_loader_of_one_that_compiles_starts_children_and_has_its_own_collec
     assert len(result["steps"]) == 24
 
 
-@pytest.mark.matrix
 def test_straggler_of_one_that_compiles_starts_children_and_has_its_own_collectors(tmp_path: Path) -> None:
     script = with_its_own_collectors(tmp_path / "repository")
     options = [*STRAGGLER, "--children", "--compile", "aot_eager"]

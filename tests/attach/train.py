@@ -80,7 +80,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=0, help="processes of the loader")
     parser.add_argument("--stall-rank", type=int, default=-1, help="its loader takes a second more for its first batch")
     parser.add_argument("--slow-rank", type=int, default=-1)
-    parser.add_argument("--slow-seconds", type=float, default=0.05, help="a forward of that rank")
+    parser.add_argument("--slow-seconds", type=float, default=0.1, help="a forward of that rank")
     parser.add_argument("--evaluate-every", type=int, default=0)
     parser.add_argument("--save-every", type=int, default=0)
     parser.add_argument("--crash-at", type=int, default=-1)

@@ -68,6 +68,7 @@ def test_a_slow_loader_on_one_rank(tmp_path: Path, strategy: str, ranks: int, re
     assert most_steps(result, "data"), summary(result)
 
 
+@pytest.mark.matrix
 @cases(DDP)
 def test_a_slow_wire(tmp_path: Path, strategy: str, ranks: int, repeat: int) -> None:
     result = train_and_analyze(tmp_path / "run", strategy, ranks, "slow-wire")
@@ -101,6 +102,7 @@ def test_nothing_planted(tmp_path: Path, strategy: str, ranks: int, repeat: int)
     assert not [f for f in named if f["id"] != "contended-host"], summary(result)
 
 
+@pytest.mark.matrix
 @pytest.mark.multiproc
 def test_prefetch_really_overlaps_on_gloo(tmp_path: Path) -> None:
     """The wire takes 15 ms: without prefetch nobody computes meanwhile, with it the analyser sees it hidden."""

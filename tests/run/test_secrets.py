@@ -53,7 +53,7 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-@pytest.mark.parametrize("way", ["script", "command"])
+@pytest.mark.parametrize("way", ["script", pytest.param("command", marks=pytest.mark.matrix)])
 def test_a_recorded_run(way: str, tmp_path: Path) -> None:
     script, run = tmp_path / "train.py", tmp_path / "run"
     script.write_text(TRAINING)

@@ -66,6 +66,7 @@ def test_a_window_of_a_running_training(tmp_path: Path) -> None:
     assert "the run is over" in late.stderr
 
 
+@pytest.mark.matrix
 def test_a_rank_that_falls_behind_is_recorded_by_itself(tmp_path: Path) -> None:
     """The device is slow enough that nothing is to be said of the run before: a window would be asked for then, for
     steps so far ahead that the run never reaches them."""

@@ -27,6 +27,7 @@ TRAININGS: dict[str, tuple[tuple[str, ...], str, set[str | int]]] = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.multiproc
 @pytest.mark.parametrize("name", TRAININGS if ALL else list(TRAININGS)[:1])
 def test_the_setting_is_found_applied_and_measured(tmp_path: Path, name: str) -> None:

@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--slow-loader", type=float, default=0, help="seconds a batch")
     options.add_argument("--slow-loader-rank", type=int, default=-1, help="-1: all")
     options.add_argument("--slow-rank", type=int, default=-1)
-    options.add_argument("--slow-seconds", type=float, default=0.1, help="a forward of that rank")
+    options.add_argument("--slow-seconds", type=float, default=0.2, help="a forward of that rank")
     options.add_argument("--accumulate", type=int, default=1)
     options.add_argument("--evaluate-every", type=int, default=0, help="steps")
     options.add_argument("--save-every", type=int, default=0, help="steps")
