@@ -22,10 +22,11 @@ from hypothesis import HealthCheck, event, given, note, seed, settings
 from hypothesis import strategies as st
 
 from tests.account.kineto_builder import LAYOUTS, KinetoBuilder, nccl_args, serialised
+from tests.examples import examples
 from tests.traces.outcomes import Outcome, is_plain, opened, read, rows
 
 SEED = int(os.environ.get("DIAG_FUZZ_SEED", "0"))
-EXAMPLES = int(os.environ.get("DIAG_FUZZ_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("DIAG_FUZZ_EXAMPLES", examples(50, thorough=300)))
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
 Document = dict[str, Any]
