@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from .device_clock import Mark
+from .accelerator import DEVICE_BACKENDS, Mark
 from .records import CollectiveRow
 
 # -- patches -----------------------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def describe(payload: Any) -> tuple[int, str, bool]:
         return payload.nbytes, _name(payload.dtype), not payload.is_cpu
     tensors = list(payload or ())
     if not tensors:
-        return 0, "", torch.cuda.is_available() and dist.is_initialized() and dist.get_backend() == "nccl"
+        return 0, "", dist.is_initialized() and dist.get_backend() in DEVICE_BACKENDS
     return sum(t.nbytes for t in tensors), _name(tensors[0].dtype), not tensors[0].is_cpu
 
 

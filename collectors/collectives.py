@@ -22,8 +22,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
+from .accelerator import DeviceClock, Mark
 from .calls import Call, Function, Patches, argument, describe, storage_of, time_wait
-from .device_clock import DeviceClock, Mark
 from .records import P2P_PREFIX, RECV, SEND, CollectiveRow
 
 # -- functional --------------------------------------------------------------------------------------------------------

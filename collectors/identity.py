@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from .accelerator import accelerator_of
 from .layout import RankLayout
 from .records import RankRecord
 
@@ -52,7 +53,7 @@ def boot_id() -> str:
 
 def identify(device: torch.device) -> RankRecord:
     rank, local_rank, world_size = rank_and_world()
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    accelerator = accelerator_of(device)
     return RankRecord(
         rank=rank,
         local_rank=local_rank,
@@ -62,8 +63,8 @@ def identify(device: torch.device) -> RankRecord:
         boot_id=boot_id(),
         monotonic_ns=time.monotonic_ns(),
         unix_ns=time.time_ns(),
-        device=name,
-        device_index=device.index if device.type == "cuda" else None,
+        device=accelerator.name if accelerator is not None else "cpu",
+        device_index=device.index if accelerator is not None else None,
         cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
     )
 

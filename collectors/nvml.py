@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from .accelerator import Accelerator
 from .records import DeviceRecord
 
 T = TypeVar("T")
@@ -94,6 +95,14 @@ class NvmlSampler:
             return int(value.value.ullVal)
 
         return _value(read)
+
+
+def sampler_of(accelerator: Accelerator | None) -> NvmlSampler:
+    """The sampler of a rank's device; one that has nothing to read where NVML does not know it."""
+    if accelerator is None or not accelerator.kind.nvml:
+        return NvmlSampler(None, None)
+    uuid = accelerator.uuid
+    return NvmlSampler(f"GPU-{uuid}" if uuid is not None else None, accelerator.device.index)
 
 
 def _value(read: Callable[[], T]) -> T | None:

@@ -30,15 +30,15 @@ from typing import Any, NamedTuple, Protocol, Self
 import torch
 import torch.distributed as dist
 
+from .accelerator import Accelerator, DeviceClock, Mark, accelerator_of, current_device, runtime_versions
 from .background import Background, TraceRequests
 from .collectives import CollectiveTimer
-from .device_clock import DeviceClock, Mark
 from .dumps import Stacks, recorder_status, write_flight_recorder
 from .files import Budget, Complaints, LineFile, encode, replace_file
 from .identity import identify, rank_and_world
 from .layout import RunLayout
 from .manifest import update_manifest
-from .nvml import NvmlSampler
+from .nvml import sampler_of
 from .records import (
     BACKWARD,
     FAILED,
@@ -59,7 +59,7 @@ from .window import TraceWindows
 
 # -- memory ------------------------------------------------------------------------------------------------------------
 #
-# Memory of one rank, once a step: the CUDA allocator's peaks where there is a device, the resident size always.
+# Memory of one rank, once a step: the allocator's peaks where there is an accelerator, the resident size always.
 
 _RESIDENT = 1  # field of statm, in pages
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -68,20 +68,20 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 class MemoryReader:
     """Peaks are of one step: reading resets them. No call here waits for the device."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, accelerator: Accelerator | None) -> None:
+        self._accelerator = accelerator
         self._capacity: int | None = None
         self._statm = ProcFile(lambda: "/proc/self/statm")
-        if device.type == "cuda":
-            self._capacity = int(torch.cuda.get_device_properties(device).total_memory)
-            torch.cuda.reset_peak_memory_stats(device)
+        if accelerator is not None:
+            self._capacity = accelerator.capacity
+            accelerator.reset_peaks()
 
     def read(self) -> MemoryRecord:
         rss = (self._statm.number(_RESIDENT) or 0) * _PAGE  # 0 where the system has no /proc
-        if self._device.type != "cuda":
+        if self._accelerator is None:
             return MemoryRecord(rss=rss)
-        stats = torch.cuda.memory_stats(self._device)
-        torch.cuda.reset_peak_memory_stats(self._device)
+        stats = self._accelerator.memory_stats()
+        self._accelerator.reset_peaks()
         return MemoryRecord(
             rss=rss,
             allocated=stats.get("allocated_bytes.all.peak", 0),
@@ -129,7 +129,8 @@ class Collector(AbstractContextManager["Collector"]):
         timer: CollectiveTimer | None = None,
     ) -> None:
         """``timer``: one whose timed functions are in place already."""
-        self._device = device or _current_device()
+        device = device or current_device()
+        accelerator = accelerator_of(device)
         rank, _, _ = rank_and_world()
         self._run = RunLayout(run_dir)
         self._layout = self._run.rank(rank)
@@ -150,19 +151,18 @@ class Collector(AbstractContextManager["Collector"]):
             )
         )
         steps, self._device_steps_file, collectives, self._device_file, self._saved_file, summary, host = self._files
-        self._identity = identify(self._device)
+        self._identity = identify(device)
         self._lines = StepLines(steps, collectives, StepSummary(summary, self._identity, settings.summary_steps))
-        on_device = self._device.type == "cuda"
-        self._clock = DeviceClock(_cuda_event) if on_device else None
+        self._clock = DeviceClock(accelerator.event) if accelerator is not None else None
+        self._is_capturing = accelerator.is_capturing if accelerator is not None else None
         self._timer = timer or CollectiveTimer(settings.max_collectives_per_step)
         self._timer.device_clock = self._clock
-        self._memory = MemoryReader(self._device)
+        self._memory = MemoryReader(accelerator)
         self._thread, self._sampler = ThreadTime(), HostSampler()
         self._cpu: dict[str, tuple[int, int]] = {}  # of the step under way, by phase
         self._begun = Moment(0)  # the step under way
         self._windows = TraceWindows(settings, self._layout, budget, self._complaints, self._trace_metadata)
-        self._device_name = torch.cuda.get_device_name(self._device) if on_device else "cpu"
-        sampler = _nvml(self._device) if settings.nvml else None
+        sampler = sampler_of(accelerator) if settings.nvml else None
         self._nvml_missing = sampler.unavailable if sampler is not None else "switched off"
         self._background = Background(
             self._layout,
@@ -253,11 +253,9 @@ class Collector(AbstractContextManager["Collector"]):
             return
         collector = {"settings": asdict(self._settings), "without_nvml_because": self._nvml_missing}
         collector |= fields.pop("collector", {})
-        versions = {"torch": torch.__version__, "python": platform.python_version()}
-        if torch.version.cuda:
-            versions["cuda"] = torch.version.cuda
+        versions = {"torch": torch.__version__, "python": platform.python_version(), **runtime_versions()}
         try:
-            update_manifest(self._run, **fields, device=self._device_name, versions=versions, collector=collector)
+            update_manifest(self._run, **fields, device=self._identity.device, versions=versions, collector=collector)
         except OSError as error:
             self._complaints.add("manifest.json could not be written", error)
 
@@ -309,7 +307,7 @@ class Collector(AbstractContextManager["Collector"]):
 
     def moment(self, ahead: str = "") -> Moment:
         """Now. ``ahead``: the phase that heartbeats tell from here on."""
-        marks = self._clock if self._clock is not None and not torch.cuda.is_current_stream_capturing() else None
+        marks = self._clock if self._is_capturing is not None and not self._is_capturing() else None
         found = Moment(time.monotonic_ns(), marks.mark() if marks is not None else None, self._thread.read())
         if ahead:
             self.doing = ahead, found.ns
@@ -536,18 +534,3 @@ def _between(start: Moment, end: Moment) -> tuple[int | None, int | None]:
     if (on_cpu_ns or 0) < 0 or (queued_ns or 0) < 0:
         return None, None
     return on_cpu_ns, queued_ns
-
-
-def _cuda_event() -> Any:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-
-
-def _current_device() -> torch.device:
-    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-
-
-def _nvml(device: torch.device) -> NvmlSampler:
-    if device.type != "cuda":
-        return NvmlSampler(None, None)
-    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    return NvmlSampler(f"GPU-{uuid}" if uuid else None, device.index)

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from .accelerator import profiler_activities
 from .files import Budget, Complaints, disk_full
 from .layout import RankLayout
 from .records import (
@@ -183,11 +184,8 @@ class TraceWindows:
 
     def _start(self, active: int) -> None:
         settings = self._settings
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        if torch.cuda.is_available():
-            activities.append(torch.profiler.ProfilerActivity.CUDA)
         self._profiler = torch.profiler.profile(
-            activities=activities,
+            activities=profiler_activities(),
             schedule=torch.profiler.schedule(wait=0, warmup=settings.trace_warmup, active=active, repeat=1),
             on_trace_ready=self._export,
             record_shapes=True,

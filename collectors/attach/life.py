@@ -21,9 +21,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
+from ..accelerator import device_in_use, device_is_settled
 from ..calls import Patches
 from ..collectives import CollectiveTimer
 from ..files import Complaints, append_to, create_file, encode
@@ -38,31 +38,6 @@ from .environment import OWNER_VARIABLE, wanted
 from .events import Events
 from .hooks import Hooks, Saving
 from .importing import AfterImport
-
-# -- device ------------------------------------------------------------------------------------------------------------
-#
-# Where a training computes, without choosing for it: asking CUDA begins to use it.
-
-
-def device() -> torch.device:
-    """Where the training computes, as far as it has begun to."""
-    if torch.cuda.is_available() and _cuda_used():
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
-
-
-def device_known() -> bool:
-    """Whether ``device`` will not tell another one later."""
-    if not torch.cuda.is_available():
-        return True
-    if not _cuda_used():
-        return False
-    return torch.cuda.device_count() == 1 or str(torch.cuda.current_device()) == os.environ.get("LOCAL_RANK", "")
-
-
-def _cuda_used() -> bool:
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
-
 
 # -- strategy ----------------------------------------------------------------------------------------------------------
 #
@@ -173,7 +148,7 @@ class Attachment:
 
     def joined(self) -> None:
         """The process group is there."""
-        if device_known():
+        if device_is_settled():
             self.safely(self._begin)
 
     def _begin(self) -> None:
@@ -188,7 +163,7 @@ class Attachment:
             self._end(why)
             return
         os.environ[OWNER_VARIABLE] = str(os.getpid())
-        collector = Collector(self.run_dir, self._settings, device(), self._timer)
+        collector = Collector(self.run_dir, self._settings, device_in_use(), self._timer)
         collector.__enter__()
         self.events.record(collector)
         collector.followed_by(self.events)
@@ -223,7 +198,7 @@ class Attachment:
         taken = files.identity.exists()
         if not taken:
             with contextlib.suppress(OSError):  # which the collector reports
-                taken = not create_file(files.identity, encode(identify(device())))
+                taken = not create_file(files.identity, encode(identify(device_in_use())))
         return f"there is a rank {rank} in {self.run_dir} already" if taken else ""
 
     def _about(self) -> dict[str, Any]:

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from ..accelerator import Event, accelerator_of, backend_of, device_of_rank
 from ..identity import prepare_environment
 from ..layout import RunLayout
 from ..records import CHECKPOINT, DATA, H2D, OPTIMIZER, CheckpointRecord, HeldRecord, StepRecord
 from ..settings import collecting, run_dir_from
-from .backend import backend_of, device_of
 from .checkpoint import contents
 from .checkpoint.folder import Checkpoint, find
 from .checkpoint.resume import refuse_data
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 class _Line(NamedTuple):
     step: int
     loss: Tensor
-    ready: torch.cuda.Event | None  # None: the loss is on the host already
+    ready: Event | None  # None: the loss is on the host already
     dur_ns: int
     tokens: int
 
     def arrived(self) -> bool:
-        return self.ready is None or bool(self.ready.query())  # type: ignore[no-untyped-call]
+        return self.ready is None or self.ready.query()
 
 
 class Progress:
@@ -69,10 +69,10 @@ class Progress:
         if self._silent:
             return
         ready = None
-        if loss.device.type == "cuda":
+        if (accelerator := accelerator_of(loss.device)) is not None:
             on_device, loss = loss, torch.empty((), dtype=loss.dtype, pin_memory=True)
             loss.copy_(on_device, non_blocking=True)
-            ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            ready = accelerator.event(timed=False)
             ready.record()
         self._waiting.append(_Line(step, loss, ready, dur_ns, tokens))
         while self._waiting and self._waiting[0].arrived():
@@ -215,14 +215,14 @@ class Place:
         )
 
     def device(self) -> torch.device:
-        return device_of(self.local_rank, self.local_world_size)
+        return device_of_rank(self.local_rank, self.local_world_size)
 
 
 def connect(place: Place, device: torch.device, timeout_s: float) -> str:
-    """Initialise the process group. The backend: nccl on GPUs, else gloo."""
-    backend = backend_of(device)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    """Initialise the process group. The backend: the accelerator's, else gloo."""
+    backend, accelerator = backend_of(device), accelerator_of(device)
+    if accelerator is not None:
+        accelerator.select()
     elif "OMP_NUM_THREADS" not in os.environ:
         # torchrun sets it for several ranks; a process for itself would otherwise take every core of a shared host.
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // place.local_world_size))
@@ -232,7 +232,7 @@ def connect(place: Place, device: torch.device, timeout_s: float) -> str:
         rank=place.rank,
         world_size=place.world_size,
         store=None if place.launched else dist.HashStore(),  # type: ignore[attr-defined]
-        device_id=device if device.type == "cuda" else None,
+        device_id=device if accelerator is not None else None,
     )
     return backend
 
@@ -272,7 +272,7 @@ def run(options: TrainerOptions, corpus: ByteCorpus, place: Place, device: torch
             sampler,
             num_workers=options.num_workers,
             prefetch_factor=options.prefetch_factor,
-            pin_memory=options.pin_memory and device.type == "cuda",
+            pin_memory=options.pin_memory and accelerator_of(device) is not None,
         ),
         sampler,
     )

@@ -453,9 +453,9 @@ def run(
             inject=tuple(inject or ()),
         )
         validate(options, world_size=nproc * nnodes)
-        from diag.collectors.trainer.backend import backend_of, device_of  # torch: not before the rest is in order
+        from diag.collectors.accelerator import backend_of, device_of_rank  # torch: not before the rest is in order
 
-        validate_backend(options, backend_of(device_of(0, nproc)))
+        validate_backend(options, backend_of(device_of_rank(0, nproc)))
     except (OptionError, FaultError) as error:
         raise DiagError(str(error), exit_code=ExitCode.USAGE) from error
     to_do = steps - (resumed.manifest.steps if resumed is not None else 0)

@@ -34,6 +34,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.optim import Optimizer
 
 from ... import bounded_pickle
+from ...accelerator import accelerator_of
 from ...reading import DOCUMENT_BYTES, read_regular
 from ...text import visible
 from ..data import ShardedSampler
@@ -219,8 +220,8 @@ def capture(device: torch.device) -> dict[str, Any]:
     if (numpy := sys.modules.get("numpy")) is not None:
         kind, keys, *rest = numpy.random.get_state()
         state["numpy"] = [kind, keys.tolist(), *rest]
-    if device.type == "cuda":
-        state["cuda"] = _text(torch.cuda.get_rng_state(device))
+    if (accelerator := accelerator_of(device)) is not None:
+        state[device.type] = _text(accelerator.rng_state())
     return state
 
 
@@ -232,8 +233,8 @@ def restore(state: dict[str, Any], device: torch.device) -> None:
     if "numpy" in state and (numpy := sys.modules.get("numpy")) is not None:
         kind, keys, *rest = state["numpy"]
         numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), *rest))
-    if "cuda" in state and device.type == "cuda":
-        torch.cuda.set_rng_state(_tensor(state["cuda"]), device)
+    if device.type in state and (accelerator := accelerator_of(device)) is not None:
+        accelerator.set_rng_state(_tensor(state[device.type]))
 
 
 def _text(state: Tensor) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from ...accelerator import accelerator_of
 from ..model import Decoder, materialize
 from .base import Strategy
 from .clipping import clip_spread_gradients
@@ -27,7 +28,7 @@ class DdpStrategy(Strategy):
         knobs = self.knobs
         return DistributedDataParallel(
             model,
-            device_ids=[self.device.index] if self.device.type == "cuda" else None,
+            device_ids=[self.device.index] if accelerator_of(self.device) is not None else None,
             process_group=self.data_group(),
             bucket_cap_mb=knobs.number("bucket_mb"),
             static_graph=knobs.on("static_graph"),

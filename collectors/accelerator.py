@@ -1,0 +1,277 @@
+"""The accelerator that a rank computes on. The one module that knows the types of accelerators.
+
+``Kind`` is the table of a type: what torch has no common name for. Everything else comes from ``torch.accelerator`` and
+``torch.get_device_module``, looked up once for each device. A type without a table counts as no accelerator: its
+training is recorded as one on the CPU.
+
+Times on the device come from the accelerator's events, without ever synchronising with it. A mark is an event recorded
+on the current stream. The host never waits for one: after each step it asks whether the step's last event has passed
+(``query``, which does not block) and reads the elapsed times of the steps that have.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Protocol
+
+import torch
+
+from .records import DeviceStepRecord, PhaseRow
+
+# -- types -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One type of accelerator."""
+
+    type: str  # of ``torch.device``, and of ``torch.get_device_module``
+    backend: str  # of its process groups
+    activity: str  # of ``torch.profiler.ProfilerActivity``
+    version: str  # the name of its runtime's version in ``torch.version``
+    nvml: bool = False  # whether NVML reads it
+
+
+CUDA = Kind("cuda", "nccl", "CUDA", "cuda", nvml=True)
+ROCM = Kind("cuda", "nccl", "CUDA", "hip")  # named after CUDA throughout torch; its nccl is RCCL
+XPU = Kind("xpu", "xccl", "XPU", "xpu")
+
+_KINDS: Mapping[str, Kind] = {kind.type: kind for kind in (ROCM if torch.version.hip else CUDA, XPU)}
+
+# Backends whose collectives run on an accelerator, so that the host does not see when they end.
+DEVICE_BACKENDS = frozenset(kind.backend for kind in _KINDS.values())
+
+CPU = torch.device("cpu")
+
+
+def _never() -> bool:
+    return False
+
+
+class Accelerator:
+    """One device. The methods are those of its type's module in torch, with the device filled in."""
+
+    def __init__(self, device: torch.device, kind: Kind) -> None:
+        module: Any = torch.get_device_module(device)
+        self.device, self.kind = device, kind
+        self._module = module
+        self._make_event = module.Event
+        # Whether the current stream is being captured into a graph, in which no event can be timed.
+        self.is_capturing: Callable[[], bool] = getattr(module, "is_current_stream_capturing", _never)
+
+    @property
+    def name(self) -> str:
+        return str(self._module.get_device_name(self.device))
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of memory."""
+        return int(self._module.get_device_properties(self.device).total_memory)
+
+    @property
+    def uuid(self) -> str | None:
+        found = getattr(self._module.get_device_properties(self.device), "uuid", None)
+        return str(found) if found else None
+
+    def select(self) -> None:
+        """Makes it the current device of this process."""
+        self._module.set_device(self.device)
+
+    def event(self, timed: bool = True) -> Event:
+        event: Event = self._make_event(enable_timing=timed)
+        return event
+
+    def memory_stats(self) -> dict[str, Any]:
+        """The allocator's, with peaks since the last reset. Does not wait for the device."""
+        stats: dict[str, Any] = self._module.memory_stats(self.device)
+        return stats
+
+    def reset_peaks(self) -> None:
+        self._module.reset_peak_memory_stats(self.device)
+
+    def rng_state(self) -> torch.Tensor:
+        state: torch.Tensor = self._module.get_rng_state(self.device)
+        return state
+
+    def set_rng_state(self, state: torch.Tensor) -> None:
+        self._module.set_rng_state(state, self.device)
+
+
+@cache
+def accelerator_of(device: torch.device) -> Accelerator | None:
+    """None: the CPU, or a type without a table."""
+    kind = _KINDS.get(device.type)
+    return Accelerator(device, kind) if kind is not None else None
+
+
+def _available() -> tuple[Kind, Any] | None:
+    """The type that this build of torch has and this host, too, with its module."""
+    built = torch.accelerator.current_accelerator()
+    kind = _KINDS.get(built.type) if built is not None else None
+    if kind is None:
+        return None
+    module: Any = torch.get_device_module(kind.type)
+    return (kind, module) if module.is_available() else None
+
+
+# -- devices of this process -------------------------------------------------------------------------------------------
+
+
+def current_device() -> torch.device:
+    """The current accelerator, which begins to be used by this question; else the CPU."""
+    found = _available()
+    return torch.device(found[0].type, found[1].current_device()) if found is not None else CPU
+
+
+def device_in_use() -> torch.device:
+    """Where this process computes as far as it has begun to: does not begin to use an accelerator."""
+    found = _available()
+    return current_device() if found is not None and found[1].is_initialized() else CPU
+
+
+def device_is_settled() -> bool:
+    """Whether ``device_in_use`` will not return another one later."""
+    found = _available()
+    if found is None:
+        return True
+    module = found[1]
+    if not module.is_initialized():
+        return False
+    return module.device_count() == 1 or str(module.current_device()) == os.environ.get("LOCAL_RANK", "")
+
+
+def device_of_rank(local_rank: int, local_world_size: int) -> torch.device:
+    """A rank's own accelerator, or the CPU where the host has fewer of them than ranks."""
+    found = _available()
+    if found is not None and found[1].device_count() >= local_world_size:
+        return torch.device(found[0].type, local_rank)
+    return CPU
+
+
+def backend_of(device: torch.device) -> str:
+    """The backend of process groups whose tensors are there."""
+    accelerator = accelerator_of(device)
+    return accelerator.kind.backend if accelerator is not None else "gloo"
+
+
+def profiler_activities() -> list[Any]:
+    """What a profiler window records: operators, and the accelerator's work where there is one."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if (found := _available()) is not None:
+        activities.append(getattr(torch.profiler.ProfilerActivity, found[0].activity))
+    return activities
+
+
+def runtime_versions() -> dict[str, str]:
+    """Of the accelerators' runtimes that this torch was built for."""
+    known = {kind.version: getattr(torch.version, kind.version, None) for kind in _KINDS.values()}
+    return {name: version for name, version in known.items() if version}
+
+
+# -- times on the device -----------------------------------------------------------------------------------------------
+
+
+class Event(Protocol):
+    """What is used of an accelerator's ``Event``."""
+
+    def record(self) -> Any: ...
+    def query(self) -> bool: ...
+    def synchronize(self) -> Any: ...
+    def elapsed_time(self, end_event: Any) -> float: ...
+
+
+class Mark:
+    """A point on a stream; recorded when ``record`` is called."""
+
+    __slots__ = ("event", "recorded")
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        self.recorded = False
+
+    def record(self) -> None:
+        self.event.record()
+        self.recorded = True
+
+
+@dataclass
+class _Step:
+    step: int
+    begin: Mark
+    end: Mark | None = None
+    phases: list[tuple[str, Mark, Mark]] = field(default_factory=list)
+    collectives: list[tuple[str, int, Mark, Mark]] = field(default_factory=list)
+
+    def marks(self) -> Iterator[Mark]:
+        yield self.begin
+        if self.end is not None:
+            yield self.end
+        for _, start, end in self.phases:
+            yield from (start, end)
+        for _, _, start, end in self.collectives:
+            yield from (start, end)
+
+
+class DeviceClock:
+    """Collects marks step by step. ``make_event`` gives an event with timing on; passed events are used again."""
+
+    MAX_PENDING = 64  # steps that the device may lag behind before the oldest is given up
+
+    def __init__(self, make_event: Callable[[], Event]) -> None:
+        self._make_event = make_event
+        self._free: list[Event] = []
+        self._current: _Step | None = None
+        self._pending: deque[_Step] = deque()
+
+    def mark(self, later: bool = False) -> Mark:
+        mark = Mark(self._free.pop() if self._free else self._make_event())
+        if not later:
+            mark.record()
+        return mark
+
+    def begin_step(self, step: int) -> None:
+        self._current = _Step(step, self.mark())
+
+    def phase(self, name: str, start: Mark, end: Mark) -> None:
+        if self._current is not None:
+            self._current.phases.append((name, start, end))
+
+    def end_step(self, collectives: list[tuple[str, int, Mark, Mark]]) -> None:
+        if self._current is None:
+            return
+        self._current.end = self.mark()
+        self._current.collectives = collectives
+        self._pending.append(self._current)
+        self._current = None
+        if len(self._pending) > self.MAX_PENDING:
+            self._pending.popleft()  # its events may still be in flight: not used again
+
+    def passed(self) -> Iterator[DeviceStepRecord]:
+        """The steps that the device has finished, oldest first. Never blocks."""
+        while self._pending and all(mark.event.query() for mark in self._pending[0].marks() if mark.recorded):
+            done = self._pending.popleft()
+            yield _read(done)
+            self._free.extend({id(mark): mark.event for mark in done.marks()}.values())  # phases share their edges
+
+
+def _read(step: _Step) -> DeviceStepRecord:
+    def since_begin(mark: Mark) -> int:
+        return round(
+            step.begin.event.elapsed_time(mark.event) * 1e6
+        )  # milliseconds, resolution about half a microsecond
+
+    assert step.end is not None
+    return DeviceStepRecord(
+        step=step.step,
+        dur_ns=since_begin(step.end),
+        phases=[PhaseRow(name, since_begin(a), since_begin(b)) for name, a, b in step.phases],
+        collectives=[
+            (group, seq, since_begin(a), since_begin(b))
+            for group, seq, a, b in step.collectives
+            if a.recorded and b.recorded
+        ],
+    )
