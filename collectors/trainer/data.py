@@ -24,7 +24,7 @@ from ..layout import is_folder
 from ..loader_queue import queue_of
 from ..reading import open_regular, walk
 from ..records import LoaderQueue
-from .checkpoint.cursor import carried_over
+from .checkpoint.resume import carried_over
 from .options import OptionError
 
 SEPARATOR = 256  # the token after each document; 0 to 255 are its bytes

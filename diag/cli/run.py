@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ import typer
 from diag.collectors.files import replace_file
 from diag.collectors.layout import MOST_RANKS, RunLayout
 from diag.collectors.settings import CollectorSettings, collecting
+from diag.collectors.trainer.strategies import STRATEGIES
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import console, flush_or_drop, say
 
@@ -145,6 +146,11 @@ def _refuse(context: typer.Context, allowed: frozenset[str], what: str) -> None:
             )
 
 
+def _one_of(choices: Iterable[str]) -> str:
+    *others, last = choices
+    return f"{', '.join(others)} or {last}"
+
+
 _TRAINING = "Training"
 _SHARDING = "Sharding"
 _LOADER = "Data loader"
@@ -167,7 +173,7 @@ def run(
     ] = None,
     strategy: Annotated[
         str,
-        typer.Option(help="Data parallelism: ddp, zero1, fsdp1, fsdp2 or deepspeed.", rich_help_panel=_TRAINING),
+        typer.Option(help=f"Data parallelism: {_one_of(STRATEGIES)}.", rich_help_panel=_TRAINING),
     ] = "fsdp2",
     settings: Annotated[
         list[str] | None,
@@ -374,21 +380,21 @@ def run(
     from diag.collectors.settings import COLLECT_VARIABLE, CollectorSettings
     from diag.collectors.trainer.checkpoint.folder import find
     from diag.collectors.trainer.faults import FAULTS, FaultError
-    from diag.collectors.trainer.options import ABOUT, KNOBS, OptionError, TrainerOptions
+    from diag.collectors.trainer.options import OptionError, TrainerOptions
     from diag.collectors.trainer.refusals import validate, validate_backend
     from diag.watch.launch import Launch
 
     if settings and "list" in settings:
-        for name, keys in KNOBS.items():
-            say(f"{name}: {ABOUT[name]}")
-            for key in keys:
+        for kind in STRATEGIES.values():
+            say(f"{kind.id}: {kind.about}")
+            for key in kind.settings:
                 choices = f" ({', '.join(key.choices)})" if key.choices else ""
                 say(f"    {key}: {key.help}{choices}")
         raise typer.Exit
     if inject and "list" in inject:
-        for kind in FAULTS.values():
-            say(f"{kind.usage()}\n    {kind.help}")
-            for key in kind.keys:
+        for fault in FAULTS.values():
+            say(f"{fault.usage()}\n    {fault.help}")
+            for key in fault.keys:
                 say(f"    {key.name}: {key.help}")
         raise typer.Exit
     recorded = CollectorSettings(

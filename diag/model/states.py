@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from diag.collectors.trainer.strategies import STRATEGIES
+from diag.collectors.trainer.strategies.base import GRADIENTS, OPTIMIZER, PARAMETERS
+
 
 class Sharding(StrEnum):
     """What is cut over the ranks of a sharding group."""
@@ -68,7 +71,11 @@ def model_states(parameters: int, sharding: Sharding, shards: int, each: BytesPe
 
 def sharding_of(strategy: str) -> Sharding | None:
     """What a strategy shards, by the name that a manifest or a configuration gives it; None where that says nothing."""
-    return _NAMES.get(strategy.lower().replace("-", "").replace("_", ""))
+    return _NAMES.get(_plain(strategy))
+
+
+def _plain(strategy: str) -> str:
+    return strategy.lower().replace("-", "").replace("_", "")
 
 
 def partitions_gradients(strategy: str) -> bool:
@@ -77,20 +84,17 @@ def partitions_gradients(strategy: str) -> bool:
     return strategy.startswith("deepspeed") and cut
 
 
+# Names in configurations and of others' trainings, and those of the bundled trainer's strategies.
 _NAMES = {
-    "ddp": Sharding.NONE,
-    "zero1": Sharding.OPTIMIZER,
     "zero2": Sharding.GRADIENTS,
     "zero3": Sharding.PARAMETERS,
     "fsdp": Sharding.PARAMETERS,
-    "fsdp1": Sharding.PARAMETERS,
-    "fsdp1noshard": Sharding.NONE,
-    "fsdp2": Sharding.PARAMETERS,
     "hsdp": Sharding.PARAMETERS,
-    "deepspeedzero1": Sharding.OPTIMIZER,
-    "deepspeedzero2": Sharding.GRADIENTS,
-    "deepspeedzero3": Sharding.PARAMETERS,
 }
+for _strategy in STRATEGIES.values():
+    for _name, _parts in _strategy.shards.items():
+        _cut = tuple(part in _parts for part in (PARAMETERS, GRADIENTS, OPTIMIZER))
+        _NAMES[_plain(_name)] = next(sharding for sharding, cut in _SHARDED.items() if cut == _cut)
 
 
 def shards_of(mesh: dict[str, int], world_size: int | None) -> int | None:

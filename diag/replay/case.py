@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from diag.collectors.records import Manifest
 from diag.collectors.trainer.options import OptionError, TrainerOptions
 from diag.collectors.trainer.refusals import validate
+from diag.collectors.trainer.strategies import STRATEGIES
 from diag.diagnoses import Examination
 from diag.model.steps import Attribution, Bottleneck, Finding, Risk
 from diag.rundir.run import Tables
@@ -140,8 +141,14 @@ class Case(Struct, frozen=True):
 
     @property
     def strategy(self) -> str:
-        """Whose interface the run uses: "deepspeed", whatever its stage."""
+        """Its name without variants: "deepspeed", whatever its stage."""
         return (self.manifest.strategy or "").partition("-")[0] if self.manifest is not None else ""
+
+    @property
+    def api(self) -> str:
+        """In whose interface its users write a change: ZeRO 1's in DDP's."""
+        kind = STRATEGIES.get(self.strategy)
+        return kind.api if kind is not None else self.strategy
 
     @property
     def bundled(self) -> bool:

@@ -122,8 +122,8 @@ def _cost(advice: Advice) -> tuple[int, int]:
 
 def code_for(case: Case, code: Mapping[Api, str]) -> dict[Api, str]:
     """What is told of the run's own API first; of DDP and of sharded training nothing that is the other's."""
-    own = case.strategy
-    if own in (Api.DDP, "zero1"):
+    own = case.api
+    if own == Api.DDP:
         return {api: text for api, text in code.items() if api in (Api.DDP, Api.PYTORCH, Api.HF_TRAINER)}
     rest = {api: text for api, text in code.items() if api != Api.DDP}
     return dict(sorted(rest.items(), key=lambda item: item[0] != own))

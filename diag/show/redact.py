@@ -18,7 +18,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from diag.api import Result
 from diag.collectors.trainer.faults import FAULTS
-from diag.collectors.trainer.options import PRESETS, STRATEGIES
+from diag.collectors.trainer.options import PRESETS
+from diag.collectors.trainer.strategies import STRATEGIES
 from diag.rundir.run import Tables
 
 from .kept import KEPT, REDACTED

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint import filesystem
 
 from diag.collectors.trainer.__main__ import leave
-from diag.collectors.trainer.checkpoint import engine, folder
+from diag.collectors.trainer.checkpoint import folder
 from diag.collectors.trainer.data import ByteCorpus, documents
 from diag.collectors.trainer.loop import Place, connect, run
 from diag.collectors.trainer.options import TrainerOptions
@@ -34,7 +34,7 @@ def slowed(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
 def main() -> None:
     seconds, options = float(sys.argv[1]) / 1e3, TrainerOptions.from_json(sys.argv[2])
     for owner, name, times in (
-        (filesystem, "_write_item", 1), (engine, "complete", 10), (folder, "publish", 10), (folder, "point_latest", 10),
+        (filesystem, "_write_item", 1), (folder, "complete", 10), (folder, "publish", 10), (folder, "point_latest", 10),
     ):  # fmt: skip
         setattr(owner, name, slowed(getattr(owner, name), times * seconds))
     place, device = Place.from_env(), torch.device("cpu")

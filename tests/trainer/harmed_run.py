@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint import filesystem
 
 from diag.collectors.trainer.__main__ import leave
-from diag.collectors.trainer.checkpoint import engine, folder, saver
+from diag.collectors.trainer.checkpoint import folder, saver
 from diag.collectors.trainer.data import ByteCorpus, documents
 from diag.collectors.trainer.loop import Place, connect, run
 from diag.collectors.trainer.options import TrainerOptions
@@ -28,7 +28,7 @@ from diag.collectors.trainer.refusals import validate
 # Where the first rank dies: the function that it calls there, and in which of the calls.
 MOMENTS: dict[str, tuple[Any, str, int]] = {
     "in a shard": (filesystem, "_write_item", 20),
-    "between shards and manifest": (engine, "complete", 1),
+    "between shards and manifest": (folder, "complete", 1),
     "between manifest and name": (folder, "publish", 1),
     "between name and latest": (folder, "point_latest", 1),
     "while an old one is removed": (folder.shutil, "rmtree", 2),

@@ -22,8 +22,8 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from diag.collectors.trainer.checkpoint import contents
 from diag.collectors.trainer.checkpoint.contents import SafeReader, TensorsOnly, read_metadata
-from diag.collectors.trainer.checkpoint.engine import CheckpointWriter
 from diag.collectors.trainer.checkpoint.folder import IncompleteError
+from diag.collectors.trainer.checkpoint.saver import CheckpointWriter
 from diag.collectors.trainer.options import TrainerOptions
 from tests.trainer.checkpoints import manifest_of
 

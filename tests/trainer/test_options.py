@@ -7,8 +7,9 @@ import pytest
 
 from diag.collectors.trainer.axes import Axes
 from diag.collectors.trainer.faults import FAULTS, FaultError, parse_fault, parse_faults
-from diag.collectors.trainer.options import KNOBS, STRATEGIES, OptionError, TrainerOptions, knobs_of, usage
+from diag.collectors.trainer.options import OptionError, TrainerOptions
 from diag.collectors.trainer.refusals import validate, validate_backend
+from diag.collectors.trainer.strategies import STRATEGIES, knobs_of, usage
 from diag.collectors.trainer.strategies.deepspeed import refuse_without_async_io
 
 
@@ -156,7 +157,7 @@ def test_the_command_line_can_read_options_without_torch() -> None:
 def test_a_strategys_usage_is_its_own_defaults(strategy: str) -> None:
     given = tuple(usage(strategy).split(", "))
     assert knobs_of(strategy, given) == knobs_of(strategy, ())
-    assert len(given) == len(KNOBS[strategy])
+    assert len(given) == len(STRATEGIES[strategy].settings)
 
 
 def test_axes_number_the_ranks_innermost_last() -> None:

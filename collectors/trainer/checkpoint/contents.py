@@ -38,12 +38,10 @@ from ...accelerator import accelerator_of
 from ...reading import DOCUMENT_BYTES, read_regular
 from ...text import visible
 from ..data import ShardedSampler
-from ..options import DEEPSPEED, OptionError, TrainerOptions
+from ..options import OptionError, TrainerOptions
 from ..strategies.base import Strategy
 from ..warmup import Schedule
-from . import engine, folder
-from .engine import rank_file
-from .folder import Checkpoint, CheckpointManifest, IncompleteError
+from .folder import DCP, Checkpoint, CheckpointManifest, IncompleteError, rank_file
 from .resume import differences
 
 # -- safe --------------------------------------------------------------------------------------------------------------
@@ -266,7 +264,7 @@ class Contents:
 
     @property
     def kind(self) -> str:
-        return folder.DEEPSPEED if self.options.strategy == DEEPSPEED else folder.DCP
+        return self.strategy.checkpoint_kind
 
     def state(self) -> State:
         return State(self.strategy.model, self.optimizer)
@@ -317,8 +315,8 @@ class Contents:
         """Model, optimizer, schedule and random numbers as they were; the sampler was set before its loader began.
         OptionError, on every rank, where a file is not what it should be."""
         found = checkpoint.manifest
-        if found.kind == folder.DEEPSPEED:
-            engine.load(self.strategy, self.optimizer, checkpoint)
+        if found.kind != DCP:
+            self.strategy.load_checkpoint(self.optimizer, checkpoint)
         else:
             try:
                 self.state().load(checkpoint, group)

@@ -6,12 +6,14 @@ name of a checkpoint is complete. Readers check nevertheless, since folders are 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
-from dataclasses import asdict, dataclass, field, fields
+import time
+from dataclasses import asdict, dataclass, field, fields, replace
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
@@ -208,6 +210,29 @@ def steps_in(folder: Path) -> list[Path]:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
+def rank_file(rank: int) -> str:
+    """The file of what a rank saves by itself."""
+    return f"rank-{rank:05d}.json"
+
+
+def complete(draft: Path, names: list[str], manifest: CheckpointManifest, start_ns: int, keep: int) -> None:
+    """Makes a checkpoint of a draft to which all ranks have written. OSError where something is not there."""
+    names = [*names, *(rank_file(rank) for rank in range(manifest.world_size))]
+    try:
+        files = tuple(File.of(draft, name) for name in names)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{error.filename} is not there, though its rank has written it: all ranks must write into one folder, "
+            "on storage that their hosts share"
+        ) from error
+    took = {"until_published_ns": time.monotonic_ns() - start_ns}
+    write_manifest(draft, replace(manifest, files=files, saving={**manifest.saving, **took}))
+    final = publish(draft, manifest.steps)
+    point_latest(final)
+    with contextlib.suppress(OSError):  # an old one that stays is no reason to doubt the new one
+        prune(final, keep)
+
+
 def publish(draft: Path, steps: int) -> Path:
     """Gives a finished draft its name. At every moment what was there before is there, under one name or another."""
     final = draft.parent / name_of(steps)
@@ -274,3 +299,11 @@ def sync_folder(folder: Path) -> None:
 
 def write_manifest(draft: Path, manifest: CheckpointManifest) -> None:
     write_synced(draft / NAME, manifest.to_json())
+
+
+def first_error(error: BaseException) -> BaseException:
+    """What was raised first. On a full disk torch.save closes its archive while the system's error passes, and raises
+    an error of its own over it: "unexpected pos 704 vs 598" (torch 2.13)."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from ..axes import Axes
-from ..options import DDP, DEEPSPEED, OptionError, TrainerOptions
-from . import folder
-from .cursor import carried_over
+from ..options import OptionError, TrainerOptions
+from ..strategies import STRATEGIES
 from .folder import Checkpoint
 
 # Of the model's shape; the others are about its data.
@@ -44,21 +44,13 @@ def refuse(checkpoint: Checkpoint, options: TrainerOptions, world_size: int | No
         raise OptionError(
             f"{where} has {found.steps} steps behind it, and --steps {options.steps} counts them: give more"
         )
-    of_engine = found.kind == folder.DEEPSPEED
-    if of_engine != (options.strategy == DEEPSPEED):
+    strategy = STRATEGIES[options.strategy]
+    if found.kind != strategy.checkpoint_kind:
         raise OptionError(
             f"{where} was saved by {found.strategy}, and --strategy {options.strategy} cannot read that: DeepSpeed has "
             "a format of its own, that no other strategy reads or writes"
         )
-    if of_engine:
-        stage = f"deepspeed-zero{options.knobs().integer('stage')}"
-        if stage != found.strategy:
-            raise OptionError(f"{where} was saved by {found.strategy}: DeepSpeed reads it with the same stage only")
-        if world_size is not None and world_size != found.world_size:
-            raise OptionError(
-                f"{where} was saved on {found.world_size} ranks, and this run has {world_size}: DeepSpeed's shards are "
-                "for the same number. Other strategies' checkpoints can change it"
-            )
+    strategy.refuse_resume(found, where, options, world_size)
     if world_size is not None:
         carried_over(found.cursor, {**found.cursor, **_layout(options, options.axes(world_size))}, where)
 
@@ -93,8 +85,7 @@ def differences(checkpoint: Checkpoint, options: TrainerOptions, world_size: int
         was, new = found.options.get(name), now[name]
         if was != (list(new) if isinstance(new, tuple) else new):
             notes.append(f"{name} was {was} and is {new}")
-    if options.strategy == DDP and options.knobs().text("comm_hook") == "powersgd":
-        notes.append("PowerSGD begins again without the errors that it had fed back")
+    notes += STRATEGIES[options.strategy].not_resumed(options)
     for name, version in versions.items():
         if found.versions.get(name) not in (None, version):
             notes.append(f"{name} was {found.versions[name]} and is {version}")
@@ -104,3 +95,20 @@ def differences(checkpoint: Checkpoint, options: TrainerOptions, world_size: int
 def _ranks(world_size: int, mesh: dict[str, int]) -> str:
     sizes = [f"{name} {size}" for name, size in mesh.items() if len(mesh) > 1]
     return f"{world_size} rank{'s' if world_size > 1 else ''}" + (f" ({' x '.join(sizes)})" if sizes else "")
+
+
+def carried_over(cursor: Mapping[str, int], layout: Mapping[str, int], where: str = "the data") -> int:
+    """The batches of a rank that are behind a sampler of another layout, at the same sample of the same epoch.
+
+    Layout and cursor: see ``ShardedSampler.state_dict``. OptionError where no round of its batches begins there.
+    """
+    was, now = (each["batch_size"] * each["world_size"] for each in (cursor, layout))
+    epoch, rounds = divmod(cursor["consumed"], cursor["samples"] // was)
+    taken = rounds * was
+    if taken % now:
+        raise OptionError(
+            f"{where} stopped after {taken} sequences of an epoch, and this run takes {now} at a time "
+            f"({layout['world_size']} x {layout['batch_size']}): no round begins there. Give a --batch-size and number "
+            f"of ranks whose product divides {taken}; as saved: {cursor['world_size']} x {cursor['batch_size']}"
+        )
+    return epoch * (layout["samples"] // now) + taken // now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 import uuid
@@ -14,16 +15,20 @@ from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future as TorchFuture
 
 from ...collectives import APART
 from ...records import CheckpointRecord
 from ...settings import run_dir_from
 from ..options import OptionError, TrainerOptions
-from . import engine, folder
+from . import folder
 from .contents import Contents, said, say
-from .engine import CheckpointWriter
-from .folder import OF_RUN, Checkpoint
+from .folder import OF_RUN, Checkpoint, CheckpointManifest
 
 # The ranks wait for each other's writing on it, and one disk may be much slower than the others. A rank that died is
 # noticed by whoever started it.
@@ -35,6 +40,49 @@ def checkpoint_group() -> dist.ProcessGroup:
     messages with the training's: with FSDP2 on gloo that deadlocked in 2 of 2 runs."""
     group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=_PATIENCE, group_desc=APART)
     return group
+
+
+# -- writer ------------------------------------------------------------------------------------------------------------
+#
+# ``CheckpointWriter``: torch.distributed.checkpoint's writer of files, whose end is a published checkpoint.
+#
+# torch's saving has three parts: every rank plans, every rank writes its shard, and when all have told the first rank
+# that their shard is on the disk, that rank writes the metadata. The files that are ours ride along in the last two, so
+# no rank waits once more for the others, and an error of one rank is an error of all.
+
+
+class CheckpointWriter(FileSystemWriter):
+    """Writes into a draft; on the first rank ``finish`` turns it into a checkpoint.
+
+    ``own``: what this rank's file shall hold. ``bytes``: of this rank's shard, when it has been written.
+    """
+
+    def __init__(self, draft: Path, rank: int, own: dict[str, Any], manifest: CheckpointManifest, keep: int) -> None:
+        super().__init__(draft, sync_files=True)
+        self.draft, self.rank_number, self.own, self.manifest, self.keep = draft, rank, own, manifest, keep
+        self.start_ns = time.monotonic_ns()
+        self.bytes = 0
+
+    def storage_meta(self) -> StorageMeta | None:
+        """Without the folder's name, which will be another, and which a reader has no use for."""
+        return StorageMeta(save_id=self.save_id)
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> TorchFuture[list[WriteResult]]:
+        folder.write_synced(self.draft / folder.rank_file(self.rank_number), json.dumps(self.own).encode())
+        try:
+            written = super().write_data(plan, planner)
+        except RuntimeError as error:
+            raise folder.first_error(error) from None
+        self.bytes = sum(result.size_in_bytes for result in written.value())
+        return written
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        super().finish(metadata, results)
+        shards = {info.relative_path for info in metadata.storage_data.values()}
+        folder.complete(self.draft, [".metadata", *sorted(shards)], self.manifest, self.start_ns, self.keep)
+
+
+# -- saver -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -101,8 +149,8 @@ class Saver:
         record = CheckpointRecord(steps - 1, asynchronous=self.in_background, start_ns=time.monotonic_ns())
         self._settle()  # one at a time: a second copy of the state might not fit
         record.waited_ns = time.monotonic_ns() - record.start_ns
-        if self.contents.kind == folder.DEEPSPEED:
-            self._save_engine(steps, record)
+        if self.contents.kind != folder.DCP:
+            self._save_by_strategy(steps, record)
         else:
             self._save(steps, record)
 
@@ -158,12 +206,12 @@ class Saver:
         why = said(error) if isinstance(error, CheckpointException) else f"{type(error).__name__}: {error}"
         self._failed(ending.record, ending.writer.manifest.steps, ending.writer.draft, why)
 
-    # -- DeepSpeed -------------------------------------------------------------------------------------------------
+    # -- a format of the strategy's own --------------------------------------------------------------------------------
 
-    def _save_engine(self, steps: int, record: CheckpointRecord) -> None:
+    def _save_by_strategy(self, steps: int, record: CheckpointRecord) -> None:
         contents, draft = self.contents, folder.draft_of(self.root, steps, self.run)
         found = contents.manifest(steps, asynchronous=False)
-        size, why = engine.save(contents.strategy, draft, contents.of_this_rank(), found, self.keep, self.group)
+        size, why = contents.strategy.save_checkpoint(draft, contents.of_this_rank(), found, self.keep, self.group)
         record.bytes, record.blocking_ns = size, time.monotonic_ns() - record.start_ns
         if why:
             self._failed(record, steps, draft, why)

@@ -1,29 +1,51 @@
-"""Ways of spreading the model over the ranks. The loop knows them only through ``base.Strategy``."""
+"""Ways of spreading the model over the ranks, one file each. The loop knows them only through ``base.Strategy``.
+
+Importing this package imports no torch: what a strategy is called, takes and refuses is asked by commands, too.
+"""
 
 from __future__ import annotations
 
-from importlib import import_module
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-import torch
-
-from ..options import DDP, DEEPSPEED, FSDP1, FSDP2, ZERO1, TrainerOptions
+from ..options import KnobError, Knobs, TrainerOptions, values_of
 from .base import Strategy
+from .ddp import Ddp
+from .deepspeed import DeepSpeed
+from .fsdp1 import Fsdp1
+from .fsdp2 import Fsdp2
+from .zero1 import Zero1
 
-_MODULES = {
-    DDP: ("ddp", "DdpStrategy"),
-    FSDP1: ("fsdp1", "Fsdp1Strategy"),
-    FSDP2: ("fsdp2", "Fsdp2Strategy"),
-    ZERO1: ("zero1", "Zero1Strategy"),
-    DEEPSPEED: ("deepspeed", "DeepSpeedStrategy"),
-}
+if TYPE_CHECKING:
+    import torch
+
+STRATEGIES: Mapping[str, type[Strategy]] = {kind.id: kind for kind in (Ddp, Zero1, Fsdp1, Fsdp2, DeepSpeed)}
 
 
 def create(options: TrainerOptions, device: torch.device) -> Strategy:
-    """The strategy of ``options``, which must have been validated. Imports no other."""
-    module, name = _MODULES[options.strategy]
-    strategy: Strategy = getattr(import_module(f".{module}", __name__), name)(options, device)
+    """The strategy of ``options``, which must have been validated."""
+    strategy = STRATEGIES[options.strategy](options, device)
     if options.pipeline_parallel == 1:
         return strategy
     from .pipeline import PipelineStrategy
 
     return PipelineStrategy(strategy)
+
+
+def usage(strategy: str) -> str:
+    """The settings of a strategy, each with its default."""
+    return ", ".join(map(str, STRATEGIES[strategy].settings))
+
+
+def knobs_of(strategy: str, given: tuple[str, ...]) -> Knobs:
+    """The settings of a strategy from ``KEY=VALUE`` texts. KnobError says what is wrong, and whose a strange key is."""
+    for part in given:
+        name = part.partition("=")[0].strip()
+        owners = [other for other, kind in STRATEGIES.items() if name in {key.name for key in kind.settings}]
+        if owners and strategy not in owners:
+            raise KnobError(
+                f"--set {part} is a setting of --strategy {' and '.join(owners)}, not of {strategy}, which takes: "
+                f"{usage(strategy)}"
+            )
+    keys = STRATEGIES[strategy].settings
+    return Knobs(values_of(f"--strategy {strategy}", keys, given, f"--set {usage(strategy)}", KnobError))

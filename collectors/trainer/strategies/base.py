@@ -1,30 +1,46 @@
-"""``Strategy``: what the loop knows of a way of spreading the training over the ranks."""
+"""``Strategy``: a way of spreading a training over the ranks.
+
+A strategy is one file: its class says what it is called, what ``--set`` can change, which options it refuses and why,
+and how it wraps a model, trains and saves. Methods import torch, modules do not.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
-
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.nn import functional
-from torch.optim import Optimizer
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...records import BACKWARD, FORWARD
 from ..axes import DP
-from ..model import NO_RECOMPUTATION, Decoder, build
-from ..options import TrainerOptions
+from ..checkpoint.folder import DCP, Checkpoint, CheckpointManifest
+from ..options import CHOICE, Key, OptionError, TrainerOptions
+
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
+    from torch import Tensor, nn
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.optim import Optimizer
+
+    from ..model import Decoder
 
 Phase = Callable[[str], AbstractContextManager[None]]
 
+# What a strategy may shard; see ``Strategy.shards``.
+PARAMETERS, GRADIENTS, OPTIMIZER = "parameters", "gradients", "optimizer states"
 
-def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy of (batch, seq, vocab) against (batch, seq), in fp32."""
-    return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+UNIT_OPTIONS = ("wrap", "prefetch", "reshard_after_forward")  # of TrainerOptions: they are about sharding units
+YES_NO = ("no", "yes")
+PLAIN_TENSORS = (
+    "its buckets and flat parameters hold plain tensors, and --tp makes each parameter a DTensor. Use --strategy fsdp2"
+)
+
+
+def switch(name: str, default: str, what: str) -> Key:
+    return Key(name, CHOICE, default, what, YES_NO)
 
 
 class Strategy(ABC):
@@ -33,17 +49,49 @@ class Strategy(ABC):
     ``model`` is there after ``build``: what the loss is computed with. Of a pipeline, a list of this rank's stages.
     """
 
+    # -- what it is ------------------------------------------------------------------------------------------------
+
+    id: ClassVar[str]  # of --strategy
+    about: ClassVar[str]  # one line for `--set list`
+    settings: ClassVar[tuple[Key, ...]] = ()  # what --set takes
+    # By the name that a manifest has: what is cut over the ranks of a sharding group.
+    shards: ClassVar[Mapping[str, tuple[str, ...]]]
+    api: ClassVar[str]  # the ``id`` of the strategy in whose interface its users write a change
+
+    # -- what it refuses -------------------------------------------------------------------------------------------
+
+    not_taken: ClassVar[tuple[str, ...]] = ()  # options that mean nothing to it,
+    why_not_taken: ClassVar[str] = ""
+    no_tensor_parallel: ClassVar[str] = ""  # why --tp is refused; "": it is not
+    no_pipeline: ClassVar[str] = ""  # why --pp is refused; "": it is not
+
+    @classmethod  # noqa: B027
+    def refuse(cls, options: TrainerOptions) -> None:
+        """OptionError where the options cannot work with this strategy, whatever the number of ranks."""
+
+    @classmethod  # noqa: B027
+    def refuse_shards(cls, options: TrainerOptions, shards: int) -> None:
+        """OptionError where they cannot work on so many ranks of a sharding group."""
+
+    @classmethod  # noqa: B027
+    def refuse_backend(cls, options: TrainerOptions, backend: str) -> None:
+        """OptionError where they cannot work with this backend."""
+
+    # -- the model -------------------------------------------------------------------------------------------------
+
     model: nn.Module
 
     def __init__(self, options: TrainerOptions, device: torch.device) -> None:
+        import torch.distributed as dist
+
         self.options, self.device, self.knobs = options, device, options.knobs()
         self.axes = options.axes(dist.get_world_size())
         self.mesh: DeviceMesh = _mesh(self.axes.sizes(), device)
 
-    # -- the model -------------------------------------------------------------------------------------------------
-
     def build(self) -> list[nn.Module]:
         """Makes the model, ready to train. The blocks of it that this rank computes, in order."""
+        from ..model import build
+
         decoder = build(self.options.shape(), self.options.seed)
         blocks = list(decoder.blocks.values())
         self.model = self.wrap(decoder)
@@ -55,6 +103,8 @@ class Strategy(ABC):
 
     def prepare(self, model: Decoder) -> None:
         """What comes before sharding: recomputation and compilation of the blocks."""
+        from ..model import NO_RECOMPUTATION
+
         options = self.options
         for block in model.blocks.values():
             block.recompute = options.checkpoint_policy if options.activation_checkpointing else NO_RECOMPUTATION  # type: ignore[assignment]
@@ -70,6 +120,8 @@ class Strategy(ABC):
     # -- a step ----------------------------------------------------------------------------------------------------
 
     def optimizer(self) -> Optimizer:
+        import torch
+
         return torch.optim.AdamW(self.model.parameters(), lr=self.options.learning_rate)
 
     def accumulate(self, batches: Iterable[Tensor], phase: Phase) -> Tensor:
@@ -77,6 +129,8 @@ class Strategy(ABC):
 
         Their mean loss, on the device; 0 on a rank that computes none.
         """
+        import torch
+
         total = torch.zeros((), device=self.device)
         count = self.options.micro_batches
         for number, batch in enumerate(batches):
@@ -94,6 +148,8 @@ class Strategy(ABC):
 
     def autocast(self) -> AbstractContextManager[Any]:
         """For models whose parameters stay in fp32 when they compute in bf16."""
+        import torch
+
         if self.options.precision == "bf16":
             return torch.autocast(self.device.type, dtype=torch.bfloat16)
         return nullcontext()
@@ -112,26 +168,112 @@ class Strategy(ABC):
     @property
     def ranks_with_loss(self) -> int:
         """Over how many ranks ``accumulate`` spreads the losses."""
+        import torch.distributed as dist
+
         return dist.get_world_size() // self.axes.stages
 
-    # -- what it was -----------------------------------------------------------------------------------------------
+    # -- for the manifest ------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """For the manifest."""
+        """The name in the manifest, one of ``shards``."""
         return self.options.strategy
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """What was really set up, for the manifest. After ``build``."""
+        """What was really set up. After ``build``."""
 
     def ddp_hook(self) -> tuple[Any, Any] | None:
         """(state, communication hook) that DDP's gradients go through; None: as PyTorch does by itself."""
         return None
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------
+
+    # The format of its checkpoints. Those of torch.distributed.checkpoint are written and read for all strategies
+    # alike, and load into any other; a strategy with a format of its own has the two methods below.
+    checkpoint_kind: ClassVar[str] = DCP
+
+    def save_checkpoint(
+        self, draft: Path, of_this_rank: dict[str, Any], manifest: CheckpointManifest, keep: int, group: Any
+    ) -> tuple[int, str]:
+        """Saves and publishes. Bytes that this rank wrote, and why it failed on some rank; "" if it did not."""
+        raise NotImplementedError
+
+    def load_checkpoint(self, optimizer: Optimizer, checkpoint: Checkpoint) -> None:
+        """Fills model and optimizer. OptionError where the files are not what they should be."""
+        raise NotImplementedError
+
+    @classmethod  # noqa: B027
+    def refuse_resume(
+        cls, manifest: CheckpointManifest, where: str, options: TrainerOptions, world_size: int | None
+    ) -> None:
+        """OptionError where a checkpoint of its own kind cannot be gone on from; ``where`` begins the message."""
+
+    @classmethod
+    def not_resumed(cls, options: TrainerOptions) -> list[str]:  # noqa: ARG003
+        """What a checkpoint does not hold of its state, in words."""
+        return []
 
     def close(self) -> None:  # noqa: B027  (most have nothing to end)
         """End what the strategy started. Before the process group ends."""
 
 
 def _mesh(sizes: dict[str, int], device: torch.device) -> DeviceMesh:
+    from torch.distributed.device_mesh import init_device_mesh
+
     return init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+
+
+def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy of (batch, seq, vocab) against (batch, seq), in fp32."""
+    from torch.nn import functional
+
+    return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+
+
+def clip_spread_gradients(
+    parameters: Iterable[nn.Parameter], max_norm: float, device: torch.device, copies: int = 1
+) -> Tensor:
+    """As torch.nn.utils.clip_grad_norm_, for gradients of which each rank holds a part. ``copies``: ranks that hold the
+    same plain tensor; of a DTensor its placements tell.
+
+    One all-reduce over all ranks, whatever the axes: torch's own is one for each axis, and those of DTensors never pass
+    torch.distributed's functions, where the injected faults act.
+    """
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    shards: list[Tensor] = []
+    weights = []
+    with torch.no_grad():
+        for parameter in parameters:
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            if isinstance(gradient, DTensor):
+                if any(isinstance(place, Partial) for place in gradient.placements):
+                    gradient = parameter.grad = gradient.redistribute(placements=parameter.placements)  # type: ignore[attr-defined]
+                # Ranks outside the mesh, as those of other stages, hold other parameters.
+                sizes = zip(gradient.placements, gradient.device_mesh.shape, strict=True)
+                held = prod(size for place, size in sizes if isinstance(place, Replicate))
+                shards.append(gradient.to_local())
+            else:
+                held = copies
+                shards.append(gradient)
+            weights.append(1.0 / held)
+        squares = torch.stack(list(torch._foreach_norm(shards))).square()
+        square = (squares * torch.tensor(weights, dtype=squares.dtype, device=squares.device)).sum().to(device)
+        dist.all_reduce(square)
+        norm = square.sqrt()
+        torch._foreach_mul_(shards, (max_norm / (norm + 1e-6)).clamp(max=1.0).to(shards[0].device))
+    return norm
+
+
+def refuse_recomputed_layers(options: TrainerOptions) -> None:
+    """OptionError where sharding units lie inside of what is recomputed."""
+    if options.wrap == "linear" and options.activation_checkpointing:
+        raise OptionError(
+            "--activation-checkpointing recomputes whole blocks, and with --wrap linear the units lie inside "
+            "them and would be gathered a third time. Use --wrap block"
+        )

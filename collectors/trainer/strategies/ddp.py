@@ -3,21 +3,56 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
-from torch.nn.parallel import DistributedDataParallel
+from ..options import CHOICE, INTEGER, NUMBER, Key, OptionError, TrainerOptions
+from .base import PLAIN_TENSORS, UNIT_OPTIONS, Strategy, clip_spread_gradients, switch
 
-from ...accelerator import accelerator_of
-from ..model import Decoder, materialize
-from .base import Strategy
-from .clipping import clip_spread_gradients
+if TYPE_CHECKING:
+    import torch.distributed as dist
+    from torch import Tensor, nn
+
+    from ..model import Decoder
 
 
-class DdpStrategy(Strategy):
+class Replicated(Strategy):
+    """What DDP and those that build on it have in common."""
+
+    api = "ddp"
+    settings = (
+        Key("bucket_mb", NUMBER, "25", "gradients reduced together, in MiB", least=0.001),
+        switch("static_graph", "no", "the same parameters take part in every step: says so to DDP"),
+        switch("gradient_as_bucket_view", "yes", "gradients live in the buckets, which saves a copy of them"),
+        switch("find_unused_parameters", "no", "look in every forward for parameters that take no part"),
+    )
+    not_taken = UNIT_OPTIONS
+    no_tensor_parallel = PLAIN_TENSORS
+
+    @classmethod
+    def refuse(cls, options: TrainerOptions) -> None:
+        knobs = options.knobs()
+        if knobs.on("static_graph") and knobs.on("find_unused_parameters"):
+            raise OptionError(
+                "--set static_graph=yes says that every step uses the same parameters, and find_unused_parameters=yes "
+                "looks for them in every step: use one of the two"
+            )
+        if knobs.on("static_graph") and options.micro_batches > 1 and options.grad_sync == "last":
+            raise OptionError(
+                "--set static_graph=yes counts on every backward to reduce gradients, and with --micro-batches "
+                f"{options.micro_batches} only the last does: use --grad-sync every, or drop static_graph"
+            )
+        if options.precision == options.reduce_dtype == "bf16":
+            raise OptionError(
+                f"--reduce-dtype bf16: under --strategy {cls.id} gradients are fp32; compress them with "
+                "--strategy ddp --set comm_hook=bf16"
+            )
+
     def wrap(self, model: Decoder) -> nn.Module:
+        from torch.nn.parallel import DistributedDataParallel
+
+        from ...accelerator import accelerator_of
+        from ..model import materialize
+
         self.prepare(model)
         if model.shape.deferred:
             materialize(model, self.device, self.options.seed)
@@ -40,18 +75,57 @@ class DdpStrategy(Strategy):
         return self.autocast()
 
     def micro_step(self, is_last: bool) -> AbstractContextManager[Any]:
+        from torch.nn.parallel import DistributedDataParallel
+
         if is_last or self.options.grad_sync == "every" or not isinstance(self.model, DistributedDataParallel):
             return nullcontext()
         return self.model.no_sync()
 
     def clip(self, max_norm: float) -> Tensor:
+        from torch.nn.utils import clip_grad_norm_
+
         if self.axes.stages == 1:  # gradients are equal on all ranks
-            return nn.utils.clip_grad_norm_(self.model.parameters(), max_norm)
+            return clip_grad_norm_(self.model.parameters(), max_norm)
         return clip_spread_gradients(self.model.parameters(), max_norm, self.device, copies=self.axes.data)
 
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.id, "grad_sync": self.options.grad_sync, **dict(self.knobs.values)}
+
+
+class Ddp(Replicated):
+    id = "ddp"
+    about = "DistributedDataParallel: every rank holds the whole model"
+    settings = (
+        *Replicated.settings,
+        Key("comm_hook", CHOICE, "none", "compress gradients on their way", ("none", "fp16", "bf16", "powersgd")),
+        Key("powersgd_rank", INTEGER, "2", "rank of PowerSGD's approximation", least=1),
+    )
+    shards: ClassVar = {"ddp": ()}
+    why_not_taken = (
+        "every rank keeps the whole model, so nothing is sharded or gathered. Drop it, or use --strategy fsdp2"
+    )
+
+    @classmethod
+    def refuse(cls, options: TrainerOptions) -> None:
+        super().refuse(options)
+        if options.pipeline_parallel > 1 and options.knobs().on("static_graph"):
+            raise OptionError(
+                "--set static_graph=yes cannot use --pp: the schedule runs backward without DDP's forward"
+            )
+
+    @classmethod
+    def refuse_backend(cls, options: TrainerOptions, backend: str) -> None:
+        if backend == "gloo" and options.knobs().text("comm_hook") == "bf16":
+            raise OptionError(
+                "--set comm_hook=bf16 needs NCCL: PyTorch's bf16 hook refuses gloo. Use fp16 or powersgd, or run on "
+                "GPUs"
+            )
+
     def ddp_hook(self) -> tuple[Any, Any] | None:
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
         group: dist.ProcessGroup = self.data_group()
-        match self.knobs.get("comm_hook", "none"):
+        match self.knobs.text("comm_hook"):
             case "fp16":
                 return group, default_hooks.fp16_compress_hook
             case "bf16":
@@ -64,5 +138,8 @@ class DdpStrategy(Strategy):
                 return state, powerSGD_hook.powerSGD_hook
         return None
 
-    def describe(self) -> dict[str, Any]:
-        return {"name": "ddp", "grad_sync": self.options.grad_sync, **dict(self.knobs.values)}
+    @classmethod
+    def not_resumed(cls, options: TrainerOptions) -> list[str]:
+        if options.knobs().text("comm_hook") != "powersgd":
+            return []
+        return ["PowerSGD begins again without the errors that it had fed back"]

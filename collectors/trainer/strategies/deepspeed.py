@@ -1,50 +1,115 @@
-"""DeepSpeed's ZeRO 1 to 3. The engine owns backward, reduction, clipping and the optimizer's step."""
+"""DeepSpeed's ZeRO 1 to 3. The engine owns backward, reduction, clipping, the optimizer's step, and checkpoints.
+
+Only the engine reads and writes its checkpoints: in the foreground, for the same ranks and stage. They lie in a folder
+of their own inside the checkpoint, whose manifest, ``latest`` and renaming are as for all others.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from ..checkpoint import folder as folders
+from ..checkpoint.folder import Checkpoint, CheckpointManifest, first_error, rank_file
+from ..options import CHOICE, INTEGER, TEXT, Key, OptionError, TrainerOptions
+from .base import GRADIENTS, OPTIMIZER, PARAMETERS, UNIT_OPTIONS, YES_NO, Strategy, switch
 
-from ..model import Decoder, materialize, reset_parameters
-from ..options import OptionError
-from .base import Strategy
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
 
+    from ..model import Decoder
 
-class EngineOptimizer(Optimizer):
-    """The engine's step under the name that the loop knows. The engine zeroes gradients by itself."""
-
-    def __init__(self, engine: Any) -> None:
-        self.engine = engine
-        self.optim = getattr(engine.optimizer, "optimizer", None)  # PyTorch's own, with the states of this rank's part
-        super().__init__(list(engine.module.parameters()), {})
-        self.param_groups = engine.optimizer.param_groups  # a schedule sets the learning rate there
-
-    def flat(self) -> list[Any]:
-        """Where the engine's ZeRO optimizer keeps tensors from one step to the next: its flat partitions of parameters
-        and gradients, in which neither the model nor PyTorch's optimizer has a part, and the buckets of stage 3."""
-        own = vars(self.engine.optimizer)
-        return [own, [getattr(bucket, "buffer", None) for bucket in own.get("ipg_buckets", {}).values()]]
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        assert closure is None
-        self.engine.step()
-
-    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002
-        return None
+TAG = "deepspeed"  # the engine's folder in a checkpoint
 
 
-class DeepSpeedStrategy(Strategy):
+class DeepSpeed(Strategy):
+    id = api = "deepspeed"
+    about = "DeepSpeed's ZeRO 1 to 3 (pip install 'diag[deepspeed]')"
+    settings = (
+        Key("stage", INTEGER, "2", "ZeRO stage: 1, 2 or 3", least=1),
+        Key("offload_optimizer", CHOICE, "none", "where optimizer states live", ("none", "cpu", "nvme")),
+        Key("offload_param", CHOICE, "none", "where parameters live; stage 3", ("none", "cpu", "nvme")),
+        Key("nvme_path", TEXT, "none", "a folder on the NVMe disk, for what is offloaded there"),
+        Key("overlap_comm", CHOICE, "default", "reduce gradients while backward computes; by default in stage 3",
+            ("default", *YES_NO)),
+        Key("reduce_bucket_size", INTEGER, "500000000", "gradients reduced together, in elements", least=1),
+        Key("allgather_bucket_size", INTEGER, "500000000", "parameters gathered together, in elements", least=1),
+        Key("prefetch_bucket_size", INTEGER, "50000000", "stage 3: elements gathered ahead of their use"),
+        Key("persistence_threshold", INTEGER, "100000", "stage 3: smaller parameters stay gathered, in elements"),
+        switch("contiguous_gradients", "yes", "copy gradients into one buffer as they come"),
+        switch("zero_init", "no", "stage 3: parameters are sharded while the model is built"),
+    )  # fmt: skip
+    shards: ClassVar = {
+        "deepspeed-zero1": (OPTIMIZER,),
+        "deepspeed-zero2": (GRADIENTS, OPTIMIZER),
+        "deepspeed-zero3": (PARAMETERS, GRADIENTS, OPTIMIZER),
+    }
+    checkpoint_kind = folders.DEEPSPEED
+    not_taken = UNIT_OPTIONS
+    why_not_taken = (
+        "it gathers parameter by parameter in the order of the first step. Use --set prefetch_bucket_size=N and "
+        "--set persistence_threshold=N"
+    )
+    no_tensor_parallel = (
+        "its AutoTP cuts Hugging Face models by the names of their layers, and not at all with ZeRO 3. "
+        "Use --strategy fsdp2"
+    )
+    no_pipeline = (
+        "its PipelineModule works with ZeRO 1 alone, since ZeRO 2 and 3 partition gradients that a pipeline "
+        "accumulates. Use --strategy fsdp2 or ddp"
+    )
+
+    @classmethod
+    def refuse(cls, options: TrainerOptions) -> None:
+        knobs = options.knobs()
+        stage = knobs.integer("stage")
+        offloaded = knobs.text("offload_optimizer"), knobs.text("offload_param")
+        if stage > 3:
+            raise OptionError(f"--set stage={stage}: ZeRO has stages 1, 2 and 3")
+        if stage < 3:
+            for name, off in (("offload_param", "none"), ("zero_init", "no")):
+                if knobs.text(name) != off:
+                    raise OptionError(
+                        f"--set {name}={knobs.text(name)} needs --set stage=3: stage {stage} keeps all parameters on "
+                        "every rank"
+                    )
+        if "nvme" in offloaded and knobs.text("nvme_path") == "none":
+            raise OptionError("offloading to nvme needs --set nvme_path=FOLDER on that disk")
+        if offloaded == ("none", "nvme"):
+            raise OptionError("--set offload_param=nvme moves parameters whose optimizer states stay: offload both")
+        if options.grad_sync == "every" and options.micro_batches > 1:
+            raise OptionError(
+                "--grad-sync every: DeepSpeed decides by itself when it reduces; ZeRO 2 and 3 reduce in every "
+                "micro-batch"
+            )
+        if options.compile:
+            raise OptionError("--compile is for the strategies of PyTorch; DeepSpeed compiles with its own engine")
+
+    @classmethod
+    def refuse_resume(
+        cls, manifest: CheckpointManifest, where: str, options: TrainerOptions, world_size: int | None
+    ) -> None:
+        if _name(options) != manifest.strategy:
+            raise OptionError(f"{where} was saved by {manifest.strategy}: DeepSpeed reads it with the same stage only")
+        if world_size is not None and world_size != manifest.world_size:
+            raise OptionError(
+                f"{where} was saved on {manifest.world_size} ranks, and this run has {world_size}: DeepSpeed's shards "
+                "are for the same number. Other strategies' checkpoints can change it"
+            )
+
     engine: Any = None
 
     @property
     def name(self) -> str:
-        return f"deepspeed-zero{self.knobs.integer('stage')}"
+        return _name(self.options)
 
     def config(self) -> dict[str, Any]:
         """What a user would write into ds_config.json."""
@@ -84,6 +149,8 @@ class DeepSpeedStrategy(Strategy):
             refuse_without_async_io()
         if not self.knobs.on("zero_init"):
             return super().build()
+        from ..model import Decoder
+
         deepspeed = _deepspeed(self.device)
         with deepspeed.zero.Init(config_dict_or_path=self.config()):
             model = Decoder(self.options.shape())
@@ -93,6 +160,10 @@ class DeepSpeedStrategy(Strategy):
         return blocks
 
     def wrap(self, model: Decoder) -> nn.Module:
+        import torch
+
+        from ..model import materialize
+
         deepspeed = _deepspeed(self.device)
         self.prepare(model)
         if model.shape.deferred and not self.knobs.on("zero_init"):
@@ -108,7 +179,7 @@ class DeepSpeedStrategy(Strategy):
         return engine
 
     def optimizer(self) -> Optimizer:
-        return EngineOptimizer(self.engine)
+        return _engine_optimizer(self.engine)
 
     def micro_step(self, is_last: bool) -> AbstractContextManager[Any]:
         self.engine.set_gradient_accumulation_boundary(is_boundary=is_last)
@@ -119,19 +190,96 @@ class DeepSpeedStrategy(Strategy):
 
     def clip(self, max_norm: float) -> Tensor:  # noqa: ARG002
         """The engine clips in its step; what it reports is the norm of the step before."""
+        import torch
+
         norm = self.engine.get_global_grad_norm()
         return torch.tensor(float("nan") if norm is None else float(norm))
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, **dict(self.knobs.values), "config": self.config()}
 
+    # -- checkpoints -----------------------------------------------------------------------------------------------
+
+    def save_checkpoint(
+        self, draft: Path, of_this_rank: dict[str, Any], manifest: CheckpointManifest, keep: int, group: Any
+    ) -> tuple[int, str]:
+        import torch.distributed as dist
+
+        start_ns, rank = time.monotonic_ns(), dist.get_rank()
+        if why := _first_rank(lambda: (draft / TAG).mkdir(parents=True), group):
+            return 0, why
+        errors = _guard(self.engine)
+        self.engine.save_checkpoint(str(draft), tag=TAG, save_latest=False)
+        try:
+            folders.write_synced(draft / rank_file(rank), json.dumps(of_this_rank).encode())
+        except OSError as error:
+            errors.append(str(error))
+        everybodys: list[list[str]] = [[] for _ in range(dist.get_world_size())]
+        dist.all_gather_object(everybodys, errors, group=group)
+        for number, theirs in enumerate(everybodys):
+            if theirs:
+                return 0, f"rank {number}: {theirs[0]}"
+
+        def publish() -> None:
+            names = [str(path.relative_to(draft)) for path in sorted((draft / TAG).rglob("*")) if path.is_file()]
+            folders.complete(draft, names, manifest, start_ns, keep)
+
+        size = sum(path.stat().st_size for path in _own_files(draft / TAG, rank))
+        return size, _first_rank(publish, group)
+
+    def load_checkpoint(self, optimizer: Optimizer, checkpoint: Checkpoint) -> None:
+        from pickle import UnpicklingError
+
+        _guard(self.engine)
+        try:
+            found, _ = self.engine.load_checkpoint(str(checkpoint.folder), tag=TAG)
+        except UnpicklingError as error:
+            raise OptionError(f"--resume {checkpoint.folder}: {str(error).splitlines()[0]}") from error
+        if found is None:
+            raise OptionError(f"--resume {checkpoint.folder}: DeepSpeed found nothing to load in it")
+        optimizer.param_groups = self.engine.optimizer.param_groups  # loading made new ones
+
     def close(self) -> None:
         if self.engine is not None:
             self.engine.destroy()
 
 
+def _name(options: TrainerOptions) -> str:
+    return f"deepspeed-zero{options.knobs().integer('stage')}"
+
+
+def _engine_optimizer(engine: Any) -> Optimizer:
+    """The engine's step under the name that the loop knows. The engine zeroes gradients by itself."""
+    from torch.optim import Optimizer
+
+    class EngineOptimizer(Optimizer):
+        def __init__(self) -> None:
+            # PyTorch's own, with the states of this rank's part.
+            self.optim = getattr(engine.optimizer, "optimizer", None)
+            super().__init__(list(engine.module.parameters()), {})
+            self.param_groups = engine.optimizer.param_groups  # a schedule sets the learning rate there
+
+        def flat(self) -> list[Any]:
+            """Where the engine's ZeRO optimizer keeps tensors from one step to the next: its flat partitions of
+            parameters and gradients, in which neither the model nor PyTorch's optimizer has a part, and the buckets of
+            stage 3."""
+            own = vars(engine.optimizer)
+            return [own, [getattr(bucket, "buffer", None) for bucket in own.get("ipg_buckets", {}).values()]]
+
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            assert closure is None
+            engine.step()
+
+        def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002
+            return None
+
+    return EngineOptimizer()
+
+
 def _deepspeed(device: torch.device) -> Any:
     """The package, told to compute where we do. OptionError where it is not installed."""
+    import torch.distributed as dist
+
     if device.type == "cpu":
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     try:
@@ -160,6 +308,65 @@ def refuse_without_async_io() -> None:
 
 def _fill(deepspeed: Any, model: Decoder, seed: int) -> None:
     """Gives a model that was sharded as it was built the weights of this seed."""
+    import torch.distributed as dist
+
+    from ..model import reset_parameters
+
     with deepspeed.zero.GatheredParameters(list(model.parameters()), modifier_rank=0):
         if dist.get_rank() == 0:
             reset_parameters(model, seed)
+
+
+def _guard(engine: Any) -> list[str]:
+    """Puts a reader and writer of files into the engine that unpickles tensors and DeepSpeed's own few classes only,
+    and that keeps the first error of writing instead of raising it, since its peers wait for this rank at the end.
+
+    The errors.
+    """
+    import torch
+    from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
+    from deepspeed.runtime.fp16.loss_scaler import LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    errors: list[str] = []
+
+    class GuardedFiles(TorchCheckpointEngine):  # type: ignore[misc]
+        def save(self, state_dict: Any, path: str) -> None:
+            try:
+                with Path(path).open("wb") as file:
+                    torch.save(state_dict, file)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except (OSError, RuntimeError) as error:
+                errors.append(str(first_error(error)).splitlines()[0])
+
+        def load(self, path: str, map_location: Any = None) -> Any:
+            with torch.serialization.safe_globals([LossScaler, ZeroStageEnum, fragment_address]):
+                return torch.load(path, map_location=map_location, weights_only=True)
+
+    engine.checkpoint_engine = GuardedFiles()
+    return errors
+
+
+def _own_files(folder: Path, rank: int) -> list[Path]:
+    """What one rank wrote: its optimizer's part, and on the first one the model, or its part of it in stage 3."""
+    return [
+        path
+        for path in folder.glob("*.pt")
+        if f"zero_pp_rank_{rank}_" in path.name or (rank == 0 and path.name.startswith("mp_rank_00"))
+    ]
+
+
+def _first_rank(action: Callable[[], object], group: dist.ProcessGroup) -> str:
+    """Does it on the first rank. On every rank what went wrong there, "" if nothing did."""
+    import torch.distributed as dist
+
+    outcome = [""]
+    if dist.get_rank() == 0:
+        try:
+            action()
+        except OSError as error:
+            outcome = [f"rank 0: {error}"]
+    dist.broadcast_object_list(outcome, src=0, group=group)
+    return outcome[0]

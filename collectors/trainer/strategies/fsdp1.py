@@ -3,27 +3,68 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-from torch import Tensor, nn
-from torch.distributed.fsdp import (
-    BackwardPrefetch,
-    FullyShardedDataParallel,
-    MixedPrecision,
-    ShardingStrategy,
-)
-from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from ..options import CHOICE, INTEGER, Key, OptionError, TrainerOptions
+from .base import GRADIENTS, OPTIMIZER, PARAMETERS, PLAIN_TENSORS, Strategy, refuse_recomputed_layers, switch
 
-from ..model import Block, Decoder, materialize
-from .base import Strategy
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
-_PREFETCH = {"pre": BackwardPrefetch.BACKWARD_PRE, "post": BackwardPrefetch.BACKWARD_POST, "none": None}
-_UNITS: dict[str, set[type[nn.Module]]] = {"block": {Block}, "linear": {nn.Linear}}
+    from ..model import Decoder
 
 
-class Fsdp1Strategy(Strategy):
+class Fsdp1(Strategy):
+    id = api = "fsdp1"
+    about = "FullyShardedDataParallel, the deprecated first FSDP"
+    settings = (
+        Key(
+            "sharding", CHOICE, "full_shard", "ShardingStrategy",
+            ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard"),
+        ),
+        Key("replicas", INTEGER, "1", "copies of the sharded model, for hybrid_shard", least=1),
+        Key("backward_prefetch", CHOICE, "pre", "gather the next unit before or after this one's gradients",
+            ("pre", "post", "none")),
+        switch("forward_prefetch", "no", "gather the next unit before this one computes"),
+        switch("limit_all_gathers", "yes", "hold the CPU back while two all-gathers are in flight: saves memory"),
+        switch("use_orig_params", "yes", "keep the original parameters beside the flat ones"),
+    )  # fmt: skip
+    shards: ClassVar = {"fsdp1": (PARAMETERS, GRADIENTS, OPTIMIZER), "fsdp1-no_shard": ()}
+    not_taken = ("prefetch", "reshard_after_forward")
+    why_not_taken = (
+        "they are fully_shard's. FSDP1 says it with --set sharding=shard_grad_op (not resharded after forward), "
+        "--set forward_prefetch=yes, --set backward_prefetch=pre"
+    )
+    no_tensor_parallel = PLAIN_TENSORS
+    no_pipeline = (
+        "PyTorch's schedules know how to hold back the reductions of DDP and fully_shard only. Use --strategy fsdp2"
+    )
+
+    @classmethod
+    def refuse(cls, options: TrainerOptions) -> None:
+        knobs = options.knobs()
+        hybrid = knobs.text("sharding") == "hybrid_shard"
+        if hybrid and knobs.integer("replicas") < 2:
+            raise OptionError(
+                "--set sharding=hybrid_shard needs --set replicas=N, 2 or more: without it FSDP1 takes each host for a "
+                "replica, and on one host that is full_shard, or each rank training alone"
+            )
+        if not hybrid and knobs.integer("replicas") > 1:
+            raise OptionError("--set replicas is for --set sharding=hybrid_shard: other modes shard over all ranks")
+        if options.wrap not in ("block", "root", "linear"):
+            raise OptionError(f"--wrap {options.wrap}: a unit of FSDP1 is one module. Use block, root or linear")
+        if not knobs.on("use_orig_params") and options.compile:
+            raise OptionError("--compile needs --set use_orig_params=yes: flat parameters break the compiled graph")
+        refuse_recomputed_layers(options)
+
     def wrap(self, model: Decoder) -> nn.Module:
+        import torch
+        from torch import nn
+        from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+        from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+        from ..model import Block, materialize
+
         options, knobs = self.options, self.knobs
         self.prepare(model)
         if model.shape.deferred:
@@ -33,15 +74,16 @@ class Fsdp1Strategy(Strategy):
             reduced = torch.bfloat16 if options.reduce_dtype == "bf16" else torch.float32
             precision = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=reduced, cast_forward_inputs=False)
         hybrid = knobs.text("sharding") == "hybrid_shard"
-        units = _UNITS.get(options.wrap)
+        prefetch = {"pre": BackwardPrefetch.BACKWARD_PRE, "post": BackwardPrefetch.BACKWARD_POST, "none": None}
+        units: dict[str, set[type[nn.Module]]] = {"block": {Block}, "linear": {nn.Linear}}
         return FullyShardedDataParallel(
             model,
             process_group=None if hybrid else self.data_group(),
             # A mesh says which ranks make up a replica. Without one FSDP1 asks the host, and falls silent when it errs.
             device_mesh=self.mesh if hybrid else None,
             sharding_strategy=ShardingStrategy[knobs.text("sharding").upper()],
-            auto_wrap_policy=ModuleWrapPolicy(units) if units is not None else None,
-            backward_prefetch=_PREFETCH[knobs.text("backward_prefetch")],
+            auto_wrap_policy=ModuleWrapPolicy(units[options.wrap]) if options.wrap in units else None,
+            backward_prefetch=prefetch[knobs.text("backward_prefetch")],
             forward_prefetch=knobs.on("forward_prefetch"),
             limit_all_gathers=knobs.on("limit_all_gathers"),
             use_orig_params=knobs.on("use_orig_params"),
@@ -51,18 +93,17 @@ class Fsdp1Strategy(Strategy):
 
     @property
     def name(self) -> str:
-        return "fsdp1-no_shard" if self.knobs.text("sharding") == "no_shard" else "fsdp1"
+        return "fsdp1-no_shard" if self.knobs.text("sharding") == "no_shard" else self.id
 
     def micro_step(self, is_last: bool) -> AbstractContextManager[Any]:
-        assert isinstance(self.model, FullyShardedDataParallel)
-        if is_last or self.options.grad_sync == "every":
-            return nullcontext()
-        return self.model.no_sync()
+        model: Any = self.model
+        return nullcontext() if is_last or self.options.grad_sync == "every" else model.no_sync()
 
     def clip(self, max_norm: float) -> Tensor:
-        assert isinstance(self.model, FullyShardedDataParallel)
-        return self.model.clip_grad_norm_(max_norm)
+        model: Any = self.model
+        norm: Tensor = model.clip_grad_norm_(max_norm)
+        return norm
 
     def describe(self) -> dict[str, Any]:
         options = self.options
-        return {"name": "fsdp1", "wrap": options.wrap, "grad_sync": options.grad_sync, **dict(self.knobs.values)}
+        return {"name": self.id, "wrap": options.wrap, "grad_sync": options.grad_sync, **dict(self.knobs.values)}

@@ -1,26 +1,31 @@
-"""fully_shard: parameters, gradients and optimizer state cut over the ranks, gathered unit by unit when used."""
+"""fully_shard: parameters, gradients and optimizer state cut over the ranks, gathered unit by unit when used.
+
+With ``--tp`` the matrices of the decoder are cut first, as Megatron cuts them, with sequence parallelism between them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, cast
-
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from ..axes import TP
-from ..model import Decoder, materialize
-from ..options import OptionError, TrainerOptions
-from .base import Strategy
-from .clipping import clip_spread_gradients
-from .tensor_parallel import cut_matrices
+from ..options import INTEGER, Key, OptionError, TrainerOptions
+from .base import GRADIENTS, OPTIMIZER, PARAMETERS, Strategy, clip_spread_gradients, refuse_recomputed_layers, switch
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
+
+    from ..model import Decoder
 
 
 def sharding_units(model: Decoder, options: TrainerOptions) -> list[list[nn.Module]]:
     """The modules of each unit below the root, in the order of forward. What they leave belongs to the root's unit."""
+    from torch import nn
+
     if options.wrap == "root":
         return []
     if options.wrap == "linear":
@@ -44,7 +49,65 @@ def set_prefetch(root: FSDPModule, units: Sequence[FSDPModule], depth: int) -> N
     root.set_modules_to_backward_prefetch(list(reversed(units))[:depth])
 
 
-class Fsdp2Strategy(Strategy):
+class Fsdp2(Strategy):
+    id = api = "fsdp2"
+    about = "fully_shard: parameters, gradients and optimizer states are sharded"
+    settings = (
+        Key("replicas", INTEGER, "1", "copies of the sharded model: hybrid sharding (HSDP)", least=1),
+        switch("offload", "no", "parameters, gradients and optimizer states in the host's memory"),
+        Key("reduce_scatter_buffers", INTEGER, "1", "reduce-scatters in flight before computation waits", least=1),
+        switch("separate_reduce_scatter_group", "no", "a communicator of their own for reduce-scatters"),
+    )
+    shards: ClassVar = {"fsdp2": (PARAMETERS, GRADIENTS, OPTIMIZER)}
+
+    @classmethod
+    def refuse(cls, options: TrainerOptions) -> None:
+        layers, blocks = options.shape().layers, options.blocks_per_unit()
+        if options.wrap not in ("root", "linear") and blocks is None:
+            raise OptionError(f"--wrap {options.wrap} is unknown: use block, root, linear, or a number of blocks")
+        if blocks is not None and not 1 <= blocks <= layers:
+            raise OptionError(
+                f"--wrap {options.wrap}: {options.preset} has {layers} blocks, so give 1 to {layers}, "
+                "or root for the whole model as one unit"
+            )
+        if options.wrap == "root":
+            if options.prefetch:
+                raise OptionError(
+                    f"--wrap root makes the whole model one unit, so --prefetch {options.prefetch} has nothing to "
+                    "gather ahead. Use --wrap block"
+                )
+            if options.reshard_after_forward != "yes":
+                raise OptionError(
+                    f"--reshard-after-forward {options.reshard_after_forward} has no effect with --wrap root: its only "
+                    "unit stays gathered from forward to backward. Use --wrap block"
+                )
+        refuse_recomputed_layers(options)
+        reshard = options.reshard_after_forward
+        if reshard not in ("yes", "no"):
+            if not reshard.isdecimal():
+                raise OptionError(f"--reshard-after-forward {reshard} is unknown: use yes, no, or a number of ranks")
+            if int(reshard) <= 1:
+                raise OptionError(f"--reshard-after-forward {reshard} keeps everything gathered: say no for that")
+        if options.pipeline_parallel > 1 and options.wrap not in ("block", "linear", "root"):
+            raise OptionError(f"--wrap {options.wrap}: with --pp a unit is a block, a linear layer, or a stage (root)")
+
+    @classmethod
+    def refuse_shards(cls, options: TrainerOptions, shards: int) -> None:
+        given = options.reshard_after_forward
+        if not given.isdecimal():
+            return
+        if int(given) == shards:
+            raise OptionError(f"--reshard-after-forward {given} is all {shards} ranks: say yes for that")
+        if shards % int(given):
+            divisors = [d for d in range(2, shards) if shards % d == 0]
+            choice = f"use yes, no or one of {', '.join(map(str, divisors))}" if divisors else "use yes or no"
+            raise OptionError(f"--reshard-after-forward {given} does not divide {shards} ranks: {choice}")
+
+    @classmethod
+    def refuse_backend(cls, options: TrainerOptions, backend: str) -> None:
+        if backend == "gloo" and options.knobs().on("separate_reduce_scatter_group"):
+            raise OptionError("--set separate_reduce_scatter_group=yes is about NCCL's queues; gloo has none")
+
     def __init__(self, options: TrainerOptions, device: torch.device) -> None:
         super().__init__(options, device)
         self.units = 0
@@ -52,6 +115,10 @@ class Fsdp2Strategy(Strategy):
         self.shards = self.axes.data > 1 or self.axes.model == 1
 
     def wrap(self, model: Decoder) -> nn.Module:
+        import torch.distributed as dist
+
+        from ..model import materialize
+
         if self.axes.parts > 1:
             cut_matrices(model, self.mesh[TP])
         self.prepare(model)
@@ -67,9 +134,13 @@ class Fsdp2Strategy(Strategy):
 
     def _home(self) -> torch.device:
         """Where parameters are when they are not used."""
+        import torch
+
         return torch.device("cpu") if self.knobs.on("offload") else self.device
 
     def _shard(self, model: Decoder) -> None:
+        from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+
         options = self.options
         reshard: bool | int = options.reshard_after_forward == "yes"
         if options.reshard_after_forward.isdecimal():
@@ -87,17 +158,20 @@ class Fsdp2Strategy(Strategy):
             # A unit of one module is passed as itself: torch then names it by its own name in traces.
             target: Any = unit if len(unit) > 1 else unit[0]
             fully_shard(target, reshard_after_forward=reshard, **shared)
-            heads.append(cast(FSDPModule, unit[0]))  # the modules of a unit share one state
+            heads.append(cast("FSDPModule", unit[0]))  # the modules of a unit share one state
         # None: the root stays gathered after forward, because backward begins with it.
         fully_shard(model, reshard_after_forward=None, **shared)
         self.units += len(heads) + 1
-        root = cast(FSDPModule, model)
+        root = cast("FSDPModule", model)
         if options.prefetch:
             set_prefetch(root, heads, options.prefetch)
         self._reduce_scatters(root)
         self.overlap = self._enable_overlap(root)
 
     def _precision(self) -> MixedPrecisionPolicy:
+        import torch
+        from torch.distributed.fsdp import MixedPrecisionPolicy
+
         if self.options.precision != "bf16":
             return MixedPrecisionPolicy()
         reduced = torch.bfloat16 if self.options.reduce_dtype == "bf16" else torch.float32
@@ -121,6 +195,8 @@ class Fsdp2Strategy(Strategy):
             return "none: on the CPU all-gathers are synchronous without prefetch"
         enable = getattr(root, "_set_unshard_async_op", None)
         if enable is None:
+            import torch
+
             return f"unavailable: torch {torch.__version__} has no _set_unshard_async_op, prefetch only reorders"
         enable(True)
         return "asynchronous all-gathers"
@@ -131,7 +207,7 @@ class Fsdp2Strategy(Strategy):
     @contextmanager
     def micro_step(self, is_last: bool) -> Iterator[None]:
         if self.shards:
-            root = cast(FSDPModule, self.model)
+            root = cast("FSDPModule", self.model)
             root.set_is_last_backward(is_last)
             root.set_requires_gradient_sync(is_last or self.options.grad_sync == "every")
         yield
@@ -142,7 +218,7 @@ class Fsdp2Strategy(Strategy):
     def describe(self) -> dict[str, Any]:
         options = self.options
         return {
-            "name": "fsdp2",
+            "name": self.id,
             "wrap": options.wrap,
             "units": self.units,
             "prefetch": options.prefetch,
@@ -157,5 +233,62 @@ def _since_2_13(root: FSDPModule, method: str, *arguments: int) -> None:
     """Calls a setting that PyTorch has had since 2.13. OptionError where it has none."""
     setting = getattr(root, method, None)
     if setting is None:
+        import torch
+
         raise OptionError(f"torch {torch.__version__} has no {method}: it came with 2.13")
     setting(*arguments)
+
+
+def cut_matrices(model: Decoder, mesh: DeviceMesh) -> None:
+    """Makes the parameters of a decoder, or of a stage of one, DTensors over the ranks of ``mesh``, in place.
+
+    Each block gathers the sequence twice and scatters it twice in forward, and as often in backward. The ranks of one
+    part read the same data, so their losses are equal. A stage in the middle is given, and gives, the whole sequence's
+    part of this rank: (batch, seq / ranks, dim).
+    """
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        ParallelStyle,
+        PrepareModuleInput,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
+
+    cut_sequence = Shard(1)
+
+    def gathered(inputs: int) -> PrepareModuleInput:
+        """The first input's sequence is gathered; further ones, as the rotary table, are left as they are."""
+        rest = (None,) * (inputs - 1)
+        return PrepareModuleInput(
+            input_layouts=(cut_sequence, *rest), desired_input_layouts=(Replicate(), *rest), use_local_output=True
+        )
+
+    outer: dict[str, ParallelStyle] = {}
+    if model.embedding is not None:
+        outer["embedding"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=cut_sequence)
+    if model.norm is not None:
+        outer["norm"] = SequenceParallel()
+    if model.head is not None:
+        outer["head"] = ColwiseParallel(input_layouts=cut_sequence, output_layouts=Replicate())
+    if outer:
+        parallelize_module(model, mesh, outer)
+    for block in model.blocks.values():
+        parallelize_module(
+            block,
+            mesh,
+            {
+                "attention_norm": SequenceParallel(),
+                "attention": gathered(2),
+                "attention.query": ColwiseParallel(),
+                "attention.key": ColwiseParallel(),
+                "attention.value": ColwiseParallel(),
+                "attention.output": RowwiseParallel(output_layouts=cut_sequence),
+                "feed_forward_norm": SequenceParallel(),
+                "feed_forward": gathered(1),
+                "feed_forward.gate": ColwiseParallel(),
+                "feed_forward.up": ColwiseParallel(),
+                "feed_forward.down": RowwiseParallel(output_layouts=cut_sequence),
+            },
+        )

@@ -21,8 +21,7 @@ from torch.optim import Optimizer
 from ...records import BACKWARD, FORWARD
 from ..axes import PP
 from ..model import Decoder, build
-from .base import Phase, Strategy, loss_of
-from .clipping import clip_spread_gradients
+from .base import Phase, Strategy, clip_spread_gradients, loss_of
 
 
 def cut_layers(layers: int, stages: int) -> list[range]:

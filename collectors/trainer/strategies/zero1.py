@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
-from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.optim import Optimizer
+from .base import OPTIMIZER, switch
+from .ddp import Replicated
 
-from .ddp import DdpStrategy
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
 
 
-class Zero1Strategy(DdpStrategy):
+class Zero1(Replicated):
+    id = "zero1"
+    about = "DDP with ZeroRedundancyOptimizer: optimizer states are sharded"
+    settings = (
+        *Replicated.settings,
+        switch("parameters_as_bucket_view", "no", "parameters live in buckets: one broadcast for many"),
+    )
+    shards: ClassVar = {"zero1": (OPTIMIZER,)}
+    why_not_taken = (
+        "every rank keeps the whole model, only optimizer states are sharded. Drop it, or use --strategy fsdp2"
+    )
+
     def optimizer(self) -> Optimizer:
         if self.axes.data == 1:
             return super().optimizer()
+        import torch
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
         optimizer: Optimizer = ZeroRedundancyOptimizer(
             self.model.parameters(),
             optimizer_class=torch.optim.AdamW,
@@ -23,6 +37,3 @@ class Zero1Strategy(DdpStrategy):
             lr=self.options.learning_rate,
         )
         return optimizer
-
-    def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "name": "zero1"}

@@ -20,7 +20,7 @@ def propose(case: Case) -> Sequence[Candidate]:
     if len(reduced_in) < 2 or (case.manifest is not None and partitions_gradients(case.manifest.strategy or "")):
         return ()
     # DDP and ZeRO-1 have the whole gradient anyway; FSDP then keeps it unsharded until the last micro-batch.
-    whole = case.strategy in ("ddp", "zero1", "deepspeed")
+    whole = case.api in (Api.DDP, Api.DEEPSPEED)
     memory = 0 if whole else case.sizes.gradients
     return [
         Candidate(
