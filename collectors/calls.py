@@ -1,4 +1,4 @@
-"""One collective, or one send or receive, of this process while it is under way."""
+"""A collective, or a send or receive, of this process, recorded from its call until its end is known."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ Function = Callable[..., Any]
 
 
 @dataclass(slots=True, weakref_slot=True)
-class Call:
-    """``start_ns`` and the rest are filled in as they become known."""
+class RecordedCall:
+    """A collective, or a send or receive. ``start_ns`` and the rest are filled in as they become known."""
 
     step: int
     group: str
@@ -97,7 +97,7 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def time_wait(work: Any, call: Call, plain: WeakKeyDictionary[Any, Call], wait_for: Function) -> None:
+def time_wait(work: Any, call: RecordedCall, plain: WeakKeyDictionary[Any, RecordedCall], wait_for: Function) -> None:
     """Lets the wait for ``work`` be timed: of a plain one the class's own, which is replaced and looks into ``plain``;
     of a subclass, which has another that the class's never sees, by ``wait_for(call, its wait)``."""
     if type(work) is dist.Work:

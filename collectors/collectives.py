@@ -23,7 +23,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from .accelerator import DeviceClock, Mark
-from .calls import Call, Function, Patches, argument, describe, storage_of, time_wait
+from .calls import Function, Patches, RecordedCall, argument, describe, storage_of, time_wait
 from .records import P2P_PREFIX, RECV, SEND, CollectiveRow
 
 # -- functional --------------------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ class Functional:
 
     def __init__(self, timer: CollectiveTimer) -> None:
         self._timer = timer
-        self._open: dict[int, Call] = {}  # by the storage of the result
+        self._open: dict[int, RecordedCall] = {}  # by the storage of the result
         self._within = threading.local()
         self._tracing: Function = torch.compiler.is_compiling
 
@@ -105,7 +105,7 @@ class Functional:
 
         return timed
 
-    def _begin(self, op: str, payload: Any, group: Any) -> Call | None:
+    def _begin(self, op: str, payload: Any, group: Any) -> RecordedCall | None:
         """None for arguments that we do not understand: the library shall judge them; and for tensors without data,
         which nobody sends."""
         try:
@@ -121,7 +121,7 @@ class Functional:
         call.ends_when_waited = True
         return call
 
-    def _launched(self, call: Call, result: Any) -> None:
+    def _launched(self, call: RecordedCall, result: Any) -> None:
         if call.device or call.wait_end_ns is not None:
             return
         if len(self._open) >= _MOST_OPEN:
@@ -195,7 +195,7 @@ class PointToPoint:
         self._timer = timer
         self._labels: dict[tuple[str, str, int, int], str] = {}
         self._uncounted: set[str] = set()  # groups that received from anybody
-        self._by_work: weakref.WeakKeyDictionary[Any, Call] = weakref.WeakKeyDictionary()
+        self._by_work: weakref.WeakKeyDictionary[Any, RecordedCall] = weakref.WeakKeyDictionary()
 
     def install(self, patches: Patches) -> None:
         for op in (SEND, RECV):
@@ -230,7 +230,7 @@ class PointToPoint:
 
         return uncounting
 
-    def _begin(self, op: str, group: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    def _begin(self, op: str, group: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall | None:
         """None for arguments that we do not understand: the library shall judge them."""
         try:
             name = self._timer.group_name(group)
@@ -258,7 +258,7 @@ class PointToPoint:
             self._labels[key] = label
         return self._labels[key]
 
-    def _launched(self, call: Call, work: Any) -> None:
+    def _launched(self, call: RecordedCall, work: Any) -> None:
         if call.device:
             return
         if call.op == SEND:  # handed over; whether the receiver is there already is told by who waits for it
@@ -273,7 +273,7 @@ class PointToPoint:
             return wait(work, *args, **kwargs)
         return self._wait(call, functools.partial(wait, work), *args, **kwargs)
 
-    def _wait(self, call: Call, wait: Function, *args: Any, **kwargs: Any) -> Any:
+    def _wait(self, call: RecordedCall, wait: Function, *args: Any, **kwargs: Any) -> Any:
         finished = self._timer.last_finished
         start = time.monotonic_ns()
         finished[call.group] = call.seq - 1
@@ -328,12 +328,12 @@ class CollectiveTimer:
         self.step = -1
         self._limit = max_calls_per_step
         self.device_clock = device_clock
-        self._calls: deque[Call] = deque()
+        self._calls: deque[RecordedCall] = deque()
         self._dropped = 0
         self._sequence: dict[str, int] = {}
         self._group_ranks: dict[str, list[int]] = {}
         self._new_groups: dict[str, list[int]] = {}
-        self._by_work: weakref.WeakKeyDictionary[Any, Call] = weakref.WeakKeyDictionary()
+        self._by_work: weakref.WeakKeyDictionary[Any, RecordedCall] = weakref.WeakKeyDictionary()
         self._inside = threading.local()
         self._patches = Patches()
         self._complete = False
@@ -342,7 +342,7 @@ class CollectiveTimer:
         self.last_started: dict[str, int] = {}
         self.last_finished: dict[str, int] = {}
         self.last_op = ""
-        self.ddp_buckets: list[Call] = []  # of a backward that has not ended
+        self.ddp_buckets: list[RecordedCall] = []  # of a backward that has not ended
         self._in_bucket = False  # DDP's communication hook is being called
 
     # -- installing ------------------------------------------------------------------------------------------------
@@ -407,7 +407,7 @@ class CollectiveTimer:
 
         return timed
 
-    def _begin(self, op: str, payload: Any, group: Any) -> Call | None:
+    def _begin(self, op: str, payload: Any, group: Any) -> RecordedCall | None:
         """None for what is not of the training's steps, and for arguments that we do not understand: the library shall
         judge them."""
         if getattr(group, "group_desc", "") == APART:
@@ -417,11 +417,11 @@ class CollectiveTimer:
         except (TypeError, ValueError, AttributeError, RuntimeError):
             return None
 
-    def begin(self, op: str, group: str, size: int, dtype: str, on_device: bool, marked: bool = False) -> Call:
+    def begin(self, op: str, group: str, size: int, dtype: str, on_device: bool, marked: bool = False) -> RecordedCall:
         """A call that starts now, counted among those of its group. ``marked``: on a device with marks around it."""
         seq = self._sequence.get(group, 0)
         self._sequence[group] = seq + 1
-        call = Call(self.step, group, seq, op, size, dtype, 0, on_device)
+        call = RecordedCall(self.step, group, seq, op, size, dtype, 0, on_device)
         if len(self._calls) < self._limit:
             self._calls.append(call)
         else:
@@ -435,7 +435,7 @@ class CollectiveTimer:
         call.start_ns = time.monotonic_ns()
         return call
 
-    def _launched(self, call: Call, work: Any) -> None:
+    def _launched(self, call: RecordedCall, work: Any) -> None:
         now = time.monotonic_ns()
         if work is None:  # synchronous: the caller stood still for all of it, unless the device does the work
             if call.marks is not None:
@@ -463,18 +463,18 @@ class CollectiveTimer:
 
         return wait
 
-    def _wait_for(self, call: Call, wait: Function, *args: Any, **kwargs: Any) -> Any:
+    def _wait_for(self, call: RecordedCall, wait: Function, *args: Any, **kwargs: Any) -> Any:
         start = time.monotonic_ns()
         result = wait(*args, **kwargs)
         if call.wait_start_ns is None:
             call.wait_start_ns, call.wait_end_ns = start, time.monotonic_ns()
         return result
 
-    def _on_done(self, call: Call, _future: Any) -> None:
+    def _on_done(self, call: RecordedCall, _future: Any) -> None:
         call.end_ns = time.monotonic_ns()
         self.finished(call)
 
-    def finished(self, call: Call) -> None:
+    def finished(self, call: RecordedCall) -> None:
         if call.seq > self.last_finished.get(call.group, -1):
             self.last_finished[call.group] = call.seq
 
@@ -536,11 +536,11 @@ class CollectiveTimer:
 
     # -- handing out -----------------------------------------------------------------------------------------------
 
-    def take(self, step: int, everything: bool = False) -> list[tuple[int, list[Call]]]:
+    def take(self, step: int, everything: bool = False) -> list[tuple[int, list[RecordedCall]]]:
         """(step, calls) of what has ended in a step or before it, oldest step first; what is still under way
         stays for two more steps. ``everything``: the run is over, or fails; nothing stays."""
         calls, waiting = self._calls, []
-        ready: dict[int, list[Call]] = {}
+        ready: dict[int, list[RecordedCall]] = {}
         while calls and (everything or calls[0].step <= step):  # they lie there by step
             call = calls.popleft()
             if everything or call.step < step - 1 or call.settled:

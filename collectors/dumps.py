@@ -1,4 +1,4 @@
-"""What a process can tell of itself when the training stands still or dies: stacks, and the Flight Recorder's dump.
+"""What a process reports of itself when the training hangs or dies: stacks, the Flight Recorder's dump, its exception.
 
 Nothing here waits for the training's thread, which may never come back. Stacks are written by ``faulthandler`` inside a
 signal handler in C: also while another thread holds the interpreter's lock. The Flight Recorder is asked for by the
@@ -11,12 +11,18 @@ import contextlib
 import faulthandler
 import json
 import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from types import TracebackType
+from typing import IO, Any
 
 import torch
 
-from .files import Complaints, append_to, replace_file
+from .files import Complaints, append_to, encode, replace_file
+from .text import masked
 
 # The dump's name since torch 2.9, and before. Only builds with a backend that records have them.
 _DUMP = ("_dump_fr_trace", "_dump_nccl_trace")
@@ -103,3 +109,60 @@ def recorder_status() -> dict[str, tuple[int, int]]:
 def _recorder_function(names: tuple[str, ...]):  # type: ignore[no-untyped-def]
     c10d = getattr(torch._C, "_distributed_c10d", None)
     return next((found for name in names if (found := getattr(c10d, name, None)) is not None), None)
+
+
+# -- exceptions --------------------------------------------------------------------------------------------------------
+#
+# The training's own exception: its traceback as it would be without our hooks, and a copy in the run directory.
+
+_OURS = str(Path(__file__).parent)
+
+
+def install_excepthook() -> None:
+    """For the rest of the process: a training may fail after the recording has ended."""
+    sys.excepthook = _without_ours(sys.excepthook)
+
+
+def _without_ours(print_it: Callable[..., Any]) -> Callable[..., Any]:
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        try:
+            clean(error, set())
+            trace = error.__traceback__
+        finally:
+            print_it(kind, error, trace)
+
+    return excepthook
+
+
+def write_exception(path: Path, error: BaseException) -> None:
+    """Writes the exception as torchrun's ``record`` does, secrets masked. Raises OSError."""
+    text = masked("".join(traceback.format_exception(error)))
+    message = masked(f"{type(error).__name__}: {error}")
+    told = {"message": message, "extraInfo": {"py_callstack": text, "timestamp": _now()}}
+    replace_file(path, encode({"message": told}), private=True)
+
+
+def _now() -> str:
+    return str(int(time.time()))
+
+
+def clean(error: BaseException | None, seen: set[int]) -> None:
+    """Takes our frames out of an exception, and out of those that it came from."""
+    if error is None or id(error) in seen:
+        return
+    seen.add(id(error))
+    error.__traceback__ = _cleaned(error.__traceback__)
+    clean(error.__cause__, seen)
+    clean(error.__context__, seen)
+
+
+def _cleaned(trace: TracebackType | None) -> TracebackType | None:
+    kept = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(_OURS):
+            kept.append(trace)
+        trace = trace.tb_next
+    result: TracebackType | None = None
+    for one in reversed(kept):
+        result = TracebackType(result, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return result

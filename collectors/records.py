@@ -161,7 +161,7 @@ class StepRecord:
     queued_ns: int | None = None
     cpu: dict[str, tuple[int, int]] = field(default_factory=dict)
     held: HeldRecord | None = None  # in the last step of a run only
-    # When the step asked for its first batch. None: see ``loader_queue``; steps shorter than 0.2 s do not all look.
+    # When the step asked for its first batch. None: see ``scheduling.queue_of``; steps below 0.2 s do not all look.
     queue: LoaderQueue | None = None
 
 

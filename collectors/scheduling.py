@@ -1,4 +1,4 @@
-"""How the CPU scheduler treats a training: for how long its threads are on a core, and wait for one.
+"""What a training waits for on its host: how long its threads are on a core or wait for one, and its loader's queue.
 
 What is left of a thread's time is blocked: it sleeps, waits for I/O, for a lock or for another process, or is stopped.
 """
@@ -11,9 +11,9 @@ import threading
 import time
 from collections.abc import Callable
 from threading import get_ident
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .records import HostRecord
+from .records import HostRecord, LoaderQueue
 
 # -- proc --------------------------------------------------------------------------------------------------------------
 #
@@ -282,4 +282,28 @@ def _runnable() -> int | None:
         with open("/proc/loadavg", "rb") as file:  # noqa: PTH123
             return int(file.read(100).split()[3].split(b"/")[0])
     except (OSError, ValueError, IndexError):
+        return None
+
+
+# -- loader ------------------------------------------------------------------------------------------------------------
+#
+# How many batches lie ready in a DataLoader's queue when the training asks for one. Read from private fields of
+# ``torch.utils.data``, which has no public ones for it.
+
+
+def queue_of(iterator: Any) -> LoaderQueue | None:
+    """The queue of a DataLoader's iterator that is asked for a batch now. None without worker processes; while it fills
+    up at the begin of an epoch, and runs dry at its end, because no batch is left to load; and where it cannot be told.
+
+    One semaphore is read, and as many tuples are looked at as the queue has places.
+    """
+    try:
+        workers = iterator._num_workers
+        capacity = workers * iterator._prefetch_factor
+        tasks = iterator._task_info  # asked of the workers and not given to the training; with the batch, if received
+        if len(tasks) != capacity or iterator._num_yielded < capacity:
+            return None
+        received = sum(len(task) > 1 for task in tasks.values())  # early: batches are given in order
+        return LoaderQueue(min(received + iterator._data_queue.qsize(), capacity), capacity, workers)
+    except Exception:  # another torch, a loader of another kind, or a system whose queues cannot be counted
         return None

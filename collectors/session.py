@@ -53,8 +53,7 @@ from .records import (
 )
 from .scheduling import CpuTime, HostSampler, ProcFile, ThreadTime
 from .settings import CollectorSettings, run_dir_from, settings_from
-from .step_lines import StepLines, Taken
-from .summary import StepSummary
+from .step_lines import StepLines, StepSummary, Taken
 from .window import TraceWindows
 
 # -- memory ------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Steps that are over, written a few at a time.
+"""Steps that are over: their lines and their summary, written a few at a time.
 
 In a training the code that writes finds its instructions and data out of the caches: ten steps then cost hardly twice
 what one does. A step waits for others of two seconds, and for a heartbeat where none ends; the first ones do not wait,
@@ -10,15 +10,220 @@ a millisecond or two, and the others wait for it. If each wrote when it pleased,
 
 from __future__ import annotations
 
+import sys
 import threading
+from array import array
+from base64 import b64encode
 from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
-from .calls import Call
+from .calls import RecordedCall
 from .files import LineFile
-from .records import CollectiveLine, CollectiveRow, StepRecord
-from .summary import StepSummary
+from .records import (
+    BEGIN,
+    EVALUATION,
+    P2P_PREFIX,
+    PHASES,
+    REST,
+    STEP,
+    STILL,
+    TOKENS,
+    CollectiveLine,
+    CollectiveRow,
+    MemoryRecord,
+    PhaseRow,
+    RankRecord,
+    StepRecord,
+    SummaryLine,
+)
+
+# -- summary -----------------------------------------------------------------------------------------------------------
+#
+# A rank's steps in a few kilobytes a window: what the verdict over all ranks needs of them, and nothing else. A job of
+# ten thousand ranks writes gigabytes of step records that nobody can read while it trains. Each rank therefore adds up
+# its own: per step and phase, how long it worked and how long it waited for others; see ``records.SummaryLine``.
+# ``diag analyze --summary`` reads these lines alone.
+
+_WORD = "I" if array("I").itemsize == 4 else "L"
+_START = itemgetter(PhaseRow._fields.index("start_ns"))
+_MOST = (1 << 32) - 1  # microseconds: 71 minutes
+# A collective that is still under way when its step ends is known two steps later: ``CollectiveTimer.take``.
+_LATER = 2
+
+
+@dataclass
+class _Line:
+    """A line that is being collected."""
+
+    first: int = 0
+    begin_ns: int = 0
+    count: int = 0
+    waits: int = 0
+    columns: dict[str, array[int]] = field(default_factory=dict)
+    marked: dict[str, list[int]] = field(default_factory=dict)
+    memory: MemoryRecord | None = None
+
+    def put(self, values: Mapping[str, int], unit: int, most_steps: int) -> None:
+        """The values of the step that is next, in whole ``unit``s."""
+        columns, count = self.columns, self.count
+        for name, value in values.items():
+            whole = (value + unit // 2) // unit
+            if whole <= 0:
+                continue
+            column = columns.get(name)
+            if column is None:
+                column = columns[name] = array(_WORD, bytes(4 * most_steps))
+            column[count] = whole if whole < _MOST else _MOST
+
+
+class StepSummary:
+    """Collects the steps and waits of one rank, and writes a line for every ``steps`` of them. 0 writes none."""
+
+    def __init__(self, file: LineFile, identity: RankRecord, steps: int) -> None:
+        self._file = file
+        self._identity = identity
+        self._length = steps
+        self._line = _Line()
+        self._begun_ns = 0  # when the step before began
+        self._records: list[StepRecord] = []  # whose waits may not be known yet
+        self._waits: list[tuple[int, int, bool]] = []  # start, end, whether for a collective
+
+    def add(self, record: StepRecord, rows: Iterable[CollectiveRow]) -> None:
+        """A step that has ended, and the calls that became known with it."""
+        if not self._length:
+            return
+        self._wait(rows)
+        self._records.append(record)
+        while len(self._records) > _LATER:
+            self._condense(self._records.pop(0))
+
+    def close(self, rows: Iterable[CollectiveRow] = ()) -> None:
+        """Writes what is left: the last steps of a training that ends or fails."""
+        if not self._length:
+            return
+        self._wait(rows)
+        for record in self._records:
+            self._condense(record)
+        self._records = []
+        self._write()
+
+    def _wait(self, rows: Iterable[CollectiveRow]) -> None:
+        for row in rows:
+            if row.wait_start_ns is not None and row.wait_end_ns is not None and row.wait_end_ns > row.wait_start_ns:
+                self._waits.append((row.wait_start_ns, row.wait_end_ns, not row.group.startswith(P2P_PREFIX)))
+
+    def _condense(self, record: StepRecord) -> None:
+        if self._line.count and record.step != self._line.first + self._line.count:  # numbers in a line have no gaps
+            self._write()
+        line = self._line
+        if not line.count:
+            line.first, line.begin_ns, self._begun_ns = record.step, record.begin_ns, record.begin_ns
+        begin, end = record.begin_ns, record.end_ns
+        waits = sorted([wait for wait in self._waits if wait[0] < end and wait[1] > begin])
+        self._waits = [wait for wait in self._waits if wait[1] > end]
+        line.waits += len(waits)
+        values = {BEGIN: record.begin_ns - self._begun_ns, STEP: record.end_ns - record.begin_ns}
+        line.put(values | phase_times(record, waits), 1000, self._length)
+        if type(record.tokens) is int:  # a training may count what it likes: a tensor would wait for its device
+            line.put({TOKENS: record.tokens}, 1, self._length)
+        if record.window:
+            line.marked.setdefault(record.window, []).append(record.step)
+        if any(row.phase == EVALUATION for row in record.phases):
+            line.marked.setdefault(EVALUATION, []).append(record.step)
+        if record.memory is not None:
+            line.memory = highest(line.memory, record.memory)
+        line.count += 1
+        self._begun_ns = record.begin_ns
+        if line.count == self._length:
+            self._write()
+
+    def _write(self) -> None:
+        line, self._line = self._line, _Line()
+        if line.count:
+            self._file.write(
+                SummaryLine(
+                    identity=self._identity,
+                    first=line.first,
+                    count=line.count,
+                    begin_ns=line.begin_ns,
+                    columns=list(line.columns),
+                    values=packed(column[: line.count] for column in line.columns.values()),
+                    waits=line.waits,
+                    marked=line.marked,
+                    memory=line.memory,
+                )
+            )
+
+
+def phase_times(record: StepRecord, waits: Sequence[tuple[int, int, bool]]) -> dict[str, int]:
+    """Nanoseconds of each phase of a step in which the rank worked, and under the phase's name with STILL those in
+    which it waited for collectives. ``waits``: (start, end, whether for a collective), by start. Waiting for a
+    peer's message is neither. What no phase has is REST."""
+    times: dict[str, int] = {}
+    at, last = record.begin_ns, record.end_ns
+    for phase, start, end in sorted(record.phases, key=_START):
+        start, end = max(at, start), min(end, last)
+        if end <= start:  # inside of another phase
+            continue
+        if start > at:
+            _add(times, REST, at, start, waits)
+        _add(times, phase if phase in PHASES else REST, start, end, waits)
+        at = end
+    if last > at:
+        _add(times, REST, at, last, waits)
+    return times
+
+
+def _add(times: dict[str, int], phase: str, start: int, end: int, waits: Sequence[tuple[int, int, bool]]) -> None:
+    """The time from ``start`` to ``end``, of which no nanosecond is waited twice, where waits overlap."""
+    waited = still = 0
+    at = start
+    for begin, until, collective in waits:
+        if begin >= end:
+            break
+        begin, until = max(begin, at), min(until, end)
+        if until > begin:
+            waited += until - begin
+            still += until - begin if collective else 0
+            at = until
+    times[phase] = times.get(phase, 0) + end - start - waited
+    if still:
+        times[phase + STILL] = times.get(phase + STILL, 0) + still
+
+
+def highest(one: MemoryRecord | None, other: MemoryRecord) -> MemoryRecord:
+    """The peaks of both; a counter grows, so that its last value is its highest."""
+    if one is None:
+        return other
+    return MemoryRecord(
+        rss=max(one.rss, other.rss),
+        allocated=_most(one.allocated, other.allocated),
+        reserved=_most(one.reserved, other.reserved),
+        alloc_retries=_most(one.alloc_retries, other.alloc_retries),
+        ooms=_most(one.ooms, other.ooms),
+        capacity=_most(one.capacity, other.capacity),
+    )
+
+
+def _most(one: int | None, other: int | None) -> int | None:
+    return max(one or 0, other or 0) if one is not None or other is not None else None
+
+
+def packed(columns: Iterable[array[int]]) -> str:
+    """Unsigned 32-bit integers, column by column, the lowest byte first, in base64."""
+    values = array(_WORD)
+    for column in columns:
+        values.extend(column)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return b64encode(values.tobytes()).decode("ascii")
+
+
+# -- lines -------------------------------------------------------------------------------------------------------------
 
 _LONGEST_NS = 2_000_000_000
 _AT_ONCE = 20  # steps at the begin
@@ -28,7 +233,7 @@ _PATIENCE_S = 5.0
 class Taken(NamedTuple):
     """What the timer hands out when a step is over; see ``CollectiveTimer``."""
 
-    calls: list[tuple[int, list[Call]]]
+    calls: list[tuple[int, list[RecordedCall]]]
     groups: dict[str, list[int]]
     dropped: int
 

@@ -31,7 +31,7 @@ from diag.collectors.records import (
     RankRecord,
     SummaryLine,
 )
-from diag.collectors.summary import packed
+from diag.collectors.step_lines import packed
 
 USUAL_US = {DATA: 2_000, FORWARD: 100_000, BACKWARD: 200_000, OPTIMIZER: 10_000, REST: 500}
 PHASES = tuple(USUAL_US)

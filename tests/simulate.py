@@ -31,7 +31,7 @@ from diag.collectors.records import (
     RankRecord,
     StepRecord,
 )
-from diag.collectors.summary import StepSummary
+from diag.collectors.step_lines import StepSummary
 from diag.rundir.run import RankTables, Tables
 from tests.copies import replace
 

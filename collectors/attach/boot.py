@@ -1,14 +1,17 @@
-"""What happens before the process's own first line: hardly anything. Standard library only."""
+"""From a process's first line to ``import torch``: hardly anything is done. Standard library only."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.abc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
-from .environment import wanted
-from .importing import AfterImport
+from ..settings import wanted
 
 _LAUNCHERS = frozenset(
     {"torchrun", "accelerate", "deepspeed", "torch.distributed.run", "torch.distributed.launch",
@@ -40,3 +43,59 @@ def launches(command: Sequence[str]) -> bool:
         if not word.startswith("-"):
             return False
     return False
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Waits for modules by name. Finds nothing itself: it asks the other finders and looks over their shoulder."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[Callable[[ModuleType], object]]] = {}
+
+    def call(self, name: str, action: Callable[[ModuleType], object]) -> None:
+        """``action(module)`` once the module is there: at once if it is already. It must not raise."""
+        module = sys.modules.get(name)
+        if module is not None:
+            action(module)
+            return
+        self._waiting.setdefault(name, []).append(action)
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def forget(self) -> None:
+        self._waiting.clear()
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in self._waiting:
+            return None
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find(fullname, path, target) if find is not None and finder is not self else None
+            if spec is not None:
+                self._look_over(fullname, spec)
+                return spec
+        return None
+
+    def _look_over(self, name: str, spec: ModuleSpec) -> None:
+        """On this very loader, which is of this module only; it is as it was when the module is there."""
+        loader: Any = spec.loader
+        run = getattr(loader, "exec_module", None)
+        if run is None:
+            return
+
+        def exec_module(module: ModuleType) -> None:
+            with contextlib.suppress(AttributeError):
+                del loader.exec_module
+            run(module)
+            for action in self._waiting.pop(name, []):
+                action(module)
+            if not self._waiting:
+                self.forget()
+
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:  # a loader without a namespace: its module is not seen
+            return

@@ -24,9 +24,9 @@ from torch.utils.hooks import RemovableHandle
 from ..calls import Patches, argument
 from ..identity import prepare_environment
 from ..layout import RunLayout
-from ..loader_queue import queue_of
+from ..scheduling import queue_of
+from .boot import AfterImport
 from .events import Events
-from .importing import AfterImport
 
 
 class Attachment(Protocol):

@@ -26,18 +26,18 @@ import torch.distributed as dist
 from ..accelerator import device_in_use, device_is_settled
 from ..calls import Patches
 from ..collectives import CollectiveTimer
+from ..dumps import install_excepthook, write_exception
 from ..files import Complaints, append_to, create_file, encode
 from ..identity import identify, rank_and_world
 from ..layout import RunLayout
 from ..records import Unrecorded
 from ..session import Collector
-from ..settings import CollectorSettings, restarts, run_dir_from, settings_from
-from . import crash, hooks
+from ..settings import OWNER_VARIABLE, CollectorSettings, restarts, run_dir_from, settings_from, wanted
+from . import hooks
+from .boot import AfterImport
 from .ddp import Reducers
-from .environment import OWNER_VARIABLE, wanted
 from .events import Events
 from .hooks import Hooks, Saving
-from .importing import AfterImport
 
 # -- strategy ----------------------------------------------------------------------------------------------------------
 #
@@ -127,7 +127,7 @@ class Attachment:
         place("profiler", lambda patches: hooks.install_profiler(patches, self))
         Saving(self).install(self._hooks, imports)
         if not self._asked:
-            place("traceback", lambda _patches: crash.install())
+            place("traceback", lambda _patches: install_excepthook())
         if dist.is_available():
             place("process group", lambda patches: hooks.install_process_group(patches, self))
             if self._settings.collectives:
@@ -301,7 +301,7 @@ class Attachment:
                 self._collector.__exit__(type(error) if error is not None else None, error, None)
                 files = RunLayout(self.run_dir).rank(rank_and_world()[0])
                 if error is not None and not files.log.exists():  # nobody keeps what the process prints
-                    crash.leave(files.error, error)
+                    write_exception(files.error, error)
         except Exception as ours:
             if not failed:  # else it has been said
                 _say(repr(ours))

@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ..layout import is_folder
-from ..loader_queue import queue_of
 from ..reading import open_regular, walk
 from ..records import LoaderQueue
+from ..scheduling import queue_of
 from .checkpoint.resume import carried_over
 from .options import OptionError
 
@@ -214,7 +214,7 @@ class Batches:
         return batch
 
     def queue(self) -> LoaderQueue | None:
-        """How many batches are ready; see ``loader_queue``."""
+        """How many batches are ready; see ``scheduling.queue_of``."""
         return queue_of(self._iterator)
 
     def close(self) -> None:

@@ -9,22 +9,314 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import threading
 import time
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from functools import partial, wraps
 from typing import Any
 
 import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+import torch.distributed.distributed_c10d as c10d
 from torch import Tensor, nn
+from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
+from ..calls import Patches, storage_of
 from ..collectives import reduce_bucket
 from ..scheduling import computed_elsewhere
 from .data import BatchRequest
 from .faults import Fault
 from .options import OptionError
-from .wire import Link, Wire
+
+# -- wire --------------------------------------------------------------------------------------------------------------
+#
+# A wire in front of torch.distributed's collectives, on which faults act: delays, omissions, cut tensors, hangs.
+#
+# Delays act on everything that passes the network: collectives, those that DTensors call, and what stages of a pipeline
+# receive. The rest acts on gradient reductions, which are collectives.
+#
+# ``Wire.install`` replaces the functions of ``torch.distributed`` and ``torch.distributed.distributed_c10d``.
+# Collectors that replace them afterwards time a slow wire; what is installed after the collectors is what the training
+# itself does, and a call that it leaves out they do not see.
+
+# Older and newer names; those that a torch lacks are skipped. The newer `*_into_tensor` and `*_tensor` call the
+# `*_single` ones, which is why only the outermost call counts.
+COLLECTIVES = (
+    "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "all_gather_single", "reduce_scatter",
+    "reduce_scatter_tensor", "reduce_scatter_single", "all_to_all", "all_to_all_single", "barrier",
+)  # fmt: skip
+_REDUCTIONS = frozenset({"all_reduce", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single"})
+
+# What DTensors call; of older and newer versions, as above.
+FUNCTIONAL = (
+    "all_reduce", "all_gather_tensor", "all_gather_single", "reduce_scatter_tensor", "reduce_scatter_single",
+    "all_to_all_single",
+)  # fmt: skip
+
+# Reductions of fewer elements are the loss and the norm, not gradients.
+_GRADIENT_ELEMENTS = 16
+
+Action = Callable[[], None]
+
+
+def full_bytes(arguments: tuple[Any, ...]) -> int:
+    """Bytes of the full tensor: the largest argument, be it a tensor or a list of them."""
+    sizes = [0]
+    for argument in arguments:
+        tensors = argument if isinstance(argument, (list, tuple)) else (argument,)
+        sizes.append(sum(t.numel() * t.element_size() for t in tensors if isinstance(t, Tensor)))
+    return max(sizes)
+
+
+class Link:
+    """When a transfer that the real backend finished would have finished on a slower link.
+
+    Latencies of concurrent transfers overlap; their bytes do not, one link carries them in turn.
+    """
+
+    def __init__(self, latency_s: float, megabits_per_s: float) -> None:
+        self._latency_ns = round(latency_s * 1e9)
+        self._ns_per_byte = 8_000 / megabits_per_s if megabits_per_s else 0.0
+        self._free_ns = 0
+        self._lock = threading.Lock()
+
+    def deadline_ns(self, done_ns: int, size: int) -> int:
+        """Monotonic time at which ``size`` bytes are through, never before ``done_ns`` + latency + their transfer."""
+        with self._lock:
+            self._free_ns = max(done_ns, self._free_ns) + round(size * self._ns_per_byte)
+            return self._free_ns + self._latency_ns
+
+
+def sleep_until(deadline_ns: int) -> None:
+    while (left := deadline_ns - time.monotonic_ns()) > 0:
+        time.sleep(left / 1e9)
+
+
+class SlowWork(dist.Work):
+    """A collective under way on a slow link. It is done at the deadline, which counts from the real completion."""
+
+    def __init__(self, inner: dist.Work, link: Link, size: int) -> None:
+        super().__init__()
+        self._inner = inner
+        self._link = link
+        self._size = size
+        self._real: Future[Any] = inner.get_future()
+        self._lock = threading.Lock()
+        self._known_deadline_ns: int | None = None
+        self._slow: Future[Any] | None = None
+        self._real.add_done_callback(self._completed)
+
+    def _deadline_ns(self) -> int:
+        """Fixed when it is first asked for, which the backend's thread does on completion."""
+        with self._lock:
+            if self._known_deadline_ns is None:
+                self._known_deadline_ns = self._link.deadline_ns(time.monotonic_ns(), self._size)
+            return self._known_deadline_ns
+
+    def _completed(self, _: Future[Any]) -> None:
+        self._deadline_ns()
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        finished = self._inner.wait() if timeout is None else self._inner.wait(timeout)
+        sleep_until(self._deadline_ns())
+        return bool(finished)
+
+    def is_completed(self) -> bool:
+        return self._real.done() and time.monotonic_ns() >= self._deadline_ns()
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self._inner.is_success()
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def result(self) -> Any:
+        return self._inner.result()
+
+    def get_future(self) -> Future[Any]:
+        """Completes at the deadline. The backend's thread sleeps until then, as it would on a busy wire."""
+        if self._slow is None:
+
+            def arrive(real: Future[Any]) -> Any:
+                sleep_until(self._deadline_ns())
+                return real.value()
+
+            self._slow = self._real.then(arrive)
+        return self._slow
+
+
+class SlowReceive(dist.Work):
+    """A receive on a slow link. A send is done when the host has taken it, whatever the link."""
+
+    def __init__(self, inner: dist.Work, link: Link, size: int) -> None:
+        super().__init__()
+        self._inner, self._link, self._size = inner, link, size
+        self._deadline_ns: int | None = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        finished = self._inner.wait() if timeout is None else self._inner.wait(timeout)
+        if self._deadline_ns is None:
+            self._deadline_ns = self._link.deadline_ns(time.monotonic_ns(), self._size)
+        sleep_until(self._deadline_ns)
+        return bool(finished)
+
+    def is_completed(self) -> bool:
+        return self._deadline_ns is not None and time.monotonic_ns() >= self._deadline_ns
+
+
+class OmittedWork(dist.Work):
+    """A collective that never took place and claims to be done."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        super().__init__()
+        self._future: Future[Any] = Future()
+        self._future.set_result(tensors)
+
+    def wait(self, _timeout: timedelta | None = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        return None
+
+    def get_future(self) -> Future[Any]:
+        return self._future
+
+
+class Wire:
+    """The collectives of this process, with what goes wrong in them.
+
+    ``link`` delays each. ``arm_*`` let one thing happen to the next gradient reduction.
+    """
+
+    def __init__(self, link: Link | None = None) -> None:
+        self.link = link
+        self._omit = False
+        self._halve = False
+        self._before: Action | None = None
+        self._inside = threading.local()
+        self._patches = Patches()
+        self._sent: dict[int, int] = {}  # by the storage of a functional collective's result: bytes
+
+    def arm_omission(self) -> None:
+        self._omit = True
+
+    def arm_mismatch(self) -> None:
+        self._halve = True
+
+    def arm_before(self, action: Action) -> None:
+        self._before = action
+
+    def install(self) -> None:
+        for name in COLLECTIVES:
+            original = getattr(dist, name, None)
+            if original is None:
+                continue
+            replacement = self._wrap(name, original)
+            for module in (dist, c10d):
+                if getattr(module, name, None) is original:
+                    self._patches.replace(module, name, replacement)
+
+        if self.link is None:
+            return
+        self._patches.replace(dist.ProcessGroup, "recv", self._slow_receive(self.link, dist.ProcessGroup.recv))
+        self._patches.replace(functional, "wait_tensor", self._slow_wait(self.link, functional.wait_tensor))
+        for name in FUNCTIONAL:
+            if (original := getattr(functional, name, None)) is not None:
+                self._patches.replace(functional, name, self._sized(original))
+
+    def _slow_receive(self, link: Link, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def receive(group: Any, *args: Any, **kwargs: Any) -> Any:
+            work = original(group, *args, **kwargs)
+            return SlowReceive(work, link, full_bytes((*args, *kwargs.values())))
+
+        return receive
+
+    def _sized(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A functional collective that remembers what it sends until somebody waits for its result."""
+
+        @wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            outcome = original(*args, **kwargs)
+            if not torch.compiler.is_compiling() and isinstance(outcome, Tensor):
+                self._sent[storage_of(outcome)] = full_bytes((*args, outcome))
+            return outcome
+
+        return call
+
+    def _slow_wait(self, link: Link, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def wait(tensor: Any) -> Any:
+            outcome = original(tensor)
+            if not torch.compiler.is_compiling():
+                size = self._sent.pop(storage_of(tensor), None)
+                sleep_until(link.deadline_ns(time.monotonic_ns(), size or full_bytes((tensor,))))
+            return outcome
+
+        return wait
+
+    def uninstall(self) -> None:
+        self._patches.undo()
+
+    def _wrap(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if getattr(self._inside, "call", False):
+                return original(*args, **kwargs)
+            self._inside.call = True
+            try:
+                return self._call(name, original, args, kwargs)
+            finally:
+                self._inside.call = False
+
+        return call
+
+    def _call(self, name: str, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        size = full_bytes((*args, *kwargs.values()))
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        if name in _REDUCTIONS and tensors and max(t.numel() for t in tensors) >= _GRADIENT_ELEMENTS:
+            if self._before is not None:
+                action, self._before = self._before, None
+                action()
+            if self._omit:
+                self._omit = False
+                return OmittedWork(tensors) if _is_async(name, args, kwargs) else None
+            if self._halve:
+                self._halve = False
+                args = tuple(_half(value) for value in args)
+                kwargs = {key: _half(value) for key, value in kwargs.items()}
+        outcome = original(*args, **kwargs)
+        if self.link is None:
+            return outcome
+        if isinstance(outcome, dist.Work):
+            return SlowWork(outcome, self.link, size)
+        sleep_until(self.link.deadline_ns(time.monotonic_ns(), size))
+        return outcome
+
+
+def _is_async(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    place = 3 if name == "all_reduce" else 4  # (tensor, op, group, async_op) or (output, input, op, group, async_op)
+    return bool(kwargs.get("async_op", args[place] if len(args) > place else False))
+
+
+def _half(value: Any) -> Any:
+    """A copy of the first half of a tensor, which leaves the real one without its result."""
+    if not isinstance(value, Tensor):
+        return value
+    return value.flatten()[: max(1, value.numel() // 2)].clone(memory_format=torch.contiguous_format)
+
+
+# -- faults ------------------------------------------------------------------------------------------------------------
 
 _IN_A_CALL = frozenset({"skip-collective", "mismatched-shape"})
 

@@ -29,11 +29,11 @@ from .checkpoint.resume import refuse_data
 from .data import Batches, ByteCorpus, ShardedSampler, build_loader, described, documents
 from .faults import parse_faults
 from .inject import Injector
+from .model import schedule_of
 from .options import TrainerOptions, flops_per_token, parameter_count
 from .refusals import validate, validate_backend
 from .strategies import create
 from .strategies.base import Strategy
-from .warmup import schedule_of
 
 if TYPE_CHECKING:
     from .checkpoint.saver import Saver

@@ -1,4 +1,4 @@
-"""A Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+"""A Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU; and its learning rate's schedule.
 
 Modules are registered in the order in which forward uses them, so that walking them gives the order of all-gathers.
 """
@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from .options import ModelShape
@@ -195,3 +197,34 @@ def reset_parameters(model: Decoder, seed: int, shard: int = 0) -> None:
         generator = torch.Generator(device=local.device).manual_seed(int.from_bytes(digest, "big"))
         residual = name.endswith(("attention.output.weight", "feed_forward.down.weight"))
         local.normal_(0.0, residual_std if residual else INIT_STD, generator=generator)
+
+
+# -- learning rate -----------------------------------------------------------------------------------------------------
+
+
+class Schedule:
+    """Step ``n``, counted from 0, has ``(n + 1) / steps`` of the rate, and all of it from ``steps`` on."""
+
+    def __init__(self, optimizer: Optimizer, steps: int) -> None:
+        self._optimizer = optimizer
+        self._scheduler = LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / steps))
+
+    def step(self) -> None:
+        """After the optimizer's."""
+        self._scheduler.step()
+
+    def state(self) -> dict[str, Any]:
+        """Numbers only, for a manifest."""
+        state = self._scheduler.state_dict()
+        return {name: state[name] for name in ("last_epoch", "base_lrs", "_last_lr", "_step_count")}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Where it was: the state of a scheduler does not set the rates of its optimizer's groups by itself."""
+        self._scheduler.load_state_dict({**state, "lr_lambdas": [None]})  # a function has no state
+        for group, rate in zip(self._optimizer.param_groups, state["_last_lr"], strict=True):
+            group["lr"] = rate
+
+
+def schedule_of(optimizer: Optimizer, warmup_steps: int) -> Schedule | None:
+    """None: the rate is constant."""
+    return Schedule(optimizer, warmup_steps) if warmup_steps else None

@@ -39,8 +39,7 @@ def attach(
     """
     if output not in _FORMATS:
         raise DiagError(f"--format is one of {', '.join(_FORMATS)}, not {output}", exit_code=ExitCode.USAGE)
-    from diag.collectors.attach.environment import SITE, attached, python_path
-    from diag.collectors.settings import CollectorSettings
+    from diag.collectors.settings import SITE, CollectorSettings, attached, python_path
     from diag.watch.launch import Launch, open_run_directory
 
     settings = CollectorSettings(

@@ -17,13 +17,19 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from diag.collectors.attach.environment import attached, python_path
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import make_manifest, read_fields, update_manifest
 from diag.collectors.reading import LOG_TAIL_BYTES, read_json, read_tail
 from diag.collectors.records import RankExit
-from diag.collectors.settings import COLLECT_VARIABLE, RUN_DIR_VARIABLE, SETTINGS_VARIABLE, CollectorSettings
+from diag.collectors.settings import (
+    COLLECT_VARIABLE,
+    RUN_DIR_VARIABLE,
+    SETTINGS_VARIABLE,
+    CollectorSettings,
+    attached,
+    python_path,
+)
 from diag.collectors.text import option_of_mask
 from diag.collectors.trainer.options import OPTIONS_ENV, TrainerOptions
 from diag.errors import DiagError, ExitCode

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from diag.collectors.attach.environment import SITE
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import read_fields
 from diag.collectors.records import CHECKPOINT, EVALUATION
+from diag.collectors.settings import SITE
 from tests.attach.trainings import (
     TRAIN,
     collective_lines_of,

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from diag.collectors.attach.boot import launches
-from diag.collectors.attach.crash import clean
-from diag.collectors.attach.environment import OWNER_VARIABLE, SITE, attached, python_path, wanted
-from diag.collectors.attach.importing import AfterImport
-from diag.collectors.settings import CollectorSettings
+from diag.collectors.attach.boot import AfterImport, launches
+from diag.collectors.dumps import clean
+from diag.collectors.settings import OWNER_VARIABLE, SITE, CollectorSettings, attached, python_path, wanted
 
 
 def python(code: str, *path: Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from diag.collectors.attach.environment import SITE
 from diag.collectors.identity import rank_and_world
 from diag.collectors.layout import RunLayout
+from diag.collectors.settings import SITE
 from tests.attach.trainings import is_stalled, steps_of
 from tests.command import analyze_json, diag
 from tests.ports import free_port

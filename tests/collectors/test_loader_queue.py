@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from diag.collectors.loader_queue import queue_of
+from diag.collectors.scheduling import queue_of
 
 LENGTH = 14
 FORK = multiprocessing.get_context("fork")

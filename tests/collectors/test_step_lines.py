@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from diag.collectors.calls import Call
+from diag.collectors.calls import RecordedCall
 from diag.collectors.files import Budget, Complaints, LineFile
 from diag.collectors.records import CollectiveLine, RankRecord, StepRecord, SummaryLine
-from diag.collectors.step_lines import StepLines, Taken
-from diag.collectors.summary import StepSummary
+from diag.collectors.step_lines import StepLines, StepSummary, Taken
 from diag.rundir.lines import read_lines
 
 MS = 1_000_000
@@ -44,8 +43,8 @@ class Written:
         return [step.step for step in read_lines(path, StepRecord)[0] if step.step >= 0] if path.exists() else []
 
 
-def call(step: int, seq: int) -> tuple[int, list[Call]]:
-    return step, [Call(step, "0", seq, "all_reduce", 4, "float32", 5, False, end_ns=9)]
+def call(step: int, seq: int) -> tuple[int, list[RecordedCall]]:
+    return step, [RecordedCall(step, "0", seq, "all_reduce", 4, "float32", 5, False, end_ns=9)]
 
 
 def test_short_steps_wait_for_each_other(tmp_path: Path) -> None:

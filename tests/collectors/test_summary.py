@@ -27,7 +27,7 @@ from diag.collectors.records import (
     RankRecord,
     StepRecord,
 )
-from diag.collectors.summary import StepSummary, phase_times
+from diag.collectors.step_lines import StepSummary, phase_times
 
 US = 1_000
 WHO = RankRecord(3, 3, 8, "host-a", 1, "boot", 0, 0, "cpu")
