@@ -12,7 +12,8 @@ import traceback
 from typing import NoReturn
 
 from ..text import visible
-from .options import OPTIONS_ENV, OptionError, TrainerOptions
+from .keys import OptionError
+from .options import OPTIONS_ENV, TrainerOptions
 
 # -- leave -------------------------------------------------------------------------------------------------------------
 #

@@ -25,7 +25,7 @@ from ..reading import open_regular, walk
 from ..records import LoaderQueue
 from ..scheduling import queue_of
 from .checkpoint.resume import carried_over
-from .options import OptionError
+from .keys import OptionError
 
 SEPARATOR = 256  # the token after each document; 0 to 255 are its bytes
 

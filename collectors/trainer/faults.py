@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from .options import ALL_RANKS, CHOICE, INTEGER, NUMBER, RANK, RANKS, Key, values_of
+from .keys import ALL_RANKS, CHOICE, INTEGER, NUMBER, RANK, RANKS, Key, values_of
 
 
 class FaultError(ValueError):

@@ -30,7 +30,7 @@ from ..collectives import reduce_bucket
 from ..scheduling import computed_elsewhere
 from .data import BatchRequest
 from .faults import Fault
-from .options import OptionError
+from .keys import OptionError
 
 # -- wire --------------------------------------------------------------------------------------------------------------
 #

@@ -9,7 +9,8 @@ from pathlib import Path
 from .checkpoint import resume
 from .checkpoint.folder import find
 from .faults import FaultError, parse_faults
-from .options import PRESETS, KnobError, OptionError, TrainerOptions
+from .keys import KnobError, OptionError
+from .options import PRESETS, TrainerOptions
 from .strategies import STRATEGIES
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved")

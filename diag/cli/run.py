@@ -380,7 +380,8 @@ def run(
     from diag.collectors.settings import COLLECT_VARIABLE, CollectorSettings
     from diag.collectors.trainer.checkpoint.folder import find
     from diag.collectors.trainer.faults import FAULTS, FaultError
-    from diag.collectors.trainer.options import OptionError, TrainerOptions
+    from diag.collectors.trainer.keys import OptionError
+    from diag.collectors.trainer.options import TrainerOptions
     from diag.collectors.trainer.refusals import validate, validate_backend
     from diag.watch.launch import Launch
 

@@ -11,7 +11,8 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from diag.collectors.records import Manifest
-from diag.collectors.trainer.options import OptionError, TrainerOptions
+from diag.collectors.trainer.keys import OptionError
+from diag.collectors.trainer.options import TrainerOptions
 from diag.collectors.trainer.refusals import validate
 from diag.collectors.trainer.strategies import STRATEGIES
 from diag.diagnoses import Examination

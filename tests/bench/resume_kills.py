@@ -27,7 +27,7 @@ from typing import Any
 import psutil
 
 from diag.collectors.trainer.checkpoint.folder import NAME, find
-from diag.collectors.trainer.options import OptionError
+from diag.collectors.trainer.keys import OptionError
 
 _STEP = re.compile(r"step (\d+)  loss ([\d.]+)")
 _SLOW, _SEVERAL = Path(__file__).with_name("_slow_saving.py"), Path(__file__).parent.parent / "trainer/several_runs.py"

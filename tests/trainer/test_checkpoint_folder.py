@@ -10,7 +10,7 @@ import pytest
 
 from diag.collectors.trainer.checkpoint import folder
 from diag.collectors.trainer.checkpoint.folder import NAME
-from diag.collectors.trainer.options import OptionError
+from diag.collectors.trainer.keys import OptionError
 from tests.trainer.checkpoints import make
 
 

@@ -15,7 +15,7 @@ from diag.collectors.trainer.data import (
     build_loader,
     documents,
 )
-from diag.collectors.trainer.options import OptionError
+from diag.collectors.trainer.keys import OptionError
 
 
 @pytest.fixture

@@ -5,11 +5,12 @@ import sys
 
 import pytest
 
-from diag.collectors.trainer.axes import Axes
 from diag.collectors.trainer.faults import FAULTS, FaultError, parse_fault, parse_faults
-from diag.collectors.trainer.options import OptionError, TrainerOptions
+from diag.collectors.trainer.keys import OptionError
+from diag.collectors.trainer.options import TrainerOptions
 from diag.collectors.trainer.refusals import validate, validate_backend
 from diag.collectors.trainer.strategies import STRATEGIES, knobs_of, usage
+from diag.collectors.trainer.strategies.base import Axes
 from diag.collectors.trainer.strategies.deepspeed import refuse_without_async_io
 
 

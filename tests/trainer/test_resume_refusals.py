@@ -10,7 +10,8 @@ import pytest
 from diag.collectors.trainer.checkpoint import folder
 from diag.collectors.trainer.checkpoint.folder import DEEPSPEED
 from diag.collectors.trainer.checkpoint.resume import differences, refuse_data
-from diag.collectors.trainer.options import OptionError, TrainerOptions
+from diag.collectors.trainer.keys import OptionError
+from diag.collectors.trainer.options import TrainerOptions
 from diag.collectors.trainer.refusals import validate
 from tests.trainer.checkpoints import make
 

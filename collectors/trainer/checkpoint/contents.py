@@ -38,8 +38,9 @@ from ...accelerator import accelerator_of
 from ...reading import DOCUMENT_BYTES, read_regular
 from ...text import visible
 from ..data import ShardedSampler
+from ..keys import OptionError
 from ..model import Schedule
-from ..options import OptionError, TrainerOptions
+from ..options import TrainerOptions
 from ..strategies.base import Strategy
 from .folder import DCP, Checkpoint, CheckpointManifest, IncompleteError, rank_file
 from .resume import differences

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from ...reading import DOCUMENT_BYTES, open_regular, read_regular
-from ..options import OptionError
+from ..keys import OptionError
 
 # -- manifest ----------------------------------------------------------------------------------------------------------
 #

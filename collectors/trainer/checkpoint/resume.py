@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ..axes import Axes
-from ..options import OptionError, TrainerOptions
+from ..keys import OptionError
+from ..options import TrainerOptions
 from ..strategies import STRATEGIES
+from ..strategies.base import Axes
 from .folder import Checkpoint
 
 # Of the model's shape; the others are about its data.

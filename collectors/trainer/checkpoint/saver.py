@@ -25,7 +25,8 @@ from torch.futures import Future as TorchFuture
 from ...collectives import APART
 from ...records import CheckpointRecord
 from ...settings import run_dir_from
-from ..options import OptionError, TrainerOptions
+from ..keys import OptionError
+from ..options import TrainerOptions
 from . import folder
 from .contents import Contents, said, say
 from .folder import OF_RUN, Checkpoint, CheckpointManifest

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..options import KnobError, Knobs, TrainerOptions, values_of
+from ..keys import KnobError, Knobs, values_of
 from .base import Strategy
 from .ddp import Ddp
 from .deepspeed import DeepSpeed
@@ -18,6 +18,8 @@ from .zero1 import Zero1
 
 if TYPE_CHECKING:
     import torch
+
+    from ..options import TrainerOptions
 
 STRATEGIES: Mapping[str, type[Strategy]] = {kind.id: kind for kind in (Ddp, Zero1, Fsdp1, Fsdp2, DeepSpeed)}
 

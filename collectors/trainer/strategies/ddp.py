@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..options import CHOICE, INTEGER, NUMBER, Key, OptionError, TrainerOptions
+from ..keys import CHOICE, INTEGER, NUMBER, Key, OptionError
 from .base import PLAIN_TENSORS, UNIT_OPTIONS, Strategy, clip_spread_gradients, switch
 
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ..model import Decoder
+    from ..options import TrainerOptions
 
 
 class Replicated(Strategy):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..checkpoint import folder as folders
 from ..checkpoint.folder import Checkpoint, CheckpointManifest, first_error, rank_file
-from ..options import CHOICE, INTEGER, TEXT, Key, OptionError, TrainerOptions
+from ..keys import CHOICE, INTEGER, TEXT, Key, OptionError
 from .base import GRADIENTS, OPTIMIZER, PARAMETERS, UNIT_OPTIONS, YES_NO, Strategy, switch
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from ..model import Decoder
+    from ..options import TrainerOptions
 
 TAG = "deepspeed"  # the engine's folder in a checkpoint
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..options import CHOICE, INTEGER, Key, OptionError, TrainerOptions
+from ..keys import CHOICE, INTEGER, Key, OptionError
 from .base import GRADIENTS, OPTIMIZER, PARAMETERS, PLAIN_TENSORS, Strategy, refuse_recomputed_layers, switch
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ..model import Decoder
+    from ..options import TrainerOptions
 
 
 class Fsdp1(Strategy):

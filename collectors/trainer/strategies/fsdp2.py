@@ -9,9 +9,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from ..axes import TP
-from ..options import INTEGER, Key, OptionError, TrainerOptions
-from .base import GRADIENTS, OPTIMIZER, PARAMETERS, Strategy, clip_spread_gradients, refuse_recomputed_layers, switch
+from ..keys import INTEGER, Key, OptionError
+from .base import (
+    GRADIENTS,
+    OPTIMIZER,
+    PARAMETERS,
+    TP,
+    Strategy,
+    clip_spread_gradients,
+    refuse_recomputed_layers,
+    switch,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +28,7 @@ if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 
     from ..model import Decoder
+    from ..options import TrainerOptions
 
 
 def sharding_units(model: Decoder, options: TrainerOptions) -> list[list[nn.Module]]:

@@ -19,9 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from ...records import BACKWARD, FORWARD
-from ..axes import PP
 from ..model import Decoder, build
-from .base import Phase, Strategy, clip_spread_gradients, loss_of
+from .base import PP, Phase, Strategy, clip_spread_gradients, loss_of
 
 
 def cut_layers(layers: int, stages: int) -> list[range]:
