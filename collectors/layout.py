@@ -58,7 +58,9 @@ def world_size_of(value: object) -> int | None:
     return value if type(value) is int and 0 < value <= MOST_RANKS else None
 
 
-MARKS = ("manifest.json", "ranks")  # a folder with one of these is a run directory
+MANIFEST = "manifest.json"
+RANKS = "ranks"  # the folder of the ranks' folders
+MARKS = (MANIFEST, RANKS)  # a folder with one of these is a run directory
 
 
 def is_regular(path: Path | str) -> bool:
@@ -76,9 +78,9 @@ def run_of(path: Path | str) -> Path | None:
     known by its name, so nobody gets around the check by leaving a file out of the run."""
     place = Path(os.path.abspath(path))  # noqa: PTH100  (resolves no links)
     for rank, folder in zip((place, *place.parents), place.parents, strict=False):
-        if folder.name == "ranks" and _RANK_NAME.fullmatch(rank.name) and len(folder.parts) > 1:
+        if folder.name == RANKS and _RANK_NAME.fullmatch(rank.name) and len(folder.parts) > 1:
             return folder.parent
-        if is_folder(folder / "ranks") and is_regular(folder / "manifest.json"):
+        if is_folder(folder / RANKS) and is_regular(folder / MANIFEST):
             return folder
     return None
 
@@ -186,7 +188,7 @@ class RunLayout:
 
     @property
     def manifest(self) -> Path:
-        return self.root / "manifest.json"
+        return self.root / MANIFEST
 
     @property
     def tables(self) -> Path:
@@ -231,7 +233,7 @@ class RunLayout:
 
     @property
     def ranks_folder(self) -> Path:
-        return self.root / "ranks"
+        return self.root / RANKS
 
     def rank(self, rank: int) -> RankLayout:
         return RankLayout(self.ranks_folder / f"{rank:05d}")
@@ -275,3 +277,15 @@ class RunLayout:
 
     def is_run(self) -> bool:
         return is_regular(self.manifest) or is_folder(self.ranks_folder)
+
+
+def data_names() -> str:
+    """A regular expression for the names of what is data: no log, no stack, and no exception's text."""
+    run = RunLayout(Path())
+    rank = run.rank(0)
+    files = (
+        *(rank.steps, rank.summary, rank.device_steps, rank.collectives, rank.checkpoints, rank.device, rank.host),
+        *(rank.heartbeat, rank.identity, run.unrecorded, run.verdict, run.manifest, run.asked, run.trace_asked),
+        *(run.exits, run.hang),
+    )
+    return "|".join([r"trace-step\d+\.json(?:\.gz)?", *(re.escape(file.name) for file in files)])

@@ -46,7 +46,7 @@ REASONS = {
     "diag/watch/hang_monitor.py": "what a tool that it started has printed",
     "diag/tune/loop.py": "only whether a folder is empty",
     "collectors/window.py": "the profiler's file of this process",
-    "collectors/trainer/checkpoint/engine.py": "the draft of a checkpoint",
+    "collectors/trainer/strategies/deepspeed.py": "the draft of a checkpoint",
     "collectors/trainer/checkpoint/folder.py": "the trainer's own checkpoints",
     "collectors/trainer/checkpoint/saver.py": "the draft of a checkpoint",
 }

@@ -24,8 +24,14 @@ SILENT_S = 30.0
 _TAIL_BYTES = 1 << 16
 _LAST_STEPS = 20
 # Written by others than the collectors, or every second: no reason to analyse again.
+_RUN = RunLayout(Path())
+_RANK = _RUN.rank(0)
 _NOT_RECORDS = frozenset(
-    ("verdict.json", "trace_asked.json", "report.html", "heartbeat.json", "stdout.txt", "log.txt", "nccl.log", "tables")
+    file.name
+    for file in (
+        *(_RUN.verdict, _RUN.trace_asked, _RUN.tables, Path("report.html")),
+        *(_RANK.heartbeat, _RANK.stdout, _RANK.log, _RANK.nccl_log),
+    )
 )
 
 

@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from diag.collectors.layout import is_folder, run_of
+from diag.collectors.layout import RunLayout, is_folder, run_of
 from diag.collectors.reading import open_regular, walk
 from diag.errors import DiagError
 from diag.model.steps import Gap
@@ -18,7 +18,7 @@ from .text_stream import file_name
 TRACE_ENDINGS = (".json", ".json.gz")
 ARCHIVE_ENDINGS = (".tar", ".tar.gz", ".tgz")
 # A file of the store that we keep beside the traces of a run is none of them.
-_OURS = ("verdict.json", "manifest.json")
+_OURS = (RunLayout(Path()).verdict.name, RunLayout(Path()).manifest.name)
 
 _HINT = "Check the path and its permissions."
 # What the clients of stores call the version of an object.

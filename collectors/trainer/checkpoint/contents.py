@@ -1,4 +1,11 @@
-"""What is saved of a training beside its tensors, and how all of it is put back."""
+"""What is saved of a training, and how it is put back.
+
+Model and optimizer are ``Stateful``: torch.distributed.checkpoint saves them with ``async_save`` and fills them with
+``load``. The rest is JSON of ours, and .metadata is read by an unpickler of ours, because torch.distributed.checkpoint
+reads .metadata and every value that is not a tensor with pickle, which executes what the file says. Drafts and their
+renaming are ours, too (``folder``): it writes into the final folder and marks no checkpoint as complete, so that a
+resume after a kill could not tell a whole checkpoint from half of one.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +38,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
 from ... import bounded_pickle
@@ -147,48 +155,51 @@ def holder(optimizer: Optimizer) -> Optimizer:
     return inner if isinstance(inner, Optimizer) else optimizer
 
 
-class State:
-    """What a rank holds: a view of model and optimizer for saving, or to be filled by loading."""
+class ModelState(Stateful):
+    """The parameters and buffers of a model, or of a rank's stages of a pipeline, by their names in the whole model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self._state: dict[str, Any] = get_model_state_dict(model)
+
+    def state_dict(self) -> dict[str, Any]:
+        return _tensors({_plain(self.model, name): value for name, value in self._state.items()})
+
+    def load_state_dict(self, _loaded: dict[str, Any]) -> None:
+        """What ``state_dict`` returned has been filled in place."""
+        set_model_state_dict(self.model, self._state)
+
+
+class OptimizerState(Stateful):
+    """The states that a rank's optimizer holds, by the names of its parameters."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         self.model, self.optimizer = model, holder(optimizer)
-        self._model: dict[str, Any] = get_model_state_dict(model)
         # Of an optimizer that has made no step this makes its states first.
-        self._optimizer: dict[str, Any] = {"state": {}, "param_groups": []}
-        if any(group["params"] for group in self.optimizer.param_groups):
-            self._optimizer = get_optimizer_state_dict(model, self.optimizer)
+        has_parameters = any(group["params"] for group in self.optimizer.param_groups)
+        self._state: dict[str, Any] = get_optimizer_state_dict(model, self.optimizer) if has_parameters else {}
 
-    def tensors(self) -> dict[str, Tensor]:
-        """``model.<name>`` and ``optimizer.<name>.<state>``. Ranks that hold different parameters have different names.
+    def state_dict(self) -> dict[str, Any]:
+        states = self._state.get("state", {})
+        return {_plain(self.model, name): _tensors(values) for name, values in states.items()}
 
-        TypeError for an optimizer whose states are not all tensors.
-        """
-        found = {f"model.{self._plain(name)}": value for name, value in self._model.items()}
-        for name, states in self._optimizer["state"].items():
-            for key, value in states.items():
-                found[f"optimizer.{self._plain(name)}.{key}"] = value
-        strange = [name for name, value in found.items() if not isinstance(value, Tensor)]
-        if strange:
-            raise TypeError(f"only tensors can be saved, and these are none: {', '.join(strange[:3])}")
-        return found
+    def load_state_dict(self, _loaded: dict[str, Any]) -> None:
+        if self._state:
+            set_optimizer_state_dict(self.model, self.optimizer, self._state)
 
-    def load(self, checkpoint: Checkpoint, group: dist.ProcessGroup) -> None:
-        """Fills model and optimizer. Collective over the group, which must be able to pass objects of the CPU."""
-        names = {file.name for file in checkpoint.manifest.files}
-        load(
-            self.tensors(),
-            storage_reader=SafeReader(checkpoint.folder, names),
-            planner=TensorsOnly(),
-            process_group=group,
-        )
-        set_model_state_dict(self.model, self._model)
-        if self._optimizer["param_groups"]:
-            set_optimizer_state_dict(self.model, self.optimizer, self._optimizer)
 
-    def _plain(self, name: str) -> str:
-        """A rank's stages of a pipeline are in a list, and its names begin with the place in it; those of the stages
-        are the whole model's."""
-        return name.partition(".")[2] if isinstance(self.model, nn.ModuleList) else name
+def _plain(model: nn.Module, name: str) -> str:
+    """A rank's stages of a pipeline are in a list, and its names begin with the place in it; those of the stages are
+    the whole model's."""
+    return name.partition(".")[2] if isinstance(model, nn.ModuleList) else name
+
+
+def _tensors(values: dict[str, Any]) -> dict[str, Any]:
+    """The same values. TypeError where one is not a tensor: reading it would unpickle it."""
+    strange = [name for name, value in values.items() if not isinstance(value, Tensor)]
+    if strange:
+        raise TypeError(f"only tensors can be saved, and these are none: {', '.join(strange[:3])}")
+    return values
 
 
 def settings_of(optimizer: Optimizer) -> dict[str, Any]:
@@ -267,8 +278,10 @@ class Contents:
     def kind(self) -> str:
         return self.strategy.checkpoint_kind
 
-    def state(self) -> State:
-        return State(self.strategy.model, self.optimizer)
+    def state(self) -> dict[str, Any]:
+        """What torch.distributed.checkpoint saves and fills. Under these two names a checkpoint has the tensors."""
+        model = self.strategy.model
+        return {"model": ModelState(model), "optimizer": OptimizerState(model, self.optimizer)}
 
     def manifest(self, steps: int, **saving: Any) -> CheckpointManifest:
         """Of a checkpoint after so many steps; without its files."""
@@ -320,7 +333,13 @@ class Contents:
             self.strategy.load_checkpoint(self.optimizer, checkpoint)
         else:
             try:
-                self.state().load(checkpoint, group)
+                names = {file.name for file in found.files}
+                load(
+                    self.state(),
+                    storage_reader=SafeReader(checkpoint.folder, names),
+                    planner=TensorsOnly(),
+                    process_group=group,  # one that can pass objects of the CPU
+                )
             except CheckpointException as error:
                 raise OptionError(f"--resume {checkpoint.folder}: {said(error)}") from None
         if self.schedule is not None and found.scheduler is not None:

@@ -18,6 +18,7 @@ from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
+from ...layout import MANIFEST
 from ...reading import DOCUMENT_BYTES, open_regular, read_regular
 from ..keys import OptionError
 
@@ -25,7 +26,7 @@ from ..keys import OptionError
 #
 # manifest.json of a checkpoint: everything a resume needs that is no tensor. Standard library only.
 
-NAME = "manifest.json"
+NAME = MANIFEST
 FORMAT = 1
 
 DCP = "torch.distributed.checkpoint"

@@ -168,7 +168,7 @@ class Saver:
 
     def _save(self, steps: int, record: CheckpointRecord) -> None:
         contents = self.contents
-        tensors = contents.state().tensors()
+        state = contents.state()
         writer = CheckpointWriter(
             folder.draft_of(self.root, steps, self.run),
             dist.get_rank(),
@@ -179,14 +179,14 @@ class Saver:
         if not self.in_background:
             done: Future[Any] = Future()
             try:
-                done.set_result(save(tensors, storage_writer=writer, process_group=self.group))
+                done.set_result(save(state, storage_writer=writer, process_group=self.group))
             except CheckpointException as error:
                 done.set_exception(error)
             record.blocking_ns = time.monotonic_ns() - record.start_ns
             self._under_way = _UnderWay(record, writer, done)
             self._settle()
             return
-        started: Any = async_save(tensors, storage_writer=writer, process_group=self.group)
+        started: Any = async_save(state, storage_writer=writer, process_group=self.group)
         done = started.upload_completion if hasattr(started, "upload_completion") else started
         record.blocking_ns = time.monotonic_ns() - record.start_ns
         self._under_way = _UnderWay(record, writer, done)

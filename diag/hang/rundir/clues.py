@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import CHECKPOINT, EVALUATION, HANG
 from diag.hang.model import Clue, Evidence, Role
 from diag.hang.raised import Chain, about_the_group
@@ -209,11 +210,10 @@ def _evidence_of_ends(one: Rank) -> list[Evidence]:
     who = f"rank {one.culprit.rank}"
     if one.exit is not None:
         text = f"{who}: exit code {one.exit.code}{', first' if one.exit.first else ''}"
-        found.append(Evidence(str(one.folder.parent.parent / "exits.json"), 0, text))
+        found.append(Evidence(str(RunLayout(RankLayout(one.folder).run).exits), 0, text))
     if one.raised is not None and (one.error or not found):
-        found.append(
-            Evidence(str(one.folder / ("error.json" if one.error else "log.txt")), 0, f"{who}: {one.raised.words}")
-        )
+        files = RankLayout(one.folder)
+        found.append(Evidence(str(files.error if one.error else files.log), 0, f"{who}: {one.raised.words}"))
     return found
 
 
@@ -325,7 +325,7 @@ def _evidence_of_standstill(one: Rank) -> Evidence:
     last = [f"#{number} of group {group} called" for group, number in beat.started]
     last += [f"#{number} of group {group} finished" for group, number in beat.finished]
     text = f"rank {one.culprit.rank}: step {beat.step}, phase {beat.phase}, {', '.join(last) or 'no collective yet'}"
-    return Evidence(str(one.folder / "heartbeat.json"), 0, text)
+    return Evidence(str(RankLayout(one.folder).heartbeat), 0, text)
 
 
 # -- calls -------------------------------------------------------------------------------------------------------------
@@ -509,10 +509,10 @@ def _evidence(one: Rank, odd: _Odd) -> Evidence:
     if calls is None:
         match = _TOO_LONG.search(one.log)
         text = match[0] if match else "left no record of that step"
-        return Evidence(str(one.folder / "log.txt"), 0, f"rank {one.culprit.rank}: {text}")
+        return Evidence(str(RankLayout(one.folder).log), 0, f"rank {one.culprit.rank}: {text}")
     shown = calls[max(0, odd.place - 1) : odd.place + 2] if odd.place >= 0 else calls[-2:]
     words = ", ".join(f"#{call.seq} {call}{'' if call.ended else ' (waits)'}" for call in shown)
-    return Evidence(str(one.folder / "collectives.jsonl"), 0, f"rank {one.culprit.rank}, step {odd.step}: … {words}")
+    return Evidence(str(RankLayout(one.folder).collectives), 0, f"rank {one.culprit.rank}, step {odd.step}: … {words}")
 
 
 # -- well --------------------------------------------------------------------------------------------------------------
@@ -566,5 +566,5 @@ def _last_step(one: Rank) -> int:
 def _evidence_of_end(rank: int, one: Rank) -> Evidence:
     last = _last_step(one)
     return Evidence(
-        str(one.folder / "heartbeat.json"), 0, f"rank {rank}: done{f' after step {last:,}' if last >= 0 else ''}"
+        str(RankLayout(one.folder).heartbeat), 0, f"rank {rank}: done{f' after step {last:,}' if last >= 0 else ''}"
     )

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from diag.collectors.layout import RankLayout, RunLayout, is_regular, world_size_of
+from diag.collectors.layout import RANKS, RankLayout, RunLayout, is_regular, world_size_of
 from diag.collectors.reading import read_object
 
 from ..model import Call, Evidence, Logs
@@ -106,7 +106,7 @@ def run_directories(paths: Sequence[str | Path], files: Iterable[str]) -> list[R
     roots = {Path(path) for path in paths if str(path) != STDIN}
     for file in files:
         folder = Path(file).parent
-        if folder.parent.name == "ranks":
+        if folder.parent.name == RANKS:
             roots.add(folder.parent.parent)
     return [RunLayout(root) for root in sorted(roots) if is_regular(RunLayout(root).manifest)]
 

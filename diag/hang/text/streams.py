@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from isal import isal_zlib
 
-from diag.collectors.layout import RunLayout, is_folder, run_of
+from diag.collectors.layout import RunLayout, data_names, is_folder, run_of
 from diag.collectors.reading import open_regular, walk
 from diag.errors import DiagError, unreadable
 
@@ -32,7 +32,7 @@ STDIN = "-"
 
 # Of a run directory of this project, and of profilers: no log, and often large. stacks.txt and error.json are read.
 _NO_LOGS = re.compile(
-    r"(^|/)(trace-step\d+\.json(\.gz)?|(steps|summary|device_steps|collectives|device|unrecorded)\.jsonl|(heartbeat|verdict|rank|manifest|asked|trace_asked|exits|hang)\.json)$"
+    rf"(^|/)({data_names()})$"
     r"|\.(parquet|pt|pth|bin|safetensors|ckpt|npy|npz|so|py|pyc|whl|tar|zip|png|jpg|html|pftrace)$"
 )
 
