@@ -167,7 +167,7 @@ def profiler_activities() -> list[Any]:
 
 
 def runtime_versions() -> dict[str, str]:
-    """Of the accelerators' runtimes that this torch was built for."""
+    """The versions of the accelerators' runtimes that this torch was built for."""
     known = {kind.version: getattr(torch.version, kind.version, None) for kind in _KINDS.values()}
     return {name: version for name, version in known.items() if version}
 

@@ -31,8 +31,9 @@ class TraceRequests:
             written_ns = self._path.stat().st_mtime_ns
             if written_ns == self._written_ns:
                 return
-            told = read_object(self._path, None)
-            asked = TraceAsked(int(told["number"]), int(told["first_step"]), int(told["count"]), told.get("ranks"))
+            request = read_object(self._path, None)
+            numbers = (int(request[name]) for name in ("number", "first_step", "count"))
+            asked = TraceAsked(*numbers, request.get("ranks"))
             mine = asked.ranks is None or self._rank in asked.ranks
         except (OSError, ValueError, KeyError, TypeError):
             return
@@ -60,8 +61,9 @@ class Background:
         host_file: LineFile | None = None,
         trains: Callable[[], int] = threading.get_native_id,
     ) -> None:
-        """``write``: what the training's thread, if it stands still, has not written. ``host``: the next sample for
-        ``host_file``, with the pauses since the last one. ``trains``: the native id of the training's thread."""
+        """``write``: writes what the training's thread has not written, if it makes no progress. ``host``: the next
+        sample for ``host_file``, with the pauses since the last one. ``trains``: the native id of the thread that
+        trains."""
         self._pauses, self._trains = PauseWatch(), trains
         self._host, self._host_file = host, host_file
         self._write = write
@@ -69,7 +71,7 @@ class Background:
         self._asked = asked
         self._asked_ns = 0  # when the request that was answered last was written
         self._answer = answer
-        self.answering = False  # while there is a request, heartbeats tell more
+        self.answering = False  # while there is a request, heartbeats hold more
         self.answered = 0
         self._layout = layout
         self._interval_s = interval_s

@@ -61,7 +61,7 @@ class RecordedCall:
     wait_end_ns: int | None = None
     marks: tuple[Mark, Mark] | None = None
     whole: bool = True
-    ends_when_waited: bool = False  # its backend tells nobody when it is done: the end of the wait is the first sign
+    ends_when_waited: bool = False  # its backend reports no end: the end of the wait is the first sign
 
     def row(self) -> CollectiveRow:
         return CollectiveRow(

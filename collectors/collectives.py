@@ -2,9 +2,9 @@
 
 The functions of ``torch.distributed`` are replaced by timed ones while the collector runs, and ``Work.wait`` is timed
 too. A row says when this rank called the collective, when its result was there, and how long a thread of the training
-stood still for it. Sends and receives are in ``point_to_point``, the functional collectives of DTensor in
-``functional``. Not seen here: what C++ calls by itself. DDP's reducer does; ``watch_ddp`` registers a communication
-hook that does what the reducer would do, in Python, and ``attach.ddp`` tells ``reduced`` what the reducer says.
+waited for it. Sends and receives, and the functional collectives of DTensor, have sections of their own below. Not seen
+here: what C++ calls by itself. DDP's reducer does; ``watch_ddp`` registers a communication hook that does what the
+reducer would do, in Python, and ``attach.ddp`` calls ``reduced`` with what the reducer reports.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from .records import P2P_PREFIX, RECV, SEND, CollectiveRow
 # Times functional collectives: those of DTensor, so of tensor parallelism and of ``clip_grad_norm_`` on shards.
 #
 # ``torch.distributed._functional_collectives`` calls the backend in C++ and hands out a tensor that waits when it is
-# first used. The functions are timed and so is ``wait_tensor``; which collective a wait is for is told by the storage
+# first used. The functions are timed and so is ``wait_tensor``; which collective a wait is for is known by the storage
 # of the tensor, as in C++. No ``Work`` reaches Python, so a collective ends here when the wait for it does: exact where
-# the rank stood still for it, as it does for every redistribution that is not asked to be asynchronous, else an upper
+# the rank was blocked by it, as it is for every redistribution that is not asked to be asynchronous, else an upper
 # bound.
 #
 # Compiled code calls the operators without these functions; while it is traced they do nothing. Not seen either: the
@@ -261,9 +261,9 @@ class PointToPoint:
     def _launched(self, call: RecordedCall, work: Any) -> None:
         if call.device:
             return
-        if call.op == SEND:  # handed over; whether the receiver is there already is told by who waits for it
+        if call.op == SEND:  # handed over; only the wait shows whether the receiver was there
             call.end_ns = time.monotonic_ns()
-        self._timer.last_finished[call.group] = call.seq  # nobody stands still for it yet
+        self._timer.last_finished[call.group] = call.seq  # nobody waits for it yet
         time_wait(work, call, self._by_work, self._wait)
 
     def waited(self, work: Any, wait: Function, *args: Any, **kwargs: Any) -> Any:
@@ -437,7 +437,7 @@ class CollectiveTimer:
 
     def _launched(self, call: RecordedCall, work: Any) -> None:
         now = time.monotonic_ns()
-        if work is None:  # synchronous: the caller stood still for all of it, unless the device does the work
+        if work is None:  # synchronous: the caller was blocked all the time, unless the device does the work
             if call.marks is not None:
                 call.marks[1].record()
             if not call.device:

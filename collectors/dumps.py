@@ -138,8 +138,8 @@ def write_exception(path: Path, error: BaseException) -> None:
     """Writes the exception as torchrun's ``record`` does, secrets masked. Raises OSError."""
     text = masked("".join(traceback.format_exception(error)))
     message = masked(f"{type(error).__name__}: {error}")
-    told = {"message": message, "extraInfo": {"py_callstack": text, "timestamp": _now()}}
-    replace_file(path, encode({"message": told}), private=True)
+    details = {"message": message, "extraInfo": {"py_callstack": text, "timestamp": _now()}}
+    replace_file(path, encode({"message": details}), private=True)
 
 
 def _now() -> str:

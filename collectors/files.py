@@ -56,11 +56,11 @@ class Budget:
 
 
 class Complaints:
-    """What went wrong in the collectors, said once on standard error and kept for the heartbeat."""
+    """What went wrong in the collectors, printed once on standard error and kept for the heartbeat."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._full = False  # it has been said
+        self._full = False  # it has been printed
         self.messages: list[str] = []
 
     def add(self, what: str, why: object) -> None:

@@ -23,7 +23,7 @@ _RECORDED_CALLS = (
 )
 
 
-# Rank, local rank and world size, in the launchers' own variables: torchrun and whoever does as it does, Open MPI,
+# Rank, local rank and world size, in the launchers' own variables: torchrun and those that do as it does, Open MPI,
 # MPICH and Intel MPI, Slurm. Slurm comes last: what mpirun starts within a job has the variables of both, and Slurm's
 # are then those of the step that mpirun runs in.
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")

@@ -39,7 +39,7 @@ from pathlib import Path
 
 SCHEMA_VERSION = 1
 
-MOST_RANKS = 1 << 20  # ten times the largest training that is known; what tells of more is damaged
+MOST_RANKS = 1 << 20  # ten times the largest training that is known; a document with more is damaged
 MOST_NS = 3 * 10**18  # the year 2065, since 1970; sums of three fit 64 bits
 
 _TRACE_NAME = re.compile(r"trace-step([0-9]{1,18})\.json(?:\.gz)?$")
@@ -48,7 +48,7 @@ _RESTART_NAME = re.compile(r"restart-([0-9]{1,9})$")
 
 
 def _rank_of(name: str) -> int:
-    """Of a folder's name in digits; -1 for one that no rank's folder has."""
+    """The rank of a folder's name in digits; -1 for a name that no rank's folder has."""
     rank = int(name) if len(name) < 10 else MOST_RANKS
     return rank if rank < MOST_RANKS and name == f"{rank:05d}" else -1
 

@@ -4,7 +4,8 @@
         for batch in recording.steps(loader):
             ...
 
-The hooks are those of ``attach``, put in place in this process; only where a step ends is told and not inferred.
+The hooks are those of ``attach``, put in place in this process; the loop says where a step ends, so that it need not be
+inferred.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def record(run_dir: Path | str | None = None, settings: CollectorSettings | None
 
     Under ``diag run`` and ``diag attach`` it is theirs, which began before and goes on afterwards, in their run
     directory and with their settings. With neither them nor a ``run_dir``, and with DIAG_COLLECT=off, nothing is
-    recorded, and what the recording is told does nothing.
+    recorded, and the recording's methods do nothing.
     """
     if not collecting():
         return Recording(None)

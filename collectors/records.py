@@ -22,14 +22,14 @@ PHASES = (DATA, H2D, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT)
 REST = "rest"  # of a step: between the phases
 PHASES_AND_REST = (*PHASES, REST)
 
-# A phase that some trainings announce beside those: it tells a slow evaluation from a hang.
+# A phase of some trainings in addition to those: without it a slow evaluation would look like a hang.
 EVALUATION = "evaluation"
 
 # Heartbeat.phase of a training that raised: "failed: RuntimeError"
 FAILED = "failed: "
 
 # Asked.why
-HANG = "hang"  # the training stands still
+HANG = "hang"  # the training makes no progress
 CRASH = "crash"  # a process has failed, the others still live
 
 # Heartbeat.trace_answer
@@ -45,10 +45,10 @@ P2P_PREFIX = "p2p "
 SEND = "send"
 RECV = "recv"
 
-# Columns of a SummaryLine beside the phases and REST, which say how long the rank worked in them.
+# Further columns of a SummaryLine; those named after the phases and REST hold how long the rank worked in them.
 BEGIN = "begin"  # since the begin of the step before
 STEP = "step"
-STILL = ".still"  # behind a phase: how long the rank stood still for collectives in it
+STILL = ".still"  # after a phase's name: how long the rank waited for collectives in it
 TOKENS = "tokens"
 
 # StepRecord.window
@@ -70,14 +70,13 @@ class CollectiveRow(NamedTuple):
     """One collective of one rank, or one send or receive.
 
     ``start_ns`` is when this rank called it, ``end_ns`` when its result was there (None where the backend does not
-    tell, as NCCL's host side). ``wait_start_ns`` to ``wait_end_ns`` is the time in which a thread of the training stood
-    still for it: the whole call where it is synchronous, the call of ``Work.wait`` where it is not, None where nobody
+    report it, as NCCL's host side). ``wait_start_ns`` to ``wait_end_ns`` is the time in which a thread of the training
+    waited for it: the whole call where it is synchronous, the call of ``Work.wait`` where it is not, None where nobody
     waited. ``bytes`` is the full tensor: the output of an all-gather, the input of a reduce-scatter.
     ``seq`` counts the calls on this group in this process from 0: equal calls have equal numbers on all its ranks.
 
-    A send ends when it is handed over, or when the wait for it does where somebody stood still for it. A receive, and
-    a functional collective, end when the wait for them does, which is later than they were done where nobody had to
-    stand still.
+    A send ends when it is handed over, or when the wait for it does where a thread was blocked by it. A receive, and a
+    functional collective, end when the wait for them does, which is later than they were done where it blocked nobody.
 
     Not ``whole``: several in C++, of which ``bytes`` is the sum, but the rest only from the start of the last one. What
     they took is not known.
@@ -155,7 +154,7 @@ class StepRecord:
     loss: float | None = None
     gc: list[tuple[int, int]] = field(default_factory=list)  # pauses of Python's garbage collector: start_ns, end_ns
     memory: MemoryRecord | None = None
-    # Of the training's thread: how long it ran, and how long it was ready to run and had no core. None: the system does
+    # How long the training's thread ran, and how long it was ready to run and had no core. None: the system does
     # not say. ``cpu``: both by phase; what neither they nor a known wait explain of a phase, the thread was blocked.
     on_cpu_ns: int | None = None
     queued_ns: int | None = None
@@ -182,7 +181,7 @@ class SummaryLine:
     begin_ns: int  # of the first step
     columns: list[str]
     values: str
-    waits: int = 0  # how often a thread of the training stood still for a collective; 0: not recorded, or on a device
+    waits: int = 0  # how often a thread of the training waited for a collective; 0: not recorded, or on a device
     marked: dict[str, list[int]] = field(default_factory=dict)  # StepRecord.window, or EVALUATION: steps
     memory: MemoryRecord | None = None  # the highest of the steps
 
@@ -206,7 +205,7 @@ class DeviceStepRecord:
 class CheckpointRecord:
     """A line of checkpoints.jsonl: one checkpoint, as this rank saw it.
 
-    ``blocking_ns``: the training stood still, in the phase "checkpoint" of that step; ``waited_ns`` of that for the
+    ``blocking_ns``: the training was blocked, in the phase "checkpoint" of that step; ``waited_ns`` of that for the
     checkpoint before. ``background_ns``: from then until all ranks' shards and the manifest were on the disk; 0 of one
     that was not written in the background.
     """
@@ -223,7 +222,7 @@ class CheckpointRecord:
 
 @dataclass(slots=True)
 class RankRecord:
-    """rank.json: who wrote the files beside it, and how its clock maps to the wall clock."""
+    """rank.json: which process wrote the files of its folder, and how its clock maps to the wall clock."""
 
     rank: int
     local_rank: int
@@ -326,12 +325,12 @@ class Heartbeat:
     done: bool = False
     errors: list[str] = field(default_factory=list)  # collectors that switched themselves off, and why
     steps: int = 0  # that this process has finished
-    phase_since_ns: int = 0  # when the phase began; 0: not told
+    phase_since_ns: int = 0  # when the phase began; 0: not known
     trace_number: int = 0  # of the request for a profiler window that this rank read last, if it was asked
     trace_answer: str = ""  # TRACE_PENDING, TRACE_RECORDED, or why there is no such window
     failed_in: str = ""  # the phase in which the training raised; ``phase`` then names the exception
     # Of process groups, by PyTorch's own number: the last collective enqueued and the last completed, as the Flight
-    # Recorder counts them, those included that are called in C++. Only while the process stands still.
+    # Recorder counts them, those included that are called in C++. Only while the process makes no progress.
     recorder: dict[str, tuple[int, int]] = field(default_factory=dict)
     # The three below only in the last heartbeat of a process that failed, and in one that was asked for:
     answered: int = 0  # the number of the request

@@ -17,7 +17,7 @@ from .records import HostRecord, LoaderQueue
 
 # -- proc --------------------------------------------------------------------------------------------------------------
 #
-# Numbers that Linux tells of a process, read once a step from a file that stays open: four times cheaper.
+# Numbers that Linux has of a process, read once a step from a file that stays open: four times cheaper.
 
 _forks = 0  # that led to this process, of those this module has seen: cheaper than to ask the system for its number
 
@@ -31,7 +31,7 @@ os.register_at_fork(after_in_child=_forked)
 
 
 class ProcFile:
-    """A small file of fields; ``path`` is asked again in a forked child, of which the file tells something else."""
+    """A small file of fields; ``path`` is asked again in a forked child, whose file is another."""
 
     def __init__(self, path: Callable[[], str]) -> None:
         self._path = path
@@ -39,7 +39,7 @@ class ProcFile:
         self.process = -1  # whose file was read: how many forks lie before it
 
     def number(self, field: int) -> int | None:
-        """The integer in a field, counted from 0; None where the system does not tell."""
+        """The integer in a field, counted from 0; None where the system does not say."""
         fields = self._fields()
         try:
             return int(fields[field])
@@ -47,7 +47,7 @@ class ProcFile:
             return None
 
     def numbers(self) -> list[int] | None:
-        """All fields; None where the system does not tell, or one is no integer."""
+        """All fields; None where the system does not say, or one is no integer."""
         try:
             return [int(field) for field in self._fields()] or None
         except ValueError:
@@ -293,7 +293,7 @@ def _runnable() -> int | None:
 
 def queue_of(iterator: Any) -> LoaderQueue | None:
     """The queue of a DataLoader's iterator that is asked for a batch now. None without worker processes; while it fills
-    up at the begin of an epoch, and runs dry at its end, because no batch is left to load; and where it cannot be told.
+    up at the begin of an epoch, and runs dry at its end, because no batch is left to load; and where it is not known.
 
     One semaphore is read, and as many tuples are looked at as the queue has places.
     """

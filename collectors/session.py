@@ -108,10 +108,10 @@ class Moment(NamedTuple):
 
 
 class Follower(Protocol):
-    """Who tells a collector of the boundaries that were passed."""
+    """Reports to a collector the boundaries that were passed."""
 
     def catch_up(self, if_still: bool) -> None:
-        """Tells of them. With ``if_still``, by another thread, only where the training seems to stand still."""
+        """Reports them. With ``if_still``, from another thread, only where the training seems to make no progress."""
 
     def doing(self) -> tuple[str, int]:
         """The phase under way, and since when."""
@@ -276,7 +276,7 @@ class Collector(AbstractContextManager["Collector"]):
 
     def step(self, step: int, passed: Callable[[], Moment | None] = lambda: None) -> _StepContext:
         """One optimizer step, everything in it included. Its record takes tokens, loss and micro_batches. ``passed``,
-        asked when it is entered and when it is left: the boundary that this is told of belatedly, None of one now."""
+        asked when it is entered and when it is left: the boundary, where it lies in the past; None: now."""
         return _StepContext(self, step, passed)
 
     @property
@@ -305,7 +305,7 @@ class Collector(AbstractContextManager["Collector"]):
         return _PhaseContext(self, name)
 
     def moment(self, ahead: str = "") -> Moment:
-        """Now. ``ahead``: the phase that heartbeats tell from here on."""
+        """Now. ``ahead``: the phase that heartbeats report from here on."""
         marks = self._clock if self._is_capturing is not None and not self._is_capturing() else None
         found = Moment(time.monotonic_ns(), marks.mark() if marks is not None else None, self._thread.read())
         if ahead:
@@ -313,7 +313,7 @@ class Collector(AbstractContextManager["Collector"]):
         return found
 
     def passed(self, name: str, start: Moment, end: Moment) -> None:
-        """A phase of the step under way of which only its end told what it was."""
+        """Records a phase of the step under way, which was known only when it ended."""
         if self._broken:
             return
         self._phases.append(PhaseRow(name, start.ns, end.ns))
@@ -407,7 +407,7 @@ class Collector(AbstractContextManager["Collector"]):
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def _write_the_rest(self) -> None:
-        """Of a recording that has broken: the steps before."""
+        """The steps before a failure of the recording."""
         with contextlib.suppress(Exception):
             self._lines.write()
 

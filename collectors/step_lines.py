@@ -297,9 +297,9 @@ class StepLines:
             together = _power_of_two(_LONGEST_NS * len(waiting) // max(1, end_ns - begin_ns))
             self._due = (self._seen // together + 1) * together
             self._due_ns = end_ns + 3 * _LONGEST_NS // 2  # ranks agree on the number, and not on the time
-        # First the collectives: whoever reads a step that has none takes all of it for computation.
+        # First the collectives: a reader takes a step that has none for computation only.
         kept = self._collectives.write(*lines)
-        for line in lines[kept:]:  # of groups later calls tell only the name
+        for line in lines[kept:]:  # later calls only name their groups
             self._groups = line.groups | self._groups
             self._dropped += line.dropped
         whole = [end <= kept or begin == end for begin, end in pairwise([0, *ends])]

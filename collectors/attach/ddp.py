@@ -1,8 +1,8 @@
 """DistributedDataParallel's gradients, which C++ reduces while nobody in Python looks.
 
 The reducer stays as it is: with a communication hook of ours it would divide each bucket in a kernel of its own and
-make its views anew. It tells how long after the end of forward each gradient was ready, and backward returns when the
-last bucket is reduced. What lies between is what the rank stood still for, and the only part of the reduction that is
+make its views anew. It reports how long after the end of forward each gradient was ready, and backward returns when the
+last bucket is reduced. The rank waited in between, which is the only part of the reduction that is
 seen: a row a backward, not one a bucket. A communication hook of the training's own is called through one of ours,
 which times what it calls.
 """
@@ -33,10 +33,10 @@ class _Reduced:
     bytes: int
     dtype: str
     on_device: bool
-    ready_ns: int  # the sum of what it last said of its gradients: changes with every backward of its own
+    ready_ns: int  # the sum of what it last reported of its gradients: changes with every backward of its own
     group: str = ""  # asked for when it is needed: it may be gone, and the module not yet
     hooked: bool = False  # a hook of the training's own reduces, and is timed
-    prepared_ns: int = 0  # when it was last told that a backward is to come
+    prepared_ns: int = 0  # when it was last prepared for a backward
 
 
 class Reducers:

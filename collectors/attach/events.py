@@ -24,8 +24,8 @@ from .timeline import Timeline
 
 _MOST_WAITING = 1024
 _LOOK_NS = 200_000_000  # shorter steps do not all look at the loader's queue, which changes slowly
-_STILL_NS = 500_000_000  # without an event, and the training stands still
-# The phases that heartbeats tell from an event on.
+_STILL_NS = 500_000_000  # without an event: the training makes no progress
+# The phases that heartbeats report from an event on.
 _AHEAD = {"backward_begins": BACKWARD, "backward_ends": OPTIMIZER, "fetch_begins": DATA, "fetch_ends": FORWARD}
 
 # Name, values, when it was heard (None: nobody asks), and the boundary between steps that it was.
@@ -35,7 +35,7 @@ _Event = tuple[str, tuple[Any, ...], Moment | None, Moment | None]
 class Recorder(Protocol):
     """What is used of ``Collector``."""
 
-    doing: tuple[str, int]  # the phase under way and since when, as far as it has been told
+    doing: tuple[str, int]  # the phase under way and since when, as far as the timeline knows
 
     @property
     def on_device(self) -> bool: ...
@@ -99,12 +99,12 @@ class Events:
         self.looks = True  # whether the loader's queue is looked at in this step
         self._look_ns = 0
         self._waiting: deque[_Event] = deque()
-        self._last: _Event | None = None  # of those that wait, from which heartbeats tell the phase
+        self._last: _Event | None = None  # of those that wait, from which heartbeats take the phase
         self._at: Callable[[], Moment] = self._now_here
         self._moment: Moment | None = None  # when what is told belatedly was heard
         self._boundary: Moment | None = None  # which it was
-        # The training's thread tells, or the heartbeat's where that stands still. A signal handler of the training's
-        # may come between any two lines.
+        # The training's thread passes events on, or the heartbeat's where that makes no progress. A signal handler of
+        # the training's may come between any two lines.
         self._telling = threading.RLock()
         self._teller = 0  # which of them is in the middle of it
         # As of the timeline, when it has been told of what waits:

@@ -30,7 +30,7 @@ from .events import Events
 
 
 class Attachment(Protocol):
-    """What the hooks tell: the recording of one process (``life.Attachment``)."""
+    """What the hooks call: the recording of one process (``life.Attachment``)."""
 
     run_dir: Path
     events: Events
@@ -65,7 +65,7 @@ def install_evaluation(patches: Patches, life: Attachment) -> None:
 
 # -- hooking -----------------------------------------------------------------------------------------------------------
 #
-# Replacing functions of libraries by ones that tell of their calls, and what could not be replaced.
+# Replacing functions of libraries by ones that report their calls, and what could not be replaced.
 
 Function = Callable[..., Any]
 
@@ -108,7 +108,7 @@ def around(
     compiling = torch.compiler.is_dynamo_compiling
 
     @functools.wraps(original)
-    def told(*args: Any, **kwargs: Any) -> Any:
+    def reported(*args: Any, **kwargs: Any) -> Any:
         if compiling() or inside.now:
             return original(*args, **kwargs)
         inside.now = True
@@ -124,7 +124,7 @@ def around(
             inside.now = False
         return result
 
-    return told
+    return reported
 
 
 # -- tokens ------------------------------------------------------------------------------------------------------------
@@ -155,8 +155,8 @@ def _tokens(trainer: Any, inputs: Any) -> int:
 
 
 def _size(trainer: Any, name: str) -> int:
-    tell = getattr(trainer, name, None)
-    return int(tell()) if tell is not None else 1
+    size_of = getattr(trainer, name, None)
+    return int(size_of()) if size_of is not None else 1
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def install_process_group(patches: Patches, life: Attachment) -> None:
     def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
         group = _GROUP(args, kwargs)
         if group is None or group is dist.group.WORLD:
-            life.finish(sys.exc_info()[1])  # while the group still has something to tell of a failure
+            life.finish(sys.exc_info()[1])  # while the group still knows of a failure
         return destroy(*args, **kwargs)
 
     for module in (c10d, dist):

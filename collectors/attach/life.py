@@ -41,7 +41,8 @@ from .hooks import Hooks, Saving
 
 # -- strategy ----------------------------------------------------------------------------------------------------------
 #
-# How a training is parallel, told from what is there when it first steps. Names as in ``diag run --strategy``.
+# How a training is parallel, inferred from the objects that exist when it first steps. Names are those of
+# ``diag run --strategy``.
 
 
 def strategy_of(optimizer: Any, engine: Any, ddp: bool) -> tuple[str, dict[str, int]]:
@@ -69,7 +70,7 @@ def _sizes(mesh: Any) -> dict[str, int]:
 _TRAINS = frozenset({"backward_begins", "optimizer_begins", "told_steps"})
 # Steps of an optimizer after which a process that is not recorded is known to train: one may load its state.
 _TRAINING_STEPS = 3
-# Phases that nothing announces, so that they are told from what lies around them.
+# Phases that no call announces: they are inferred from what lies around them.
 _INFERRED = {
     "forward": "from the arrival of the last batch to the begin of backward",
     "optimizer": "from the end of the last backward to the end of the optimizer's step",
@@ -190,7 +191,7 @@ class Attachment:
         return ""
 
     def _why_not(self, rank: int) -> str:
-        """Of a process that nobody records then. Else the rank's folder is this process's from here on."""
+        """Why this process is not recorded; "" makes the rank's folder this process's from here on."""
         if os.environ.get(OWNER_VARIABLE, str(os.getpid())) != str(os.getpid()):
             return "a process that started this one is recorded"
         files = RunLayout(self.run_dir).rank(rank)
@@ -303,7 +304,7 @@ class Attachment:
                 if error is not None and not files.log.exists():  # nobody keeps what the process prints
                     write_exception(files.error, error)
         except Exception as ours:
-            if not failed:  # else it has been said
+            if not failed:  # else it has been reported
                 _say(repr(ours))
         self._remove()
         if self._asked:

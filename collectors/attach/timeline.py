@@ -1,9 +1,9 @@
-"""Steps and phases, told from what a training calls anyway: its loader, backward, optimizer, and saving.
+"""Steps and phases, inferred from what a training calls anyway: its loader, backward, optimizer, and saving.
 
 A step ends when the step of its last optimizer has returned (see ``iterations``), and the next one begins there. An
 optimizer's step counts only after a backward: the state of an optimizer is made by a step with gradients of zero.
 What lies before a backward, from the last batch's arrival, was the forward; what lies between the last backward and
-the end of the optimizer's step was the optimizer. An evaluation is told from batches that no backward follows. A
+the end of the optimizer's step was the optimizer. An evaluation is known by batches that no backward follows. A
 training that says itself where its steps end has the last word.
 """
 
@@ -66,7 +66,7 @@ class _Rhythm:
 
 
 class Iterations:
-    """Told of every step of an optimizer. Optimizers are told apart by numbers."""
+    """Is called for every step of an optimizer. Numbers identify the optimizers."""
 
     def __init__(self) -> None:
         self.base: int | None = None
@@ -252,7 +252,7 @@ class _Evaluation:
 
 
 class Timeline:
-    """Turns events into the records of one rank. Loaders and optimizers are told apart by numbers."""
+    """Turns events into the records of one rank. Numbers identify loaders and optimizers."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -298,7 +298,7 @@ class Timeline:
     def fetch_begins(self, loader: int, gradients: bool) -> None:
         """``gradients``: whether what follows would record for a backward."""
         self._begin_step()
-        self.optimizing = None  # one whose step raised has told nobody
+        self.optimizing = None  # the end of a step that raised is not heard of
         self._loader, self._gradients = loader, gradients
         self._began = self._recorder.moment(ahead=DATA)
         if self._for_evaluation(loader, gradients):

@@ -56,7 +56,7 @@ _KINDS = (
         Key("count", INTEGER, "2000", "operations of a forward", least=1), _ON_ALL,
     )),
     FaultKind("item-sync", "each block reads a number back to the host in forward", (_ON_ALL,)),
-    FaultKind("checkpoint-stall", "training stands still as if saving a checkpoint", (
+    FaultKind("checkpoint-stall", "training stops as if saving a checkpoint", (
         Key("ms", NUMBER, "500", "length of a stall, milliseconds"),
         Key("every", INTEGER, "5", "after every n-th step", least=1), _ON_ALL,
     )),

@@ -139,7 +139,7 @@ def _gathered(model: nn.Module) -> Iterator[Tensor]:
 
 def _states(optimizer: Any) -> Iterator[Tensor]:
     """Also of an optimizer inside (ZeroRedundancyOptimizer keeps its own part in ``optim``), and of what DeepSpeed has
-    beside both."""
+    in addition to both."""
     for one in (optimizer, getattr(optimizer, "optim", None)):
         yield from _tensors(getattr(one, "state", None))
     yield from _tensors(getattr(optimizer, "flat", list)())

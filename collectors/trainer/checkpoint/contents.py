@@ -175,7 +175,7 @@ class OptimizerState(Stateful):
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         self.model, self.optimizer = model, holder(optimizer)
-        # Of an optimizer that has made no step this makes its states first.
+        # Makes the states first of an optimizer that has made no step.
         has_parameters = any(group["params"] for group in self.optimizer.param_groups)
         self._state: dict[str, Any] = get_optimizer_state_dict(model, self.optimizer) if has_parameters else {}
 
@@ -284,7 +284,7 @@ class Contents:
         return {"model": ModelState(model), "optimizer": OptimizerState(model, self.optimizer)}
 
     def manifest(self, steps: int, **saving: Any) -> CheckpointManifest:
-        """Of a checkpoint after so many steps; without its files."""
+        """The manifest of a checkpoint after so many steps, without its files."""
         options = {name: value for name, value in asdict(self.options).items() if name not in _NOT_KEPT}
         return CheckpointManifest(
             steps=steps,
@@ -341,7 +341,7 @@ class Contents:
                     process_group=group,  # one that can pass objects of the CPU
                 )
             except CheckpointException as error:
-                raise OptionError(f"--resume {checkpoint.folder}: {said(error)}") from None
+                raise OptionError(f"--resume {checkpoint.folder}: {first_failure(error)}") from None
         if self.schedule is not None and found.scheduler is not None:
             self.schedule.restore(found.scheduler)
         self._before = {"steps": found.steps, **found.consumed}
@@ -355,7 +355,7 @@ def _versions() -> dict[str, str]:
     return {"torch": torch.__version__, "python": platform.python_version()}
 
 
-def said(error: CheckpointException) -> str:
+def first_failure(error: CheckpointException) -> str:
     """One line of what went wrong on the first rank where something did."""
     rank, (cause, _) = min(error.failures.items(), key=lambda item: item[0])
     kind = "" if isinstance(cause, IncompleteError) else f"{type(cause).__name__}: "

@@ -12,10 +12,10 @@ from ..strategies import STRATEGIES
 from ..strategies.base import Axes
 from .folder import Checkpoint
 
-# Of the model's shape; the others are about its data.
+# Fields of the model's shape that must be equal; the others are about its data.
 _SHAPE = ("dim", "layers", "heads", "kv_heads", "ffn_dim", "vocab", "tied", "rope_theta")
 
-# Options that change the numbers a training computes, beside those of which something is refused or told separately.
+# Options that change the numbers a training computes, except those that are refused or reported separately.
 _NUMERIC = (
     "learning_rate", "warmup_steps", "max_grad_norm", "precision", "reduce_dtype", "grad_sync", "micro_batches",
     "batch_size", "settings", "wrap", "compile", "activation_checkpointing", "pipeline_schedule",

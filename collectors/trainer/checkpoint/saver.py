@@ -28,7 +28,7 @@ from ...settings import run_dir_from
 from ..keys import OptionError
 from ..options import TrainerOptions
 from . import folder
-from .contents import Contents, said, say
+from .contents import Contents, first_failure, say
 from .folder import OF_RUN, Checkpoint, CheckpointManifest
 
 # The ranks wait for each other's writing on it, and one disk may be much slower than the others. A rank that died is
@@ -47,9 +47,9 @@ def checkpoint_group() -> dist.ProcessGroup:
 #
 # ``CheckpointWriter``: torch.distributed.checkpoint's writer of files, whose end is a published checkpoint.
 #
-# torch's saving has three parts: every rank plans, every rank writes its shard, and when all have told the first rank
-# that their shard is on the disk, that rank writes the metadata. The files that are ours ride along in the last two, so
-# no rank waits once more for the others, and an error of one rank is an error of all.
+# torch's saving has three parts: every rank plans, every rank writes its shard, and when all have reported to the first
+# rank that their shard is on the disk, that rank writes the metadata. The files that are ours ride along in the last
+# two, so no rank waits once more for the others, and an error of one rank is an error of all.
 
 
 class CheckpointWriter(FileSystemWriter):
@@ -103,7 +103,7 @@ class _UnderWay:
 
 
 class Saver:
-    """Saves into ``root``. ``tell`` takes the record of each checkpoint when it has ended, well or not.
+    """Saves into ``root``. ``record`` takes the record of each checkpoint when it has ended, well or not.
 
     Every rank calls the same methods after the same steps. OptionError where nothing can be written at all.
     """
@@ -113,10 +113,10 @@ class Saver:
         contents: Contents,
         root: Path,
         group: dist.ProcessGroup,
-        tell: Callable[[CheckpointRecord], None],
+        record: Callable[[CheckpointRecord], None],
     ) -> None:
         options = contents.options
-        self.contents, self.root, self.group, self.tell = contents, root, group, tell
+        self.contents, self.root, self.group, self.record = contents, root, group, record
         self.every, self.keep = options.checkpoint_every, options.keep_checkpoints
         self.in_background = options.checkpoint_async and contents.kind == folder.DCP
         self.run = self._prepare()
@@ -125,18 +125,18 @@ class Saver:
 
     def _prepare(self) -> str:
         """A name for this run's drafts, equal on all ranks."""
-        said_by_first: list[Any] = [None, None]
+        outcome: list[Any] = [None, None]
         if dist.get_rank() == 0:
             try:
                 self.root.mkdir(parents=True, exist_ok=True)
                 folder.clear_drafts(self.root)
                 folder.write_synced(self.root / ".probe", b"")
                 (self.root / ".probe").unlink()
-                said_by_first = [uuid.uuid4().hex[:8], None]
+                outcome = [uuid.uuid4().hex[:8], None]
             except OSError as error:
-                said_by_first = [None, error.strerror or str(error)]
-        dist.broadcast_object_list(said_by_first, src=0, group=self.group)
-        name, why = said_by_first
+                outcome = [None, error.strerror or str(error)]
+        dist.broadcast_object_list(outcome, src=0, group=self.group)
+        name, why = outcome
         if why is not None:
             raise OptionError(f"checkpoints cannot be written to {self.root}: {why}. Give another --checkpoint-dir")
         return str(name)
@@ -204,7 +204,7 @@ class Saver:
         if error is None:
             self._ended(ending.record, ending.writer.manifest.steps)
             return
-        why = said(error) if isinstance(error, CheckpointException) else f"{type(error).__name__}: {error}"
+        why = first_failure(error) if isinstance(error, CheckpointException) else f"{type(error).__name__}: {error}"
         self._failed(ending.record, ending.writer.manifest.steps, ending.writer.draft, why)
 
     # -- a format of the strategy's own --------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ class Saver:
 
     def _ended(self, record: CheckpointRecord, steps: int) -> None:
         self._last = folder.name_of(steps)
-        self.tell(record)
+        self.record(record)
 
     def _failed(self, record: CheckpointRecord, steps: int, draft: Path, why: str) -> None:
         record.failed = why
@@ -233,7 +233,7 @@ class Saver:
         )
         if dist.get_rank() == 0:
             shutil.rmtree(draft, ignore_errors=True)
-        self.tell(record)
+        self.record(record)
 
 
 # -- begin -------------------------------------------------------------------------------------------------------------
@@ -245,12 +245,12 @@ def begin(
     contents: Contents,
     resumed: Checkpoint | None,
     describe: Callable[..., None],
-    tell: Callable[[CheckpointRecord], None],
+    record: Callable[[CheckpointRecord], None],
 ) -> tuple[int, Saver | None]:
     """The number of the first step, and who saves, if somebody shall.
 
-    ``describe`` takes fields of the run's manifest, ``tell`` the record of each checkpoint. OptionError, on every rank,
-    where a checkpoint cannot be read or none could be written.
+    ``describe`` takes fields of the run's manifest, ``record`` the record of each checkpoint. OptionError, on every
+    rank, where a checkpoint cannot be read or none could be written.
     """
     options = contents.options
     group = checkpoint_group()
@@ -264,7 +264,7 @@ def begin(
         describe(resumed_from=str(resumed.folder), trainer={"resumed": loading})
     if not options.checkpoint_every:
         return first_step, None
-    return first_step, Saver(contents, folder_of(options), group, tell)
+    return first_step, Saver(contents, folder_of(options), group, record)
 
 
 def folder_of(options: TrainerOptions) -> Path:

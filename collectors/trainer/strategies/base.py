@@ -110,7 +110,7 @@ def switch(name: str, default: str, what: str) -> Key:
 class Strategy(ABC):
     """One way. Created on every rank after the process group; ``build`` is collective.
 
-    ``model`` is there after ``build``: what the loss is computed with. Of a pipeline, a list of this rank's stages.
+    ``model`` is there after ``build``: what the loss is computed with. With a pipeline, a list of this rank's stages.
     """
 
     # -- what it is ------------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ def clip_spread_gradients(
     parameters: Iterable[nn.Parameter], max_norm: float, device: torch.device, copies: int = 1
 ) -> Tensor:
     """As torch.nn.utils.clip_grad_norm_, for gradients of which each rank holds a part. ``copies``: ranks that hold the
-    same plain tensor; of a DTensor its placements tell.
+    same plain tensor; a DTensor's placements say it.
 
     One all-reduce over all ranks, whatever the axes: torch's own is one for each axis, and those of DTensors never pass
     torch.distributed's functions, where the injected faults act.

@@ -20,7 +20,7 @@ class Replicated(Strategy):
     """What DDP and those that build on it have in common."""
 
     api = "ddp"
-    settings = (
+    settings: ClassVar[tuple[Key, ...]] = (
         Key("bucket_mb", NUMBER, "25", "gradients reduced together, in MiB", least=0.001),
         switch("static_graph", "no", "the same parameters take part in every step: says so to DDP"),
         switch("gradient_as_bucket_view", "yes", "gradients live in the buckets, which saves a copy of them"),
@@ -96,7 +96,7 @@ class Replicated(Strategy):
 class Ddp(Replicated):
     id = "ddp"
     about = "DistributedDataParallel: every rank holds the whole model"
-    settings = (
+    settings: ClassVar[tuple[Key, ...]] = (
         *Replicated.settings,
         Key("comm_hook", CHOICE, "none", "compress gradients on their way", ("none", "fp16", "bf16", "powersgd")),
         Key("powersgd_rank", INTEGER, "2", "rank of PowerSGD's approximation", least=1),

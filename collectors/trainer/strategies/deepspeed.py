@@ -278,7 +278,7 @@ def _engine_optimizer(engine: Any) -> Optimizer:
 
 
 def _deepspeed(device: torch.device) -> Any:
-    """The package, told to compute where we do. OptionError where it is not installed."""
+    """The package, set up for this device. OptionError where it is not installed."""
     import torch.distributed as dist
 
     if device.type == "cpu":

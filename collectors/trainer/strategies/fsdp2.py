@@ -121,7 +121,7 @@ class Fsdp2(Strategy):
         super().__init__(options, device)
         self.units = 0
         self.overlap = "pytorch default"
-        self.shards = self.axes.data > 1 or self.axes.model == 1
+        self.sharded = self.axes.data > 1 or self.axes.model == 1
 
     def wrap(self, model: Decoder) -> nn.Module:
         import torch.distributed as dist
@@ -131,13 +131,13 @@ class Fsdp2(Strategy):
         if self.axes.parts > 1:
             cut_matrices(model, self.mesh[TP])
         self.prepare(model)
-        if self.shards:
+        if self.sharded:
             self._shard(model)
         else:
             self.overlap = "nothing is sharded: one data-parallel rank"
         if model.shape.deferred:
             materialize(model, self._home(), self.options.seed, self.axes.shard(dist.get_rank()))
-        elif not self.shards:
+        elif not self.sharded:
             model.to(self.device)
         return model
 
@@ -211,11 +211,11 @@ class Fsdp2(Strategy):
         return "asynchronous all-gathers"
 
     def forward_context(self) -> AbstractContextManager[Any]:
-        return nullcontext() if self.shards else self.autocast()
+        return nullcontext() if self.sharded else self.autocast()
 
     @contextmanager
     def micro_step(self, is_last: bool) -> Iterator[None]:
-        if self.shards:
+        if self.sharded:
             root = cast("FSDPModule", self.model)
             root.set_is_last_backward(is_last)
             root.set_requires_gradient_sync(is_last or self.options.grad_sync == "every")

@@ -1,7 +1,7 @@
 """Pipeline parallelism: the layers dealt to the ranks of an axis, the micro-batches in flight between them.
 
-Each stage is spread over its data-parallel ranks by another strategy. The schedules are PyTorch's; what they leave out
-is said to the collectors: which part of the time of a step is the forward of a chunk, and which its backward.
+Each stage is spread over its data-parallel ranks by another strategy. The schedules are PyTorch's. The forward and
+backward of each chunk are recorded as phases, so that the time between them is waiting for other stages.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from ..keys import Key
 from .base import OPTIMIZER, switch
 from .ddp import Replicated
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 class Zero1(Replicated):
     id = "zero1"
     about = "DDP with ZeroRedundancyOptimizer: optimizer states are sharded"
-    settings = (
+    settings: ClassVar[tuple[Key, ...]] = (
         *Replicated.settings,
         switch("parameters_as_bucket_view", "no", "parameters live in buckets: one broadcast for many"),
     )
