@@ -32,8 +32,8 @@ class TraceRequests:
             if written_ns == self._written_ns:
                 return
             request = read_object(self._path, None)
-            numbers = (int(request[name]) for name in ("number", "first_step", "count"))
-            asked = TraceAsked(*numbers, request.get("ranks"))
+            number, first_step, count = (int(request[name]) for name in ("number", "first_step", "count"))
+            asked = TraceAsked(number, first_step, count, request.get("ranks"))
             mine = asked.ranks is None or self._rank in asked.ranks
         except (OSError, ValueError, KeyError, TypeError):
             return
