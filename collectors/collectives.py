@@ -4,7 +4,7 @@ The functions of ``torch.distributed`` are replaced by timed ones while the coll
 too. A row says when this rank called the collective, when its result was there, and how long a thread of the training
 waited for it. Sends and receives, and the functional collectives of DTensor, have sections of their own below. Not seen
 here: what C++ calls by itself. DDP's reducer does; ``watch_ddp`` registers a communication hook that does what the
-reducer would do, in Python, and ``attach.ddp`` calls ``reduced`` with what the reducer reports.
+reducer would do, in Python, and ``attach.hooks`` calls ``reduced`` with what the reducer reports.
 """
 
 from __future__ import annotations

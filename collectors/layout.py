@@ -85,87 +85,51 @@ def run_of(path: Path | str) -> Path | None:
     return None
 
 
+class _Entry:
+    """A file or folder by its name, as an attribute of the layout of the folder that it lies in."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, layout: RankLayout | RunLayout, _owner: object = None) -> Path:
+        return layout.at(self.name)
+
+
 @dataclass(frozen=True)
 class RankLayout:
     """The files of one rank, under ``<run>/ranks/<rank, five digits>/``."""
 
     folder: Path
 
+    identity = _Entry("rank.json")
+    steps = _Entry("steps.jsonl")
+    summary = _Entry("summary.jsonl")
+    device_steps = _Entry("device_steps.jsonl")
+    collectives = _Entry("collectives.jsonl")
+    checkpoints = _Entry("checkpoints.jsonl")
+    device = _Entry("device.jsonl")
+    host = _Entry("host.jsonl")
+    stdout = _Entry("stdout.txt")
+    log = _Entry("log.txt")
+    nccl_log = _Entry("nccl.log")
+    flight_recorder_prefix = _Entry("flight_recorder")  # PyTorch appends the rank to this path
+    stacks = _Entry("stacks.txt")
+    pyspy = _Entry("py-spy.txt")
+    error = _Entry("error.json")  # the exception that ended the process, as torchrun's own JSON
+    heartbeat = _Entry("heartbeat.json")
+
+    def at(self, name: str) -> Path:
+        return self.folder / name
+
     @property
     def run(self) -> Path:
         """The run directory, which none of these files may lead out of."""
         return self.folder.parent.parent
 
-    @property
-    def identity(self) -> Path:
-        return self.folder / "rank.json"
-
-    @property
-    def steps(self) -> Path:
-        return self.folder / "steps.jsonl"
-
-    @property
-    def summary(self) -> Path:
-        return self.folder / "summary.jsonl"
-
-    @property
-    def device_steps(self) -> Path:
-        return self.folder / "device_steps.jsonl"
-
-    @property
-    def collectives(self) -> Path:
-        return self.folder / "collectives.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.folder / "checkpoints.jsonl"
-
-    @property
-    def device(self) -> Path:
-        return self.folder / "device.jsonl"
-
-    @property
-    def host(self) -> Path:
-        return self.folder / "host.jsonl"
-
-    @property
-    def stdout(self) -> Path:
-        return self.folder / "stdout.txt"
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "log.txt"
-
-    @property
-    def nccl_log(self) -> Path:
-        return self.folder / "nccl.log"
-
-    @property
-    def flight_recorder_prefix(self) -> Path:
-        """PyTorch appends the rank to this path."""
-        return self.folder / "flight_recorder"
-
     def flight_recorder_asked(self, rank: int) -> Path:
         """A dump that the launcher asked for, or that the process wrote when it failed. The rank is last in its name:
         that is how readers of dumps know it."""
         return self.folder / f"flight_recorder_asked_{rank}"
-
-    @property
-    def stacks(self) -> Path:
-        return self.folder / "stacks.txt"
-
-    @property
-    def pyspy(self) -> Path:
-        return self.folder / "py-spy.txt"
-
-    @property
-    def error(self) -> Path:
-        """The exception that ended the process, as torchrun's own JSON."""
-        return self.folder / "error.json"
-
-    @property
-    def heartbeat(self) -> Path:
-        return self.folder / "heartbeat.json"
 
     def trace(self, first_step: int) -> Path:
         return self.folder / f"trace-step{first_step:06d}.json.gz"
@@ -186,41 +150,19 @@ class RunLayout:
 
     root: Path
 
-    @property
-    def manifest(self) -> Path:
-        return self.root / MANIFEST
+    manifest = _Entry(MANIFEST)
+    ranks_folder = _Entry(RANKS)
+    tables = _Entry("tables")  # what an analysis derived from large traces: disposable
+    verdict = _Entry("verdict.json")
+    asked = _Entry("asked.json")  # the launcher's request to the collectors; see ``records.Asked``
+    trace_asked = _Entry("trace_asked.json")  # a request for a profiler window; see ``records.TraceAsked``
+    exits = _Entry("exits.json")
+    # Which processes of the training were not recorded; see ``records.Unrecorded``.
+    unrecorded = _Entry("unrecorded.jsonl")
+    hang = _Entry("hang.json")
 
-    @property
-    def tables(self) -> Path:
-        """What an analysis derived from large traces: disposable."""
-        return self.root / "tables"
-
-    @property
-    def verdict(self) -> Path:
-        return self.root / "verdict.json"
-
-    @property
-    def asked(self) -> Path:
-        """The launcher's request to the collectors; see ``records.Asked``."""
-        return self.root / "asked.json"
-
-    @property
-    def trace_asked(self) -> Path:
-        """A request for a profiler window; see ``records.TraceAsked``."""
-        return self.root / "trace_asked.json"
-
-    @property
-    def exits(self) -> Path:
-        return self.root / "exits.json"
-
-    @property
-    def unrecorded(self) -> Path:
-        """Which processes of the training were not recorded; see ``records.Unrecorded``."""
-        return self.root / "unrecorded.jsonl"
-
-    @property
-    def hang(self) -> Path:
-        return self.root / "hang.json"
+    def at(self, name: str) -> Path:
+        return self.root / name
 
     def nvidia_smi(self, host: str) -> Path:
         return self.root / f"nvidia-smi-{host}.txt"
@@ -230,10 +172,6 @@ class RunLayout:
 
     def all_nccl_ras(self, host: str) -> list[Path]:
         return sorted(self.root.glob(f"nccl-ras-{host}-*.txt"))
-
-    @property
-    def ranks_folder(self) -> Path:
-        return self.root / RANKS
 
     def rank(self, rank: int) -> RankLayout:
         return RankLayout(self.ranks_folder / f"{rank:05d}")
@@ -281,11 +219,7 @@ class RunLayout:
 
 def data_names() -> str:
     """A regular expression for the names of what is data: no log, no stack, and no exception's text."""
-    run = RunLayout(Path())
-    rank = run.rank(0)
-    files = (
-        *(rank.steps, rank.summary, rank.device_steps, rank.collectives, rank.checkpoints, rank.device, rank.host),
-        *(rank.heartbeat, rank.identity, run.unrecorded, run.verdict, run.manifest, run.asked, run.trace_asked),
-        *(run.exits, run.hang),
-    )
-    return "|".join([r"trace-step\d+\.json(?:\.gz)?", *(re.escape(file.name) for file in files)])
+    entries = [entry for layout in (RunLayout, RankLayout) for entry in vars(layout).values()]
+    names = [entry.name for entry in entries if isinstance(entry, _Entry) and entry is not vars(RankLayout)["error"]]
+    data = [re.escape(name) for name in names if name.endswith((".json", ".jsonl"))]
+    return "|".join([r"trace-step\d+\.json(?:\.gz)?", *data])

@@ -35,9 +35,8 @@ from ..session import Collector
 from ..settings import OWNER_VARIABLE, CollectorSettings, restarts, run_dir_from, settings_from, wanted
 from . import hooks
 from .boot import AfterImport
-from .ddp import Reducers
 from .events import Events
-from .hooks import Hooks, Saving
+from .hooks import Hooks, Reducers, Saving
 
 # -- strategy ----------------------------------------------------------------------------------------------------------
 #

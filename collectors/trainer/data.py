@@ -24,8 +24,8 @@ from ..layout import is_folder
 from ..reading import open_regular, walk
 from ..records import LoaderQueue
 from ..scheduling import queue_of
-from .checkpoint.resume import carried_over
 from .keys import OptionError
+from .refusals import carried_over
 
 SEPARATOR = 256  # the token after each document; 0 to 255 are its bytes
 

@@ -25,13 +25,12 @@ from ..records import CHECKPOINT, DATA, H2D, OPTIMIZER, CheckpointRecord, HeldRe
 from ..settings import collecting, run_dir_from
 from .checkpoint import contents
 from .checkpoint.folder import Checkpoint, find
-from .checkpoint.resume import refuse_data
 from .data import Batches, ByteCorpus, ShardedSampler, build_loader, described, documents
 from .faults import parse_faults
 from .inject import Injector
 from .model import schedule_of
 from .options import TrainerOptions, flops_per_token, parameter_count
-from .refusals import validate, validate_backend
+from .refusals import refuse_data, validate, validate_backend
 from .strategies import create
 from .strategies.base import Strategy
 

@@ -9,10 +9,9 @@ import pytest
 
 from diag.collectors.trainer.checkpoint import folder
 from diag.collectors.trainer.checkpoint.folder import DEEPSPEED
-from diag.collectors.trainer.checkpoint.resume import differences, refuse_data
 from diag.collectors.trainer.keys import OptionError
 from diag.collectors.trainer.options import TrainerOptions
-from diag.collectors.trainer.refusals import validate
+from diag.collectors.trainer.refusals import differences, refuse_data, validate
 from tests.trainer.checkpoints import make
 
 SAVED = TrainerOptions(batch_size=2, seq_len=32)

@@ -49,9 +49,9 @@ from ..data import ShardedSampler
 from ..keys import OptionError
 from ..model import Schedule
 from ..options import TrainerOptions
+from ..refusals import differences
 from ..strategies.base import Strategy
 from .folder import DCP, Checkpoint, CheckpointManifest, IncompleteError, rank_file
-from .resume import differences
 
 # -- safe --------------------------------------------------------------------------------------------------------------
 #
@@ -319,7 +319,7 @@ class Contents:
         }
 
     def differences(self, checkpoint: Checkpoint) -> list[str]:
-        """What is not as it was when the checkpoint was saved; see ``resume.differences``."""
+        """What is not as it was when the checkpoint was saved; see ``refusals.differences``."""
         strategy = self.strategy
         return differences(
             checkpoint, self.options, dist.get_world_size(), strategy.name, strategy.axes.sizes(), _versions()
