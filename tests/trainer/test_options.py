@@ -12,6 +12,7 @@ from diag.collectors.trainer.refusals import validate, validate_backend
 from diag.collectors.trainer.strategies import STRATEGIES, knobs_of, usage
 from diag.collectors.trainer.strategies.base import Axes
 from diag.collectors.trainer.strategies.deepspeed import refuse_without_async_io
+from diag.model.states import sharding_of
 
 
 def test_options_survive_the_environment_variable() -> None:
@@ -159,6 +160,16 @@ def test_a_strategys_usage_is_its_own_defaults(strategy: str) -> None:
     given = tuple(usage(strategy).split(", "))
     assert knobs_of(strategy, given) == knobs_of(strategy, ())
     assert len(given) == len(STRATEGIES[strategy].settings)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_strategy_says_what_it_shards_and_in_whose_interface_it_is_used(strategy: str) -> None:
+    kind = STRATEGIES[strategy]
+    assert kind.id == strategy
+    assert kind.about
+    assert kind.api in STRATEGIES
+    assert kind.shards
+    assert all(name.partition("-")[0] == strategy and sharding_of(name) is not None for name in kind.shards)
 
 
 def test_axes_number_the_ranks_innermost_last() -> None:
