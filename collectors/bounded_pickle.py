@@ -1,10 +1,13 @@
 """Checks what a pickle would do before Python's own reader does it.
 
 A pickle is a program, and ``pickle.Unpickler`` obeys it even where ``find_class`` refuses every class: a memo index of
-2^31 takes gigabytes, a key made of shared tuples is hashed for ever, a deep one overflows the C stack. ``check`` runs
-the program on sizes instead of values: of each value it has how deep it is, and how many values it holds where shared
-ones count each time. Nothing may change once it is in use, so these figures are exact, and whoever walks through what
-the pickle makes takes at most ``MAX_EXPANDED`` steps."""
+2^31 takes gigabytes, a key made of shared tuples is hashed for ever, a deep one overflows the C stack. Limits on size
+and on the instructions of ``pickletools.genops`` do not help: of the hostile dumps of the tests, 2 MB of integer keys
+with one hash, and a key of 40 shared tuples (300 bytes), still ran for more than 60 s of CPU time.
+
+So ``check`` runs the program on sizes instead of values: for each value, its depth and the number of values it holds,
+where shared ones count each time. Nothing may change once it is in use, so these figures are exact, and whoever walks
+through what the pickle makes takes at most ``MAX_EXPANDED`` steps."""
 
 from __future__ import annotations
 
@@ -82,155 +85,193 @@ def check(data: bytes, allows: Callable[[str, str], bool] | None = None, *, time
     ``TruncatedError``."""
     if len(data) > MAX_BYTES:
         raise RefusedError(f"{len(data) >> 20} MiB, more than {MAX_BYTES >> 20}")
+    walk = _Walk(data, allows, times)
     try:
-        _check(data, allows, times)
+        while not walk.ended:
+            walk.instructions()
+            walk.compare()
     except (IndexError, struct.error):
         # Past the end of the data or of the stack.
         raise TruncatedError("it ends in the middle") from None
 
 
-def _check(data: bytes, allows: Callable[[str, str], bool] | None, times: int) -> None:
-    """One loop, the frequent instructions first."""
-    most_memory, most_expanded, most_containers, most_items, most_memo = (
-        limit * times for limit in (MAX_MEMORY, MAX_EXPANDED, MAX_CONTAINERS, MAX_ITEMS, _MAX_MEMO)
-    )
-    stack: list[_Item] = []
-    outer: list[list[_Item]] = []
-    memo: list[_Item] = []
-    position = memory = expanded = containers = 0
-    unpack_uint = struct.Struct("<I").unpack_from
-    ended = False
-    while not ended:
+class _Walk:
+    """A pickle's program on sizes: what it has on its stack, and what the values would take so far."""
+
+    def __init__(self, data: bytes, allows: Callable[[str, str], bool] | None, times: int) -> None:
+        self.data, self.position, self.ended = data, 0, False
+        self.allows = allows
+        self.most_memory, self.most_expanded = MAX_MEMORY * times, MAX_EXPANDED * times
+        self.most_containers, self.most_items, self.most_memo = (
+            limit * times for limit in (MAX_CONTAINERS, MAX_ITEMS, _MAX_MEMO)
+        )
+        self.stack: list[_Item] = []
+        self.outer: list[list[_Item]] = []  # the stacks below each mark
+        self.memo: list[_Item] = []
+        self.memory = self.expanded = self.containers = 0
+
+    def instructions(self) -> None:
+        """Obeys some, the frequent ones first; then ``compare`` is due."""
+        data = self.data
         for _ in range(_BETWEEN_LOOKS):
-            code = data[position]
-            position += 1
-            if code == 0x68 or code == 0x6A:  # BINGET, LONG_BINGET
-                if code == 0x68:
-                    index = data[position]
-                    position += 1
-                else:
-                    index = unpack_uint(data, position)[0]
-                    position += 4
-                if index >= len(memo):
-                    raise RefusedError("uses a value before it is set")
-                item = memo[index]
-                if type(item) is _Value:
-                    item.sealed = True
-                    expanded += item.weight
-                stack.append(item)
-            elif code in _SCALARS:  # NONE, NEWTRUE, BININT1, BININT2, BININT, BINFLOAT, ...
+            code = data[self.position]
+            self.position += 1
+            if code in _SCALARS:
                 width = _SCALARS[code]
-                position += width
-                memory += _NUMBER_BYTES if width > 1 else 0
-                stack.append(None)
-            elif code == 0x94 or code == 0x71 or code == 0x72:  # MEMOIZE, BINPUT, LONG_BINPUT
-                item = stack[-1]
-                if code == 0x94:
-                    index = len(memo)
-                elif code == 0x71:
-                    index = data[position]
-                    position += 1
-                else:
-                    index = unpack_uint(data, position)[0]
-                    position += 4
-                if index == len(memo) < most_memo:
-                    memo.append(item)
-                elif index < min(len(memo) + _MEMO_GAP, most_memo):
-                    memo += [_NOT_SET] * (index + 1 - len(memo))
-                    memo[index] = item
-                else:
-                    raise RefusedError(f"a memo index of {index:,}")
-            elif code == 0x28:  # MARK
-                outer.append(stack)
-                if len(outer) > _MAX_DEPTH:
-                    raise RefusedError(f"nested more than {_MAX_DEPTH} deep")
-                stack = []
-            elif code == 0x58 or code == 0x8C or code == 0x8D:  # BINUNICODE, SHORT_, 8
-                width = 4 if code == 0x58 else 1 if code == 0x8C else 8
-                stack.append(position - 1)
-                position, size = _behind_count(data, position, width, MAX_TEXT)
-                memory += _TEXT_BYTES + size
-            elif code == 0x8A:  # LONG1
-                position, _size = _behind_count(data, position, 1, _MAX_INT_BYTES)
-                memory += _NUMBER_BYTES
-                stack.append(None)
-            elif code == 0x5D or code == 0x7D or code == 0x29:  # EMPTY_LIST, EMPTY_DICT, EMPTY_TUPLE
-                containers += 1
-                memory += _CONTAINER_BYTES
-                stack.append(_Value(_LIST if code == 0x5D else _DICT if code == 0x7D else _TUPLE))
-            elif code == 0x65 or code == 0x61:  # APPENDS, APPEND
-                if code == 0x65:
-                    items, stack = stack, outer.pop()
-                else:
-                    items = [stack.pop()]
-                memory += _ITEM_BYTES * len(items)
-                _target(stack, _LIST, "appends to what is no list").hold(items)
-            elif code == 0x75 or code == 0x73:  # SETITEMS, SETITEM
-                if code == 0x75:
-                    items, stack = stack, outer.pop()
-                else:
-                    items = [stack[-2], stack[-1]]
-                    del stack[-2:]
-                memory += _PAIR_BYTES * (len(items) // 2)
-                _set(_target(stack, _DICT, "sets items of what is no dict"), items)
-            elif 0x85 <= code <= 0x87 or code == 0x74:  # TUPLE1, TUPLE2, TUPLE3, TUPLE
-                if code == 0x74:
-                    items, stack = stack, outer.pop()
-                else:
-                    size = code - 0x84
-                    if len(stack) < size:
-                        raise IndexError
-                    items = stack[-size:]
-                    del stack[-size:]
-                memory += _CONTAINER_BYTES + 8 * len(items)
-                containers += 1
-                value = _Value(_TUPLE)
-                value.hold(items)
-                stack.append(value)
-            elif code == 0x93 or code == 0x63:  # STACK_GLOBAL, GLOBAL
-                if code == 0x93:
-                    words = [_text(data, stack[-2]), _text(data, stack[-1])]
-                    del stack[-2:]
-                else:
-                    words = []
-                    for _word in range(2):
-                        end = data.find(b"\n", position, position + 200)
-                        if end < 0:
-                            raise TruncatedError("it ends in the middle")
-                        words.append(data[position:end].decode("ascii", "replace"))
-                        position = end + 1
-                if allows is None or not allows(words[0], words[1]):
-                    raise RefusedError(f"asks for {_printable('.'.join(words))}")
-                stack.append(_Value(_CLASS))
-            elif allows is not None and (code == 0x52 or code == 0x81):  # REDUCE, NEWOBJ
-                arguments = stack.pop()
-                _target(stack, _CLASS, "calls what is no class")
-                value = _Value(_OBJECT)
-                value.hold([stack.pop(), arguments])
-                memory += _OBJECT_BYTES
-                containers += 1
-                stack.append(value)
-            elif allows is not None and code == 0x62:  # BUILD
-                state = stack.pop()
-                _target(stack, _OBJECT, "sets the state of what is no object").hold([state])
-            elif code == 0x80:  # PROTO
-                position += 1
-            elif code == 0x95:  # FRAME
-                position += 8
-            elif code == 0x2E:  # STOP
-                stack.pop()
-                ended = True
-                break
-            else:
-                raise _refusal(data, position - 1)
-        if memory > most_memory:
-            raise RefusedError(f"values of more than {most_memory >> 20} MiB")
-        if expanded > most_expanded:
-            raise RefusedError(f"more than {most_expanded:,} values where shared ones count each time")
-        if containers > most_containers:
-            raise RefusedError(f"more than {most_containers:,} containers")
-        if len(stack) + sum(map(len, outer)) > most_items:
-            raise RefusedError(f"more than {most_items:,} values in one container")
+                self.position += width
+                self.memory += _NUMBER_BYTES if width > 1 else 0
+                self.stack.append(None)
+                continue
+            instruction = _INSTRUCTIONS.get(code)
+            if instruction is None or (code in _OF_CLASSES and self.allows is None):
+                raise _refusal(data, self.position - 1)
+            instruction(self, code)
+            if self.ended:
+                return
+
+    def compare(self) -> None:
+        """Raises ``RefusedError`` where the values take more than they may."""
+        if self.memory > self.most_memory:
+            raise RefusedError(f"values of more than {self.most_memory >> 20} MiB")
+        if self.expanded > self.most_expanded:
+            raise RefusedError(f"more than {self.most_expanded:,} values where shared ones count each time")
+        if self.containers > self.most_containers:
+            raise RefusedError(f"more than {self.most_containers:,} containers")
+        if len(self.stack) + sum(map(len, self.outer)) > self.most_items:
+            raise RefusedError(f"more than {self.most_items:,} values in one container")
+
+    def _index(self, width: int) -> int:
+        start, self.position = self.position, self.position + width
+        return self.data[start] if width == 1 else int(_UINT.unpack_from(self.data, start)[0])
+
+    def _marked(self) -> list[_Item]:
+        """The items above the last mark."""
+        items, self.stack = self.stack, self.outer.pop()
+        return items
+
+    def get(self, code: int) -> None:
+        index = self._index(1 if code == 0x68 else 4)
+        if index >= len(self.memo):
+            raise RefusedError("uses a value before it is set")
+        item = self.memo[index]
+        if type(item) is _Value:
+            item.sealed = True
+            self.expanded += item.weight
+        self.stack.append(item)
+
+    def put(self, code: int) -> None:
+        item, memo = self.stack[-1], self.memo
+        index = len(memo) if code == 0x94 else self._index(1 if code == 0x71 else 4)
+        if index == len(memo) < self.most_memo:
+            memo.append(item)
+        elif index < min(len(memo) + _MEMO_GAP, self.most_memo):
+            memo += [_NOT_SET] * (index + 1 - len(memo))
+            memo[index] = item
+        else:
+            raise RefusedError(f"a memo index of {index:,}")
+
+    def mark(self, _code: int) -> None:
+        self.outer.append(self.stack)
+        if len(self.outer) > _MAX_DEPTH:
+            raise RefusedError(f"nested more than {_MAX_DEPTH} deep")
+        self.stack = []
+
+    def text(self, code: int) -> None:
+        self.stack.append(self.position - 1)
+        self.position, size = _behind_count(self.data, self.position, _TEXTS[code], MAX_TEXT)
+        self.memory += _TEXT_BYTES + size
+
+    def long_integer(self, _code: int) -> None:
+        self.position, _ = _behind_count(self.data, self.position, 1, _MAX_INT_BYTES)
+        self.memory += _NUMBER_BYTES
+        self.stack.append(None)
+
+    def empty(self, code: int) -> None:
+        self.containers += 1
+        self.memory += _CONTAINER_BYTES
+        self.stack.append(_Value(_EMPTY[code]))
+
+    def append(self, code: int) -> None:
+        items = self._marked() if code == 0x65 else [self.stack.pop()]
+        self.memory += _ITEM_BYTES * len(items)
+        _target(self.stack, _LIST, "appends to what is no list").hold(items)
+
+    def set_items(self, code: int) -> None:
+        items = self._marked() if code == 0x75 else self._last(2)
+        self.memory += _PAIR_BYTES * (len(items) // 2)
+        _set(_target(self.stack, _DICT, "sets items of what is no dict"), items)
+
+    def make_tuple(self, code: int) -> None:
+        items = self._marked() if code == 0x74 else self._last(code - 0x84)
+        self.memory += _CONTAINER_BYTES + 8 * len(items)
+        self.containers += 1
+        value = _Value(_TUPLE)
+        value.hold(items)
+        self.stack.append(value)
+
+    def _last(self, count: int) -> list[_Item]:
+        if len(self.stack) < count:
+            raise IndexError
+        items = self.stack[-count:]
+        del self.stack[-count:]
+        return items
+
+    def name_class(self, code: int) -> None:
+        if code == 0x93:
+            words = [_text(self.data, item) for item in self._last(2)]
+        else:
+            words = []
+            for _ in range(2):
+                end = self.data.find(b"\n", self.position, self.position + 200)
+                if end < 0:
+                    raise TruncatedError("it ends in the middle")
+                words.append(self.data[self.position : end].decode("ascii", "replace"))
+                self.position = end + 1
+        if self.allows is None or not self.allows(words[0], words[1]):
+            raise RefusedError(f"asks for {_printable('.'.join(words))}")
+        self.stack.append(_Value(_CLASS))
+
+    def call(self, _code: int) -> None:
+        arguments = self.stack.pop()
+        _target(self.stack, _CLASS, "calls what is no class")
+        value = _Value(_OBJECT)
+        value.hold([self.stack.pop(), arguments])
+        self.memory += _OBJECT_BYTES
+        self.containers += 1
+        self.stack.append(value)
+
+    def set_state(self, _code: int) -> None:
+        state = self.stack.pop()
+        _target(self.stack, _OBJECT, "sets the state of what is no object").hold([state])
+
+    def skip(self, code: int) -> None:
+        self.position += 1 if code == 0x80 else 8
+
+    def stop(self, _code: int) -> None:
+        self.stack.pop()
+        self.ended = True
+
+
+_UINT = struct.Struct("<I")
+_TEXTS = {0x58: 4, 0x8C: 1, 0x8D: 8}  # BINUNICODE, SHORT_, 8: the width of the count
+_EMPTY = {0x5D: _LIST, 0x7D: _DICT, 0x29: _TUPLE}
+_OF_CLASSES = frozenset({0x52, 0x81, 0x62})
+_INSTRUCTIONS: dict[int, Callable[[_Walk, int], None]] = {
+    **dict.fromkeys((0x68, 0x6A), _Walk.get),  # BINGET, LONG_BINGET
+    **dict.fromkeys((0x94, 0x71, 0x72), _Walk.put),  # MEMOIZE, BINPUT, LONG_BINPUT
+    0x28: _Walk.mark,
+    **dict.fromkeys(_TEXTS, _Walk.text),
+    0x8A: _Walk.long_integer,  # LONG1
+    **dict.fromkeys(_EMPTY, _Walk.empty),
+    **dict.fromkeys((0x65, 0x61), _Walk.append),  # APPENDS, APPEND
+    **dict.fromkeys((0x75, 0x73), _Walk.set_items),  # SETITEMS, SETITEM
+    **dict.fromkeys((0x85, 0x86, 0x87, 0x74), _Walk.make_tuple),  # TUPLE1, TUPLE2, TUPLE3, TUPLE
+    **dict.fromkeys((0x93, 0x63), _Walk.name_class),  # STACK_GLOBAL, GLOBAL
+    **dict.fromkeys((0x52, 0x81), _Walk.call),  # REDUCE, NEWOBJ
+    0x62: _Walk.set_state,  # BUILD
+    **dict.fromkeys((0x80, 0x95), _Walk.skip),  # PROTO, FRAME
+    0x2E: _Walk.stop,
+}
 
 
 def _target(stack: list[_Item], kind: int, otherwise: str) -> _Value:
@@ -267,7 +308,7 @@ def _text(data: bytes, item: _Item) -> str:
     """The text whose instruction stands there."""
     if not isinstance(item, int):
         raise RefusedError("asks for a class whose name is no text")
-    width = {0x58: 4, 0x8C: 1, 0x8D: 8}[data[item]]
+    width = _TEXTS[data[item]]
     start = item + 1 + width
     size = int.from_bytes(data[item + 1 : start], "little")
     return data[start : start + min(size, 200)].decode("utf-8", "replace")

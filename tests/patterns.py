@@ -23,7 +23,7 @@ from typing import Any
 import diag
 import diag.app
 import diag.collectors
-from diag.hang.signatures import SIGNATURES
+from diag.hang.classes import PATTERNS
 
 _CALLS = frozenset({"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer"})
 _ANCHORED = frozenset({"match", "fullmatch"})
@@ -48,9 +48,9 @@ class Found:
 
 @functools.cache
 def patterns() -> list[Found]:
-    """All of them: those that are written as an argument of a function of ``re``, and the signatures of the triage.
+    """All of them: those that are written as an argument of a function of ``re``, and the log patterns of the triage.
     AssertionError for one whose text is only known at run time, unless its function says how it is made."""
-    found = [Found(f"signature {one.name}", one._compiled.pattern, one._compiled.flags) for _, one in SIGNATURES]
+    found = [Found(f"log pattern {name}", one._compiled.pattern, one._compiled.flags) for _, name, one in PATTERNS]
     for name, module in _modules():
         tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"))
         for call in ast.walk(tree):

@@ -15,7 +15,7 @@ import pytest
 from diag.account.clock import closure
 from diag.api import open_run
 from diag.hang.api import triage
-from diag.hang.progress import STEP
+from diag.hang.failures import STEP
 
 MOST_TIMES = 8  # as long, of four times as much
 UNBOUNDED = (1 << 62) - 1

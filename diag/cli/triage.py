@@ -16,24 +16,24 @@ def triage(
         list[str] | None,
         typer.Argument(
             metavar="PATH...",
-            help="Logs of the ranks, the launcher and the kernel, stacks of py-spy, Flight Recorder dumps, reports of "
-            "ncclras, or folders of them, also .gz and .zst; - is standard input.",
+            help="Logs of ranks, launcher and kernel, py-spy stacks, Flight Recorder dumps and ncclras reports, or "
+            "folders of them, also .gz and .zst; - is standard input.",
         ),
     ] = None,
     ras: Annotated[
         bool,
         typer.Option(
             "--ras",
-            help="Ask NCCL RAS of a running job for two reports, 5 s apart, and triage them too. `--ras HOST:PORT` "
-            "asks there (default: NCCL_RAS_ADDR, else localhost:28028).",
+            help="Fetch two NCCL RAS reports of a running job, 5 s apart, and triage them too. `--ras HOST:PORT` "
+            "sets the address (default: NCCL_RAS_ADDR, else localhost:28028).",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The JSON contract on standard output.")] = False,
 ) -> None:
-    """Say which rank a hang or a crash comes from, why it is believed, and what to do.
+    """Find the rank that a hang or a crash comes from, with the evidence and what to do next.
 
-    Exit code 0: answered, also "healthy" and "undetermined"; 4: answered, but something could not be read (said in the
-    report); 1: nothing to read.
+    Exit code 0: answered, also "healthy" and "undetermined"; 4: answered, but some files could not be read (listed in
+    the report); 1: nothing to read.
     """
     from diag.hang.api import incomplete
     from diag.hang.api import triage as triage_paths

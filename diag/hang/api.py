@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -22,17 +23,14 @@ if TYPE_CHECKING:
     from diag.hang.flight import Dumps
     from diag.hang.ras.client import Asked
 
-# -- attempts ----------------------------------------------------------------------------------------------------------
-#
-# One answer for a training that its launcher restarted: why it failed at first, and how it went on.
+# -- One answer for a training that its launcher restarted: why it failed at first, and how it went on -----------------
 
-_OPEN = ("undetermined", "healthy", "cascade_store_lost")  # name no cause
 _MOST_EVIDENCE = 2
 
 
 def reported(attempts: Sequence[Triage | None]) -> int:
-    """The attempt to report: the first whose cause is known, else the first with a guess, else the first that left
-    anything. ``None``: of an attempt that left nothing to read. ValueError where all are."""
+    """The index of the attempt to report: the first with a known cause, else with a guess, else that left anything.
+    ``None`` stands for an attempt that left nothing to read. Raises ValueError where all are."""
     there = [number for number, found in enumerate(attempts) if found is not None]
     if not there:
         raise ValueError("no attempt left anything")
@@ -40,13 +38,14 @@ def reported(attempts: Sequence[Triage | None]) -> int:
     def rank(number: int) -> tuple[int, int]:
         found = attempts[number]
         assert found is not None
-        return (0 if found.fault_class not in _OPEN else 1 if found.guesses else 2), number
+        return (0 if _names_a_cause(found) else 1 if found.guesses else 2), number
 
     return min(there, key=rank)
 
 
 def with_others(attempts: Sequence[Triage | None]) -> Triage:
-    """The answer of the attempt to report, with what the others were. ValueError as above."""
+    """The triage of the attempt to report; its headline also says how the other attempts ended. Raises ValueError as
+    above."""
     chosen = reported(attempts)
     found = attempts[chosen]
     assert found is not None
@@ -60,13 +59,22 @@ def with_others(attempts: Sequence[Triage | None]) -> Triage:
             sentences.append(_after(number, other))
         evidence += other.evidence[:_MOST_EVIDENCE] if other is not None and other.culprits else ()
     if again:
-        sentences.insert(bool(chosen), f"After {_restarts(again)} it failed again, in the same way.")
+        numbers = ", ".join(map(str, again))
+        sentences.insert(
+            bool(chosen), f"After restart{'s' if len(again) > 1 else ''} {numbers} it failed again, in the same way."
+        )
     first = found.headline if found.headline.endswith((".", "!")) else f"{found.headline}."
     return replace(found, headline=" ".join((first, *sentences)), evidence=tuple(dict.fromkeys(evidence)))
 
 
+def _names_a_cause(found: Triage) -> bool:
+    from diag.hang.classes import CLASSES
+
+    return CLASSES[found.fault_class].names_a_cause
+
+
 def _is_same(other: Triage, found: Triage) -> bool:
-    """The same fault of the same ranks, in the same words: one attempt may only have left more about how it ended."""
+    """Whether two attempts failed alike: same class, ranks and words. One may have left more about its end."""
     ranks = [[culprit.rank for culprit in one.culprits] for one in (other, found)]
     short, long = sorted((one.headline.rstrip(".") for one in (other, found)), key=len)
     return other.fault_class == found.fault_class and ranks[0] == ranks[1] and long.startswith(short)
@@ -83,13 +91,9 @@ def _after(number: int, other: Triage | None) -> str:
         return f"After restart {number} it left nothing to read."
     if other.fault_class == "healthy":
         return f"After restart {number}: {other.headline}"
-    if other.fault_class in _OPEN:
+    if not _names_a_cause(other):
         return f"After restart {number} no cause is known: {other.headline}"
     return f"After restart {number} it failed in another way: {other.headline}"
-
-
-def _restarts(numbers: Sequence[int]) -> str:
-    return f"restart{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
 STDIN = "-"
@@ -99,7 +103,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Investigation:
-    """The answer, and all that it was drawn from."""
+    """A triage with the logs and dumps that it was drawn from."""
 
     triage: Triage
     logs: Logs
@@ -107,40 +111,35 @@ class Investigation:
 
 
 def newest_write(path: str) -> int:
-    """When anything at or below a path was written last, Unix time in ns; 0 where that cannot be seen."""
-    files = walk(path, order=None) if is_folder(path) else ()
-    return max(map(_written_ns, (path, *files)))
-
-
-def _written_ns(path: str) -> int:
-    try:
-        return Path(path).stat().st_mtime_ns
-    except OSError:  # removed while we looked: a heartbeat is replaced every second
-        return 0
+    """The time of the last write at or below a path, Unix time in ns; 0 where it cannot be read."""
+    times = [0]
+    for one in (path, *(walk(path, order=None) if is_folder(path) else ())):
+        with suppress(OSError):  # removed while we looked: a heartbeat is replaced every second
+            times.append(Path(one).stat().st_mtime_ns)
+    return max(times)
 
 
 def incomplete(found: Triage) -> bool:
-    """Whether a file could not be read, or not wholly."""
+    """Whether a file could not be read completely."""
     return any(path and is_incomplete(reason) for path, reason in found.gaps)
 
 
 def triage(
     paths: Iterable[str], progress: Callable[[int, int, str], None] | None = None, ras: Sequence[Asked] = ()
 ) -> Triage:
-    """What went wrong, and who is at fault: ``investigate``, and the answer alone."""
+    """The cause of a hang or crash and the culprits. See ``investigate``."""
     return investigate(paths, progress, ras).triage
 
 
 def investigate(
     paths: Iterable[str], progress: Callable[[int, int, str], None] | None = None, ras: Sequence[Asked] = ()
 ) -> Investigation:
-    """What went wrong, who is at fault, and what was read, from logs, Flight Recorder dumps and reports of NCCL RAS
-    below ``paths``. ``ras``: reports that a running job has just given.
+    """The triage of the logs, Flight Recorder dumps and NCCL RAS reports below ``paths``, with what was read.
 
-    ``paths``: files and folders, "-" for standard input; what is a log and what a dump is seen from the content. One
-    run directory means all attempts of its training, each looked at by itself: of the one that is reported everything
-    is returned, with what the others were in the headline. ``progress`` is told (files read, files in all, the file).
-    Raises DiagError where there is nothing to read.
+    ``paths``: files and folders, "-" for standard input. Logs and dumps are told apart by content. A single run
+    directory stands for all attempts of its training: each is triaged by itself, one is returned, and its headline says
+    how the others ended. ``progress`` is called with (files read, number of files, file). ``ras``: reports that a
+    running job has just given. Raises DiagError where there is nothing to read.
     """
     given = list(dict.fromkeys(paths))
     restarts = RunLayout(Path(given[0])).restarts() if len(given) == 1 and given[0] != STDIN and not ras else []
@@ -165,13 +164,13 @@ def investigate(
 def _investigated(
     given: list[str], progress: Callable[[int, int, str], None] | None, ras: Sequence[Asked]
 ) -> Investigation:
+    from diag.hang.classes import anchors
     from diag.hang.flight import clues_of, read_dumps
     from diag.hang.ras.clues import completed, judged
     from diag.hang.ras.read import ANCHORS, overheard, read_reports
     from diag.hang.reason import reason
     from diag.hang.rundir import clues_of as clues_of_run
     from diag.hang.rundir import ended_well, read_runs
-    from diag.hang.signatures import anchors
     from diag.hang.text import read_logs
 
     if not given and not ras:
@@ -203,7 +202,7 @@ def _investigated(
 
 
 def _without_secrets(value: T) -> T:
-    """Lines of logs hold command lines, and a triage is passed around. Paths stay, for they lead to the files."""
+    """A value with secrets masked: lines of logs hold command lines, and a triage is passed around. Paths stay."""
     changed: Any = value
     if isinstance(value, str):
         changed = masked(value)

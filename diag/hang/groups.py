@@ -11,7 +11,7 @@ from diag.hang.model import Communicator, Logs, Member
 
 
 class At(StrEnum):
-    """Where a member of a group is, against the furthest one of it."""
+    """A member's position, relative to the furthest member of the group."""
 
     HERE = "as far as any other"
     BEHIND = "behind the others"
@@ -23,7 +23,7 @@ class At(StrEnum):
 
 @dataclass(frozen=True)
 class Place:
-    """One member. ``rank``: its global one, None where nothing tells; ``last``: its last call, "" where unknown."""
+    """One member. ``rank``: global, None where unknown; ``last``: its last call, "" where unknown."""
 
     group_rank: int
     rank: int | None
@@ -42,12 +42,11 @@ class GroupPlaces:
 
     @property
     def uneven(self) -> bool:
-        """Whether its members are at different places."""
         return len({place.at for place in self.members}) > 1
 
 
 def places_of(logs: Logs, dumps: Dumps) -> tuple[GroupPlaces, ...]:
-    """All groups of two members and more, those whose members are apart first, then the largest."""
+    """All groups of two members and more: those with members at different places first, then the largest."""
     found = [_of_communicator(logs, one) for one in logs.communicators if one.size > 1]
     found += _of_dumps(dumps)
     return tuple(sorted(found, key=lambda group: (not group.uneven, -group.size, group.title)))

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeVar
 
 from diag.collectors.layout import MOST_RANKS as MOST_RANKS
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Where something was read: a line of a file (counted from 1; 0 for a dump, whose ``text`` says which entry)."""
+    """Where something was read: a line of a file (from 1; 0 for a dump, whose ``text`` says which entry)."""
 
     path: str
     line: int
@@ -19,7 +25,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """Who printed a line, as far as it says itself. Five numbers that are never mixed."""
+    """Who printed a line, as far as the line shows. Five numbers that are never mixed."""
 
     host: str = ""
     pid: int | None = None
@@ -31,7 +37,7 @@ class Speaker:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line that means something. ``text``: without its prefixes; ``raw``: as found."""
+    """A line that was kept. ``text``: without its prefixes; ``raw``: as found."""
 
     path: str
     number: int
@@ -66,8 +72,8 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Call:
-    """The last collective that a process issued on a communicator (SUBSYS=COLL)."""
+class NcclCall:
+    """A collective that a process issued on a communicator, from NCCL's log (SUBSYS=COLL)."""
 
     op: str  # AllReduce, ...
     op_count: int
@@ -86,7 +92,7 @@ class Member:
     started: bool
     completed: bool  # its initialisation
     ended: str = ""  # "destroyed", "aborted", or "" while it lives
-    calls: tuple[Call, ...] = ()  # the last ones, oldest first
+    calls: tuple[NcclCall, ...] = ()  # the last ones, oldest first
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,8 @@ class Communicator:
 
 @dataclass(frozen=True)
 class Logs:
-    """All that was read from text. ``lines``: those that a signature or an identity asked for, by file and number."""
+    """All that was read from text. ``lines``: those with an anchor of a pattern or of an identity, by file and
+    number."""
 
     lines: tuple[Line, ...]
     processes: tuple[Process, ...]
@@ -110,6 +117,14 @@ class Logs:
     paths: tuple[str, ...]
     gaps: tuple[tuple[str, str], ...]  # (path, what could not be read or joined)
     deduplicated: bool = False  # Ray leaves lines out: the absence of a rank means nothing
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, set[V]]:
+    """The values of each key."""
+    found: dict[K, set[V]] = defaultdict(set)
+    for key, value in pairs:
+        found[key].add(value)
+    return found
 
 
 class Role(StrEnum):
@@ -137,10 +152,9 @@ class Culprit:
 
 @dataclass(frozen=True)
 class Clue:
-    """What one source says about the cause. ``fault_class``: an id of hang.md section 5."""
+    """One source's evidence for a cause. ``fault_class``: an id of ``diag.hang.classes``."""
 
     fault_class: str
-    role: Role
     culprits: tuple[Culprit, ...]
     evidence: tuple[Evidence, ...]
     confidence: float
@@ -148,6 +162,14 @@ class Clue:
     victims: tuple[int, ...] = ()  # ranks that only wait
     time_ns: int | None = None
     from_dumps: bool = False
+
+    @property
+    def ranks(self) -> set[int]:
+        return {culprit.rank for culprit in self.culprits if culprit.rank is not None}
+
+    @property
+    def hosts(self) -> set[str]:
+        return {culprit.host for culprit in self.culprits if culprit.host}
 
 
 @dataclass(frozen=True)
@@ -168,7 +190,7 @@ class RuledOut:
 
 @dataclass(frozen=True)
 class Guess:
-    """A cause that the evidence suggests, and not surely enough to be the answer."""
+    """A cause that the evidence suggests too weakly to be the answer."""
 
     fault_class: str
     confidence: float
@@ -178,16 +200,16 @@ class Guess:
 
 @dataclass(frozen=True)
 class Triage:
-    """The answer. ``fault_class``: an id of hang.md section 5, "healthy" or "undetermined"."""
+    """The answer. ``fault_class``: an id of ``diag.hang.classes``."""
 
     fault_class: str
     confidence: float
     headline: str
-    culprits: tuple[Culprit, ...]
-    evidence: tuple[Evidence, ...]
-    ruled_out: tuple[RuledOut, ...]
-    next_steps: tuple[str, ...]
-    victims: tuple[int, ...]
+    culprits: tuple[Culprit, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    ruled_out: tuple[RuledOut, ...] = ()
+    next_steps: tuple[str, ...] = ()
+    victims: tuple[int, ...] = ()
     stacks: tuple[Stack, ...] = ()
     coverage: tuple[str, ...] = ()  # what was read and what is missing, a sentence each
     gaps: tuple[tuple[str, str], ...] = ()

@@ -9,52 +9,20 @@ from dataclasses import dataclass, replace
 
 # What torch, gloo, NCCL and the launchers say in a rank whose peers are gone or late, or that is told to stop.
 _OF_THE_GROUP = (
-    "DistBackendError",
-    "DistNetworkError",
-    "DistStoreError",
-    "ChildFailedError",
-    "CalledProcessError",
-    "ProcessExitedException",
-    "ncclUnhandled",
-    "ncclSystemError",
-    "ncclInternalError",
-    "ncclRemoteError",
-    "SignalException",
-    "RendezvousTimeoutError",
-    "RendezvousConnectionError",
-    "NCCL error",
-    "NCCL Error",
-    "NCCL communicator was aborted",
-    "Watchdog caught",
-    "collective operation timeout",
-    "timed out in blocking wait",
-    "Connection closed by peer",
-    "Connection was likely closed",
-    "Application timeout",
-    "Socket Timeout",
-    "Timed out waiting",
-    "wait timeout",
-    "recvValue failed",
-    "sendBytes failed",
-    "remote process exited",
-    "store->get",
-    "monitoredBarrier",
-    "Detected mismatch between collectives",
-    "failed to synchronize",
-    "Gloo connectFullMesh failed",
+    "DistBackendError", "DistNetworkError", "DistStoreError", "ChildFailedError", "CalledProcessError",
+    "ProcessExitedException", "ncclUnhandled", "ncclSystemError", "ncclInternalError", "ncclRemoteError",
+    "SignalException", "RendezvousTimeoutError", "RendezvousConnectionError", "NCCL error", "NCCL Error",
+    "NCCL communicator was aborted", "Watchdog caught", "collective operation timeout", "timed out in blocking wait",
+    "Connection closed by peer", "Connection was likely closed", "Application timeout", "Socket Timeout",
+    "Timed out waiting", "wait timeout", "recvValue failed", "sendBytes failed", "remote process exited", "store->get",
+    "monitoredBarrier", "Detected mismatch between collectives", "failed to synchronize", "Gloo connectFullMesh failed",
     "gloo/transport",
-)
+)  # fmt: skip
 # The same words come from connections of the rank's own: to a data server, or to its DataLoader's workers.
 _OF_ANY_CONNECTION = (
-    "ConnectionResetError",
-    "ConnectionAbortedError",
-    "ConnectionRefusedError",
-    "BrokenPipeError",
-    "Connection reset by peer",
-    "Connection refused",
-    "Broken pipe",
-    "KeyboardInterrupt",
-)
+    "ConnectionResetError", "ConnectionAbortedError", "ConnectionRefusedError", "BrokenPipeError",
+    "Connection reset by peer", "Connection refused", "Broken pipe", "KeyboardInterrupt",
+)  # fmt: skip
 
 _PREFIX = re.compile(r"^\[rank\d{1,7}\]: ?")
 _BEGIN = "Traceback (most recent call last)"
@@ -70,19 +38,20 @@ _LONGEST = 200
 
 
 def about_others(text: str) -> bool:
-    """Whether an exception, as ``Type: message``, is what a rank raises because another one failed, is late or left."""
+    """Decided by the first exception: a rank that loses a peer raises more while it handles that, and a rank that fails
+    loses its peers while it cleans up."""
     return about_the_group(text) or any(words in text for words in _OF_ANY_CONNECTION)
 
 
 def about_the_group(text: str) -> bool:
-    """``about_others``, in words that no connection of the rank's own has."""
+    """``about_others``, in words that no other connection of the rank has."""
     return any(words in text for words in _OF_THE_GROUP)
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """``message``: its first line. ``original``: the exception of the worker process that it passes on. ``line``: the
-    line of the text that it is in, from 1."""
+    """An exception. ``message``: first line. ``original``: the worker's exception that it passes on. ``line``: its line
+    in the text, from 1."""
 
     name: str
     message: str
@@ -96,7 +65,7 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Exceptions that led to one another, in order; the last one ended the process."""
+    """Exceptions that led to one another, in order; the last ended the process."""
 
     errors: tuple[Raised, ...]
 
@@ -110,15 +79,15 @@ class Chain:
     def words(self) -> str:
         """``KeyError: 'lr', which led to RuntimeError: cannot build the model``."""
         first, last = self.errors[0], self.errors[-1]
-        return _shortened(str(first)) + (f", which led to {_shortened(str(last))}" if last is not first else "")
+        return shortened(str(first)) + (f", which led to {shortened(str(last))}" if last is not first else "")
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+def shortened(text: str, most: int = _LONGEST) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def chain_of(text: str) -> Chain | None:
-    """The chain of the last traceback of a text that is not one of a process about to end anyway."""
+    """The chain of the last traceback in a text that was not raised while the interpreter ended anyway."""
     found = None
     if _BEGIN not in text:  # most logs, of which there may be thousands
         return None
@@ -128,7 +97,7 @@ def chain_of(text: str) -> Chain | None:
 
 
 def chain_of_message(message: str) -> Chain | None:
-    """Of a message without a traceback, as torchrun's error file has it: ``Type: message``."""
+    """The chain of a message without a traceback, ``Type: message``, as torchrun's error file has it."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     if not lines:
         return None
@@ -171,7 +140,7 @@ def _chains(lines: list[str]) -> Iterator[tuple[Raised, ...]]:
 
 
 def _error_of(lines: list[str], at: int) -> tuple[int, Raised | None]:
-    """The exception at the end of the frames that begin here, and the line after it."""
+    """The line after the exception that ends the frames beginning here, and the exception."""
     while at < len(lines) and (not lines[at].strip() or lines[at][0] in " \t"):
         at += 1
     match = _ERROR.match(lines[at]) if at < len(lines) else None

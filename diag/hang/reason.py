@@ -2,38 +2,188 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
+from diag.hang.classes import CLASSES
+from diag.hang.failures import STEP, TIMED_OUT, Timeout, ended_well, groups_of, in_order, timeouts_of
+from diag.hang.flight import FlightFindings
+from diag.hang.job import JobLogs, distinct
+from diag.hang.model import Clue, Culprit, Evidence, Line, Logs, Role, RuledOut, Triage
+from diag.hang.order import Chosen, Confidence, choose, confidence_of, merged
+from diag.hang.rules import RULES
+from diag.hang.rules.network import ends_on_its_host
+from diag.hang.rules.processes import victims_of
+from diag.hang.rules.waiting import shown_stacks
+from diag.hang.rundir import EndedWell
+from diag.hang.wording import headline, steps
 from diag.words.formatting import counted, listing, spaced
 
-from .calm import Calm, without_cause
-from .case import CLOCKS_NS, Case
-from .confidence import Confidence, confidence_of
-from .model import Clue, Evidence, Guess, Logs, Role, RuledOut, Stack, Triage
-from .rules import (
-    absence,
-    differences,
-    direct,
-    exceptions,
-    exits,
-    infiniband,
-    mismatch,
-    network,
-    silent,
-    slow,
-    stacks,
-)
-from .rundir import EndedWell
-from .signatures import CLASSES
-from .timeouts import Timeout, groups_of, timeouts_of
-from .wording import headline, steps
+# -- What to say where no rule names a cause: healthy, a lost store, or undetermined with what is missing --------------
 
-# -- missing -----------------------------------------------------------------------------------------------------------
-#
-# What is not there: which logs and dumps would tell more, and how to have them next time.
+_STORE = ("store-get", "should-dump", "recv-value")
+_REMOTE = re.compile(r"^\[?(?P<host>[^\]\s:]+(?::[^\]\s:]+)*?)\]?(?::\d+)?$")
+_MOST = 6
+_MOST_NAMED = 1_024  # ranks
+_WELL, _STEPS, _STEPS_ONLY = 0.85, 0.7, 0.5
+
+
+@dataclass(frozen=True)
+class Calm:
+    fault_class: str
+    confidence: float
+    headline: str
+    culprits: tuple[Culprit, ...]
+    lines: tuple[Line, ...]
+
+
+def without_cause(job: JobLogs, reports: Sequence[Timeout]) -> Calm:
+    alarms = _alarms(job)
+    store = [hit for hit in job.named(*_STORE) if not in_order(job, hit.line)]
+    store = [hit for hit in store if hit.name != "store-get" or not TIMED_OUT.search(hit.line.text)]
+    if store and not reports:
+        ends = [Culprit(host=found["host"]) for hit in store if (found := _REMOTE.match(hit.groups.get("remote", "")))]
+        zero = [job.of_rank(0)] if 0 in job.by_rank else [Culprit(rank=0)]
+        where = "its host" if ends else "rank 0, which serves it,"
+        return Calm(
+            "cascade_store_lost",
+            0.5,
+            f"The store of the job is gone, and no line says why. Look at {where} first. {store[0].sentence}",
+            distinct(ends or zero),
+            tuple(hit.line for hit in store[:_MOST]),
+        )
+    if reports:
+        return _only_timeouts(job, reports)
+    waits = [m for c in job.communicators for m in c.members if m.started and not m.completed and not m.ended]
+    if waits:
+        lines = tuple(line for line in job.logs.lines if "Init START" in line.text)
+        text = "The initialisation of a communicator began and was not completed, and no line says why."
+        return Calm("undetermined", 0.4, text, (), lines[:_MOST])
+    lost = job.once(victims_of)
+    if lost:
+        return _only_victims(job, lost)
+    if alarms:
+        first = alarms[0]
+        text = "No known log pattern matches. The evidence is the first warning of each process."
+        return Calm("undetermined", 0.3, text, (), (first, *alarms[1:_MOST]))
+    return _healthy_or_unknown(job)
+
+
+def _only_victims(job: JobLogs, lost: Mapping[int, Line]) -> Calm:
+    """The answer where ranks raised only errors about their peers: who raised first, and who raised none."""
+    lines = sorted(lost.items(), key=lambda item: item[1].time_ns or 0)
+    who = spaced(listing(sorted(lost)))
+    text = f"Only errors about other ranks were found, and none that explains them: {who} lost or waited for a peer."
+    timed = all(line.time_ns is not None for _, line in lines)
+    if timed and len(lines) > 1:
+        text += f" Rank {lines[0][0]} raised first."
+    world = range(job.logs.world_size if job.logs.world_size is not None and job.logs.world_size <= _MOST_NAMED else 0)
+    rest = [rank for rank in world if rank not in lost]
+    if rest:
+        text += f" No exception was found for {spaced(listing(rest))}: look there first."
+    return Calm("undetermined", 0.3, text, (), tuple(line for _, line in lines)[:_MOST])
+
+
+def _only_timeouts(job: JobLogs, reports: Sequence[Timeout]) -> Calm:
+    groups = groups_of(job, reports)
+    main = max(groups, key=lambda group: len(group.reports))
+    calls = {report.call for report in main.reports}
+    ranks = len(main.reports)
+    if len(calls) == 1 and main.members is not None and not main.absent:
+        text = f"All {ranks} ranks of {main.words} wait in {main.reports[0].words}: none is missing, no line says why."
+    else:
+        unknown = "" if main.members is not None else " The size of the group is unknown."
+        some = f"{ranks} rank{'s' if ranks > 1 else ''}"
+        text = f"{some} timed out in {main.reports[0].words}; which ranks are missing is unknown."
+        text += unknown
+    if any(r.ran_ms and r.timeout_ms and r.ran_ms > 2 * r.timeout_ms for r in reports):
+        text += " It ran for more than twice its timeout: the watchdog itself was blocked."
+    return Calm("undetermined", 0.4, text, (), tuple(report.line for report in reports[:_MOST]))
+
+
+def _alarms(job: JobLogs) -> list[Line]:
+    """The first warning or error of every process that no healthy run prints."""
+    harmless = {hit.line for hit in job.hits if hit.pattern.role == Role.HARMLESS}
+    cascades = {hit.line for hit in job.hits if hit.pattern.role == Role.CASCADE}
+    found: dict[object, Line] = {}
+    for line in job.logs.lines:
+        warned = (line.source, line.level) in (("nccl", "WARN"), ("torch", "ERROR"))
+        told = line in cascades and not in_order(job, line)
+        if (warned or told) and line not in harmless and not in_order(job, line):
+            speaker = line.speaker
+            found.setdefault((line.path, speaker.host, speaker.pid, speaker.rank), line)
+    return list(found.values())
+
+
+def _healthy_or_unknown(job: JobLogs) -> Calm:
+    """ "healthy" only where all ranks are initialised and train, or the job ended in order."""
+    members = [m for c in job.communicators for m in c.members]
+    largest = max(job.communicators, key=lambda c: c.size, default=None)
+    harmless = [hit.line for hit in job.hits if hit.fault_class.id == "harmless"]
+    complete = [line for line in job.logs.lines if "COMPLETE" in line.text]
+    lines = tuple(dict.fromkeys((*complete[:_MOST], *harmless)))[:_MOST]
+    doubt = _doubt(job)
+    if job.once(ended_well) and not _another_job(job):
+        lines = tuple(dict.fromkeys((*(hit.line for hit in job.named("ended-well")), *lines)))[:_MOST]
+        return Calm("healthy", _WELL, "The training printed that it reached its end, and nothing failed.", (), lines)
+    whole = largest is not None and len(largest.members) == largest.size and all(m.completed for m in members)
+    if whole and all(m.ended == "destroyed" for m in members):
+        return Calm("healthy", 0.9, "The run ended in order: every communicator was destroyed.", (), lines)
+    steps = [line for line in job.logs.lines if STEP.search(line.text)]
+    if doubt:
+        return Calm("undetermined", 0.4, doubt, (), lines)
+    if steps and (whole or not members):
+        last_alarm = max((line.number for line in harmless), default=0)
+        after = [line for line in steps if last_alarm < line.number]
+        if whole:
+            text = f"All {largest.size if largest else 0} ranks are initialised, they train, and no line says that "
+            return Calm("healthy", _STEPS, f"{text}anything is wrong.", (), (*lines[:3], *steps[-2:]))
+        if harmless and after:
+            text = "The training makes steps, and no line says that anything is wrong."
+            return Calm("healthy", _STEPS_ONLY, text, (), (*lines[:3], *steps[-2:]))
+    if whole and largest is not None:
+        text = f"All {largest.size} ranks are initialised. No line says that they train, or that anything is wrong."
+        return Calm("undetermined", 0.4, text, (), lines)
+    if members and largest is not None:
+        text = f"{len(largest.members)} of {largest.size} ranks were read, and nothing is wrong with them."
+        return Calm("undetermined", 0.4, text, (), lines)
+    if harmless:
+        text = "Only lines that healthy runs print as well, and no sign that the job trains or ended."
+        return Calm("undetermined", 0.3, text, (), tuple(harmless[:_MOST]))
+    return Calm("undetermined", 0.2, "Nothing that was read shows the state of the job.", (), ())
+
+
+def _doubt(job: JobLogs) -> str:
+    """Why the answer is not "healthy" although no line complains; "" where nothing speaks against it."""
+    local = [one for one in job.interfaces if ends_on_its_host(one)]
+    if local:
+        names = ", ".join(dict.fromkeys(f"{one.name} ({one.address})" for one in local))
+        return f"No line says that anything is wrong, but NCCL uses {names}, which does not leave its host."
+    versions = {process.nccl_version.partition("+")[0] for process in job.logs.processes} - {""}
+    if len(versions) > 1:
+        return f"No line says that anything is wrong, but the processes load NCCL {' and '.join(sorted(versions))}."
+    return ""
+
+
+def _another_job(job: JobLogs) -> bool:
+    """Whether a file holds all ranks of a job and no orderly end, while another file has one."""
+    ended = {hit.line.path for hit in job.named("ended-well")}
+    for communicator in job.communicators:
+        paths = {
+            path
+            for member in communicator.members
+            if member.process is not None
+            for path in job.logs.processes[member.process].paths
+        }
+        whole = len(communicator.members) == communicator.size == job.logs.world_size
+        if whole and len(paths) == 1 and not paths & ended and not all(m.ended for m in communicator.members):
+            return True
+    return False
+
+
+# -- What is not there: which logs and dumps would tell more, and how to have them next time ---------------------------
 
 NCCL_LOGS = "Next run: NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,COLL NCCL_DEBUG_FILE=/shared/nccl.%h.%p.log."
 DUMPS = (
@@ -41,29 +191,29 @@ DUMPS = (
     "TORCH_FR_DUMP_TEMP_FILE=/shared/fr_rank_, and give the dumps of all ranks."
 )
 DETAIL = "Next run: TORCH_DISTRIBUTED_DEBUG=DETAIL checks that all ranks make the same calls (slow, for finding out)."
-STACKS = "While it stands still: `py-spy dump --pid PID` of every rank, into files that are given as well."
+STACKS = "While it hangs: `py-spy dump --pid PID` for every rank, into files to be given as well."
 
 
-def ranks_not_read(case: Case) -> tuple[int, ...]:
-    """Ranks of a world of known size of which nothing was read; empty where the size is not known."""
-    world = case.logs.world_size
+def ranks_not_read(job: JobLogs) -> tuple[int, ...]:
+    """Ranks of which nothing was read; empty where the world size is not known."""
+    world = job.logs.world_size
     if world is None:
         return ()
-    read = set(case.by_rank) | {line.speaker.rank for line in case.logs.lines}
+    read = set(job.by_rank) | {line.speaker.rank for line in job.logs.lines}
     return tuple(rank for rank in range(world) if rank not in read)
 
 
-def what_to_collect(case: Case, dumps_read: bool, timed_out: bool) -> tuple[str, ...]:
+def what_to_collect(job: JobLogs, dumps_read: bool, timed_out: bool) -> tuple[str, ...]:
     """Sentences, the cheapest first."""
     found = []
-    absent = ranks_not_read(case)
+    absent = ranks_not_read(job)
     if absent:
         found.append(f"Give the logs of {spaced(listing(absent))}: nothing of theirs was read.")
-    elif case.logs.world_size is None:
-        found.append("Give the logs of all ranks: nothing that was read says how many there are.")
-    if case.logs.deduplicated:
+    elif job.logs.world_size is None:
+        found.append("Give the logs of all ranks: their number is unknown.")
+    if job.logs.deduplicated:
         found.append("Ray left lines out: RAY_DEDUP_LOGS=0, or the workers' own log files.")
-    if not case.logs.communicators or not any(m.calls for c in case.logs.communicators for m in c.members):
+    if not job.logs.communicators or not any(m.calls for c in job.logs.communicators for m in c.members):
         found.append(NCCL_LOGS)
     if not dumps_read:
         found.append(DUMPS)
@@ -73,253 +223,54 @@ def what_to_collect(case: Case, dumps_read: bool, timed_out: bool) -> tuple[str,
     return tuple(found)
 
 
-# -- order -------------------------------------------------------------------------------------------------------------
-#
-# Which of several clues is the cause of the others: order by cause, not by place in a file.
-
-# Connections end, and transfers fail, whenever a process at the other end does: behind every other cause of their
-# priority. An interface that reaches nobody stays before the connections that fail over it.
-_CONSEQUENCE = {
-    "ib_completion_error": 0.4,
-    "net_connect_timeout": 0.6,
-    "net_connect_refused": 0.6,
-    "net_connection_lost": 0.8,
-    "net_failure": 0.7,  # what no finer class knows
-    # A rank that is busy explains that it is missing.
-    "slow_rank_preprocess": -0.1,
-    "slow_rank_eval": -0.1,
-    "slow_rank_checkpoint": -0.1,
-    "slow_rank_init": -0.1,
-    # CUDA cannot open the memory of a GPU that is on another host.
-    "same_host_identity": -0.1,
-}
-_ENDED = ("rank_killed_exception", "rank_killed_sigkill", "rank_killed_sigsegv", "rank_killed_sigbus")
-_NEVER_FIRST = 6.5  # behind every class that can be a cause
-_DOUBTFUL_END = 4.5  # a process that ended, perhaps as a victim: behind ranks that are missing
-_WEAK = 0.5  # below it a clue gives way to stronger ones of the next priority
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """``cause`` is None where no clue is left."""
-
-    cause: Clue | None
-    others: tuple[Clue, ...]  # the other roots, best first
-    ruled_out: tuple[RuledOut, ...]
-
-
-@dataclass(frozen=True)
-class _Placed:
-    clue: Clue
-    place: float
-    demoted: str = ""  # why it is not where its class puts it
-
-
-def choose(clues: Iterable[Clue], first_timeout_ns: int | None) -> Chosen:
-    """The cause, and why the others are not it."""
-    roots = [clue for clue in clues if clue.role == Role.ROOT and clue.fault_class in CLASSES]
-    placed = [_place(clue, roots, first_timeout_ns) for clue in roots]
-    placed.sort(key=lambda one: (one.place, -one.clue.confidence))
-    if not placed:
-        return Chosen(None, (), ())
-    best = _earliest([one for one in placed if one.place == placed[0].place])
-    rest = [one for one in placed if one is not best]
-    ruled_out = [RuledOut(one.clue.fault_class, _because(best, one)) for one in rest if _differs(best.clue, one.clue)]
-    unique = {(ruled.fault_class, ruled.because): ruled for ruled in ruled_out}
-    return Chosen(best.clue, tuple(one.clue for one in rest), tuple(unique.values()))
-
-
-def _differs(best: Clue, other: Clue) -> bool:
-    return other.fault_class != best.fault_class or not set(_ends(other)) & set(_ends(best))
-
-
-def _ends(clue: Clue) -> list[object]:
-    return [(c.rank,) if c.rank is not None else (c.host, c.peer) for c in clue.culprits]
-
-
-def _earliest(equal: Sequence[_Placed]) -> _Placed:
-    """Of clues that could each be the cause: the one that is earlier beyond doubt, else the surest."""
-    best = max(equal, key=lambda one: one.clue.confidence)
-    for one in equal:
-        if _before(one.clue, best.clue):
-            best = one
-    return best
-
-
-def _before(first: Clue, second: Clue) -> bool:
-    """Beyond what clocks of two hosts may differ."""
-    if first.time_ns is None or second.time_ns is None:
-        return False
-    return second.time_ns - first.time_ns > CLOCKS_NS
-
-
-def _place(clue: Clue, roots: Sequence[Clue], first_timeout_ns: int | None) -> _Placed:
-    name = clue.fault_class
-    place = CLASSES[name].priority + _CONSEQUENCE.get(name, 0.0)
-    demoted = _why_not_first(clue, roots, first_timeout_ns)
-    if demoted:
-        return _Placed(clue, max(place, _NEVER_FIRST), demoted)
-    if clue.confidence < _WEAK:
-        place = max(place + 1, _DOUBTFUL_END) if name in _ENDED else place + 1
-    return _Placed(clue, place)
-
-
-def _why_not_first(clue: Clue, roots: Sequence[Clue], first_timeout_ns: int | None) -> str:
-    name = clue.fault_class
-    if name in _ENDED:
-        for other in roots:
-            if CLASSES[other.fault_class].priority != 2 or other.fault_class in _CONSEQUENCE:
-                continue
-            words = CLASSES[other.fault_class].title
-            if _same_rank(clue, other) or _nameless_behind(clue, other):
-                return f"the same process had said why: {words}"
-            if name == "rank_killed_sigbus" and other.fault_class == "shm_exhausted" and _same_host(clue, other):
-                return CLASSES["shm_exhausted"].rules_out["rank_killed_sigbus"]
-            if _before(other, clue):
-                return f"it ended {_apart(other, clue)} after the first sign that {words}"
-        if first_timeout_ns is not None and clue.time_ns is not None and clue.time_ns > first_timeout_ns + CLOCKS_NS:
-            seconds = (clue.time_ns - first_timeout_ns) / 1e9
-            return f"it ended {seconds:,.0f} s after the first collective had timed out, as the watchdogs' processes do"
-    if name == "net_connection_lost" and first_timeout_ns is not None:
-        time = clue.time_ns
-        if time is not None and time - first_timeout_ns > -CLOCKS_NS:
-            return "the connections ended after collectives had timed out, when their processes were ended"
-    if name == "net_connection_lost":
-        for other in roots:
-            ended = CLASSES[other.fault_class].priority in (3, 4) or other.fault_class == "watchdog_blocked"
-            stronger = ended and other.confidence >= clue.confidence
-            if stronger and not _before(clue, other):
-                return "connections end when the processes of a job that failed are ended"
-    return ""
-
-
-def _same_rank(first: Clue, second: Clue) -> bool:
-    ranks = {c.rank for c in first.culprits if c.rank is not None}
-    return bool(ranks & {c.rank for c in second.culprits if c.rank is not None})
-
-
-def _nameless_behind(clue: Clue, other: Clue) -> bool:
-    """Whether a process that nobody names ended behind lines of the same file that say why."""
-    hosts = {c.host for c in other.culprits if c.host}
-    if any(c.rank is not None or (c.host and c.host not in hosts) for c in clue.culprits):
-        return False
-    return any(a.path == b.path and b.line < a.line for a in clue.evidence[:1] for b in other.evidence)
-
-
-def _same_host(first: Clue, second: Clue) -> bool:
-    hosts = {c.host for c in first.culprits if c.host}
-    return bool(hosts & {c.host for c in second.culprits if c.host}) or not hosts
-
-
-def _apart(first: Clue, second: Clue) -> str:
-    return f"{((second.time_ns or 0) - (first.time_ns or 0)) / 1e9:,.0f} s"
-
-
-def _because(best: _Placed, other: _Placed) -> str:
-    if other.demoted:
-        return other.demoted
-    stated = CLASSES[best.clue.fault_class].rules_out.get(other.clue.fault_class)
-    if stated:
-        return stated
-    if _before(best.clue, other.clue):
-        return f"its first line comes {_apart(best.clue, other.clue)} later"
-    if other.place > best.place:
-        return f"it follows from the cause: {CLASSES[best.clue.fault_class].title}"
-    return "its lines are weaker evidence"
-
-
-def merged(clues: Iterable[Clue]) -> list[Clue]:
-    """Text and dumps that name the same class and culprit become one clue, surer than each."""
-    found: list[Clue] = []
-    for clue in clues:
-        for number, other in enumerate(found):
-            same = other.fault_class == clue.fault_class and other.role == clue.role
-            if same and other.from_dumps != clue.from_dumps and set(_ends(other)) == set(_ends(clue)):
-                found[number] = _joined(other, clue)
-                break
-        else:
-            found.append(clue)
-    return found
-
-
-def _joined(first: Clue, second: Clue) -> Clue:
-    sure = 1 - (1 - first.confidence) * (1 - second.confidence)
-    better = max(first, second, key=lambda clue: (clue.confidence, not clue.from_dumps))
-    return replace(
-        better,
-        culprits=first.culprits if any(c.host for c in first.culprits) else second.culprits,
-        evidence=(*first.evidence[:4], *second.evidence[:4]),
-        confidence=sure,
-        victims=tuple(sorted({*first.victims, *second.victims})),
-        time_ns=first.time_ns if first.time_ns is not None else second.time_ns,
-    )
-
-
-RULES = (direct, exits, exceptions, network, infiniband, differences, mismatch, absence, slow, stacks, silent)
 _SURE_ENOUGH = 0.35
 _SURE_ENOUGH_OF_DUMPS = 0.5  # less is what they say of ranks that left none, which may only not have been collected
 _SURE_ENOUGH_OF_A_GOOD_END = 0.6  # to say that a run failed whose records say that it ended well
 _MOST_EVIDENCE = 10
 
 
-class DumpFindings(Protocol):
-    """What the Flight Recorder's dumps say (diag.hang.flight)."""
-
-    @property
-    def clues(self) -> tuple[Clue, ...]: ...
-    @property
-    def stacks(self) -> tuple[Stack, ...]: ...
-    @property
-    def coverage(self) -> tuple[str, ...]: ...
-    @property
-    def gaps(self) -> tuple[tuple[str, str], ...]: ...
-
-
-@dataclass(frozen=True)
-class NoDumps:
-    clues: tuple[Clue, ...] = ()
-    stacks: tuple[Stack, ...] = ()
-    coverage: tuple[str, ...] = ()
-    gaps: tuple[tuple[str, str], ...] = ()
-
-
 def reason(
-    logs: Logs, dumps: DumpFindings | None = None, from_runs: Sequence[Clue] = (), well: EndedWell | None = None
+    logs: Logs,
+    dumps: FlightFindings = FlightFindings(),  # noqa: B008 -- frozen
+    from_runs: Sequence[Clue] = (),
+    well: EndedWell | None = None,
 ) -> Triage:
-    """The answer; "undetermined" with what is missing where no rule names a cause. ``from_runs``: what the records of
-    run directories say; ``well``: of a run that is known to have ended well."""
-    dumps = dumps or NoDumps()
-    case = Case(logs)
-    reports = case.once(timeouts_of)
-    from_text = [clue for rule in RULES for clue in rule.clues(case)]
-    from_dumps = [_with_hosts(case, clue) for clue in dumps.clues]
-    first = case.first_timeout()
+    """The triage; "undetermined" with what is missing where no rule names a cause. ``from_runs``: clues of run
+    directories; ``well``: a run that is known to have ended well."""
+    job = JobLogs(logs)
+    reports = job.once(timeouts_of)
+    from_text = [clue for rule in RULES for clue in rule(job)]
+    from_dumps = [_with_hosts(job, clue) for clue in dumps.clues]
+    first = job.first_timeout()
     chosen = choose(merged([*from_text, *from_runs, *from_dumps]), first.time_ns if first is not None else None)
     if chosen.cause is not None:
         sure = confidence_of(chosen.cause, chosen.others)
         least = _SURE_ENOUGH_OF_DUMPS if chosen.cause.from_dumps else _SURE_ENOUGH
         if sure.value >= (_SURE_ENOUGH_OF_A_GOOD_END if well is not None and not reports else least):
-            return _with_cause(case, chosen, chosen.cause, sure, reports, dumps)
-    if well is not None and not reports:
-        return _nothing_wrong(case, well, chosen, dumps)
-    return _without(case, without_cause(case, reports), chosen, reports, dumps)
+            return _with_cause(job, chosen, chosen.cause, sure, reports, dumps)
+    if well is not None and not reports:  # whatever its logs warn of
+        coverage, gaps = _coverage(job, dumps, None), (*job.logs.gaps, *dumps.gaps)
+        answer = Triage("healthy", well.confidence, well.headline, evidence=well.evidence)
+        return replace(answer, coverage=coverage, gaps=gaps, guesses=chosen.guesses)
+    return _without(job, without_cause(job, reports), chosen, reports, dumps)
 
 
-def _with_hosts(case: Case, clue: Clue) -> Clue:
-    """Dumps know ranks; logs know where these run."""
+def _with_hosts(job: JobLogs, clue: Clue) -> Clue:
+    """The clue with hosts and GPUs, which dumps do not have, from the logs."""
     culprits = []
     for culprit in clue.culprits:
-        known = case.of_rank(culprit.rank) if culprit.rank is not None and not culprit.host else culprit
+        known = job.of_rank(culprit.rank) if culprit.rank is not None and not culprit.host else culprit
         culprits.append(replace(culprit, host=known.host, gpu=culprit.gpu if culprit.gpu is not None else known.gpu))
     return replace(clue, culprits=tuple(culprits))
 
 
 def _with_cause(
-    case: Case, chosen: Chosen, cause: Clue, sure: Confidence, reports: Sequence[Timeout], dumps: DumpFindings
+    job: JobLogs, chosen: Chosen, cause: Clue, sure: Confidence, reports: Sequence[Timeout], dumps: FlightFindings
 ) -> Triage:
     fault_class = CLASSES[cause.fault_class]
-    ranks = {c.rank for c in cause.culprits if c.rank is not None}
-    same = [other for other in chosen.others if {c.rank for c in other.culprits} & ranks]
+    same = [other for other in chosen.others if other.ranks & cause.ranks]
+    collect = what_to_collect(job, bool(dumps.coverage), bool(reports))
+    is_sure = sure.value >= 0.8 and (cause.ranks or cause.hosts)
     evidence = dict.fromkeys((*cause.evidence, *(line for other in same for line in other.evidence[:2])))
     return Triage(
         fault_class=cause.fault_class,
@@ -327,23 +278,23 @@ def _with_cause(
         headline=headline(fault_class, cause),
         culprits=cause.culprits,
         evidence=tuple(evidence)[:_MOST_EVIDENCE],
-        ruled_out=(*chosen.ruled_out, *_also_ruled_out(case, cause.fault_class, reports)),
-        next_steps=(*steps(fault_class, cause.culprits, cause.note), *_more(case, sure, cause, reports, dumps)),
-        victims=_victims(case, [cause, *chosen.others], ranks, reports),
-        stacks=(*dumps.stacks, *stacks.shown(case, ranks)),
-        coverage=_coverage(case, dumps, sure),
-        gaps=(*case.logs.gaps, *dumps.gaps),
+        ruled_out=(*chosen.ruled_out, *_also_ruled_out(job, cause.fault_class, reports)),
+        next_steps=(*steps(fault_class, cause.culprits, cause.note), *(() if is_sure else collect)),
+        victims=_victims(job, chosen.clues, cause.ranks, reports),
+        stacks=(*dumps.stacks, *shown_stacks(job, cause.ranks)),
+        coverage=_coverage(job, dumps, sure),
+        gaps=(*job.logs.gaps, *dumps.gaps),
     )
 
 
-def _without(case: Case, calm: Calm, chosen: Chosen, reports: Sequence[Timeout], dumps: DumpFindings) -> Triage:
-    """No rule, or none that is sure enough: those are said as suspicions."""
-    suspects = _suspects(chosen)
+def _without(job: JobLogs, calm: Calm, chosen: Chosen, reports: Sequence[Timeout], dumps: FlightFindings) -> Triage:
+    """The triage without a cause; clues that are too weak become guesses."""
+    suspects = chosen.clues
     calm = replace(calm, fault_class="undetermined") if suspects and calm.fault_class == "healthy" else calm
     evidence: list[Evidence] = [line.evidence for line in calm.lines]
     for clue in suspects:
         evidence += clue.evidence[:2]
-    collect = what_to_collect(case, bool(dumps.coverage), bool(reports)) if calm.fault_class != "healthy" else ()
+    collect = what_to_collect(job, bool(dumps.coverage), bool(reports)) if calm.fault_class != "healthy" else ()
     ranks = {c.rank for c in calm.culprits if c.rank is not None}
     return Triage(
         fault_class=calm.fault_class,
@@ -351,97 +302,64 @@ def _without(case: Case, calm: Calm, chosen: Chosen, reports: Sequence[Timeout],
         headline=calm.headline,
         culprits=calm.culprits,
         evidence=tuple(dict.fromkeys(evidence))[:_MOST_EVIDENCE],
-        ruled_out=tuple(_also_ruled_out(case, calm.fault_class, reports)),
+        ruled_out=tuple(_also_ruled_out(job, calm.fault_class, reports)),
         next_steps=(*steps(CLASSES[calm.fault_class], calm.culprits), *collect),
-        victims=_victims(case, suspects, ranks, reports) if calm.fault_class != "healthy" else (),
-        stacks=(*dumps.stacks, *stacks.shown(case, set())),
-        coverage=_coverage(case, dumps, None),
-        guesses=_guesses(suspects),
-        gaps=(*case.logs.gaps, *dumps.gaps),
+        victims=_victims(job, suspects, ranks, reports) if calm.fault_class != "healthy" else (),
+        stacks=(*dumps.stacks, *shown_stacks(job, set())),
+        coverage=_coverage(job, dumps, None),
+        guesses=chosen.guesses,
+        gaps=(*job.logs.gaps, *dumps.gaps),
     )
 
 
-def _nothing_wrong(case: Case, well: EndedWell, chosen: Chosen, dumps: DumpFindings) -> Triage:
-    """What its logs warn of did not hold it up."""
-    return Triage(
-        fault_class="healthy",
-        confidence=well.confidence,
-        headline=well.headline,
-        culprits=(),
-        evidence=well.evidence,
-        ruled_out=(),
-        guesses=_guesses(_suspects(chosen)),
-        next_steps=(),
-        victims=(),
-        coverage=_coverage(case, dumps, None),
-        gaps=(*case.logs.gaps, *dumps.gaps),
-    )
-
-
-def _suspects(chosen: Chosen) -> list[Clue]:
-    return [clue for clue in (chosen.cause, *chosen.others) if clue is not None]
-
-
-def _guesses(suspects: Sequence[Clue]) -> tuple[Guess, ...]:
-    return tuple(Guess(clue.fault_class, clue.confidence, clue.culprits, clue.note) for clue in suspects)
-
-
-def _more(
-    case: Case, sure: Confidence, cause: Clue, reports: Sequence[Timeout], dumps: DumpFindings
-) -> tuple[str, ...]:
-    """What would make a doubtful answer sure."""
-    nobody = not any(c.rank is not None or c.host for c in cause.culprits)
-    if sure.value >= 0.8 and not nobody:
-        return ()
-    return what_to_collect(case, bool(dumps.coverage), bool(reports))
-
-
-def _also_ruled_out(case: Case, chosen: str, reports: Sequence[Timeout]) -> list[RuledOut]:
+def _also_ruled_out(job: JobLogs, chosen: str, reports: Sequence[Timeout]) -> list[RuledOut]:
     found = []
     if chosen not in ("mismatch_op", "mismatch_shape", "desync"):
-        for group in groups_of(case, reports):
+        for group in groups_of(job, reports):
             if len(group.reports) > 2 and len({report.call for report in group.reports}) == 1:
                 count = spaced(counted(len(group.reports), "rank"))
                 text = f"all {count} of {group.words} that report wait in the same call, {group.reports[0].words}"
                 found.append(RuledOut("mismatch_op", text))
                 break
-    store = case.named("store-get", "should-dump", "recv-value")
+    store = job.named("store-get", "should-dump", "recv-value")
     if store and chosen != "cascade_store_lost":
         text = "the store is lost when the process that holds it ends, which has a cause of its own"
         found.append(RuledOut("cascade_store_lost", text))
     return found
 
 
-def _victims(case: Case, clues: Sequence[Clue], culprits: set[int], reports: Sequence[Timeout]) -> tuple[int, ...]:
+def _victims(job: JobLogs, clues: Sequence[Clue], culprits: set[int], reports: Sequence[Timeout]) -> tuple[int, ...]:
     """Ranks that waited or were told to stop, without the culprits."""
     found = {rank for clue in clues for rank in clue.victims}
     found |= {report.rank for report in reports if report.rank is not None}
-    for hit in case.hits:
-        if hit.signature.role == Role.CASCADE and hit.line.source != "launcher":
-            rank = case.rank_of(hit.line)
+    for hit in job.hits:
+        if hit.pattern.role == Role.CASCADE and hit.line.source != "launcher":
+            rank = job.rank_of(hit.line)
             found |= {rank} if rank is not None else set()
     return tuple(sorted(found - culprits))
 
 
-def _coverage(case: Case, dumps: DumpFindings, sure: Confidence | None) -> tuple[str, ...]:
-    logs = case.logs
+def _coverage(job: JobLogs, dumps: FlightFindings, sure: Confidence | None) -> tuple[str, ...]:
+    logs = job.logs
     found = []
     if logs.paths:
         world = f" of {logs.world_size}" if logs.world_size is not None else ""
-        read = f"{len(case.by_rank)}{world} ranks" if world else counted(len(case.by_rank), "rank")
-        ranks = f", {read}" if case.by_rank or world else ""
+        read = f"{len(job.by_rank)}{world} ranks" if world else counted(len(job.by_rank), "rank")
+        ranks = f", {read}" if job.by_rank or world else ""
         processes = counted(len(logs.processes), "process", "processes")
         found.append(f"{counted(len(logs.paths), 'log')} read: {processes}{ranks}.")
-    absent = ranks_not_read(case)
+    absent = ranks_not_read(job)
     if absent and logs.paths:
         found.append(
             f"Nothing was read of {len(absent)} ranks: {', '.join(map(str, absent[:8]))}{'…' * (len(absent) > 8)}."
         )
     if logs.deduplicated:
-        found.append("Ray left repeated lines out: that a rank is absent means nothing.")
-    harmless = Counter(hit.signature.says for hit in case.hits if hit.fault_class.id == "harmless")
+        found.append("Ray left out repeated lines, so a missing rank means nothing.")
+    harmless = Counter(hit.pattern.says for hit in job.hits if hit.fault_class.id == "harmless")
     found += [f"Usual in healthy runs: {says} ({counted(count, 'line')})" for says, count in harmless.most_common(3)]
     found += dumps.coverage
-    if sure is not None:
-        found.append(f"Confidence {sure.value:.2f}: {'; '.join(sure.because)}.")
+    if sure is not None and sure.because:
+        found.append(
+            f"Confidence {sure.value:.0%}; the evidence alone gives {sure.own:.0%}: {'; '.join(sure.because)}."
+        )
     return tuple(spaced(text) for text in found)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from diag.collectors.reading import is_no_file
@@ -13,15 +12,7 @@ from diag.words.formatting import listing, spaced
 from .model import Clue, Culprit, Guess
 
 if TYPE_CHECKING:
-    from diag.hang.signatures.base import FaultClass
-
-# -- packing -----------------------------------------------------------------------------------------------------------
-#
-# How packed files begin.
-
-GZIP = b"\x1f\x8b"
-ZSTD = b"\x28\xb5\x2f\xfd"
-
+    from diag.hang.classes.base import FaultClass
 
 _MOST = 8
 
@@ -49,28 +40,34 @@ def _one(culprit: Culprit) -> str:
     parts += [culprit.bus_id if parts else f"GPU {culprit.bus_id}"] if culprit.bus_id else []
     parts += [f"adapter {culprit.nic}"] if culprit.nic else []
     device = ", ".join(parts)
-    beside = f" ({device})" if device else ""
+    suffix = f" ({device})" if device else ""
     if culprit.rank is not None:
-        return f"rank {culprit.rank}" + (f" on {culprit.host}" if culprit.host else "") + beside
+        return f"rank {culprit.rank}" + (f" on {culprit.host}" if culprit.host else "") + suffix
     if culprit.host:
-        return f"host {culprit.host}{beside}"
+        return f"host {culprit.host}{suffix}"
     return culprit.peer or device
 
 
 def headline(fault_class: FaultClass, clue: Clue) -> str:
-    """The class, who, and what was seen, in one or two sentences."""
-    title = fault_class.title[0].upper() + fault_class.title[1:]
-    name = who([replace(c, peer=c.peer) for c in clue.culprits])
-    note = clue.note.rstrip(".")
-    return f"{title}{f': {name}' if name else ''}." + (f" {note}." if note else "")
+    """Class, culprits and what was seen, in one or two sentences."""
+    name, note = who(clue.culprits), clue.note.rstrip(".")
+    if fault_class.ending and name and note.startswith(("It ", "They ")):  # says itself that the process ended
+        return begun(f"{name} {note.partition(' ')[2]}.")
+    if fault_class.ending and note.startswith("Rank"):
+        return f"{note}."
+    return begun(f"{fault_class.title}{f': {name}' if name else ''}.") + (f" {note}." if note else "")
+
+
+def begun(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 _NAMES_AN_EXCEPTION = re.compile(r"\brais(?:ed|ing) [A-Z]")
 
 
 def steps(fault_class: FaultClass, culprits: Sequence[Culprit], note: str = "") -> tuple[str, ...]:
-    """What to do next, with the names filled in. ``note``: what was seen, in a sentence: what it names already is not
-    to be looked for."""
+    """What to do next, with names filled in. ``note``: a sentence of what was seen; steps that would reveal what it
+    names are left out."""
     ranks = sorted({c.rank for c in culprits if c.rank is not None})
     hosts = list(dict.fromkeys(c.host for c in culprits if c.host))
     known = {
@@ -90,26 +87,24 @@ def guess_words(guess: Guess) -> str:
     return f"{guess.fault_class}{f', {name}' if name else ''}, {guess.confidence:.0%}: {guess.note}"
 
 
-# -- gaps --------------------------------------------------------------------------------------------------------------
-#
-# Which gaps mean that a file could not be read wholly, and which only say how it was read.
+# -- Which gaps mean that a file could not be read wholly, and which only say how it was read --------------------------
 
 # How a reader begins what it says of a file that it read to the end. Everything else that names a file is a loss.
 EMPTY = "is empty"
-SHARES = "of each process the first and the last lines are kept"
+SHARES = "the first and last lines of each process are kept"
 NO_RANK = "collective calls of "
 
 _READ_WHOLLY = (EMPTY, SHARES, NO_RANK)
 
 
 def is_incomplete(reason: str) -> bool:
-    """Whether a gap that names a file says that some of the file could not be read. A pipe, through which PyTorch is
-    asked for a dump, or a device holds nothing that could have been read."""
+    """Whether a file was not read completely, by a gap's reason. Pipes, through which PyTorch is asked for a dump, and
+    devices hold nothing to read."""
     return not reason.startswith(_READ_WHOLLY) and not is_no_file(reason)
 
 
 def by_reason(gaps: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """The files ("" for a gap of no file) of each reason, as they come."""
+    """The files ("" for a gap of no file) by reason, in order."""
     found: dict[str, list[str]] = {}
     for path, reason in gaps:
         found.setdefault(reason, []).append(path)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.hang.model import Culprit, Evidence, Stack, Triage
-from diag.hang.wording import by_reason, guess_words, who
+from diag.hang.wording import EMPTY, by_reason, guess_words, who
 from diag.words.cells import report_console
 from diag.words.formatting import counted, listing, spaced, visible
 
@@ -88,7 +88,7 @@ def print_triage(triage: Triage, console: Console | None = None) -> None:
         console.print()
     for sentence in triage.coverage:
         console.print(Text(visible(sentence), style="dim"))
-    for gap in _gaps(triage.gaps):
+    for gap in _gaps([(path, reason) for path, reason in triage.gaps if not reason.startswith(EMPTY)]):
         console.print(Text.assemble(("!", "yellow"), " ", visible(gap)))
 
 

@@ -303,13 +303,13 @@ def _failure(layout: RunLayout, launch: Launch, error: ChildFailedError, hang: H
     """The failure to report. A hang has no failed rank: those that ended were ended. Else torchrun's first is often a
     victim: a process that was killed goes before one that raised, that before one that aborted or says nothing; one
     that lost its connection to another goes after these, and SIGTERM, which torchrun sends, goes last."""
-    from diag.hang.rundir import RAISED_ITSELF, blamed_before
+    from diag.hang.rundir import RAISED_ITSELF, culprit_order
 
     if hang is not None:
         return Outcome(ExitCode.HANG, reason=f"hung: no progress for {hang.still_s:.0f} s", hang=hang)
     order: dict[int, int] = {}
     with after_training(launch.say):
-        order = blamed_before(layout, {rank: failure.exitcode for rank, failure in error.failures.items()})
+        order = culprit_order(layout, {rank: failure.exitcode for rank, failure in error.failures.items()})
     rank, failure = min(error.failures.items(), key=lambda item: (order.get(item[0], 0), item[1].timestamp))
     code = failure.exitcode
     if code == -signal.SIGTERM and order.get(rank) == RAISED_ITSELF:

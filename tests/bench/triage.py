@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from diag.hang.signatures import anchors
+from diag.hang.classes import anchors
 
 try:
     from tests.bench._measure import Cost, measured, python, repeated

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from diag.hang.signatures import CLASSES
-from diag.hang.signatures.page import page
+from diag.hang.classes import CLASSES
+from tests.hang.classes_page import page
 
 PAGE = Path(__file__).parents[2] / "diag" / "hang" / "CLASSES.md"
 
 
 def test_the_page_is_the_registrys() -> None:
-    assert PAGE.read_text() == page(), "python -m diag.hang.signatures.page > diag/hang/CLASSES.md"
+    assert PAGE.read_text() == page(), "python -m tests.hang.classes_page > diag/hang/CLASSES.md"
 
 
 def test_every_class_has_a_row_with_what_decides_it() -> None:

@@ -1,29 +1,29 @@
-"""What a signature does with a line grows with the line: nobody can stop the triage with one."""
+"""Matching a log pattern grows with the line: nobody can stop the triage with one."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-MOST_SECONDS = 120  # of CPU for all of them: 4 are used, and one signature took 340 where three repeats met
+MOST_SECONDS = 120  # of CPU for all of them: 4 are used, and one pattern took 340 where three repeats met
 
 MATCHES = """
 import resource
 from diag.hang.model import Line, Speaker
-from diag.hang.signatures import SIGNATURES
+from diag.hang.classes import PATTERNS
 resource.setrlimit(resource.RLIMIT_CPU, ({limit}, {limit}))
-for _, signature in SIGNATURES:
-    print(signature.name, flush=True)
-    for anchor in signature.anchors:
+for _, name, pattern in PATTERNS:
+    print(name, flush=True)
+    for anchor in pattern.anchors:
         half = anchor[: len(anchor) // 2]
         for text in (anchor, half, "x " + anchor, anchor + ": 1", f"[{{anchor}}", f"{{anchor}}<1>"):
             for behind in ("", " ", "[", "1, "):
                 line = (anchor + (text + behind) * (4000 // len(text + behind) + 1))[:4000]
-                signature.match(Line("path", 1, line, line, Speaker()))
+                pattern.match(Line("path", 1, line, line, Speaker()))
 """
 
 
-def test_a_long_line_of_what_a_signature_looks_for() -> None:
+def test_a_long_line_of_what_a_pattern_looks_for() -> None:
     code = MATCHES.format(limit=MOST_SECONDS)
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     name = found.stdout.split()[-1]

@@ -71,7 +71,7 @@ def test_victims_that_abort_before_the_culprit_is_through(tmp_path: Path) -> Non
     assert "diag: the training ended early: rank 2: " in ended.stderr
     found = json.loads(layout.hang.read_text())
     assert ([culprit["rank"] for culprit in found["culprits"]], found["victims"]) == ([2], [0, 1])
-    assert "It raised ValueError: bad sample 17" in found["verdict"]["headline"]
+    assert "raised ValueError: bad sample 17" in found["verdict"]["headline"]
     assert "of shard 3" not in found["verdict"]["headline"]
 
 

@@ -1,12 +1,156 @@
-"""All ranks' dumps side by side: the members of each group, who has called what, and what is pending where."""
+"""Flight Recorder dumps as types, and all ranks' dumps side by side: who has called what, and what is pending where."""
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from math import prod
 
-from diag.hang.flight.record import Dump, Dumps, Group, Op, Signature, kind_of, needs_all
 from diag.hang.model import MOST_RANKS
+
+# -- What flows through the reading of Flight Recorder dumps -----------------------------------------------------------
+
+Sizes = tuple[tuple[int, ...], ...]
+
+# Each rank's result needs every rank's part: where one member has finished it, all have come to it. Not so for a send,
+# a broadcast (its root may finish alone), or an all-to-all, whose parts may be empty.
+_NEEDS_ALL = frozenset({"all_reduce", "all_gather", "reduce_scatter", "barrier"})
+
+
+@dataclass(frozen=True, slots=True)
+class CallShape:
+    """What all members of a group must agree on in one collective, as far as the recorder has it."""
+
+    op: str  # without the library: all_reduce, _all_gather_base, coalesced(...)
+    input_sizes: Sizes
+    output_sizes: Sizes
+    dtypes: tuple[str, ...]
+
+    @property
+    def input_numel(self) -> int:
+        return sum(prod(size) for size in self.input_sizes)
+
+    @property
+    def output_numel(self) -> int:
+        return sum(prod(size) for size in self.output_sizes)
+
+
+def kind_of(op: str) -> str:
+    name = op.lower().strip("_")
+    for kind in ("all_to_all", "reduce_scatter", "all_gather", "all_reduce", "broadcast", "barrier"):
+        if name.startswith((kind, kind.replace("_", ""))):
+            return "barrier" if "barrier" in name else kind
+    return name
+
+
+def needs_all(op: str) -> bool:
+    return kind_of(op) in _NEEDS_ALL
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group. ``ranks``: global, in the order of the group; empty where the dump does not say (gloo)."""
+
+    name: str
+    desc: str
+    ranks: tuple[int, ...]
+
+    @property
+    def title(self) -> str:
+        return f"group {self.name}" + (f" ({self.desc})" if self.desc not in ("", "undefined") else "")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedOp:
+    """One entry of a recorder. ``number``: collective_seq_id; of a send or receive p2p_seq_id."""
+
+    record_id: int
+    group: str
+    number: int
+    name: str
+    shape: int  # index in Dumps.shapes
+    created_ns: int
+    pending: bool  # not finished, as far as the recorder knows
+    timed_out: bool = False
+    src: int | None = None  # of a send or receive, within the group
+    dst: int | None = None
+    frames: tuple[str, ...] = ()
+
+    @property
+    def p2p(self) -> bool:
+        return self.src is not None
+
+    @property
+    def title(self) -> str:
+        if self.p2p:
+            return f"{self.name} {self.src}->{self.dst}"
+        return f"{self.name} #{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The collectives of one group that a dump still has, by number. ``first``: the number of the first."""
+
+    first: int
+    shapes: array[int]  # -1 where an entry is missing
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.shapes) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """One rank's recorder. ``pending``: in the order of the calls."""
+
+    path: str
+    rank: int
+    rank_from: str  # "the process groups", "the file name"
+    host: str
+    version: str
+    backend: str  # nccl, gloo, ...; empty where no entry says it
+    groups: dict[str, Group]
+    histories: dict[str, History]
+    pending: tuple[RecordedOp, ...]
+    recent: dict[str, tuple[RecordedOp, ...]]  # the last collectives of each group, finished or not
+    last: RecordedOp | None
+    last_called: dict[str, int]  # by group, from the status: where entries are gone
+    entries: int
+    whole: bool  # no entry was lost since the process began
+    pair_counts: dict[tuple[str, str, int, int], int] = field(default_factory=dict)  # (group, send or recv, src, dst)
+    newest_ns: int = 0
+
+    def called(self, group: str) -> int | None:
+        """The number of the rank's last collective in a group; None where it is not known."""
+        history = self.histories.get(group)
+        numbers = [history.last] if history else []
+        if group in self.last_called:
+            numbers.append(self.last_called[group])
+        return max(numbers, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A dump that cannot be used. ``rank``: from its name."""
+
+    path: str
+    rank: int | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dumps:
+    """All dumps, by rank."""
+
+    dumps: dict[int, Dump]
+    unreadable: tuple[Unreadable, ...]
+    shapes: tuple[CallShape, ...]
+    paths: tuple[str, ...]  # of every file that is a dump, read or not
+    gaps: tuple[tuple[str, str], ...]
+
+
+# -- All ranks' dumps side by side: the members of each group, who has called what, and what is pending where ----------
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,27 +158,27 @@ class Board:
     """``members``: global ranks by group, in its order. ``unsure``: groups of which no dump lists the members."""
 
     dumps: dict[int, Dump]
-    signatures: tuple[Signature, ...]
+    shapes: tuple[CallShape, ...]
     groups: dict[str, Group]
     members: dict[str, tuple[int, ...]]
     unsure: frozenset[str]
     unknown: frozenset[int]  # ranks that have no readable dump
     world_size: int
     world_from: str
-    pending: dict[int, tuple[Op, ...]]  # by rank, in the order of the calls
+    pending: dict[int, tuple[RecordedOp, ...]]  # by rank, in the order of the calls
     place: dict[tuple[int, str, int], int] = field(default_factory=dict)  # of a pending collective in that order
 
-    def called(self, rank: int, op: Op) -> bool:
+    def called(self, rank: int, op: RecordedOp) -> bool:
         """Whether a rank that has a dump has come to a collective of its group."""
         last = self.dumps[rank].called(op.group)
         # Nothing is kept of this group, and what is pending elsewhere is recent.
         return last is not None and last >= op.number
 
-    def finished(self, rank: int, op: Op) -> bool:
+    def finished(self, rank: int, op: RecordedOp) -> bool:
         return self.called(rank, op) and (rank, op.group, op.number) not in self.place
 
-    def others(self, rank: int, op: Op) -> tuple[int, ...]:
-        """The members that must take part in an op beside this rank."""
+    def others(self, rank: int, op: RecordedOp) -> tuple[int, ...]:
+        """The other members that must take part in an op."""
         members = self.members.get(op.group, ())
         if not op.p2p:
             return tuple(member for member in members if member != rank)
@@ -43,7 +187,7 @@ class Board:
 
 
 def lay_out(dumps: Dumps, world_size: int | None) -> Board:
-    """The board. Groups of one name but other members (another job's, or unnamed ones) are kept apart."""
+    """The board. Groups with one name and different members (another job's, or unnamed ones) are kept apart."""
     ranks = _kept_apart(dumps.dumps)
     world, world_from = _world(ranks, dumps, world_size)
     groups: dict[str, Group] = {}
@@ -65,7 +209,7 @@ def lay_out(dumps: Dumps, world_size: int | None) -> Board:
     everyone = {rank for ranks_of in members.values() for rank in ranks_of} | set(range(world))
     board = Board(
         ranks,
-        dumps.signatures,
+        dumps.shapes,
         groups,
         members,
         frozenset(unsure),
@@ -94,7 +238,7 @@ def _renamed(dump: Dump, double: set[str]) -> Dump:
         group = dump.groups.get(name)
         return f"{name} of {', '.join(map(str, group.ranks))}" if name in double and group else name
 
-    def moved(op: Op) -> Op:
+    def moved(op: RecordedOp) -> RecordedOp:
         return replace(op, group=new(op.group))
 
     return replace(
@@ -110,7 +254,7 @@ def _renamed(dump: Dump, double: set[str]) -> Dump:
 
 
 def _world(ranks: dict[int, Dump], dumps: Dumps, told: int | None) -> tuple[int, str]:
-    """How many ranks there are, and what says so."""
+    """The number of ranks, and where it comes from."""
     if told:
         return told, "given"
     listed = max((len(g.ranks) for dump in ranks.values() for g in dump.groups.values()), default=0)
@@ -120,20 +264,21 @@ def _world(ranks: dict[int, Dump], dumps: Dumps, told: int | None) -> tuple[int,
         for name, history in dump.histories.items():
             if dump.groups[name].desc != "default_pg":
                 continue
-            for index in set(history.signatures):
-                signature = dumps.signatures[index]
-                if index < 0 or kind_of(signature.op) != "all_gather" or signature.input_numel < 1:
+            for index in set(history.shapes):
+                shape = dumps.shapes[index]
+                if index < 0 or kind_of(shape.op) != "all_gather" or shape.input_numel < 1:
                     continue
-                if max(ranks) < (size := signature.output_numel // signature.input_numel) < MOST_RANKS:
+                if max(ranks) < (size := shape.output_numel // shape.input_numel) < MOST_RANKS:
                     return size, "the sizes of an all-gather"
     return 1 + max((*ranks, *(lost.rank or 0 for lost in dumps.unreadable)), default=-1), "the dumps themselves"
 
 
 def _with_failed(board: Board) -> Board:
-    """The board with collectives that a dump calls finished and cannot be: a known member never called them.
+    """The board with collectives pending that a dump calls finished although a known member never called them.
 
     gloo retires a collective that ended in an exception like one that succeeded; NCCL's kernels end when the
-    communicator is aborted."""
+    communicator is aborted.
+    """
     least: dict[str, int] = {}
     for name, members in board.members.items():
         for rank in members:
@@ -142,7 +287,7 @@ def _with_failed(board: Board) -> Board:
             last = dump.called(name)
             if last is not None or dump.whole:
                 least[name] = min(least.get(name, last or 0), last or 0)
-    pending: dict[int, tuple[Op, ...]] = {}
+    pending: dict[int, tuple[RecordedOp, ...]] = {}
     for rank, dump in board.dumps.items():
         failed = [
             replace(op, pending=True)

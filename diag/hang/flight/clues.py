@@ -1,26 +1,220 @@
-"""What the dumps say about the cause of a hang."""
+"""What the dumps say about the cause of a hang: ranks that do not agree, and ranks that others wait for."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from diag.hang.model import Clue, Culprit, Evidence, Role, Stack
+import numpy as np
+import numpy.typing as npt
 
-from .board import Board, lay_out
-from .mismatch import Mismatch, find_mismatches
-from .record import Dump, Dumps
-from .waits import Waits, follow
-from .wording import call_text, entry_of, listed, state_of
+from diag.hang.flight.board import Board, CallShape, Dumps, RecordedOp, kind_of, lay_out
+from diag.hang.flight.waits import Waits, follow
+from diag.hang.model import Clue, Culprit, Evidence, Stack
 
-# -- coverage ----------------------------------------------------------------------------------------------------------
+# -- Collectives in which the members of a group do not agree: the first of each group, and who differs ----------------
 #
-# What the dumps cover, a sentence each.
+# What must be equal for the library is compared: operation, number of elements (not the shape) and types. A vote
+# decides who differs. An all-to-all's sizes, a gather's outputs and a scatter's inputs may differ and are not compared.
+
+_MAX_SHIFT = 8  # calls that a rank may have left out or made in addition
+_MOST = 200_000  # numbers of a group that are compared, the last ones
+_AFTER_SHIFT = 3  # calls that must then agree again, for it to be called that
+_Table = npt.NDArray[np.int32]
+_Key = tuple[str, int, int, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """``odd``: the ranks that differ from the majority; of a tie all ranks, and ``tied``. ``shift``: how many calls the
+    odd ranks left out (positive) or made in addition (negative), where leaving them out makes the rest agree."""
+
+    group: str
+    number: int
+    fault_class: str
+    odd: tuple[int, ...]
+    tied: bool
+    pending: bool  # somebody waits in it or in a later one of the group
+    calls: dict[int, CallShape]
+    shift: int = 0
+    broken_law: tuple[int, ...] = ()  # ranks whose own input and output do not fit the size of the group
+
+
+def find_mismatches(board: Board) -> list[Mismatch]:
+    """At most one for each group: later ones follow from the first."""
+    found = [_in_group(board, name, members) for name, members in board.members.items() if len(members) > 1]
+    return [mismatch for mismatch in found if mismatch is not None]
+
+
+def _key(shape: CallShape) -> _Key:
+    kind = kind_of(shape.op)
+    op = shape.op if kind.startswith("coalesced") else kind
+    inputs = 0 if kind in ("scatter", "all_to_all") else shape.input_numel
+    outputs = 0 if kind in ("gather", "all_to_all") else shape.output_numel
+    types = () if kind in ("scatter", "gather") else tuple(sorted(set(shape.dtypes)))
+    if kind.endswith("_v") or "gather_v" in kind or "scatter_v" in kind:
+        inputs = outputs = 0
+    return (op, inputs, outputs, types)
+
+
+def _in_group(board: Board, name: str, members: tuple[int, ...]) -> Mismatch | None:
+    ranks = [rank for rank in members if rank in board.dumps and name in board.dumps[rank].histories]
+    histories = [board.dumps[rank].histories[name] for rank in ranks]
+    if len(ranks) < 2:
+        return None
+    last = max(h.last for h in histories)
+    first = max(min(h.first for h in histories), last - _MOST)
+    keys: dict[_Key, int] = {}
+    meaning = np.array([keys.setdefault(_key(shape), len(keys)) for shape in board.shapes] + [-1], dtype=np.int32)
+    table = np.full((len(ranks), last - first + 1), -1, dtype=np.int32)
+    for row, history in zip(table, histories, strict=True):
+        kept = meaning[np.frombuffer(history.shapes, dtype=np.int32)][max(0, first - history.first) :]
+        start = max(0, history.first - first)
+        row[start : start + len(kept)] = kept
+    most = table.max(axis=0)
+    differing = ((table != most) & (table >= 0)).any(axis=0)
+    if not differing.any():
+        return None
+    column = int(differing.argmax())
+    return _described(board, name, ranks, table, column, first + column, len(members))
+
+
+def _described(
+    board: Board, name: str, ranks: list[int], table: _Table, column: int, number: int, size: int
+) -> Mismatch:
+    by_value: dict[int, list[int]] = defaultdict(list)
+    for row, value in enumerate(table[:, column]):
+        if value >= 0:
+            by_value[int(value)].append(row)
+    groups = sorted(by_value.values(), key=len, reverse=True)
+    tied = len(groups[0]) == len(groups[1])
+    rows = [row for group in (groups if tied else groups[1:]) for row in group]
+    calls = {ranks[row]: _call(board, ranks[row], name, number) for group in groups for row in group}
+    broken = tuple(rank for rank, shape in calls.items() if not _keeps_law(shape, size))
+    odd = [ranks[row] for row in rows]
+    if tied and broken and len(broken) < len(calls):
+        odd, tied = list(broken), False
+    kinds = Counter(kind_of(shape.op) for shape in calls.values())
+    shift = 0 if tied else _shift(table, groups[0][0], [ranks.index(rank) for rank in odd], column)
+    return Mismatch(
+        group=name,
+        number=number,
+        fault_class="desync" if shift else "mismatch_op" if len(kinds) > 1 else "mismatch_shape",
+        odd=tuple(sorted(odd)),
+        tied=tied,
+        pending=any(
+            op.group == name and not op.p2p and op.number >= number for ops in board.pending.values() for op in ops
+        ),
+        calls=calls,
+        shift=shift,
+        broken_law=broken,
+    )
+
+
+def _call(board: Board, rank: int, name: str, number: int) -> CallShape:
+    history = board.dumps[rank].histories[name]
+    return board.shapes[history.shapes[number - history.first]]
+
+
+def _keeps_law(shape: CallShape, size: int) -> bool:
+    """Whether input and output fit the group: an all-gather's output is the input of all members; a reduce-scatter's
+    reverse."""
+    kind = kind_of(shape.op)
+    if kind == "all_gather":
+        return shape.output_numel == shape.input_numel * size
+    if kind == "reduce_scatter":
+        return shape.input_numel == shape.output_numel * size
+    return True
+
+
+def _shift(table: _Table, usual: int, odd: list[int], column: int) -> int:
+    """By how many calls all odd rows are ahead of a usual one (they left out that many), or behind it; 0 where the
+    later calls agree as they are."""
+    if any(_agrees(table[usual], table[row], column + 1, 0, least=1) for row in odd):
+        return 0
+    for shift in (sign * size for size in range(1, _MAX_SHIFT + 1) for sign in (1, -1)):
+        if all(_agrees(table[usual], table[row], column, shift) for row in odd):
+            return shift
+    return 0
+
+
+def _agrees(usual: _Table, odd: _Table, column: int, shift: int, least: int = _AFTER_SHIFT) -> bool:
+    theirs, ours = (usual[column + shift :], odd[column:]) if shift > 0 else (usual[column:], odd[column - shift :])
+    length = min(len(theirs), len(ours))
+    both = (theirs[:length] >= 0) & (ours[:length] >= 0)
+    agreed = theirs[:length][both]
+    # A row of equal calls agrees with itself at any shift.
+    several = shift == 0 or len(set(agreed.tolist())) > 1
+    return len(agreed) >= least and several and bool((agreed == ours[:length][both]).all())
+
+
+# -- Ranks, calls and states in words ----------------------------------------------------------------------------------
+
+_SHOWN = 12
+
+
+def listed(ranks: Iterable[int]) -> str:
+    """``rank 3``, ``ranks 3 and 5``, ``ranks 0 to 7``."""
+    found = sorted(ranks)
+    if len(found) == 1:
+        return f"rank {found[0]}"
+    spans: list[tuple[int, int]] = []
+    for rank in found:
+        if spans and spans[-1][1] == rank - 1:
+            spans[-1] = (spans[-1][0], rank)
+        else:
+            spans.append((rank, rank))
+    texts = [t for a, b in spans for t in ([f"{a} to {b}"] if b - a > 1 else [str(r) for r in range(a, b + 1)])]
+    if len(texts) > _SHOWN:
+        texts = [*texts[: _SHOWN - 1], f"{len(found)} in all"]
+    return f"ranks {', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else f"ranks {texts[0]}"
+
+
+def entry_of(board: Board, op: RecordedOp) -> str:
+    """``all_reduce #57 of group 35 (TENSOR_MODEL_PARALLEL_GROUP)``."""
+    return f"{_title(board, op)} of {board.groups[op.group].title}"
+
+
+def _title(board: Board, op: RecordedOp) -> str:
+    members = board.members.get(op.group, ())
+    if op.src is not None and op.dst is not None and max(op.src, op.dst) < len(members):
+        return f"{op.name} from rank {members[op.src]} to {members[op.dst]}"
+    return op.title
+
+
+def call_text(shape: CallShape) -> str:
+    """``all_reduce of 4096x5120 BFloat16``."""
+    sizes = " + ".join("x".join(map(str, size)) or "a scalar" for size in shape.input_sizes[:3])
+    if len(shape.input_sizes) > 3:
+        sizes += f" + {len(shape.input_sizes) - 3} more"
+    return " ".join(filter(None, (shape.op, sizes and f"of {sizes}", "/".join(sorted(set(shape.dtypes))))))
+
+
+def state_of(board: Board, waits: Waits, rank: int) -> str:
+    """A rank's last call, from its own dump."""
+    dump = board.dumps[rank]
+    if rank in waits.stopped:
+        first = waits.stopped[rank][0]
+        return f"did not finish {entry_of(board, first)}, which its peers finished"
+    if not dump.entries:
+        called = ", ".join(f"#{number} of group {name}" for name, number in list(dump.last_called.items())[:3])
+        if called:
+            return f"no entries pending: hung in Python, outside any collective (last called: {called})"
+        return "no entries: hung in Python before any collective"
+    if dump.last is None:
+        return "no entries that can be read"
+    state = "finished" if not any(op.record_id == dump.last.record_id for op in board.pending[rank]) else "pending"
+    return f"last call: {entry_of(board, dump.last)}, {state}"
+
+
+# -- What the dumps say about the cause of a hang ----------------------------------------------------------------------
+
+# -- What the dumps cover, a sentence each -----------------------------------------------------------------------------
 
 
 def coverage(board: Board, waits: Waits, dumps: Dumps, found: bool) -> tuple[str, ...]:
-    """How many dumps of how many ranks, what they lack, and why there is no cause where there is none."""
+    """How many ranks have a dump, what the dumps lack, and why no cause is found."""
     said = [
         f"Flight Recorder dumps of {len(board.dumps)} of {board.world_size} ranks (their number: {board.world_from})."
     ]
@@ -46,7 +240,8 @@ def _limits(board: Board) -> list[str]:
     pending = {op.group for ops in board.pending.values() for op in ops}
     if unsure := sorted(pending & board.unsure):
         said.append(
-            f"No dump lists the members of {', '.join(f'group {name}' for name in unsure[:5])}: taken from who called."
+            f"No dump lists the members of {', '.join(f'group {name}' for name in unsure[:5])}: taken from the ranks "
+            "that called."
         )
     return said
 
@@ -64,16 +259,14 @@ def _why_nothing(board: Board, waits: Waits) -> str:
     return "Ranks wait, and the dumps do not show for whom."
 
 
-# -- stacks ------------------------------------------------------------------------------------------------------------
-#
-# Stacks of the culprits, and of one rank that waits for them, to be read side by side.
+# -- Stacks of the culprits, and of one rank that waits for them, to be read side by side ------------------------------
 
 _CULPRITS = 8
 
 
 def stacks_of(board: Board, waits: Waits, clues: Iterable[Clue]) -> tuple[Stack, ...]:
-    """Of the culprits of the first clue: where each made its last call. Then of a typical victim: where it waits. A
-    dump has no stack of this moment: after its last call a rank has gone on."""
+    """The stacks of the first clue's culprits at their last call, and of a typical victim where it waits. A dump has no
+    stack of the moment itself: after its last call a rank has gone on."""
     for clue in clues:
         culprits = [culprit.rank for culprit in clue.culprits if culprit.rank is not None]
         shown = [_culprit_by_stack(board, waits, rank) for rank in culprits[:_CULPRITS] if rank in board.dumps]
@@ -96,8 +289,8 @@ def _culprit_by_stack(board: Board, waits: Waits, rank: int) -> Stack:
 def _typical(board: Board, waits: Waits, culprits: list[int]) -> int | None:
     """The first rank that waits for a culprit itself, else any that waits."""
     for culprit in culprits:
-        for meeting in waits.waited_for.get(culprit, ()):
-            for rank in meeting.waiters:
+        for pending_call in waits.waited_for.get(culprit, ()):
+            for rank in pending_call.waiters:
                 if rank not in culprits:
                     return rank
     return next((rank for rank, ops in sorted(board.pending.items()) if ops and rank not in culprits), None)
@@ -121,10 +314,10 @@ _SURE = 0.9
 class FlightFindings:
     """``stacks``: of the culprits, and of one rank that waits for them. ``gaps``: (path, what could not be read)."""
 
-    clues: tuple[Clue, ...]
-    stacks: tuple[Stack, ...]
-    coverage: tuple[str, ...]
-    gaps: tuple[tuple[str, str], ...]
+    clues: tuple[Clue, ...] = ()
+    stacks: tuple[Stack, ...] = ()
+    coverage: tuple[str, ...] = ()
+    gaps: tuple[tuple[str, str], ...] = ()
 
 
 def clues_of(dumps: Dumps, world_size: int | None = None) -> FlightFindings:
@@ -172,7 +365,9 @@ def _confidence(board: Board, waits: Waits, culprits: tuple[int, ...]) -> float:
         sure *= 0.6
     if len({op.group for ops in board.pending.values() for op in ops}) == 1:
         sure *= 0.95
-    if any(meeting.op.group in board.unsure for rank in culprits for meeting in waits.waited_for.get(rank, ())):
+    if any(
+        pending_call.op.group in board.unsure for rank in culprits for pending_call in waits.waited_for.get(rank, ())
+    ):
         sure *= 0.95
     return round(sure, 2)
 
@@ -181,7 +376,6 @@ def _clue(board: Board, waits: Waits, culprits: tuple[int, ...], confidence: flo
     shown = culprits[:8]
     return Clue(
         fault_class="missing_rank",
-        role=Role.ROOT,
         culprits=tuple(_culprit(board, waits, rank) for rank in culprits),
         evidence=tuple(e for rank in shown for e in (*_own(board, waits, rank), *_waiter(board, waits, rank))),
         confidence=confidence,
@@ -197,8 +391,8 @@ def _victims(board: Board, culprits: tuple[int, ...]) -> tuple[int, ...]:
 
 def _culprit(board: Board, waits: Waits, rank: int) -> Culprit:
     dump = board.dumps.get(rank)
-    meetings = waits.waited_for.get(rank, ())
-    group = board.groups[meetings[0].op.group] if meetings else None
+    pending_calls = waits.waited_for.get(rank, ())
+    group = board.groups[pending_calls[0].op.group] if pending_calls else None
     return Culprit(rank=rank, host=dump.host if dump else "", process_group=(group.desc or group.name) if group else "")
 
 
@@ -208,11 +402,11 @@ def _own(board: Board, waits: Waits, rank: int) -> tuple[Evidence, ...]:
 
 
 def _waiter(board: Board, waits: Waits, rank: int) -> tuple[Evidence, ...]:
-    """Who waits for it, in what."""
-    for meeting in waits.waited_for.get(rank, ())[:1]:
-        waiter = meeting.waiters[0]
-        others = f" and {len(meeting.waiters) - 1} more" if len(meeting.waiters) > 1 else ""
-        text = f"rank {waiter}{others}: waits in {entry_of(board, meeting.op)} for rank {rank}"
+    """Evidence of a rank that waits for this one."""
+    for pending_call in waits.waited_for.get(rank, ())[:1]:
+        waiter = pending_call.waiters[0]
+        others = f" and {len(pending_call.waiters) - 1} more" if len(pending_call.waiters) > 1 else ""
+        text = f"rank {waiter}{others}: waits in {entry_of(board, pending_call.op)} for rank {rank}"
         return (Evidence(board.dumps[waiter].path, 0, text),)
     return ()
 
@@ -231,7 +425,8 @@ def _roots_note(waits: Waits) -> str:
 
 
 def _silent_clue(board: Board, waits: Waits, dumps: Dumps) -> Clue | None:
-    """Ranks without a dump that others wait for: gone, or their file was not given. Many say nothing."""
+    """A clue for ranks without a dump that others wait for. None where many lack one: their dumps were not
+    collected."""
     if len(waits.silent) > max(2, board.world_size // 8) or 2 * len(board.dumps) < board.world_size:
         return None
     empty = {lost.rank: lost for lost in dumps.unreadable}
@@ -243,9 +438,8 @@ def _silent_clue(board: Board, waits: Waits, dumps: Dumps) -> Clue | None:
 
 
 def _circle_clue(board: Board, waits: Waits) -> Clue | None:
-    """Ranks that wait for each other: their calls are not in one order. Where a collective lacks one rank only, that
-    rank has left it out or not come to it, and goes first. Receives may be posted ahead: among sends and receives the
-    rank whose calls ended first is more likely to stand elsewhere."""
+    """A clue for ranks that wait for each other. Where a collective lacks one rank only, that rank has left it out.
+    Receives may be posted ahead: among sends and receives the rank whose calls ended first is the likelier culprit."""
     ring = waits.circle
     shares = {rank: _lacks_only(waits, rank) for rank in ring}
     if max(shares.values()) > 0.5:
@@ -256,7 +450,7 @@ def _circle_clue(board: Board, waits: Waits) -> Clue | None:
         late = [rank for rank in ring if rank in waits.waited_for]
         if not late:
             return None  # all have called what the others wait in: which of them stands still is not to be seen
-        first = min(late, key=lambda rank: (_last_call_ns(board.dumps[rank]), rank))
+        first = min(late, key=lambda rank: (last.created_ns if (last := board.dumps[rank].last) else 0, rank))
         note = (
             f"{listed(ring)} wait for each other, in part in sends and receives, which may be posted ahead; "
             f"the calls of rank {first} end first."
@@ -270,28 +464,26 @@ def _lacks_only(waits: Waits, rank: int) -> float:
     """The greatest share of members that wait in a collective of three or more for this rank alone."""
     shares = [
         len(waiting) / (len(waiting) + 1)
-        for meeting in waits.meetings
-        if not meeting.op.p2p and {*meeting.missing, *meeting.held_up} == {rank} and not meeting.unknown
-        for waiting in [set(meeting.waiters) - {rank}]
+        for pending_call in waits.pending_calls
+        if not pending_call.op.p2p
+        and {*pending_call.missing, *pending_call.held_up} == {rank}
+        and not pending_call.unknown
+        for waiting in [set(pending_call.waiters) - {rank}]
     ]
     return max(shares, default=0.0)
-
-
-def _last_call_ns(dump: Dump) -> int:
-    return dump.last.created_ns if dump.last else 0
 
 
 def _mismatch_clue(board: Board, mismatch: Mismatch) -> Clue:
     group = board.groups[mismatch.group]
     calls: dict[str, list[int]] = {}
-    for rank, signature in sorted(mismatch.calls.items()):
-        calls.setdefault(call_text(signature), []).append(rank)
+    for rank, shape in sorted(mismatch.calls.items()):
+        calls.setdefault(call_text(shape), []).append(rank)
     said = "; ".join(
         f"{listed(tuple(ranks))}: {text}" for text, ranks in sorted(calls.items(), key=lambda c: len(c[1]))
     )
     note = f"Collective #{mismatch.number} of {group.title} is not the same on all ranks ({said})."
     if mismatch.tied:
-        note += " As many call the one as the other: which of them is wrong cannot be told from the dumps."
+        note += " As many ranks make the one call as the other: the dumps do not show which is wrong."
     elif mismatch.shift:
         what = f"left out {mismatch.shift}" if mismatch.shift > 0 else f"made {-mismatch.shift} too many"
         note += f" {listed(mismatch.odd)} {what}: with that, the later calls agree again."
@@ -304,7 +496,6 @@ def _mismatch_clue(board: Board, mismatch: Mismatch) -> Clue:
     odd, usual = mismatch.odd, tuple(rank for rank in mismatch.calls if rank not in mismatch.odd)
     return Clue(
         fault_class=mismatch.fault_class,
-        role=Role.ROOT,
         culprits=tuple(
             Culprit(rank=rank, host=board.dumps[rank].host, process_group=group.desc or group.name) for rank in odd
         ),

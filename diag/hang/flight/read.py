@@ -15,20 +15,15 @@ from typing import IO, BinaryIO, cast
 import msgspec
 import zstandard
 
-from diag.collectors.bounded_pickle import MAX_BYTES, MAX_CONTAINERS
+from diag.collectors.bounded_pickle import MAX_BYTES, MAX_CONTAINERS, RefusedError, TruncatedError
 from diag.collectors.layout import RunLayout, is_folder, run_of
 from diag.collectors.reading import is_no_file, open_regular, walk
 from diag.errors import DiagError
+from diag.hang.flight.board import Dump, Dumps, Unreadable
+from diag.hang.flight.parse import DumpName, ShapeTable, is_dump, loads, parse_dump
+from diag.hang.text.streams import GZIP, ZSTD
 
-from ..wording import GZIP, ZSTD
-from . import parse
-from .entries import Signatures
-from .parse import Name, is_dump, parse_dump
-from .record import Dump, Dumps, Unreadable
-
-# -- files -------------------------------------------------------------------------------------------------------------
-#
-# Finds the files that may be Flight Recorder dumps, and opens them, packed or not, within bounds.
+# -- Finds the files that may be Flight Recorder dumps, and opens them, packed or not, within bounds -------------------
 
 _HEAD = 1 << 16
 _CHUNK = 1 << 20
@@ -57,8 +52,8 @@ class UnpackError(Exception):
 
 
 def find(paths: Iterable[str | Path]) -> Iterator[Candidate]:
-    """Every regular file at or below the paths that begins like a dump, in order of its path. What is not looked at is
-    said by whoever reads the same paths for text."""
+    """Every regular file at or below the paths that begins like a dump, sorted by path. Other files are left to the
+    reader of text."""
     for given in map(Path, (path for path in paths if str(path) != "-")):
         if not os.path.lexists(given):
             raise DiagError(f"There is no {given}", hint="Give a log, a dump, or a folder of them.", path=given)
@@ -102,7 +97,7 @@ def named_like_dump(path: Path) -> bool:
 
 
 def content(path: Path, run: Path | None = None) -> bytes:
-    """All bytes, unpacked; ``run`` as in ``Candidate``. Raises ``UnpackError`` or OSError."""
+    """The file's bytes, unpacked. Raises ``UnpackError`` or OSError."""
     with open_regular(path, run) as file:
         data = file.read(MAX_BYTES + 1)
         if data.startswith((GZIP, ZSTD)):
@@ -132,17 +127,17 @@ def _stream(file: BinaryIO, head: bytes) -> IO[bytes]:
     return cast(IO[bytes], zstandard.open(file, "rb"))
 
 
-def name_of(path: Path) -> Name:
-    """Rank and host, as the name has them: ``nccl_trace_rank_<host>_<rank>``, ``comm_lib_trace_rank_3``, ``_dump_3``,
+def name_of(path: Path) -> DumpName:
+    """Rank and host from a name like ``nccl_trace_rank_<host>_<rank>``, ``comm_lib_trace_rank_3``, ``_dump_3`` or
     ``<run>/ranks/00003/flight_recorder3``."""
     name = _ENDINGS.sub("", path.name)
     if found := _WITH_HOST.search(name):
-        return Name(int(found["rank"]), found["host"])
+        return DumpName(int(found["rank"]), found["host"])
     if rank := _RANK.search(name):
-        return Name(int(rank[1]), "")
+        return DumpName(int(rank[1]), "")
     if folder := _FOLDER.fullmatch(path.parent.name):
-        return Name(int(folder[1]), "")
-    return Name(None, "")
+        return DumpName(int(folder[1]), "")
+    return DumpName(None, "")
 
 
 _MOST_JSON_ITEMS = 4_000_000  # 50 MB of a recorder's frames have 2 million
@@ -150,7 +145,7 @@ _MOST_JSON_ITEMS = 4_000_000  # 50 MB of a recorder's frames have 2 million
 
 @dataclass(slots=True)
 class _Reading:
-    signatures: Signatures = field(default_factory=Signatures)
+    shapes: ShapeTable = field(default_factory=ShapeTable)
     found: list[Dump] = field(default_factory=list)
     unreadable: list[Unreadable] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
@@ -163,7 +158,7 @@ class _Reading:
 
 
 def read_dumps(paths: Iterable[str | Path]) -> Dumps:
-    """The dumps at or below the paths, found by what they contain. "-" is for text and is passed over."""
+    """The dumps at or below the paths, recognised by content. "-" is text and is skipped."""
     reading = _Reading()
     for candidate in find(paths):
         _read(candidate, reading)
@@ -172,7 +167,7 @@ def read_dumps(paths: Iterable[str | Path]) -> Dumps:
     return Dumps(
         dumps={dump.rank: dump for dump in sorted(chosen, key=lambda dump: dump.rank)},
         unreadable=tuple(lost for lost in reading.unreadable if lost.rank not in known),
-        signatures=tuple(reading.signatures.all),
+        shapes=tuple(reading.shapes.all),
         paths=tuple(reading.paths),
         gaps=tuple(reading.gaps),
     )
@@ -185,10 +180,10 @@ def _read(candidate: Candidate, reading: _Reading) -> None:
         return
     try:
         data = content(path, candidate.run)
-        held = parse.loads(data) if candidate.kind == "pickle" else _json(data)
-    except parse.RefusedError as refused:
+        held = loads(data) if candidate.kind == "pickle" else _json(data)
+    except RefusedError as refused:
         reading.lost(path, f"refused: {refused}")
-    except parse.TruncatedError as cut:
+    except TruncatedError as cut:
         reading.lost(path, f"truncated: {cut}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         reading.lost(path, f"not valid JSON: {str(problem)[:120]}")
@@ -199,7 +194,7 @@ def _read(candidate: Candidate, reading: _Reading) -> None:
             if named_like_dump(path):
                 reading.lost(path, "not a Flight Recorder dump, though it is named like one")
             return
-        dump, problems = parse_dump(held, str(path), name_of(path), reading.signatures)
+        dump, problems = parse_dump(held, str(path), name_of(path), reading.shapes)
         reading.paths.append(str(path))
         reading.gaps += [(str(path), problem) for problem in problems]
         if dump is not None:
@@ -209,13 +204,13 @@ def _read(candidate: Candidate, reading: _Reading) -> None:
 def _json(data: bytes) -> object:
     """Raises ``RefusedError`` where the values would take a multiple of the text's memory."""
     if data.count(b"[") + data.count(b"{") > MAX_CONTAINERS or data.count(b",") > _MOST_JSON_ITEMS:
-        raise parse.RefusedError(f"more than {MAX_CONTAINERS:,} containers or {_MOST_JSON_ITEMS:,} values")
+        raise RefusedError(f"more than {MAX_CONTAINERS:,} containers or {_MOST_JSON_ITEMS:,} values")
     return msgspec.json.decode(data)
 
 
 def _one_a_rank(reading: _Reading) -> list[Dump]:
-    """The newest dump of each rank. Where ranks have several in different folders, the folder of the newest counts:
-    ranks of two hangs must not be compared."""
+    """The newest dump of each rank. Where ranks have several in different folders, all come from the folder of the
+    newest: dumps of two hangs must not be compared."""
     by_rank: dict[int, list[Dump]] = {}
     for dump in reading.found:
         by_rank.setdefault(dump.rank, []).append(dump)
@@ -239,7 +234,7 @@ def _one_a_rank(reading: _Reading) -> list[Dump]:
 
 
 def _value(dump: Dump) -> tuple[int, int, bool]:
-    """The newest; of two of the same moment the one with stacks (pickle, not JSON)."""
+    """Sort key: the newest; at one moment the one with stacks (pickle, not JSON)."""
     return dump.newest_ns, dump.entries, bool(dump.last and dump.last.frames)
 
 

@@ -1,5 +1,5 @@
-"""NCCL RAS (NCCL 2.24 and newer): reads its reports, asks a running job for them, and says who is behind or gone.
+"""NCCL RAS (NCCL 2.24 and newer): which ranks are behind or gone, from reports in files or of a running job.
 
-``client`` asks, ``report`` and ``text`` are the two forms of an answer, ``read`` finds them in files, ``clues`` judges.
+``client`` asks a job, ``report`` reads JSON, ``read`` reads text and finds reports in files, ``clues`` judges them.
 Formats and protocol are those of NCCL's src/ras/client_support.cc and client.cc, v2.24.3 to v2.30.7.
 """

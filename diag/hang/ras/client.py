@@ -38,14 +38,14 @@ class Asked:
 
 
 def is_address(text: str) -> bool:
-    """Whether it is HOST:PORT, with both."""
+    """Whether a text is HOST:PORT, with both."""
     match = _ADDRESS.fullmatch(text)
     return match is not None and bool(match["port"]) and bool(match["six"] or match["host"])
 
 
 def address_of(given: str) -> tuple[str, int]:
-    """Of ``HOST:PORT``, ``HOST``, ``:PORT`` or ``[::1]:PORT``. What is not given is NCCL_RAS_ADDR's, else NCCL's.
-    Raises DiagError."""
+    """Host and port of ``HOST:PORT``, ``HOST``, ``:PORT`` or ``[::1]:PORT``; missing parts come from NCCL_RAS_ADDR,
+    else from NCCL's default. Raises DiagError."""
     host, port = "localhost", 28028
     for text in (ADDRESS, os.environ.get(VARIABLE, ""), given):
         match = _ADDRESS.fullmatch(text.strip())
@@ -60,8 +60,8 @@ def address_of(given: str) -> tuple[str, int]:
 
 
 def ask(given: str = "", answer_s: float = ANSWER_S) -> Asked:
-    """One report, in JSON where the job's NCCL has it. Raises DiagError where nothing or something else answers, or not
-    within ``answer_s`` seconds."""
+    """One report, in JSON where the job's NCCL supports it. Raises DiagError where nothing or something else answers,
+    or not within ``answer_s`` seconds."""
     host, port = address_of(given)
     name = f"{host}:{port}" if ":" not in host else f"[{host}]:{port}"
     try:
@@ -95,8 +95,8 @@ def ask(given: str = "", answer_s: float = ANSWER_S) -> Asked:
 
 
 def ask_twice(given: str = "", apart_s: float = APART_S) -> list[Asked]:
-    """Two reports, some seconds apart: one alone does not tell a hang from a running job. The first one alone where the
-    job does not answer again."""
+    """Two reports, some seconds apart: a single one cannot tell a hang from a running job. Only the first where the job
+    does not answer again."""
     found = [ask(given)]
     time.sleep(apart_s)
     try:
@@ -141,7 +141,7 @@ class _Connection:
         return line[:_MOST_LINE].decode(errors="replace").strip()
 
     def rest(self) -> bytes:
-        """All until the server closes the connection."""
+        """All bytes until the server closes the connection."""
         found = bytearray(self._read)
         while piece := self._piece():
             found += piece

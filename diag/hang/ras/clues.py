@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 from diag.words.formatting import counted, listing, spaced
 
-from ..model import Clue, Communicator, Culprit, Evidence, Logs, Process, Role, Triage
+from ..model import Clue, Communicator, Culprit, Evidence, Logs, Process, Triage
+from ..wording import begun
 from .read import Reports
 from .report import NO_MEMBER, REMOTE_ERROR, RUNNING, Comm, Level, Member, Report
 
@@ -35,14 +36,14 @@ _INIT = 0.9  # times what the time without a change gives
 _LEFT = 0.8
 _PROGRESS = 0.7
 _KNOWS_NOTHING = 0.2  # as diag.hang.calm has it where no line means anything
-_KNOWS_LITTLE = 0.4  # no known signature, or time-outs without a cause
+_KNOWS_LITTLE = 0.4  # no known log pattern, or time-outs without a cause
 _SURE = 0.8
 _MOST_CULPRITS = 64
 _MOST_EVIDENCE = 6
 
 AGAIN = (
-    "While the job stands still: `ncclras -f json > ras1.json; sleep 30; ncclras -f json > ras2.json` (NCCL before "
-    "2.28.7: `ncclras -v`), or `diag triage --ras`: two reports tell a hang from a snapshot."
+    "While the job hangs: `ncclras -f json > ras1.json; sleep 30; ncclras -f json > ras2.json` (NCCL before "
+    "2.28.7: `ncclras -v`), or `diag triage --ras`: two reports distinguish a hang from a running job."
 )
 IN_JSON = "Take the reports with `ncclras -f json` (NCCL 2.28.7 and newer): the text prints no counts that are equal."
 NOT_COUNTED = "RAS counts what the host has launched; sends, receives and CUDA graphs are not counted."
@@ -63,7 +64,7 @@ class Findings:
 
 
 def judged(found: Reports, logs: Logs) -> Findings:
-    """Everything that the reports say. ``logs`` tie their hosts and processes to global ranks."""
+    """The findings of the reports. ``logs`` tie their hosts and processes to global ranks."""
     if not found.reports:
         return Findings(gaps=found.gaps)
     names = _Names(logs, found.reports)
@@ -74,11 +75,9 @@ def judged(found: Reports, logs: Logs) -> Findings:
 
 
 def completed(triage: Triage, findings: Findings) -> Triage:
-    """The answer, with what the reports cover; where it is that nothing tells, with what they tell."""
+    """The triage with what the reports cover, and with their headline where nothing else names a cause."""
     triage = replace(
-        triage,
-        coverage=(*triage.coverage, *map(spaced, findings.coverage)),
-        gaps=(*triage.gaps, *findings.gaps),
+        triage, coverage=(*triage.coverage, *map(spaced, findings.coverage)), gaps=(*triage.gaps, *findings.gaps)
     )
     knows_less = _KNOWS_LITTLE if findings.culprits else _KNOWS_NOTHING
     if findings.headline and triage.fault_class == "undetermined" and triage.confidence <= knows_less:
@@ -99,11 +98,8 @@ def completed(triage: Triage, findings: Findings) -> Triage:
     return triage
 
 
-# Who
-
-
 class _Names:
-    """Ranks of communicators as culprits: the global rank only where something ties it."""
+    """Culprits for ranks of communicators: the global rank only where something ties it."""
 
     def __init__(self, logs: Logs, reports: Sequence[Report]) -> None:
         self._processes = logs.processes
@@ -168,17 +164,9 @@ def _all(members: Sequence[Member]) -> str:
     return f"{_say(members[0])} and {len(members) - 1} more"
 
 
-def _begun(sentence: str) -> str:
-    """With the capital letter that a sentence begins with."""
-    return sentence[:1].upper() + sentence[1:]
-
-
 def _process(member: Member) -> object:
-    """The same in all communicators."""
+    """The identity of a process in all communicators."""
     return (member.host, member.pid, member.gpu) if member.pid is not None else (member.host, member.gpu, member.rank)
-
-
-# Communicators over time
 
 
 @dataclass(frozen=True)
@@ -196,7 +184,7 @@ class _Series:
 
     @property
     def sure(self) -> float:
-        """How sure it makes that nothing moved."""
+        """The confidence that nothing moved."""
         if self.seconds is None:
             return _INTERVAL_UNKNOWN
         return next((sure for least, sure in _SURE_AFTER if self.seconds >= least), _SNAPSHOT)
@@ -207,7 +195,7 @@ class _Series:
 
 
 def _unchanged(before: Comm, now: Comm) -> bool:
-    """Of JSON and text what both have is compared: how many ranks have which of the counts that differ."""
+    """Whether two states are the same. Between JSON and text, only numbers of ranks are compared."""
     if before.vectors and now.vectors:
         return before.vectors == now.vectors and _values(before.statuses) == _values(now.statuses)
     mixed = bool(before.vectors) != bool(now.vectors)
@@ -227,8 +215,8 @@ def _values(levels: Iterable[Level], numbers_only: bool = False) -> frozenset[ob
 
 
 def _series(reports: Sequence[Report]) -> list[_Series]:
-    """Of communicators that the last report of their job shows. In text, one that a later report does not name is
-    well by then."""
+    """The communicators in the last report of their job. In text, one that a later report does not name is fine by
+    then."""
     found = []
     for name in dict.fromkeys(name for report in reports for name in report.comms):
         seen = [number for number, report in enumerate(reports) if name in report.comms]
@@ -262,9 +250,6 @@ def _same_job(first: Report, second: Report) -> bool:
     return first.gpus == second.gpus or None in (first.gpus, second.gpus)
 
 
-# Counts
-
-
 @dataclass(frozen=True)
 class _Odd:
     """Ranks whose counts differ from those of the others of a communicator."""
@@ -292,7 +277,7 @@ def _behind(series: Sequence[_Series], names: _Names, gone: bool) -> list[Clue]:
             if not members:
                 continue
         clue = _clue(one, members, names, _EXPLAINED if gone else 1.0)
-        key = (clue.fault_class, *sorted(map(_process_key, members)))
+        key = (clue.fault_class, *sorted(repr(_process(member)) for member in members))
         if key in merged:
             other = merged[key]
             best = max(other, clue, key=lambda found: (found.culprits[0].rank is not None, found.confidence))
@@ -302,27 +287,22 @@ def _behind(series: Sequence[_Series], names: _Names, gone: bool) -> list[Clue]:
     return list(merged.values())
 
 
-def _process_key(member: Member) -> str:
-    return repr(_process(member))
-
-
 def _clue(one: _Odd, members: tuple[Member, ...], names: _Names, times: float) -> Clue:
     comm = one.series.comm
     whole = names.is_whole_job(comm)
     victims = tuple(sorted(m.rank for m in one.others if m.rank is not None)) if whole else ()
     return Clue(
         fault_class=one.fault_class,
-        role=Role.ROOT,
         culprits=tuple(names.culprit(member, comm) for member in members[:_MOST_CULPRITS]),
         evidence=one.evidence[:_MOST_EVIDENCE],
         confidence=round(one.confidence * times, 2),
-        note=_begun(f"{_all(members)} of {_of(comm)} {one.what}"),
+        note=begun(f"{_all(members)} of {_of(comm)} {one.what}"),
         victims=victims,
     )
 
 
 def _odd(series: _Series) -> _Odd | None:
-    """None where counts are equal, where nobody is named, and where ranks move."""
+    """The ranks that differ; None where counts are equal, where nobody is named, and where ranks move."""
     comm = series.comm
     differs = _differences(comm)
     if not differs:
@@ -368,18 +348,16 @@ def _of(comm: Comm) -> str:
 
 
 def _usual(comm: Comm) -> Level | None:
-    """The largest level of a collective whose counts differ."""
+    """The most frequent value of a collective whose counts differ."""
     levels = [of_op[0] for of_op in comm.counts.values() if len(of_op) > 1]
     return min(levels, key=lambda level: level.number, default=None)
 
 
 def _differences(comm: Comm) -> dict[int, dict[str, int]]:
-    """How each rank's counts differ from the most frequent ones; of text, of the ranks that are named."""
+    """The difference of each rank's counts from the most frequent ones; in text, of the ranks that are named."""
     found: dict[int, dict[str, int]] = defaultdict(dict)
     if comm.vectors:
-        ops = list(comm.counts)
-        votes = Counter(comm.vectors.values())
-        usual = max(votes, key=lambda vector: (votes[vector], sum(vector)))
+        ops, usual = list(comm.counts), _usual_vector(comm)
         for rank, vector in comm.vectors.items():
             if vector != usual:
                 pairs = zip(ops, vector, usual, strict=False)
@@ -396,7 +374,7 @@ def _differences(comm: Comm) -> dict[int, dict[str, int]]:
 
 
 def _stand(series: _Series, ranks: Sequence[int]) -> bool:
-    """Whether these ranks' own counts are those of the earlier report, while others went on."""
+    """Whether these ranks' counts are those of the earlier report, while others went on."""
     before = series.before
     if before is None:
         return False
@@ -425,10 +403,14 @@ def _counts(comm: Comm, differs: Mapping[int, Mapping[str, int]], rank: int) -> 
 
 def _usual_value(comm: Comm, op: str) -> int:
     if comm.vectors:
-        votes = Counter(comm.vectors.values())
-        usual = max(votes, key=lambda vector: (votes[vector], sum(vector)))
-        return usual[list(comm.counts).index(op)]
+        return _usual_vector(comm)[list(comm.counts).index(op)]
     return int(comm.counts[op][0].value)
+
+
+def _usual_vector(comm: Comm) -> tuple[int, ...]:
+    """The most frequent counts of a rank; of equally frequent ones the greatest."""
+    votes = Counter(comm.vectors.values())
+    return max(votes, key=lambda vector: (votes[vector], sum(vector)))
 
 
 def _counts_differ(comm: Comm) -> bool:
@@ -441,15 +423,12 @@ def _evidence(comm: Comm) -> tuple[Evidence, ...]:
     return tuple(dict.fromkeys(lines))
 
 
-# Who is gone, not there yet, or has left
-
-
 def _has_gone(report: Report) -> bool:
     return report.dead is not None or report.absent is not None
 
 
 def _gone(reports: Sequence[Report], names: _Names) -> list[Clue]:
-    """Processes that do not answer RAS, in the last report."""
+    """Clues for processes that do not answer RAS in the last report."""
     last = reports[-1]
     clues = []
     earlier = [report for report in reports[:-1] if _same_job(report, last)]
@@ -474,7 +453,6 @@ def _gone(reports: Sequence[Report], names: _Names) -> list[Clue]:
         clues.append(
             Clue(
                 fault_class="missing_rank",
-                role=Role.ROOT,
                 culprits=tuple(names.culprit(member, comm) for member, comm in members[:_MOST_CULPRITS]),
                 evidence=(level.evidence, *comms)[:_MOST_EVIDENCE],
                 confidence=sure,
@@ -485,7 +463,7 @@ def _gone(reports: Sequence[Report], names: _Names) -> list[Clue]:
 
 
 def _with_ranks(peers: Sequence[Member], report: Report, names: _Names) -> list[tuple[Member, Comm | None]]:
-    """Processes with their rank in the communicator that says most: that of the whole job, else the largest."""
+    """Processes with their rank in the most telling communicator: the whole job's, else the largest."""
     ranks: dict[object, tuple[bool, int, Member, Comm]] = {}
     for comm in report.comms.values():
         for member in comm.unreachable.members if comm.unreachable is not None else ():
@@ -497,13 +475,17 @@ def _with_ranks(peers: Sequence[Member], report: Report, names: _Names) -> list[
 
 
 def _not_running(series: Sequence[_Series], names: _Names) -> list[Clue]:
-    """A few ranks of a communicator that are still initialising, or have left it, while the others use it; or a few
-    that still use it while the others wait for its end."""
+    """Clues for a few ranks of a communicator that still initialise or have left it while the others use it, or that
+    still use it while the others wait for its end."""
     clues = []
     for one in series:
         comm = one.comm
         levels = sorted(one.comm.statuses, key=lambda level: -level.number)
-        if len(levels) < 2 or any(level.value == "ABORT" for level in levels) or 2 * levels[0].number <= _total(levels):
+        if (
+            len(levels) < 2
+            or any(level.value == "ABORT" for level in levels)
+            or 2 * levels[0].number <= sum(x.number for x in levels)
+        ):
             continue
         usual = levels[0].value
         for level in levels[1:]:
@@ -518,11 +500,10 @@ def _not_running(series: Sequence[_Series], names: _Names) -> list[Clue]:
             clues.append(
                 Clue(
                     fault_class="missing_rank",
-                    role=Role.ROOT,
                     culprits=tuple(names.culprit(member, comm) for member in level.members[:_MOST_CULPRITS]),
                     evidence=tuple(found.evidence for found in levels[:_MOST_EVIDENCE]),
                     confidence=round(sure, 2),
-                    note=_begun(
+                    note=begun(
                         f"{_all(level.members)} of {_of(comm)} {what}: {level.value}, the others {usual}{still}"
                     ),
                 )
@@ -540,13 +521,6 @@ def _reason(usual: object, value: object) -> tuple[str, float] | None:
     if usual in ("FINALIZE", *NO_MEMBER) and value == RUNNING:
         return "has not begun to leave it", _LEFT
     return None
-
-
-def _total(levels: Iterable[Level]) -> int:
-    return sum(level.number for level in levels)
-
-
-# Where nothing names a cause
 
 
 def _without_cause(reports: Sequence[Report], series: Sequence[_Series], names: _Names) -> Findings:
@@ -571,7 +545,7 @@ def _without_cause(reports: Sequence[Report], series: Sequence[_Series], names: 
             "that rank's log.",
             culprits=tuple(names.culprit(member, comm) for member in members) if own else (),
             evidence=(level.evidence, *evidence),
-            collect=(f"Read the NCCL WARN lines of {who}: RAS does not say more about an error.",),
+            collect=(f"Read the NCCL WARN lines of {who}: RAS reports no more about an error.",),
         )
     moved, still = _moves(reports, series)
     between = [report for report in reports[:-1] if _same_job(report, last) and _apart(report, last) != 0.0]
@@ -593,14 +567,14 @@ def _without_cause(reports: Sequence[Report], series: Sequence[_Series], names: 
     if initialising or initialising_comms:
         text = "The initialisation of a communicator is not complete, and no rank differs from the others in it."
     elif differ and not still:
-        text = "Ranks have launched different numbers of collectives, as in any running job: one report does not tell."
+        text = "Ranks have launched different numbers of collectives, as in any running job."
     elif differ:
-        text = "Ranks have launched different numbers of collectives and do not go on; who differs is not decided."
+        text = "Ranks have launched different numbers of collectives and stall; it is unclear which is wrong."
         collect = (IN_JSON,) if not last.json else ()
     elif last.empty:
         text = "RAS knows of no communicator: the job has not created one yet, or has ended."
     elif not between:
-        text = "All ranks answer and have launched the same collectives; one report does not tell whether they go on."
+        text = "All ranks answer and have launched the same collectives; two reports show whether they continue."
     elif last.json and between[-1].json:
         text = (
             "All ranks have launched the same collectives, and none launched another one between two reports: a step "
@@ -608,7 +582,7 @@ def _without_cause(reports: Sequence[Report], series: Sequence[_Series], names: 
         )
         coverage.append(NOT_COUNTED)
     else:
-        text = "All ranks answer and no counts differ; the text does not tell whether they go on."
+        text = "All ranks answer and no counts differ; the text does not show whether they continue."
         collect = (IN_JSON, AGAIN)
     return Findings(coverage=tuple(coverage), headline=text, evidence=evidence, collect=collect)
 
@@ -621,7 +595,7 @@ def _read(reports: Sequence[Report]) -> str:
 
 
 def _moves(reports: Sequence[Report], series: Sequence[_Series]) -> tuple[bool, bool]:
-    """Whether counts went on between the last report and one before it; whether some that differ did not."""
+    """Whether counts changed between the last report and an earlier one, and whether counts that differ stayed."""
     last = reports[-1]
     moved = any(one.before is not None and not one.still for one in series)
     for report in reports[:-1]:

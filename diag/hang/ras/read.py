@@ -14,18 +14,16 @@ from types import SimpleNamespace
 from typing import IO, TextIO, cast
 
 from diag.collectors.layout import is_regular
+from diag.hang.text.streams import Gaps as Unsaid
+from diag.hang.text.streams import TextBlock, blocks_of
 
 from ..model import MOST_RANKS, Evidence
-from ..text.blocks import Block, blocks_of
-from ..text.gaps import Gaps as Unsaid
 from ..text.prefixes import NOBODY, hosts_in_front, read_line
 from ..text.streams import STDIN, pieces_of
 from .client import MOST_BYTES, Asked
 from .report import MOST_REPORTS, Comm, Gaps, Level, Member, Report, Row, json_reports
 
-# -- text --------------------------------------------------------------------------------------------------------------
-#
-# Reads the text of ``ncclras`` and ``ncclras -v``, anywhere in a log, behind whatever launchers put in front.
+# -- Reads the text of ``ncclras`` and ``ncclras -v``, anywhere in a log, behind whatever launchers put in front -------
 #
 # The text names ranks only where few differ from the others: at most a quarter of them and ten, with ``-v`` less than
 # half of them. It prints counts only where they differ. By version of NCCL:
@@ -93,7 +91,7 @@ class _Growing:
 
 @dataclass
 class _Section:
-    """Of one communicator, while it is read."""
+    """One communicator while it is read."""
 
     hash: str
     group: int
@@ -106,7 +104,7 @@ class _Section:
 
 
 class _Text:
-    """Reads the lines of one speaker; a report is complete where the next one begins or the file ends."""
+    """Reads the lines of one process. A report is complete where the next one begins or the file ends."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -219,12 +217,12 @@ class _Text:
             self._named = level
 
     def _name(self, member: Member) -> None:
-        """A rank or process of those that were last counted."""
+        """Adds a rank or process to those that were last counted."""
         if self._named is not None and len(self._named.members) < self._named.number:
             self._named.members.append(member)
 
     def close(self) -> None:
-        """Hands on what was read of a report."""
+        """Finishes the current report."""
         if self._first is not None and (self._collected or self._sections or self._dead or self._absent):
             absent = self._absent.level() if self._absent is not None else None
             dead = self._dead.level() if self._dead is not None else None
@@ -252,7 +250,7 @@ class _Text:
 
 
 def _comm_of(one: _Section, rows: Mapping[int, Row], absent: Level | None, dead: Level | None) -> Comm | None:
-    """None of one whose numbers cannot be (nccl#1762)."""
+    """The communicator; None where its numbers are impossible (nccl#1762)."""
     row = rows.get(one.group)
     if rows and (row is None or not 0 < row.size <= MOST_RANKS):
         return None
@@ -284,7 +282,7 @@ def _comm_of(one: _Section, rows: Mapping[int, Row], absent: Level | None, dead:
 
 
 class _Readers:
-    """One for each speaker: several pods may write their reports to one log."""
+    """One reader for each process: several pods may write their reports to one log."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -316,7 +314,7 @@ class _Readers:
 
 
 def text_reports(path: str, pieces: Iterable[bytes], gaps: Gaps) -> list[Report]:
-    """Only lines near a mark are looked at: a report may stand in gigabytes of other lines."""
+    """The reports in a text. Only lines near a mark are parsed: a report may stand in gigabytes of other lines."""
     readers = _Readers(path)
     before: deque[tuple[int, bytes]] = deque(maxlen=_LOOK_BACK)
     silence = _SILENCE  # lines since the last one of a report
@@ -338,7 +336,7 @@ def text_reports(path: str, pieces: Iterable[bytes], gaps: Gaps) -> list[Report]
             silence = 0 if readers.take(block.first + at, block.line(at)) else silence + 1
             at += 1
     if readers.lines >= _MOST_LINES:
-        gaps[path, f"of NCCL RAS reports the first {_MOST_LINES:,} lines are read"] = None
+        gaps[path, f"only the first {_MOST_LINES:,} lines of NCCL RAS reports are read"] = None
     found = readers.reports()
     for report in found:
         if not report.whole and not report.comms:
@@ -346,8 +344,8 @@ def text_reports(path: str, pieces: Iterable[bytes], gaps: Gaps) -> list[Report]
     return found
 
 
-def _next_mark(block: Block, at: int) -> int:
-    """The line of the next mark; the number of lines where there is none."""
+def _next_mark(block: TextBlock, at: int) -> int:
+    """The line of the next mark, or the number of lines."""
     places = [block.data.find(mark.encode(), int(block.starts[at])) for mark in MARKS]
     places = [place for place in places if place >= 0]
     return int(block.starts.searchsorted(min(places), side="right")) - 1 if places else len(block)
@@ -366,7 +364,7 @@ _JSON_HEAD = re.compile(
 
 @dataclass(frozen=True)
 class Reports:
-    """In the order in which they were made, as far as that is known."""
+    """Reports, in chronological order where known."""
 
     reports: tuple[Report, ...] = ()
     gaps: tuple[tuple[str, str], ...] = ()
@@ -374,13 +372,10 @@ class Reports:
 
 
 def read_reports(
-    paths: Iterable[str],
-    asked: Sequence[Asked] = (),
-    from_stdin: IO[bytes] | None = None,
-    given: Collection[str] = (),
+    paths: Iterable[str], asked: Sequence[Asked] = (), from_stdin: IO[bytes] | None = None, given: Collection[str] = ()
 ) -> Reports:
-    """The reports in these files, which hold one of ``ANCHORS``, in what was fetched, and in standard input. ``given``:
-    the paths that the user named."""
+    """The reports in these files (which hold one of ``ANCHORS``), in ``asked`` and in standard input. ``given``: the
+    paths that the user named."""
     gaps: Gaps = {}
     found: list[Report] = []
     json_paths = set()
@@ -404,12 +399,17 @@ def read_reports(
         members += sum(len(comm.members) for report in found[before:] for comm in report.comms.values())
         if len(found) > before and all(report.json for report in found[before:]):
             json_paths.add(path)
-    return Reports(_in_order(_bounded(found, gaps)), tuple(gaps), frozenset(json_paths))
+    if len(found) > MOST_REPORTS:
+        gaps["", f"only the last {MOST_REPORTS:,} of {len(found):,} NCCL RAS reports are used"] = None
+        found = found[-MOST_REPORTS:]
+    if all(report.time_ns is not None for report in found):
+        found.sort(key=lambda report: report.time_ns or 0)
+    return Reports(tuple(found), tuple(gaps), frozenset(json_paths))
 
 
 @contextmanager
 def overheard(wanted: bool) -> Iterator[IO[bytes] | None]:
-    """What is read from standard input meanwhile, a second time: a pipe cannot be read again. None unless wanted."""
+    """A copy of standard input while it is read, since a pipe cannot be read twice. None unless wanted."""
     if not wanted:
         yield None
         return
@@ -437,24 +437,12 @@ def _standard_input(buffer: object) -> Iterator[None]:
 
 
 def _reports_of(path: str, pieces: Iterable[bytes], gaps: Gaps) -> list[Report]:
-    """Those of one file, JSON or text by what it begins with."""
+    """The reports of one file, JSON or text by its beginning."""
     pieces = iter(pieces)
     head = next(pieces, b"")
     if _JSON_HEAD.match(head[: 16 << 10]):
         return json_reports(path, _joined(head, pieces, path, gaps), gaps)
     return text_reports(path, (piece for some in ([head], pieces) for piece in some), gaps)
-
-
-def _in_order(found: list[Report]) -> tuple[Report, ...]:
-    if all(report.time_ns is not None for report in found):
-        found = sorted(found, key=lambda report: report.time_ns or 0)
-    return tuple(found)
-
-
-def _bounded(found: list[Report], gaps: Gaps) -> list[Report]:
-    if len(found) > MOST_REPORTS:
-        gaps["", f"of {len(found):,} NCCL RAS reports the last {MOST_REPORTS:,} are used"] = None
-    return found[-MOST_REPORTS:]
 
 
 def _joined(head: bytes, pieces: Iterator[bytes], path: str, gaps: Gaps) -> bytes:

@@ -20,8 +20,9 @@ from typing import cast
 
 import msgspec
 
+from diag.hang.text.prefixes import ISO, iso_ns
+
 from ..model import MOST_RANKS, Evidence
-from ..text import clocks
 
 Gaps = dict[tuple[str, str], None]  # (path, what could not be read), in order
 
@@ -63,8 +64,8 @@ class Level:
 
 @dataclass(frozen=True)
 class Comm:
-    """A communicator. ``counts``: by collective ("" before 2.26), the most frequent level first; of text only the
-    collectives whose counts differ. ``vectors``: all counts of each rank, of JSON only."""
+    """A communicator. ``counts``: by collective ("" before 2.26), the most frequent level first; in text only
+    collectives whose counts differ. ``vectors``: all counts of each rank, in JSON only."""
 
     hash: str  # 16 hexadecimal digits
     size: int | None
@@ -85,7 +86,7 @@ class Comm:
 
 @dataclass(frozen=True)
 class Row:
-    """Of the text's table: communicators of one size, status and kind of error."""
+    """A row of the text's table: communicators of one size, status and kind of error."""
 
     comms: int
     size: int
@@ -171,7 +172,7 @@ _HASH = re.compile(r"(?:0x)?([0-9a-fA-F]{1,16})")
 
 
 def json_reports(path: str, data: bytes, gaps: Gaps) -> list[Report]:
-    """One document, or several behind each other."""
+    """The reports of one or several JSON documents."""
     starts = [match.start() for match in _DOCUMENT.finditer(data)] or [max(0, data.find(b"{"))]
     found = []
     for start, end in zip(starts, [*starts[1:], len(data)], strict=True):
@@ -212,11 +213,11 @@ def _report(path: str, document: _Document, gaps: Gaps) -> Report:
             if rank.status.unresponsive:
                 process = replace(comm.members[rank.rank], rank=None)
                 absent[process] = absent.get(process, False) or rank.status.considered_dead
-    time = clocks.ISO.match(document.timestamp)
+    time = ISO.match(document.timestamp)
     return Report(
         evidence=here,
         version=document.nccl_version[:40],
-        time_ns=clocks.iso_ns(time) if time else None,
+        time_ns=iso_ns(time) if time else None,
         gpus=len(gpus) or None,
         json=True,
         whole=True,
@@ -251,7 +252,7 @@ def _comm(path: str, name: str, one: _Comm, ranks: dict[int, _Rank], missing: di
     where = f"communicator 0x{name} of {one.size} ranks"
 
     def levels(values: Mapping[int, int | str], words: str) -> tuple[Level, ...]:
-        """The most frequent first, of equally frequent ones the greater, as the text has them."""
+        """The most frequent first; of equally frequent ones the greater, as in the text."""
         by_value: dict[int | str, list[int]] = defaultdict(list)
         for number, value in values.items():
             by_value[value].append(number)
@@ -304,7 +305,7 @@ def _errors(results: Mapping[int, int]) -> dict[int, int | str]:
 
 
 def _status(status: _Status) -> str:
-    """In the order in which NCCL looks at the flags."""
+    """The status, in the order in which NCCL checks the flags."""
     if status.abort_flag:
         return "ABORT"
     if status.finalize_called or status.destroy_flag:

@@ -1,1 +1,14 @@
-"""What follows from the lines: one file a rule, one pure function each, ``(Case) -> list[Clue]``."""
+"""What follows from lines: pure functions, ``(JobLogs) -> list[Clue]``."""
+
+from diag.hang.rules.absence import clues as absence
+from diag.hang.rules.differences import clues as differences
+from diag.hang.rules.direct import clues as direct
+from diag.hang.rules.mismatch import clues as mismatch
+from diag.hang.rules.network import completions, connections
+from diag.hang.rules.processes import by_exception, by_signal
+from diag.hang.rules.waiting import outside_collectives, silent, slow
+
+RULES = (
+    *(direct, by_signal, by_exception, connections, completions, differences),
+    *(mismatch, absence, slow, outside_collectives, silent),
+)

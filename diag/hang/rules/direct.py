@@ -6,68 +6,45 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from diag.hang.case import Case, bus_number, culprit_of, distinct
+from diag.hang.classes import CLASSES
+from diag.hang.classes.base import NAMES_THE_CAUSE, Hit
+from diag.hang.failures import speaker_of
+from diag.hang.job import JobLogs, bus_number, culprit_of, distinct
 from diag.hang.model import Clue, Culprit, Line, Role
-from diag.hang.rules.launcher import speaker_of
-from diag.hang.signatures.base import NAMES_THE_CAUSE, Hit
 
-_CLASSES = (
-    "gpu_hardware",
-    "ib_device_fatal",
-    "ib_link_down",
-    "shm_exhausted",
-    "cuda_oom",
-    "nvls_multicast",
-    "net_no_interface",
-    "net_wrong_interface",
-    "gdr_acs",
-    "ib_unreachable_rail",
-    "memlock_limit",
-    "cuda_failure",
-    "topology_error",
-    "net_bind_failed",
-    "net_failure",
-    "storage",
-    "job_cancelled",
-    "slow_rank_init",
-    "same_host_identity",
-    "env_mismatch",
-)
-_SAID_BY_OTHERS = ("job_cancelled", "slow_rank_init", "net_wrong_interface")  # or which side is wrong is not said
 _TWO_ENDS = re.compile(r"completed with error|[Cc]onnection|\bpeer\b|(?i:\b(?:recv|send)\b)")
 _NOT_SET_UP = re.compile(
     r"(?i)not yet initialized|insufficient|no CUDA-capable|initialization|too old|no NVIDIA driver|no GPUs"
 )
-_WITHOUT = ("nvls_multicast", "topology_error")
-# Said by what warns, not by the message: only where no signature knows the message.
+# Patterns of the warning's source: they count only where no pattern matches the message.
 _COARSE = ("network-warning", "topology-warning")
 _MOST_LINES = 6
 
 
-def clues(case: Case) -> list[Clue]:
-    found = [clue for name in _CLASSES if (clue := _of_class(case, name)) is not None]
-    return [*found, *_duplicate_gpu(case), *_unused_parameters(case)]
+def clues(job: JobLogs) -> list[Clue]:
+    found = [clue for name, fault_class in CLASSES.items() if fault_class.by_line and (clue := _of_class(job, name))]
+    return [*found, *_duplicate_gpu(job), *_unused_parameters(job)]
 
 
-def _of_class(case: Case, name: str) -> Clue | None:
-    hits = case.of_class(name)
-    roots = [hit for hit in hits if hit.signature.role == Role.ROOT and not _tried_again(hit)]
+def _of_class(job: JobLogs, name: str) -> Clue | None:
+    hits = job.of_class(name)
+    roots = [hit for hit in hits if hit.pattern.role == Role.ROOT and not _tried_again(hit)]
     if name == "env_mismatch":  # what else it prints is held against the other hosts' (differences)
-        roots = [hit for hit in roots if hit.signature.name == "rank-out-of-range"]
-    if name == "gdr_acs" and case.named("queue-event"):  # the queue says what failed: this status can be its echo
+        roots = [hit for hit in roots if hit.name == "rank-out-of-range"]
+    if name == "gdr_acs" and job.named("queue-event"):  # the queue says what failed: this status can be its echo
         return None
-    known = {hit.line for hit in case.hits if hit.signature.name not in _COARSE}
-    roots = [hit for hit in roots if hit.signature.name not in _COARSE or hit.line not in known]
+    known = {hit.line for hit in job.hits if hit.name not in _COARSE}
+    roots = [hit for hit in roots if hit.name not in _COARSE or hit.line not in known]
     if not roots:
         return None
-    others = [hit for hit in hits if hit.signature.role == Role.CONFIRMATION]
-    culprits = _without_vague([(hit, culprit) for hit in roots for culprit in _culprits(case, hit)])
-    return clue_of(name, roots, _to_blame(name, roots, culprits), first_by_time(roots).sentence, others)
+    others = [hit for hit in hits if hit.pattern.role == Role.CONFIRMATION]
+    culprits = _without_vague([(hit, culprit) for hit in roots for culprit in _culprits(job, hit)])
+    return clue_of(name, roots, _at_fault(name, roots, culprits), first_by_time(roots).sentence, others)
 
 
-def _to_blame(name: str, roots: list[Hit], speakers: list[Culprit]) -> list[Culprit]:
-    """Of those who say that something failed, who is at fault."""
-    if name in _SAID_BY_OTHERS:
+def _at_fault(name: str, roots: list[Hit], speakers: list[Culprit]) -> list[Culprit]:
+    """The culprits among those that report a failure."""
+    if not CLASSES[name].speaker_is_culprit:
         return []
     if name == "cuda_failure" and len(speakers) > 1 and all(_NOT_SET_UP.search(hit.line.text) for hit in roots):
         # What several processes meet when they start is their host's.
@@ -79,8 +56,8 @@ def _to_blame(name: str, roots: list[Hit], speakers: list[Culprit]) -> list[Culp
 
 
 def _without_vague(found: list[tuple[Hit, Culprit]]) -> list[Culprit]:
-    """A line may say the same twice, once with the device: then the rank that this gives counts. Messages without a
-    name repeat what a line with one says."""
+    """Culprits without repetitions: the same message may be printed once with the device and once without, and lines
+    without a name repeat what a line with one says."""
     ranked = {hit.line for hit, culprit in found if culprit.rank is not None}
     clear = [culprit for hit, culprit in found if culprit.rank is not None or hit.line not in ranked]
     hosts = {culprit.host for culprit in clear if culprit.rank is not None and culprit.host}
@@ -90,8 +67,8 @@ def _without_vague(found: list[tuple[Hit, Culprit]]) -> list[Culprit]:
 
 
 def _tried_again(hit: Hit) -> bool:
-    """Whether NCCL itself went on: another try, without NVLink SHARP, or without what a topology does not say."""
-    return hit.line.level == "INFO" and ("retrying" in hit.line.text or hit.fault_class.id in _WITHOUT)
+    """Whether NCCL itself continued: with another try, without NVLink SHARP, or without a topology attribute."""
+    return hit.line.level == "INFO" and ("retrying" in hit.line.text or hit.fault_class.optional)
 
 
 def clue_of(
@@ -102,12 +79,11 @@ def clue_of(
     others: Iterable[Hit] = (),
     confidence: float | None = None,
 ) -> Clue:
-    """A root clue of one class, from its lines: the first of every culprit, in order."""
-    sure = max(hit.signature.confidence for hit in roots) if confidence is None else confidence
+    """A clue of one class from its lines."""
+    sure = max(hit.pattern.confidence for hit in roots) if confidence is None else confidence
     lines = [first_by_time(roots).line, *(hit.line for hit in roots), *(hit.line for hit in others)]
     return Clue(
         fault_class=name,
-        role=Role.ROOT,
         culprits=distinct(list(culprits)),
         evidence=tuple(dict.fromkeys(line.evidence for line in lines))[:_MOST_LINES],
         confidence=sure,
@@ -117,7 +93,7 @@ def clue_of(
 
 
 def ranks_in(text: str) -> list[int]:
-    """``0, 1, 3``; what no rank can be is passed over."""
+    """The ranks in ``0, 1, 3``; impossible numbers are skipped."""
     return [int(word) for word in text.replace(",", " ").split() if word.isdecimal() and len(word) < 10]
 
 
@@ -131,82 +107,83 @@ def time_of(lines: Iterable[Line]) -> int | None:
     return min(times) if times else None
 
 
-def _culprits(case: Case, hit: Hit) -> list[Culprit]:
-    """Both GPUs of a pair that cannot reach each other, else who speaks or is spoken of."""
+def _culprits(job: JobLogs, hit: Hit) -> list[Culprit]:
+    """Both GPUs of a pair that cannot reach each other, else the one culprit of the line."""
     if "other_gpu" in hit.groups:
-        host = case.culprit(hit.line).host
+        host = job.culprit(hit.line).host
         return [Culprit(host=host, gpu=int(hit.groups[name])) for name in ("gpu", "other_gpu")]
     if "other_bus_id" in hit.groups:
-        found = case.culprit(hit.line)
+        found = job.culprit(hit.line)
         return [Culprit(host=found.host, bus_id=hit.groups[name]) for name in ("bus_id", "other_bus_id")]
-    return [_culprit(case, hit)]
+    return [_culprit(job, hit)]
 
 
-def _culprit(case: Case, hit: Hit) -> Culprit:
-    """The driver names a GPU by its PCI address, which the communicators tie to a rank of that host."""
-    found = speaker_of(case, hit.line)
+def _culprit(job: JobLogs, hit: Hit) -> Culprit:
+    """The culprit of a line. The driver names a GPU by its PCI address, which communicators tie to a rank of that
+    host."""
+    found = speaker_of(job, hit.line)
     if "store" in hit.groups:
-        return far_end(case, hit)
+        return far_end(job, hit)
     if not found.host and found.rank is None and "host" in hit.groups:
-        found = case.of_host(hit.groups["host"].partition(".")[0], peer=hit.groups.get("other", ""))
+        found = job.of_host(hit.groups["host"].partition(".")[0], peer=hit.groups.get("other", ""))
     if found.rank is None and found.gpu is None and hit.line.source == "nccl":
         found = replace(found, gpu=hit.line.speaker.device)
     if found.gpu is None and "gpu" in hit.groups:
         found = replace(found, gpu=int(hit.groups["gpu"]))
     found = replace(found, bus_id=hit.groups.get("bus_id", ""), nic=hit.groups.get("hca", ""))
-    if found.rank is None and "pg_rank" in hit.groups and not case.logs.communicators:
-        found = replace(case.of_rank(int(hit.groups["pg_rank"])), bus_id=found.bus_id)
+    if found.rank is None and "pg_rank" in hit.groups and not job.logs.communicators:
+        found = replace(job.of_rank(int(hit.groups["pg_rank"])), bus_id=found.bus_id)
     number = bus_number(hit.groups.get("bus_id", ""))
     if number is not None and found.rank is None:
-        for process in case.logs.processes:
+        for process in job.logs.processes:
             if bus_number(process.bus_id) == number and found.host in ("", process.host):
-                candidates = [p for p in case.logs.processes if bus_number(p.bus_id) == number]
+                candidates = [p for p in job.logs.processes if bus_number(p.bus_id) == number]
                 if found.host or len(candidates) == 1:
                     return replace(culprit_of(process), bus_id=found.bus_id, nic=found.nic)
     return found
 
 
-def _duplicate_gpu(case: Case) -> list[Clue]:
-    """Both ranks of the pair, which every one of them reports for itself. NCCL compares the hosts before it says so;
-    where other lines show that the two are on different hosts, these look like one to it."""
-    hits = case.named("duplicate-gpu")
+def _duplicate_gpu(job: JobLogs) -> list[Clue]:
+    """Both ranks of each reported pair. NCCL compares hosts first; where other lines show that the two are on different
+    hosts, these look like one host to NCCL."""
+    hits = job.named("duplicate-gpu")
     if not hits:
         return []
     culprits, places = [], set()
     # NCCL names the rank that prints it first.
-    printed = {int(hit.groups["group_rank"]): case.culprit(hit.line).host for hit in hits}
+    printed = {int(hit.groups["group_rank"]): job.culprit(hit.line).host for hit in hits}
     for hit in hits:
-        own = case.culprit(hit.line)
+        own = job.culprit(hit.line)
         offset = (own.rank or 0) - int(hit.groups["group_rank"]) if own.rank is not None else 0
         for name in ("group_rank", "other_group_rank"):
             rank = int(hit.groups[name]) + offset
-            found = case.of_rank(rank)
+            found = job.of_rank(rank)
             if not found.host and offset == 0:
                 found = replace(found, host=printed.get(rank, ""))
             places.add(found.host)
             found = found if found.host else Culprit(rank, own.host)
             culprits.append(replace(found, bus_id=hit.groups.get("bus_id", "")))
-    places |= {address for culprit in culprits if (address := case.address_of(culprit.rank))}
+    places |= {address for culprit in culprits if (address := job.address_of(culprit.rank))}
     if len(places - {""}) > 1 and len({culprit.host for culprit in culprits}) > 1:
-        note = f"NCCL takes {' and '.join(sorted(places - {''}))} for one host. {hits[0].sentence}"
+        note = f"NCCL treats {' and '.join(sorted(places - {''}))} as one host. {hits[0].sentence}"
         return [clue_of("same_host_identity", hits, culprits, note)]
     return [clue_of("duplicate_gpu", hits, culprits, hits[0].sentence)]
 
 
-def _unused_parameters(case: Case) -> list[Clue]:
-    """DDP's error, with the rank and the parameters where it prints them."""
-    found = case.named("no-grad-for-rank")
-    hits = case.named("finished-reduction") or found
+def _unused_parameters(job: JobLogs) -> list[Clue]:
+    """DDP's error, with rank and parameters where it prints them."""
+    found = job.named("no-grad-for-rank")
+    hits = job.named("finished-reduction") or found
     if not hits:
         return []
-    culprits = [case.of_rank(int(hit.groups["rank"])) for hit in found]
-    culprits = culprits or [culprit for hit in hits if (culprit := speaker_of(case, hit.line)).rank is not None]
+    culprits = [job.of_rank(int(hit.groups["rank"])) for hit in found]
+    culprits = culprits or [culprit for hit in hits if (culprit := speaker_of(job, hit.line)).rank is not None]
     note = " ".join(dict.fromkeys(hit.sentence for hit in (hits[0], *found[:3])))
     return [clue_of("ddp_unused_parameters", hits, culprits, note, found, confidence=NAMES_THE_CAUSE)]
 
 
-def far_end(case: Case, hit: Hit) -> Culprit:
-    """The peer of a line: its host, and its rank where the host runs one only."""
+def far_end(job: JobLogs, hit: Hit) -> Culprit:
+    """The peer of a line: its host, and its rank where the host runs only one."""
     peer = next((hit.groups[name] for name in ("peer", "store", "any", "other") if name in hit.groups), "").strip()
-    host = case.resolve(peer) if peer else ""
-    return replace(case.of_host(host), peer=peer) if host else Culprit(peer=peer)
+    host = job.resolve(peer) if peer else ""
+    return replace(job.of_host(host), peer=peer) if host else Culprit(peer=peer)

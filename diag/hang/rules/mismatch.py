@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
-from diag.hang.case import Case, distinct
-from diag.hang.model import Call, Clue, Communicator, Culprit, Evidence, Role
-from diag.hang.rules.direct import clue_of, far_end, ranks_in
-from diag.hang.rules.launcher import speaker_of
-from diag.hang.signatures.base import NAMES_AN_EFFECT, NAMES_THE_CAUSE, SUGGESTS
-from diag.hang.timeouts import GroupTimeouts, Timeout, groups_of, timeouts_of
+from diag.hang.classes.base import NAMES_AN_EFFECT, NAMES_THE_CAUSE, SUGGESTS
+from diag.hang.failures import GroupTimeouts, Timeout, groups_of, speaker_of, timeouts_of
+from diag.hang.job import JobLogs, distinct
+from diag.hang.model import Clue, Communicator, Evidence, NcclCall
+from diag.hang.rules.direct import clue_of, far_end, ranks_in, time_of
 
 _FEW = 3  # ranks, of which a vote can be taken
 _UNNAMED = 0.65  # the version of torch names no group
@@ -22,22 +21,22 @@ _UNEVEN = ("ALLTOALL", "GATHER", "SCATTER", "SEND", "RECV", "COALESCED", "UNKNOW
 _POINT_TO_POINT = ("Send", "Recv", "AlltoAll", "Gather", "Scatter")
 
 
-def clues(case: Case) -> list[Clue]:
+def clues(job: JobLogs) -> list[Clue]:
     return [
-        *_detail(case),
-        *_calls(case),
-        *_watchdogs(case),
-        *_transport(case),
-        *_gloo(case),
-        *_desync_report(case),
-        *_same_model(case),
+        *_detail(job),
+        *_calls(job),
+        *_watchdogs(job),
+        *_transport(job),
+        *_gloo(job),
+        *_desync_report(job),
+        *_same_model(job),
     ]
 
 
-def _same_model(case: Case) -> list[Clue]:
-    """Each rank says how many parameters it has and what it read from rank 0. A number that no model has is data of
+def _same_model(job: JobLogs) -> list[Clue]:
+    """Each rank prints its number of parameters and the one that it read from rank 0. An impossible number is data of
     another call."""
-    hits = case.named("ddp-same-model")
+    hits = job.named("ddp-same-model")
     if not hits:
         return []
     told = [hit.groups for hit in hits if "rank" in hit.groups]
@@ -50,11 +49,11 @@ def _same_model(case: Case) -> list[Clue]:
     note += " No model has so many: that rank is in another collective." if elsewhere else ""
     named = odd if clear or len(counts) > 1 else sorted({*counts, *others})
     sure = NAMES_AN_EFFECT if clear else SUGGESTS
-    return [clue_of(name, hits, [case.of_rank(rank) for rank in named], note, confidence=sure)]
+    return [clue_of(name, hits, [job.of_rank(rank) for rank in named], note, confidence=sure)]
 
 
 def _vote(calls: Mapping[int, Hashable]) -> tuple[list[int], bool]:
-    """The ranks that differ from most, and whether there is a most."""
+    """The ranks that differ from the majority, and whether there is one."""
     counts = Counter(calls.values()).most_common()
     if len(counts) < 2:
         return [], False
@@ -63,9 +62,9 @@ def _vote(calls: Mapping[int, Hashable]) -> tuple[list[int], bool]:
     return sorted(rank for rank, call in calls.items() if call != counts[0][0]), True
 
 
-def _detail(case: Case) -> list[Clue]:
+def _detail(job: JobLogs) -> list[Clue]:
     """TORCH_DISTRIBUTED_DEBUG=DETAIL: every message has its own rank and the first that differs."""
-    hits = case.named("detail-mismatch")
+    hits = job.named("detail-mismatch")
     prints: dict[int, tuple[str, str, str, str]] = {}
     for hit in hits:
         for prefix, rank in (("", "rank"), ("other_", "other_rank")):
@@ -79,7 +78,7 @@ def _detail(case: Case) -> list[Clue]:
     if len(prints) < 2:
         known = "".join(f" Rank {rank} runs {op} number {seq}." for rank, (seq, op, _, _) in prints.items())
         note = f"torch found that the ranks call different collectives.{known} The line does not show the other side."
-        return [clue_of("mismatch_op", hits, [case.of_rank(rank) for rank in prints], note, confidence=SUGGESTS)]
+        return [clue_of("mismatch_op", hits, [job.of_rank(rank) for rank in prints], note, confidence=SUGGESTS)]
     fields = list(zip(*prints.values(), strict=True))
     if len(set(fields[1])) > 1:
         name, position = "mismatch_op", 1
@@ -88,46 +87,46 @@ def _detail(case: Case) -> list[Clue]:
     else:
         name, position = "desync", 0
     odd, clear = _vote({rank: fingerprint[position] for rank, fingerprint in prints.items()})
-    world = case.logs.world_size
+    world = job.logs.world_size
     if not clear and len(prints) == 2 and world is not None and world > 2:
-        # Of each message the second rank is the first that differs: the accused one, if the others agree.
-        accused = Counter(int(hit.groups["other_rank"]) for hit in hits if "other_rank" in hit.groups).most_common()
-        clear = len(hits) > 1 and (len(accused) == 1 or accused[0][1] > accused[1][1])
-        odd = [accused[0][0]] if clear else odd
+        # The second rank of each message is the first that differs: the culprit, if the others agree.
+        second = Counter(int(hit.groups["other_rank"]) for hit in hits if "other_rank" in hit.groups).most_common()
+        clear = len(hits) > 1 and (len(second) == 1 or second[0][1] > second[1][1])
+        odd = [second[0][0]] if clear else odd
     first = prints[odd[0]] if odd else next(iter(prints.values()))
-    words = {"mismatch_op": "runs {1}", "mismatch_shape": "passes [{2}] {3}", "desync": "is at number {0}"}[name]
+    one, many = {
+        "mismatch_op": ("runs {1}", "run {1}"),
+        "mismatch_shape": ("passes [{2}] {3}", "pass [{2}] {3}"),
+        "desync": ("is at number {0}", "are at number {0}"),
+    }[name]
     others = [found for rank, found in prints.items() if rank not in odd] or list(prints.values())[1:]
     note = ""
     if odd:
-        note = f"Rank {odd[0]} {words.format(*first)}, the others {_plural(words).format(*others[0])}."
+        note = f"Rank {odd[0]} {one.format(*first)}, the others {many.format(*others[0])}."
     if not clear and len(odd) == 2:
-        note = f"Rank {odd[0]} {words.format(*first)}, rank {odd[1]} {words.format(*prints[odd[1]])}."
+        note = f"Rank {odd[0]} {one.format(*first)}, rank {odd[1]} {one.format(*prints[odd[1]])}."
     sure = NAMES_THE_CAUSE if clear else _TIE
-    return [clue_of(name, hits, [case.of_rank(rank) for rank in odd], note, confidence=sure)]
+    return [clue_of(name, hits, [job.of_rank(rank) for rank in odd], note, confidence=sure)]
 
 
-def _plural(words: str) -> str:
-    return words.replace("runs", "run").replace("passes", "pass").replace("is at", "are at")
-
-
-def _calls(case: Case) -> list[Clue]:
-    """NCCL's own lines (SUBSYS=COLL): the first call of a communicator that its members make differently."""
+def _calls(job: JobLogs) -> list[Clue]:
+    """NCCL's lines (SUBSYS=COLL): the first call of a communicator that its members make differently."""
     found = []
-    for communicator in case.communicators:
-        by_count: dict[int, dict[int, Call]] = {}
+    for communicator in job.communicators:
+        by_count: dict[int, dict[int, NcclCall]] = {}
         for member in communicator.members:
             for call in member.calls:
                 if call.op not in _POINT_TO_POINT:
                     by_count.setdefault(call.op_count, {})[member.group_rank] = call
         for number in sorted(by_count):
-            clue = _differing(case, communicator, number, by_count[number])
+            clue = _differing(job, communicator, number, by_count[number])
             if clue is not None:
                 found.append(clue)
                 break
     return found
 
 
-def _differing(case: Case, communicator: Communicator, number: int, calls: dict[int, Call]) -> Clue | None:
+def _differing(job: JobLogs, communicator: Communicator, number: int, calls: dict[int, NcclCall]) -> Clue | None:
     if len({call.op for call in calls.values()}) > 1:
         name, key = "mismatch_op", {rank: (call.op,) for rank, call in calls.items()}
     elif len({call.root for call in calls.values()}) > 1:
@@ -147,44 +146,32 @@ def _differing(case: Case, communicator: Communicator, number: int, calls: dict[
     agreeing = [rank for rank in calls if rank not in odd][:2]
     evidence = tuple(calls[rank].evidence for rank in (*odd[:4], *agreeing))
     sure = NAMES_THE_CAUSE if clear else _TIE
-    return Clue(name, Role.ROOT, _members(case, communicator, odd), evidence, sure, note)
+    return Clue(name, distinct([job.of_member(communicator, rank) for rank in odd]), evidence, sure, note)
 
 
-def _members(case: Case, communicator: Communicator, ranks: list[int]) -> tuple[Culprit, ...]:
-    culprits = []
-    for group_rank in ranks:
-        rank = case.global_rank(communicator, group_rank)
-        if rank is not None:
-            culprits.append(case.of_rank(rank))
-        else:
-            group = communicator.comm_id
-            culprits.append(Culprit(process_group=group, peer=f"rank {group_rank} of the communicator"))
-    return distinct(culprits)
-
-
-def _watchdogs(case: Case) -> list[Clue]:
-    """Watchdogs of one group that stopped at different calls. Numbers of different groups never compare."""
+def _watchdogs(job: JobLogs) -> list[Clue]:
+    """Watchdogs of one group that stopped at different calls. Numbers of different groups are never compared."""
     found = []
-    for group in groups_of(case, case.once(timeouts_of)):
+    for group in groups_of(job, job.once(timeouts_of)):
         if any(report.rank is None for report in group.reports):
             continue
         reports = {report.rank: report for report in group.reports if report.rank is not None}
-        if not group.group and not _one_group(case, reports):
+        if not group.group and not _one_group(job, reports):
             continue
-        clue = _by_watchdog(case, group, reports)
+        clue = _by_watchdog(job, group, reports)
         if clue is not None:
             found.append(clue if group.group else replace(clue, confidence=min(clue.confidence, _UNNAMED)))
     return found
 
 
-def _one_group(case: Case, reports: Mapping[int, Timeout]) -> bool:
-    """Before torch 2.2 no group is named: that all ranks of the job stopped at the same number means one group. Where
-    nobody says how many ranks there are, all up to the highest that was seen."""
-    world = case.logs.world_size or max(max(reports, default=0) + 1, _FEW)
+def _one_group(job: JobLogs, reports: Mapping[int, Timeout]) -> bool:
+    """Before torch 2.2 no group is named; that all ranks stopped at the same number means one group. Without a world
+    size, all ranks up to the highest that was seen must have."""
+    world = job.logs.world_size or max(max(reports, default=0) + 1, _FEW)
     return len(reports) == world and len({report.seq for report in reports.values()}) == 1
 
 
-def _by_watchdog(case: Case, group: GroupTimeouts, reports: dict[int, Timeout]) -> Clue | None:
+def _by_watchdog(job: JobLogs, group: GroupTimeouts, reports: dict[int, Timeout]) -> Clue | None:
     by_seq = Counter(report.seq for report in reports.values())
     if len(by_seq) > 1:
         name, (odd, clear) = "desync", _vote({rank: report.seq for rank, report in reports.items()})
@@ -202,55 +189,56 @@ def _by_watchdog(case: Case, group: GroupTimeouts, reports: dict[int, Timeout]) 
         note = f"In {group.words} the ranks wait in {reports[odd[0]].words} and in {usual.words}."
     evidence = tuple(reports[rank].line.evidence for rank in odd[:4]) + ((usual.line.evidence,) if clear else ())
     sure = (0.8 if name != "desync" else NAMES_AN_EFFECT) if clear else _TIE
-    culprits = [replace(case.of_rank(rank), process_group=group.group) for rank in odd]
-    times = [report.line.time_ns for report in reports.values() if report.line.time_ns is not None]
+    culprits = [replace(job.of_rank(rank), process_group=group.group) for rank in odd]
     waiting = tuple(sorted(set(reports) - set(odd)))
-    return Clue(name, Role.ROOT, distinct(culprits), evidence, sure, note, waiting, min(times, default=None))
+    return Clue(
+        name, distinct(culprits), evidence, sure, note, waiting, time_of(report.line for report in reports.values())
+    )
 
 
-def _transport(case: Case) -> list[Clue]:
+def _transport(job: JobLogs) -> list[Clue]:
     """Receivers that got another size than they posted: each knows its two ends only."""
-    checked = case.named("mismatched-collective")
+    checked = job.named("mismatched-collective")
     if checked:
         near = sorted({int(hit.groups["near"]) for hit in checked if "near" in hit.groups})
-        culprits = [case.of_rank(rank) for rank in near]
+        culprits = [job.of_rank(rank) for rank in near]
         return [clue_of("mismatch_shape", checked, culprits, checked[0].sentence)]
-    hits = case.named("collective-mismatch-size", "incorrect-receive", "socket-truncated")
+    hits = job.named("collective-mismatch-size", "incorrect-receive", "socket-truncated")
     if not hits:
         return []
-    accused = [far_end(case, hit) for hit in hits]
-    accusers = [case.culprit(hit.line) for hit in hits]
-    counts = Counter(culprit for culprit in (*distinct(accused), *distinct(accusers))).most_common()
+    peers = [far_end(job, hit) for hit in hits]
+    speakers = [job.culprit(hit.line) for hit in hits]
+    counts = Counter(culprit for culprit in (*distinct(peers), *distinct(speakers))).most_common()
     both = [culprit for culprit, count in counts if count > 1]
-    culprits = both if len(both) == 1 else [*accused, *accusers]
-    note = f"{hits[0].sentence} Two ends disagree; this line does not tell which is wrong."
+    culprits = both if len(both) == 1 else [*peers, *speakers]
+    note = f"{hits[0].sentence} Two ends disagree; this line does not show which is wrong."
     return [clue_of("mismatch_shape", hits, culprits, note, confidence=_TIE)]
 
 
-def _gloo(case: Case) -> list[Clue]:
-    """gloo ends the process that gets more than it asked for; its peers only lose it. Whoever passes less than the
-    others is that process, and whoever passes more is its neighbour: the first is named, with that doubt."""
-    hits = case.named("gloo-length")
+def _gloo(job: JobLogs) -> list[Clue]:
+    """gloo aborts the process that receives more than it asked for; its peers only lose it. A rank that passes less is
+    that process, a rank that passes more is its neighbour: the first is named, with that doubt."""
+    hits = job.named("gloo-length")
     if not hits:
         return []
-    culprits = [speaker_of(case, hit.line) for hit in hits]
+    culprits = [speaker_of(job, hit.line) for hit in hits]
     note = f"{hits[0].sentence} It or the rank that sent it calls with another size than the others."
     return [clue_of("mismatch_shape", hits, culprits, note, confidence=_TIE)]
 
 
-def _desync_report(case: Case) -> list[Clue]:
+def _desync_report(job: JobLogs) -> list[Clue]:
     """torch's own report (TORCH_NCCL_DESYNC_DEBUG=1)."""
-    hits = case.named("finished-not-joined") or case.named("lagging-ranks")
+    hits = job.named("finished-not-joined") or job.named("lagging-ranks")
     if not hits:
         return []
     ranks = sorted({rank for hit in hits for rank in ranks_in(hit.groups["ranks"])})
-    joined: list[Evidence] = [hit.line.evidence for hit in case.named("joined-not-finished")[:2]]
-    clue = clue_of("desync", hits, [case.of_rank(rank) for rank in ranks], hits[0].sentence)
-    waiting = [hit.groups["ranks"] for hit in case.named("joined-not-finished")]
+    joined: list[Evidence] = [hit.line.evidence for hit in job.named("joined-not-finished")[:2]]
+    clue = clue_of("desync", hits, [job.of_rank(rank) for rank in ranks], hits[0].sentence)
+    waiting = [hit.groups["ranks"] for hit in job.named("joined-not-finished")]
     victims = sorted({rank for text in waiting for rank in ranks_in(text)} - set(ranks))
     sure = 0.8 if ranks else SUGGESTS
     # Who waits in another collective is at another place; who waits in none has not come.
-    elsewhere = {report.rank for report in case.once(timeouts_of)} & set(ranks)
+    elsewhere = {report.rank for report in job.once(timeouts_of)} & set(ranks)
     if ranks and not elsewhere:
         clue = replace(clue, fault_class="missing_rank")
     return [replace(clue, evidence=(*clue.evidence, *joined), victims=tuple(victims), confidence=sure)]

@@ -1,76 +1,67 @@
-"""Connections that end or never begin: from who complains to who is complained about."""
+"""Connections that end or never begin, and InfiniBand completions with errors: which end is at fault."""
 
 from __future__ import annotations
 
 import ipaddress
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 
-from diag.hang.case import Case, Interface, distinct
-from diag.hang.model import Clue, Culprit
-from diag.hang.progress import failed as job_failed
-from diag.hang.progress import lives
+from diag.hang.classes import CLASSES
+from diag.hang.classes.base import NAMES_AN_EFFECT, NAMES_THE_CAUSE, SUGGESTS, Hit
+from diag.hang.failures import failed as job_failed
+from diag.hang.failures import lives
+from diag.hang.job import Interface, JobLogs, distinct
+from diag.hang.model import Clue, Culprit, Role
 from diag.hang.rules.direct import clue_of, far_end
-from diag.hang.signatures.base import NAMES_AN_EFFECT, NAMES_THE_CAUSE, SUGGESTS, Hit
 
-_CONNECT = {
-    "net_connect_timeout": (
-        "connect-timed-out",
-        "exceeded-timeouts",
-        "connection-abort",
-        "connect-failed-timeout",
-        "gloo-connect-timeout",
-        "store-connect-timed-out",
-    ),
-    "net_connect_refused": ("exceeded-retries", "refused-at-last", "connect-failed-refused", "gloo-refused"),
-}
-LOST = ("call-failed", "closed-by-peer", "gloo-connection")
+# -- Connections that end or never begin: from who complains to who is complained about --------------------------------
+
+_CONNECT = {name: CLASSES[name].patterns_of(Role.ROOT) for name in ("net_connect_timeout", "net_connect_refused")}
+LOST = CLASSES["net_connection_lost"].patterns_of(Role.ROOT)
 # Interfaces that end on their own host: bridges and pairs of containers, tunnels, virtual machines, the loopback.
 _LOCAL_NAMES = ("veth", "docker", "br-", "virbr", "cni", "flannel", "cali", "ip6tnl", "tunl", "sit", "lo")
 _DOCKERS = ipaddress.ip_network("172.17.0.0/16")
 _SAME_ADDRESS_TWICE = 0.9
 
 
-def clues(case: Case) -> list[Clue]:
-    connect = [clue for name in _CONNECT if (clue := _connect(case, name)) is not None]
-    lost = _lost(case)
-    wrong = _wrong_interface(case, failed=bool(connect or lost) or bool(case.named("refused-retrying")))
+def connections(job: JobLogs) -> list[Clue]:
+    connect = [clue for name in _CONNECT if (clue := _connect(job, name)) is not None]
+    lost = _lost(job)
+    wrong = _wrong_interface(job, failed=bool(connect or lost) or bool(job.named("refused-retrying")))
     return [*connect, *lost, *([wrong] if wrong is not None else [])]
 
 
-def _connect(case: Case, name: str) -> Clue | None:
-    hits = case.named(*_CONNECT[name])
-    if not hits and name == "net_connect_refused" and not case.once(lives):
+def _connect(job: JobLogs, name: str) -> Clue | None:
+    hits = job.named(*_CONNECT[name])
+    if not hits and name == "net_connect_refused" and not job.once(lives):
         # Usual while the others start; nothing shows that they did.
-        again = case.named("refused-retrying")
-        peers = distinct([culprit for hit in again if (culprit := far_end(case, hit)).peer])
+        again = job.named("refused-retrying")
+        peers = distinct([culprit for hit in again if (culprit := far_end(job, hit)).peer])
         note = f"{again[0].sentence if again else ''} No line shows that it was accepted later."
         return clue_of(name, again, peers, note, confidence=SUGGESTS) if again else None
     if not hits:
         return None
-    culprits = [far_end(case, hit) for hit in hits]
+    culprits = [far_end(job, hit) for hit in hits]
     named = [culprit for culprit in culprits if culprit.host or culprit.rank is not None or culprit.peer]
     # The older lines give no address: then only who complains is known, and that is not who is at fault.
-    complains = [
-        Culprit(peer=words) for words in dict.fromkeys(_words(case.culprit(hit.line)) for hit in hits) if words
-    ]
-    sure = max(hit.signature.confidence for hit in hits)
+    complains = [Culprit(peer=words) for words in dict.fromkeys(_words(job.culprit(hit.line)) for hit in hits) if words]
+    sure = max(hit.pattern.confidence for hit in hits)
     final = [hit for hit in hits if hit.line.level == "WARN"] or hits
-    clue = clue_of(name, final, named or complains, final[0].sentence, case.named("refused-retrying")[:2], sure)
+    clue = clue_of(name, final, named or complains, final[0].sentence, job.named("refused-retrying")[:2], sure)
     strange = [culprit for culprit in culprits if _reaches_nobody(culprit.peer)]
     if name == "net_connect_timeout" and strange and len(strange) == len(culprits):
         note = (
             f"{final[0].sentence} An address like this one is valid on its own host only: another interface is meant."
         )
         return replace(clue, fault_class="net_wrong_interface", note=note, confidence=NAMES_AN_EFFECT)
-    refused = name == "net_connect_timeout" and case.named("refused-retrying")
-    if refused and all(hit.signature.name == "connection-abort" for hit in hits):
+    refused = name == "net_connect_timeout" and job.named("refused-retrying")
+    if refused and all(hit.name == "connection-abort" for hit in hits):
         return replace(clue, fault_class="net_connect_refused")
     return clue
 
 
 def _reaches_nobody(peer: str) -> bool:
-    """An address that means another place on every host: link-local, or Docker's default bridge."""
+    """Whether an address means another place on every host: link-local, or Docker's default bridge."""
     name = peer.partition("<")[0].partition("%")[0].strip("[]")
     try:
         address = ipaddress.ip_address(name)
@@ -86,35 +77,35 @@ def _words(culprit: Culprit) -> str:
 
 
 @dataclass(frozen=True)
-class _Blame:
-    accuser: str  # host
-    accused: str
+class _Complaint:
+    by: str  # host
+    about: str
     hit: Hit
 
 
-def _within(blame: _Blame) -> bool:
-    name = blame.hit.groups["peer"].partition("<")[0]
-    return bool(blame.accuser) and blame.accuser in (blame.accused, name, name.partition(".")[0])
+def _within(complaint: _Complaint) -> bool:
+    name = complaint.hit.groups["peer"].partition("<")[0]
+    return bool(complaint.by) and complaint.by in (complaint.about, name, name.partition(".")[0])
 
 
-def _lost(case: Case) -> list[Clue]:
-    """The end of the chain of complaints. Where two hosts accuse each other, or all accuse all, it is no one host."""
-    hits = case.named(*LOST)
+def _lost(job: JobLogs) -> list[Clue]:
+    """The end of the chain of complaints. Where hosts accuse each other, no single host is named."""
+    hits = job.named(*LOST)
     if not hits:
         return []
     nameless, hits = [hit for hit in hits if "peer" not in hit.groups], [hit for hit in hits if "peer" in hit.groups]
     if not hits:
-        note = f"{nameless[0].sentence} To whom, this version of NCCL does not say."
+        note = f"{nameless[0].sentence} This version of NCCL does not print the peer."
         return [clue_of("net_connection_lost", nameless, [], note, confidence=SUGGESTS)]
-    blames = [_Blame(case.culprit(hit.line).host, case.resolve(hit.groups["peer"]), hit) for hit in hits]
+    complaints = [_Complaint(job.culprit(hit.line).host, job.resolve(hit.groups["peer"]), hit) for hit in hits]
     # A connection within the host is to a thread or a process that lost another one.
-    beyond = [blame for blame in blames if not _within(blame)]
-    blames = beyond or blames
-    hits = [blame.hit for blame in blames]
-    known = [blame for blame in blames if blame.accused]
-    across = [blame for blame in known if blame.accused != blame.accuser]
+    beyond = [complaint for complaint in complaints if not _within(complaint)]
+    complaints = beyond or complaints
+    hits = [complaint.hit for complaint in complaints]
+    known = [complaint for complaint in complaints if complaint.about]
+    across = [complaint for complaint in known if complaint.about != complaint.by]
     if not across:
-        within = [replace(case.of_host(blame.accused), peer=blame.hit.groups["peer"]) for blame in known]
+        within = [replace(job.of_host(complaint.about), peer=complaint.hit.groups["peer"]) for complaint in known]
         ports: dict[str, list[str]] = defaultdict(list)
         for hit in hits:
             ports[hit.groups["peer"].partition("<")[0]].append(hit.groups["peer"])
@@ -122,28 +113,28 @@ def _lost(case: Case) -> list[Clue]:
         peers = [Culprit(peer=found[0] if len(set(found)) == 1 else name) for name, found in ports.items()]
         note = f"{hits[0].sentence} Nothing ties that address to another host."
         return [clue_of("net_connection_lost", hits, within or peers, note, confidence=SUGGESTS)]
-    accusers = {blame.accuser for blame in across}
-    accused = {blame.accused for blame in across}
-    ends = sorted(accused - accusers)
+    reporters = {complaint.by for complaint in across}
+    about = {complaint.about for complaint in across}
+    ends = sorted(about - reporters)
     if ends:
-        culprits = [replace(case.of_host(end), peer="") for end in ends]
-        chain = [blame.hit for blame in across if blame.accused in ends]
-        note = f"{chain[0].sentence} {', '.join(ends)} complains of nobody."
+        culprits = [replace(job.of_host(end), peer="") for end in ends]
+        chain = [complaint.hit for complaint in across if complaint.about in ends]
+        note = f"{chain[0].sentence} {', '.join(ends)} reports no lost connection itself."
         rest = [hit for hit in hits if hit not in chain]
         return [clue_of("net_connection_lost", chain, culprits, note, rest, confidence=NAMES_AN_EFFECT)]
-    pairs = [Culprit(host=blame.accuser, peer=blame.accused) for blame in across]
-    note = f"{' and '.join(sorted(accused))} accuse each other: the cause is between them or common to them."
-    return [clue_of("net_connection_lost", [blame.hit for blame in across], pairs, note, confidence=SUGGESTS)]
+    pairs = [Culprit(host=complaint.by, peer=complaint.about) for complaint in across]
+    note = f"{' and '.join(sorted(about))} report each other: the cause is the link or common to both."
+    return [clue_of("net_connection_lost", [complaint.hit for complaint in across], pairs, note, confidence=SUGGESTS)]
 
 
-def _wrong_interface(case: Case, failed: bool) -> Clue | None:
-    """Interfaces that cannot reach another host, in a job of several whose connections failed."""
-    used = [one for one in case.interfaces if one.host]
-    hosts = {one.host for one in used} | set(case.hosts)
-    if not failed and not _waiting_to_start(case) and not case.once(job_failed):
+def _wrong_interface(job: JobLogs, failed: bool) -> Clue | None:
+    """Interfaces that cannot reach another host, in a job of several hosts with failed connections."""
+    used = [one for one in job.interfaces if one.host]
+    hosts = {one.host for one in used} | set(job.hosts)
+    if not failed and not job.is_initialising and not job.once(job_failed):
         return None
     twice = _same_address(used)
-    local = [one for one in case.interfaces if ends_on_its_host(one)]
+    local = [one for one in job.interfaces if ends_on_its_host(one)]
     if twice:
         shown, sure, note = twice, _SAME_ADDRESS_TWICE, "Two hosts use the same address, which only each itself has."
     elif local and (len(hosts) > 1 or failed):
@@ -151,19 +142,19 @@ def _wrong_interface(case: Case, failed: bool) -> Clue | None:
         shown, sure, note = local, NAMES_THE_CAUSE, f"{names} ends on its own host."
     else:
         shown, note = (
-            _different_networks(used) if failed or _waiting_to_start(case) else [],
+            _different_networks(used) if failed or job.is_initialising else [],
             "The hosts use addresses of different networks.",
         )
-        sure = NAMES_AN_EFFECT if _names_differ(used) else SUGGESTS
+        sure = NAMES_AN_EFFECT if len({one.name for one in used}) > 1 else SUGGESTS
         if not shown:
             return None
     hits = [
         hit
-        for hit in case.named("bootstrap-using", "socket-using", "ib-oob", "interface-using")
+        for hit in job.named("bootstrap-using", "socket-using", "ib-oob", "interface-using")
         if hit.line in {o.line for o in shown}
     ]
-    errors = case.named(*_CONNECT["net_connect_timeout"], *_CONNECT["net_connect_refused"], *LOST)
-    culprits = [replace(case.of_host(one.host), peer=f"{one.name}:{one.address}") for one in shown]
+    errors = job.named(*_CONNECT["net_connect_timeout"], *_CONNECT["net_connect_refused"], *LOST)
+    culprits = [replace(job.of_host(one.host), peer=f"{one.name}:{one.address}") for one in shown]
     by_host: dict[object, Culprit] = {}
     for culprit in culprits:
         by_host.setdefault((culprit.host, culprit.rank), culprit)
@@ -171,12 +162,8 @@ def _wrong_interface(case: Case, failed: bool) -> Clue | None:
     return clue_of("net_wrong_interface", hits, distinct(list(by_host.values())), note, errors[:2], confidence=sure)
 
 
-def _waiting_to_start(case: Case) -> bool:
-    return any(m.started and not m.completed for c in case.communicators for m in c.members)
-
-
 def ends_on_its_host(one: Interface) -> bool:
-    """Whether an interface reaches its own host only: a bridge of containers, a tunnel, the loopback, link-local."""
+    """Whether an interface reaches its own host only: a container bridge, a tunnel, loopback, link-local."""
     if one.name == "lo" or one.name.startswith(tuple(name for name in _LOCAL_NAMES if name != "lo")):
         return True
     try:
@@ -196,13 +183,9 @@ def _same_address(used: list[Interface]) -> list[Interface]:
     ]
 
 
-def _names_differ(used: list[Interface]) -> bool:
-    return len({one.name for one in used}) > 1
-
-
 def _different_networks(used: list[Interface]) -> list[Interface]:
-    """The hosts whose first interface is in another network than that of most; nothing where none is common. The mask
-    is not printed: 16 bits are as small as it usually is between hosts that route to each other."""
+    """The hosts whose first interface is in another network than most; all where there is no majority. The mask is not
+    printed: 16 bits are as small as it usually is between hosts that route to each other."""
     first: dict[str, Interface] = {}
     for one in used:
         first.setdefault(one.host, one)
@@ -216,3 +199,82 @@ def _different_networks(used: list[Interface]) -> list[Interface]:
     larger = [found for found in networks.values() if len(found) == most]
     odd = [one for found in networks.values() if len(found) < most for one in found]
     return odd if len(larger) == 1 else [one for found in networks.values() for one in found]
+
+
+# -- Completions with errors: a link has two ends, and the end that most failing links share is the suspect ------------
+
+_RETRIES_USED_UP = "12"
+_FAILED_DEVICES = [one.id for one in CLASSES.values() if one.priority == 1 and "ib_completion_error" in one.rules_out]
+_CLEAR = 0.85
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """The reporting end and the other end: hosts, or addresses of unknown hosts."""
+
+    here: str
+    there: str
+    hca: str
+    hit: Hit
+
+    @property
+    def ends(self) -> frozenset[str]:
+        return frozenset((self.here, self.there))
+
+
+def completions(job: JobLogs) -> list[Clue]:
+    hits, events = job.named("completion-with-error"), job.named("queue-event")
+    failed = {(job.culprit(hit.line).host, hit.groups.get("hca", "")) for hit in events}
+    worse = [hit for hit in job.of_class(*_FAILED_DEVICES) if hit.pattern.role == Role.ROOT]
+    if len(failed) == 1 and not worse:
+        # The side whose queue reports the error is the one that refused or damaged the transfer.
+        statuses = "".join(f" A peer got status {_status(hit)}." for hit in hits[:1])
+        culprits = [replace(job.culprit(events[0].line), nic=events[0].groups.get("hca", ""))]
+        note = f"{events[0].sentence}{statuses}"
+        sure = NAMES_AN_EFFECT if hits else SUGGESTS
+        return [clue_of("ib_completion_error", events, culprits, note, hits, confidence=sure)]
+    if not hits:
+        return []
+    pairs = [_pair(job, hit) for hit in hits]
+    links = {pair.ends for pair in pairs if len(pair.ends - {""}) == 2}
+    counts = Counter(end for link in links for end in link if end)
+    ranked = counts.most_common()
+    status = _status(hits[0])
+    seen = f"status {status}{' (retries used up)' if status == _RETRIES_USED_UP else ''}"
+    flushed = job.named("completion-flushed")[:2]
+    if len(links) > 1 and len(ranked) > 1 and ranked[0][1] > ranked[1][1]:
+        end = ranked[0][0]
+        adapters = Counter(pair.hca for pair in pairs if pair.here == end and pair.hca)
+        peer = adapters.most_common(1)[0][0] if len(adapters) == 1 else ""
+        note = f"{end} is an end of {ranked[0][1]} of {len(links)} links with {seen}."
+        return [clue_of("ib_completion_error", hits, [_end(job, end, peer)], note, flushed, confidence=_CLEAR)]
+    culprits = []
+    for pair in pairs:
+        if pair.here:
+            culprits.append(_end(job, pair.here, pair.there, pair.hca))
+        if pair.there not in ("", pair.here):
+            culprits.append(_end(job, pair.there, pair.here))
+    ends = " and ".join(sorted(end for end in counts))
+    gids = [hits[0].groups[name] for name in ("local_gid", "remote_gid") if name in hits[0].groups]
+    note = f"{seen.capitalize()} between {ends}: the link, not one of its hosts." if ends else f"{seen.capitalize()}."
+    note += f" GIDs: {' and '.join(gids)}." if gids else ""
+    sure = NAMES_AN_EFFECT if len(links) == 1 else SUGGESTS
+    return [clue_of("ib_completion_error", hits, culprits, note, flushed, confidence=sure)]
+
+
+def _status(hit: Hit) -> str:
+    return next(hit.groups[name] for name in ("error", "named_status", "status") if name in hit.groups)
+
+
+def _pair(job: JobLogs, hit: Hit) -> _Pair:
+    here = job.culprit(hit.line)
+    name = job.resolve(here.host) or here.host or (f"rank {here.rank}" if here.rank is not None else "")
+    peer = hit.groups.get("peer", "")
+    return _Pair(name, job.resolve(peer) or peer.partition("<")[0], hit.groups.get("hca", ""), hit)
+
+
+def _end(job: JobLogs, end: str, peer: str, nic: str = "") -> Culprit:
+    if end.startswith("rank "):
+        found = job.of_rank(int(end.removeprefix("rank ")))
+        return Culprit(found.rank, found.host, found.gpu, peer=peer, nic=nic)
+    return replace(job.of_host(end, peer=peer), nic=nic)

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import CHECKPOINT, EVALUATION, HANG
-from diag.hang.model import Clue, Evidence, Role
+from diag.hang.model import Clue, Evidence
 from diag.hang.raised import Chain, about_the_group
+from diag.hang.rundir.read import CalledCollective, Exit, Rank, Rundir
+from diag.hang.wording import begun
 from diag.words.formatting import counted, listing, spaced
-
-from .read import Call, Exit, Rank, Rundir
 
 # -- ends --------------------------------------------------------------------------------------------------------------
 #
@@ -40,12 +40,13 @@ RAISED_ITSELF = 1
 
 
 def clues_of_ends(run: Rundir, explained: bool = False) -> list[Clue]:
-    """Who raised an exception that is not about others, whatever its exit code; where nobody did, a clue for each rank
-    that ended before the launcher ended the others. ``explained``: by the calls of the ranks, so that an abort is only
-    what came of it."""
+    """A clue for the ranks that raised an exception that is not about others, whatever their exit codes; else one for
+    each rank that ended before the launcher ended the others. ``explained``: the ranks' calls differ, so an abort is a
+    consequence."""
     own = raised_by(run)
     first = {rank: one.exit for rank, one in sorted(run.ranks.items()) if one.exit is not None and one.exit.first}
-    killed = {rank: ended for rank, ended in first.items() if _is_killed(ended)}
+    not_killed = (-signal.SIGTERM, -signal.SIGABRT)
+    killed = {rank: ended for rank, ended in first.items() if ended.code < 0 and ended.code not in not_killed}
     raised = {rank: chain for rank, chain in own.items() if not killed or rank in first}
     found = [_ended(run, rank, ended, _victims(run, {*killed, *raised})) for rank, ended in killed.items()]
     if raised:
@@ -57,7 +58,6 @@ def clues_of_ends(run: Rundir, explained: bool = False) -> list[Clue]:
 
 
 def raised_by(run: Rundir) -> dict[int, Chain]:
-    """The ranks that raised an exception of their own, with it."""
     return {
         rank: one.raised
         for rank, one in sorted(run.ranks.items())
@@ -66,7 +66,7 @@ def raised_by(run: Rundir) -> dict[int, Chain]:
 
 
 def lost_a_peer(one: Rank) -> bool:
-    """Whether a rank ended over its peers, by what it raised or printed last."""
+    """Whether a rank ended because of its peers, by its exception or its last lines."""
     if one.raised is not None and _ended_by_it(one):
         return one.raised.about_others
     last = [line for line in one.log.splitlines()[-_LAST_LINES:] if not _WARNING.search(line)]
@@ -74,7 +74,7 @@ def lost_a_peer(one: Rank) -> bool:
 
 
 def place_of(one: Rank, code: int) -> int:
-    """Of ranks that ended with an error, the one with the smaller number is to blame before the other."""
+    """A number for a rank that ended with an error: the culprit has the smaller one."""
     one = replace(one, exit=Exit(code, first=False, by_launcher=False))
     if code < 0 and code not in (-signal.SIGTERM, -signal.SIGABRT):
         return 0
@@ -86,26 +86,23 @@ def place_of(one: Rank, code: int) -> int:
 
 
 def _ended_by_it(one: Rank) -> bool:
-    """A traceback on standard error may be one that was caught. Python ends with a positive code over an exception that
-    nobody caught, and C++ may still abort on the way out; torchrun's error file holds none but those."""
+    """Whether its exception ended the process. A traceback on standard error may have been caught. Python ends with a
+    positive code after an uncaught exception, and C++ may still abort on the way out; torchrun's error file holds
+    uncaught ones only."""
     if one.error:
         return True
     code = one.exit.code if one.exit is not None else 0
     return code > 0 or code == -signal.SIGABRT or (one.beat is not None and one.beat.failed)
 
 
-def _is_killed(ended: Exit) -> bool:
-    return ended.code < 0 and -ended.code not in (signal.SIGTERM, signal.SIGABRT)
-
-
 def _victims(run: Rundir, culprits: Collection[int]) -> tuple[int, ...]:
-    """Whoever raised an exception of its own is none, whether or not it is to blame."""
+    """The other ranks, without those that raised an exception of their own."""
     own = raised_by(run)
     return tuple(rank for rank in sorted(run.ranks) if rank not in culprits and rank not in own)
 
 
 def _raised(run: Rundir, own: Mapping[int, Chain], first: Collection[int]) -> Clue:
-    """One clue: whoever raised first as far as that is known, else all."""
+    """One clue: the ranks that raised first, as far as that is known, else all."""
     ranks = _earliest(run, [rank for rank in own if rank in first] or list(own))
     later = [rank for rank in own if rank not in ranks]
     note = _who_raised(run, ranks, first)
@@ -113,7 +110,6 @@ def _raised(run: Rundir, own: Mapping[int, Chain], first: Collection[int]) -> Cl
         note += f"; later {_each(own, later)}"
     return Clue(
         "rank_killed_exception",
-        Role.ROOT,
         tuple(run.ranks[rank].culprit for rank in ranks),
         tuple(line for rank in ranks[:_MOST_EVIDENCE] for line in _evidence_of_ends(run.ranks[rank])),
         _RAISED if len(ranks) == 1 else _RAISED_BY_SEVERAL,
@@ -123,7 +119,7 @@ def _raised(run: Rundir, own: Mapping[int, Chain], first: Collection[int]) -> Cl
 
 
 def _earliest(run: Rundir, ranks: list[int]) -> list[int]:
-    """By the times in error files, where all have one."""
+    """The first by the times in error files, where all have one."""
     times = {rank: run.ranks[rank].raised_at for rank in ranks}
     if not all(times.values()):
         return ranks
@@ -133,7 +129,7 @@ def _earliest(run: Rundir, ranks: list[int]) -> list[int]:
 def _who_raised(run: Rundir, ranks: list[int], first: Collection[int]) -> str:
     own = {rank: chain for rank in ranks if (chain := run.ranks[rank].raised) is not None}
     if len({chain.words for chain in own.values()}) > 1:
-        return f"{_sentence(_each(own, ranks))}; nothing tells which of them was first"
+        return f"{begun(_each(own, ranks))}; it is unknown which was first"
     words, ended = own[ranks[0]].words, run.ranks[ranks[0]].exit
     if len(ranks) > 1:
         return f"They raised {words}"
@@ -155,34 +151,22 @@ def _each(own: Mapping[int, Chain], ranks: Iterable[int]) -> str:
     return "; ".join(f"{spaced(listing(same))} raised {words}" for words, same in by_words.items())
 
 
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
 def _by_code(run: Rundir, rank: int, ended: Exit, explained: bool, victims: tuple[int, ...]) -> Clue | None:
-    """Of a rank that raised nothing of its own."""
+    """The clue for a rank that raised nothing of its own."""
     one = run.ranks[rank]
     if lost_a_peer(one):
         said = one.raised
         if said is None or about_the_group(str(said.errors[0])) or not _others_lived(run, rank):
             return None
         note = f"It raised {said.words}, and ended with exit code {ended.code} while all the others lived"
-        return Clue(
-            "rank_killed_exception",
-            Role.ROOT,
-            (one.culprit,),
-            tuple(_evidence_of_ends(one)),
-            _CONNECTION,
-            note,
-            victims,
-        )
+        return Clue("rank_killed_exception", (one.culprit,), tuple(_evidence_of_ends(one)), _CONNECTION, note, victims)
     if ended.code == 0 or -ended.code == signal.SIGTERM or (-ended.code == signal.SIGABRT and explained):
         return None
     return _ended(run, rank, ended, victims)
 
 
 def _others_lived(run: Rundir, rank: int) -> bool:
-    """Whether every other rank is known to have been ended by the launcher: then none of them was the lost peer."""
+    """Whether the launcher ended every other rank: then none of them was the lost peer."""
     others = [one.exit for number, one in run.ranks.items() if number != rank]
     lived = [ended for ended in others if ended is not None and -ended.code == signal.SIGTERM and not ended.first]
     return len(lived) == len(others) and run.world_size == len(run.ranks)
@@ -201,11 +185,11 @@ def _ended(run: Rundir, rank: int, ended: Exit, victims: tuple[int, ...]) -> Clu
     else:
         fault, sure = "rank_killed_exception", _BY_CODE
         note = f"It ended with exit code {ended.code}, without an exception, while the others still lived."
-    return Clue(fault, Role.ROOT, (one.culprit,), tuple(_evidence_of_ends(one)), sure, note, victims)
+    return Clue(fault, (one.culprit,), tuple(_evidence_of_ends(one)), sure, note, victims)
 
 
 def _evidence_of_ends(one: Rank) -> list[Evidence]:
-    """Its exit code, and its exception unless its log has it: lines of logs are found by the rules of text."""
+    """Its exit code, and its exception unless its log has it, which the rules for text find."""
     found = []
     who = f"rank {one.culprit.rank}"
     if one.exit is not None:
@@ -217,9 +201,7 @@ def _evidence_of_ends(one: Rank) -> list[Evidence]:
     return found
 
 
-# -- standstill --------------------------------------------------------------------------------------------------------
-#
-# A training that stands still, by the heartbeats that its ranks sent when they were asked where they are.
+# -- A training that stands still, by the heartbeats that its ranks sent when they were asked where they are -----------
 
 _CLASSES = {CHECKPOINT: "slow_rank_checkpoint", EVALUATION: "slow_rank_eval"}
 _SURE = 0.9
@@ -227,7 +209,7 @@ _SILENT = 0.7  # a process that does not answer: stopped, swapping, or the inter
 
 
 def clues_of_standstill(run: Rundir) -> list[Clue]:
-    """Who is elsewhere while others wait in a collective."""
+    """Clues for ranks that are elsewhere while others wait in a collective."""
     if run.asked is None or run.asked[1] != HANG:
         return []
     number = run.asked[0]
@@ -239,12 +221,11 @@ def clues_of_standstill(run: Rundir) -> list[Clue]:
     needed = _waited_for(run.ranks, waiting) & away or away
     by_class: dict[str, list[int]] = {}
     for rank in sorted(needed):
-        by_class.setdefault(_class_of_standstill(run.ranks[rank]), []).append(rank)
+        by_class.setdefault(_CLASSES.get(_phase(run.ranks[rank]), "missing_rank"), []).append(rank)
     victims = tuple(sorted(waiting))
     return [
         Clue(
             fault_class=fault,
-            role=Role.ROOT,
             culprits=tuple(run.ranks[rank].culprit for rank in ranks),
             evidence=(
                 *(_evidence_of_standstill(run.ranks[rank]) for rank in ranks[:4]),
@@ -259,19 +240,20 @@ def clues_of_standstill(run: Rundir) -> list[Clue]:
 
 
 def _is_silent(one: Rank, number: int) -> bool:
-    """It had a heartbeat and did not answer; one that failed or is done has its last word there."""
+    """Whether a rank with a heartbeat did not answer. One that failed or is done has sent its last heartbeat."""
     return one.beat is not None and one.answered < number and not one.beat.done and not one.beat.failed
 
 
 def _waits(one: Rank) -> bool:
-    """In a collective; or it was until the collective timed out."""
+    """Whether a rank is in a collective, or was until the collective timed out."""
     if one.beat is None:
         return False
     return "imed out" in one.error if one.beat.failed else one.beat.in_collective
 
 
 def _waited_for(ranks: Mapping[int, Rank], waiting: set[int]) -> set[int]:
-    """Those that have not called what others wait in; of these, that wait elsewhere, those that they wait for; ..."""
+    """The ranks that have not called what others wait in; from those that wait elsewhere, on to the ranks that they
+    wait for."""
     reached: set[int] = set()
     todo = sorted(waiting)
     while todo:
@@ -290,10 +272,6 @@ def _waited_for(ranks: Mapping[int, Rank], waiting: set[int]) -> set[int]:
                     reached.add(member)
                     todo.append(member)
     return reached
-
-
-def _class_of_standstill(one: Rank) -> str:
-    return _CLASSES.get(_phase(one), "missing_rank")
 
 
 def _phase(one: Rank) -> str:
@@ -337,7 +315,7 @@ def _evidence_of_standstill(one: Rank) -> Evidence:
 # single dump or log line cannot. Ranks that ended in C++ (gloo aborts when it receives more than it expects) leave no
 # record of their last step: gloo's message tells what they expected.
 
-Calls = tuple[Call, ...]
+Calls = tuple[CalledCollective, ...]
 
 # gloo's transport: received more bytes than the buffer of this rank's call.
 _TOO_LONG = re.compile(r"op\.preamble\.length <= op\.nbytes\. (?P<received>\d+) vs (?P<expected>\d+)")
@@ -355,15 +333,15 @@ class _Odd:
     ranks: tuple[int, ...]
     step: int
     place: int
-    did: Call | None
-    should: Call | None
+    did: CalledCollective | None
+    should: CalledCollective | None
     confidence: float
     because: str
     aborted: tuple[int, ...] = ()  # those that gloo ended: what they did is not recorded
 
 
 def clues_of_calls(run: Rundir) -> list[Clue]:
-    """One clue where calls differ; none of a run without trouble."""
+    """One clue where the ranks' calls differ; none for a run without trouble."""
     opened = [one.open_step for one in run.ranks.values() if one.open_step is not None]
     if not opened or (run.asked is None and not any(one.exit for one in run.ranks.values())):
         return []
@@ -372,7 +350,7 @@ def clues_of_calls(run: Rundir) -> list[Clue]:
 
 
 def _different(run: Rundir, last: int) -> _Odd | None:
-    """The first place at which the calls of living records differ, in the step before the last or in the last."""
+    """The first place at which recorded calls differ, in the last step or the one before."""
     for step in (last - 1, last):
         of_step = {rank: one.steps[step] for rank, one in run.ranks.items() if step in one.steps}
         for group in sorted({call.group for calls in of_step.values() for call in calls}):
@@ -404,7 +382,7 @@ def _first_difference(step: int, calls: Mapping[int, Calls], before: Mapping[int
             odd = tuple(rank for rank in here if rank not in steady)
             sure, because = _BY_HISTORY, f"in step {step - 1} it did not"
             if not steady or not odd:
-                odd, sure, because = tuple(here), _EITHER, "nothing tells which of them is wrong"
+                odd, sure, because = tuple(here), _EITHER, "it is unknown which is wrong"
         model = next((rank for rank in here if rank not in odd), odd[-1])
         should, did = here[model], here[odd[0]]
         expected = max((calls[model], before[odd[0]], before[model]), key=len)
@@ -413,7 +391,7 @@ def _first_difference(step: int, calls: Mapping[int, Calls], before: Mapping[int
 
 
 def _alone(run: Rundir, step: int, calls: Mapping[int, Calls], before: Mapping[int, Calls]) -> _Odd | None:
-    """A single record of the step, of two ranks: it is held against its own step before."""
+    """With two ranks and a single record of the step: the rank is compared with its own step before."""
     if len(calls) != 1 or run.world_size != 2:
         return None
     rank, own = next(iter(calls.items()))
@@ -426,7 +404,7 @@ def _alone(run: Rundir, step: int, calls: Mapping[int, Calls], before: Mapping[i
 
 
 def _class(own: Calls, expected: Calls, place: int) -> str:
-    """A call left out: what follows is what should have followed."""
+    """ "desync" where a call was left out: what follows is what should have followed."""
     rest, following = own[place:], expected[place + 1 :]
     if rest and _continues(rest, following):
         return "desync"
@@ -435,7 +413,7 @@ def _class(own: Calls, expected: Calls, place: int) -> str:
     return "mismatch_op"
 
 
-def _continues(calls: Sequence[Call], expected: Sequence[Call]) -> bool:
+def _continues(calls: Sequence[CalledCollective], expected: Sequence[CalledCollective]) -> bool:
     return len(calls) <= len(expected) and all(a.what == b.what for a, b in zip(calls, expected, strict=False))
 
 
@@ -444,7 +422,7 @@ def _of_group(calls: Calls, group: str) -> Calls:
 
 
 def _aborted(run: Rundir, step: int) -> _Odd | None:
-    """Ranks that gloo aborted, while all records of the last step agree with each other."""
+    """Ranks that gloo aborted while all records of the last step agree."""
     found = {rank: match for rank, one in run.ranks.items() if (match := _TOO_LONG.search(one.log)) is not None}
     found = {rank: match for rank, match in found.items() if step not in run.ranks[rank].steps}
     alive = [one for one in run.ranks.values() if step in one.steps]
@@ -453,7 +431,7 @@ def _aborted(run: Rundir, step: int) -> _Odd | None:
     pending = next((call for one in alive for call in one.steps[step] if not call.ended), None)
     sizes = {call.bytes for one in run.ranks.values() for calls in one.steps.values() for call in calls}
     steady = [one for one in alive if step - 1 in one.steps and _continues(one.steps[step], one.steps[step - 1])]
-    guilty, classes = [], []
+    culprits, classes = [], []
     for rank, match in found.items():
         received, expected = int(match["received"]), int(match["expected"])
         # gloo cuts a tensor into segments: as many as the one that arrived was cut into.
@@ -462,20 +440,20 @@ def _aborted(run: Rundir, step: int) -> _Odd | None:
         own = {expected * cut for cut in cuts}
         if pending is not None and pending.bytes in own:
             continue  # it was in the call of the others: what arrived was wrong
-        guilty.append(rank)
+        culprits.append(rank)
         classes.append("desync" if own & sizes else "mismatch_shape")
-    if not guilty:
+    if not culprits:
         return None
     if len(run.ranks) == 2 and not steady:
         everybody = tuple(run.ranks)
-        because = "nothing tells which of them is wrong"
-        return _Odd(classes[0], everybody, step, -1, None, pending, _EITHER, because, tuple(guilty))
+        because = "it is unknown which is wrong"
+        return _Odd(classes[0], everybody, step, -1, None, pending, _EITHER, because, tuple(culprits))
     because = (
         "what it expected is no part of any call of the others"
         if classes[0] == "mismatch_shape"
         else ("what it expected belongs to another call of the step")
     )
-    return _Odd(classes[0], tuple(guilty), step, -1, None, pending, _BY_MESSAGE, because, tuple(guilty))
+    return _Odd(classes[0], tuple(culprits), step, -1, None, pending, _BY_MESSAGE, because, tuple(culprits))
 
 
 def _clue(run: Rundir, odd: _Odd) -> Clue:
@@ -483,7 +461,6 @@ def _clue(run: Rundir, odd: _Odd) -> Clue:
     others = [one for rank, one in run.ranks.items() if rank not in odd.ranks]
     return Clue(
         fault_class=odd.fault_class,
-        role=Role.ROOT,
         culprits=tuple(one.culprit for one in ranks),
         evidence=tuple(_evidence(one, odd) for one in (*ranks[:4], *others[:1])),
         confidence=odd.confidence,
@@ -493,8 +470,7 @@ def _clue(run: Rundir, odd: _Odd) -> Clue:
 
 
 def _note(odd: _Odd) -> str:
-    who = spaced(listing(odd.aborted or odd.ranks))
-    who = who[0].upper() + who[1:]
+    who = begun(spaced(listing(odd.aborted or odd.ranks)))
     if odd.did is None:
         where = f", where the others call {odd.should}" if odd.should is not None else ""
         return f"{who} received more than expected in step {odd.step}{where}; {odd.because}"
@@ -515,9 +491,7 @@ def _evidence(one: Rank, odd: _Odd) -> Evidence:
     return Evidence(str(RankLayout(one.folder).collectives), 0, f"rank {one.culprit.rank}, step {odd.step}: … {words}")
 
 
-# -- well --------------------------------------------------------------------------------------------------------------
-#
-# Whether a run ended well: a hang or a crash that did not happen needs no triage.
+# -- Whether a run ended well: a hang or a crash that did not happen needs no triage -----------------------------------
 
 # The launcher saw every process end with 0, and every rank said itself that its training came to its end.
 _SURE_OF_END = 0.95
@@ -526,19 +500,17 @@ _MOST_RANKS = 4
 
 @dataclass(frozen=True)
 class EndedWell:
-    """``headline``: for people; ``evidence``: what it rests on."""
-
     headline: str
     confidence: float
     evidence: tuple[Evidence, ...]
 
 
 def ended_well(run: Rundir) -> EndedWell | None:
-    """None where it is not known of the launcher and of every rank: while it trains, after a kill, where a rank left
-    no heartbeat, and on several nodes of which one is not done (the first to end writes its exit code already)."""
+    """None unless the launcher and every rank say so: while it trains, after a kill, where a rank left no heartbeat,
+    and on several nodes of which one is not done (the first to end writes its exit code already)."""
     if run.exit_code != 0 or any(one.exit is not None for one in run.ranks.values()):
         return None
-    if run.world_size != len(run.ranks) or not all(_is_done(one) for one in run.ranks.values()):
+    if run.world_size != len(run.ranks) or not all(one.is_done for one in run.ranks.values()):
         return None
     ranks = "the only rank" if len(run.ranks) == 1 else f"all {spaced(counted(len(run.ranks), 'rank'))}"
     last = max(map(_last_step, run.ranks.values()))
@@ -554,12 +526,8 @@ def ended_well(run: Rundir) -> EndedWell | None:
     )
 
 
-def _is_done(one: Rank) -> bool:
-    return one.beat is not None and one.beat.done and not one.beat.failed and not one.failed_in
-
-
 def _last_step(one: Rank) -> int:
-    """-1 where it made none."""
+    """-1 where no step finished."""
     return one.beat.step if one.beat is not None else -1
 
 

@@ -24,7 +24,7 @@ BUSY_PHASES = (CHECKPOINT, EVALUATION)  # long by nature, and often on one rank 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A heartbeat. Two that differ in ``sent_ns`` alone mean that the rank stands still."""
+    """A heartbeat. Two that differ in ``sent_ns`` alone mean that the rank stalls."""
 
     steps: int  # that this process has finished
     step: int
@@ -37,7 +37,7 @@ class Beat:
     sent_ns: int = 0  # on the sender's clock: good for telling whether a new one has come
 
     def moved_since(self, before: Beat) -> bool:
-        """Whether anything has happened. The recorder's numbers count where both have them: they come with standing."""
+        """Whether anything has happened. The recorder's numbers count only where both have them."""
         if self.recorder and before.recorder and self.recorder != before.recorder:
             return True
         return self._reached != before._reached
@@ -48,15 +48,15 @@ class Beat:
 
     @property
     def failed(self) -> bool:
-        """Its training raised; the process may still be there."""
+        """Whether its training raised; the process may still be there."""
         return self.phase.startswith(FAILED)
 
     @property
     def in_collective(self) -> bool:
-        """Whether a collective that this rank called is not through.
+        """Whether a collective that this rank called is not finished.
 
-        Of a collective on a device the host knows the start only; then the Flight Recorder tells, and where there is
-        none it may be. A group of which the recorder never saw a collective complete is not told by it either.
+        On a device the host knows the start only; then the Flight Recorder decides, and without it the answer is yes. A
+        group in which the recorder never saw a collective complete does not count.
         """
         finished = dict(self.finished)
         on_host = [(number, finished[group]) for group, number in self.started if group in finished]
@@ -69,7 +69,7 @@ class Beat:
 
 
 def beat_of(content: Mapping[str, Any]) -> Beat | None:
-    """What heartbeat.json holds; None where it is no heartbeat of ours."""
+    """The heartbeat in heartbeat.json; None where it is none of ours."""
     try:
         return Beat(
             steps=int(content.get("steps", 0)),
@@ -98,8 +98,8 @@ _TRACEBACK_CHARS = 64 << 10  # of that: looked through line by line
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A collective that a rank called, as its collector recorded it. ``ended``: its result was there."""
+class CalledCollective:
+    """A collective that a rank's collector recorded. ``ended``: its result was there."""
 
     group: str
     seq: int
@@ -110,7 +110,7 @@ class Call:
 
     @property
     def what(self) -> tuple[str, int, str]:
-        """What has to be the same on all ranks of the group. A send and its receive are the same."""
+        """What must be equal on all ranks of the group. A send and its receive are equal."""
         return "" if self.group.startswith(P2P_PREFIX) else self.op, self.bytes, self.dtype
 
     def __str__(self) -> str:
@@ -126,7 +126,7 @@ class Exit:
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank. ``steps``: its calls by step, the last few steps; ``open_step``: the one that it did not finish."""
+    """One rank. ``steps``: its calls in the last steps; ``open_step``: the step that it did not finish."""
 
     culprit: Culprit
     folder: Path
@@ -135,13 +135,17 @@ class Rank:
     failed_in: str = ""
     answered: int = 0
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    steps: Mapping[int, tuple[Call, ...]] = field(default_factory=dict)
+    steps: Mapping[int, tuple[CalledCollective, ...]] = field(default_factory=dict)
     open_step: int | None = None
     exit: Exit | None = None
     error: str = ""  # of the exception that ended it, as torchrun's error file has it
     raised: Chain | None = None  # the same exception, from that file, else from the end of its standard error
     raised_at: int = 0  # Unix time in s, from that file; 0: it has none
     log: str = ""  # the end of its standard error
+
+    @property
+    def is_done(self) -> bool:
+        return self.beat is not None and self.beat.done and not self.beat.failed and not self.failed_in
 
 
 @dataclass(frozen=True)
@@ -159,8 +163,8 @@ class Rundir:
 
 @dataclass
 class _Files:
-    """Reads files of one run directory. A file that is missing or damaged is empty; ``gaps`` has path and reason of
-    those that cannot be read."""
+    """Reads files of one run directory. A missing or damaged file is empty; ``gaps``: path and reason of unreadable
+    ones."""
 
     run: Path
     gaps: list[tuple[str, str]] = field(default_factory=list)
@@ -185,7 +189,7 @@ class _Files:
 
 
 def read_run(layout: RunLayout) -> Rundir:
-    """OSError where the ranks cannot be listed."""
+    """Raises OSError where the ranks cannot be listed."""
     read = _Files(layout.root)
     about, asked = read.object(layout.manifest), read.object(layout.asked)
     exits = _exits(read.array(layout.exits))
@@ -233,9 +237,9 @@ def _rank(rank: int, files: RankLayout, ended: Exit | None, read: _Files) -> Ran
     )
 
 
-def _calls(tail: bytes) -> dict[int, tuple[Call, ...]]:
-    """By step. The first line of the tail is half a line, and the last one may be."""
-    found: dict[int, list[Call]] = defaultdict(list)
+def _calls(tail: bytes) -> dict[int, tuple[CalledCollective, ...]]:
+    """The calls by step. The first line of the tail is incomplete, and the last one may be."""
+    found: dict[int, list[CalledCollective]] = defaultdict(list)
     for line in tail.splitlines():
         try:
             content = json.loads(line)
@@ -246,11 +250,11 @@ def _calls(tail: bytes) -> dict[int, tuple[Call, ...]]:
     return {step: tuple(sorted(calls, key=lambda call: (call.group, call.seq))) for step, calls in found.items()}
 
 
-def _call(row: object) -> Call | None:
-    """Of a ``CollectiveRow``."""
+def _call(row: object) -> CalledCollective | None:
+    """From a ``CollectiveRow``."""
     try:
         group, seq, op, size, dtype, _, end_ns = list(row)[:7]  # type: ignore[call-overload]
-        return Call(str(group), int(seq), str(op), int(size), str(dtype), end_ns is not None)
+        return CalledCollective(str(group), int(seq), str(op), int(size), str(dtype), end_ns is not None)
     except (TypeError, ValueError):
         return None
 
@@ -272,7 +276,7 @@ def _error(content: Mapping[str, Any]) -> str:
 
 
 def _about_error(content: Mapping[str, Any]) -> tuple[str, int]:
-    """The traceback and the time in torchrun's error file."""
+    """Traceback and time in torchrun's error file."""
     message = content.get("message")
     extra = message.get("extraInfo") if isinstance(message, dict) else None
     if not isinstance(extra, dict):

@@ -10,26 +10,23 @@ from pathlib import Path
 
 import numpy as np
 
+from diag.hang.text.keep import MOST_FOREIGN, MOST_OWN, OPENERS, KeptLines, Open, Part, RawLine, opened
+from diag.hang.text.messages import Facts, Hint, Who
+from diag.hang.text.prefixes import NamedRank, ParsedLine, hosts_in_front, named, read_line
+from diag.hang.text.streams import Gaps, Search, TextBlock, blocks_of
+
 from ..wording import EMPTY
-from .blocks import Block, Search, blocks_of
-from .facts import Facts, Hint, Who
-from .gaps import Gaps
-from .keep import Found, Keep
 from .messages import WORLD_ANCHORS, event_of
-from .prefixes import Named, Said, hosts_in_front, named, read_line
-from .stacks import MOST_FOREIGN, MOST_OWN, OPENERS, Open, Part, opened
 from .streams import STDIN, pieces_of, unwrapped
 
-# -- parts -------------------------------------------------------------------------------------------------------------
-#
-# What of a block is kept as a line, and whether a file is a log at all.
+# -- What of a block is kept as a line, and whether a file is a log at all ---------------------------------------------
 
 LONG = 8 << 10  # of a longer line, what stands around the anchor is kept
 
 
-def raw_of(block: Block, line: int, at: int) -> bytes:
-    """A line as found; of a long one its beginning and what stands around the hit, of a progress bar that was drawn
-    over and over its first piece and the one with the hit."""
+def raw_of(block: TextBlock, line: int, at: int) -> bytes:
+    """A line as found. A long one is cut to its beginning and the text around the hit; a progress bar that was redrawn,
+    to its first piece and the one with the hit."""
     start, end = int(block.starts[line]), int(block.starts[line + 1])
     data = block.data
     if end - start <= LONG and data.find(b"\r", start, end - 2) < 0:
@@ -54,7 +51,7 @@ _PROGRESS = re.compile(
 _PROGRESS_REACH = 256 << 10  # of a block's end: looking through all of it would take longer than all else
 
 
-def last_progress(block: Block, file: int) -> Found | None:
+def last_progress(block: TextBlock, file: int) -> RawLine | None:
     at = -1
     for match in _PROGRESS.finditer(block.data, max(0, len(block.data) - _PROGRESS_REACH)):
         at = match.start()
@@ -84,74 +81,24 @@ def no_log(data: bytes) -> str:
     return ""
 
 
-# -- wanted ------------------------------------------------------------------------------------------------------------
-#
-# The substrings that the reader itself looks for, beside those that it is asked for.
+# -- The substrings that the reader itself looks for, beside those that it is asked for --------------------------------
 
 CALL = "opCount "
 FACTS = (
-    "Init START",
-    "Init COMPLETE",
-    "Destroy COMPLETE",
-    "Abort COMPLETE",
-    "cudaDev ",
-    "NCCL version",
-    "NCCL_",
+    "Init START", "Init COMPLETE", "Destroy COMPLETE", "Abort COMPLETE", "cudaDev ", "NCCL version", "NCCL_",
     *WORLD_ANCHORS,
-)
+)  # fmt: skip
 DEDUPLICATED = "x across cluster]"
 KEPT = (
-    "Bootstrap",
-    "NET/IB :",
-    "NET/IB:",
-    "NET/Socket :",
-    "NET/Socket:",
-    "NET/Plugin",
-    "NET/OFI",
-    "Using network ",
-    "NCCL WARN",
-    "] WARN ",
-    "[PG ",
-    "PG status",
-    "Watchdog caught",
-    "watchdog",
-    "WorkNCCL(",
-    "ProcessGroupNCCL",
-    "ProcessGroupGloo",
-    "ProcessGroupWrapper",
-    "CollectiveFingerPrint",
-    "monitoredBarrier",
-    "TCPStore",
-    "socket.cpp",
-    "recvValue failed",
-    "flight recorder",
-    "torch.distributed.elastic",
-    "torch/distributed/elastic",
-    "Rendezvous",
-    "exitcode",
-    "closing signal",
-    "death signal",
-    "Caught signal",
-    "SIGTERM",
-    "SIGKILL",
-    "SIGSEGV",
-    "SIGBUS",
-    "SIGABRT",
-    "is setting up NCCL communicator and",
-    "Got completion",
-    "MASTER_ADDR",
-    "Initializing distributed",
-    "srun: ",
-    "slurmstepd",
-    "mpirun",
-    "noticed that process rank",
-    "NVRM:",
-    "Out of memory",
-    "oom-kill",
-    "Killed",
-    "OOMKilled",
+    "Bootstrap", "NET/IB :", "NET/IB:", "NET/Socket :", "NET/Socket:", "NET/Plugin", "NET/OFI", "Using network ",
+    "NCCL WARN", "] WARN ", "[PG ", "PG status", "Watchdog caught", "watchdog", "WorkNCCL(", "ProcessGroupNCCL",
+    "ProcessGroupGloo", "ProcessGroupWrapper", "CollectiveFingerPrint", "monitoredBarrier", "TCPStore", "socket.cpp",
+    "recvValue failed", "flight recorder", "torch.distributed.elastic", "torch/distributed/elastic", "Rendezvous",
+    "exitcode", "closing signal", "death signal", "Caught signal", "SIGTERM", "SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT",
+    "is setting up NCCL communicator and", "Got completion", "MASTER_ADDR", "Initializing distributed", "srun: ",
+    "slurmstepd", "mpirun", "noticed that process rank", "NVRM:", "Out of memory", "oom-kill", "Killed", "OOMKilled",
     "frame #",
-)
+)  # fmt: skip
 # Long messages that terminals wrap, by an anchor: what each says near its end.
 ENDS = {
     "WorkNCCL(": (b" milliseconds", b"blocking wait"),
@@ -165,7 +112,6 @@ ENDS = {
     "noticed that process rank": (b" signal",),
 }
 STRUCTURAL = (CALL, *FACTS, DEDUPLICATED, *KEPT, *OPENERS)
-
 
 _NARROWEST = 60  # columns of a terminal
 _COLOURS = re.compile(rb"\x1b\[[\d;]*m")
@@ -184,11 +130,11 @@ _QUICK = re.compile(
 class Gatherer:
     def __init__(self, anchors: Sequence[str], gaps: Gaps) -> None:
         self.files: list[str] = []
-        self.names: list[Named] = []
+        self.names: list[NamedRank] = []
         self.years: list[int] = []
         self._printed: dict[int, int] = {}  # by file the latest year that its beginning prints
         self._in_front: list[frozenset[str]] = []
-        self.keep = Keep()
+        self.keep = KeptLines()
         self.facts = Facts()
         self.calls: dict[tuple[int, bytes, bytes], deque[tuple[int, bytes]]] = {}  # (file, host:pid:tid, comm)
         self._gaps = gaps
@@ -206,7 +152,7 @@ class Gatherer:
         self._year = 1970
 
     def read(self, path: str, given: bool = False) -> None:
-        """Takes in one file; nothing happens where it is no text. ``given``: the user named it."""
+        """Reads one file; does nothing where it is no text. ``given``: the user named it."""
         self._file, self._year = len(self.files), _year_of(path)
         known, bar, cut = False, None, -1
         for block in blocks_of(unwrapped(pieces_of(path, self._gaps, given))):
@@ -238,13 +184,13 @@ class Gatherer:
             self.keep.add("the last progress bar", self._file, (bar,))
 
     def settle_years(self) -> None:
-        """Files that print no year are of the run of those that do."""
+        """Gives files without a printed year the year of those that print one."""
         if self._printed:
             latest = max(self._printed.values())
             self.years = [self._printed.get(file, min(latest, year)) for file, year in enumerate(self.years)]
 
-    def who(self, said: Said) -> Who:
-        """The process that a line names, with the rank that something beside NCCL gives."""
+    def who(self, said: ParsedLine) -> Who:
+        """The process that a line names, with a rank from the line or the file name."""
         hint: Hint | None = None
         if said.rank is not None:
             hint = (said.rank_from, said.rank)
@@ -252,10 +198,10 @@ class Gatherer:
             hint = ("file", rank)
         return said.host, said.pid, hint
 
-    def said_by(self, file: int, raw: bytes) -> list[Said]:
+    def said_by(self, file: int, raw: bytes) -> list[ParsedLine]:
         return read_line(raw, self.years[file], self._in_front[file])
 
-    def _take(self, block: Block) -> None:
+    def _take(self, block: TextBlock) -> None:
         calls_only, hits = self._search.hits(block)
         self._call_lines(block, calls_only)
         at_line = 0
@@ -266,7 +212,7 @@ class Gatherer:
             at_line = line + 1
             raw = raw_of(block, line, at)
             if len(raw) > LONG // 2 and int(block.starts[line + 1] - block.starts[line]) > LONG:
-                self._gaps.say(self.files[self._file], f"of lines longer than {LONG >> 10} KiB a part is kept")
+                self._gaps.say(self.files[self._file], f"only a part of lines longer than {LONG >> 10} KiB is kept")
             calls = facts = keeps = False
             opener = ""
             for word in words:
@@ -298,8 +244,8 @@ class Gatherer:
             self._feed(block, at_line)
             at_line += 1
 
-    def _whole(self, raw: bytes, block: Block, line: int) -> bytes:
-        """A message with its end on the next line, which then has no prefix of its own."""
+    def _whole(self, raw: bytes, block: TextBlock, line: int) -> bytes:
+        """A message with its wrapped end on the next line, which then has no prefix of its own."""
         wanted = [ends for word, ends in ENDS.items() if word.encode() in raw]
         if line + 1 >= len(block) or len(raw) < _NARROWEST or all(any(e in raw for e in ends) for ends in wanted):
             return raw
@@ -308,9 +254,9 @@ class Gatherer:
             return raw
         return _COLOURS.sub(b"", raw) + after.text.encode()
 
-    def _call_lines(self, block: Block, lines: Iterable[int]) -> None:
-        """Puts COLL lines to the last calls of their process and communicator. Nothing is parsed: of half of a log's
-        lines only the last few are looked at in the end."""
+    def _call_lines(self, block: TextBlock, lines: Iterable[int]) -> None:
+        """Adds COLL lines to the last calls of their process and communicator. Nothing is parsed: they may be half of a
+        log's lines, and only the last few are used."""
         chosen = np.asarray(lines, np.int64)
         begins, ends = block.starts[chosen].tolist(), block.starts[chosen + 1].tolist()
         data, calls, file = block.data, self.calls, self._file
@@ -336,7 +282,7 @@ class Gatherer:
         for key, kept in self.calls.items():
             self.calls[key] = deque(kept, maxlen=self._call_share)
 
-    def _fact(self, block: Block, line: int, raw: bytes) -> None:
+    def _fact(self, block: TextBlock, line: int, raw: bytes) -> None:
         for said in self.said_by(self._file, raw):
             if said.source == "nccl" and "comm " in said.text and line + 1 < len(block) and not event_of(said.text):
                 said = self._unwrapped(said, block, line)
@@ -351,13 +297,13 @@ class Gatherer:
                 for said in self.said_by(self._file, joined):
                     self.facts.hear(said, self.who(said), self._file, block.first + line - 1)
 
-    def _unwrapped(self, said: Said, block: Block, line: int) -> Said:
+    def _unwrapped(self, said: ParsedLine, block: TextBlock, line: int) -> ParsedLine:
         after = self.said_by(self._file, block.line(line + 1))[0]
         if not after.any:
             said.text += after.text
         return said
 
-    def _opens(self, word: str, found: Found) -> bool:
+    def _opens(self, word: str, found: RawLine) -> bool:
         said = self.said_by(self._file, found[2])[0]
         new = opened(said, word)
         if new is None:
@@ -370,7 +316,7 @@ class Gatherer:
             self.facts.by_rank.add((said.rank_from, said.rank))
         return True
 
-    def _feed(self, block: Block, line: int) -> bool:
+    def _feed(self, block: TextBlock, line: int) -> bool:
         """Whether a line belongs to an open block."""
         raw = block.line(line)[:LONG].rstrip(b"\r\n")
         for one in self._open:
@@ -405,13 +351,13 @@ class Gatherer:
 
 
 def _year_printed(data: bytes, latest: int) -> int | None:
-    """The latest one that is not after the file was written: a log that is copied later keeps its own."""
+    """The latest printed year that is not after the file was written: a copied log keeps its own."""
     years = {int(match[1]) for match in _DATED.finditer(data)}
     return max((year for year in years if year <= latest), default=None)
 
 
 def _year_of(path: str) -> int:
-    """Of times that print none: the year in which the file was last written."""
+    """The year in which the file was last written, for times without one."""
     try:
         written = time.time() if path == STDIN else Path(path).stat().st_mtime
     except OSError:

@@ -1,14 +1,19 @@
-"""A bounded choice of lines: of each kind and process the first and the last, however many there are.
-
-All is kept while it fits. Beyond ``MOST_LINES`` lines or ``MOST_BYTES`` bytes the share of each kind and process is
-halved, as often as it takes; what was left out is counted.
-"""
+"""Which lines are kept: the first and last of each kind and process; tracebacks, stacks and reports as whole blocks."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import Enum
+
+from diag.hang.text.prefixes import ParsedLine
+
+# -- A bounded choice of lines: of each kind and process the first and the last, however many there are ----------------
+#
+# All is kept while it fits. Beyond ``MOST_LINES`` lines or ``MOST_BYTES`` bytes the share of each kind and process is
+# halved, as often as it takes; what was left out is counted.
 
 FIRST_SHARE = 32
 MOST_LINES = 120_000
@@ -18,30 +23,30 @@ BLOCK_SHARE = 4
 _HALVINGS = 6
 _OVERHEAD = 150  # of a kept line: a tuple and a bytes object
 
-Found = tuple[int, int, bytes]  # file, line, as found
-Lines = tuple[Found, ...]  # one line, or the lines of one traceback
+RawLine = tuple[int, int, bytes]  # file, line, as found
+RawLines = tuple[RawLine, ...]  # one line, or the lines of one traceback
 
 
 @dataclass(slots=True)
 class _Bucket:
     share: int
-    first: list[Lines] = field(default_factory=list)
-    last: deque[Lines] = field(default_factory=deque)
+    first: list[RawLines] = field(default_factory=list)
+    last: deque[RawLines] = field(default_factory=deque)
 
-    def entries(self) -> Iterator[Lines]:
+    def entries(self) -> Iterator[RawLines]:
         yield from self.first
         yield from self.last
 
 
-class Keep:
+class KeptLines:
     def __init__(self) -> None:
         self._buckets: dict[tuple[object, object], _Bucket] = {}
         self._halvings = 0
         self._lines = self._bytes = 0
         self.left_out: Counter[tuple[int, object]] = Counter()  # (file, kind): lines
 
-    def add(self, kind: object, who: object, lines: Lines, block: bool = False) -> None:
-        """``kind``: what it was kept for; ``who``: the process as far as it is known without parsing."""
+    def add(self, kind: object, who: object, lines: RawLines, block: bool = False) -> None:
+        """Keeps lines. ``kind``: why; ``who``: the process, as far as it is known without parsing."""
         key = (kind, who)
         bucket = self._buckets.get(key)
         if bucket is None:
@@ -63,7 +68,7 @@ class Keep:
         if (self._lines > MOST_LINES or self._bytes > MOST_BYTES) and self._halvings < _HALVINGS:
             self._halve()
 
-    def entries(self) -> Iterator[tuple[object, Lines]]:
+    def entries(self) -> Iterator[tuple[object, RawLines]]:
         for (kind, _), bucket in self._buckets.items():
             for lines in bucket.entries():
                 yield kind, lines
@@ -71,15 +76,15 @@ class Keep:
     def _share(self, block: bool) -> int:
         return max(1, (BLOCK_SHARE if block else FIRST_SHARE) >> self._halvings)
 
-    def _drop(self, kind: object, lines: Lines) -> None:
+    def _drop(self, kind: object, lines: RawLines) -> None:
         self.left_out[lines[0][0], kind] += len(lines)
         self._lines -= len(lines)
         for line in lines:
             self._bytes -= len(line[2]) + _OVERHEAD
 
     def _halve(self) -> None:
-        """Shares are halved; with shares of one, what is kept can still be more than the bound: it then grows only with
-        the number of kinds and processes, which `add` bounds."""
+        """Halves the shares. With shares of one the bound can be exceeded; what is kept then grows only with the number
+        of kinds and processes, which `add` bounds."""
         self._halvings += 1
         for (kind, _), bucket in self._buckets.items():
             share = bucket.share = max(1, bucket.share // 2)
@@ -88,3 +93,126 @@ class Keep:
             for lines in rest[: max(0, len(rest) - share)]:
                 self._drop(kind, lines)
             bucket.last = deque(rest[max(0, len(rest) - share) :])
+
+
+# -- Messages of many lines, kept whole: tracebacks, stack dumps, torchrun's summary, PyTorch's desync report ----------
+#
+# Lines of other processes may stand between: a line belongs to the block that the same process opened.
+
+MOST_OWN = 1000
+MOST_FOREIGN = 500
+
+# What opens a block (a substring of the line), and which kind it is.
+OPENERS = {
+    "Traceback (most recent call last)": "traceback",
+    "Fatal Python error:": "faulthandler",
+    "(most recent call first)": "faulthandler",
+    '(active): "': "py-spy",
+    '(idle): "': "py-spy",
+    '(active+gil): "': "py-spy",
+    '(idle+gil): "': "py-spy",
+    "Process ": "py-spy",
+    "Failures:": "elastic",
+    "Root Cause (first observed failure)": "elastic",
+    "To our best knowledge": "desync",
+    "Snapshot of ranks' latest states": "desync",
+    "==== backtrace": "backtrace",
+    "(LWP ": "gdb",
+    "Missing ranks:": "horovod",
+    "Stalled ranks:": "horovod",
+}
+SOURCES = {"traceback": "python", "elastic": "launcher", "desync": "torch", "horovod": "horovod"}  # the others: "stack"
+
+_PY_SPY = re.compile(r"Process \d+: |Thread (?:\d+|0x[0-9a-fA-F]+) \((?:active|idle)")
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_LISTED = re.compile(r"(?:\[\d+\] )?\d+: \[")
+_FAULT = ("  File ", "  <", "  ...", "Thread 0x", "Current thread 0x", "Python runtime state", "Stack (most")
+_TAIL = 4  # lines of a message after the exception's first: "ncclInternalError: ..", "Last error:", ..
+
+
+class Part(Enum):
+    MORE = "belongs"
+    LAST = "belongs and ends it"
+    NO = "ends it"
+
+
+@dataclass(slots=True)
+class Open:
+    kind: str
+    who: tuple[object, ...]
+    lines: list[RawLine] = field(default_factory=list)
+    prefix: bytes = b""  # of the line that opened it
+    foreign: int = 0
+    state: str = "frames"
+    tail: int = 0
+
+    def takes(self, said: ParsedLine) -> bool:
+        """Whether a line may belong to it, by who prints it. In a report only the first line may have prefixes."""
+        if self.kind == "horovod":  # "1: [tensor, ..]" looks like the prefix of srun
+            return not said.any or said.rank_from == "srun"
+        who = said.who()
+        return who == self.who or (self.kind in ("desync", "elastic") and not said.any)
+
+    def is_frame(self, raw: bytes) -> bool:
+        """Whether a line is certainly a frame of this traceback: same prefix, indented. Saves parsing it."""
+        return self.kind == "traceback" and self.state == "frames" and raw.startswith(self.prefix + b"  ")
+
+    def feed(self, said: ParsedLine) -> Part:
+        if len(self.lines) >= MOST_OWN or said.source == "nccl":
+            return Part.NO
+        text = said.text
+        match self.kind:
+            case "traceback":
+                return self._traceback(said)
+            case "faulthandler":
+                if text.startswith("Extension modules"):
+                    return Part.LAST
+                return Part.MORE if not text or text.startswith(_FAULT) else Part.NO
+            case "py-spy":
+                if not text or text.startswith(("    ", "Python v")):
+                    return Part.MORE
+                return Part.MORE if text.startswith("Thread ") and _PY_SPY.match(text) else Part.NO
+            case "elastic":
+                return Part.LAST if text.startswith("=====") else Part.MORE
+            case "horovod":
+                return Part.MORE if text.startswith("[") or _LISTED.match(text) else Part.NO
+            case "desync":
+                return Part.MORE if text.startswith(("\t", " ", "-")) else Part.NO
+            case "backtrace":
+                return Part.LAST if text.startswith("=====") or len(self.lines) > 80 else Part.MORE
+            case _:
+                return Part.MORE if text.startswith(("#", " ")) else Part.NO
+
+    def _traceback(self, said: ParsedLine) -> Part:
+        text = said.text
+        if self.state == "frames":
+            if text[:1] in (" ", "\t") or not text or text.startswith("Traceback ("):
+                return Part.MORE
+            self.state = "message"
+            return Part.MORE
+        if self.state == "message":
+            if not text:
+                self.state = "after"
+                return Part.MORE
+            self.tail += 1
+            if said.source or self.tail > _TAIL or text.startswith("Traceback ("):
+                return Part.NO
+            return Part.MORE
+        if text.startswith(_CHAINED):
+            self.state, self.tail = "frames", 0
+            return Part.MORE
+        return Part.NO
+
+
+def opened(said: ParsedLine, word: str) -> Open | None:
+    """The block that a line with this substring opens, if it does."""
+    kind, text = OPENERS[word], said.text
+    if kind == "py-spy" and not _PY_SPY.match(text):
+        return None
+    if kind == "horovod" and not text.strip().endswith(word):
+        return None
+    if word == "Failures:" and text.strip() != "Failures:":
+        return None
+    if said.source == "nccl":
+        return None
+    return Open(kind, said.who())

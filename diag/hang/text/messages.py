@@ -1,11 +1,15 @@
-"""What single messages state: a communicator's life, a collective call, a variable, a version, a world size."""
+"""What single messages state, and the processes and communicators that they tell of."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
-from ..model import MOST_RANKS, Call, Evidence
+from diag.hang.model import MOST_RANKS, Evidence, NcclCall
+from diag.hang.text.prefixes import ParsedLine
+
+# -- What single messages state: a communicator's life, a collective call, a variable, a version, a world size ---------
 
 _FIELD = re.compile(
     r"\b(comm|rank|n[rR]anks|cudaDev|busId|commId|parent|color|splitCount|childCount) "
@@ -21,8 +25,8 @@ _VERSION = re.compile(r"\bR?NCCL version (\d+\.\d[\w.+-]*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """ "comm .. rank R nranks N .. - Init COMPLETE" of any version: the fields are read by name, the order varies."""
+class CommunicatorEvent:
+    """ "comm .. rank R nranks N .. - Init COMPLETE" in any version: fields are read by name, their order varies."""
 
     what: str  # Init, Destroy, Abort
     complete: bool
@@ -36,8 +40,8 @@ class Event:
     split: str  # which split of the parent: its count and colour
 
 
-def event_of(text: str) -> Event | None:
-    """None for what is not, or not wholly, such a line."""
+def event_of(text: str) -> CommunicatorEvent | None:
+    """None where a line is not, or not completely, such a message."""
     found = _EVENT.search(text)
     if found is None:
         return None
@@ -52,7 +56,7 @@ def event_of(text: str) -> Event | None:
     if "comm" not in fields or not 0 <= rank < size <= MOST_RANKS:
         return None
     count = fields.get("splitcount", fields.get("childcount", ""))
-    return Event(
+    return CommunicatorEvent(
         what=found[1],
         complete=found[2] == "COMPLETE",
         comm=fields["comm"],
@@ -66,25 +70,13 @@ def event_of(text: str) -> Event | None:
     )
 
 
-def call_of(text: str, evidence: Evidence) -> tuple[str, Call] | None:
-    """(the communicator's pointer, the call). opCount is printed in hexadecimal."""
+def call_of(text: str, evidence: Evidence) -> tuple[str, NcclCall] | None:
+    """(communicator pointer, call). opCount is printed in hexadecimal."""
     match = _CALL.search(text)
     if match is None:
         return None
     op, count, elements, datatype, _, root, comm = match.groups()
-    return comm, Call(op, int(count, 16), int(elements), int(datatype), int(root), evidence)
-
-
-def variable_of(text: str) -> tuple[str, str] | None:
-    """ "NCCL_IB_HCA set by environment to mlx5." as (name, value); the value ends at the dot that NCCL adds."""
-    match = _ENV.search(text)
-    return (match[1], match[2].rstrip().removesuffix(".")) if match else None
-
-
-def version_of(text: str) -> str:
-    """ "2.21.5+cuda12.4", or ""."""
-    match = _VERSION.search(text)
-    return match[1] if match else ""
+    return comm, NcclCall(op, int(count, 16), int(elements), int(datatype), int(root), evidence)
 
 
 # Who prints how many ranks there are: PyTorch's elastic agent, launchers, Lightning, fairseq, DDP, TCPStore, users.
@@ -105,32 +97,141 @@ _WORLD = tuple(
 _NODES = re.compile(r"(?:--nnodes|\bmax_nodes|\bnnodes|--num_machines|--num_nodes)\s*[=: ]\s*(?:\d+:)?(\d+)\b")
 _EACH = re.compile(r"(?:--?nproc[-_]per[-_]node|\bnproc_per_node|--num_gpus)\s*[=: ]\s*(\d+)\b")
 WORLD_ANCHORS = (
-    "global_world_size",
-    "WORLD_SIZE",
-    "world_size",
-    "world size",
-    "World size",
-    "MEMBER: ",
-    "distributed init (rank",
-    "Total number of processes",
-    "num_processes",
-    "nnodes",
-    "max_nodes",
-    "nproc_per_node",
-    "nproc-per-node",
-    "num_gpus",
-)
+    "global_world_size", "WORLD_SIZE", "world_size", "world size", "World size", "MEMBER: ", "distributed init (rank",
+    "Total number of processes", "num_processes", "nnodes", "max_nodes", "nproc_per_node", "nproc-per-node", "num_gpus",
+)  # fmt: skip
 
 
 def world_size_of(text: str) -> int | None:
-    """As printed outright; not "role_world_sizes" or "group_world_size", which count other things."""
+    """The printed world size; not "role_world_sizes" or "group_world_size", which count other things."""
     for pattern in _WORLD:
         if (match := pattern.search(text)) and 0 < int(match[1]) <= MOST_RANKS:
             return int(match[1])
     return None
 
 
-def nodes_of(text: str) -> tuple[int | None, int | None]:
-    """(nodes, processes on each), as far as a launcher's line says."""
-    nodes, each = _NODES.search(text), _EACH.search(text)
-    return (int(nodes[1]) if nodes else None), (int(each[1]) if each else None)
+# -- Who is who, as it is read: processes as their lines name them, and the communicators of each, by pointer ----------
+#
+# A process is known by (host, pid, hint): the hint is a rank that a launcher or the name of the file gives, for pids
+# repeat between containers with one host name. Whether hints can be trusted is decided at the end, in ``join``.
+
+MOST_COMMUNICATORS = 200_000
+MOST_VARIABLES = 200
+
+Hint = tuple[str, int]  # what says it ("[rankN]", "mpirun", "srun", "file"), the rank
+Who = tuple[str, int | None, Hint | None]
+
+
+@dataclass(slots=True)
+class OneSided:
+    """A communicator as one process knows it."""
+
+    event: CommunicatorEvent
+    file: int
+    line: int  # of its first line
+    started: bool = False
+    completed: bool = False
+    ended: str = ""
+
+
+@dataclass(slots=True)
+class ProcessFacts:
+    """All that the lines of one process state."""
+
+    owns: list[OneSided] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    version: str = ""
+    local_rank: int | None = None
+    device: int | None = None
+    files: set[int] = field(default_factory=set)
+    last_ns: int | None = None
+
+
+class Facts:
+    def __init__(self) -> None:
+        self.heard: dict[Who, ProcessFacts] = {}
+        self.worlds: Counter[int] = Counter()  # sizes as printed
+        self.nodes: dict[int, tuple[int | None, int | None]] = {}  # by file: nodes, processes on each
+        self.by_rank: set[Hint] = set()  # hints on lines that name no process
+        self.aliases: dict[str, set[str]] = {}  # a host as a launcher calls it: as NCCL does
+        self.deduplicated = False
+        self.unread_events: Counter[int] = Counter()  # by file
+        self.left_out = 0
+        self._owns: dict[tuple[Who, str], list[OneSided]] = {}
+        self._same: dict[str, str] = {}  # equal strings of many processes are kept once
+        self._communicators = 0
+
+    def process(self, who: Who) -> ProcessFacts:
+        found = self.heard.get(who)
+        if found is None:
+            found = self.heard[who] = ProcessFacts()
+        return found
+
+    def hear(self, said: ParsedLine, who: Who, file: int, line: int) -> None:
+        """Takes in a line with an identity anchor. Only NCCL's own lines make processes."""
+        text = said.text
+        if said.source == "nccl":
+            # Where somebody cut host and pid off, only what an Init line says can be placed.
+            if said.pid is not None or event_of(text) is not None:
+                heard = self.process(who)
+                heard.files.add(file)
+                if said.outer_host and said.outer_host != said.host:
+                    self.aliases.setdefault(said.outer_host, set()).add(said.host)
+                heard.local_rank = said.local_rank if heard.local_rank is None else heard.local_rank
+                if said.time_ns is not None:
+                    heard.last_ns = max(heard.last_ns or 0, said.time_ns)
+                self._nccl(text, who, heard, file, line)
+            return
+        if (size := world_size_of(text)) is not None:
+            self.worlds[size] += 1
+        nodes, each = _NODES.search(text), _EACH.search(text)
+        if nodes or each:
+            before = self.nodes.get(file, (None, None))
+            self.nodes[file] = int(nodes[1]) if nodes else before[0], int(each[1]) if each else before[1]
+
+    def _nccl(self, text: str, who: Who, heard: ProcessFacts, file: int, line: int) -> None:
+        if variable := _ENV.search(text):
+            if len(heard.env) < MOST_VARIABLES:  # NCCL adds a dot behind the value
+                heard.env[self._one(variable[1])] = self._one(variable[2].rstrip().removesuffix("."))
+        elif " - " in text or "- Init" in text:
+            event = event_of(text)
+            if event is not None:
+                self._event(event, who, heard, file, line)
+            elif "Init COMPLETE" in text or "Init START" in text:
+                self.unread_events[file] += 1
+        elif version := _VERSION.search(text):
+            heard.version = self._one(version[1])
+
+    def _event(self, event: CommunicatorEvent, who: Who, heard: ProcessFacts, file: int, line: int) -> None:
+        known = self._owns.setdefault((who, event.comm), [])
+        own = next((own for own in reversed(known) if _same(own, event)), None)
+        if own is None:
+            if self._communicators >= MOST_COMMUNICATORS:
+                self.left_out += 1
+                return
+            self._communicators += 1
+            own = OneSided(event, file, line)
+            known.append(own)
+            heard.owns.append(own)
+        elif event.comm_id and not own.event.comm_id:
+            own.event = event
+        # Whatever ends was initialised; before 2.18 nothing is printed at the start.
+        own.started = True
+        if event.what == "Init":
+            own.completed |= event.complete
+        elif event.complete:
+            own.completed, own.ended = True, "destroyed" if event.what == "Destroy" else "aborted"
+
+    def _one(self, text: str) -> str:
+        return self._same.setdefault(text, text)
+
+
+def _same(own: OneSided, event: CommunicatorEvent) -> bool:
+    """Whether a line is about this communicator: addresses are used again after a communicator is gone."""
+    if own.event.rank != event.rank or own.event.size != event.size:
+        return False
+    if event.what != "Init":
+        return not own.ended
+    if own.event.comm_id and event.comm_id and own.event.comm_id != event.comm_id:
+        return False
+    return not own.ended and not (own.completed and (event.complete is False))

@@ -1,4 +1,4 @@
-"""What stands in front of a message: launchers, schedulers, PyTorch and NCCL, stacked in any order (hang.md 1.1, 1.2).
+"""Prefixes of log lines: launchers, schedulers, PyTorch and NCCL, stacked in any order.
 
 Each prefix is stripped where the rest begins with it, until none is left. ``source`` is "nccl" only where NCCL's own
 prefix comes right behind prefixes that are known: a program that prints a line of a log somewhere in its own text is
@@ -7,19 +7,65 @@ not NCCL. The numbers that prefixes bear are kept apart, with what said them.
 
 from __future__ import annotations
 
+import calendar
 import json
 import re
 from collections import Counter
 from dataclasses import dataclass
 
-from . import clocks
+# -- Times as logs print them, in nanoseconds since 1970; taken as UTC where no zone is printed ------------------------
+
+_MONTH = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
+MONTHS = {name: number for number, name in enumerate(_MONTH.split("|"), 1)}
+
+ISO = re.compile(
+    r"\[?(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?: ?(Z|UTC|[+-]\d\d:?\d\d)\b)?\]?:? ?"
+    r"(?:std(?:out|err) [FP] )?"  # Kubernetes' CRI
+)
+CTIME = re.compile(
+    rf"\[?(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) ({_MONTH}) +(\d+) (\d\d):(\d\d):(\d\d) (?:[A-Z]{{3,4}} )?(\d{{4}})\]?"
+    r"(?:<std\w+>)?:? ?"
+)
+SYSLOG = re.compile(rf"({_MONTH}) +(\d+) (\d\d):(\d\d):(\d\d)(?:\.\d+)? ([\w.-]+) (?=[\w.-]+(?:\[\d+\])?: )")
+OF_DAY = re.compile(r"(?:\[\d\d:\d\d:\d\d(?:[.,]\d+)?\]|\d\d:\d\d:\d\d(?:[.,]\d+)?) ")
+
+
+def iso_ns(match: re.Match[str]) -> int | None:
+    year, month, day, hour, minute, second, part, zone = match.groups()
+    since = at_ns(int(year), int(month), int(day), int(hour), int(minute), int(second), part or "")
+    if since is None or zone in (None, "Z", "UTC"):
+        return since
+    ahead = int(zone[1:3]) * 60 + int(zone[-2:])
+    return since - (ahead if zone[0] == "+" else -ahead) * 60_000_000_000
+
+
+def ctime_ns(match: re.Match[str]) -> int | None:
+    month, day, hour, minute, second, year = match.groups()
+    return at_ns(int(year), MONTHS[month], int(day), int(hour), int(minute), int(second), "")
+
+
+def month_day_ns(year: int, month: int, day: int, clock: str) -> int | None:
+    """Nanoseconds of a time without a year: "02:07:08.408271257"."""
+    whole, _, part = clock.partition(".")
+    hour, minute, second = whole.split(":")
+    return at_ns(year, month, day, int(hour), int(minute), int(second), part)
+
+
+def at_ns(year: int, month: int, day: int, hour: int, minute: int, second: int, part: str) -> int | None:
+    """None for impossible times: 24:99:99."""
+    if not (year >= 1970 and 1 <= month <= 12 and 1 <= day <= 31 and hour < 24 and minute < 60 and second < 61):
+        return None
+    seconds = calendar.timegm((year, month, day, hour, minute, second))
+    return seconds * 1_000_000_000 + int(part[:9].ljust(9, "0") or 0)
+
+
+# -- prefixes ----------------------------------------------------------------------------------------------------------
 
 _HOST = r"[^\s:'\"()=,/\[\]{}|]{1,255}+"  # NCCL itself writes - for / and %
 _CODE = r"(?:(?P<file>[\w./+-]+):(?P<line>\d+)(?: \(\w{1,80}\))? )?"
 _NCCL = re.compile(
-    rf"\s*(?P<host>{_HOST}):(?P<pid>\d{{1,10}})(?P<tid>:\d{{1,10}})? "
-    rf"(?(tid)(?:\[(?P<dev>-?\d+)\] )?|\[(?P<only_dev>-?\d+)\] )"
-    rf"(?:\d+\.\d+ )?{_CODE}R?NCCL (?P<level>INFO|WARN|TRACE|CALL|ABORT|ERROR)(?: |$)"
+    rf"\s*(?P<host>{_HOST}):(?P<pid>\d{{1,10}})(?P<tid>:\d{{1,10}})? (?(tid)(?:\[(?P<dev>-?\d+)\] )?|"
+    rf"\[(?P<only_dev>-?\d+)\] )(?:\d+\.\d+ )?{_CODE}R?NCCL (?P<level>INFO|WARN|TRACE|CALL|ABORT|ERROR)(?: |$)"
 )
 _NCCL_2_2 = re.compile(
     rf"\s*(?P<host>{_HOST}):(?P<pid>\d{{1,10}}):(?P<tid>\d{{1,10}}) "
@@ -74,19 +120,17 @@ _LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
 _MOST_PREFIXES = 12
 _LEVELS = {"E": "ERROR", "W": "WARN", "I": "INFO", "F": "FATAL", "C": "CRITICAL", "D": "DEBUG", "V": "DEBUG"}
 _LAUNCHER = re.compile(
-    r"(?:srun|slurmstepd|mpirun|prterun|orterun|pdsh@[\w.-]+|torchrun): "
-    r"|(?:[A-Z]+:|\S+ - |)torch\.distributed\.(?:elastic|run|launcher)\b|(?:[A-Z]+:)?torchelastic"
-    r"|\[launch\.py:\d+|deepspeed\.launcher"
+    r"(?:srun|slurmstepd|mpirun|prterun|orterun|pdsh@[\w.-]+|torchrun): |(?:[A-Z]+:|\S+ - |"
+    r")torch\.distributed\.(?:elastic|run|launcher)\b|(?:[A-Z]+:)?torchelastic|\[launch\.py:\d+|deepspeed\.launcher"
 )
 _LAUNCHER_CODE = re.compile(r"torch/distributed/(?:elastic|run|launch)")
-
 
 NOBODY: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
-class Said:
-    """What the prefixes of a line tell; ``text`` is what they stand in front of."""
+class ParsedLine:
+    """Fields parsed from a log line's prefixes; ``text`` is the message without them."""
 
     text: str
     host: str = ""
@@ -103,12 +147,12 @@ class Said:
     time_ns: int | None = None
     nccl_pid: bool = False  # NCCL itself printed host and pid
     any: bool = False  # there was a prefix
-    bar: Said | None = None  # a progress bar that stands in front, by whoever draws it
+    bar: ParsedLine | None = None  # a progress bar that stands in front, by whoever draws it
     piece: str = ""  # the part of its line that it was read from; "" for all of it
     ahead: int = 0  # how many prefixes further on it is only looked at
 
     def who(self) -> tuple[object, ...]:
-        """Equal on lines of one process, as far as its lines tell."""
+        """Equal for lines of one process, as far as the lines show."""
         return (self.rank, self.rank_from, self.local_rank, self.host, self.pid)
 
 
@@ -117,8 +161,8 @@ def _is_bar(text: str) -> bool:
 
 
 def hosts_in_front(head: bytes) -> frozenset[str]:
-    """The names that a launcher (pdsh, deepspeed, kubectl --prefix) puts in front of the lines of a file, with a colon,
-    if nearly all of its lines begin with one of few."""
+    """The host names that a launcher (pdsh, deepspeed, kubectl --prefix) puts before the lines of a file, with a colon,
+    if nearly all lines begin with one of few."""
     lines = [line for line in head.splitlines() if line.strip()]
     names = Counter(match[1].decode() for line in lines if (match := _IN_FRONT.match(line)))
     if sum(names.values()) < 0.95 * len(lines) or len(lines) < _LINES_EACH * len(names):
@@ -127,19 +171,20 @@ def hosts_in_front(head: bytes) -> frozenset[str]:
 
 
 def plain(text: str) -> str:
-    """Without colours and control characters, tabs apart."""
+    """The text without colours and control characters, except tabs."""
     if "\x1b" in text:
         text = _ANSI.sub("", text)
     return text if text.isprintable() else _CONTROL.sub("", text)
 
 
-def read_line(raw: bytes, year: int = 1970, hosts: frozenset[str] = NOBODY) -> list[Said]:
-    """The messages of a line: one, or several where newlines between messages of NCCL were lost; a progress bar that
-    stands in front of a message comes behind it.
+def read_line(raw: bytes, year: int = 1970, hosts: frozenset[str] = NOBODY) -> list[ParsedLine]:
+    """The messages of a line: usually one; several where newlines between NCCL messages were lost; a progress bar
+    before a message comes after it.
 
-    ``year``: of times that print none. ``hosts``: names that a launcher puts in front of the file's lines.
-    A carriage return begins the line anew, as on a terminal; what stood before it is a progress bar, whose prefixes
-    still tell who prints."""
+    ``year``: for times without one. ``hosts``: names that a launcher puts before the file's lines. A carriage return
+    begins the line anew, as on a terminal; what stood before it is a progress bar, whose prefixes still show who
+    prints.
+    """
     text = raw.decode("utf-8", "replace").rstrip("\r\n")
     before = ""
     if "\r" in text:
@@ -173,9 +218,9 @@ def read_line(raw: bytes, year: int = 1970, hosts: frozenset[str] = NOBODY) -> l
     return found
 
 
-def read_text(text: str, year: int = 1970, hosts: frozenset[str] = NOBODY) -> Said:
-    """Strips every prefix of a text that is free of control characters."""
-    said = Said(text)
+def read_text(text: str, year: int = 1970, hosts: frozenset[str] = NOBODY) -> ParsedLine:
+    """Parses all prefixes of a text without control characters."""
+    said = ParsedLine(text)
     if text.startswith('{"log":"'):
         _docker(said)
     for _ in range(_MOST_PREFIXES):
@@ -196,8 +241,8 @@ def read_text(text: str, year: int = 1970, hosts: frozenset[str] = NOBODY) -> Sa
     return said
 
 
-def _strip_one(said: Said, year: int, hosts: frozenset[str]) -> bool:
-    """Whether the text began with a prefix, which is gone now."""
+def _strip_one(said: ParsedLine, year: int, hosts: frozenset[str]) -> bool:
+    """Whether the text began with a prefix, which is removed."""
     text = said.text
     if not text:
         return False
@@ -231,7 +276,7 @@ def _strip_one(said: Said, year: int, hosts: frozenset[str]) -> bool:
         said.source, end = "kernel", match.end()
     if not end and ("%|" in text or "it [" in text) and (match := _BAR.match(text)) and match.end() < len(text):
         end = match.end()
-        said.bar = Said(text[:end].rstrip(), piece=text[:end].rstrip(), any=said.any)
+        said.bar = ParsedLine(text[:end].rstrip(), piece=text[:end].rstrip(), any=said.any)
         for name in ("host", "pid", "rank", "rank_from", "local_rank", "time_ns"):
             setattr(said.bar, name, getattr(said, name))
         said.piece = text[end:]
@@ -239,20 +284,20 @@ def _strip_one(said: Said, year: int, hosts: frozenset[str]) -> bool:
     return end > 0
 
 
-def _goes_on(said: Said, rest: str, year: int, hosts: frozenset[str]) -> bool:
-    """Whether a prefix follows, which makes a doubtful one before it a prefix, too. A line of nothing but doubtful ones
-    is not followed to its end."""
-    return said.ahead < _MOST_PREFIXES and _strip_one(Said(rest, ahead=said.ahead + 1), year, hosts)
+def _goes_on(said: ParsedLine, rest: str, year: int, hosts: frozenset[str]) -> bool:
+    """Whether another prefix follows, which confirms a doubtful one before it. Bounded for lines of doubtful prefixes
+    only."""
+    return said.ahead < _MOST_PREFIXES and _strip_one(ParsedLine(rest, ahead=said.ahead + 1), year, hosts)
 
 
-def _bracket(said: Said, text: str, year: int, hosts: frozenset[str]) -> int:
+def _bracket(said: ParsedLine, text: str, year: int, hosts: frozenset[str]) -> int:
     if match := _RANK.match(text):
         said.rank, said.rank_from = int(match[1]), "[rankN]"
     elif match := _GLOG.match(text):
         level, month, day, clock, file, line = match.groups()
         said.source, said.level, said.code = "torch", _LEVELS[level], f"{file}:{line}"
         if clock and said.time_ns is None:
-            said.time_ns = clocks.month_day_ns(year, int(month), int(day), clock)
+            said.time_ns = month_day_ns(year, int(month), int(day), clock)
     elif match := _MPI.match(text):
         if said.rank_from != "[rankN]":
             said.rank, said.rank_from = int(match[2]), "mpirun"
@@ -261,10 +306,10 @@ def _bracket(said: Said, text: str, year: int, hosts: frozenset[str]) -> int:
             said.rank, said.rank_from = int(match[1]), "mpirun"
     elif match := _NODE.match(text):
         said.host = said.host or _host(match[1])
-    elif match := clocks.ISO.match(text):
-        _time(said, clocks.iso_ns(match))
-    elif match := clocks.CTIME.match(text):
-        _time(said, clocks.ctime_ns(match))
+    elif match := ISO.match(text):
+        _time(said, iso_ns(match))
+    elif match := CTIME.match(text):
+        _time(said, ctime_ns(match))
     elif match := _ROLE.match(text):
         if match[1] == "default":
             said.local_rank = int(match[2])
@@ -272,7 +317,7 @@ def _bracket(said: Said, text: str, year: int, hosts: frozenset[str]) -> int:
         said.host = said.host or _host(match[1])
     elif match := _DMESG.match(text):
         said.source = "kernel"
-    elif match := clocks.OF_DAY.match(text):
+    elif match := OF_DAY.match(text):
         pass
     elif match := _PASTED.match(text):  # line numbers of a pasted log; "[3] joined but .." is a message
         if match.end() < 7 and not _goes_on(said, text[match.end() :], year, hosts):
@@ -282,10 +327,10 @@ def _bracket(said: Said, text: str, year: int, hosts: frozenset[str]) -> int:
     return match.end()
 
 
-def _digit(said: Said, text: str) -> int:
-    if match := clocks.ISO.match(text):
-        _time(said, clocks.iso_ns(match))
-    elif match := clocks.OF_DAY.match(text):
+def _digit(said: ParsedLine, text: str) -> int:
+    if match := ISO.match(text):
+        _time(said, iso_ns(match))
+    elif match := OF_DAY.match(text):
         pass
     elif match := _SRUN.match(text):
         if not said.rank_from:
@@ -295,17 +340,17 @@ def _digit(said: Said, text: str) -> int:
     return match.end()
 
 
-def _word(said: Said, text: str, year: int, hosts: frozenset[str]) -> int:
+def _word(said: ParsedLine, text: str, year: int, hosts: frozenset[str]) -> int:
     if match := _PYTHON_GLOG.match(text):
         level, month, day, clock, pid, file, line = match.groups()
         said.level, said.code, said.pid = _LEVELS[level], f"{file}:{line}", said.pid or int(pid)
         if said.time_ns is None:
-            said.time_ns = clocks.month_day_ns(year, int(month), int(day), clock)
-    elif match := clocks.CTIME.match(text):
-        _time(said, clocks.ctime_ns(match))
-    elif match := clocks.SYSLOG.match(text):
+            said.time_ns = month_day_ns(year, int(month), int(day), clock)
+    elif match := CTIME.match(text):
+        _time(said, ctime_ns(match))
+    elif match := SYSLOG.match(text):
         month, day, *clock, host = match.groups()
-        _time(said, clocks.month_day_ns(year, clocks.MONTHS[month], int(day), ":".join(clock)))
+        _time(said, month_day_ns(year, MONTHS[month], int(day), ":".join(clock)))
         said.host = said.host or _host(host)
     elif match := _KERNEL.match(text):
         said.source, said.host = "kernel", said.host or _host(match[1] or "")
@@ -324,7 +369,7 @@ def _word(said: Said, text: str, year: int, hosts: frozenset[str]) -> int:
     return match.end()
 
 
-def _nccl(said: Said, match: re.Match[str]) -> None:
+def _nccl(said: ParsedLine, match: re.Match[str]) -> None:
     found = match.groupdict()
     said.source, said.level = "nccl", found["level"]
     if found.get("host"):
@@ -338,13 +383,13 @@ def _nccl(said: Said, match: re.Match[str]) -> None:
     said.text = said.text[match.end() :]
 
 
-def _time(said: Said, time_ns: int | None) -> None:
-    """The outermost wins: a scheduler writes it in front of every line, so those of a file compare."""
+def _time(said: ParsedLine, time_ns: int | None) -> None:
+    """The outermost time wins: a scheduler writes it before every line, so those of a file compare."""
     if said.time_ns is None:
         said.time_ns = time_ns
 
 
-def _docker(said: Said) -> None:
+def _docker(said: ParsedLine) -> None:
     """Docker's json-file: {"log":"text\\n","stream":"stderr","time":"2025-11-09T15:39:31.043Z"}."""
     try:
         line = json.loads(said.text)
@@ -352,18 +397,16 @@ def _docker(said: Said) -> None:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return
     said.text = plain(text.rstrip("\r\n").rpartition("\r")[2])
-    if match := clocks.ISO.match(time):
-        said.time_ns = clocks.iso_ns(match)
+    if match := ISO.match(time):
+        said.time_ns = iso_ns(match)
 
 
 def _host(name: str) -> str:
-    """As a name to show: nothing in it that a terminal would obey or that turns its direction."""
+    """A name safe to show: without control characters and changes of direction."""
     return name if name.isprintable() else "".join(filter(str.isprintable, name))
 
 
-# -- names -------------------------------------------------------------------------------------------------------------
-#
-# What the name of a file tells: whose log it is.
+# -- What the name of a file tells: whose log it is --------------------------------------------------------------------
 
 _RUN = re.compile(r"(?:^|/)ranks/(\d{5,})/[^/]+$")  # a run directory of this project
 _LOCAL = re.compile(r"(?:^|/)attempt_\d+/(\d+)/std(?:out|err)\.log(?:\.gz|\.zst)?$|local_?rank[_.-]?(\d+)(?!\d)")
@@ -372,19 +415,20 @@ _NAMED_NODE = re.compile(r"(?:node|local|group|machine)[_.-]?rank", re.IGNORECAS
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedRank:
     rank: int | None = None  # global
     local_rank: int | None = None
 
 
-def named(path: str) -> Named:
-    """rank3.log, log_3, rank_3/err.txt and ranks/00003/log.txt: global; torchrun's attempt_0/3/stderr.log: local."""
+def named(path: str) -> NamedRank:
+    """The rank in a file name: rank3.log, log_3, rank_3/err.txt and ranks/00003/log.txt are global; torchrun's
+    attempt_0/3/stderr.log is local."""
     if match := _RUN.search(path):
-        return Named(rank=int(match[1]))
+        return NamedRank(rank=int(match[1]))
     if match := _LOCAL.search(path):
-        return Named(local_rank=int(match[1] or match[2]))
+        return NamedRank(local_rank=int(match[1] or match[2]))
     name = "/".join(path.rsplit("/", 2)[-2:])  # a folder further up names the job, if anything
     found = [int(match[1]) for match in _GLOBAL.finditer(name)]
     if not found or _NAMED_NODE.search(name) or found[-1] >= 10_000_000:
-        return Named()
-    return Named(rank=found[-1])
+        return NamedRank()
+    return NamedRank(rank=found[-1])

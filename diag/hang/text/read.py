@@ -4,30 +4,330 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from diag.collectors.layout import RANKS, RankLayout, RunLayout, is_regular, world_size_of
 from diag.collectors.reading import read_object
+from diag.hang.model import Communicator, Evidence, Line, Logs, Member, NcclCall, Process, Speaker, grouped
+from diag.hang.text.gather import Gatherer
+from diag.hang.text.keep import SOURCES, RawLine
+from diag.hang.text.messages import Facts, Hint, OneSided, ProcessFacts, Who, call_of
+from diag.hang.text.prefixes import NamedRank, ParsedLine
+from diag.hang.text.streams import STDIN, Gaps, files_of
+from diag.hang.wording import NO_RANK, SHARES
 
-from ..model import Call, Evidence, Logs
-from ..wording import NO_RANK, SHARES
-from .facts import Facts, Hint, Own, Who
-from .gaps import Gaps
-from .gather import Gatherer
-from .join import Joined, communicators_of, processes_of
-from .messages import call_of
-from .spoken import lines_of, put_last_times, put_ranks, rank_of
-from .streams import STDIN, files_of
-
-# -- world -------------------------------------------------------------------------------------------------------------
+# -- Processes and communicators, joined from what each line states ----------------------------------------------------
 #
-# How many ranks the training has, and which hints at ranks can be believed.
+# Pointers mean something within their process only; commId joins across processes. A communicator that was split off
+# bears no commId from NCCL 2.23 on: it is named after its parent's, the number of the split and the colour.
+
+
+@dataclass(slots=True)
+class JoinedProcesses:
+    """``index``: processes by host and pid."""
+
+    processes: list[Process] = field(default_factory=list)
+    owns: list[list[OneSided]] = field(default_factory=list)  # by process
+    loose: list[OneSided] = field(default_factory=list)  # of no process that can be told
+    index: dict[tuple[str, int | None], list[int]] = field(default_factory=lambda: defaultdict(list))
+    by_pid: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    aliases: dict[str, str] = field(default_factory=dict)  # a launcher's name for a host: its address, a pod
+    by_rank: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+    def find(self, host: str, pid: int | None, rank: int | None) -> int | None:
+        """The process with this host and pid; the rank tells apart those that share them."""
+        if pid is None:
+            found = self.by_rank.get(rank, []) if rank is not None else []
+            return found[0] if len(found) == 1 else None
+        found = self.index.get((self.aliases.get(host, host), pid), [])
+        if not found and not host:  # Ray on one node, py-spy
+            found = self.by_pid.get(pid, [])
+        if len(found) > 1 and rank is not None:
+            found = [one for one in found if self.processes[one].rank == rank]
+        return found[0] if len(found) == 1 else None
+
+    def put(self, process: Process, owns: list[OneSided]) -> None:
+        number = len(self.processes)
+        self.processes.append(process)
+        self.owns.append(owns)
+        if process.pid is not None:
+            self.index[process.host, process.pid].append(number)
+            self.by_pid[process.pid].append(number)
+        if process.rank is not None:
+            self.by_rank[process.rank].append(number)
+
+
+def processes_of(
+    facts: Facts, names: list[NamedRank], files: list[str], size: int | None, renamed: dict[Who, Who], gaps: Gaps
+) -> JoinedProcesses:
+    merged: dict[Who, ProcessFacts] = {}
+    for who, heard in facts.heard.items():
+        new = renamed[who]
+        merged[new] = heard if new not in merged else _merged(merged[new], heard)
+    hinted = {(host, pid) for host, pid, hint in merged if hint is not None}
+    unhinted = {(host, pid) for host, pid, hint in merged if hint is None and pid is not None}
+    for name, number in sorted(unhinted & hinted, key=str):
+        gaps.say("", f"{name}: pid {number} is used by several ranks, and some of its lines do not say by which")
+    joined = JoinedProcesses(aliases={outer: min(hosts) for outer, hosts in facts.aliases.items() if len(hosts) == 1})
+    for (host, pid, hint), heard in merged.items():
+        for owns in _lives(heard, size, joined, host, pid, gaps):
+            world = {own.event.rank for own in owns if own.event.size == size}
+            rank = hint[1] if hint is not None else min(world) if len(world) == 1 else None
+            devices = {own.event.device for own in owns if own.event.device is not None}
+            buses = {own.event.bus_id for own in owns if own.event.bus_id}
+            joined.put(
+                Process(
+                    host=host,
+                    pid=pid,
+                    rank=rank,
+                    local_rank=heard.local_rank if heard.local_rank is not None else _local_rank(heard, names),
+                    gpu=min(devices) if len(devices) == 1 else heard.device,
+                    bus_id=min(buses) if len(buses) == 1 else "",
+                    nccl_version=heard.version,
+                    env=heard.env,
+                    paths=tuple(files[file] for file in sorted(heard.files)),
+                    last_time_ns=heard.last_ns,
+                ),
+                owns,
+            )
+    _said_of_restarts(joined, gaps)
+    return joined
+
+
+def _merged(one: ProcessFacts, other: ProcessFacts) -> ProcessFacts:
+    return ProcessFacts(
+        owns=_once([*one.owns, *other.owns]),
+        env={**one.env, **other.env},
+        version=other.version or one.version,
+        local_rank=one.local_rank if one.local_rank is not None else other.local_rank,
+        device=one.device if one.device is not None else other.device,
+        files=one.files | other.files,
+        last_ns=max((ns for ns in (one.last_ns, other.last_ns) if ns is not None), default=None),
+    )
+
+
+def _once(owns: list[OneSided]) -> list[OneSided]:
+    """Communicators without repetitions from several files."""
+    found: dict[tuple[str, str, int, int], OneSided] = {}
+    for own in owns:
+        key = (own.event.comm, own.event.comm_id, own.event.rank, own.event.size)
+        if (before := found.get(key)) is None or not own.event.comm_id:
+            found[key if before is None else (*key[:3], -len(found) - 1)] = own
+            continue
+        before.started |= own.started
+        before.completed |= own.completed
+        before.ended = before.ended or own.ended
+    return list(found.values())
+
+
+def _lives(
+    heard: ProcessFacts, size: int | None, joined: JoinedProcesses, host: str, pid: int | None, gaps: Gaps
+) -> list[list[OneSided]]:
+    """The communicators of each process behind one host and pid.
+
+    Usually one process. Where one communicator has several ranks there, a process drives several GPUs (each counts as
+    one here), or containers share the host's name: then the device tells them apart, or nothing does.
+    """
+    if not _conflict(heard.owns, size):
+        return [heard.owns]
+    by_device: dict[int | None, list[OneSided]] = defaultdict(list)
+    for own in heard.owns:
+        by_device[own.event.device].append(own)
+    found: list[list[OneSided]] = []
+    for owns in by_device.values():
+        if not _conflict(owns, size):
+            found.append(owns)
+            continue
+        gaps.say("", f"{host}: pid {pid} is several processes (containers with one host name): joined only in part")
+        of_world = [own for own in owns if own.event.size == size]
+        found.extend([own] for own in of_world)
+        joined.loose.extend(own for own in owns if own.event.size != size)
+    return found
+
+
+def _conflict(owns: list[OneSided], size: int | None) -> bool:
+    ranks: dict[str, int] = {}
+    for own in owns:
+        key = own.event.comm_id or ("world" if own.event.size == size else "")
+        if key and ranks.setdefault(key, own.event.rank) != own.event.rank:
+            return True
+    return False
+
+
+def _local_rank(heard: ProcessFacts, names: list[NamedRank]) -> int | None:
+    found = {names[file].local_rank for file in heard.files} - {None}
+    return found.pop() if len(found) == 1 else None
+
+
+def _said_of_restarts(joined: JoinedProcesses, gaps: Gaps) -> None:
+    twice = [rank for rank, found in joined.by_rank.items() if len(found) > 1]
+    if twice:
+        some = ", ".join(map(str, sorted(twice)[:8])) + (", .." if len(twice) > 8 else "")
+        gaps.say("", f"several processes have the same rank (a restart, or several jobs): {some}")
+
+
+def communicators_of(
+    joined: JoinedProcesses, calls: dict[int, tuple[NcclCall, ...]], gaps: Gaps
+) -> tuple[Communicator, ...]:
+    """``calls``: the last calls, by ``id`` of the process's communicator."""
+    groups: dict[object, dict[int, Member]] = {}
+    about: dict[object, tuple[str, int, str]] = {}
+    twice = 0
+    everyone = [*((number, owns) for number, owns in enumerate(joined.owns)), *((None, [own]) for own in joined.loose)]
+    for number, owns in everyone:
+        names = _identities(owns)
+        for own in owns:
+            name, parent = names[id(own)]
+            key: object = (name, own.event.size) if name else id(own)
+            about.setdefault(key, (name, own.event.size, parent))
+            members = groups.setdefault(key, {})
+            if own.event.rank in members:
+                twice += 1
+                continue
+            members[own.event.rank] = Member(
+                own.event.rank, number, own.started, own.completed, own.ended, calls.get(id(own), ())
+            )
+    if any(not name for name, size, _ in about.values() if size > 1):
+        gaps.say("", "communicators without a commId (NCCL before 2.16) cannot be joined across processes")
+    if twice:
+        gaps.say("", f"{twice} ranks of communicators are claimed by several processes: the first counts")
+    return tuple(
+        Communicator(about[key][0], about[key][1], tuple(members[rank] for rank in sorted(members)), about[key][2])
+        for key, members in groups.items()
+    )
+
+
+def _identities(owns: list[OneSided]) -> dict[int, tuple[str, str]]:
+    """(identity, parent's identity) of one process's communicators, by ``id``; "" where unknown."""
+    latest: dict[str, str] = {}
+    found: dict[int, tuple[str, str]] = {}
+    for own in owns:  # as they came up: a parent before its children
+        event = own.event
+        parent = latest.get(event.parent, "") if event.parent else ""
+        name = event.comm_id
+        if not name and event.split and parent:
+            name = f"{parent}/{event.split}"
+        latest[event.comm] = name
+        found[id(own)] = (name, parent)
+    return found
+
+
+# -- The lines that were kept, each with who printed it: as it says itself, else as its process is known ---------------
+
+_CALLS_SHOWN = 4  # of each process and communicator; all that are kept are in its Member
+_MOST_CALLS_SHOWN = 20_000
+
+
+def lines_of(gatherer: Gatherer, joined: JoinedProcesses, doubtful: set[str]) -> list[Line]:
+    """The kept lines, by file and number. A line that continues a block without a prefix has the block's speaker."""
+    makes = _Maker(gatherer, joined, doubtful)
+    found: dict[tuple[int, int, bytes], list[Line]] = {}
+    for kind, entry in gatherer.keep.entries():
+        if isinstance(kind, str) and kind.startswith("block "):
+            makes.block += 1
+            source = SOURCES.get(kind.removeprefix("block "), "stack")
+            opener = makes.lines(entry[0], source, None)
+            found[entry[0]] = opener
+            for one in entry[1:]:
+                found[one] = makes.lines(one, source, opener[0].speaker)
+    for _, entry in gatherer.keep.entries():
+        for one in entry:
+            if one not in found:
+                found[one] = makes.lines(one)
+    shown = max(1, min(_CALLS_SHOWN, _MOST_CALLS_SHOWN // max(1, len(gatherer.calls))))
+    for (file, _, _), calls in gatherer.calls.items():
+        for number, raw in list(calls)[-shown:]:
+            found.setdefault((file, number, raw), makes.lines((file, number, raw)))
+    return [line for key in sorted(found) for line in found[key]]
+
+
+def rank_of(said: ParsedLine, gatherer: Gatherer, file: int, doubtful: set[str]) -> int | None:
+    """The global rank that a line or its file name gives."""
+    if said.rank is not None and said.rank_from not in doubtful:
+        return said.rank
+    return gatherer.names[file].rank if "file" not in doubtful else None
+
+
+def put_ranks(joined: JoinedProcesses, lines: list[Line], gatherer: Gatherer, doubtful: set[str]) -> None:
+    """Adds processes of which only the rank is known."""
+    seen: dict[int, dict[str, None]] = defaultdict(dict)
+    for line in lines:
+        if line.speaker.rank is not None and line.speaker.rank not in joined.by_rank:
+            seen[line.speaker.rank][line.path] = None
+    for file, name in enumerate(gatherer.names):
+        if name.rank is not None and name.rank not in joined.by_rank and "file" not in doubtful:
+            seen[name.rank][gatherer.files[file]] = None
+    for rank in sorted(seen):
+        joined.put(Process("", None, rank, paths=tuple(seen[rank])), [])
+
+
+def put_last_times(joined: JoinedProcesses, lines: list[Line]) -> None:
+    """Sets each process's last time from its kept lines."""
+    latest: dict[int, int] = {}
+    for line in lines:
+        if line.time_ns is None:
+            continue
+        number = joined.find(line.speaker.host, line.speaker.pid, line.speaker.rank)
+        if number is not None:
+            latest[number] = max(latest.get(number, 0), line.time_ns)
+    for number, time_ns in latest.items():
+        process = joined.processes[number]
+        if process.last_time_ns is None or process.last_time_ns < time_ns:
+            joined.processes[number] = replace(process, last_time_ns=time_ns)
+
+
+class _Maker:
+    def __init__(self, gatherer: Gatherer, joined: JoinedProcesses, doubtful: set[str]) -> None:
+        self.block = 0
+        self._gatherer, self._joined, self._doubtful = gatherer, joined, doubtful
+        self._speakers: dict[Speaker, Speaker] = {}  # equal ones of many lines are kept once
+        self._texts: dict[str, str] = {}
+
+    def lines(self, found: RawLine, source: str = "", heir: Speaker | None = None) -> list[Line]:
+        file, number, raw = found
+        text = raw.decode("utf-8", "replace").rstrip("\r\n")
+        return [
+            Line(
+                path=self._gatherer.files[file],
+                number=number,
+                raw=said.piece or text,
+                text=text if said.text == text else said.text,
+                speaker=self._speaker(said, file) if heir is None or said.any else heir,
+                source=said.source or source,
+                level=self._texts.setdefault(said.level, said.level),
+                code=self._texts.setdefault(said.code, said.code),
+                time_ns=said.time_ns,
+                block=self.block if source else 0,
+            )
+            for said in self._gatherer.said_by(file, raw)
+        ]
+
+    def _speaker(self, said: ParsedLine, file: int) -> Speaker:
+        rank = rank_of(said, self._gatherer, file, self._doubtful)
+        local = said.local_rank if said.local_rank is not None else self._gatherer.names[file].local_rank
+        host, pid = self._joined.aliases.get(said.host, said.host), said.pid
+        number = self._joined.find(host, pid, rank)
+        if number is not None:
+            process = self._joined.processes[number]
+            host, rank = host or process.host, process.rank if rank is None else rank
+            pid = process.pid if pid is None else pid
+            local = process.local_rank if local is None else local
+        speaker = Speaker(host, pid, rank, local, said.group_rank, said.device)
+        return self._speakers.setdefault(speaker, speaker)
+
+
+# -- All that text logs say about a training: lines, processes, communicators ------------------------------------------
+
+# -- How many ranks the training has, and which hints at ranks can be believed -----------------------------------------
 
 NAMES = {"srun": "the task of srun", "mpirun": "the rank of mpirun", "file": "the file's name"}
 
 
 def world_size(facts: Facts, manifest: set[int], gaps: Gaps) -> int | None:
-    """Of a run's manifest, else as launchers print it, else the largest communicator's; None where nothing says it."""
+    """The world size from a run's manifest, else as launchers print it, else the largest communicator's; None where
+    unknown."""
     largest = max((own.event.size for heard in facts.heard.values() for own in heard.owns), default=0)
     hints = {who[2] for who in facts.heard if who[2] is not None} | facts.by_rank
     seen = max((rank for kind, rank in hints if kind in ("[rankN]", "mpirun")), default=-1) + 1
@@ -52,9 +352,10 @@ def doubtful_hints(facts: Facts, size: int | None, gaps: Gaps) -> set[str]:
     """The kinds of hints ("srun", "mpirun", "file") that do not number global ranks here.
 
     ``srun --label`` before torchrun numbers nodes, and so may files that are named after ranks. A kind is not believed
-    where one number stands for several processes that live side by side (they have different ranks in one communicator
-    or different devices), or where NCCL's rank in a communicator of the world says otherwise."""
-    side_by_side: dict[Hint, list[Own]] = defaultdict(list)
+    where one number stands for several processes that live at the same time (they have different ranks in one
+    communicator or different devices), or where NCCL's rank in a communicator of the whole job differs.
+    """
+    side_by_side: dict[Hint, list[OneSided]] = defaultdict(list)
     doubtful: set[str] = set()
     for (_, pid, hint), heard in facts.heard.items():
         if hint is None or hint[0] == "[rankN]" or pid is None:
@@ -66,9 +367,7 @@ def doubtful_hints(facts: Facts, size: int | None, gaps: Gaps) -> set[str]:
             if own.event.size == size and own.event.rank != hint[1]:
                 doubtful.add(hint[0])
     for (kind, _), owns in side_by_side.items():
-        ranks = defaultdict(set)
-        for own in owns:
-            ranks[own.event.comm_id].add(own.event.rank)
+        ranks = grouped((own.event.comm_id, own.event.rank) for own in owns)
         several = any(len(of_one) > 1 for comm_id, of_one in ranks.items() if comm_id)
         if several or len({own.event.device for own in owns if own.event.device is not None}) > 1:
             doubtful.add(kind)
@@ -78,8 +377,8 @@ def doubtful_hints(facts: Facts, size: int | None, gaps: Gaps) -> set[str]:
 
 
 def without(facts: Facts, doubtful: set[str]) -> dict[Who, Who]:
-    """Who each process is called once doubtful hints are dropped, and a process that some lines name without a hint
-    is joined with the only one that bears its host and pid."""
+    """New names of the processes once doubtful hints are dropped. A process that some lines name without a hint is
+    joined with the only one that has its host and pid."""
     renamed: dict[Who, Who] = {}
     hinted: dict[tuple[str, int | None], set[Who]] = defaultdict(set)
     for who in facts.heard:
@@ -96,13 +395,11 @@ def without(facts: Facts, doubtful: set[str]) -> dict[Who, Who]:
     return renamed
 
 
-# -- runs --------------------------------------------------------------------------------------------------------------
-#
-# Run directories of this project: who the ranks are, from manifest.json and rank.json.
+# -- Run directories of this project: who the ranks are, from manifest.json and rank.json ------------------------------
 
 
 def run_directories(paths: Sequence[str | Path], files: Iterable[str]) -> list[RunLayout]:
-    """The runs that the given paths are, and those that the files found below them lie in."""
+    """The run directories among the paths, and those that contain the files found."""
     roots = {Path(path) for path in paths if str(path) != STDIN}
     for file in files:
         folder = Path(file).parent
@@ -111,19 +408,13 @@ def run_directories(paths: Sequence[str | Path], files: Iterable[str]) -> list[R
     return [RunLayout(root) for root in sorted(roots) if is_regular(RunLayout(root).manifest)]
 
 
-def ranks_of(run: RunLayout) -> dict[int, RankLayout]:
-    """The ranks that left a folder; none where they cannot be listed, which is said of the folder itself."""
-    try:
-        return run.ranks()
-    except OSError:
-        return {}
-
-
 def take_run(run: RunLayout, facts: Facts, gaps: Gaps) -> int | None:
-    """Puts its ranks to the processes; the world size that it states. A run that crashed opens all the same: what is
-    missing or damaged says nothing."""
+    """Adds a run's ranks to the processes, and returns its world size. Missing or damaged files are ignored."""
     about = read_object(run.manifest, run.root, gaps.say)
-    for rank, layout in ranks_of(run).items():
+    ranks: dict[int, RankLayout] = {}
+    with suppress(OSError):  # where they cannot be listed, the search for files reports it
+        ranks = run.ranks()
+    for rank, layout in ranks.items():
         record = read_object(layout.identity, run.root, gaps.say)
         host, pid = record.get("host"), record.get("pid")
         if not isinstance(host, str) or not isinstance(pid, int):
@@ -140,12 +431,13 @@ _KINDS_SAID = 6
 
 
 def read_logs(paths: Sequence[str | Path], anchors: Sequence[str] = (), progress: Progress | None = None) -> Logs:
-    """Of files, folders and "-" (standard input), plain, gzip or zstd, in any mixture.
+    """The logs of files, folders and "-" (standard input), plain, gzip or zstd, in any mixture.
 
-    ``anchors``: substrings; a line with one of them is kept, beside those that identity and stacks need. Of each
-    substring and process the first and the last lines are kept, the more the smaller the logs are; what is left out is
-    counted in ``gaps``. ``progress`` is told (files done, files in all, the file). One pass, in bounded memory.
-    Raises DiagError where a path does not exist."""
+    ``anchors``: substrings; a line with one is kept, like those needed for identity and stacks. For each substring and
+    process the first and last lines are kept, more of them the smaller the logs are; ``gaps`` counts what is left out.
+    ``progress`` is called with (files read, number of files, file). One pass, in bounded memory. Raises DiagError where
+    a path does not exist.
+    """
     gaps = Gaps()
     files = files_of(paths, gaps)
     named = set(map(str, paths))
@@ -186,13 +478,15 @@ def _joined(gatherer: Gatherer, sizes: list[int | None], gaps: Gaps) -> Logs:
     )
 
 
-def _calls(gatherer: Gatherer, joined: Joined, doubtful: set[str], gaps: Gaps) -> dict[int, tuple[Call, ...]]:
+def _calls(
+    gatherer: Gatherer, joined: JoinedProcesses, doubtful: set[str], gaps: Gaps
+) -> dict[int, tuple[NcclCall, ...]]:
     """The last calls of each process's communicators, by ``id``: host, pid and pointer meet in the same process."""
-    owns: dict[tuple[int, str], list[Own]] = defaultdict(list)
+    owns: dict[tuple[int, str], list[OneSided]] = defaultdict(list)
     for index, of_one in enumerate(joined.owns):
         for own in of_one:
             owns[index, own.event.comm].append(own)
-    found: dict[int, list[Call]] = defaultdict(list)
+    found: dict[int, list[NcclCall]] = defaultdict(list)
     strangers: dict[int, set[tuple[str, int | None]]] = defaultdict(set)
     for (file, _, comm), lines in gatherer.calls.items():
         said = gatherer.said_by(file, lines[-1][1])[-1]
@@ -214,12 +508,11 @@ def _calls(gatherer: Gatherer, joined: Joined, doubtful: set[str], gaps: Gaps) -
                 found[id(own)].append(read[1])
     for file, who in strangers.items():
         gaps.say(gatherer.files[file], f"{NO_RANK}{len(who)} processes without their Init lines: no rank")
-    return {own: _in_order(calls) for own, calls in found.items()}
+    return {own: tuple(sorted(calls, key=_place)) for own, calls in found.items()}
 
 
-def _in_order(calls: list[Call]) -> tuple[Call, ...]:
-    """Several threads of a process may call: by where the lines stand."""
-    return tuple(sorted(calls, key=lambda call: (call.evidence.path, call.evidence.line)))
+def _place(call: NcclCall) -> tuple[str, int]:
+    return call.evidence.path, call.evidence.line  # several threads of a process may call
 
 
 def _say_left_out(gatherer: Gatherer, gaps: Gaps) -> None:

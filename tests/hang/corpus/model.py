@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-CLASSES = (
-    "gpu_hardware", "ib_device_fatal", "ib_link_down", "rank_killed_sigkill", "rank_killed_sigbus",
-    "rank_killed_sigsegv", "rank_killed_exception", "shm_exhausted", "duplicate_gpu", "cuda_oom", "nvls_multicast",
-    "net_no_interface", "net_wrong_interface", "net_connect_timeout", "net_connect_refused", "net_connection_lost",
-    "nccl_version_mismatch", "env_mismatch", "ib_completion_error", "gdr_acs", "ib_unreachable_rail", "memlock_limit",
-    "mismatch_shape", "mismatch_op", "desync", "ddp_unused_parameters", "missing_rank", "slow_rank_preprocess",
-    "slow_rank_eval", "slow_rank_checkpoint", "slow_rank_init", "watchdog_blocked", "p2p_iommu_acs", "cuda_failure",
-    "topology_error", "same_host_identity", "net_bind_failed", "net_failure", "storage", "job_cancelled",
-    "cascade_store_lost", "healthy", "undetermined",
-)  # fmt: skip
+from diag.hang.classes import CLASSES as REGISTRY
 
+CLASSES = tuple(REGISTRY)
 WORDINGS = ("own", "real")  # whose words a case speaks: this package's, or those of real_wordings
 
 

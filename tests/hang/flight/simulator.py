@@ -75,7 +75,7 @@ def run(job: Job, faults: dict[int, Fault], rng: random.Random, run_ahead: int =
         rank: faults[rank].at if rank in faults and faults[rank].kind in ("python", "killed", "empty") else len(program)
         for rank, program in programs.items()
     }
-    keys, meetings = _meetings(programs, job)
+    keys, pending_calls = _meetings(programs, job)
     called = dict.fromkeys(programs, 0)
     done: dict[int, set[int]] = {rank: set() for rank in programs}
     created: dict[int, list[int]] = {rank: [] for rank in programs}
@@ -114,7 +114,7 @@ def run(job: Job, faults: dict[int, Fault], rng: random.Random, run_ahead: int =
             for index in range(low[rank], called[rank]):
                 if index in done[rank] or (rank, index) not in has_arrived:
                     continue
-                if all(arrived[key] == meetings[key] for key in keys[rank][index]):
+                if all(arrived[key] == pending_calls[key] for key in keys[rank][index]):
                     done[rank].add(index)
                     moved = True
             while low[rank] in done[rank]:

@@ -17,8 +17,7 @@ import pytest
 from diag.collectors import bounded_pickle
 from diag.errors import DiagError
 from diag.hang.flight import Dumps, parse, read_dumps
-from diag.hang.flight.entries import Signatures
-from diag.hang.flight.parse import Name, parse_dump
+from diag.hang.flight.parse import DumpName, ShapeTable, parse_dump
 from tests.hang.flight import torch_pickle
 from tests.hang.flight.boards import Groups, dump
 
@@ -230,7 +229,7 @@ def test_shared_dicts_are_not_spelled_out(tmp_path: Path) -> None:
     for entry in held["entries"]:
         entry["frames"] = held["frames"]
         entry["process_group"] = (entry["process_group"][0], held["z"][-1])
-    dump, _ = parse_dump(held, "path", Name(1, ""), Signatures())
+    dump, _ = parse_dump(held, "path", DumpName(1, ""), ShapeTable())
     assert dump is not None
     assert dump.version == "?"
     assert dump.pending[0].frames == ("? (?:?)",)

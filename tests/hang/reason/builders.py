@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from diag.hang.model import Call, Communicator, Evidence, Line, Logs, Member, Process, Speaker
+from diag.hang.model import Communicator, Evidence, Line, Logs, Member, NcclCall, Process, Speaker
 
 LAUNCHER = "launcher.log"
 
@@ -110,7 +110,7 @@ class Job:
         started: list[int] | None = None,
         completed: list[int] | None = None,
         ended: str = "",
-        calls: dict[int, list[Call]] | None = None,
+        calls: dict[int, list[NcclCall]] | None = None,
         size: int | None = None,
     ) -> None:
         """A communicator of these global ranks; by default of all, complete."""
@@ -158,6 +158,6 @@ class Job:
         return Logs(lines, tuple(known), communicators, world, paths, self.gaps, self.deduplicated)
 
 
-def call(number: int, op: str = "AllReduce", count: int = 100, datatype: int = 7, root: int = 0) -> Call:
+def call(number: int, op: str = "AllReduce", count: int = 100, datatype: int = 7, root: int = 0) -> NcclCall:
     text = f"{op}: opCount {number:x} count {count} datatype {datatype} root {root}"
-    return Call(op, number, count, datatype, root, Evidence("coll.log", number + 1, text))
+    return NcclCall(op, number, count, datatype, root, Evidence("coll.log", number + 1, text))

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from diag.hang.classes import CLASSES
 from diag.hang.model import Triage
 from diag.hang.reason import reason
-from diag.hang.signatures import CLASSES
 from tests.hang.reason.builders import Job, call
 
 

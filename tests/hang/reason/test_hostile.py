@@ -8,9 +8,9 @@ from itertools import cycle
 
 import pytest
 
+from diag.hang.classes import CLASSES
 from diag.hang.model import Line, Speaker
 from diag.hang.reason import reason
-from diag.hang.signatures import CLASSES
 from tests.hang.reason.builders import Job
 from tests.hang.reason.test_classes import SCENARIOS
 

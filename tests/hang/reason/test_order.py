@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from diag.hang.classes import CLASSES, NEVER_ROOTS, PATTERNS, anchors, hits_of
+from diag.hang.flight import FlightFindings
 from diag.hang.model import Clue, Communicator, Culprit, Evidence, Member, Role, Stack
-from diag.hang.reason import NoDumps, reason
-from diag.hang.signatures import CLASSES, NEVER_ROOTS, SIGNATURES, anchors, hits_in
+from diag.hang.reason import reason
 from tests.hang.reason.builders import Job, call
 
 
@@ -18,9 +19,7 @@ def ranks(triage: object) -> list[int | None]:
 
 def dump_clue(name: str, *culprits: int, confidence: float = 0.8) -> Clue:
     evidence = (Evidence("fr_0", 0, "entry 7"),)
-    return Clue(
-        name, Role.ROOT, tuple(Culprit(rank) for rank in culprits), evidence, confidence, "Seen.", from_dumps=True
-    )
+    return Clue(name, tuple(Culprit(rank) for rank in culprits), evidence, confidence, "Seen.", from_dumps=True)
 
 
 def test_cascade_lines_alone_are_never_a_root() -> None:
@@ -389,7 +388,7 @@ def test_dumps_and_logs_that_agree_are_surer_than_each() -> None:
         job.timeout(rank)
     job.info(2, "anything")
     alone = reason(job.logs())
-    both = reason(job.logs(), NoDumps(clues=(dump_clue("missing_rank", 2),), coverage=("4 dumps.",)))
+    both = reason(job.logs(), FlightFindings(clues=(dump_clue("missing_rank", 2),), coverage=("4 dumps.",)))
     assert ranks(both) == [2]
     assert both.culprits[0].host == "node1"
     assert both.confidence > alone.confidence
@@ -399,7 +398,7 @@ def test_dumps_and_logs_that_agree_are_surer_than_each() -> None:
 def test_dumps_that_contradict_make_it_less_sure() -> None:
     job = Job()
     job.exit(3, -9)
-    contradicted = reason(job.logs(), NoDumps(clues=(dump_clue("missing_rank", 1),)))
+    contradicted = reason(job.logs(), FlightFindings(clues=(dump_clue("missing_rank", 1),)))
     assert contradicted.fault_class == "rank_killed_sigkill"
     assert contradicted.confidence < reason(job.logs()).confidence
     assert "missing_rank" in [one.fault_class for one in contradicted.ruled_out]
@@ -407,18 +406,18 @@ def test_dumps_that_contradict_make_it_less_sure() -> None:
 
 def test_the_stacks_of_dumps_are_shown() -> None:
     stack = Stack(2, "culprit", ("f (a.py:1)",), Evidence("fr_2", 0, ""))
-    found = reason(Job().logs(), NoDumps(clues=(dump_clue("mismatch_op", 2),), stacks=(stack,)))
+    found = reason(Job().logs(), FlightFindings(clues=(dump_clue("mismatch_op", 2),), stacks=(stack,)))
     assert (found.fault_class, found.stacks) == ("mismatch_op", (stack,))
 
 
 def test_a_clue_that_is_hardly_believed_is_a_suspicion() -> None:
-    found = reason(Job().logs(), NoDumps(clues=(dump_clue("missing_rank", 2, confidence=0.2),)))
+    found = reason(Job().logs(), FlightFindings(clues=(dump_clue("missing_rank", 2, confidence=0.2),)))
     assert (found.fault_class, found.culprits) == ("undetermined", ())
     assert [(one.fault_class, one.confidence) for one in found.guesses] == [("missing_rank", 0.2)]
 
 
 def test_gaps_of_both_readers_are_handed_on() -> None:
-    found = reason(Job(gaps=(("a.log", "cut"),)).logs(), NoDumps(gaps=(("b.pt", "is empty"),)))
+    found = reason(Job(gaps=(("a.log", "cut"),)).logs(), FlightFindings(gaps=(("b.pt", "is empty"),)))
     assert found.gaps == (("a.log", "cut"), ("b.pt", "is empty"))
 
 
@@ -426,25 +425,24 @@ def test_every_signature_is_found_by_its_anchors() -> None:
     """Each signature's own pattern must need one of its anchors: the evidence is that it names what it anchors."""
     wanted = anchors()
     assert len(wanted) == len(set(wanted))
-    for fault_class, signature in SIGNATURES:
-        assert set(signature.anchors) <= set(wanted), (fault_class.id, signature.name)
-        assert signature.source
-        assert signature.versions
-    names = [signature.name for _, signature in SIGNATURES]
+    for fault_class, name, pattern in PATTERNS:
+        assert set(pattern.anchors) <= set(wanted), (fault_class.id, name)
+        assert pattern.printed_by
+    names = [name for _, name, _ in PATTERNS]
     assert len(names) == len(set(names))
 
 
 def test_what_never_is_a_root_has_no_root_signature() -> None:
     for fault_class in NEVER_ROOTS:
-        assert {signature.role for signature in fault_class.signatures} <= {Role.CASCADE, Role.HARMLESS}
+        assert {pattern.role for pattern in fault_class.patterns.values()} <= {Role.CASCADE, Role.HARMLESS}
     assert all(name in CLASSES for found in CLASSES.values() for name in found.rules_out)
 
 
 def test_a_line_without_meaning_has_no_hits() -> None:
     job = Job()
     job.say("step 12 loss 2.31 time 0.4", 0)
-    assert hits_in(job.lines[0]) == []
-    assert hits_in(replace(job.lines[0], text="", raw="")) == []
+    assert hits_of([job.lines[0]]) == []
+    assert hits_of([replace(job.lines[0], text="", raw="")]) == []
 
 
 def test_a_rank_that_ends_without_a_word_is_the_cause() -> None:
@@ -639,7 +637,7 @@ def test_the_absent_are_not_named_where_nothing_says_how_many_there_are(group: s
         job.timeout(rank, group=group)
     triage = reason(job.logs())
     assert (triage.fault_class, triage.culprits) == ("undetermined", ())
-    assert "How large the group is, nothing says" in triage.headline
+    assert "The size of the group is unknown" in triage.headline
 
 
 def test_an_all_gather_says_how_many_there_are() -> None:

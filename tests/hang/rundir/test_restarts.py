@@ -55,8 +55,7 @@ def attempts(folder: Path, *ends: dict[int, Ended]) -> RunLayout:
         ((FAILED, FAILED), "After restarts 1, 2 it failed again, in the same way."),
         (
             (OTHER,),
-            "After restart 1 it failed in another way: A rank raised an exception: rank 1. It raised FileExistsError: "
-            "checkpoint-1 exists, and ended",
+            "After restart 1 it failed in another way: Rank 1 raised FileExistsError: checkpoint-1 exists, and ended",
         ),
         ((OTHER, FAILED), "After restart 2 it failed again, in the same way."),
         ((VICTIMS,), "After restart 1 no cause is known: "),
@@ -66,7 +65,7 @@ def test_the_first_attempt_is_reported(tmp_path: Path, later: tuple[dict[int, En
     run = attempts(tmp_path, FAILED, *later)
     found = triage([str(run.root)])
     assert (found.fault_class, [culprit.rank for culprit in found.culprits]) == ("rank_killed_exception", [1])
-    assert f"It raised {BUG}, and ended" in found.headline
+    assert f"raised {BUG}, and ended" in found.headline
     assert words in found.headline
     if later[0] is OTHER:
         assert str(run.restart(1).rank(1).error) in {evidence.path for evidence in found.evidence}
@@ -77,7 +76,7 @@ def test_the_first_attempt_is_reported(tmp_path: Path, later: tuple[dict[int, En
 def test_a_later_attempt_where_the_first_names_no_cause(tmp_path: Path) -> None:
     found = triage([str(attempts(tmp_path, VICTIMS, FAILED).root)])
     assert [culprit.rank for culprit in found.culprits] == [1]
-    assert f"It raised {BUG}" in found.headline
+    assert f"raised {BUG}" in found.headline
     assert "That was after the first restart: the records of the first attempt name no cause." in found.headline
 
 

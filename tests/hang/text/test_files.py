@@ -12,7 +12,7 @@ import zstandard
 
 from diag.errors import DiagError
 from diag.hang.model import Logs
-from diag.hang.text import blocks, read_logs, streams
+from diag.hang.text import read_logs, streams
 
 from .logs import init, nccl, read, write
 
@@ -128,7 +128,7 @@ def test_line_numbers_and_texts_do_not_depend_on_blocks(tmp_path: Path, monkeypa
         ]
     path = write(tmp_path, lines)
     whole = read_logs([path], ["step "])
-    monkeypatch.setattr(blocks, "BLOCK", 700)
+    monkeypatch.setattr(streams, "BLOCK", 700)
     monkeypatch.setattr(streams, "PIECE", 300)
     monkeypatch.setattr(streams, "_PACKED_PIECE", 300)
     assert read_logs([path], ["step "]) == whole
@@ -137,7 +137,7 @@ def test_line_numbers_and_texts_do_not_depend_on_blocks(tmp_path: Path, monkeypa
 
 
 def test_a_very_long_line_is_read_in_pieces_and_kept_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "BLOCK", 100_000)
+    monkeypatch.setattr(streams, "BLOCK", 100_000)
     monkeypatch.setattr(streams, "PIECE", 30_000)
     path = tmp_path / "log"
     path.write_bytes(b"x" * 1_000_000 + b" NCCL WARN deep inside " + b"y" * 1_000_000 + b"\n" + TEXT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from diag.hang.text.gaps import Gaps
+from diag.hang.text.streams import Gaps
 
 
 def steps(files: int) -> int:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diag.hang.text.prefixes import Said, read_line
+from diag.hang.text.prefixes import ParsedLine, read_line
 
 # Prefix, and what it tells. Those with a text of their own end in one, for the message follows directly.
 TABLE: dict[str, tuple[str, dict[str, object]]] = {
@@ -35,7 +35,7 @@ RANKS = ("torch", "mpirun", "srun")
 MESSAGE = "gpu7:4711:4812 [6] NCCL INFO Using network IB"
 
 
-def one(text: str) -> Said:
+def one(text: str) -> ParsedLine:
     said, *bars = read_line(text.encode(), year=2025)
     assert all("%|" in bar.text or "it [" in bar.text for bar in bars)
     return said

@@ -2,67 +2,50 @@
 
 from __future__ import annotations
 
-from diag.hang.model import Role
-from diag.hang.signatures.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, Signature
+from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, LogPattern, confirms
 
 _ELASTIC = "torch/distributed/elastic/multiprocessing/api.py"
 _ERRORS = "torch/distributed/elastic/multiprocessing/errors/__init__.py"
 _LOCAL = r"(?:.*?local_rank: (?P<local_rank>\d+) \(pid: (?P<pid>\d+)\))?"
 
-
 _ORTE = "Open MPI, orterun/orterun.c help text"
 _SRUN = "Slurm, src/srun/libsrun/launch.c"
 _TASKS = r"tasks? (?P<tasks>[\d,-]+)"
+SAYS = ("exitcode", "signal", "mpirun", "srun", "diag", "launcher", "shell")  # who says that a process ended
 
 
-def _ended(name: str, number: int, says: str) -> tuple[Signature, ...]:
-    """What launchers say of a process that ended by a signal: torchrun at once and in its last block, mpirun, srun and
-    ``diag run``, each once."""
+def _ended(name: str, number: int, says: str) -> dict[str, LogPattern]:
+    """What launchers print of a process that a signal ended: torchrun, mpirun, srun, ``diag run`` and others."""
     words = _WORDS[number]
-    return (
-        Signature(
-            f"exitcode-{name}",
-            (f"exitcode: -{number})",),
-            rf"failed \(exitcode: -{number}\){_LOCAL}",
-            "torch 1.9+",
-            _ELASTIC,
-            says,
+    return {
+        f"exitcode-{name}": LogPattern(
+            (f"exitcode: -{number})",), rf"failed \(exitcode: -{number}\){_LOCAL}", f"torch 1.9+; {_ELASTIC}", says
         ),
-        Signature(
-            f"signal-{name}",
+        f"signal-{name}": LogPattern(
             (f"ignal {number} (",),
             rf"[Ss]ignal {number} \(\w+\) received by PID (?P<pid>\d+)",
-            "torch 1.9+",
-            _ERRORS,
+            f"torch 1.9+; {_ERRORS}",
             says,
         ),
-        Signature(
-            f"mpirun-{name}",
+        f"mpirun-{name}": LogPattern(
             (f"exited on signal {number} (",),
-            r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal "
-            rf"{number} \(",
-            "Open MPI 1.3+",
-            _ORTE,
+            rf"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal {number} \(",
+            f"Open MPI 1.3+; {_ORTE}",
             says,
         ),
-        Signature(
-            f"srun-{name}",
+        f"srun-{name}": LogPattern(
             (f": {words}", *(": Out Of Memory",) * (number == 9)),
             rf"srun: error: (?P<host>[^\s:]+): {_TASKS}: (?:{words}{'|Out Of Memory' * (number == 9)})",
-            "any Slurm",
-            _SRUN,
+            f"any Slurm; {_SRUN}",
             says,
         ),
-        Signature(
-            f"diag-{name}",
+        f"diag-{name}": LogPattern(
             ("diag: the training ended early",),
             rf"^diag: the training ended early: rank (?P<rank>\d+): killed by {name.upper()}\b",
-            "all",
-            "diag run",
+            "all; diag run",
             says,
         ),
-        Signature(
-            f"launcher-{name}",
+        f"launcher-{name}": LogPattern(
             (
                 f"Signals.{name.upper()}",
                 f"return code = -{number}",
@@ -83,29 +66,25 @@ def _ended(name: str, number: int, says: str) -> tuple[Signature, ...]:
                 f"exited with signal {number}",
             ),
             rf"Signals\.{name.upper()}\b|(?:[Rr]ank (?P<rank>\d+) \w+ with )?(?:return ?code ?=? ?|exit code "
-            rf")-{number}\b|terminated with code -{number}\b|"
-            rf"[eE]xit ?[cC]ode:? +{128 + number}\b|"
-            rf"(?:process (?P<local_rank>\d+) )?terminated with signal {name.upper()}|interrupted by signal {number}\b|"
-            rf"KILLED BY SIGNAL: {number} |EXIT STRING: [\w ]+ \(signal {number}\)|exited with signal {number}\b|"
-            rf"(?:Process (?P<pid>\d+) )?exits with return code = -{number}\b",
-            "any",
-            "subprocess, deepspeed, accelerate, torch.multiprocessing, MPICH, Kubernetes",
+            rf")-{number}\b|terminated with code -{number}\b|[eE]xit ?[cC]ode:? +{128 + number}\b|(?:process "
+            rf"(?P<local_rank>\d+) )?terminated with signal {name.upper()}|interrupted by signal {number}\b|KILLED BY "
+            rf"SIGNAL: {number} |EXIT STRING: [\w ]+ \(signal {number}\)|exited with signal {number}\b|(?:Process "
+            rf"(?P<pid>\d+) )?exits with return code = -{number}\b",
+            "any; subprocess, deepspeed, accelerate, torch.multiprocessing, MPICH, Kubernetes",
             says,
             confidence=NAMES_AN_EFFECT,
             unless=("forcefully exiting",),
         ),
-    )
+    }
 
 
-def _shell(name: str, number: int) -> Signature:
+def _shell(number: int) -> LogPattern:
     words = _WORDS[number]
-    return Signature(
-        f"shell-{name}",
+    return LogPattern(
         (words,),
         rf"^(?:\S+: line \d+: *)?(?P<pid>\d+ +)?{words}\s*"
         r"(?:$|\(core dumped\)|[\w./]*(?:python|torchrun|deepspeed|accelerate))",
-        "any shell",
-        "bash, sh, Jupyter",
+        "any shell; bash, sh, Jupyter",
         f"The shell saw the process end: {words}.",
         confidence=SUGGESTS if number == 9 else NAMES_AN_EFFECT,
     )
@@ -120,229 +99,203 @@ _WORDS = {
     8: "Floating point exception",
 }  # strsignal's
 
-
 CLASSES = (
     FaultClass(
         id="rank_killed_sigkill",
         title="a rank was killed (SIGKILL)",
         priority=1,
+        ending=True,
         next_steps=(
-            "On {host}: `dmesg -T | grep -i 'killed process'` tells the kernel's out-of-memory killer from a scheduler "
-            "or a person; a bare SIGKILL is not proof of either.",
+            "On {host}: `dmesg -T | grep -i 'killed process'` distinguishes the kernel's out-of-memory killer from a "
+            "scheduler or a person; a bare SIGKILL is not proof of either.",
             "If it was memory: fewer DataLoader workers, no copies of the data set per worker, or a larger memory "
-            "limit "
-            "of the job or container.",
+            "limit of the job or container.",
         ),
-        signatures=(
-            *_ended("sigkill", 9, "The launcher saw the process end by SIGKILL."),
-            _shell("sigkill", 9),
-            Signature(
-                "oom-killed",
+        patterns={
+            **_ended("sigkill", 9, "The launcher saw the process end by SIGKILL."),
+            "shell-sigkill": _shell(9),
+            "oom-killed": LogPattern(
                 ("OOMKilled", "oom-kill", "oom_kill", "OOM Killed", "OOM killer", "running low on memory"),
                 r"OOMKilled|[Dd]etected \d+ oom[-_]kill|OOM Killed|by the OOM killer|due to the node running low "
                 r"on memory",
-                "any",
-                "Kubernetes, Slurm, Ray",
+                "any; Kubernetes, Slurm, Ray",
                 "The host's memory, or the limit of the container or job, was used up.",
                 confidence=NAMES_AN_EFFECT,
             ),
-            Signature(
-                "kernel-oom",
+            "kernel-oom": LogPattern(
                 ("Out of memory: Killed process", "Out of memory: Kill process", "Memory cgroup out of memory: Killed"),
                 r"[Oo]ut of memory: Kill(?:ed)? process (?P<pid>\d+)(?: \((?P<name>[^)]*)\))?",
-                "any kernel",
-                "kernel log",
+                "any kernel; kernel log",
                 "The kernel's out-of-memory killer ended process {pid}.",
             ),
-        ),
+        },
     ),
     FaultClass(
         id="rank_killed_sigbus",
         title="a rank died of SIGBUS",
         priority=1,
+        ending=True,
+        explained_on_host=("shm_exhausted",),
         next_steps=(
             "On {host}: `df -h /dev/shm` while the job runs; a full /dev/shm is the usual cause: `docker run "
             "--shm-size=16g`, or an emptyDir volume with medium Memory in Kubernetes.",
             "Otherwise: a file that was mapped and then cut (data set, checkpoint) or failing memory (`dmesg -T | "
-            "grep -i "
-            "mce`).",
+            "grep -i mce`).",
         ),
-        signatures=(
-            *_ended("sigbus", 7, "The launcher saw the process end by SIGBUS."),
-            _shell("sigbus", 7),
-            Signature(
-                "caught-sigbus",
+        patterns={
+            **_ended("sigbus", 7, "The launcher saw the process end by SIGBUS."),
+            "shell-sigbus": _shell(7),
+            "caught-sigbus": LogPattern(
                 ("Caught signal 7 (Bus error", "Fatal Python error: Bus error"),
                 _UCX + r"Caught signal 7 \(Bus error|Fatal Python error: Bus error",
-                "UCX's handler; Python 3.3+",
-                "ucs/debug/debug.c; Python faulthandler",
+                "UCX's handler; Python 3.3+; ucs/debug/debug.c; Python faulthandler",
                 "The process caught a bus error.",
             ),
-            Signature(
-                "worker-bus-error",
+            "worker-bus-error": LogPattern(
                 ("killed by signal: Bus error",),
                 r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)[^)]*\) is killed by signal: Bus error",
-                "torch 1.0+",
-                "torch/utils/data/_utils/signal_handling.py",
+                "torch 1.0+; torch/utils/data/_utils/signal_handling.py",
                 "A DataLoader worker died of a bus error.",
-                Role.ROOT,
-                NAMES_AN_EFFECT,
+                confidence=NAMES_AN_EFFECT,
             ),
-        ),
+        },
     ),
     FaultClass(
         id="rank_killed_sigsegv",
         title="a rank crashed",
         priority=1,
+        ending=True,
         next_steps=(
             "Run with `python -X faulthandler` (or PYTHONFAULTHANDLER=1) for the stack of {rank_words} at the crash; "
-            "with "
-            "`ulimit -c unlimited` a core file tells the native frames.",
+            "with `ulimit -c unlimited` a core file shows the native frames.",
         ),
-        signatures=(
-            *_ended("sigsegv", 11, "The launcher saw the process end by SIGSEGV."),
-            _shell("sigsegv", 11),
-            *_ended(
+        patterns={
+            **_ended("sigsegv", 11, "The launcher saw the process end by SIGSEGV."),
+            "shell-sigsegv": _shell(11),
+            **_ended(
                 "sigill", 4, "The launcher saw the process end by SIGILL: an instruction that this CPU does not have."
             ),
-            *_ended("sigfpe", 8, "The launcher saw the process end by SIGFPE."),
-            Signature(
-                "caught-sigsegv",
+            **_ended("sigfpe", 8, "The launcher saw the process end by SIGFPE."),
+            "caught-sigsegv": LogPattern(
                 ("Caught signal 11 (Segmentation fault", "Fatal Python error: Segmentation fault"),
                 _UCX + r"Caught signal 11 \(Segmentation fault|Fatal Python error: Segmentation fault",
-                "UCX's handler; Python 3.3+",
-                "ucs/debug/debug.c; Python faulthandler",
+                "UCX's handler; Python 3.3+; ucs/debug/debug.c; Python faulthandler",
                 "The process crashed.",
             ),
-        ),
+        },
     ),
     FaultClass(
         id="rank_killed_exception",
         title="a rank raised an exception",
         priority=1,
+        ending=True,
+        context=(  # torchrun's last block
+            "Root Cause (first observed failure)",
+            "  time      : ",
+            "  host      : ",
+            "  rank      : ",
+            "  exitcode  : ",
+        ),
         next_steps=("Fix the exception on {rank_words}; the other ranks only waited for it.",),
         if_unnamed=(
             "torchrun shows the exception itself if the entry point is wrapped in "
             "`torch.distributed.elastic.multiprocessing.errors.record`.",
         ),
         rule="A traceback that is not itself about a lost peer or a time-out, earlier than the time-outs elsewhere.",
-        signatures=(
-            Signature(
-                "traceback",
+        patterns={
+            "traceback": confirms(
                 ("Traceback (most recent call last)",),
-                r"Traceback \(most recent call last\)",
-                "any Python",
-                "Python traceback module",
-                "A Python traceback begins.",
-                Role.CONFIRMATION,
-                SUGGESTS,
+                printed_by="any Python; Python traceback module",
+                says="A Python traceback begins.",
+                confidence=SUGGESTS,
             ),
-            Signature(
-                "exception",
+            "exception": confirms(
                 ("Error", "Exception", "KeyboardInterrupt", "StopIteration", "SystemExit"),
                 r"^\s{0,8}(?P<exception>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Iteration|Exit))"
                 r"(?:: (?P<message>.*)|:?\s*)$",
-                "any Python",
-                "Python traceback module",
+                "any Python; Python traceback module",
                 "It raised {exception}.",
-                Role.CONFIRMATION,
                 SUGGESTS,
             ),
-            Signature(
-                "rank-exitcode",
+            "rank-exitcode": confirms(
                 ("terminated with code ", "crashed with exit code "),
                 r"(?:\[rank: |\bRank )(?P<rank>\d+)(?:\] Child process with PID \d+ terminated with code| crashed "
-                r"with exit "
-                r"code) (?P<exitcode>-?\d+)",
-                "any",
-                "Lightning, Composer",
+                r"with exit code) (?P<exitcode>-?\d+)",
+                "any; Lightning, Composer",
                 "The launcher saw rank {rank} end with {exitcode}.",
-                Role.CONFIRMATION,
                 SUGGESTS,
             ),
-            Signature(
-                "first-to-exit",
+            "first-to-exit": confirms(
                 ("Process name:",),
                 r"Process name: +(?:\[\[\d+,\d+\],(?P<rank>\d+)\]|(?P<number>\d+)\s*$|(?P<host>[\w.-]+)\[\d+\])",
-                "Open MPI, Horovod",
-                "orterun, horovod/runner",
+                "Open MPI, Horovod; orterun, horovod/runner",
                 "The launcher names the first process that exited with an error.",
-                Role.CONFIRMATION,
                 SUGGESTS,
             ),
-            Signature(
-                "hydra-process",
+            "hydra-process": confirms(
                 (" RUNNING AT ",),
                 r"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)",
-                "MPICH, Intel MPI",
-                "hydra",
+                "MPICH, Intel MPI; hydra",
                 "Hydra saw process {pid} on {host} end first.",
-                Role.CONFIRMATION,
                 SUGGESTS,
             ),
-            Signature(
-                "exitcode",
+            "exitcode": confirms(
                 ("failed (exitcode:",),
                 rf"failed \(exitcode: (?P<exitcode>-?\d+)\){_LOCAL}",
-                "torch 1.9+",
-                _ELASTIC,
+                f"torch 1.9+; {_ELASTIC}",
                 "The launcher saw the process end with an error.",
-                Role.CONFIRMATION,
                 SUGGESTS,
             ),
-        ),
+        },
     ),
     FaultClass(
         id="storage",
         title="a file system failed or is full",
         priority=1,
+        by_line=True,
         next_steps=(
             "On {host}: `df -h; df -i` of the paths that the job writes to, quotas, and `dmesg -T` for I/O errors or a "
             "lost mount.",
         ),
         rules_out={"rank_killed_exception": "the exception is about the file system"},
-        signatures=(
-            Signature(
-                "no-space",
+        patterns={
+            "no-space": LogPattern(
                 ("No space left on device", "Disk quota exceeded", "Stale file handle", "Read-only file system"),
                 r"(?P<error>No space left on device|Disk quota exceeded|Stale file handle|Read-only file system)"
                 r"(?:: '?(?P<path>/[^'\s]+))?",
-                "any",
-                "libc's error texts",
+                "any; libc's error texts",
                 "{error}[: {path}].",
                 unless=("/dev/shm", "shared memory", "posix_fallocate", "NCCL WARN"),
             ),
-            Signature(
-                "io-error",
+            "io-error": LogPattern(
                 (
                     "Input/output error",
                     "Transport endpoint is not connected: '",
                     "PytorchStreamWriter failed",
                     "inline_container.cc",
                 ),
-                r"(?:\[Errno 5\]|\bfailed with) Input/output error(?:: '?(?P<path>/[^'\s]+))?|"
-                r"Transport endpoint is not connected: '(?P<mount>/[^']+)|"
-                r"PytorchStreamWriter failed writing file|"
+                r"(?:\[Errno 5\]|\bfailed with) Input/output error(?:: '?(?P<path>/[^'\s]+))?|Transport endpoint is "
+                r"not connected: '(?P<mount>/[^']+)|PytorchStreamWriter failed writing file|"
                 r"inline_container\.cc:\d+\] ?\. ?(?:unexpected pos|file write failed|fwrite)",
-                "any",
-                "libc's error texts; caffe2/serialize/inline_container.cc",
+                "any; libc's error texts; caffe2/serialize/inline_container.cc",
                 "Reading or writing failed[: {path}][: {mount}].",
                 unless=("NCCL WARN",),
             ),
-        ),
+        },
     ),
     FaultClass(
         id="job_cancelled",
         title="a scheduler or a person ended the job",
         priority=5,
+        by_line=True,
+        speaker_is_culprit=False,
         next_steps=(
             "Look at the scheduler's record of the job (`sacct -j JOB --format=State,ExitCode,Reason`, `kubectl "
             "describe pod`): time limit, preemption, a failed node, or a cancellation.",
         ),
-        rule="The scheduler says so, or all that is known is that the processes were told to stop.",
-        signatures=(
-            Signature(
-                "scheduler-cancelled",
+        rule="The scheduler prints it, or all that is known is that the processes were asked to stop.",
+        patterns={
+            "scheduler-cancelled": LogPattern(
                 (
                     "DUE TO TIME LIMIT",
                     "DUE TO PREEMPTION",
@@ -354,37 +307,30 @@ CLASSES = (
                 ),
                 r"(?P<reason>DUE TO (?:TIME LIMIT|PREEMPTION|JOB REQUEUE|NODE FAILURE))|"
                 r"\b(?P<state>PREEMPTED|NODE_FAIL)\b|(?:Reason|Status|reason):\s*(?P<pod>Evicted)",
-                "any Slurm; Kubernetes",
-                "src/slurmd/slurmstepd, kubectl describe",
+                "any Slurm; Kubernetes; src/slurmd/slurmstepd, kubectl describe",
                 "The scheduler ended it[ {reason}][: {state}][: {pod}].",
             ),
-            Signature(
-                "step-cancelled",
+            "step-cancelled": LogPattern(
                 (" CANCELLED AT ",),
                 r"\*\*\* (?:JOB|STEP) \S+ ON (?P<node>\S+) CANCELLED AT ",
-                "any Slurm",
-                "src/slurmd/slurmstepd",
+                "any Slurm; src/slurmd/slurmstepd",
                 "The step was cancelled on {node}.",
                 confidence=SUGGESTS,
             ),
-            Signature(
-                "told-to-stop",
+            "told-to-stop": LogPattern(
                 ("got signal: 15", "Received 15 death signal", "Received Signals.SIGTERM death signal"),
                 r"Process \d+ got signal: 15\b|Received (?:15|Signals\.SIGTERM) death signal, shutting down workers",
-                "torch 1.9+",
-                "torch/distributed/elastic/agent/server/api.py",
-                "Somebody told the launcher to stop (SIGTERM): a scheduler, a person, or another node that failed.",
+                "torch 1.9+; torch/distributed/elastic/agent/server/api.py",
+                "The launcher was asked to stop (SIGTERM) by a scheduler, a person, or another node that failed.",
                 confidence=0.3,
             ),
-            Signature(
-                "interrupted",
+            "interrupted": LogPattern(
                 ("got signal: 2", "got signal: 1", "death signal, shutting down workers", "KeyboardInterrupt"),
                 r"Process \d+ got signal: [12]\b|Received (?:[12]|Signals\.SIG(?:INT|HUP)) death signal, shutting down "
                 r"workers|^KeyboardInterrupt\b",
-                "torch 1.9+",
-                "torch/distributed/elastic/agent/server/api.py",
+                "torch 1.9+; torch/distributed/elastic/agent/server/api.py",
                 "A person interrupted it, or its terminal was closed (SIGINT, SIGHUP).",
             ),
-        ),
+        },
     ),
 )

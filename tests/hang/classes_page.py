@@ -1,14 +1,14 @@
-"""The fault classes as a page: ``python -m diag.hang.signatures.page > diag/hang/CLASSES.md``."""
+"""The fault classes as a page: ``python -m tests.hang.classes_page > diag/hang/CLASSES.md``."""
 
 from __future__ import annotations
 
+from diag.hang.classes import CLASSES, NEVER_ROOTS
+from diag.hang.classes.base import FaultClass, LogPattern
 from diag.hang.model import Role
-from diag.hang.signatures import CLASSES, NEVER_ROOTS
-from diag.hang.signatures.base import FaultClass, Signature
 
 _HEAD = """# What `diag triage` can say
 
-Generated from the registry in `diag/hang/signatures`. Where several classes match, the one with the smaller priority is
+Generated from the registry in `diag/hang/classes`. Where several classes match, the one with the smaller priority is
 the root. A line is evidence for its class if it has the text shown; what a rule concludes from several lines is said
 beside it. Names in braces are filled in.
 """
@@ -27,24 +27,24 @@ def page() -> str:
     rows += [_row(found) for found in sorted(CLASSES.values(), key=lambda found: found.priority)]
     never = ["| text | why it is no cause | printed by |", "|---|---|---|"]
     for found in NEVER_ROOTS:
-        never += [f"| {_texts(s)} | {_cell(s.says)} | {_cell(s.source)} |" for s in found.signatures]
+        never += [f"| {_texts(s)} | {_cell(s.says)} | {_cell(s.printed_by)} |" for s in found.patterns.values()]
     return "\n".join([_HEAD, *rows, "", "## Never a cause", "", *never, ""])
 
 
 def _row(found: FaultClass) -> str:
     decides = [_cell(found.rule)] if found.rule else []
     decides += [
-        f"{_texts(signature)} ({_cell(signature.versions)}; {_cell(signature.source)})"
-        for signature in found.signatures
-        if signature.role == Role.ROOT
+        f"{_texts(pattern)} ({_cell(pattern.printed_by)})"
+        for pattern in found.patterns.values()
+        if pattern.role == Role.ROOT
     ]
     blanks = {name: f"{{{blank}}}" for name, blank in _BLANKS.items()}
     steps = [_cell(step.format_map(blanks)) for step in (*found.next_steps, *found.if_unnamed)]
     return f"| {found.priority} | {found.id} | {found.title} | {'<br>'.join(decides)} | {'<br>'.join(steps)} |"
 
 
-def _texts(signature: Signature) -> str:
-    return ", ".join(f"`{_cell(anchor)}`" for anchor in signature.anchors)
+def _texts(pattern: LogPattern) -> str:
+    return ", ".join(f"`{_cell(anchor)}`" for anchor in pattern.anchors)
 
 
 def _cell(text: str) -> str:

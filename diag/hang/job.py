@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar, cast
 
-from diag.hang.model import Communicator, Culprit, Line, Logs, Process, Speaker
-from diag.hang.signatures import hits_of
-from diag.hang.signatures.base import Hit
+from diag.hang.classes import hits_of
+from diag.hang.classes.base import Hit
+from diag.hang.model import Communicator, Culprit, Line, Logs, Process, Speaker, grouped
 
 # Clocks of two hosts: NTP keeps milliseconds, but nobody promises it, and log lines are written late.
 CLOCKS_NS = 2_000_000_000
@@ -20,9 +20,7 @@ CLOCKS_NS = 2_000_000_000
 _INTERFACE = re.compile(r"(?P<name>[\w.@-]+):(?P<address>[0-9a-fA-F.:]+(?:%\w+)?)<\d+>")
 _ADDRESS = re.compile(r"^(?P<host>.+?)<(?P<port>\d+)>$")
 
-
 _BLOCK_HOST = re.compile(r"^\s{1,6}host\s*: ?(\S+)\s*$")  # of torchrun's last block
-
 
 Answer = TypeVar("Answer")
 
@@ -38,8 +36,8 @@ class Interface:
 
 
 @dataclass(frozen=True)
-class Case:
-    """``logs`` with what can be looked up in them."""
+class JobLogs:
+    """A job's logs with what can be looked up in them."""
 
     logs: Logs
 
@@ -47,8 +45,8 @@ class Case:
     def _answers(self) -> dict[object, object]:
         return {}
 
-    def once(self, question: Callable[[Case], Answer]) -> Answer:
-        """What a function says of this case, asked once: several rules look at the same time-outs."""
+    def once(self, question: Callable[[JobLogs], Answer]) -> Answer:
+        """A function's result for this job, computed once: several rules look at the same time-outs."""
         if question not in self._answers:
             self._answers[question] = question(self)
         return cast(Answer, self._answers[question])
@@ -58,15 +56,15 @@ class Case:
         return tuple(hits_of(self.logs.lines))
 
     @cached_property
-    def _by_signature(self) -> dict[str, list[Hit]]:
+    def _by_pattern(self) -> dict[str, list[Hit]]:
         found: dict[str, list[Hit]] = defaultdict(list)
         for hit in self.hits:
-            found[hit.signature.name].append(hit)
+            found[hit.name].append(hit)
         return found
 
     def named(self, *names: str) -> list[Hit]:
-        """The hits of these signatures, by file and number."""
-        found = [hit for name in names for hit in self._by_signature.get(name, ())]
+        """The hits of these patterns, by file and line."""
+        found = [hit for name in names for hit in self._by_pattern.get(name, ())]
         return sorted(found, key=lambda hit: (hit.line.path, hit.line.number)) if len(names) > 1 else found
 
     def of_class(self, *ids: str) -> list[Hit]:
@@ -74,10 +72,12 @@ class Case:
 
     @cached_property
     def communicators(self) -> tuple[Communicator, ...]:
-        """As they were read; before NCCL 2.16, where nothing names a communicator, what must be the ends of one joined.
+        """The communicators; before NCCL 2.16, which prints no commId, single members are joined where they must be
+        one.
 
-        That is the k-th of a size that each process made, where the ranks are all of it, once each. Where several
-        groups of a size exist side by side, those of one host."""
+        These are the k-th of a size that each process made, where every rank occurs once. Where several groups of a
+        size exist at once, those of one host are joined.
+        """
         nth: Counter[tuple[int | None, int]] = Counter()
         alike: dict[tuple[int, int], list[Communicator]] = defaultdict(list)
         for one in self.logs.communicators:
@@ -117,11 +117,7 @@ class Case:
     @cached_property
     def by_rank(self) -> dict[int, Process]:
         """The first process of each global rank."""
-        found: dict[int, Process] = {}
-        for process in self.logs.processes:
-            if process.rank is not None:
-                found.setdefault(process.rank, process)
-        return found
+        return {process.rank: process for process in reversed(self.logs.processes) if process.rank is not None}
 
     @cached_property
     def hosts(self) -> tuple[str, ...]:
@@ -142,14 +138,14 @@ class Case:
 
     @cached_property
     def _launchers(self) -> set[str]:
-        """Files that a launcher writes to, with all that it started: that one process of them names itself does not
-        mean that it is alone."""
+        """Files that a launcher writes to with all that it started: a process that names itself there need not be
+        alone."""
         return {line.path for line in self.logs.lines if line.source == "launcher"}
 
     def find_process(
         self, host: str = "", pid: int | None = None, local_rank: int | None = None, path: str = ""
     ) -> Process | None:
-        """The one process with this pid, else with this local rank. Pids repeat between containers and hosts."""
+        """The only process with this pid, else with this local rank. Pids repeat between containers and hosts."""
         found = [process for process in self.logs.processes if not host or not process.host or process.host == host]
         if pid is not None:
             found = [process for process in found if process.pid == pid]
@@ -162,7 +158,7 @@ class Case:
         return found[0] if len(found) == 1 else None
 
     def host_of_path(self, path: str) -> str:
-        """The host of all processes that wrote to a file, and that its launchers name; "" where they are several."""
+        """The host of all processes that wrote to a file and that its launchers name; "" where there are several."""
         hosts = {self.logs.processes[index].host for index in self._by_path.get(path, ())} - {""}
         hosts |= self._launched_hosts.get(path, set())
         hosts = hosts or set(self._spoken_hosts.get(path, ()))
@@ -170,24 +166,17 @@ class Case:
 
     @cached_property
     def _spoken_hosts(self) -> dict[str, set[str]]:
-        """By file the hosts that its lines bear."""
-        found: dict[str, set[str]] = defaultdict(set)
-        for line in self.logs.lines:
-            if line.speaker.host:
-                found[line.path].add(line.speaker.host)
-        return found
+        """Hosts that lines bear, by file."""
+        return grouped((line.path, line.speaker.host) for line in self.logs.lines if line.speaker.host)
 
     @cached_property
     def _launched_hosts(self) -> dict[str, set[str]]:
-        """By file the hosts in the last blocks of launchers."""
-        found: dict[str, set[str]] = defaultdict(set)
-        for line in self.logs.lines:
-            if match := _BLOCK_HOST.match(line.text):
-                found[line.path].add(match[1].partition(".")[0])
-        return found
+        """Hosts in the launchers' last blocks, by file."""
+        matches = ((line.path, match) for line in self.logs.lines if (match := _BLOCK_HOST.match(line.text)))
+        return grouped((path, match[1].partition(".")[0]) for path, match in matches)
 
     def culprit(self, line: Line, peer: str = "") -> Culprit:
-        """Who printed a line."""
+        """The culprit that printed a line."""
         process = self.process_of(line)
         host = line.speaker.host or self.host_of_path(line.path) or self._host_in_name(line.path)
         if process is not None:
@@ -205,7 +194,7 @@ class Case:
         return frozenset({*self.hosts, *spoken, *stems} - {""})
 
     def _host_in_name(self, path: str) -> str:
-        """The host that the name of a file bears besides a word: ``journal-node7.txt``, where node7 is known."""
+        """A known host in a file's name, as in ``journal-node7.txt``."""
         name = Path(path).name
         words = re.split(r"[^A-Za-z0-9-]+|(?<=dmesg)-|(?<=journal)-|(?<=kern)-|(?<=messages)-|(?<=syslog)-", name)
         found = {word for word in words if word in self._known_hosts and word != name.partition(".")[0]}
@@ -213,20 +202,30 @@ class Case:
 
     @cached_property
     def _host_of_rank(self) -> dict[int, str]:
-        """From what lines say of themselves, for ranks without a communicator."""
-        found: dict[int, str] = {}
-        for line in self.logs.lines:
-            if line.speaker.rank is not None and line.speaker.host:
-                found.setdefault(line.speaker.rank, line.speaker.host)
-        return found
+        """Hosts of ranks without a communicator, from their lines."""
+        speakers = (line.speaker for line in reversed(self.logs.lines))
+        return {speaker.rank: speaker.host for speaker in speakers if speaker.rank is not None and speaker.host}
 
-    def of_rank(self, rank: int) -> Culprit:
+    def of_rank(self, rank: int, host: str = "") -> Culprit:
+        """The culprit for a rank. ``host``: the fallback where its host is unknown."""
         process = self.by_rank.get(rank)
         found = culprit_of(process) if process is not None else Culprit(rank=rank)
-        return found if found.host else replace(found, host=self._host_of_rank.get(rank, ""))
+        return found if found.host else replace(found, host=self._host_of_rank.get(rank, host))
+
+    def of_member(self, communicator: Communicator, group_rank: int) -> Culprit:
+        """The culprit for a communicator's rank, in the communicator's numbering where the global rank is unknown."""
+        rank = self.global_rank(communicator, group_rank)
+        if rank is not None:
+            return self.of_rank(rank)
+        return Culprit(process_group=communicator.comm_id, peer=f"rank {group_rank} of the communicator")
+
+    @cached_property
+    def is_initialising(self) -> bool:
+        """Whether a member began a communicator's initialisation and did not complete it."""
+        return any(m.started and not m.completed for c in self.communicators for m in c.members)
 
     def address_of(self, rank: int | None) -> str:
-        """The address that the process of a rank said it uses; "" where it did not."""
+        """The address that a rank's process printed as its own; "" where it did not."""
         process = self.by_rank.get(rank) if rank is not None else None
         if process is None:
             return ""
@@ -237,12 +236,12 @@ class Case:
         return [process for process in self.logs.processes if process.host == host]
 
     def of_host(self, host: str, peer: str = "") -> Culprit:
-        """A host, with its rank if it runs a single one."""
+        """The culprit for a host, with its rank if it runs only one."""
         processes = self.on_host(host)
         return culprit_of(processes[0], peer=peer) if len(processes) == 1 else Culprit(host=host, peer=peer)
 
     def global_rank(self, communicator: Communicator, group_rank: int) -> int | None:
-        """The global rank of a member: from its process, or the same where the communicator is the whole job."""
+        """The global rank of a member: from its process, or the same number where the communicator is the whole job."""
         for member in communicator.members:
             if member.group_rank == group_rank and member.process is not None:
                 rank = self.logs.processes[member.process].rank
@@ -263,14 +262,10 @@ class Case:
 
     @cached_property
     def _hosts_of_address(self) -> dict[str, set[str]]:
-        found: dict[str, set[str]] = defaultdict(set)
-        for interface in self.interfaces:
-            if interface.host and interface.host != interface.address:
-                found[interface.address].add(interface.host)
-        return found
+        return grouped((one.address, one.host) for one in self.interfaces if one.host not in ("", one.address))
 
     def resolve(self, peer: str) -> str:
-        """The host behind ``10.0.0.2<40123>`` or ``node2.cluster<40123>``; "" where nothing ties it to one."""
+        """The host of ``10.0.0.2<40123>`` or ``node2.cluster<40123>``; "" where it is unknown."""
         match = _ADDRESS.match(peer)
         name = match["host"] if match else peer
         hosts = self._hosts_of_address.get(name, set())
@@ -288,7 +283,7 @@ class Case:
         return min(timed, key=lambda line: line.time_ns or 0) if timed else lines[0] if lines else None
 
     def before(self, first: Line, second: Line) -> bool | None:
-        """Whether a line was printed before another one; None where nothing tells."""
+        """Whether one line was printed before another; None where that is unknown."""
         if first.time_ns is not None and second.time_ns is not None:
             same = self.culprit(first).host == self.culprit(second).host != ""
             apart = second.time_ns - first.time_ns
@@ -301,13 +296,13 @@ def culprit_of(process: Process, peer: str = "") -> Culprit:
 
 
 def distinct(culprits: list[Culprit]) -> tuple[Culprit, ...]:
-    """Without repetitions, in order of rank, then host."""
+    """The culprits without repetitions, by rank, then host."""
     found = dict.fromkeys(culprits)
     return tuple(sorted(found, key=lambda c: (c.rank is None, c.rank or 0, c.host, c.peer)))
 
 
 def bus_number(text: str) -> int | None:
-    """A PCI address as NCCL prints it (``1b000``) or the driver does (``0000:1B:00.0``), as a number."""
+    """A PCI address as NCCL (``1b000``) or the driver (``0000:1B:00.0``) prints it, as a number."""
     try:
         if ":" not in text:
             return int(text, 16)

@@ -1,0 +1,149 @@
+"""Fault classes and the log patterns that show them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from diag.hang.model import Line, Role
+from diag.hang.raised import shortened
+from diag.hang.wording import begun
+
+# How sure one line makes of its class, before anything speaks for or against it (diag.hang.confidence).
+NAMES_THE_CAUSE = 0.9  # the program that failed says what failed
+NAMES_AN_EFFECT = 0.7  # says what was seen, which has one usual cause
+SUGGESTS = 0.5  # has several causes
+
+
+@dataclass(frozen=True)
+class LogPattern:
+    """A message that a program prints. ``anchors``: literals of which every such line holds at least one, for readers
+    that search for strings. ``regex`` (default: any anchor): confirms the match; its named groups extract values."""
+
+    anchors: tuple[str, ...]
+    regex: str = ""
+    printed_by: str = ""  # versions; file:line in the program that prints it
+    says: str = ""  # one sentence about such a line; "[at {peer}]": only where the line gives the peer
+    role: Role = Role.ROOT
+    confidence: float = NAMES_THE_CAUSE
+    unless: tuple[str, ...] = ()  # literals that make it something else
+
+    @cached_property
+    def _compiled(self) -> re.Pattern[str]:
+        # Numbers as long as 64 bits print them: Python refuses to read those of thousands of digits.
+        return re.compile((self.regex or "|".join(map(re.escape, self.anchors))).replace(r"\d+", r"\d{1,20}"))
+
+    def match(self, line: Line) -> re.Match[str] | None:
+        """The match in a line that holds an anchor: in its text, or in what was taken for a prefix."""
+        if any(word in line.raw for word in self.unless):
+            return None
+        found = self._compiled.search(line.text) or self._compiled.search(line.raw)
+        return None if found is not None and line.source in ("", "python") and _quoted(found) else found
+
+
+def confirms(
+    anchors: tuple[str, ...], regex: str = "", printed_by: str = "", says: str = "", confidence: float = NAMES_AN_EFFECT
+) -> LogPattern:
+    return LogPattern(anchors, regex, printed_by, says, Role.CONFIRMATION, confidence)
+
+
+def cascade(anchors: tuple[str, ...], regex: str = "", printed_by: str = "", says: str = "") -> LogPattern:
+    return LogPattern(anchors, regex, printed_by, says, Role.CASCADE, NAMES_AN_EFFECT)
+
+
+def harmless(
+    anchors: tuple[str, ...], regex: str = "", printed_by: str = "", says: str = "", confidence: float = NAMES_AN_EFFECT
+) -> LogPattern:
+    return LogPattern(anchors, regex, printed_by, says, Role.HARMLESS, confidence)
+
+
+# A quotation mark at the beginning of a word, and the next one of its kind at the end of one.
+_QUOTED = re.compile(r"""(?<![\w\\])(?P<mark>["'`])(?:(?!(?P=mark)(?!\w)).)*(?P=mark)(?!\w)""")
+
+# Programs quote the error that they report: "Last error: '...'", "failed: unhandled cuda error .. log entry '...'".
+_REPORTS = re.compile(
+    r"(?i)(?:\blast (?:nccl )?(?:error|warning)[^'\"`]{0,80}|\b(?:error|failed|exception|reason|warning):?)\s*$"
+)
+
+
+def _quoted(found: re.Match[str]) -> bool:
+    """Whether a program's own line only quotes the message: a record, a sample of text, a comparison."""
+    if not found.start():
+        return False
+    quotes = (one for one in _QUOTED.finditer(found.string) if one.start() < found.start() and found.end() <= one.end())
+    return any(not _REPORTS.search(found.string, 0, one.start()) for one in quotes)
+
+
+@dataclass(frozen=True)
+class FaultClass:
+    """A cause that can be named, with all that the rules need to know of it. Where several classes match, the one with
+    the smallest ``place`` is the root."""
+
+    id: str
+    title: str
+    priority: int
+    next_steps: tuple[str, ...]
+    patterns: dict[str, LogPattern] = field(default_factory=dict)  # by name
+    rule: str = ""  # what decides where no single line does
+    rules_out: dict[str, str] = field(default_factory=dict)  # class: why it cannot be that
+    if_unnamed: tuple[str, ...] = ()  # next steps that show the exception, where no line has it
+    context: tuple[str, ...] = ()  # literals of lines that its rule reads and no pattern of any class looks for
+    names_a_cause: bool = True
+    coarse: bool = False  # says less than the other classes of its priority: no rival of theirs
+
+    # Its place among clues
+    follows: float = 0.0  # within its priority: > 0 a consequence of the others there, < 0 it explains them
+    ending: bool = False  # a process ended: another class may say why, and it may have been a victim
+    explained_on_host: tuple[str, ...] = ()  # of an ending: classes that explain it where they are on its host
+    ends_processes: bool = False  # its processes are ended because of it, which closes connections
+    closed_at_end: bool = False  # it is also what happens when the processes of a failed job are ended
+    lost_with_process: bool = False  # it is also what peers of a process see that ended: explains no end
+
+    # A single line that decides (rules.direct)
+    by_line: bool = False  # one line names the class
+    speaker_is_culprit: bool = True  # and whoever prints it; False where the line does not tell which side is wrong
+    optional: bool = False  # what fails is only left out where NCCL says it at level INFO
+    busy: str = ""  # what a rank of this class was doing while the others waited: "was still loading"
+
+    @property
+    def place(self) -> float:
+        return self.priority + self.follows
+
+    @property
+    def explains_ends(self) -> bool:
+        """Whether a process may have ended because of it."""
+        return self.priority == 2 and not self.follows
+
+    def patterns_of(self, role: Role) -> tuple[str, ...]:
+        return tuple(name for name, pattern in self.patterns.items() if pattern.role == role)
+
+
+_CLAUSE = re.compile(r"\[([^\[\]]*)\]")
+_BLANK = re.compile(r"\{(\w+)\}")
+_LONGEST = 160  # characters of a text from a log in a sentence
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A line that a pattern matched."""
+
+    fault_class: FaultClass
+    name: str  # of the pattern
+    pattern: LogPattern
+    line: Line
+    groups: dict[str, str]
+
+    @property
+    def sentence(self) -> str:
+        """The pattern's ``says`` with the line's values. A clause in brackets that needs a missing value is left out;
+        where a value outside of brackets is missing, the class's title takes its place."""
+        told = {name: shortened(text, _LONGEST) for name, text in self.groups.items()}
+
+        def clause(match: re.Match[str]) -> str:
+            return match[1] if all(name in told for name in _BLANK.findall(match[1])) else ""
+
+        says = _CLAUSE.sub(clause, self.pattern.says)
+        if not says or any(name not in told for name in _BLANK.findall(says)):
+            return begun(f"{self.fault_class.title}.")
+        return says.format_map(told)

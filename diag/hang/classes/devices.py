@@ -1,0 +1,496 @@
+"""Devices and memory: GPUs and adapters that fail, InfiniBand paths, CUDA calls, topologies, memory that is used up."""
+
+from __future__ import annotations
+
+from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, LogPattern, cascade, confirms
+
+# -- Devices: GPUs and InfiniBand adapters that fail, calls of CUDA that fail, a topology that NCCL cannot use ---------
+
+_HARDWARE = ("ECC error", "fallen off", "hardware stack error", "NVLink error", "nvlink error")
+
+_DEVICES = (
+    FaultClass(
+        id="gpu_hardware",
+        title="a GPU failed",
+        priority=1,
+        by_line=True,
+        next_steps=(
+            "Drain {where} and rerun the job on other hosts.",
+            "On {host}: `nvidia-smi -q` (ECC errors, retired pages, remapped rows), `dmesg -T | grep -i xid`, "
+            "`nvidia-smi nvlink -s`; then `dcgmi diag -r 3`.",
+        ),
+        patterns={
+            "xid": LogPattern(
+                ("NVRM: Xid",),
+                r"NVRM: Xid \((?:PCI:)?(?:(?P<bus_id>[0-9a-fA-F]{2,}[0-9a-fA-F:.]*)|[^)]*)\): (?P<xid>\d+)(?:.*caused "
+                r"by previous Xid (?P<cause>\d+))?(?:.*\bon GPU(?P<gpu>\d+)\b)?",
+                "any driver; kernel log of the NVIDIA driver",
+                "The kernel reports Xid {xid}[, caused by Xid {cause},][ of the GPU at {bus_id}].",
+            ),
+            "fallen-off-the-bus": LogPattern(
+                ("fallen off the bus", "GPU is lost", "GPU has fallen off"),
+                r"(?:GPU ?(?P<bus_id>[0-9a-fA-F]{4,8}:[0-9a-fA-F:.]+):? .*?)?(?:fallen off the bus|GPU is lost)",
+                "any driver; newer ones without an Xid; kernel log of the NVIDIA driver; nvidia-smi, NVML",
+                "The GPU[ at {bus_id}] no longer answers on the PCI bus.",
+            ),
+            "uncorrectable-ecc": LogPattern(
+                ("uncorrectable ECC error", "Uncorrectable ECC error"),
+                r"(?:\[Rank (?P<pg_rank>\d+)\].*?)?[Uu]ncorrectable ECC error(?!s?\s*(?:count\s*)?:\s*0\b)",
+                "any; CUDA error text, NVML",
+                "The GPU's memory returned an uncorrectable error.",
+            ),
+            "nvlink-error": LogPattern(
+                ("NVLink error", "nvlink error", "hardware stack error"),
+                r"(?i:Cuda failure|CUDA error)[^\n]*(?i:NVLink error|uncorrectable NVLink|hardware stack error)",
+                "CUDA 11+; CUDA error text",
+                "CUDA reports an error of the hardware.",
+            ),
+            "no-device-handle": LogPattern(
+                ("Unable to determine the device handle",),
+                r"Unable to determine the device handle(?: for GPU ?(?P<bus_id>[0-9a-fA-F:.]*[0-9a-fA-F]))?",
+                "any driver; nvidia-smi",
+                "The driver lost the GPU[ at {bus_id}].",
+            ),
+            "p2p-disabled-on-nvlink": LogPattern(
+                ("P2P is disabled between NVLINK connected GPUs",),
+                r"P2P is disabled between NVLINK connected GPUs (?P<gpu>\d+) and (?P<other_gpu>\d+)",
+                "2.12+; graph/paths.cc:360",
+                "GPUs {gpu} and {other_gpu} are connected by NVLink and cannot reach each other.",
+            ),
+        },
+    ),
+    FaultClass(
+        id="cuda_failure",
+        title="a CUDA call failed",
+        priority=2,
+        by_line=True,
+        next_steps=(
+            "Initialisation (no device, driver too old, no permission): `nvidia-smi` and `python -c 'import torch; "
+            "print(torch.cuda.is_available(), torch.version.cuda)'` in the same container on {host}; compare the "
+            "driver's version with the one that this build of CUDA needs.",
+            "A kernel (illegal memory access, device-side assert, launch failure): rerun {where} with "
+            "CUDA_LAUNCH_BLOCKING=1, which shows the call; without a bug in the program look at `dmesg -T | grep -i "
+            "xid`.",
+        ),
+        rules_out={
+            "net_connection_lost": "connections close when the process that met the error ends",
+            "rank_killed_exception": "the exception is the CUDA error",
+        },
+        patterns={
+            "nccl-cuda-failure": LogPattern(
+                ("Cuda failure", "Test CUDA failure"),
+                r"(?:(?:^|(?<=\s))(?P<host>[^\s:]{1,255}): Test CUDA failure \S+|Cuda failure) ?(?:(?P<number>\d+) "
+                r"?)?'?(?P<error>[^'\n]*)'?",
+                "all; with the number from 2.19; include/checks.h",
+                "CUDA answered NCCL[ with {number}]: {error}.",
+                unless=("out of memory", "transport/nvls.cc", "Multicast memory", *_HARDWARE),
+            ),
+            "torch-cuda-error": LogPattern(
+                ("CUDA error: ", "HIP error: ", "CUDA driver error: "),
+                r"(?:\[Rank (?P<pg_rank>\d+)\].*?)?(?:CUDA|HIP)(?: driver)? error: (?P<error>[^\n\\\"]+)",
+                "all; c10/cuda/CUDAException.cpp",
+                "CUDA reports: {error}.",
+                unless=("out of memory", *_HARDWARE),
+            ),
+            "ipc-handle": LogPattern(
+                ("failed to open CUDA IPC handle",),
+                r"failed to open CUDA IPC handle ?:? ?(?:(?P<number>\d+) )?(?P<error>[^\n]*)",
+                "<= 2.13; transport/p2p.cc:238, transport/p2p.cu",
+                "CUDA could not open the memory of another rank's GPU[ ({number})]: {error}.",
+                confidence=NAMES_AN_EFFECT,
+            ),
+            "rocm-memory-fault": LogPattern(
+                ("Memory access fault by GPU", "HSA_STATUS_ERROR"),
+                r"Memory access fault by GPU (?P<bus_id>\S+)(?:.*Reason: "
+                r"(?P<reason>[^.]+))?|(?P<error>HSA_STATUS_ERROR_\w+)",
+                "ROCm; ROCr (HSA runtime)",
+                "ROCm reports[ a memory access fault of GPU {bus_id}][: {reason}][ {error}].",
+            ),
+            "cuda-not-there": LogPattern(
+                (
+                    "cudaGetDeviceCount",
+                    "NVIDIA driver on your system is too old",
+                    "Found no NVIDIA driver",
+                    "CUDA driver version is insufficient",
+                    "no CUDA-capable device",
+                    "CUDA driver initialization failed",
+                    "Failed to CUDA host alloc",
+                    "invalid device ordinal",
+                    "no GPUs found",
+                ),
+                r"(?P<error>Unexpected error from cudaGetDeviceCount\(\)|The NVIDIA driver on your system is too old|"
+                r"Found no NVIDIA driver on your system|CUDA driver version is insufficient for CUDA runtime version|"
+                r"no CUDA-capable device is detected|CUDA driver initialization failed|Failed to CUDA host alloc|"
+                r"invalid device ordinal|ProcessGroupNCCL is only supported with GPUs, no GPUs found)",
+                "all; torch/csrc/cuda, CUDA error texts",
+                "{error}.",
+            ),
+        },
+    ),
+    FaultClass(
+        id="topology_error",
+        title="NCCL cannot use the topology that it found",
+        priority=2,
+        by_line=True,
+        optional=True,
+        next_steps=(
+            "Compare `nvidia-smi topo -m` and NCCL_TOPO_FILE of {host} with the other hosts; all must show the same "
+            "GPUs, NICs and links. Write NCCL's own view with NCCL_TOPO_DUMP_FILE.",
+            "Rule out a stale graph or topology file (unset NCCL_GRAPH_FILE, NCCL_TOPO_FILE), /sys that the container "
+            "hides, and a version of NCCL that is older than the hardware.",
+        ),
+        rules_out={"net_connection_lost": "connections close when the initialisation is given up"},
+        patterns={
+            "ring-error": LogPattern(
+                ("does not loop back to start", "does not contain rank"),
+                r"ring (?P<ring>\d+) does not (?:loop back to start|contain rank (?P<absent>\d+))",
+                "all; graph/rings.cc",
+                "Ring {ring} of the search does not close[: rank {absent} is not in it].",
+            ),
+            "topology-attribute": LogPattern(
+                ("Attribute ",),
+                r"\bAttribute (?P<attribute>\w+) of node (?P<node>\w+) not found",
+                "all; graph/xml.h",
+                "The topology has no attribute {attribute} of node {node}.",
+            ),
+            "reverse-path": LogPattern(
+                ("Failed to find reverse path",),
+                r"Failed to find reverse path from remNode (?:\d+/)?(?P<bus_id>\w+) nlinks \d+ to node "
+                r"(?:\d+/)?(?P<other_bus_id>\w+)",
+                "all; graph/paths.cc",
+                "A link between {bus_id} and {other_bus_id} was found in one direction only.",
+            ),
+            "topology-warning": LogPattern(
+                ("graph/",),
+                r"graph/\w+\.(?:cc|h):\d+(?: \(\w+\))? (?:R?NCCL )?WARN (?P<message>.+)",
+                "all; graph/*.cc",
+                "While NCCL searched the topology: {message}",
+                confidence=NAMES_AN_EFFECT,
+                unless=(
+                    "falling back",
+                    "P2P is disabled",
+                    "does not loop back",
+                    "does not contain rank",
+                    "could not be",
+                ),
+            ),
+        },
+    ),
+    FaultClass(
+        id="ib_device_fatal",
+        title="an InfiniBand adapter failed",
+        priority=1,
+        by_line=True,
+        next_steps=(
+            "Drain {host}: peers that report status 12 are its victims.",
+            "On {host}: `ibstat`, `dmesg -T | grep -i mlx5`, `mlxlink -d DEVICE -m`; restart or replace the adapter.",
+        ),
+        rules_out={"ib_completion_error": "retries that run out on the peers are what a dead adapter looks like"},
+        patterns={
+            "local-catastrophic-error": LogPattern(
+                ("Got async event : local catastrophic error",),
+                r"NET/IB : (?:(?P<hca>\w+):(?P<port>\d+) )?Got async event : local catastrophic error",
+                "<= 2.22; transport/net_ib.cc:95 (v2.18.3)",
+                "The adapter reports a catastrophic error.",
+            ),
+            "async-fatal-event": LogPattern(
+                ("async fatal event",),
+                r"NET/IB : (?P<hca>\w+):(?P<port>\d+) async fatal event(?! on (?:QP|CQ|SRQ))(?: on \w+[^:]*)?: "
+                r"(?!.*(?:work queue|CQ error|SRQ))(?P<event>.+)",
+                "2.23+; transport/net_ib/common.cc:100",
+                "Adapter {hca}, port {port}, reports: {event}.",
+            ),
+            "queue-event": confirms(
+                ("async fatal event", "Got async event", "Got async error event"),
+                r"NET/IB : (?:(?P<hca>\w+):(?P<port>\d+) )?(?:async fatal event|Got async (?:error )?event)[^\n]*?"
+                r"(?P<event>(?:local |invalid request local |local access violation )?work queue[\w ]* error|CQ error|"
+                r"SRQ[\w ]*error|QP[\w ]*error|[\w ]*work queue[\w ]*error)",
+                "all; transport/net_ib.cc, transport/net_ib/common.cc",
+                "A queue[ of {hca}] failed ({event}): an error of one connection, not of the adapter.",
+            ),
+        },
+    ),
+    FaultClass(
+        id="ib_link_down",
+        title="an InfiniBand link went down",
+        priority=1,
+        by_line=True,
+        next_steps=(
+            "On {host}: `ibstat` (state, physical state), `ibqueryerrors`, `mlxlink -d DEVICE`; then cable, "
+            "transceiver and switch port.",
+            "Peers that report status 12 are victims of that link; a flap shorter than the retries can be ridden out "
+            "with NCCL_IB_TIMEOUT=22 and NCCL_IB_RETRY_CNT=7.",
+        ),
+        rules_out={"ib_completion_error": "retries that run out on the peers are what a lost link looks like"},
+        patterns={
+            "port-error": LogPattern(
+                ("Got async event : port error",),
+                r"NET/IB : (?:(?P<hca>\w+):(?P<port>\d+) )?Got async event : port error",
+                "<= 2.22; transport/net_ib.cc:95 (v2.18.3)",
+                "A port of the adapter lost its link.",
+            ),
+            "non-fatal-port-error": LogPattern(
+                ("Got non-fatal async event", "Got async error event"),
+                r"NET/IB : (?P<hca>\w+):(?P<port>\d+) Got (?:non-fatal async|async error) event: "
+                r"(?:port error|port down)",
+                "2.23+ (error), 2.28+ (non-fatal); transport/net_ib.cc:199 (v2.27.5), transport/net_ib/common.cc:134",
+                "Adapter {hca}, port {port}, lost its link.",
+            ),
+            "non-fatal-other": confirms(
+                ("Got non-fatal async event", "Got async event", "Got async error event"),
+                r"NET/IB : (?:(?P<hca>\w+):(?P<port>\d+) )?Got (?:non-fatal )?async (?:error )?event ?: "
+                r"(?P<event>(?!port error|port down|local catastrophic).+)",
+                "all; transport/net_ib/common.cc:134",
+                "An event that the adapter survives: {event}.",
+            ),
+        },
+    ),
+)
+
+# -- InfiniBand and RoCE: completions with errors, paths that cannot be had --------------------------------------------
+
+_COMPLETION = (
+    r"Got completion (?:from peer (?P<peer>[^\s<>]+<\d+>) )?with (?:error (?P<error>{0})\b|"
+    r"status=(?:\w+\((?P<named_status>{0})\)|(?P<status>{0})\b))"
+)
+_REST = (
+    r"(?:.*?vendor[_ ]err[= ](?P<vendor>\d+))?(?:.*?localGid (?P<local_gid>\S+))?(?:.*?remoteGids? ?(?P<remote_gid>"
+    r"[0-9a-fA-F:.]+))?(?:.*? hca (?P<hca>\w+))?"
+)
+_WHERE = "net_ib/p2p.cc:651; transport/net_ib.cc:1295 (v2.18.3)"
+_VERSIONS = '"error N" <= 2.19, "status=N" 2.20 to 2.27, "status=NAME(N)" 2.28+'
+
+_INFINIBAND = (
+    FaultClass(
+        id="ib_completion_error",
+        title="an InfiniBand or RoCE path loses packets",
+        priority=2,
+        follows=0.4,  # transfers fail whenever the other end does
+        lost_with_process=True,
+        next_steps=(
+            "At the start of a job: wrong GID or RoCE set-up: NCCL_IB_GID_INDEX (often 3), NCCL_IB_TC, `show_gids`, "
+            "`ib_write_bw` between the two hosts.",
+            "In the middle: a link: `ibqueryerrors`, `mlxlink -d DEVICE -m` and the switch port of {where}; "
+            "NCCL_IB_TIMEOUT=22 and NCCL_IB_RETRY_CNT=7 ride out short flaps. NCCL_IB_HCA leaves an adapter out.",
+        ),
+        rules_out={"net_connection_lost": "sockets close because the InfiniBand error ends the process"},
+        patterns={
+            "completion-with-error": LogPattern(
+                ("Got completion ",),
+                _COMPLETION.format(r"(?!5\b|4\b)\d+") + _REST,
+                f"{_VERSIONS}; {_WHERE}",
+                "A transfer[ with {peer}] failed.",
+                confidence=NAMES_AN_EFFECT,
+            ),
+            "completion-flushed": cascade(
+                ("Got completion ",),
+                _COMPLETION.format("5") + _REST,
+                f"{_VERSIONS}; {_WHERE}",
+                "Status 5 (flushed): what is left of a connection that failed before.",
+            ),
+        },
+    ),
+    FaultClass(
+        id="gdr_acs",
+        title="GPUDirect RDMA is blocked",
+        priority=2,
+        by_line=True,
+        next_steps=(
+            "Confirm with NCCL_NET_GDR_LEVEL=0 (no GPUDirect RDMA); if that runs, disable ACS on the PCI bridges "
+            "(`setpci -s BRIDGE ECAP_ACS+0x6.w=0000`, BIOS), in a virtual machine turn ATS on.",
+        ),
+        rules_out={"ib_completion_error": "status 4 is a fault of access to local memory, not of the link"},
+        patterns={
+            "local-protection": LogPattern(
+                ("Got completion ",),
+                _COMPLETION.format("4") + _REST,
+                f"{_VERSIONS}; {_WHERE}",
+                "Status 4: the adapter[ {hca}] may not access the local memory[ (peer {peer})].",
+            )
+        },
+    ),
+    FaultClass(
+        id="ib_unreachable_rail",
+        title="an adapter cannot reach its peer",
+        priority=2,
+        by_line=True,
+        next_steps=(
+            "Check route and subnet of each rail (`ip route get PEER`, `show_gids`) between the hosts named; "
+            "NCCL_CROSS_NIC=0 keeps traffic on one rail; NCCL_IB_GID_INDEX chooses the right GID; NCCL_IB_HCA leaves "
+            "an adapter out.",
+        ),
+        rules_out={"ib_completion_error": "the connection was never established"},
+        patterns={
+            "modify-qp": LogPattern(
+                ("Call to ibv_modify_qp failed",),
+                r"Call to ibv_modify_qp failed with (?:error )?(?P<error>(?:110 )?Connection timed out|(?:101 "
+                r")?Network is unreachable|(?:113 )?No route to host|110\b|\d+ [A-Z][\w ]+|[A-Z][\w ]+?)(?: errno "
+                r"\d+)?(?:,|$|\s*$)(?:.*?on dev (?P<hca>[^\s:,]+))?(?:.*?local GID (?:index \d+, local GID "
+                r")?(?P<local_gid>[0-9a-fA-F:.]+))?(?:.*?remote GID (?P<remote_gid>[0-9a-fA-F:.]+))?",
+                "all; with device and GIDs from 2.24; misc/ibvwrap.cc:309",
+                "A queue pair[ of {hca}][ with local GID {local_gid}] could not be connected[ to {remote_gid}]: "
+                "{error}.",
+            )
+        },
+    ),
+)
+
+# -- Memory and devices that cannot be had: shared memory, GPU memory, locked memory, multicast, a GPU taken twice -----
+
+_MEMORY = (
+    FaultClass(
+        id="shm_exhausted",
+        title="shared memory is used up",
+        priority=2,
+        by_line=True,
+        next_steps=(
+            "On {host}: `df -h /dev/shm; ls -la /dev/shm`; remove stale nccl-* files of ended jobs.",
+            "In a container: `--shm-size=16g` or `--ipc=host`; in Kubernetes an emptyDir volume with medium Memory on "
+            "/dev/shm.",
+        ),
+        rules_out={"rank_killed_sigbus": "a bus error is what a full /dev/shm looks like"},
+        patterns={
+            "creating-segment": LogPattern(
+                ("Error while creating shared memory segment", "Error while attaching to shared memory segment"),
+                r"Error while (?:creating|attaching to) shared memory segment(?: (?P<path>/?\S+))?"
+                r"(?: \(size (?P<size>\d+)\))?(?:, error: (?P<error>[^()\n]+))?",
+                "2.12+; with errno from 2.21; misc/shmutils.cc:132",
+                "NCCL could not get the shared memory[ {path}][ ({size} bytes)][: {error}].",
+                unless=("No such file",),
+            ),
+            "failed-to-extend": LogPattern(
+                ("failed to extend", "/dev/shm/nccl-"),
+                r"failed to extend (?P<path>/dev/shm/\S+) to (?P<size>\d+) bytes|(?:open|posix_fallocate|write|"
+                r"ftruncate|mmap)[^\n]{0,200}?(?P<other>/dev/shm/nccl-[\w.-]+)[^\n]{0,300}?No space left",
+                "2.12+; misc/shmutils.cc:88",
+                "[{path} could not grow to {size} bytes.][There is no space left for {other}.]",
+            ),
+            "posix-fallocate": LogPattern(
+                ("Call to posix_fallocate failed",),
+                r"Call to posix_fallocate failed ?:? ?(?:No space left|.*)",
+                "<= 2.10; include/shm.h",
+                "/dev/shm has no space left.",
+            ),
+            "worker-shared-memory": confirms(
+                ("insufficient shared memory (shm)", "out of shared memory"),
+                r"insufficient shared memory \(shm\)|out of shared memory\.",
+                "torch 1.0+; torch/utils/data/_utils/signal_handling.py",
+                "torch takes a worker's bus error for a full /dev/shm.",
+            ),
+        },
+    ),
+    FaultClass(
+        id="duplicate_gpu",
+        title="two ranks use one GPU",
+        priority=2,
+        next_steps=(
+            "Choose the device from the local rank: `torch.cuda.set_device(int(os.environ['LOCAL_RANK']))`, before "
+            "init_process_group.",
+            "Check CUDA_VISIBLE_DEVICES on {host}, and that no more ranks than GPUs are started there "
+            "(--nproc-per-node).",
+        ),
+        patterns={
+            "duplicate-gpu": LogPattern(
+                ("Duplicate GPU detected",),
+                r"Duplicate GPU detected ?: ?rank (?P<group_rank>\d+) and rank (?P<other_group_rank>\d+)(?: both on "
+                r"CUDA device (?P<bus_id>[0-9a-fA-F:.]+))?",
+                "2.10 to 2.29 (gone in 2.30.7); init.cc:974",
+                "Ranks {group_rank} and {other_group_rank} are both on one GPU[ ({bus_id})].",
+            )
+        },
+    ),
+    FaultClass(
+        id="cuda_oom",
+        title="GPU memory is used up",
+        priority=2,
+        by_line=True,
+        next_steps=(
+            "Leave head-room on {where}: a smaller batch, activation checkpointing, or a smaller share for caches "
+            "(`torch.cuda.set_per_process_memory_fraction`); NCCL needs memory in addition to torch's.",
+            "`nvidia-smi` on {host}: is another process on that GPU?",
+        ),
+        rules_out={"nvls_multicast": "the allocation that failed is not one of multicast memory"},
+        patterns={
+            "nccl-out-of-memory": LogPattern(
+                ("Cuda failure 'out of memory'", "Cuda failure 2 'out of memory'", "Cuda failure"),
+                r"Cuda failure ?(?:2 ?)?'?out of memory'?",
+                "all; with the number from 2.19; include/alloc.h",
+                "NCCL could not allocate GPU memory.",
+                unless=("Multicast memory", "transport/nvls.cc"),
+            ),
+            "cuda-calloc": LogPattern(
+                ("Failed to CUDA calloc", "Failed to CUDA malloc"),
+                r"Failed to CUDA (?:m|c)alloc(?: async)?(?: (?P<size>\d+) bytes)?",
+                "all; include/alloc.h:417",
+                "NCCL could not allocate[ {size} bytes of] GPU memory.",
+                unless=("Multicast memory",),
+            ),
+            "torch-out-of-memory": LogPattern(
+                ("OutOfMemoryError", "CUDA out of memory", "CUDA error: out of memory", "HIP out of memory"),
+                r"(?:OutOfMemoryError: )?(?:CUDA|HIP) out of memory(?:\. Tried to allocate (?P<size>[\d.]+ "
+                r"[KMGT]iB)(?:[. ]+\(?GPU (?P<gpu>\d+))?)?|CUDA error: out of memory|\bOutOfMemoryError",
+                "torch; OutOfMemoryError from 1.13; c10/cuda/CUDACachingAllocator.cpp",
+                "torch could not allocate[ {size} of] memory of the GPU[ {gpu}].",
+            ),
+        },
+    ),
+    FaultClass(
+        id="nvls_multicast",
+        title="NVLink SHARP's multicast memory is not available",
+        priority=2,
+        by_line=True,
+        optional=True,
+        next_steps=(
+            "Confirm with NCCL_NVLS_ENABLE=0; if that runs, keep it until {host} is fixed.",
+            "CUDA error 401: `systemctl restart nvidia-fabricmanager` on {host} and look at its state "
+            "(`nvidia-smi -q | grep -A2 Fabric`); 1: the container lacks /dev/nvidia-caps*; 2: the multicast slots are "
+            "taken by other processes.",
+        ),
+        rules_out={"cuda_oom": "multicast slots, not GPU memory, are used up"},
+        patterns={
+            "failed-to-bind": LogPattern(
+                ("Multicast memory of size",),
+                r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory of size (?P<size>\d+) : CUDA error "
+                r"(?P<error>\d+)",
+                "2.27+; transport/nvls.cc:287",
+                "Multicast memory could not be bound: CUDA error {error}.",
+                unless=("Proceeding without",),
+            ),
+            "nvls-cuda-failure": LogPattern(
+                ("transport/nvls.cc",),
+                r"transport/nvls\.cc:\d+ (?:NCCL )?WARN Cuda failure(?: (?P<error>\d+))?",
+                "2.18+; transport/nvls.cc",
+                "CUDA failed while NVLink SHARP was set up.",
+            ),
+        },
+    ),
+    FaultClass(
+        id="memlock_limit",
+        title="memory cannot be locked for InfiniBand",
+        priority=2,
+        by_line=True,
+        next_steps=(
+            "`ulimit -l unlimited` for the job on {host}: /etc/security/limits.conf, LimitMEMLOCK=infinity of the "
+            "scheduler's service, `--ulimit memlock=-1` for containers.",
+        ),
+        rules_out={"cuda_oom": "host memory that may be locked is short, not GPU memory"},
+        patterns={
+            "cannot-allocate": LogPattern(
+                ("Cannot allocate memory",),
+                r"Call to (?P<call>ibv_\w+) failed(?: with error)?:? (?:\d+ )?Cannot allocate memory",
+                "all; misc/ibvwrap.cc:43",
+                "{call} could not lock memory.",
+            ),
+            "create-failed": LogPattern(
+                ("Call to ibv_",),
+                r"Call to (?P<call>ibv_(?:create_qp|create_cq|reg_mr)) failed\s*$",
+                "<= 2.9; misc/ibvwrap.cc",
+                "{call} failed; this version does not print why, and the limit of locked memory is the usual reason.",
+                confidence=SUGGESTS,
+            ),
+        },
+    ),
+)
+
+# Where two are as sure, the first is the cause: memory before the call of CUDA that met it.
+CLASSES = (*_MEMORY, *_INFINIBAND, *_DEVICES)

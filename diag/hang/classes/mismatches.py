@@ -1,0 +1,385 @@
+"""What disagrees: ranks about a collective, hosts about NCCL's version, environment and plugins."""
+
+from __future__ import annotations
+
+from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, LogPattern, confirms, harmless
+from diag.hang.model import Role
+
+# -- Ranks that disagree about a collective ----------------------------------------------------------------------------
+
+_FINGERPRINT = (
+    r"CollectiveFingerPrint\((?:SequenceNumber=(?P<{0}seq>\d+),? ?)?OpType=(?P<{0}op>\w+)"
+    r"(?:, TensorShape=\[(?P<{0}shape>[^\]]*)\])?(?:, TensorDtypes=(?P<{0}dtype>[^,)]*))?"
+)
+_WATCHDOG = (
+    r"(?:\[Rank (?P<pg_rank>\d+)\] )?(?:Watchdog caught collective operation timeout|Caught collective operation "
+    r"timeout)"
+    r":? ?(?:(?:Work)?\w*\((?:SeqNum=(?P<seq>\d+),? ?)?OpType="
+    r"(?P<op>\w+)(?:,? ?TensorShape=\[[^\]]*\])?(?:,? ?NumelIn=(?P<numel_in>\d+),? ?NumelOut=(?P<numel_out>\d+))?"
+    r"(?:,? ?Timeout\(ms\)=(?P<timeout>\d+))?(?:\) ran(?: for (?P<ran>\d+) milliseconds)?)?)?"
+)
+_STACKS = (
+    "Take the stacks of the call that differs: TORCH_FR_BUFFER_SIZE=2000 (alias TORCH_NCCL_TRACE_BUFFER_SIZE) "
+    "TORCH_NCCL_DUMP_ON_TIMEOUT=1, and give the dumps to `diag triage`."
+)
+
+_CALLS = (
+    FaultClass(
+        id="mismatch_shape",
+        title="ranks call a collective with different sizes",
+        priority=3,
+        next_steps=(
+            "Compare the arguments of that call on {who} with those on the others: last incomplete batch, uneven "
+            "shards, a parameter that only some have (drop_last=True, pad, or all_gather_object).",
+            "TORCH_DISTRIBUTED_DEBUG=DETAIL checks every collective before it runs.",
+            "Where NCCL complains and the program's sizes are equal, the hosts run with different settings: compare "
+            "NCCL_* variables (NCCL_PROTO, NCCL_ALGO), network plugins and versions of both ends.",
+            _STACKS,
+        ),
+        rule="Same call of the same group, different number of elements or data type: the minority by vote.",
+        patterns={
+            "collective-mismatch-size": LogPattern(
+                ("collective mismatch error",),
+                r"peer (?P<peer>[^\s<>]+<\d+>) collective mismatch error,? local size (?P<local>\d+) remote size "
+                r"(?P<remote>\d+)",
+                "<= 2.19, InfiniBand; transport/net_ib.cc:1081 (v2.18.3)",
+                "{local} bytes here, {remote} at {peer}.",
+                confidence=NAMES_AN_EFFECT,
+            ),
+            "ddp-same-model": LogPattern(
+                ("expects same model across all ranks",),
+                r"expects same model across all ranks(?:, but Rank (?P<rank>\d+) has (?P<count>\d+) params, while rank "
+                r"(?P<other_rank>\d+) has inconsistent (?P<other_count>\d+) params)?",
+                "torch 1.9+; torch/csrc/distributed/c10d/reducer.cpp",
+                "DDP's check of the model[: rank {rank} has {count} parameters, and it read {other_count} from rank "
+                "{other_rank}].",
+                confidence=NAMES_AN_EFFECT,
+            ),
+            "mismatched-collective": LogPattern(
+                ("Mismatched collective detected",),
+                r"Mismatched collective detected(?:.*?(?:at and|at or|at|and) around rank (?P<near>\d+))?",
+                "2.4 to 2.6; enqueue.cc",
+                "NCCL's check of the calls found a mismatch[ at or around rank {near}].",
+                confidence=NAMES_AN_EFFECT,
+            ),
+            "incorrect-receive": LogPattern(
+                ("posted incorrect receive info",),
+                r"peer (?P<peer>[^\s<>]+<\d+>) posted incorrect receive info: size (?P<remote>-?\d+)",
+                "2.12+; net_ib/p2p.cc:292",
+                "{peer} posted a receive that does not fit.",
+                confidence=NAMES_AN_EFFECT,
+            ),
+            "socket-truncated": LogPattern(
+                ("message truncated",),
+                r"(?:peer (?P<peer>[^\s<>]+<\d+>) )?message truncated ?: ?receiving (?P<remote>\d+) bytes instead of "
+                r"(?P<local>\d+)",
+                "2.9+; transport/net_socket.cc:569",
+                "{remote} bytes arrived[ from {peer}], {local} were expected.",
+                confidence=NAMES_AN_EFFECT,
+            ),
+            "gloo-length": LogPattern(
+                ("op.preamble.length <= op.nbytes",),
+                r"op\.preamble\.length <= op\.nbytes\. (?P<remote>\d+) vs (?P<local>\d+)",
+                "gloo, all; gloo/transport/tcp/pair.cc",
+                "It received {remote} bytes, {local} were expected.",
+                confidence=NAMES_AN_EFFECT,
+            ),
+        },
+    ),
+    FaultClass(
+        id="mismatch_op",
+        title="ranks call different collectives",
+        priority=3,
+        next_steps=(
+            "Find the branch around that collective that differs on {who} (if rank == 0, an early continue, an "
+            "exception that is caught).",
+            "TORCH_DISTRIBUTED_DEBUG=DETAIL names both calls when it happens.",
+            _STACKS,
+        ),
+        rule="Same place in the same group, different operation: the minority by vote.",
+        patterns={
+            "detail-mismatch": LogPattern(
+                ("Detected mismatch between collectives on ranks",),
+                r"Detected mismatch between collectives on ranks(?:\. Rank (?P<rank>\d+) is running (?:inconsistent )?"
+                r"collective: "
+                + _FINGERPRINT.format("")
+                + r"(?:.*?but Rank (?P<other_rank>\d+) is running (?:inconsistent )?collective: "
+                + _FINGERPRINT.format("other_")
+                + r")?)?",
+                "torch 1.9+, TORCH_DISTRIBUTED_DEBUG=DETAIL; ProcessGroupWrapper.cpp",
+                "Rank {rank} runs {op}, rank {other_rank} runs {other_op}.",
+            )
+        },
+    ),
+    FaultClass(
+        id="desync",
+        title="ranks are at different collectives",
+        priority=3,
+        next_steps=(
+            "Find the collective that {who} left out or made too often: a loop of unequal length, a branch.",
+            _STACKS,
+        ),
+        rule="Watchdogs of one group stop at different sequence numbers, or torch's own desync report says so.",
+        patterns={
+            "lagging-ranks": LogPattern(
+                ("are the lagging ranks that caused this timeout",),
+                r"ranks \[(?P<ranks>[\d, ]+)\] are the lagging ranks that caused this timeout",
+                "torch 2.0+, TORCH_NCCL_DESYNC_DEBUG=1; TraceUtils.h",
+                "torch's report: ranks {ranks} never joined.",
+            ),
+            "finished-not-joined": LogPattern(
+                ("but didn't join collective",),
+                r"\[(?P<ranks>[\d, ]+)\] finished collective #(?P<done>\d+), but didn't join collective #(?P<next>\d+)",
+                "torch 2.0+, TORCH_NCCL_DESYNC_DEBUG=1; TraceUtils.h",
+                "torch's report: rank {ranks} did not join collective {next}.",
+            ),
+            "joined-not-finished": confirms(
+                ("joined but didn't finish collective",),
+                r"\[(?P<ranks>[\d, ]+)\] joined but didn't finish collective #(?P<seq>\d+)",
+                "torch 2.0+, TORCH_NCCL_DESYNC_DEBUG=1; TraceUtils.h",
+                "torch's report: rank {ranks} waits in collective {seq}.",
+            ),
+        },
+    ),
+    FaultClass(
+        id="ddp_unused_parameters",
+        title="DDP waits for gradients that never come",
+        priority=3,
+        next_steps=(
+            "TORCH_DISTRIBUTED_DEBUG=INFO prints the names of the parameters without a gradient.",
+            "Make every output take part in the loss, or DistributedDataParallel(..., find_unused_parameters=True).",
+        ),
+        patterns={
+            "finished-reduction": LogPattern(
+                ("Expected to have finished reduction in the prior iteration",),
+                printed_by="torch 1.1+; reducer.cpp",
+                says="Parameters of the previous iteration got no gradient.",
+            ),
+            "no-grad-for-rank": confirms(
+                ("which did not receive grad for rank",),
+                r"Parameter(?:s| indices) which did not receive grad for rank (?P<rank>\d+): (?P<names>.+)",
+                "torch 1.9+; reducer.cpp",
+                "On rank {rank}: {names}.",
+            ),
+        },
+    ),
+    FaultClass(
+        id="missing_rank",
+        title="a rank did not join the collective",
+        priority=4,
+        context=("Init START", "Init COMPLETE", "Destroy COMPLETE", "Abort COMPLETE"),
+        next_steps=(
+            "Take the stack of {who}: `py-spy dump --pid PID` on {there}; before the next run "
+            "TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_FR_BUFFER_SIZE=2000 and faulthandler.dump_traceback_later.",
+            "Look in its log for what it did last: data loader, evaluation, checkpoint, an exception that was caught.",
+        ),
+        rule="All others of a group of known size timed out in the same call and these ranks did not; or they never "
+        "started an initialisation that the others wait in; or they lag behind in the group's own count.",
+        patterns={
+            "watchdog": confirms(
+                ("aught collective operation timeout",),
+                _WATCHDOG,
+                "torch 1.8+; element counts from 2.1; ProcessGroupNCCL.cpp",
+                "{op} number {seq} was not finished after {ran} ms.",
+            ),
+            "blocking-wait": confirms(
+                ("timed out in blocking wait",),
+                r"Work (?:WorkNCCL)?\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+)(?:, NumelIn=(?P<numel_in>\d+), NumelOut="
+                r"(?P<numel_out>\d+))?.*timed out in blocking wait",
+                "torch <= 2.2; ProcessGroupNCCL.cpp",
+                "{op} number {seq} was not finished.",
+            ),
+            "pg-status": confirms(
+                ("last enqueued work:", "last enqueued NCCL work:", "Last enqueued NCCL work:"),
+                r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: "
+                r"(?P<completed>-?\d+)",
+                "torch 2.2+; ProcessGroupNCCL.cpp",
+                "Enqueued {enqueued}, completed {completed}.",
+            ),
+            "monitored-barrier": LogPattern(
+                ("failed to pass monitoredBarrier",),
+                r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms",
+                "torch 1.8+; ProcessGroupGloo.cpp",
+                "Rank 0 did not see ranks {ranks} at the barrier.",
+            ),
+            "horovod-stalled": confirms(
+                ("issing ranks: ", "eady ranks: "),
+                r"(?:Stalled ops:)?(?<!\S)(?P<tensor>\S{1,300}) \[(?:[Mm]issing ranks: (?P<ranks>[\d, ]+)|[Rr]eady "
+                r"ranks: (?P<ready>[\d, ]+))\]",
+                "Horovod 0.12+; horovod/common/stall_inspector.cc",
+                "Horovod's coordinator waits for[ ranks {ranks}] to submit {tensor}.",
+            ),
+            "lightning-member": harmless(
+                ("MEMBER: ",),
+                r"GLOBAL_RANK: (?P<rank>\d+), MEMBER: \d+/(?P<size>\d+)",
+                "Lightning; lightning/fabric/utilities/distributed.py",
+                "Rank {rank} of {size} registers.",
+                SUGGESTS,
+            ),
+            "node-lost": confirms(
+                ("has been marked dead", "Task launch for"),
+                r"node with node id: \S+ and (?:ip|address): (?P<host>[\w.:-]+) has been marked dead|Task launch for "
+                r"\S+ failed on node (?P<node>[\w.-]+): (?P<why>.+)",
+                "Ray, Slurm; ray/gcs, src/srun/libsrun/launch.c",
+                "[Node {host} no longer answers Ray.][The scheduler could not start its task on {node}: {why}.]",
+            ),
+            "coordination-barrier": confirms(
+                ("Barrier timed out",),
+                r"Barrier timed out(?:\.|:)? ?(?:Barrier_id: |Id: )?(?P<barrier>[\w:-]+)?",
+                "JAX, TensorFlow; tsl/distributed_runtime/coordination",
+                "Tasks did not reach the barrier[ {barrier}] of the coordination service.",
+            ),
+            "coordination-task": confirms(
+                ("/task:",),
+                r"^/job:\w+/replica:\d+/task:(?P<rank>\d+)\s*$",
+                "JAX, TensorFlow; tsl/distributed_runtime/coordination",
+                "Task {rank} is in the list.",
+                SUGGESTS,
+            ),
+            "store-barrier": confirms(
+                ("store based barrier", "store_based_barrier_key"),
+                r"store based barrier (?:to initialize process group for|on) rank: ?(?P<rank>\d+),? (?:for )?key: "
+                r"?(?P<key>\S+) \(world_size=(?P<size>\d+), (?:num_workers_joined|worker_count)=(?P<joined>\d+)",
+                "torch 1.8 to 2.3; distributed_c10d.py",
+                "Rank {rank} waits at the store's barrier: {joined} of {size} processes have arrived.",
+            ),
+            "waiting-for-clients": confirms(
+                ("seconds waiting for clients",),
+                r"Timed out after (?P<seconds>\d+) seconds waiting for clients\. (?P<joined>\d+)/(?P<wanted>\d+) "
+                r"clients joined",
+                "torch 1.10+; TCPStore.cpp",
+                "Only {joined} of {wanted} processes connected to the store.",
+            ),
+        },
+    ),
+)
+
+# -- Hosts that differ: in NCCL's version, in its environment, in its plugins ------------------------------------------
+
+_HOSTS = (
+    FaultClass(
+        id="nccl_version_mismatch",
+        title="the processes use different versions of NCCL",
+        priority=2,
+        next_steps=(
+            "Align NCCL: on every host `python -c 'import torch; print(torch.__version__, "
+            "torch.cuda.nccl.version())'`; look for another libnccl.so.2 in LD_LIBRARY_PATH and LD_PRELOAD.",
+            "NCCL_DEBUG=VERSION prints the one that is loaded.",
+        ),
+        rule="The processes of one job print different NCCL versions; the minority is named.",
+        rules_out={"env_mismatch": "the versions themselves differ"},
+        patterns={
+            "mismatched-version": LogPattern(
+                ("Mismatched NCCL version detected",),
+                r"Mismatched NCCL version detected ?: ?rank (?P<group_rank>\d+) version (?P<version>\d+) rank "
+                r"(?P<other_group_rank>\d+) version (?P<other_version>\d+)",
+                "2.23+; init.cc:966",
+                "Rank {group_rank} has version {version}, rank {other_group_rank} has {other_version}.",
+            ),
+            "wrong-type": LogPattern(
+                ("socketFinalizeAccept",),
+                r"socketFinalizeAccept(?: from \S+)?: wrong (?:type|magic)",
+                "2.12+; misc/socket.cc:337",
+                "A process that uses another protocol connected.",
+                confidence=SUGGESTS,
+            ),
+            "family-0": LogPattern(
+                ("with family 0 is neither",),
+                r"with family 0 is neither AF_INET",
+                "2.12+; misc/socket.cc:538",
+                "The address that a peer sent is empty.",
+                confidence=SUGGESTS,
+            ),
+            "bootstrap-truncated": LogPattern(
+                ("Message truncated : received",),
+                r"Message truncated : received [\d,]+ bytes instead of [\d,]+",
+                "all; bootstrap.cc:225",
+                "A peer's bootstrap message has another size.",
+                confidence=SUGGESTS,
+            ),
+            "version-line": LogPattern(
+                ("NCCL version ",),
+                r"NCCL version (?P<version>\d+(?:\.\d+)+)",
+                "all; init.cc",
+                "NCCL {version}.",
+                Role.HARMLESS,
+            ),
+        },
+    ),
+    FaultClass(
+        id="same_host_identity",
+        title="two hosts look like one to NCCL",
+        priority=2,
+        follows=-0.1,  # CUDA cannot open the memory of a GPU that is on another host
+        by_line=True,
+        next_steps=(
+            "NCCL treats processes with the same hostname and boot id as one host: give every host (or container) a "
+            "name of its own, or set NCCL_HOSTID to a different value on each.",
+            "Containers on one host that should be one: give them the same /dev/shm (--ipc=host) and PID namespace.",
+        ),
+        rule="NCCL reports a GPU that two ranks share, or a shared memory segment that is not there, and the lines "
+        "show that the ranks are on different hosts.",
+        rules_out={
+            "duplicate_gpu": "the two ranks use different addresses: their GPUs have one PCI address on two hosts",
+            "shm_exhausted": "the segment is not full but absent: another host or container made it",
+            "cuda_failure": "the memory that CUDA cannot open is on another host",
+        },
+        patterns={
+            "segment-absent": LogPattern(
+                ("Error while attaching to shared memory segment",),
+                r"Error while attaching to shared memory segment(?: (?P<path>/?\S+))?(?: \(size (?P<size>\d+)\))?, "
+                r"error: No such file",
+                "2.21+; misc/shmutils.cc:132",
+                "The shared memory[ {path}] that a peer made is not there: the peer ended and removed it, or it runs "
+                "in another container or on another host with the same name.",
+                confidence=SUGGESTS,
+            )
+        },
+    ),
+    FaultClass(
+        id="env_mismatch",
+        title="the hosts run with different settings",
+        priority=2,
+        by_line=True,
+        context=("set by environment to",),
+        next_steps=(
+            "Align the NCCL_* variables and network plugins of all hosts: pass them through the launcher (mpirun -x, "
+            "srun --export), and look at /etc/nccl.conf and ~/.nccl.conf of each host.",
+            "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET prints what each process took.",
+        ),
+        rule="Variables or plugins that must be the same everywhere differ between hosts, and the job fails or hangs.",
+        rules_out={"nccl_version_mismatch": "all processes that say so print one NCCL version"},
+        patterns={
+            "rank-count": LogPattern(
+                ("Bootstrap Root : mismatch in",),
+                r"Bootstrap Root : mismatch in (?:rank count|info) from procs",
+                "rank count <= 2.22, info 2.23+; bootstrap.cc:346",
+                "The processes disagree on how many they are.",
+                confidence=NAMES_AN_EFFECT,
+            ),
+            "rank-out-of-range": LogPattern(
+                ("Invalid rank requested",),
+                r"Invalid rank requested ?: ?(?P<rank>\d+)/(?P<size>\d+)",
+                "all; init.cc",
+                "It requested rank {rank} of {size}: its RANK or the world size is wrong.",
+            ),
+            "checked-in": LogPattern(
+                ("has already checked in",),
+                r"Bootstrap Root : rank (?P<group_rank>\d+) of (?P<size>\d+) ranks has already checked in",
+                "all; bootstrap.cc:358",
+                "Two processes claim to be rank {group_rank} of {size}.",
+                confidence=NAMES_AN_EFFECT,
+            ),
+            "plugin": LogPattern(
+                ("Plugin Path", "Could not find: libnccl-net", "Loaded net plugin", "No plugin found", "Plugin load "),
+                r"(?P<plugin>(?:P2P plugin|Plugin Path|NET/Plugin ?: (?:Could not find: libnccl-net|Loaded net "
+                r"plugin|Plugin load (?:\(libnccl-net\.so\) )?returned 2|.*No plugin found)).*)",
+                "all; plugin/plugin_open.cc:108",
+                "{plugin}",
+                Role.HARMLESS,
+            ),
+        },
+    ),
+)
+
+CLASSES = (*_CALLS, *_HOSTS)

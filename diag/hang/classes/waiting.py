@@ -1,0 +1,402 @@
+"""Ranks that are late or silent, what to say where no cause is known, and lines that are never a cause."""
+
+from __future__ import annotations
+
+from diag.hang.classes.base import SUGGESTS, FaultClass, LogPattern, cascade, confirms, harmless
+from diag.hang.model import Role
+
+# -- Ranks that are late or silent, and what can be said where nothing is wrong or nothing is known --------------------
+
+_LONGER = (
+    "Raise the group's timeout for that phase: init_process_group(timeout=timedelta(hours=2)), or "
+    "`torch.distributed.distributed_c10d._set_pg_timeout`."
+)
+
+CLASSES = (
+    FaultClass(
+        id="slow_rank_preprocess",
+        title="the others wait while a rank prepares data",
+        priority=4,
+        follows=-0.1,  # a rank that is busy explains that it is missing
+        busy="was still preparing data",
+        next_steps=(
+            "Prepare the data before the job, or on every rank; a barrier around rank 0's work is bound by the "
+            "timeout.",
+            _LONGER,
+        ),
+        rule="A tiny collective among the first ones timed out while a rank was still preparing data.",
+        patterns={
+            "preprocessing": confirms(
+                (
+                    "okeniz",
+                    "Map:",
+                    "Map (",
+                    "Filter:",
+                    "Filter (",
+                    "Generating ",
+                    "reprocess",
+                    "Downloading",
+                    "Loading dataset",
+                    "Packing",
+                ),
+                r"[Tt]okeniz(?:ing|ation|e\b|ed\b)|[Rr]unning tokenizer|\b(?:Map|Filter)(?: \([^)]*\))?:|Generating "
+                r"\w+ split|[Pp]reprocess|Downloading\b|Loading dataset|Packing",
+                "datasets, transformers; progress bars and messages of data preparation",
+                "A rank prepares data.",
+                SUGGESTS,
+            )
+        },
+    ),
+    FaultClass(
+        id="slow_rank_eval",
+        title="the others wait while a rank evaluates",
+        priority=4,
+        follows=-0.1,  # a rank that is busy explains that it is missing
+        busy="was still evaluating",
+        next_steps=(
+            "Evaluate on all ranks (a DistributedSampler for the evaluation set), or raise the timeout: the "
+            "evaluation on {rank_words} alone takes longer than it.",
+            _LONGER,
+        ),
+        rule="A collective timed out while a rank was still evaluating for longer than the timeout.",
+        patterns={
+            "evaluating": confirms(
+                ("eval", "Eval", "EVAL", "alidati", "alidating", "Testing", "redict"),
+                r"\b[Ee]val(?:uat\w+)?\b|\bEVAL|\b[Vv]alid(?:ation|ating)\b|\bTesting\b|\b[Pp]redict(?:ing|ions?)\b",
+                "any; progress bars and messages of evaluation",
+                "A rank evaluates.",
+                SUGGESTS,
+            )
+        },
+    ),
+    FaultClass(
+        id="slow_rank_checkpoint",
+        title="the others wait while a rank saves a checkpoint",
+        priority=4,
+        follows=-0.1,  # a rank that is busy explains that it is missing
+        busy="was still saving a checkpoint",
+        next_steps=(
+            "Save sharded or asynchronously (torch.distributed.checkpoint.async_save) or to a faster file system; "
+            "look at the load of the file system that holds the checkpoints of {rank_words}.",
+            _LONGER,
+        ),
+        rule="A collective timed out while a rank was still saving.",
+        patterns={
+            "saving": confirms(
+                ("Saving", "saving", "riting checkpoint", "checkpoint:"),
+                r"\b[Ss]aving\b|\b[Ww]riting checkpoint|\bcheckpoint:.*%",
+                "any; messages of trainers",
+                "A rank saves.",
+                SUGGESTS,
+            )
+        },
+    ),
+    FaultClass(
+        id="slow_rank_init",
+        title="the others wait for a rank that is slow to start",
+        priority=4,
+        follows=-0.1,  # a rank that is busy explains that it is missing
+        busy="was still loading",
+        by_line=True,
+        speaker_is_culprit=False,
+        next_steps=(
+            "Look at the work of {rank_words} before init_process_group or before its first collective: loading "
+            "checkpoints, importing, compiling, building data sets, waiting for a file system.",
+            _LONGER,
+        ),
+        rule="A rank was still loading when the others timed out, or a key that it writes at its start did not come in "
+        "time although the store answered.",
+        patterns={
+            "loading": confirms(
+                ("Loading checkpoint", "Loading pipeline", "Loading safetensors", "Loading weights", "Loading model"),
+                r"Loading (?:checkpoint shards|pipeline components|safetensors checkpoint shards|weights|model)\b",
+                "transformers, diffusers, vLLM; progress bars of loading",
+                "A rank loads a model.",
+                SUGGESTS,
+            ),
+            "others-still-load": LogPattern(
+                ("other ranks that didn't finish loading",),
+                r"rank (?P<done>\d+) could finish the model loading, but there are other ranks that didn't finish "
+                r"loading",
+                "SGLang; sglang/srt/model_executor",
+                "Rank {done} has loaded its part of the model, and others have not.",
+                confidence=SUGGESTS,
+            ),
+        },
+    ),
+    FaultClass(
+        id="watchdog_blocked",
+        title="the watchdog of a rank was blocked",
+        priority=5,
+        ends_processes=True,
+        next_steps=(
+            "Take the stacks of {rank_words}: `py-spy dump --native --pid PID`. CUDA calls that do not return, a "
+            "thread that holds Python's lock (GIL), or a slow file system for the dump hold the watchdog up.",
+            "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC raises the limit; TORCH_NCCL_ENABLE_MONITORING=0 ends the check.",
+        ),
+        rule="The heartbeat monitor ended the process, or a collective ran for more than twice its timeout, and no "
+        "collective that timed out says who was missing.",
+        patterns={
+            "heartbeat": confirms(
+                ("watchdog got stuck for", "Heartbeat monitor timed out"),
+                r"watchdog got stuck for (?P<seconds>\d+) seconds|Heartbeat monitor timed out",
+                "torch 2.2+; ProcessGroupNCCL.cpp",
+                "The watchdog itself made no progress[ for {seconds} s]: CUDA or Python's lock holds it.",
+            ),
+            "gil": confirms(
+                ("Could not acquire GIL within",),
+                r"Could not acquire GIL within (?P<ms>\d+) ms on exit",
+                "torch 2.3+; ProcessGroupNCCL.cpp",
+                "Python's lock (GIL) was not acquired within {ms} ms: another thread of this process holds it.",
+            ),
+        },
+    ),
+    FaultClass(
+        id="p2p_iommu_acs",
+        title="GPUs cannot reach each other over PCIe",
+        priority=5,
+        next_steps=(
+            "Test with NCCL_P2P_DISABLE=1; if that runs, set iommu=pt on the kernel's command line or disable ACS on "
+            "the PCI bridges (`lspci -vvv | grep ACSCtl`), and run CUDA's p2pBandwidthLatencyTest.",
+        ),
+        rule="Initialisation is complete everywhere, the first collective never ends on any rank, the channels go by "
+        "P2P, and nobody prints an error.",
+        patterns={
+            "via-p2p": LogPattern(
+                ("via P2P/",),
+                r"(?:(?P<rank>\d+)\[(?P<dev>\w+)\] -> (?P<other_rank>\d+)\[(?P<other_dev>\w+)\].*)?"
+                r"via P2P/(?P<transport>IPC|CUMEM|direct pointer)",
+                "2.3+; transport/p2p.cc",
+                "A channel goes from GPU to GPU.",
+                Role.HARMLESS,
+            )
+        },
+    ),
+    FaultClass(
+        id="cascade_store_lost",
+        title="the store of the job is gone",
+        priority=6,
+        names_a_cause=False,
+        next_steps=(
+            "The store lives in rank 0's process (or the launcher's): look for the first error there, and for who "
+            "ended it; what these lines say happened after it.",
+        ),
+        rule="Only if nothing else is found.",
+        patterns={
+            "store-get": cascade(
+                ("store->get(",),
+                r"(?:retr(?:ie|ei)ving ncclUniqueId from \[(?P<writer>\d+)\].*)?store->get\('(?P<key>[^']*)'\) got "
+                r"error",
+                "torch 1.9+; ProcessGroupNCCL.cpp",
+                "The store did not answer.",
+            ),
+            "should-dump": cascade(
+                ('Failed to check the "should dump" flag',),
+                r'Failed to check the "should dump" flag on TCPStore',
+                "torch 2.3+; ProcessGroupNCCL.cpp",
+                "The store's server is gone.",
+            ),
+            "recv-value": cascade(
+                ("recvValue failed", "recvBytes failed", "recvVector failed", "sendBytes failed"),
+                r"recv(?:Value|Bytes|Vector)\w* failed on SocketImpl\((?:.*?remote=\[?(?P<remote>[^)\]]*)\]?)?",
+                "torch 2.1+; TCPStoreLibUvBackend.cpp, TCPStore.cpp",
+                "The connection to the store ended.",
+            ),
+            "store-input": cascade(
+                ("waitForInput",),
+                r"waitForInput: .*timed out after (?P<ms>\d+)ms",
+                "torch 2.4+; socket.cpp",
+                "The store did not answer a wait within {ms} ms.",
+            ),
+            "store-wait": cascade(
+                ("wait timeout after",),
+                r"wait timeout after \d+ms, keys: (?P<keys>.+)",
+                "torch 2.1+; TCPStore.cpp",
+                "A key that somebody else writes did not come: {keys}.",
+            ),
+        },
+    ),
+    FaultClass(
+        id="healthy",
+        title="nothing is wrong in what was read",
+        priority=9,
+        names_a_cause=False,
+        next_steps=("If the job does hang: give the logs of all ranks, and stacks (`py-spy dump --pid PID`).",),
+        rule="The initialisation is complete, or the run ended in order, and no line says otherwise.",
+        patterns={
+            "ended-well": harmless(
+                (
+                    "raining complete",
+                    "raining finished",
+                    "raining done",
+                    "raining is done",
+                    "xperiment is done",
+                    "inished training",
+                    "train_runtime",
+                    "`Trainer.fit` stopped",
+                    "Next: diag analyze",
+                    "Out of bounds values",
+                    "est complete",
+                    "est passed",
+                ),
+                r"(?i:\btraining (?:of experiment )?(?:is |has )?(?:completed?|finished|done)\b|\bfinished "
+                r"training\b)|'train_runtime':|`Trainer\.fit` stopped: `max_|^Recorded in .+\. Next: diag analyze|Out "
+                r"of bounds values *: 0 OK|\b[Tt]est (?:complete|passed)",
+                "any; transformers, Megatron-LM, Lightning, torchtitan, diag run",
+                "The training printed that it reached its end.",
+                SUGGESTS,
+            )
+        },
+    ),
+    FaultClass(
+        id="undetermined",
+        title="the cause cannot be determined from what was read",
+        priority=9,
+        names_a_cause=False,
+        next_steps=(),
+        rule="No rule applies; the report lists what is missing.",
+    ),
+)
+
+# -- What happens to others because of a fault, and what only looks like one: never a cause ----------------------------
+
+CASCADE = FaultClass(
+    id="cascade",
+    title="what happens because something else failed",
+    priority=7,
+    next_steps=(),
+    rule="Never an answer.",
+    patterns={
+        "sigterm": cascade(
+            ("closing signal SIG",),
+            r"Sending process (?P<pid>\d+) closing signal SIG\w+",
+            "torch/distributed/elastic/multiprocessing/api.py",
+            "The launcher ends process {pid} because another one failed.",
+        ),
+        "sigkill-after-sigterm": cascade(
+            ("forcefully exiting via",),
+            r"Unable to shutdown process (?P<pid>\d+) via \S+, forcefully exiting via",
+            "torch/distributed/elastic/multiprocessing/api.py",
+            "The launcher kills process {pid}, which did not stop when asked to.",
+        ),
+        "exit-told": cascade(
+            ("exitcode: -15)", "exitcode: -6)", "Signal 6 (", "Signal 15 ("),
+            r"failed \(exitcode: -(?:15|6)\)|Signal (?:6|15) \(\w+\) received by PID",
+            "torch/distributed/elastic/multiprocessing/api.py",
+            "The process was asked to stop, or its watchdog ended it.",
+        ),
+        "proxy-poll": cascade(
+            ("Socket recv failed while polling for opId",),
+            printed_by="proxy.cc",
+            says="The proxy thread of this process is gone.",
+        ),
+        "proxy-retcode": cascade(
+            ("[Proxy Service",),
+            r"\[Proxy Service[^\]]*\].*(?:retcode|Failed)",
+            "proxy.cc",
+            "The proxy thread passes an error on.",
+        ),
+        "remote-exited": cascade(
+            ("remote process exited or there was a network error",),
+            printed_by="nccl.h (ncclRemoteError)",
+            says="NCCL's message for an error of another process.",
+        ),
+        "watchdog-terminated": cascade(
+            ("watchdog thread terminated",),
+            printed_by="ProcessGroupNCCL.cpp",
+            says="The watchdog ends its process.",
+        ),
+        "avoid-inconsistency": cascade(
+            ("To avoid data inconsistency",),
+            printed_by="ProcessGroupNCCL.cpp",
+            says="The watchdog ends its process.",
+        ),
+        "dump-signal": cascade(
+            ("Received a dump signal due to", "Observed flight recorder dump signal", "preparing to dump debug info"),
+            printed_by="ProcessGroupNCCL.cpp",
+            says="A rank saw that another one timed out.",
+        ),
+        "remote-error": cascade(
+            ("remote error detected from rank:",),
+            r"remote error detected from rank:? ?(?P<rank>\d+)",
+            "ProcessGroupNCCL.cpp",
+            "Rank {rank} reported an error to the others.",
+        ),
+        "barrier-victim": cascade(
+            ("successfully reached monitoredBarrier, but received errors",),
+            r"Rank (?P<rank>\d+) successfully reached monitoredBarrier, but received errors",
+            "ProcessGroupGloo.cpp",
+            "Rank {rank} was there; rank 0's log names who was not.",
+        ),
+        "gloo-peer": cascade(
+            ("Connection closed by peer", "Connection reset by peer", "Application timeout caused pair closure"),
+            printed_by="gloo/transport/tcp/pair.cc",
+            says="The peer of a gloo connection is gone.",
+        ),
+    },
+)
+
+HARMLESS = FaultClass(
+    id="harmless",
+    title="looks alarming in healthy runs",
+    priority=9,
+    next_steps=(),
+    rule="Never an answer.",
+    patterns={
+        "no-libibverbs": harmless(
+            ("Failed to open libibverbs",),
+            printed_by="misc/ibvwrap.cc",
+            says="No InfiniBand here: NCCL takes sockets.",
+        ),
+        "simple-order": harmless(
+            ("falling back to simple order",),
+            r"Could not find a path for pattern \d+, falling back to simple order",
+            "graph/search.cc:960 (v2.18.3)",
+            "A search for a topology ended without a good path.",
+        ),
+        "barrier-device": harmless(
+            ("to perform barrier",),
+            r"using GPU \d+ to perform barrier",
+            "ProcessGroupNCCL.cpp",
+            "Advice about device_ids.",
+        ),
+        "no-net-plugin": harmless(
+            ("NET/Plugin: Could not find", "NET/Plugin : No plugin found"),
+            r"NET/Plugin ?: (?:Could not find|No plugin found)",
+            "plugin/plugin_open.cc:108",
+            "No plugin is installed, none is needed.",
+        ),
+        "p2p-not-there": harmless(
+            ("P2P is disabled between connected GPUs",),
+            printed_by="graph/paths.cc",
+            says="These GPUs have no direct path: NCCL takes another.",
+        ),
+        "no-nvls": harmless(
+            ("Proceeding without NVLS",),
+            r"Proceeding without NVLS support",
+            "transport/nvls.cc",
+            "NVLink SHARP is not available: NCCL continues without it.",
+        ),
+        "ras-port": harmless(
+            ("ras/client_support.cc", "RAS failed to establish"),
+            r"ras/client_support\.cc:\d+.*bind failed|RAS failed to establish a client listening socket",
+            "ras/client_support.cc",
+            "Another job on this host uses the port of NCCL RAS: only RAS reports are unavailable.",
+        ),
+        "hostname-of-client": harmless(
+            ("hostname of the client socket cannot be retrieved",),
+            printed_by="socket.cpp",
+            says="A peer's name cannot be resolved: its address is used.",
+        ),
+        "unused-not-found": harmless(
+            ("did not find any unused parameters",),
+            printed_by="reducer.cpp",
+            says="DDP looked for unused parameters and found none.",
+        ),
+        "no-destroy": harmless(
+            ("destroy_process_group() was not called", "process group has NOT been destroyed"),
+            printed_by="ProcessGroupNCCL.cpp",
+            says="The program ended without tidying up.",
+        ),
+    },
+)

@@ -1,0 +1,458 @@
+"""What lines report of a job's failures and progress: torchrun's last block, collectives that timed out, steps."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from diag.hang.classes import CLASSES
+from diag.hang.classes.processes import SAYS
+from diag.hang.job import JobLogs
+from diag.hang.model import MOST_RANKS, Culprit, Line, Role, grouped
+from diag.hang.text.prefixes import at_ns
+
+# -- The block that torchrun prints at the end: which rank failed, where, with which exit code -------------------------
+
+_BEGIN = re.compile(r"Root Cause \(first observed failure\)|^\s*\[\d+\]:\s*$|^Failures:")
+_FIELD = re.compile(r"^\s{1,6}(?P<name>time|host|rank|exitcode|error_file|traceback)\s*: ?(?P<value>.*)$")
+_RANK = re.compile(r"(\d{1,9})(?: \(local_rank: (\d{1,9})\))?")
+_EXIT = re.compile(r"(-?\d{1,9})(?: \(pid: (\d{1,9})\))?")
+_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)_(\d\d):(\d\d):(\d\d)")
+_REACH = 12  # lines of one failure, without its traceback
+
+
+@dataclass(frozen=True)
+class FailedRank:
+    """One failure in torchrun's last block. ``root``: torchrun calls it the first one, which is the first that it
+    saw."""
+
+    rank: int | None
+    local_rank: int | None
+    host: str
+    pid: int | None
+    exitcode: int | None
+    root: bool
+    path: str
+    first: int
+    last: int
+    evidence: Line
+    time_ns: int | None = None  # when the launcher saw it
+
+
+def failed_ranks(job: JobLogs) -> tuple[FailedRank, ...]:
+    """Every failure that a launcher listed, in order."""
+    found: list[FailedRank] = []
+    fields: dict[str, str] = {}
+    lines: list[Line] = []
+    root = False
+    for line in job.logs.lines:
+        text = line.text
+        match = _FIELD.match(text)
+        new = lines and (line.path != lines[-1].path or line.number - lines[-1].number > _REACH)
+        if lines and (new or (match is not None and match["name"] in fields)):
+            found += _failed_rank(fields, lines, root)
+            fields, lines, root = {}, [], root and not new
+        if "Root Cause (first observed failure)" in text:
+            found += _failed_rank(fields, lines, root)
+            fields, lines, root = {}, [], True
+        elif match is not None:
+            fields[match["name"]] = match["value"]
+            lines.append(line)
+    return tuple(found + _failed_rank(fields, lines, root))
+
+
+def _failed_rank(fields: dict[str, str], lines: list[Line], root: bool) -> list[FailedRank]:
+    if not lines or not {"exitcode", "rank"} & set(fields):
+        return []
+    rank, ended = _RANK.match(fields.get("rank", "")), _EXIT.match(fields.get("exitcode", ""))
+    evidence = next((line for line in lines if "exitcode" in line.text), lines[0])
+    return [
+        FailedRank(
+            rank=int(rank[1]) if rank else None,
+            local_rank=int(rank[2]) if rank and rank[2] else None,
+            host=fields.get("host", "").strip().partition(".")[0],
+            pid=int(ended[2]) if ended and ended[2] else None,
+            exitcode=int(ended[1]) if ended else None,
+            root=root,
+            path=lines[0].path,
+            first=lines[0].number,
+            last=lines[-1].number,
+            evidence=evidence,
+            time_ns=evidence.time_ns if evidence.time_ns is not None else _time(fields.get("time", "")),
+        )
+    ]
+
+
+def _time(text: str) -> int | None:
+    """Nanoseconds of ``2026-01-01_00:00:00``, in the time zone of its host."""
+    match = _TIME.match(text.strip())
+    if match is None:
+        return None
+    year, month, day, hour, minute, second = map(int, match.groups())
+    return at_ns(year, month, day, hour, minute, second, "")
+
+
+def speaker_of(job: JobLogs, line: Line) -> Culprit:
+    """The culprit that printed a line, also where only the launcher knows the rank: by the pid of a process that it saw
+    end, by local rank, or, for a line without either, the launcher's only process that ended with an error."""
+    found = job.culprit(line)
+    if found.rank is not None:
+        return found
+    rank = _rank_by_launcher(job, line, found.host)
+    if rank is None:
+        return found
+    return job.of_rank(rank, found.host)
+
+
+def _rank_by_launcher(job: JobLogs, line: Line, host: str) -> int | None:
+    speaker = line.speaker
+    here = [block for block in job.once(failed_ranks) if _of_launcher(job, block, line, host)]
+    if speaker.pid is not None:
+        ranks = {block.rank for block in here if block.pid == speaker.pid and block.rank is not None}
+        return ranks.pop() if len(ranks) == 1 else None
+    if speaker.local_rank is not None:
+        beside = job.once(_ranks_of_local).get((line.path, speaker.local_rank), set())
+        numbered = {
+            b.rank - b.local_rank + speaker.local_rank for b in here if b.rank is not None and b.local_rank is not None
+        }
+        ended = [b for b in here if (b.exitcode or 0) > 0 and b.local_rank == speaker.local_rank]
+        raised = {b.rank for b in ended if b.rank is not None}
+        ranks = beside or numbered if len(beside or numbered) == 1 else raised
+        return next(iter(ranks)) if len(ranks) == 1 else None
+    if line.source in ("nccl", "kernel", "launcher"):
+        return None
+    ends = {block.rank for block in here if block.exitcode is not None and block.exitcode > 0}
+    return ends.pop() if len(ends) == 1 else None
+
+
+def _of_launcher(job: JobLogs, block: FailedRank, line: Line, host: str) -> bool:
+    """Whether the launcher that printed a block started the process that printed a line."""
+    if host and block.host:
+        return block.host == host
+    return block.path == line.path or (bool(host) and job.host_of_path(block.path) == host)
+
+
+def _ranks_of_local(job: JobLogs) -> dict[tuple[str, int], set[int]]:
+    """Ranks that lines bear together with a local rank, by file and local rank."""
+    lines = ((line.path, line.speaker) for line in job.logs.lines)
+    return grouped(
+        ((path, s.local_rank), s.rank) for path, s in lines if s.local_rank is not None and s.rank is not None
+    )
+
+
+# -- Collectives that timed out, group by group, from the watchdogs' lines ---------------------------------------------
+
+# "[PG ID 0 PG GUID 0(default_pg) Rank 3]", before torch 2.5 "[PG 0 (default_pg) Rank 3]" and "[PG 0 Rank 3]". This rank
+# counts within the group.
+_GROUP = re.compile(
+    r"\[PG (?:ID \d+ PG GUID (?P<guid>[^\s(\]]+)|(?P<id>[^\s(\]]+)) ?(?:\((?P<desc>[^)]*)\))? ?Rank (?P<rank>\d{1,9})\]"
+)
+_AT_WORK = re.compile(r"(?:at work sequence id|watchdog at work|Timeout at NCCL work): (\d{1,20})")
+TIMED_OUT = re.compile(r"(?i)time(?:d )? ?out")  # a store that says so is alive: another process is late
+_BY_CHANCE = 1000  # numbers up to here can be equal in two groups
+_UNKNOWN = ""  # torch before 2.2 does not name the group
+
+
+@dataclass(frozen=True)
+class Timeout:
+    """A watchdog's report. ``rank``: global; None where only the rank within an unknown group is known."""
+
+    rank: int | None
+    group_rank: int | None
+    group: str
+    seq: int
+    op: str
+    line: Line
+    numel_in: int | None = None
+    numel_out: int | None = None
+    timeout_ms: int | None = None
+    ran_ms: int | None = None
+
+    @property
+    def call(self) -> tuple[int, str, int | None, int | None]:
+        return self.seq, self.op, self.numel_in, self.numel_out
+
+    @property
+    def words(self) -> str:
+        plural = "" if self.numel_in == 1 else "s"
+        size = f", {self.numel_in} element{plural}" if self.numel_in is not None else ""
+        out = f" in and {self.numel_out} out" if size and self.numel_out not in (None, self.numel_in) else ""
+        number = f" number {self.seq}" if self.seq else ""  # torch before 1.12 prints none
+        return f"{self.op}{number}{size}{out}"
+
+
+@dataclass(frozen=True)
+class GroupTimeouts:
+    """All reports of one process group. ``members``: global ranks; None where the size is not known."""
+
+    group: str
+    reports: tuple[Timeout, ...]  # one a rank, its first
+    members: tuple[int, ...] | None
+
+    @property
+    def ranks(self) -> set[int]:
+        return {report.rank for report in self.reports if report.rank is not None}
+
+    @property
+    def absent(self) -> tuple[int, ...]:
+        """Members that did not report; empty where the members are not known."""
+        return tuple(sorted(set(self.members or ()) - self.ranks))
+
+    @property
+    def passed_over(self) -> tuple[int, ...]:
+        """Ranks below the highest that reported which did not report themselves. There may be more."""
+        highest = max(self.ranks, default=0)
+        if highest > MOST_RANKS:
+            return ()
+        return tuple(sorted(set(range(highest)) - self.ranks))
+
+    @property
+    def usual(self) -> tuple[int, str, int | None, int | None]:
+        """The call that most of them wait in."""
+        return Counter(report.call for report in self.reports).most_common(1)[0][0]
+
+    @property
+    def words(self) -> str:
+        return (
+            f"process group {self.group}" if self.group else "a process group that this version of torch does not name"
+        )
+
+
+def group_of(line: Line) -> tuple[str, int | None]:
+    """The name of the process group whose watchdog prints a line, and the rank within it."""
+    match = _GROUP.search(line.raw)
+    if match is None:
+        return _UNKNOWN, line.speaker.group_rank
+    name, desc = match["guid"] or match["id"], match["desc"]
+    return desc if desc and desc != "undefined" else name, int(match["rank"])
+
+
+def is_world(group: str) -> bool:
+    return group in ("default_pg", "0")
+
+
+def rank_in(job: JobLogs, line: Line, group: str, group_rank: int | None) -> int | None:
+    """The global rank: the group's own number where the group is the whole job, else who printed the line."""
+    if is_world(group) and group_rank is not None:
+        return group_rank
+    rank = job.rank_of(line)
+    if rank is None and (is_world(group) or group == _UNKNOWN):
+        return group_rank
+    return rank
+
+
+def timeouts_of(job: JobLogs) -> tuple[Timeout, ...]:
+    """Every report once, in the order of the files."""
+    found: dict[tuple[int | None, int | None, str, int, str], Timeout] = {}
+    for hit in job.named("watchdog", "blocking-wait"):
+        if "op" not in hit.groups:  # that something timed out is all that it says
+            continue
+        seq = int(hit.groups.get("seq", 0))
+        group, group_rank = group_of(hit.line)
+        if "pg_rank" in hit.groups and group == _UNKNOWN:
+            group_rank = int(hit.groups["pg_rank"])
+            group = _group_beside(job, hit.line, group_rank, seq)
+        numbers = {field: int(hit.groups[name]) for name, field in _NUMBERS.items() if name in hit.groups}
+        report = Timeout(
+            rank=rank_in(job, hit.line, group, group_rank),
+            group_rank=group_rank,
+            group=group,
+            seq=seq,
+            op=hit.groups["op"],
+            line=hit.line,
+            **numbers,
+        )
+        found.setdefault((report.rank, report.group_rank, group, report.seq, report.op), report)
+    return tuple(_repaired(_without_echoes(found.values())))
+
+
+def _repaired(reports: list[Timeout]) -> list[Timeout]:
+    """Completes reports whose line was overwritten after the first letters of the operation, from another rank's report
+    of the same number."""
+    whole = {(report.seq, report.op): report for report in reports if report.numel_in is not None}
+    found = []
+    for report in reports:
+        same = [one for (seq, op), one in whole.items() if seq == report.seq and op.startswith(report.op) and seq]
+        if report.numel_in is None and report.timeout_ms is None and len(same) == 1:
+            report = replace(report, op=same[0].op, numel_in=same[0].numel_in, numel_out=same[0].numel_out)
+        found.append(report)
+    return found
+
+
+def _group_beside(job: JobLogs, line: Line, group_rank: int, seq: int) -> str:
+    """The group of a message without "[PG ...]" (torch 2.9 and older): the watchdog's later message of the same number
+    names it."""
+    stated = job.once(_stated_groups).get((line.path, job.rank_of(line), group_rank, seq), [])
+    return min(stated, key=lambda place: abs(place[0] - line.number))[1] if stated else _UNKNOWN
+
+
+def _stated_groups(job: JobLogs) -> dict[tuple[str, int | None, int | None, int], list[tuple[int, str]]]:
+    """(line number, group) of the watchdogs' messages, by file, rank, rank in the group and sequence number."""
+    found: dict[tuple[str, int | None, int | None, int], list[tuple[int, str]]] = defaultdict(list)
+    for hit in job.named("pg-status"):
+        group, member = group_of(hit.line)
+        at = _AT_WORK.search(hit.line.text)
+        if group and at is not None:
+            found[hit.line.path, job.rank_of(hit.line), member, int(at[1])].append((hit.line.number, group))
+    return found
+
+
+_NUMBERS = {"numel_in": "numel_in", "numel_out": "numel_out", "timeout": "timeout_ms", "ran": "ran_ms"}
+
+
+def _without_echoes(reports: Iterable[Timeout]) -> list[Timeout]:
+    """Reports without the repetition in the exception that ends the process, which lacks the group in some versions."""
+    listed = list(reports)
+    named = {(report.rank, report.seq, report.op) for report in listed if report.group}
+    return [report for report in listed if report.group or (report.rank, report.seq, report.op) not in named]
+
+
+def groups_of(job: JobLogs, reports: Iterable[Timeout]) -> tuple[GroupTimeouts, ...]:
+    """The reports by process group. Groups of one name with different members are kept apart where communicators
+    tell."""
+    by_group: dict[str, dict[int | None, Timeout]] = defaultdict(dict)
+    for report in reports:
+        first = by_group[report.group].setdefault(report.rank, report)
+        if report.seq < first.seq:
+            by_group[report.group][report.rank] = report
+    _put_nameless(by_group)
+    return tuple(
+        GroupTimeouts(
+            group,
+            tuple(by_rank.values()),
+            _members(job, group, {rank for rank in by_rank if rank is not None}, by_rank.values()),
+        )
+        for group, by_rank in by_group.items()
+    )
+
+
+def _put_nameless(by_group: dict[str, dict[int | None, Timeout]]) -> None:
+    """Moves reports without a group to the only group whose other ranks wait in the same call: within one version some
+    messages have "[PG ...]" and some do not."""
+    nameless = by_group.get(_UNKNOWN, {})
+    for rank, report in list(nameless.items()):
+        same = [
+            group
+            for group, by_rank in by_group.items()
+            if group != _UNKNOWN and rank not in by_rank and any(_same_call(report, one) for one in by_rank.values())
+        ]
+        if not same and report.seq > _BY_CHANCE:
+            same = [
+                g for g, by_rank in by_group.items() if g and any(one.seq == report.seq for one in by_rank.values())
+            ]
+        if len(same) == 1 and rank is not None:
+            by_group[same[0]][rank] = nameless.pop(rank)
+    if not nameless:
+        by_group.pop(_UNKNOWN, None)
+
+
+def _same_call(one: Timeout, other: Timeout) -> bool:
+    """Whether number, operation and size agree, as far as both print them."""
+    sizes = (one.numel_in, one.numel_out), (other.numel_in, other.numel_out)
+    return (one.seq, one.op) == (other.seq, other.op) and (sizes[0] == sizes[1] or (None, None) in sizes)
+
+
+def _by_ratio(reports: Iterable[Timeout]) -> int | None:
+    """The size of a group from the ratio of output and input of its all-gathers and reduce-scatters."""
+    sizes = set()
+    for report in reports:
+        small, large = sorted((report.numel_in or 0, report.numel_out or 0))
+        if ("ALLGATHER" in report.op or "REDUCE_SCATTER" in report.op) and small and large % small == 0:
+            sizes.add(large // small)
+    size = sizes.pop() if len(sizes) == 1 else 0
+    return size if 1 < size <= MOST_RANKS else None
+
+
+def _members(job: JobLogs, group: str, ranks: set[int], reports: Iterable[Timeout]) -> tuple[int, ...] | None:
+    """The global ranks of a group: all for the default group, else those of the only communicator that has these ranks.
+    None where the size is not known: the highest rank that was seen need not be the last."""
+    world = job.logs.world_size
+    if is_world(group) or group == _UNKNOWN:
+        size = world or _by_ratio(reports) or 0
+        alone = is_world(group) or len(job.communicators) <= 1
+        return tuple(range(size)) if max(1, *ranks, 0) < size <= MOST_RANKS and alone else None
+    fitting = set()
+    for communicator in job.communicators:
+        found = [job.global_rank(communicator, number) for number in range(communicator.size)]
+        members = tuple(sorted(rank for rank in found if rank is not None))
+        if len(members) == communicator.size and ranks <= set(members) and communicator.size != world:
+            fitting.add(members)
+    return fitting.pop() if len(fitting) == 1 else None
+
+
+# -- Whether a process, or the whole job, went on after a line that looks alarming -------------------------------------
+
+# A training step or a bar, as trainers print it. A reader keeps the last one of each file. Digits are begun with their
+# first, and what may stand between is bounded: or a line of 10 kB of digits, or of "step 1", takes a second.
+STEP = re.compile(
+    r"(?i)\b(?:step|iter|iteration|epoch)s?\b[\s:=\[]{0,40}+\d++.{0,1000}?\bloss\b|'loss': ?[\d.]|(?<!\d)\d++/\d++ "
+    r"\[[>.=]*+\].{0,1000}?\bloss\b|(?<!\d)\d++%\|.{0,1000}?(?:it/s|s/it)"
+    # nccl-tests
+    r"|^\s*+\d++\s++\d++\s++(?:u?int\d++|float|half|double|bfloat16|f8\w++)\s++\w++\s++(?:-?\d++\s++)?\d++\.\d"
+)
+# The last step of the last epoch.
+_LAST_STEP = re.compile(r"(?i)\bepoch:? \[?(\d+)/\1\]?,? (?:iter|step|batch):? \[?(\d+)/\2\b")
+# Signs that a process was ended, or ended with an error.
+_FAILED = (
+    "exitcode", "rank-exitcode", "first-to-exit", "exit-told", "sigterm", "death-signal", "watchdog", "blocking-wait",
+    "watchdog-terminated",
+)  # fmt: skip
+
+
+def failed(job: JobLogs) -> bool:
+    """Whether a line says that a process was ended or ended with an error."""
+    endings = [name for one in CLASSES.values() if one.ending for name in one.patterns_of(Role.ROOT)]
+    by_signal = [name for name in endings if name.partition("-")[0] in SAYS]
+    return bool(job.named(*_FAILED, *by_signal)) or bool(job.once(failed_ranks))
+
+
+def ended_well(job: JobLogs) -> bool:
+    """Whether the training printed that it reached its end, and no process failed."""
+    said = bool(job.named("ended-well")) or any(_LAST_STEP.search(line.text) for line in job.logs.lines)
+    return said and not job.once(failed)
+
+
+def lives(job: JobLogs) -> bool:
+    """Whether the job came up: a completed initialisation, a step, or an orderly end."""
+    complete = any(member.completed for one in job.logs.communicators for member in one.members)
+    return complete or job.once(ended_well) or any(STEP.search(line.text) for line in job.logs.lines)
+
+
+def went_on(job: JobLogs, line: Line) -> bool:
+    """Whether the job reached its end, or the process kept working, after a line that looks alarming."""
+    if job.once(ended_well):
+        return True
+    number = job.once(_last_work).get(_voice(job, line), 0)
+    return number > line.number
+
+
+def in_order(job: JobLogs, line: Line) -> bool:
+    """``went_on``, or the process destroyed its communicators: for what is printed while a process ends."""
+    return went_on(job, line) or id(job.process_of(line)) in job.once(_ended_in_order)
+
+
+def _voice(job: JobLogs, line: Line) -> tuple[str, int | None]:
+    """File and process of a line. All lines of unknown processes of a file count as one."""
+    process = job.process_of(line)
+    return line.path, id(process) if process is not None else line.speaker.rank
+
+
+def _last_work(job: JobLogs) -> dict[tuple[str, int | None], int]:
+    """The last line of each voice that shows work. Where the job failed, lines of unknown processes do not count."""
+    found: dict[tuple[str, int | None], int] = {}
+    working = {hit.line for hit in job.named("evaluating", "saving", "preprocessing")}
+    for line in job.logs.lines:
+        if line in working or STEP.search(line.text) or "Destroy COMPLETE" in line.text:
+            voice = _voice(job, line)
+            if voice[1] is not None or not job.once(failed):
+                found[voice] = max(found.get(voice, 0), line.number)
+    return found
+
+
+def _ended_in_order(job: JobLogs) -> set[int]:
+    """``id`` of the processes that destroyed a communicator."""
+    members = (member for communicator in job.logs.communicators for member in communicator.members)
+    ended = {m.process for m in members if m.process is not None and m.ended == "destroyed"}
+    return {id(job.logs.processes[number]) for number in ended}

@@ -1,0 +1,385 @@
+"""Processes that ended: by a signal, as the launcher or the kernel saw it, or by an exception of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from diag.hang.classes import CLASSES
+from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, Hit
+from diag.hang.failures import FailedRank, failed_ranks, speaker_of, timeouts_of, went_on
+from diag.hang.job import CLOCKS_NS, JobLogs, culprit_of, distinct
+from diag.hang.model import Clue, Culprit, Line, Role, Speaker
+from diag.hang.raised import about_others, shortened
+from diag.hang.rules.direct import clue_of, first_by_time, time_of
+
+# -- Processes that ended: by a signal, as the launcher or the kernel saw it -------------------------------------------
+
+# By class the patterns that say that a process ended. The kernel's own line may be about any process.
+_BY_SIGNAL = {
+    name: [pattern for pattern in fault_class.patterns_of(Role.ROOT) if pattern != "kernel-oom"]
+    for name, fault_class in CLASSES.items()
+    if fault_class.ending and fault_class.patterns_of(Role.ROOT)
+}
+_OOM_AND_EXIT = 0.95
+_PERHAPS_ANOTHER = 0.4  # process than one of the job's
+_BOX = {"hydra-process": 10, "first-to-exit": 2}  # lines
+_STACK_REACH = 60  # lines after "Caught signal" that are its stack
+
+
+@dataclass(frozen=True)
+class _Ended:
+    culprit: Culprit
+    hit: Hit
+
+
+def by_signal(job: JobLogs) -> list[Clue]:
+    blocks = job.once(failed_ranks)
+    found = [clue for name in _BY_SIGNAL if (clue := _of_signal(job, name, blocks)) is not None]
+    return [*found, *_bus_error_in_nccl(job, blocks)]
+
+
+def who_ended(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit:
+    """The culprit of a launcher's line: by pid, by the launcher's last block, by local rank."""
+    if "rank" in hit.groups:  # mpirun, diag run
+        return job.of_rank(int(hit.groups["rank"]), hit.groups.get("host", "").partition(".")[0])
+    if "tasks" in hit.groups:
+        return _of_srun(job, hit, blocks)
+    beside = _hydras(job, hit)
+    if beside is not None:
+        return who_ended(job, beside, blocks)
+    if "number" in hit.groups:  # Horovod's rank
+        return job.of_rank(int(hit.groups["number"]))
+    pid = int(hit.groups["pid"]) if "pid" in hit.groups else None
+    local = int(hit.groups["local_rank"]) if "local_rank" in hit.groups else None
+    if pid is None and local is None:
+        return Culprit(host=hit.groups["host"]) if "host" in hit.groups else _who_crashed(job, hit, blocks)
+    host = hit.groups.get("host") or hit.line.speaker.host or job.host_of_path(hit.line.path)
+    if pid is not None:
+        process = job.find_process(host=host, pid=pid, path=hit.line.path)
+        if process is not None and process.rank is not None:
+            return culprit_of(process)
+        for block in blocks:
+            if block.pid == pid and block.rank is not None and (not host or not block.host or block.host == host):
+                return job.of_rank(block.rank, block.host or host)
+    if local is not None:
+        process = job.find_process(host=host, local_rank=local, path=hit.line.path)
+        if process is not None:
+            return culprit_of(process)
+        if len(job.hosts) <= 1 and len({block.host for block in blocks} - {""}) <= 1:
+            return Culprit(local, host or (job.hosts[0] if job.hosts else ""))  # one host: the same numbers
+    return Culprit(host=host)
+
+
+def _hydras(job: JobLogs, hit: Hit) -> Hit | None:
+    """The process that MPICH's launcher names in the same box."""
+    if not hit.name.startswith("launcher-") or set(hit.groups) & {"pid", "local_rank"}:
+        return None
+    near = [
+        one
+        for one in job.named("hydra-process", "first-to-exit")
+        if one.line.path == hit.line.path and abs(one.line.number - hit.line.number) <= _BOX[one.name]
+    ]
+    return near[0] if near else None
+
+
+def _who_crashed(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit:
+    """The process that reports a signal of its own; where its rank is unknown, the launcher may know it."""
+    found = speaker_of(job, hit.line)
+    if found.rank is not None:
+        return found
+    number = {name: -code for code, name in ((7, "caught-sigbus"), (11, "caught-sigsegv"))}.get(hit.name)
+    ended = {b.rank for b in blocks if b.exitcode == number and b.rank is not None and b.host in ("", found.host)}
+    return job.of_rank(ended.pop()) if len(ended) == 1 else found
+
+
+def _of_srun(job: JobLogs, hit: Hit, blocks: tuple[FailedRank, ...]) -> Culprit:
+    """srun's task is the rank where srun started the ranks; where it started a launcher, it is a node."""
+    host, tasks = hit.groups["host"], hit.groups["tasks"]
+    if blocks or not tasks.isdecimal():
+        return Culprit(host=host)
+    return job.of_rank(int(tasks), host)
+
+
+def _of_signal(job: JobLogs, name: str, blocks: tuple[FailedRank, ...]) -> Clue | None:
+    ended = [_Ended(who_ended(job, hit, blocks), hit) for hit in job.named(*_BY_SIGNAL[name])]
+    kernel = _kernel_oom(job, ended) if name == "rank_killed_sigkill" else []
+    # Who timed out before it was killed waited like the others.
+    waited = {report.rank for report in job.once(timeouts_of) if report.rank is not None}
+    ended = [one for one in ended if one.culprit.rank is None or one.culprit.rank not in waited]
+    later = _ended_later(blocks)
+    ended = [one for one in ended if one.culprit.rank is None or one.culprit.rank not in later]
+    if not ended:
+        return _kernel_alone(kernel)
+    ended = _named_ones(ended)
+    culprits = distinct([one.culprit for one in ended])
+    hosts = {culprit.host for culprit in culprits} | {""}
+    nameless = [one for one in kernel if one.culprit.rank is None and one.culprit.host in hosts]
+    confirming = [one.hit for one in kernel if one.culprit in culprits or one in nameless]
+    hits = [one.hit for one in ended]
+    sure = max(hit.pattern.confidence for hit in hits)
+    note = first_by_time(hits).sentence
+    seen = [block.time_ns for block in blocks if block.rank in {c.rank for c in culprits} and block.time_ns is not None]
+    if confirming:
+        sure, note = _OOM_AND_EXIT, f"{note} {confirming[0].sentence}"
+    elif job.logs.world_size and 2 * len(culprits) > job.logs.world_size > 2:
+        # Most of the job at once: a scheduler or a person ended it.
+        sure, note = SUGGESTS, f"{note} Most ranks were: a scheduler or a person may have ended the job."
+    clue = clue_of(name, hits, culprits, note, confirming, confidence=sure)
+    return clue if clue.time_ns is not None else replace(clue, time_ns=min(seen, default=None))
+
+
+def _ended_later(blocks: tuple[FailedRank, ...]) -> set[int]:
+    """Ranks that ended well after the first failure: the launcher ends them itself, after half a minute by SIGKILL."""
+    first = {block.path: block.time_ns for block in blocks if block.root and block.time_ns is not None}
+    names = {block.rank for block in blocks if block.root}
+    return {
+        block.rank
+        for block in blocks
+        if block.rank is not None
+        and block.rank not in names
+        and block.time_ns is not None
+        and block.path in first
+        and block.time_ns > first[block.path] + CLOCKS_NS
+    }
+
+
+def _named_ones(ended: list[_Ended]) -> list[_Ended]:
+    """Those with a rank, if any."""
+    known = [one for one in ended if one.culprit.rank is not None]
+    return known or ended
+
+
+def _kernel_oom(job: JobLogs, ended: list[_Ended]) -> list[_Ended]:
+    """The victims of the kernel's out-of-memory killer; the host where the rank is unknown."""
+    found = []
+    for hit in job.named("kernel-oom"):
+        pid, host = int(hit.groups["pid"]), hit.line.speaker.host
+        process = job.find_process(host=host, pid=pid, path=hit.line.path)
+        same = [one.culprit for one in ended if one.hit.groups.get("pid") == str(pid)]
+        found.append(_Ended(culprit_of(process) if process is not None else (*same, Culprit(host=host))[0], hit))
+    return found
+
+
+def _kernel_alone(kernel: list[_Ended]) -> Clue | None:
+    if not kernel:
+        return None
+    kernel = _named_ones(kernel)
+    named = any(one.culprit.rank is not None for one in kernel)
+    hits = [one.hit for one in kernel]
+    # Without a rank it may have been a DataLoader's worker, or nothing of this job.
+    sure = hits[0].pattern.confidence if named else _PERHAPS_ANOTHER
+    return clue_of("rank_killed_sigkill", hits, [one.culprit for one in kernel], hits[0].sentence, confidence=sure)
+
+
+def _bus_error_in_nccl(job: JobLogs, blocks: tuple[FailedRank, ...]) -> list[Clue]:
+    """A bus error with NCCL's frames on its stack: NCCL's shared memory is what it mapped."""
+    for hit in job.named("caught-sigbus"):
+        for line in job.logs.lines:
+            near = line.path == hit.line.path and 0 <= line.number - hit.line.number <= _STACK_REACH
+            same = (line.speaker.rank, line.speaker.pid) == (hit.line.speaker.rank, hit.line.speaker.pid)
+            if near and same and "libnccl" in line.text:
+                clue = clue_of(
+                    "shm_exhausted",
+                    [hit],
+                    [who_ended(job, hit, blocks)],
+                    "The bus error is in NCCL, which maps its shared memory from /dev/shm.",
+                    confidence=NAMES_AN_EFFECT,
+                )
+                evidence = (*clue.evidence, line.evidence)
+                return [Clue(clue.fault_class, clue.culprits, evidence, clue.confidence, clue.note)]
+    return []
+
+
+# -- Python exceptions: one that is not about the others, and not later than their time-outs, is a cause ---------------
+
+_RAISED = 0.85  # the program says what failed
+_RAISED_WITHOUT_FRAMES = 0.7
+_RAISED_BY_SEVERAL = 0.6  # and nothing tells who was first
+_ENDED_ITSELF = 0.7
+_PERHAPS_A_VICTIM = 0.45
+_FIRST_OF_MANY = 0.3
+_ABORTED = -6
+_SIGNALLED = 128  # and more: of a shell, for a signal
+_TRACEBACK_REACH = 200  # lines
+
+
+@dataclass(frozen=True)
+class RankException:
+    culprit: Culprit
+    name: str
+    message: str
+    line: Line
+    traceback: Line | None
+
+
+def by_exception(job: JobLogs) -> list[Clue]:
+    """One clue: the first exception, or all where the order is unknown."""
+    all_raised = job.once(_first_of_each)
+    raised = [one for one in all_raised if _can_be_cause(job, one)]
+    blocks = job.once(failed_ranks)
+    if not raised:
+        return _ended_without_one(job, all_raised, blocks)
+    first = _earliest(job, raised, blocks)
+    same = [one for one in first if (one.name, one.message) == (first[0].name, first[0].message)]
+    sure = _RAISED if len(same) == len(first) else _RAISED_BY_SEVERAL
+    sure = min(sure, _RAISED_WITHOUT_FRAMES) if all(one.traceback is None for one in first) else sure
+    exits = _exit_lines(job, [one.culprit for one in first], blocks)
+    lines = [line for one in first for line in (one.traceback, one.line) if line is not None]
+    what = first[0].name + (f": {shortened(first[0].message, 100)}" if first[0].message else "")
+    return [
+        Clue(
+            "rank_killed_exception",
+            distinct([one.culprit for one in first]),
+            tuple(dict.fromkeys(line.evidence for line in (*lines, *exits)))[:8],
+            sure,
+            f"It raised {what}",
+            time_ns=time_of([*lines, *exits]),
+        )
+    ]
+
+
+def victims_of(job: JobLogs) -> dict[int, Line]:
+    """Ranks whose first exception is about other ranks: they lost a peer, or waited too long for one."""
+    found = {}
+    for one in job.once(_first_of_each):
+        if one.culprit.rank is not None and about_others(f"{one.name}: {one.message}"):
+            found[one.culprit.rank] = one.line
+    return found
+
+
+def _ended_without_one(job: JobLogs, raised: list[RankException], blocks: tuple[FailedRank, ...]) -> list[Clue]:
+    """A rank that ended with an exit code before the others lost it, and printed no exception."""
+    known = {one.culprit.rank for one in raised} | {report.rank for report in job.once(timeouts_of)}
+    ended: dict[Culprit, list[Line]] = {}
+    codes: dict[Culprit, int] = {}
+    for hit in job.named("first-to-exit"):
+        number = hit.groups.get("rank") or hit.groups.get("number")
+        rank = int(number) if number else None
+        if rank is not None and rank not in known:
+            ended.setdefault(job.of_rank(rank), []).append(hit.line)
+            codes[job.of_rank(rank)] = 1
+    for hit in job.named("exitcode", "rank-exitcode"):
+        code, who = int(hit.groups["exitcode"]), who_ended(job, hit, blocks)
+        aborted = code == _ABORTED and hit.name == "rank-exitcode" and not known
+        if (0 < code < _SIGNALLED or aborted) and who.rank is not None and who.rank not in known:
+            ended.setdefault(who, []).append(hit.line)
+            codes[who] = code
+    for block in blocks:
+        if block.root and block.rank is not None and (block.exitcode or 0) > 0 and block.rank not in known:
+            who = job.of_rank(block.rank, block.host)
+            ended.setdefault(who, []).append(block.evidence)
+            codes[who] = block.exitcode or 0
+    if not ended:
+        return []
+    roots = {block.rank for block in blocks if block.root}
+    first = [who for who in ended if who.rank in roots] or list(ended)
+    if len(first) > 1:
+        return []
+    who = first[0]
+    # Without a log of that rank, what it printed is not known: it may have been a victim.
+    read = any(line.speaker.rank == who.rank and line.source != "launcher" for line in job.logs.lines)
+    note = "It aborted (SIGABRT)" if codes[who] == _ABORTED else f"It ended with exit code {codes[who]}"
+    note += " and printed no exception." if read else "; no log of it was read."
+    evidence = tuple(dict.fromkeys(line.evidence for line in ended[who]))
+    # Where lines name a cause, an exit is how a process ends that met it.
+    alone = not any((b.exitcode or 0) > 0 and b.rank not in (who.rank, None, *known) for b in blocks)
+    sure = _ENDED_ITSELF if read and alone and not _explained(job) else _PERHAPS_A_VICTIM
+    if any(hit.line.evidence in evidence for hit in job.named("first-to-exit") if "number" in hit.groups):
+        sure = max(sure, _RAISED_BY_SEVERAL)  # Horovod waits for the first
+    if not read and any(hit.line.evidence in evidence for hit in job.named("first-to-exit") if "rank" in hit.groups):
+        sure = _FIRST_OF_MANY  # mpirun names the first that it sees, of all that failed together
+    return [Clue("rank_killed_exception", (who,), evidence, sure, note, time_ns=time_of(ended[who]))]
+
+
+def _explained(job: JobLogs) -> bool:
+    roots = (hit for hit in job.hits if hit.pattern.role == Role.ROOT)
+    return any(hit.fault_class.priority in (2, 3) and not hit.fault_class.lost_with_process for hit in roots)
+
+
+def _first_of_each(job: JobLogs) -> list[RankException]:
+    """The first exception of every process: later ones in a chain follow from it."""
+    tracebacks = job.named("traceback")
+    blocks = job.once(failed_ranks)
+    found: dict[object, RankException] = {}
+    for hit in job.named("exception"):
+        if hit.line.source in ("nccl", "kernel", "stack"):
+            continue
+        begin = _traceback_of(tracebacks, hit)
+        culprit = _who(job, hit.line, blocks)
+        key = (culprit.rank, culprit.host) if culprit.rank is not None else (hit.line.path, culprit.host)
+        if begin is not None or culprit.rank is not None or blocks:
+            message = hit.groups.get("message", "")
+            found.setdefault(key, RankException(culprit, hit.groups["exception"], message, hit.line, begin))
+    return list(found.values())
+
+
+def _who(job: JobLogs, line: Line, blocks: tuple[FailedRank, ...]) -> Culprit:
+    """The culprit of a traceback; inside torchrun's block it belongs to the block's rank."""
+    for block in blocks:
+        inside = block.path == line.path and block.first < line.number <= block.last + _TRACEBACK_REACH
+        later = [b for b in blocks if b.path == block.path and block.first < b.first <= line.number]
+        if inside and not later and block.rank is not None and line.speaker == Speaker():
+            return job.of_rank(block.rank, block.host)
+    return speaker_of(job, line)
+
+
+def _traceback_of(tracebacks: list[Hit], hit: Hit) -> Line | None:
+    speaker = hit.line.speaker
+    for begin in reversed(tracebacks):
+        line = begin.line
+        near = line.path == hit.line.path and 0 < hit.line.number - line.number <= _TRACEBACK_REACH
+        if near and (line.speaker.rank, line.speaker.pid) == (speaker.rank, speaker.pid):
+            return line
+    return None
+
+
+def _can_be_cause(job: JobLogs, raised: RankException) -> bool:
+    # A line alone may be a message of a program that went on; not where processes were ended after it.
+    if about_others(f"{raised.name}: {raised.message}"):
+        return False
+    if raised.traceback is None and not _ended_after(job, raised.line):
+        return False
+    if went_on(job, raised.line):
+        return False
+    # Lines that name a fault of their own: out of memory, ECC, DDP's unused parameters.
+    named = {hit.line.evidence for hit in job.hits if hit.pattern.role == Role.ROOT}
+    if raised.line.evidence in named or raised.name.endswith("OutOfMemoryError"):
+        return False
+    waited = [
+        report for report in job.once(timeouts_of) if report.rank == raised.culprit.rank and report.rank is not None
+    ]
+    if any(job.before(report.line, raised.line) is not False for report in waited):
+        return False
+    first = job.first_timeout()
+    if first is None:
+        return True
+    after = job.before(first, raised.traceback or raised.line)
+    # In one file the order of two processes means little: only clocks count against it.
+    clocks = first.time_ns is not None and raised.line.time_ns is not None
+    return not (after and clocks)
+
+
+def _ended_after(job: JobLogs, line: Line) -> bool:
+    ends = job.named("sigterm", "exitcode", "rank-exitcode")
+    seen = [hit.line for hit in ends] + [
+        block.evidence for block in job.once(failed_ranks) if (block.exitcode or 0) > 0
+    ]
+    return any(end.path == line.path and 0 < end.number - line.number <= _TRACEBACK_REACH for end in seen)
+
+
+def _earliest(job: JobLogs, raised: list[RankException], blocks: tuple[FailedRank, ...]) -> list[RankException]:
+    """The first by clock, else the one that the launcher saw first, else all."""
+    if len(raised) == 1:
+        return raised
+    if all(one.line.time_ns is not None for one in raised):
+        by_time = sorted(raised, key=lambda one: one.line.time_ns or 0)
+        return [one for one in by_time if one is by_time[0] or job.before(by_time[0].line, one.line) is not True]
+    roots = {block.rank for block in blocks if block.root and block.rank is not None}
+    named = [one for one in raised if one.culprit.rank in roots]
+    return named if len(named) == 1 else raised
+
+
+def _exit_lines(job: JobLogs, culprits: list[Culprit], blocks: tuple[FailedRank, ...]) -> list[Line]:
+    ranks = {culprit.rank for culprit in culprits} - {None}
+    lines = [hit.line for hit in job.named("exitcode", "rank-exitcode") if who_ended(job, hit, blocks).rank in ranks]
+    return lines + [block.evidence for block in blocks if block.rank in ranks]

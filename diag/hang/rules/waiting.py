@@ -1,0 +1,358 @@
+"""What ranks do while the others wait: slow work, Python stacks, a blocked watchdog, blocked PCIe channels."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+from diag.hang.classes import CLASSES
+from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS
+from diag.hang.failures import STEP, TIMED_OUT, GroupTimeouts, group_of, groups_of, timeouts_of
+from diag.hang.job import JobLogs, distinct
+from diag.hang.model import Clue, Culprit, Line, Role, Stack
+from diag.hang.rules.direct import time_of
+from diag.hang.rules.network import LOST
+
+# -- A rank that is busy with something that only it does, while the others wait for longer than they may --------------
+
+# By pattern the class of the work that its lines show.
+_WORK = {pattern: one.id for one in CLASSES.values() if one.busy for pattern in one.patterns_of(Role.CONFIRMATION)}
+_TINY = 8  # elements: a barrier, a flag, a length
+_EARLY = 5  # the first collectives: the barrier behind which one rank prepares
+_BAR = re.compile(
+    r"(?P<label>[^|%]{0,200}?)(?P<percent>\d{1,3})%\|[^|]*\|[^\[]*\[(?:(?P<h>\d+):)?(?P<m>\d{1,2}):(?P<s>\d{2})<"
+)
+_TRAINS = re.compile(r"(?i)\b(?:train|epoch|step|iter|loss)")
+_PREPARES = re.compile(
+    r"(?i)cach|scan|load|map|tokeni|generat|extract|build|index|process|filter|download|convert|pack"
+)
+_NAMED = 0.88  # beyond the absent rank that it explains
+_UNNAMED = 0.75  # the busy line does not say whose it is
+_USUAL_TIMEOUT_S = 600  # NCCL's in torch; gloo's is 1,800
+_NEAR = 0.8, 1.5  # of the timeout: work that began with the wait
+
+
+@dataclass(frozen=True)
+class _Busy:
+    """Work that a line shows. ``rank``: None where the line does not tell."""
+
+    fault_class: str
+    rank: int | None
+    line: Line
+    bar: str = ""  # label and part of a progress bar
+    last: bool = False  # no step of the training was printed between it and the time-out
+
+
+@dataclass(frozen=True)
+class _Wait:
+    """What the others waited in. ``absent``: ranks that do not wait; ``known``: these are all of them."""
+
+    words: str
+    ranks: frozenset[int]
+    absent: tuple[int, ...]
+    known: bool
+    early: bool  # one of the first collectives, or a barrier
+    tiny: bool  # a barrier, a flag, a length
+    timeout_ms: int | None
+    ran_ms: int | None
+    group: str
+    line: Line
+
+
+def slow(job: JobLogs) -> list[Clue]:
+    waits = [_of_group(group) for group in groups_of(job, job.once(timeouts_of))] or _at_barriers(job)
+    waiting = frozenset(rank for wait in waits for rank in wait.ranks)
+    found = [clue for wait in waits if (clue := _slow(job, wait, waiting)) is not None]
+    return found[:1]
+
+
+def _of_group(group: GroupTimeouts) -> _Wait:
+    report = next(report for report in group.reports if report.call == group.usual)
+    tiny = report.numel_in is None or max(report.numel_in, report.numel_out or 0) <= _TINY
+    # Of a group of unknown size only those below the highest rank are known to exist: enough beside work that goes on.
+    silent = group.absent if group.members is not None else group.passed_over
+    return _Wait(
+        report.words,
+        frozenset(group.ranks),
+        silent,
+        group.members is not None,
+        report.seq <= _EARLY,
+        tiny,
+        report.timeout_ms,
+        report.ran_ms,
+        group.group,
+        report.line,
+    )
+
+
+def _at_barriers(job: JobLogs) -> list[_Wait]:
+    """Waits without an NCCL collective: at gloo's barrier, or for a key in the store."""
+    hits = job.named("barrier-victim", "store-input") + [
+        hit for hit in job.named("store-get") if TIMED_OUT.search(hit.line.text)
+    ]
+    if not hits:
+        return []
+    ranks = {int(hit.groups["rank"]) for hit in hits if "rank" in hit.groups}
+    ranks |= {rank for hit in hits if (rank := job.rank_of(hit.line)) is not None}
+    awaited = {int(hit.groups["writer"]) for hit in hits if "writer" in hit.groups} or {0}
+    times = [int(hit.groups["ms"]) for hit in hits if "ms" in hit.groups]
+    absent = tuple(sorted(awaited - ranks))
+    timeout = times[0] if times else None
+    line = hits[0].line
+    return (
+        [_Wait("a barrier", frozenset(ranks), absent, True, True, True, timeout, timeout, "", line)] if absent else []
+    )
+
+
+def _slow(job: JobLogs, wait: _Wait, waiting: frozenset[int]) -> Clue | None:
+    absent = tuple(rank for rank in wait.absent if rank not in waiting)
+    busy = _busy(job, waiting, absent, wait)
+    if busy is None:
+        return None
+    rank, name = busy.rank, busy.fault_class
+    early = wait.early and wait.tiny
+    told = rank is not None or absent or early or busy.bar
+    if not told and not busy.last:
+        return None
+    if name == "slow_rank_preprocess" and not early and rank not in absent and not busy.bar:
+        return None
+    whole = wait.known or len(absent) == 1
+    culprits = [job.of_rank(rank)] if rank is not None else [job.of_rank(one) for one in absent if whole]
+    note = f"{_who(rank, absent)} {CLASSES[name].busy}{busy.bar} while the others waited in {wait.words}"
+    note += f" for {wait.ran_ms // 1000:,} s." if wait.ran_ms else "."
+    victims = tuple(sorted(waiting - {culprit.rank for culprit in culprits if culprit.rank is not None}))
+    named = rank is not None and (rank in absent or not wait.known)
+    sure = _NAMED if named else _UNNAMED
+    return Clue(
+        name,
+        distinct([replace(culprit, process_group=wait.group) for culprit in culprits]) or (Culprit(),),
+        (busy.line.evidence, wait.line.evidence),
+        sure if told else SUGGESTS,
+        note,
+        victims,
+        time_ns=wait.line.time_ns,
+    )
+
+
+def _who(rank: int | None, absent: tuple[int, ...]) -> str:
+    if rank is not None:
+        return f"Rank {rank}"
+    return f"Rank {absent[0]}, which did not time out," if len(absent) == 1 else "A rank"
+
+
+def _busy(job: JobLogs, waiting: frozenset[int], absent: tuple[int, ...], wait: _Wait) -> _Busy | None:
+    """The last line that shows unfinished work of a rank that does not wait; a progress bar that ran about as long as
+    the others waited goes first."""
+    names = {hit.line: _WORK[hit.name] for hit in job.named(*_WORK)}
+    found: _Busy | None = None
+    for line in job.logs.lines:
+        name, bar = names.get(line), _BAR.match(line.text)
+        if name is None and bar is None:
+            if found is not None and line.path == found.line.path and STEP.search(line.text):
+                found = replace(found, last=False)
+            continue
+        rank = job.rank_of(line)
+        if rank in waiting and line.speaker.rank is None:
+            rank = None  # of the only rank that speaks in its file; who works need not speak
+        if rank in waiting or (absent and rank is not None and rank not in absent):
+            continue
+        if line.source in ("nccl", "kernel", "stack", "launcher") or line.level in ("ERROR", "WARN"):
+            continue
+        if bar is None:
+            last = line.path == wait.line.path and line.number < wait.line.number
+            found = _Busy(name or "", rank, line, last=last) if found is None or not found.bar else found
+            continue
+        if int(bar["percent"]) >= 100:
+            continue
+        near, label = _near(bar, wait), bar["label"].strip(" :")
+        trains = _TRAINS.search(line.text) and not _PREPARES.search(label)
+        if near and (label or wait.early) and not trains:
+            words = f" ({label}: {bar['percent']} %)" if label else f" (a progress bar at {bar['percent']} %)"
+            found = _Busy(name or "slow_rank_preprocess", rank, line, words)
+        elif name is not None and (found is None or not found.bar):
+            # A bar's last print may be long before: its rank wrote nothing since.
+            lasts = wait.timeout_ms and 1000 * _seconds(bar) >= _NEAR[0] * wait.timeout_ms
+            if lasts or line.number == wait.line.number or job.before(line, wait.line) is not False:
+                found = _Busy(name, rank, line, last=line.path == wait.line.path and line.number <= wait.line.number)
+    return found
+
+
+def _seconds(bar: re.Match[str]) -> int:
+    return 3600 * int(bar["h"] or 0) + 60 * int(bar["m"]) + int(bar["s"])
+
+
+def _near(bar: re.Match[str], wait: _Wait) -> bool:
+    """Whether a bar ran about as long as the timeout, or longer than any usual timeout where that is unknown."""
+    least, most = _NEAR
+    if wait.timeout_ms is None:
+        return _seconds(bar) >= _USUAL_TIMEOUT_S
+    return least <= 1000 * _seconds(bar) / wait.timeout_ms <= most
+
+
+# -- Stacks of py-spy and faulthandler: who is in a collective, and who is not -----------------------------------------
+
+_FAULTHANDLER = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+?)\s*$')
+_PYSPY = re.compile(r"^\s+(?P<name>[\w.<>~ ]+?) \((?P<file>[^():]+):(?P<line>\d+)\)\s*$")
+_THREAD = re.compile(r"^\s*(?:Current thread|Thread) (?P<id>0x[0-9a-f]+|\d+)(?P<rest>.*)$")
+_COLLECTIVE = ("torch/distributed/distributed_c10d.py", "torch/distributed/c10d_logger.py", "_functional_collectives")
+_MOST_FRAMES = 12
+
+
+@dataclass(frozen=True)
+class ThreadStack:
+    rank: int
+    main: bool
+    frames: tuple[str, ...]  # innermost first
+    first: Line
+
+    @property
+    def in_collective(self) -> bool:
+        return any(words in frame for frame in self.frames for words in _COLLECTIVE)
+
+
+def stacks_of(job: JobLogs) -> tuple[ThreadStack, ...]:
+    """The main thread of every rank whose stack was printed; the last one printed."""
+    found: dict[int, ThreadStack] = {}
+    by_rank: dict[tuple[str, int | None], list[Line]] = defaultdict(list)
+    for line in job.logs.lines:
+        if line.source == "stack":
+            by_rank[line.path, job.rank_of(line)].append(line)
+    for (_, rank), lines in by_rank.items():
+        if rank is None:
+            continue
+        threads = _threads(rank, lines)
+        mains = [thread for thread in threads if thread.main] or threads[-1:]
+        if mains:
+            found[rank] = mains[-1]
+    return tuple(found[rank] for rank in sorted(found))
+
+
+def _threads(rank: int, lines: list[Line]) -> list[ThreadStack]:
+    found: list[ThreadStack] = []
+    begin: Line | None = None
+    frames: list[str] = []
+    for line in [*lines, None]:
+        text = line.text if line is not None else ""
+        begins = line is None or _THREAD.match(text) is not None
+        if begins and begin is not None and frames:
+            # faulthandler prints the main thread last, and calls the current one "Current thread".
+            main = '"MainThread"' in begin.text or "Current thread" in begin.text
+            found.append(ThreadStack(rank, main, tuple(frames[:_MOST_FRAMES]), begin))
+        if begins:
+            begin, frames = line, []
+            continue
+        frame = _FAULTHANDLER.match(text) or _PYSPY.match(text)
+        if frame is not None and line is not None:
+            begin = begin or line
+            frames.append(f"{frame['name'].strip()} ({frame['file']}:{frame['line']})")
+    return found
+
+
+def outside_collectives(job: JobLogs) -> list[Clue]:
+    """Ranks outside of any collective while most others are in one."""
+    stacks = job.once(stacks_of)
+    inside = [stack for stack in stacks if stack.in_collective]
+    outside = [stack for stack in stacks if not stack.in_collective]
+    if not inside or not outside or len(outside) > len(inside):
+        return []
+    note = f"Rank {outside[0].rank} is in {outside[0].frames[0]}, {len(inside)} others are in a collective."
+    evidence = tuple(stack.first.evidence for stack in (*outside[:3], inside[0]))
+    culprits = distinct([job.of_rank(stack.rank) for stack in outside])
+    victims = tuple(stack.rank for stack in inside)
+    return [Clue("missing_rank", culprits, evidence, NAMES_AN_EFFECT, note, victims)]
+
+
+def shown_stacks(job: JobLogs, culprits: set[int]) -> tuple[Stack, ...]:
+    """The culprits' stacks, and one of a victim."""
+    stacks = job.once(stacks_of)
+    stopped = [Stack(s.rank, "culprit", s.frames, s.first.evidence) for s in stacks if s.rank in culprits]
+    others = [
+        Stack(s.rank, "a typical victim", s.frames, s.first.evidence)
+        for s in stacks
+        if s.rank not in culprits and s.in_collective
+    ]
+    return (*stopped[:4], *others[:1])
+
+
+# -- A job that stands still without a word: everybody is in the first collective, over GPU-to-GPU channels ------------
+
+_FIRST = 3  # nothing was ever finished
+_ONE_USUAL_CAUSE = 0.6
+_BESIDE_TIMEOUTS = 0.4  # a guess
+
+
+def silent(job: JobLogs) -> list[Clue]:
+    return [*_blocked_channels(job), *_blocked_watchdog(job)]
+
+
+def _blocked_watchdog(job: JobLogs) -> list[Clue]:
+    """The heartbeat monitor ends a process whose watchdog does not move: CUDA or Python's lock (GIL) blocks it. A
+    collective that timed out as well says more."""
+    hits = job.named("heartbeat", "gil")
+    reports = job.once(timeouts_of)
+    late = [report for report in reports if (report.ran_ms or 0) > 2 * (report.timeout_ms or report.ran_ms or 0)]
+    if not hits and not late:
+        return []
+    lines = [hit.line for hit in hits] or [report.line for report in late]
+    culprits = distinct([culprit for line in lines if (culprit := job.culprit(line)).rank is not None or culprit.host])
+    groups = list(dict.fromkeys(group for line in lines if (group := group_of(line)[0])))
+    note = (
+        hits[0].sentence if hits else f"{late[0].words} ran for {(late[0].ran_ms or 0) // 1000:,} s: more than twice "
+    )
+    note += "" if hits else "its timeout, so the watchdog itself was late."
+    note += f" Process groups: {', '.join(groups)}." if groups else ""
+    ranks = {c.rank for c in culprits if c.rank is not None}
+    # Who lost a connection before may hang in the abort of its communicators.
+    lost = {job.rank_of(hit.line) for hit in job.named(*LOST)} - {None}
+    sure = NAMES_AN_EFFECT if hits and not reports and not ranks & lost else _BESIDE_TIMEOUTS
+    # Several at once wait for the same thing: none of them is the cause.
+    named = culprits if len(culprits) == 1 else ()
+    evidence = tuple(line.evidence for line in lines[:4])
+    victims = tuple(sorted(c.rank for c in culprits if c.rank is not None)) if not named else ()
+    return [Clue("watchdog_blocked", named, evidence, sure, note, victims, time_of(lines))]
+
+
+def _blocked_channels(job: JobLogs) -> list[Clue]:
+    """PCIe isolation (IOMMU, ACS): all are initialised, all wait in the first collective, nobody complains."""
+    channels = job.named("via-p2p")
+    complaints = any(hit.pattern.role == Role.ROOT and hit.line.level != "INFO" for hit in job.hits)
+    if not channels or not _all_initialised(job) or complaints:
+        return []
+    everybody = [group for group in groups_of(job, job.once(timeouts_of)) if _all_in_the_first(group)]
+    stuck = _last_call_is_the_first(job)
+    if not everybody and not stuck:
+        return []
+    hosts = list(dict.fromkeys(job.culprit(hit.line).host for hit in channels if job.culprit(hit.line).host))
+    lines = [everybody[0].reports[0].line] if everybody else []
+    waits = everybody[0].reports[0].words if everybody else "the first collective"
+    return [
+        Clue(
+            "p2p_iommu_acs",
+            distinct([job.of_host(host) for host in hosts]),
+            tuple(line.evidence for line in (*lines, *(hit.line for hit in channels[:3]))),
+            _ONE_USUAL_CAUSE if everybody else _ONE_USUAL_CAUSE - 0.1,
+            f"All ranks are initialised and all wait in {waits}; the channels go from GPU to GPU and nobody reports an "
+            "error.",
+            tuple(sorted(everybody[0].ranks)) if everybody else (),
+        )
+    ]
+
+
+def _all_initialised(job: JobLogs) -> bool:
+    several = [c for c in job.communicators if c.size > 1]
+    return any(len(c.members) == c.size and all(m.completed for m in c.members) for c in several)
+
+
+def _all_in_the_first(group: GroupTimeouts) -> bool:
+    same = len({report.call for report in group.reports}) == 1
+    return same and group.members is not None and not group.absent and group.reports[0].seq <= _FIRST
+
+
+def _last_call_is_the_first(job: JobLogs) -> bool:
+    """Without time-outs: every rank's first call is its last, and nobody ended in order."""
+    members = [m for c in job.communicators if c.size > 1 for m in c.members]
+    called = [m for m in members if m.calls]
+    return (
+        bool(called) and len(called) == len(members) and all(m.calls[-1].op_count == 0 and not m.ended for m in called)
+    )
