@@ -10,7 +10,7 @@ from diag.hang.model import Line, Role
 from diag.hang.raised import shortened
 from diag.hang.wording import begun
 
-# How sure one line makes of its class, before anything speaks for or against it (diag.hang.confidence).
+# How sure one line makes of its class, before anything speaks for or against it (diag.hang.order).
 NAMES_THE_CAUSE = 0.9  # the program that failed says what failed
 NAMES_AN_EFFECT = 0.7  # says what was seen, which has one usual cause
 SUGGESTS = 0.5  # has several causes
