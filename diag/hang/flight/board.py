@@ -256,7 +256,7 @@ def _renamed(dump: Dump, double: set[str]) -> Dump:
 def _world(ranks: dict[int, Dump], dumps: Dumps, told: int | None) -> tuple[int, str]:
     """The number of ranks, and where it comes from."""
     if told:
-        return told, "given"
+        return told, "the logs"
     listed = max((len(g.ranks) for dump in ranks.values() for g in dump.groups.values()), default=0)
     if listed:
         return max(listed, 1 + max(ranks)), "the process groups"

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from diag.hang.flight.board import Board, CallShape, Dumps, RecordedOp, kind_of, lay_out
 from diag.hang.flight.waits import Waits, follow
 from diag.hang.model import Clue, Culprit, Evidence, Stack
+from diag.hang.wording import begun
 
 # -- Collectives in which the members of a group do not agree: the first of each group, and who differs ----------------
 #
@@ -215,35 +216,36 @@ def state_of(board: Board, waits: Waits, rank: int) -> str:
 
 def coverage(board: Board, waits: Waits, dumps: Dumps, found: bool) -> tuple[str, ...]:
     """How many ranks have a dump, what the dumps lack, and why no cause is found."""
-    said = [
-        f"Flight Recorder dumps of {len(board.dumps)} of {board.world_size} ranks (their number: {board.world_from})."
+    sentences = [
+        f"Flight Recorder dumps of {len(board.dumps)} of {board.world_size} ranks (number of ranks "
+        f"from {board.world_from})."
     ]
     if lost := sorted(rank for rank in {lost.rank for lost in dumps.unreadable} if rank is not None):
-        said.append(f"The dumps of {listed(lost)} are empty or cannot be read.")
+        sentences.append(f"The dumps of {listed(lost)} are empty or cannot be read.")
     if gone := sorted(board.unknown - set(lost)):
-        said.append(f"There is no dump of {listed(gone)}.")
+        sentences.append(f"There is no dump of {listed(gone)}.")
     sources = Counter(dump.rank_from for dump in board.dumps.values())
     if sources["the file name"]:
-        said.append(f"The rank of {sources['the file name']} dumps is taken from the file name.")
-    said += _limits(board)
+        sentences.append(f"The rank of {sources['the file name']} dumps is taken from the file name.")
+    sentences += _limits(board)
     if not found:
-        said.append(_why_nothing(board, waits))
-    return tuple(said)
+        sentences.append(_why_nothing(board, waits))
+    return tuple(sentences)
 
 
 def _limits(board: Board) -> list[str]:
-    said = []
+    sentences = []
     if cut := [rank for rank, dump in board.dumps.items() if dump.entries and not dump.whole]:
-        said.append(f"The recorders of {len(cut)} ranks no longer hold their first entries.")
+        sentences.append(f"The recorders of {len(cut)} ranks no longer hold their first entries.")
     if any(dump.backend == "gloo" for dump in board.dumps.values()):
-        said.append("gloo records no sends and receives, and marks failed collectives like finished ones.")
+        sentences.append("gloo records no sends and receives, and marks failed collectives like finished ones.")
     pending = {op.group for ops in board.pending.values() for op in ops}
     if unsure := sorted(pending & board.unsure):
-        said.append(
+        sentences.append(
             f"No dump lists the members of {', '.join(f'group {name}' for name in unsure[:5])}: taken from the ranks "
             "that called."
         )
-    return said
+    return sentences
 
 
 def _why_nothing(board: Board, waits: Waits) -> str:
@@ -349,8 +351,8 @@ def _waiting_clues(board: Board, waits: Waits, dumps: Dumps) -> list[Clue]:
         clues.append(clue)
     if waits.behind:
         note = (
-            f"{listed(waits.behind)} did not call what a peer called that waits in the same collectives, so that wait "
-            "does not explain it. It may also be the only one that reads a result back there."
+            f"{begun(listed(waits.behind))} did not call what a peer called that waits in the same collectives, so "
+            "that wait does not explain it. It may also be the only one that reads a result back there."
         )
         clues.append(_clue(board, waits, waits.behind, 0.35, note))
     return clues
@@ -421,7 +423,7 @@ def _roots_note(waits: Waits) -> str:
             f"{listed(waits.stopped)} did not finish collectives that peers in them finished: the device, or the "
             "thread that watches it, stopped"
         )
-    return "; ".join(parts) + "."
+    return begun("; ".join(parts)) + "."
 
 
 def _silent_clue(board: Board, waits: Waits, dumps: Dumps) -> Clue | None:
@@ -431,7 +433,9 @@ def _silent_clue(board: Board, waits: Waits, dumps: Dumps) -> Clue | None:
         return None
     empty = {lost.rank: lost for lost in dumps.unreadable}
     text = "left a dump that cannot be read" if waits.silent[0] in empty else "left no dump"
-    note = f"{listed(waits.silent)} {text}, and others wait for it; all members that left one have come to that call."
+    note = (
+        f"{begun(listed(waits.silent))} {text}, and others wait for it; all members with a dump have come to that call."
+    )
     clue = _clue(board, waits, waits.silent, round(0.7 / len(waits.silent) ** 0.5, 2), note)
     lost = tuple(Evidence(empty[r].path, 0, f"rank {r}: {empty[r].why}") for r in waits.silent if r in empty)
     return replace(clue, evidence=(*lost, *clue.evidence))
@@ -444,7 +448,9 @@ def _circle_clue(board: Board, waits: Waits) -> Clue | None:
     shares = {rank: _lacks_only(waits, rank) for rank in ring}
     if max(shares.values()) > 0.5:
         first = max(ring, key=lambda rank: (shares[rank], -rank))
-        note = f"{listed(ring)} wait for each other; rank {first} alone keeps the others waiting in a collective."
+        note = (
+            f"{begun(listed(ring))} wait for each other; rank {first} alone keeps the others waiting in a collective."
+        )
         return replace(_clue(board, waits, (first,), 0.7, note), fault_class="desync")
     if any(op.p2p for rank in ring for op in board.pending[rank]):
         late = [rank for rank in ring if rank in waits.waited_for]
@@ -452,11 +458,11 @@ def _circle_clue(board: Board, waits: Waits) -> Clue | None:
             return None  # all have called what the others wait in: which of them stands still is not to be seen
         first = min(late, key=lambda rank: (last.created_ns if (last := board.dumps[rank].last) else 0, rank))
         note = (
-            f"{listed(ring)} wait for each other, in part in sends and receives, which may be posted ahead; "
+            f"{begun(listed(ring))} wait for each other, in part in sends and receives, which may be posted ahead; "
             f"the calls of rank {first} end first."
         )
         return _clue(board, waits, (first,), 0.3, note)
-    note = f"{listed(ring)} wait for each other in different groups: their calls are not in one order."
+    note = f"{begun(listed(ring))} wait for each other in different groups: their calls are not in one order."
     return replace(_clue(board, waits, ring, 0.6 if len(ring) <= 4 else 0.4, note), fault_class="desync")
 
 
@@ -478,15 +484,15 @@ def _mismatch_clue(board: Board, mismatch: Mismatch) -> Clue:
     calls: dict[str, list[int]] = {}
     for rank, shape in sorted(mismatch.calls.items()):
         calls.setdefault(call_text(shape), []).append(rank)
-    said = "; ".join(
+    calls_text = "; ".join(
         f"{listed(tuple(ranks))}: {text}" for text, ranks in sorted(calls.items(), key=lambda c: len(c[1]))
     )
-    note = f"Collective #{mismatch.number} of {group.title} is not the same on all ranks ({said})."
+    note = f"Collective #{mismatch.number} of {group.title} is not the same on all ranks ({calls_text})."
     if mismatch.tied:
         note += " As many ranks make the one call as the other: the dumps do not show which is wrong."
     elif mismatch.shift:
         what = f"left out {mismatch.shift}" if mismatch.shift > 0 else f"made {-mismatch.shift} too many"
-        note += f" {listed(mismatch.odd)} {what}: with that, the later calls agree again."
+        note += f" {begun(listed(mismatch.odd))} {what}: with that, the later calls agree again."
     elif set(mismatch.odd) == set(mismatch.broken_law):
         size = len(board.members[mismatch.group])
         note += f" What {listed(mismatch.odd)} puts in and out does not fit a group of {size}."

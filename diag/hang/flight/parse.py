@@ -162,7 +162,9 @@ def join_entries(entries: list[object], shapes: ShapeTable) -> JoinedEntries:
             joined.backend = joined.backend or name.library
         except (KeyError, TypeError, IndexError, AttributeError):
             joined.malformed += 1
-    by_retiring = _ends_by_retiring(entries, joined.backend)
+    # gloo's entries stay "scheduled" and only retire (torch 2.13); NCCL's retire after a time-out.
+    completed = any(isinstance(e, dict) and e.get("state") == "completed" for e in entries)
+    by_retiring = joined.backend != "nccl" and not completed
     joined.only_active = not joined.whole and not any(
         isinstance(e, dict) and (e.get("state") == "completed" or e.get("retired")) for e in entries
     )
@@ -188,11 +190,6 @@ def _parsed(called: object) -> _Name:
         first, second = int(pair[2]), int(pair[3])
         return _Name(library, pair[1], *((first, second) if pair[1] == "send" else (second, first)))
     return _Name(library, rest, None, None)
-
-
-def _ends_by_retiring(entries: list[object], backend: str) -> bool:
-    """Whether entries stay "scheduled" and only retire, as gloo's do (torch 2.13). NCCL's retire after a time-out."""
-    return backend != "nccl" and not any(isinstance(e, dict) and e.get("state") == "completed" for e in entries)
 
 
 def _pending(entry: Raw, by_retiring: bool) -> bool:

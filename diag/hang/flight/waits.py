@@ -129,20 +129,20 @@ def pending_pairs(board: Board) -> list[PendingCall]:
             if op.src is not None and op.dst is not None:
                 pending[rank, op.group, op.name, op.src, op.dst].append(op)
     met: list[PendingCall] = []
-    for (rank, group, name, src, dst), ours in pending.items():
-        for other in board.others(rank, ours[0]):
+    for (rank, group, name, src, dst), own_ops in pending.items():
+        for other in board.others(rank, own_ops[0]):
             if other not in board.dumps:
-                met += [PendingCall(op, (rank,), unknown=(other,)) for op in ours]
+                met += [PendingCall(op, (rank,), unknown=(other,)) for op in own_ops]
                 continue
             counterpart = "recv" if name == "send" else "send"
-            theirs = pending.get((other, group, counterpart, src, dst), [])
-            called, finished = _progress(board, rank, other, (group, name, src, dst), len(ours), len(theirs))
-            for index, op in enumerate(ours):
+            peer_ops = pending.get((other, group, counterpart, src, dst), [])
+            called, finished = _progress(board, rank, other, (group, name, src, dst), len(own_ops), len(peer_ops))
+            for index, op in enumerate(own_ops):
                 if index >= called:
                     met.append(PendingCall(op, (rank,), missing=(other,)))
                 elif index < finished:
                     met.append(PendingCall(op, (rank,), finished=(other,)))
-                elif theirs[min(index - finished, len(theirs) - 1)] is not board.pending[other][0]:
+                elif peer_ops[min(index - finished, len(peer_ops) - 1)] is not board.pending[other][0]:
                     # It waits for them, and they for something else first.
                     met.append(PendingCall(op, (rank,), held_up=(other,)))
                 else:
@@ -151,7 +151,7 @@ def pending_pairs(board: Board) -> list[PendingCall]:
 
 
 def _progress(
-    board: Board, rank: int, other: int, pair: tuple[str, str, int, int], ours: int, theirs: int
+    board: Board, rank: int, other: int, pair: tuple[str, str, int, int], own_ops: int, peer_ops: int
 ) -> tuple[int, int]:
     """How many of a rank's pending ops of this pair the other side has called, and how many of these it has finished.
 
@@ -162,11 +162,11 @@ def _progress(
     group, name, src, dst = pair
     mine, other_dump = board.dumps[rank], board.dumps[other]
     if mine.whole and other_dump.whole:
-        before = mine.pair_counts[pair] - ours
+        before = mine.pair_counts[pair] - own_ops
         counterpart = "recv" if name == "send" else "send"
         called = other_dump.pair_counts.get((group, counterpart, src, dst), 0) - before
-        return called, called - theirs
-    return theirs, 0
+        return called, called - peer_ops
+    return peer_ops, 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,12 +200,12 @@ class _Text:
             number, status, count, _, error = match.groups()
             self._level(_Growing(status or error or int(count or 0), int(number), here))
         elif match := _ONE.fullmatch(text):
-            said = match.groupdict()
-            if said["status"] or said["count"] or said["none"] or said["error"]:
-                self._level(_Growing(said["status"] or said["error"] or int(said["count"] or 0), 1, here))
-            pid, gpu = said["pid"], said["gpu"]
+            parsed = match.groupdict()
+            if parsed["status"] or parsed["count"] or parsed["none"] or parsed["error"]:
+                self._level(_Growing(parsed["status"] or parsed["error"] or int(parsed["count"] or 0), 1, here))
+            pid, gpu = parsed["pid"], parsed["gpu"]
             self._name(
-                Member(int(said["rank"]), said["host"] or "", int(pid) if pid else None, int(gpu) if gpu else None)
+                Member(int(parsed["rank"]), parsed["host"] or "", int(pid) if pid else None, int(gpu) if gpu else None)
             )
         else:
             return False
@@ -295,14 +295,14 @@ class _Readers:
 
     def take(self, number: int, raw: bytes) -> bool:
         taken = False
-        for said in read_line(raw[:_MOST_LINE], hosts=self._hosts):
-            key = said.who()
+        for parsed in read_line(raw[:_MOST_LINE], hosts=self._hosts):
+            key = parsed.who()
             reader = self._readers.get(key)
             if reader is None:
                 if len(self._readers) >= _MOST_SPEAKERS:
                     continue
                 reader = self._readers[key] = _Text(self._path)
-            taken |= reader.take(number, raw[:_MOST_LINE].decode(errors="replace"), said.text, said.time_ns)
+            taken |= reader.take(number, raw[:_MOST_LINE].decode(errors="replace"), parsed.text, parsed.time_ns)
         self.lines += taken
         return taken
 

@@ -189,16 +189,16 @@ class Gatherer:
             latest = max(self._printed.values())
             self.years = [self._printed.get(file, min(latest, year)) for file, year in enumerate(self.years)]
 
-    def who(self, said: ParsedLine) -> Who:
+    def who(self, parsed: ParsedLine) -> Who:
         """The process that a line names, with a rank from the line or the file name."""
         hint: Hint | None = None
-        if said.rank is not None:
-            hint = (said.rank_from, said.rank)
+        if parsed.rank is not None:
+            hint = (parsed.rank_from, parsed.rank)
         elif (rank := self.names[self._file].rank) is not None:
             hint = ("file", rank)
-        return said.host, said.pid, hint
+        return parsed.host, parsed.pid, hint
 
-    def said_by(self, file: int, raw: bytes) -> list[ParsedLine]:
+    def parsed_by(self, file: int, raw: bytes) -> list[ParsedLine]:
         return read_line(raw, self.years[file], self._in_front[file])
 
     def _take(self, block: TextBlock) -> None:
@@ -249,7 +249,7 @@ class Gatherer:
         wanted = [ends for word, ends in ENDS.items() if word.encode() in raw]
         if line + 1 >= len(block) or len(raw) < _NARROWEST or all(any(e in raw for e in ends) for ends in wanted):
             return raw
-        after = self.said_by(self._file, block.line(line + 1)[:LONG])[0]
+        after = self.parsed_by(self._file, block.line(line + 1)[:LONG])[0]
         if after.any or not after.text.strip():
             return raw
         return _COLOURS.sub(b"", raw) + after.text.encode()
@@ -283,37 +283,42 @@ class Gatherer:
             self.calls[key] = deque(kept, maxlen=self._call_share)
 
     def _fact(self, block: TextBlock, line: int, raw: bytes) -> None:
-        for said in self.said_by(self._file, raw):
-            if said.source == "nccl" and "comm " in said.text and line + 1 < len(block) and not event_of(said.text):
-                said = self._unwrapped(said, block, line)
-            self.facts.hear(said, self.who(said), self._file, block.first + line)
-            if said.rank is not None and said.pid is None:
-                self.facts.by_rank.add((said.rank_from, said.rank))
-        if line and not any(said.any for said in self.said_by(self._file, raw)):
+        for parsed in self.parsed_by(self._file, raw):
+            if (
+                parsed.source == "nccl"
+                and "comm " in parsed.text
+                and line + 1 < len(block)
+                and not event_of(parsed.text)
+            ):
+                parsed = self._unwrapped(parsed, block, line)
+            self.facts.hear(parsed, self.who(parsed), self._file, block.first + line)
+            if parsed.rank is not None and parsed.pid is None:
+                self.facts.by_rank.add((parsed.rank_from, parsed.rank))
+        if line and not any(parsed.any for parsed in self.parsed_by(self._file, raw)):
             # The end of a message that a terminal wrapped: its beginning has the prefix.
             before = block.line(line - 1)
             if before.find(b" comm ") >= 0 and before.find(b"COMPLETE") < 0:
                 joined = before.rstrip(b"\r\n") + raw
-                for said in self.said_by(self._file, joined):
-                    self.facts.hear(said, self.who(said), self._file, block.first + line - 1)
+                for parsed in self.parsed_by(self._file, joined):
+                    self.facts.hear(parsed, self.who(parsed), self._file, block.first + line - 1)
 
-    def _unwrapped(self, said: ParsedLine, block: TextBlock, line: int) -> ParsedLine:
-        after = self.said_by(self._file, block.line(line + 1))[0]
+    def _unwrapped(self, parsed: ParsedLine, block: TextBlock, line: int) -> ParsedLine:
+        after = self.parsed_by(self._file, block.line(line + 1))[0]
         if not after.any:
-            said.text += after.text
-        return said
+            parsed.text += after.text
+        return parsed
 
     def _opens(self, word: str, found: RawLine) -> bool:
-        said = self.said_by(self._file, found[2])[0]
-        new = opened(said, word)
+        parsed = self.parsed_by(self._file, found[2])[0]
+        new = opened(parsed, word)
         if new is None:
             return False
         new.lines.append(found)
-        if found[2].endswith(text := said.text.encode()):
+        if found[2].endswith(text := parsed.text.encode()):
             new.prefix = found[2].removesuffix(text)
         self._open.append(new)
-        if said.rank is not None:
-            self.facts.by_rank.add((said.rank_from, said.rank))
+        if parsed.rank is not None:
+            self.facts.by_rank.add((parsed.rank_from, parsed.rank))
         return True
 
     def _feed(self, block: TextBlock, line: int) -> bool:
@@ -323,11 +328,11 @@ class Gatherer:
             if one.is_frame(raw) and len(one.lines) < MOST_OWN:
                 one.lines.append((self._file, block.first + line, raw))
                 return True
-        said = self.said_by(self._file, raw)[0]
+        parsed = self.parsed_by(self._file, raw)[0]
         for one in self._open:
-            if not one.takes(said):
+            if not one.takes(parsed):
                 continue
-            part = one.feed(said)
+            part = one.feed(parsed)
             if part is not Part.NO:
                 one.lines.append((self._file, block.first + line, raw))
             if part is not Part.MORE:

@@ -146,24 +146,24 @@ class Open:
     state: str = "frames"
     tail: int = 0
 
-    def takes(self, said: ParsedLine) -> bool:
+    def takes(self, parsed: ParsedLine) -> bool:
         """Whether a line may belong to it, by who prints it. In a report only the first line may have prefixes."""
         if self.kind == "horovod":  # "1: [tensor, ..]" looks like the prefix of srun
-            return not said.any or said.rank_from == "srun"
-        who = said.who()
-        return who == self.who or (self.kind in ("desync", "elastic") and not said.any)
+            return not parsed.any or parsed.rank_from == "srun"
+        who = parsed.who()
+        return who == self.who or (self.kind in ("desync", "elastic") and not parsed.any)
 
     def is_frame(self, raw: bytes) -> bool:
         """Whether a line is certainly a frame of this traceback: same prefix, indented. Saves parsing it."""
         return self.kind == "traceback" and self.state == "frames" and raw.startswith(self.prefix + b"  ")
 
-    def feed(self, said: ParsedLine) -> Part:
-        if len(self.lines) >= MOST_OWN or said.source == "nccl":
+    def feed(self, parsed: ParsedLine) -> Part:
+        if len(self.lines) >= MOST_OWN or parsed.source == "nccl":
             return Part.NO
-        text = said.text
+        text = parsed.text
         match self.kind:
             case "traceback":
-                return self._traceback(said)
+                return self._traceback(parsed)
             case "faulthandler":
                 if text.startswith("Extension modules"):
                     return Part.LAST
@@ -183,8 +183,8 @@ class Open:
             case _:
                 return Part.MORE if text.startswith(("#", " ")) else Part.NO
 
-    def _traceback(self, said: ParsedLine) -> Part:
-        text = said.text
+    def _traceback(self, parsed: ParsedLine) -> Part:
+        text = parsed.text
         if self.state == "frames":
             if text[:1] in (" ", "\t") or not text or text.startswith("Traceback ("):
                 return Part.MORE
@@ -195,7 +195,7 @@ class Open:
                 self.state = "after"
                 return Part.MORE
             self.tail += 1
-            if said.source or self.tail > _TAIL or text.startswith("Traceback ("):
+            if parsed.source or self.tail > _TAIL or text.startswith("Traceback ("):
                 return Part.NO
             return Part.MORE
         if text.startswith(_CHAINED):
@@ -204,15 +204,15 @@ class Open:
         return Part.NO
 
 
-def opened(said: ParsedLine, word: str) -> Open | None:
+def opened(parsed: ParsedLine, word: str) -> Open | None:
     """The block that a line with this substring opens, if it does."""
-    kind, text = OPENERS[word], said.text
+    kind, text = OPENERS[word], parsed.text
     if kind == "py-spy" and not _PY_SPY.match(text):
         return None
     if kind == "horovod" and not text.strip().endswith(word):
         return None
     if word == "Failures:" and text.strip() != "Failures:":
         return None
-    if said.source == "nccl":
+    if parsed.source == "nccl":
         return None
-    return Open(kind, said.who())
+    return Open(kind, parsed.who())

@@ -167,19 +167,19 @@ class Facts:
             found = self.heard[who] = ProcessFacts()
         return found
 
-    def hear(self, said: ParsedLine, who: Who, file: int, line: int) -> None:
+    def hear(self, parsed: ParsedLine, who: Who, file: int, line: int) -> None:
         """Takes in a line with an identity anchor. Only NCCL's own lines make processes."""
-        text = said.text
-        if said.source == "nccl":
+        text = parsed.text
+        if parsed.source == "nccl":
             # Where somebody cut host and pid off, only what an Init line says can be placed.
-            if said.pid is not None or event_of(text) is not None:
+            if parsed.pid is not None or event_of(text) is not None:
                 heard = self.process(who)
                 heard.files.add(file)
-                if said.outer_host and said.outer_host != said.host:
-                    self.aliases.setdefault(said.outer_host, set()).add(said.host)
-                heard.local_rank = said.local_rank if heard.local_rank is None else heard.local_rank
-                if said.time_ns is not None:
-                    heard.last_ns = max(heard.last_ns or 0, said.time_ns)
+                if parsed.outer_host and parsed.outer_host != parsed.host:
+                    self.aliases.setdefault(parsed.outer_host, set()).add(parsed.host)
+                heard.local_rank = parsed.local_rank if heard.local_rank is None else heard.local_rank
+                if parsed.time_ns is not None:
+                    heard.last_ns = max(heard.last_ns or 0, parsed.time_ns)
                 self._nccl(text, who, heard, file, line)
             return
         if (size := world_size_of(text)) is not None:

@@ -189,30 +189,30 @@ def read_line(raw: bytes, year: int = 1970, hosts: frozenset[str] = NOBODY) -> l
     before = ""
     if "\r" in text:
         before, _, text = text.rpartition("\r")
-    said = read_text(plain(text), year, hosts)
+    parsed = read_text(plain(text), year, hosts)
     drawn = before.rpartition("\r")[2]
-    if drawn and said.bar is None and _is_bar(drawn) and not _is_bar(text):
-        said.bar = read_text(plain(drawn), year, hosts)
-        said.bar.piece = drawn
-    if before and not said.any:
+    if drawn and parsed.bar is None and _is_bar(drawn) and not _is_bar(text):
+        parsed.bar = read_text(plain(drawn), year, hosts)
+        parsed.bar.piece = drawn
+    if before and not parsed.any:
         first = read_text(plain(before.lstrip("\r").partition("\r")[0]), year, hosts)
         if first.any and not first.nccl_pid:
-            first.text, first.group_rank = said.text, said.group_rank
-            said = first
-    elif before and said.rank is None and said.local_rank is None:
+            first.text, first.group_rank = parsed.text, parsed.group_rank
+            parsed = first
+    elif before and parsed.rank is None and parsed.local_rank is None:
         first = read_text(plain(before.lstrip("\r").partition("\r")[0][:200]), year, hosts)
-        said.rank, said.rank_from, said.local_rank = first.rank, first.rank_from, first.local_rank
-    if said.bar is not None:
-        said.piece = said.piece or plain(text)
-        return [said, said.bar]
-    if said.source != "nccl" or "NCCL " not in said.text:
-        return [said]
-    starts = [match.start() for match in NCCL_GLUED.finditer(said.text) if match.start()]
+        parsed.rank, parsed.rank_from, parsed.local_rank = first.rank, first.rank_from, first.local_rank
+    if parsed.bar is not None:
+        parsed.piece = parsed.piece or plain(text)
+        return [parsed, parsed.bar]
+    if parsed.source != "nccl" or "NCCL " not in parsed.text:
+        return [parsed]
+    starts = [match.start() for match in NCCL_GLUED.finditer(parsed.text) if match.start()]
     if not starts:
-        return [said]
-    found = [said]
-    whole = said.text
-    said.text = whole[: starts[0]].rstrip()
+        return [parsed]
+    found = [parsed]
+    whole = parsed.text
+    parsed.text = whole[: starts[0]].rstrip()
     for start, end in zip(starts, [*starts[1:], len(whole)], strict=True):
         found.append(read_text(whole[start:end].rstrip(), year, hosts))
     return found
@@ -220,185 +220,185 @@ def read_line(raw: bytes, year: int = 1970, hosts: frozenset[str] = NOBODY) -> l
 
 def read_text(text: str, year: int = 1970, hosts: frozenset[str] = NOBODY) -> ParsedLine:
     """Parses all prefixes of a text without control characters."""
-    said = ParsedLine(text)
+    parsed = ParsedLine(text)
     if text.startswith('{"log":"'):
-        _docker(said)
+        _docker(parsed)
     for _ in range(_MOST_PREFIXES):
-        if not _strip_one(said, year, hosts):
+        if not _strip_one(parsed, year, hosts):
             break
-        said.any = True
-        if said.source == "nccl":
+        parsed.any = True
+        if parsed.source == "nccl":
             break
-    rest = said.text
+    rest = parsed.text
     if rest.endswith("cluster]") or "x across cluster]" in rest:
-        said.text = rest = _REPEATED.sub("", rest)
+        parsed.text = rest = _REPEATED.sub("", rest)
     if "Rank " in rest and (match := _GROUP_RANK.search(rest, 0, 300)):
-        said.group_rank = int(match[1] or match[2])
-    if not said.source and (_LAUNCHER.match(rest) or _LAUNCHER_CODE.search(said.code)):
-        said.source = "launcher"
-    if not said.level and (match := _LEVEL.search(rest, 0, 80)):
-        said.level = match[1]
-    return said
+        parsed.group_rank = int(match[1] or match[2])
+    if not parsed.source and (_LAUNCHER.match(rest) or _LAUNCHER_CODE.search(parsed.code)):
+        parsed.source = "launcher"
+    if not parsed.level and (match := _LEVEL.search(rest, 0, 80)):
+        parsed.level = match[1]
+    return parsed
 
 
-def _strip_one(said: ParsedLine, year: int, hosts: frozenset[str]) -> bool:
+def _strip_one(parsed: ParsedLine, year: int, hosts: frozenset[str]) -> bool:
     """Whether the text began with a prefix, which is removed."""
-    text = said.text
+    text = parsed.text
     if not text:
         return False
     if "NCCL " in text or "INFO " in text or "WARN " in text:
         for pattern in (_NCCL, _NCCL_2_2, _NCCL_BARE):
             if match := pattern.match(text):
-                _nccl(said, match)
+                _nccl(parsed, match)
                 return True
         if _NCCL_VERSION.match(text):
-            said.source = "nccl"
+            parsed.source = "nccl"
             return True
     end = 0
     first = text[0]
     if first == "[":
-        end = _bracket(said, text, year, hosts)
+        end = _bracket(parsed, text, year, hosts)
     elif first == "(":
         if match := _RAY.match(text):
-            said.pid = int(match[1])
-            said.host = said.host or _host(match[2] or "")
+            parsed.pid = int(match[1])
+            parsed.host = parsed.host or _host(match[2] or "")
             end = match.end()
     elif first.isdigit() or first == " ":
-        end = _digit(said, text)
+        end = _digit(parsed, text)
     if not end and first.isalnum():
         match = _REPLICA.match(text)
-        end = match.end() if match else _word(said, text, year, hosts)
+        end = match.end() if match else _word(parsed, text, year, hosts)
     if not end and first == " " and (match := _INDENTED.match(text)):
         end = match.end()
     if not end and first in " |>`" and (match := _QUOTED.match(text)):
         end = match.end()
     if not end and first == "<" and (match := _DMESG.match(text)):
-        said.source, end = "kernel", match.end()
+        parsed.source, end = "kernel", match.end()
     if not end and ("%|" in text or "it [" in text) and (match := _BAR.match(text)) and match.end() < len(text):
         end = match.end()
-        said.bar = ParsedLine(text[:end].rstrip(), piece=text[:end].rstrip(), any=said.any)
+        parsed.bar = ParsedLine(text[:end].rstrip(), piece=text[:end].rstrip(), any=parsed.any)
         for name in ("host", "pid", "rank", "rank_from", "local_rank", "time_ns"):
-            setattr(said.bar, name, getattr(said, name))
-        said.piece = text[end:]
-    said.text = text[end:]
+            setattr(parsed.bar, name, getattr(parsed, name))
+        parsed.piece = text[end:]
+    parsed.text = text[end:]
     return end > 0
 
 
-def _goes_on(said: ParsedLine, rest: str, year: int, hosts: frozenset[str]) -> bool:
+def _goes_on(parsed: ParsedLine, rest: str, year: int, hosts: frozenset[str]) -> bool:
     """Whether another prefix follows, which confirms a doubtful one before it. Bounded for lines of doubtful prefixes
     only."""
-    return said.ahead < _MOST_PREFIXES and _strip_one(ParsedLine(rest, ahead=said.ahead + 1), year, hosts)
+    return parsed.ahead < _MOST_PREFIXES and _strip_one(ParsedLine(rest, ahead=parsed.ahead + 1), year, hosts)
 
 
-def _bracket(said: ParsedLine, text: str, year: int, hosts: frozenset[str]) -> int:
+def _bracket(parsed: ParsedLine, text: str, year: int, hosts: frozenset[str]) -> int:
     if match := _RANK.match(text):
-        said.rank, said.rank_from = int(match[1]), "[rankN]"
+        parsed.rank, parsed.rank_from = int(match[1]), "[rankN]"
     elif match := _GLOG.match(text):
         level, month, day, clock, file, line = match.groups()
-        said.source, said.level, said.code = "torch", _LEVELS[level], f"{file}:{line}"
-        if clock and said.time_ns is None:
-            said.time_ns = month_day_ns(year, int(month), int(day), clock)
+        parsed.source, parsed.level, parsed.code = "torch", _LEVELS[level], f"{file}:{line}"
+        if clock and parsed.time_ns is None:
+            parsed.time_ns = month_day_ns(year, int(month), int(day), clock)
     elif match := _MPI.match(text):
-        if said.rank_from != "[rankN]":
-            said.rank, said.rank_from = int(match[2]), "mpirun"
+        if parsed.rank_from != "[rankN]":
+            parsed.rank, parsed.rank_from = int(match[2]), "mpirun"
     elif match := _HOROVOD.match(text):
-        if said.rank_from != "[rankN]":
-            said.rank, said.rank_from = int(match[1]), "mpirun"
+        if parsed.rank_from != "[rankN]":
+            parsed.rank, parsed.rank_from = int(match[1]), "mpirun"
     elif match := _NODE.match(text):
-        said.host = said.host or _host(match[1])
+        parsed.host = parsed.host or _host(match[1])
     elif match := ISO.match(text):
-        _time(said, iso_ns(match))
+        _time(parsed, iso_ns(match))
     elif match := CTIME.match(text):
-        _time(said, ctime_ns(match))
+        _time(parsed, ctime_ns(match))
     elif match := _ROLE.match(text):
         if match[1] == "default":
-            said.local_rank = int(match[2])
+            parsed.local_rank = int(match[2])
     elif match := _POD.match(text):
-        said.host = said.host or _host(match[1])
+        parsed.host = parsed.host or _host(match[1])
     elif match := _DMESG.match(text):
-        said.source = "kernel"
+        parsed.source = "kernel"
     elif match := OF_DAY.match(text):
         pass
     elif match := _PASTED.match(text):  # line numbers of a pasted log; "[3] joined but .." is a message
-        if match.end() < 7 and not _goes_on(said, text[match.end() :], year, hosts):
+        if match.end() < 7 and not _goes_on(parsed, text[match.end() :], year, hosts):
             return 0
     else:
         return 0
     return match.end()
 
 
-def _digit(said: ParsedLine, text: str) -> int:
+def _digit(parsed: ParsedLine, text: str) -> int:
     if match := ISO.match(text):
-        _time(said, iso_ns(match))
+        _time(parsed, iso_ns(match))
     elif match := OF_DAY.match(text):
         pass
     elif match := _SRUN.match(text):
-        if not said.rank_from:
-            said.rank, said.rank_from = int(match[1]), "srun"
+        if not parsed.rank_from:
+            parsed.rank, parsed.rank_from = int(match[1]), "srun"
     else:
         return 0
     return match.end()
 
 
-def _word(said: ParsedLine, text: str, year: int, hosts: frozenset[str]) -> int:
+def _word(parsed: ParsedLine, text: str, year: int, hosts: frozenset[str]) -> int:
     if match := _PYTHON_GLOG.match(text):
         level, month, day, clock, pid, file, line = match.groups()
-        said.level, said.code, said.pid = _LEVELS[level], f"{file}:{line}", said.pid or int(pid)
-        if said.time_ns is None:
-            said.time_ns = month_day_ns(year, int(month), int(day), clock)
+        parsed.level, parsed.code, parsed.pid = _LEVELS[level], f"{file}:{line}", parsed.pid or int(pid)
+        if parsed.time_ns is None:
+            parsed.time_ns = month_day_ns(year, int(month), int(day), clock)
     elif match := CTIME.match(text):
-        _time(said, ctime_ns(match))
+        _time(parsed, ctime_ns(match))
     elif match := SYSLOG.match(text):
         month, day, *clock, host = match.groups()
-        _time(said, month_day_ns(year, MONTHS[month], int(day), ":".join(clock)))
-        said.host = said.host or _host(host)
+        _time(parsed, month_day_ns(year, MONTHS[month], int(day), ":".join(clock)))
+        parsed.host = parsed.host or _host(host)
     elif match := _KERNEL.match(text):
-        said.source, said.host = "kernel", said.host or _host(match[1] or "")
+        parsed.source, parsed.host = "kernel", parsed.host or _host(match[1] or "")
     elif match := _BENCH.match(text):
-        said.host = said.host or _host(match[1])
+        parsed.host = parsed.host or _host(match[1])
     elif (match := _HOST_COLON.match(text) or _COMPOSE.match(text)) and not match[1].isdigit():
         if (
             match[1] not in hosts
             and not _SURE_HOST.match(match[1])
-            and not (any(map(str.isdigit, match[1])) and _goes_on(said, text[match.end() :], year, hosts))
+            and not (any(map(str.isdigit, match[1])) and _goes_on(parsed, text[match.end() :], year, hosts))
         ):
             return 0
-        said.host = said.host or _host(match[1])
+        parsed.host = parsed.host or _host(match[1])
     else:
         return 0
     return match.end()
 
 
-def _nccl(said: ParsedLine, match: re.Match[str]) -> None:
+def _nccl(parsed: ParsedLine, match: re.Match[str]) -> None:
     found = match.groupdict()
-    said.source, said.level = "nccl", found["level"]
+    parsed.source, parsed.level = "nccl", found["level"]
     if found.get("host"):
-        said.outer_host = said.host
-        said.host, said.pid, said.nccl_pid = _host(found["host"]), int(found["pid"]), True
+        parsed.outer_host = parsed.host
+        parsed.host, parsed.pid, parsed.nccl_pid = _host(found["host"]), int(found["pid"]), True
     device = int(found["dev"] or found.get("only_dev") or -1)
     if device >= 0:
-        said.device = device
+        parsed.device = device
     if found["file"]:
-        said.code = f"{found['file']}:{found['line']}"
-    said.text = said.text[match.end() :]
+        parsed.code = f"{found['file']}:{found['line']}"
+    parsed.text = parsed.text[match.end() :]
 
 
-def _time(said: ParsedLine, time_ns: int | None) -> None:
+def _time(parsed: ParsedLine, time_ns: int | None) -> None:
     """The outermost time wins: a scheduler writes it before every line, so those of a file compare."""
-    if said.time_ns is None:
-        said.time_ns = time_ns
+    if parsed.time_ns is None:
+        parsed.time_ns = time_ns
 
 
-def _docker(said: ParsedLine) -> None:
+def _docker(parsed: ParsedLine) -> None:
     """Docker's json-file: {"log":"text\\n","stream":"stderr","time":"2025-11-09T15:39:31.043Z"}."""
     try:
-        line = json.loads(said.text)
+        line = json.loads(parsed.text)
         text, time = str(line["log"]), str(line.get("time", ""))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return
-    said.text = plain(text.rstrip("\r\n").rpartition("\r")[2])
+    parsed.text = plain(text.rstrip("\r\n").rpartition("\r")[2])
     if match := ISO.match(time):
-        said.time_ns = iso_ns(match)
+        parsed.time_ns = iso_ns(match)
 
 
 def _host(name: str) -> str:

@@ -243,10 +243,10 @@ def lines_of(gatherer: Gatherer, joined: JoinedProcesses, doubtful: set[str]) ->
     return [line for key in sorted(found) for line in found[key]]
 
 
-def rank_of(said: ParsedLine, gatherer: Gatherer, file: int, doubtful: set[str]) -> int | None:
+def rank_of(parsed: ParsedLine, gatherer: Gatherer, file: int, doubtful: set[str]) -> int | None:
     """The global rank that a line or its file name gives."""
-    if said.rank is not None and said.rank_from not in doubtful:
-        return said.rank
+    if parsed.rank is not None and parsed.rank_from not in doubtful:
+        return parsed.rank
     return gatherer.names[file].rank if "file" not in doubtful else None
 
 
@@ -292,29 +292,29 @@ class _Maker:
             Line(
                 path=self._gatherer.files[file],
                 number=number,
-                raw=said.piece or text,
-                text=text if said.text == text else said.text,
-                speaker=self._speaker(said, file) if heir is None or said.any else heir,
-                source=said.source or source,
-                level=self._texts.setdefault(said.level, said.level),
-                code=self._texts.setdefault(said.code, said.code),
-                time_ns=said.time_ns,
+                raw=parsed.piece or text,
+                text=text if parsed.text == text else parsed.text,
+                speaker=self._speaker(parsed, file) if heir is None or parsed.any else heir,
+                source=parsed.source or source,
+                level=self._texts.setdefault(parsed.level, parsed.level),
+                code=self._texts.setdefault(parsed.code, parsed.code),
+                time_ns=parsed.time_ns,
                 block=self.block if source else 0,
             )
-            for said in self._gatherer.said_by(file, raw)
+            for parsed in self._gatherer.parsed_by(file, raw)
         ]
 
-    def _speaker(self, said: ParsedLine, file: int) -> Speaker:
-        rank = rank_of(said, self._gatherer, file, self._doubtful)
-        local = said.local_rank if said.local_rank is not None else self._gatherer.names[file].local_rank
-        host, pid = self._joined.aliases.get(said.host, said.host), said.pid
+    def _speaker(self, parsed: ParsedLine, file: int) -> Speaker:
+        rank = rank_of(parsed, self._gatherer, file, self._doubtful)
+        local = parsed.local_rank if parsed.local_rank is not None else self._gatherer.names[file].local_rank
+        host, pid = self._joined.aliases.get(parsed.host, parsed.host), parsed.pid
         number = self._joined.find(host, pid, rank)
         if number is not None:
             process = self._joined.processes[number]
             host, rank = host or process.host, process.rank if rank is None else rank
             pid = process.pid if pid is None else pid
             local = process.local_rank if local is None else local
-        speaker = Speaker(host, pid, rank, local, said.group_rank, said.device)
+        speaker = Speaker(host, pid, rank, local, parsed.group_rank, parsed.device)
         return self._speakers.setdefault(speaker, speaker)
 
 
@@ -489,15 +489,15 @@ def _calls(
     found: dict[int, list[NcclCall]] = defaultdict(list)
     strangers: dict[int, set[tuple[str, int | None]]] = defaultdict(set)
     for (file, _, comm), lines in gatherer.calls.items():
-        said = gatherer.said_by(file, lines[-1][1])[-1]
-        number = joined.find(said.host, said.pid, rank_of(said, gatherer, file, doubtful))
+        parsed = gatherer.parsed_by(file, lines[-1][1])[-1]
+        number = joined.find(parsed.host, parsed.pid, rank_of(parsed, gatherer, file, doubtful))
         pointer = comm.decode("ascii", "replace")
         # Several processes behind one host and pid: the pointer tells, if it is one's alone.
-        of_pid = [number] if number is not None else joined.index.get((said.host, said.pid), [])
+        of_pid = [number] if number is not None else joined.index.get((parsed.host, parsed.pid), [])
         holders = [owns[index, pointer] for index in of_pid if (index, pointer) in owns]
         candidates = holders[0] if len(holders) == 1 else []
         if not candidates:
-            strangers[file].add((said.host, said.pid))
+            strangers[file].add((parsed.host, parsed.pid))
             continue
         own = candidates[-1]
         for line, raw in lines:
@@ -521,9 +521,9 @@ def _say_left_out(gatherer: Gatherer, gaps: Gaps) -> None:
         of_file[file][str(kind)] = count
     for file, kinds in of_file.items():
         most = sorted(kinds, key=lambda kind: -kinds[kind])
-        said = ", ".join(f"{kinds[kind]:,} with {kind.strip()!r}" for kind in most[:_KINDS_SAID])
+        listed = ", ".join(f"{kinds[kind]:,} with {kind.strip()!r}" for kind in most[:_KINDS_SAID])
         more = f" and of {len(most) - _KINDS_SAID} other kinds" if len(most) > _KINDS_SAID else ""
-        gaps.say(gatherer.files[file], f"{SHARES}; left out: {said}{more}")
+        gaps.say(gatherer.files[file], f"{SHARES}; left out: {listed}{more}")
     for file, unread in gatherer.facts.unread_events.items():
         gaps.say(gatherer.files[file], f"{unread} Init lines are damaged (interleaved?) and could not be read")
     if gatherer.facts.left_out:
