@@ -1,1 +1,1 @@
-"""Hang triage: who is at fault, from logs and dumps."""
+"""Hang triage: which rank is at fault, from logs and dumps."""

@@ -1,4 +1,4 @@
-"""Hang triage for callers: paths in, the answer out."""
+"""Hang triage for callers: paths in, a triage out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from diag.hang.flight import Dumps
     from diag.hang.ras.client import Asked
 
-# -- One answer for a training that its launcher restarted: why it failed at first, and how it went on -----------------
+# -- One answer for a training that its launcher restarted: the first known cause, and what followed -------------------
 
 _MOST_EVIDENCE = 2
 

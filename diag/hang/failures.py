@@ -13,7 +13,7 @@ from diag.hang.job import JobLogs
 from diag.hang.model import MOST_RANKS, Culprit, Line, Role, grouped
 from diag.hang.text.prefixes import at_ns
 
-# -- The block that torchrun prints at the end: which rank failed, where, with which exit code -------------------------
+# -- torchrun's last block: which rank failed, where, with which exit code ---------------------------------------------
 
 _BEGIN = re.compile(r"Root Cause \(first observed failure\)|^\s*\[\d+\]:\s*$|^Failures:")
 _FIELD = re.compile(r"^\s{1,6}(?P<name>time|host|rank|exitcode|error_file|traceback)\s*: ?(?P<value>.*)$")
@@ -142,7 +142,7 @@ def _ranks_of_local(job: JobLogs) -> dict[tuple[str, int], set[int]]:
     )
 
 
-# -- Collectives that timed out, group by group, from the watchdogs' lines ---------------------------------------------
+# -- Watchdogs: collectives that timed out, by group -------------------------------------------------------------------
 
 # "[PG ID 0 PG GUID 0(default_pg) Rank 3]", before torch 2.5 "[PG 0 (default_pg) Rank 3]" and "[PG 0 Rank 3]". This rank
 # counts within the group.
@@ -382,7 +382,7 @@ def _members(job: JobLogs, group: str, ranks: set[int], reports: Iterable[Timeou
     return fitting.pop() if len(fitting) == 1 else None
 
 
-# -- Whether a process, or the whole job, went on after a line that looks alarming -------------------------------------
+# -- Progress: whether a process or the whole job continued after a line that looks alarming ---------------------------
 
 # A training step or a bar, as trainers print it. A reader keeps the last one of each file. Digits are begun with their
 # first, and what may stand between is bounded: or a line of 10 kB of digits, or of "step 1", takes a second.

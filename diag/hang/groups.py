@@ -1,4 +1,4 @@
-"""What every rank called last in every group: communicators as logs tell them, process groups as dumps do."""
+"""The last call of every rank in every group: communicators from logs, process groups from dumps."""
 
 from __future__ import annotations
 

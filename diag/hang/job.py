@@ -1,4 +1,4 @@
-"""A job as its logs tell it: who printed which line, which host has which address, what came before what."""
+"""A job as its logs show it: who printed which line, which host has which address, which line came first."""
 
 from __future__ import annotations
 

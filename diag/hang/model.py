@@ -1,4 +1,4 @@
-"""What flows through the hang triage: lines of logs with who printed them, clues, and the answer."""
+"""Types of the hang triage: lines of logs with their speakers, clues, and the answer."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from diag.hang.classes import CLASSES
 from diag.hang.job import CLOCKS_NS
 from diag.hang.model import Clue, Guess, RuledOut
 
-# -- Which of several clues is the cause of the others: order by cause, not by place in a file -------------------------
+# -- Causes before consequences, wherever they stand in a file ---------------------------------------------------------
 
 _NEVER_FIRST = 6.5  # behind every class that can be a cause
 _DOUBTFUL_END = 4.5  # a process that ended, perhaps as a victim: behind ranks that are missing
@@ -176,7 +176,7 @@ def _joined(first: Clue, second: Clue) -> Clue:
     )
 
 
-# -- How sure an answer is, and why ------------------------------------------------------------------------------------
+# -- Confidence of the answer ------------------------------------------------------------------------------------------
 #
 # It starts with the confidence of the cause's own evidence: 0.9 where a program says what failed, 0.7 for an effect
 # with one usual cause, 0.5 for one with several, and what rules say of votes and absences. Factors lower it for what

@@ -1,4 +1,4 @@
-"""From what was read to one answer: (logs, what the dumps say) -> Triage. Pure."""
+"""From logs, dumps and run directories to one answer. Pure functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from diag.hang.rundir import EndedWell
 from diag.hang.wording import headline, steps
 from diag.words.formatting import counted, listing, spaced
 
-# -- What to say where no rule names a cause: healthy, a lost store, or undetermined with what is missing --------------
+# -- Without a known cause: healthy, a lost store, or undetermined -----------------------------------------------------
 
 _STORE = ("store-get", "should-dump", "recv-value")
 _REMOTE = re.compile(r"^\[?(?P<host>[^\]\s:]+(?::[^\]\s:]+)*?)\]?(?::\d+)?$")
@@ -183,7 +183,7 @@ def _another_job(job: JobLogs) -> bool:
     return False
 
 
-# -- What is not there: which logs and dumps would tell more, and how to have them next time ---------------------------
+# -- What to collect: logs and dumps that would tell more --------------------------------------------------------------
 
 NCCL_LOGS = "Next run: NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET,COLL NCCL_DEBUG_FILE=/shared/nccl.%h.%p.log."
 DUMPS = (

@@ -1,4 +1,4 @@
-"""A triage in words: who, and sentences with what is known of them."""
+"""Culprits, headlines and next steps in words."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def guess_words(guess: Guess) -> str:
     return f"{guess.fault_class}{f', {name}' if name else ''}, {guess.confidence:.0%}: {guess.note}"
 
 
-# -- Which gaps mean that a file could not be read wholly, and which only say how it was read --------------------------
+# -- Gaps: which ones mean that a file was not read completely ---------------------------------------------------------
 
 # How a reader begins what it says of a file that it read to the end. Everything else that names a file is a loss.
 EMPTY = "is empty"

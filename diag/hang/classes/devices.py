@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diag.hang.classes.base import NAMES_AN_EFFECT, SUGGESTS, FaultClass, LogPattern, cascade, confirms
 
-# -- Devices: GPUs and InfiniBand adapters that fail, calls of CUDA that fail, a topology that NCCL cannot use ---------
+# -- Devices: GPUs and InfiniBand adapters that fail, failed CUDA calls, topologies that NCCL cannot use ---------------
 
 _HARDWARE = ("ECC error", "fallen off", "hardware stack error", "NVLink error", "nvlink error")
 
@@ -247,7 +247,7 @@ _DEVICES = (
     ),
 )
 
-# -- InfiniBand and RoCE: completions with errors, paths that cannot be had --------------------------------------------
+# -- InfiniBand and RoCE: completions with errors, paths that do not work ----------------------------------------------
 
 _COMPLETION = (
     r"Got completion (?:from peer (?P<peer>[^\s<>]+<\d+>) )?with (?:error (?P<error>{0})\b|"
@@ -335,7 +335,7 @@ _INFINIBAND = (
     ),
 )
 
-# -- Memory and devices that cannot be had: shared memory, GPU memory, locked memory, multicast, a GPU taken twice -----
+# -- Memory and devices that are not available: shared, GPU, locked and multicast memory, a GPU used twice -------------
 
 _MEMORY = (
     FaultClass(

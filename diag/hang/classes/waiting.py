@@ -5,7 +5,7 @@ from __future__ import annotations
 from diag.hang.classes.base import SUGGESTS, FaultClass, LogPattern, cascade, confirms, harmless
 from diag.hang.model import Role
 
-# -- Ranks that are late or silent, and what can be said where nothing is wrong or nothing is known --------------------
+# -- Ranks that are late or silent; answers where nothing is wrong or nothing is known ---------------------------------
 
 _LONGER = (
     "Raise the group's timeout for that phase: init_process_group(timeout=timedelta(hours=2)), or "
@@ -258,7 +258,7 @@ CLASSES = (
     ),
 )
 
-# -- What happens to others because of a fault, and what only looks like one: never a cause ----------------------------
+# -- Never a cause: consequences of a fault, and lines that only look alarming -----------------------------------------
 
 CASCADE = FaultClass(
     id="cascade",

@@ -9,7 +9,7 @@ from math import prod
 
 from diag.hang.model import MOST_RANKS
 
-# -- What flows through the reading of Flight Recorder dumps -----------------------------------------------------------
+# -- Types of what dumps hold ------------------------------------------------------------------------------------------
 
 Sizes = tuple[tuple[int, ...], ...]
 
@@ -150,7 +150,7 @@ class Dumps:
     gaps: tuple[tuple[str, str], ...]
 
 
-# -- All ranks' dumps side by side: the members of each group, who has called what, and what is pending where ----------
+# -- All ranks' dumps side by side: members of each group, what each rank has called, what is pending ------------------
 
 
 @dataclass(frozen=True, slots=True)

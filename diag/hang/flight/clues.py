@@ -209,9 +209,7 @@ def state_of(board: Board, waits: Waits, rank: int) -> str:
     return f"last call: {entry_of(board, dump.last)}, {state}"
 
 
-# -- What the dumps say about the cause of a hang ----------------------------------------------------------------------
-
-# -- What the dumps cover, a sentence each -----------------------------------------------------------------------------
+# -- Coverage, a sentence each -----------------------------------------------------------------------------------------
 
 
 def coverage(board: Board, waits: Waits, dumps: Dumps, found: bool) -> tuple[str, ...]:
@@ -261,7 +259,7 @@ def _why_nothing(board: Board, waits: Waits) -> str:
     return "Ranks wait, and the dumps do not show for whom."
 
 
-# -- Stacks of the culprits, and of one rank that waits for them, to be read side by side ------------------------------
+# -- Stacks of the culprits, and of one rank that waits for them -------------------------------------------------------
 
 _CULPRITS = 8
 

@@ -15,7 +15,7 @@ from diag.collectors.bounded_pickle import RefusedError
 from diag.hang.flight.board import CallShape, Dump, Group, History, RecordedOp, Sizes
 from diag.hang.model import MOST_RANKS
 
-# -- A dump's entries, joined into collectives by number, sends and receives, and what is still pending ----------------
+# -- Entries joined into collectives by number, sends and receives, and what is pending --------------------------------
 
 _PAIR = re.compile(r"(send|recv) (\d{1,9})(?:->|<-)(\d{1,9})$")
 _RECENT = 8  # finished collectives of each group that stay as they are: gloo marks failed ones like finished ones
@@ -280,7 +280,7 @@ def _op(
     )
 
 
-# -- What one dump says, from the containers that its file holds -------------------------------------------------------
+# -- A dump from the containers of its file ----------------------------------------------------------------------------
 
 _KEYS = frozenset({"entries", "pg_config", "pg_status"})
 _RANKS = re.compile(r"\s*\[?[\s\d,]*\]?\s*")
@@ -396,7 +396,7 @@ def _status(value: object, groups: dict[str, Group], joined: JoinedEntries) -> d
     return {group: last[key] for key, group in of_id.items() if last.get(key, -1) >= 0 and group not in joined.mixed}
 
 
-# -- Reads the pickle of a dump without ever making an object of a class -----------------------------------------------
+# -- Pickles of dumps, read without making an object of any class ------------------------------------------------------
 #
 # ``pickle.Unpickler`` only gets what ``bounded_pickle.check`` has walked through, or, an eighth of the time, what two
 # regular expressions find to be as recorders write it (torch 2.13, and 64 dumps of Megatron runs): containers that are

@@ -23,7 +23,7 @@ from diag.hang.flight.board import Dump, Dumps, Unreadable
 from diag.hang.flight.parse import DumpName, ShapeTable, is_dump, loads, parse_dump
 from diag.hang.text.streams import GZIP, ZSTD
 
-# -- Finds the files that may be Flight Recorder dumps, and opens them, packed or not, within bounds -------------------
+# -- Files that may be Flight Recorder dumps, found and opened within bounds, packed or not ----------------------------
 
 _HEAD = 1 << 16
 _CHUNK = 1 << 20

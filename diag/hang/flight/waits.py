@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from diag.hang.flight.board import Board, RecordedOp, needs_all
 
-# -- What the ranks wait in: each pending collective once, whoever waits in it -----------------------------------------
+# -- Pending collectives, each once, with all ranks that wait in it ----------------------------------------------------
 
 _MANY = 64  # pending collectives of one group that are followed: the oldest ones
 
@@ -65,7 +65,7 @@ def pending_collectives(board: Board) -> list[PendingCall]:
     return met
 
 
-# -- Ranks that wait for each other ------------------------------------------------------------------------------------
+# -- Circles: ranks that wait for each other ---------------------------------------------------------------------------
 
 
 def circle(calls_of: dict[int, list[int]], ranks_of: list[tuple[int, ...]]) -> tuple[int, ...]:
@@ -113,10 +113,7 @@ def _visit(
                     left.append(rank)
 
 
-# -- pairs -------------------------------------------------------------------------------------------------------------
-#
-# Sends and receives: matched by group, source, destination and order. Other members of the group have no part in
-# them.
+# -- Sends and receives, matched by group, source, destination and order -----------------------------------------------
 
 _Pair = tuple[int, str, str, int, int]  # whose, group, send or recv, source, destination
 

@@ -1,4 +1,4 @@
-"""Finds NCCL RAS reports in files, in standard input and in what was just asked for."""
+"""NCCL RAS reports in files, in standard input and in what was just fetched."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from ..text.streams import STDIN, pieces_of
 from .client import MOST_BYTES, Asked
 from .report import MOST_REPORTS, Comm, Gaps, Level, Member, Report, Row, json_reports
 
-# -- Reads the text of ``ncclras`` and ``ncclras -v``, anywhere in a log, behind whatever launchers put in front -------
+# -- The text of ``ncclras`` and ``ncclras -v``, anywhere in a log, behind any prefixes --------------------------------
 #
 # The text names ranks only where few differ from the others: at most a quarter of them and ten, with ``-v`` less than
 # half of them. It prints counts only where they differ. By version of NCCL:
 #
-# * 2.24, 2.25: ``different collective operation counts``, ``The missing rank: 21``, ``The unknown ranks: 3,4``,
-# UNKNOWN. * 2.26 and newer: ``different AllReduce operation counts``, a line a rank with its GPU, process and node,
-# NOCOMM. * 2.27.3 can print communicators of no ranks with random numbers (NVIDIA/nccl#1762): they are passed over.
+# * 2.24, 2.25: ``different collective operation counts``, ``The missing rank: 21``, UNKNOWN.
+# * 2.26 and newer: ``different AllReduce operation counts``, a line a rank with its GPU, process and node, NOCOMM.
+# * 2.27.3 can print communicators of no ranks with random numbers (NVIDIA/nccl#1762), which are skipped.
 
 MARKS = ("Communicators... (", ") MISMATCH", ") INCOMPLETE", "unreachable via the RAS network")
 

@@ -1,4 +1,4 @@
-"""Ranks that did not come: to a collective that the others timed out in, to a barrier, to an initialisation.
+"""Ranks that did not arrive: at a collective that the others timed out in, a barrier, an initialisation.
 
 An absence counts only where the size of the group is known, and never where Ray left lines out.
 """

@@ -1,4 +1,4 @@
-"""What differs between hosts and must not: NCCL's version, its plugins, its variables."""
+"""Settings that must be the same on all hosts and differ: NCCL's version, plugins, variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults that a single line names: whoever prints it is at fault."""
+"""Faults that a single line names, with the process that prints it as culprit."""
 
 from __future__ import annotations
 

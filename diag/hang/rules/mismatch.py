@@ -1,4 +1,4 @@
-"""Ranks that disagree about a collective: who is outvoted."""
+"""Ranks that disagree about a collective: the minority is at fault."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from diag.hang.job import Interface, JobLogs, distinct
 from diag.hang.model import Clue, Culprit, Role
 from diag.hang.rules.direct import clue_of, far_end
 
-# -- Connections that end or never begin: from who complains to who is complained about --------------------------------
+# -- Connections that end or never begin: the peer that is complained about --------------------------------------------
 
 _CONNECT = {name: CLASSES[name].patterns_of(Role.ROOT) for name in ("net_connect_timeout", "net_connect_refused")}
 LOST = CLASSES["net_connection_lost"].patterns_of(Role.ROOT)
@@ -201,7 +201,7 @@ def _different_networks(used: list[Interface]) -> list[Interface]:
     return odd if len(larger) == 1 else [one for found in networks.values() for one in found]
 
 
-# -- Completions with errors: a link has two ends, and the end that most failing links share is the suspect ------------
+# -- InfiniBand completions with errors: the end that most failing links share is the suspect --------------------------
 
 _RETRIES_USED_UP = "12"
 _FAILED_DEVICES = [one.id for one in CLASSES.values() if one.priority == 1 and "ib_completion_error" in one.rules_out]

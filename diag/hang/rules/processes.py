@@ -12,7 +12,7 @@ from diag.hang.model import Clue, Culprit, Line, Role, Speaker
 from diag.hang.raised import about_others, shortened
 from diag.hang.rules.direct import clue_of, first_by_time, time_of
 
-# -- Processes that ended: by a signal, as the launcher or the kernel saw it -------------------------------------------
+# -- Processes that a signal ended, as the launcher or the kernel saw it -----------------------------------------------
 
 # By class the patterns that say that a process ended. The kernel's own line may be about any process.
 _BY_SIGNAL = {
@@ -190,7 +190,7 @@ def _bus_error_in_nccl(job: JobLogs, blocks: tuple[FailedRank, ...]) -> list[Clu
     return []
 
 
-# -- Python exceptions: one that is not about the others, and not later than their time-outs, is a cause ---------------
+# -- Python exceptions: a cause if not about other ranks, and not later than their time-outs ---------------------------
 
 _RAISED = 0.85  # the program says what failed
 _RAISED_WITHOUT_FRAMES = 0.7

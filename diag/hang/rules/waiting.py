@@ -14,7 +14,7 @@ from diag.hang.model import Clue, Culprit, Line, Role, Stack
 from diag.hang.rules.direct import time_of
 from diag.hang.rules.network import LOST
 
-# -- A rank that is busy with something that only it does, while the others wait for longer than they may --------------
+# -- Work that only one rank does, for longer than the others may wait -------------------------------------------------
 
 # By pattern the class of the work that its lines show.
 _WORK = {pattern: one.id for one in CLASSES.values() if one.busy for pattern in one.patterns_of(Role.CONFIRMATION)}
@@ -190,7 +190,7 @@ def _near(bar: re.Match[str], wait: _Wait) -> bool:
     return least <= 1000 * _seconds(bar) / wait.timeout_ms <= most
 
 
-# -- Stacks of py-spy and faulthandler: who is in a collective, and who is not -----------------------------------------
+# -- Stacks of py-spy and faulthandler: which ranks are in a collective ------------------------------------------------
 
 _FAULTHANDLER = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+?)\s*$')
 _PYSPY = re.compile(r"^\s+(?P<name>[\w.<>~ ]+?) \((?P<file>[^():]+):(?P<line>\d+)\)\s*$")
@@ -275,7 +275,7 @@ def shown_stacks(job: JobLogs, culprits: set[int]) -> tuple[Stack, ...]:
     return (*stopped[:4], *others[:1])
 
 
-# -- A job that stands still without a word: everybody is in the first collective, over GPU-to-GPU channels ------------
+# -- Hangs without an error: a blocked watchdog, or all ranks in the first collective over P2P channels ----------------
 
 _FIRST = 3  # nothing was ever finished
 _ONE_USUAL_CAUSE = 0.6

@@ -16,10 +16,9 @@ from diag.hang.rundir.read import CalledCollective, Exit, Rank, Rundir
 from diag.hang.wording import begun
 from diag.words.formatting import counted, listing, spaced
 
-# -- ends --------------------------------------------------------------------------------------------------------------
+# -- Processes that ended by themselves: exceptions and exit codes -----------------------------------------------------
 #
-# Processes that ended by themselves: by what they raised, and by exit code. torchrun's guess at the root cause is not
-# asked: whoever loses a peer often ends before the peer has.
+# torchrun's guess at the root cause is not used: a rank that loses a peer often ends before that peer does.
 
 _SIGNALS = {
     signal.SIGKILL: "rank_killed_sigkill",
@@ -201,7 +200,7 @@ def _evidence_of_ends(one: Rank) -> list[Evidence]:
     return found
 
 
-# -- A training that stands still, by the heartbeats that its ranks sent when they were asked where they are -----------
+# -- A training that hangs, by the heartbeats that ranks sent when they were asked -------------------------------------
 
 _CLASSES = {CHECKPOINT: "slow_rank_checkpoint", EVALUATION: "slow_rank_eval"}
 _SURE = 0.9
@@ -306,12 +305,10 @@ def _evidence_of_standstill(one: Rank) -> Evidence:
     return Evidence(str(RankLayout(one.folder).heartbeat), 0, text)
 
 
-# -- calls -------------------------------------------------------------------------------------------------------------
+# -- Calls that differ from those of the other ranks, or from the rank's own step before -------------------------------
 #
-# Which rank called another collective than it should have: against the other ranks, and against its own step before.
-#
-# A training calls the same collectives step after step. Where two ranks differ, nobody can tell from that call alone
-# which of them is wrong; the one that also differs from its own step before is. So this names one rank of two, which a
+# A training calls the same collectives step after step. Where two ranks differ, that call alone does not show which of
+# them is wrong; the one that also differs from its own step before is. So this names one rank of two, which a
 # single dump or log line cannot. Ranks that ended in C++ (gloo aborts when it receives more than it expects) leave no
 # record of their last step: gloo's message tells what they expected.
 
@@ -491,9 +488,9 @@ def _evidence(one: Rank, odd: _Odd) -> Evidence:
     return Evidence(str(RankLayout(one.folder).collectives), 0, f"rank {one.culprit.rank}, step {odd.step}: … {words}")
 
 
-# -- Whether a run ended well: a hang or a crash that did not happen needs no triage -----------------------------------
+# -- Runs that ended well and need no triage ---------------------------------------------------------------------------
 
-# The launcher saw every process end with 0, and every rank said itself that its training came to its end.
+# The launcher saw every process end with 0, and every rank recorded that its training reached its end.
 _SURE_OF_END = 0.95
 _MOST_RANKS = 4
 
@@ -516,7 +513,7 @@ def ended_well(run: Rundir) -> EndedWell | None:
     last = max(map(_last_step, run.ranks.values()))
     after = f", after step {last:,}" if last >= 0 else ""
     return EndedWell(
-        f"The run ended well: {ranks} came to the end of the training{after}, with exit code 0. "
+        f"The run ended well: {ranks} reached the end of the training{after}, with exit code 0. "
         "There is nothing to triage.",
         _SURE_OF_END,
         (

@@ -15,7 +15,7 @@ from diag.collectors.records import CHECKPOINT, EVALUATION, FAILED, P2P_PREFIX
 from diag.hang.model import Culprit
 from diag.hang.raised import Chain, chain_of, chain_of_message
 
-# -- heartbeat ---------------------------------------------------------------------------------------------------------
+# -- Heartbeats: how far a rank has come -------------------------------------------------------------------------------
 #
 # How far a rank has come, as its heartbeats say. Pure.
 

@@ -1,4 +1,4 @@
-"""Reads files block by block and keeps what means something; Python looks at lines with anchors only."""
+"""Reads files block by block; Python looks only at lines with anchors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..wording import EMPTY
 from .messages import WORLD_ANCHORS, event_of
 from .streams import STDIN, pieces_of, unwrapped
 
-# -- What of a block is kept as a line, and whether a file is a log at all ---------------------------------------------
+# -- What is kept of a block, and whether a file is a log --------------------------------------------------------------
 
 LONG = 8 << 10  # of a longer line, what stands around the anchor is kept
 
@@ -81,7 +81,7 @@ def no_log(data: bytes) -> str:
     return ""
 
 
-# -- The substrings that the reader itself looks for, beside those that it is asked for --------------------------------
+# -- Substrings that the reader needs, in addition to those that it is asked for ---------------------------------------
 
 CALL = "opCount "
 FACTS = (

@@ -10,7 +10,7 @@ from enum import Enum
 
 from diag.hang.text.prefixes import ParsedLine
 
-# -- A bounded choice of lines: of each kind and process the first and the last, however many there are ----------------
+# -- A bounded choice: the first and last lines of each kind and process -----------------------------------------------
 #
 # All is kept while it fits. Beyond ``MOST_LINES`` lines or ``MOST_BYTES`` bytes the share of each kind and process is
 # halved, as often as it takes; what was left out is counted.
@@ -95,7 +95,7 @@ class KeptLines:
             bucket.last = deque(rest[max(0, len(rest) - share) :])
 
 
-# -- Messages of many lines, kept whole: tracebacks, stack dumps, torchrun's summary, PyTorch's desync report ----------
+# -- Messages of several lines, kept whole: tracebacks, stack dumps, torchrun's summary, desync reports ----------------
 #
 # Lines of other processes may stand between: a line belongs to the block that the same process opened.
 

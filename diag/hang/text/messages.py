@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from diag.hang.model import MOST_RANKS, Evidence, NcclCall
 from diag.hang.text.prefixes import ParsedLine
 
-# -- What single messages state: a communicator's life, a collective call, a variable, a version, a world size ---------
+# -- Single messages: a communicator's life, a collective call, a variable, a version, a world size --------------------
 
 _FIELD = re.compile(
     r"\b(comm|rank|n[rR]anks|cudaDev|busId|commId|parent|color|splitCount|childCount) "
@@ -110,10 +110,10 @@ def world_size_of(text: str) -> int | None:
     return None
 
 
-# -- Who is who, as it is read: processes as their lines name them, and the communicators of each, by pointer ----------
+# -- Facts gathered while reading: processes, and the communicators of each, by pointer --------------------------------
 #
-# A process is known by (host, pid, hint): the hint is a rank that a launcher or the name of the file gives, for pids
-# repeat between containers with one host name. Whether hints can be trusted is decided at the end, in ``join``.
+# A process is known by (host, pid, hint). The hint is a rank from a launcher or a file name, since pids repeat between
+# containers with one host name. ``read`` decides in the end whether hints can be trusted.
 
 MOST_COMMUNICATORS = 200_000
 MOST_VARIABLES = 200

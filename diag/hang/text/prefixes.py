@@ -406,7 +406,7 @@ def _host(name: str) -> str:
     return name if name.isprintable() else "".join(filter(str.isprintable, name))
 
 
-# -- What the name of a file tells: whose log it is --------------------------------------------------------------------
+# -- File names: the rank whose log it is ------------------------------------------------------------------------------
 
 _RUN = re.compile(r"(?:^|/)ranks/(\d{5,})/[^/]+$")  # a run directory of this project
 _LOCAL = re.compile(r"(?:^|/)attempt_\d+/(\d+)/std(?:out|err)\.log(?:\.gz|\.zst)?$|local_?rank[_.-]?(\d+)(?!\d)")

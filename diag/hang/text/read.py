@@ -214,7 +214,7 @@ def _identities(owns: list[OneSided]) -> dict[int, tuple[str, str]]:
     return found
 
 
-# -- The lines that were kept, each with who printed it: as it says itself, else as its process is known ---------------
+# -- Kept lines, each with the process that printed it -----------------------------------------------------------------
 
 _CALLS_SHOWN = 4  # of each process and communicator; all that are kept are in its Member
 _MOST_CALLS_SHOWN = 20_000
@@ -318,9 +318,7 @@ class _Maker:
         return self._speakers.setdefault(speaker, speaker)
 
 
-# -- All that text logs say about a training: lines, processes, communicators ------------------------------------------
-
-# -- How many ranks the training has, and which hints at ranks can be believed -----------------------------------------
+# -- World size, and which hints at ranks to believe -------------------------------------------------------------------
 
 NAMES = {"srun": "the task of srun", "mpirun": "the rank of mpirun", "file": "the file's name"}
 
@@ -395,7 +393,7 @@ def without(facts: Facts, doubtful: set[str]) -> dict[Who, Who]:
     return renamed
 
 
-# -- Run directories of this project: who the ranks are, from manifest.json and rank.json ------------------------------
+# -- Run directories: ranks from manifest.json and rank.json -----------------------------------------------------------
 
 
 def run_directories(paths: Sequence[str | Path], files: Iterable[str]) -> list[RunLayout]:

@@ -27,7 +27,7 @@ from diag.collectors.reading import open_regular, walk
 from diag.errors import DiagError, unreadable
 from diag.hang.text.prefixes import plain, read_text
 
-# -- What could not be read or joined, collected while reading: said once a file and reason, with a count --------------
+# -- Gaps: what could not be read or joined ----------------------------------------------------------------------------
 
 
 class Gaps:
@@ -51,14 +51,7 @@ class Gaps:
         )
 
 
-# -- streams -----------------------------------------------------------------------------------------------------------
-#
-# The bytes of a file in pieces, whatever packed it; damage ends the stream and is said, what was read before counts.
-#
-# Memory does not depend on the input: at most a few megabytes are unpacked at a time. A file that unpacks to more than
-# ``BOMB_BYTES`` at more than ``BOMB_RATIO`` to one is given up: real logs pack at 10 to 60 to one.
-
-# -- Which files the paths of a user mean: files, folders with all that lies below them, "-" for standard input --------
+# -- Inputs: files, folders with all that lies below them, "-" for standard input --------------------------------------
 
 STDIN = "-"
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # how packed files begin

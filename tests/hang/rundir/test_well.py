@@ -47,7 +47,7 @@ def test_a_run_that_ended_well(tmp_path: Path, ranks: int, who: str) -> None:
     found = triage([str(run_of(tmp_path, ranks).root)])
     assert found.fault_class == "healthy"
     assert found.headline == (
-        f"The run ended well: {who} came to the end of the training, after step 15, with exit code 0. "
+        f"The run ended well: {who} reached the end of the training, after step 15, with exit code 0. "
         "There is nothing to triage."
     )
     assert (found.culprits, found.victims, found.next_steps) == ((), (), ())
