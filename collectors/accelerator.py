@@ -74,8 +74,8 @@ class Accelerator:
 
     @property
     def uuid(self) -> str | None:
-        found = getattr(self._module.get_device_properties(self.device), "uuid", None)
-        return str(found) if found else None
+        uuid = getattr(self._module.get_device_properties(self.device), "uuid", None)
+        return str(uuid) if uuid else None
 
     def select(self) -> None:
         """Makes it the current device of this process."""
@@ -108,14 +108,14 @@ def accelerator_of(device: torch.device) -> Accelerator | None:
     return Accelerator(device, kind) if kind is not None else None
 
 
-def _available() -> tuple[Kind, Any] | None:
-    """The type that this build of torch has and this host, too, with its module."""
+def _available() -> tuple[Kind | None, Any]:
+    """The type that this build of torch has and this host, too, with its module; (None, None) without any."""
     built = torch.accelerator.current_accelerator()
     kind = _KINDS.get(built.type) if built is not None else None
     if kind is None:
-        return None
+        return None, None
     module: Any = torch.get_device_module(kind.type)
-    return (kind, module) if module.is_available() else None
+    return (kind, module) if module.is_available() else (None, None)
 
 
 # -- devices of this process -------------------------------------------------------------------------------------------
@@ -123,22 +123,21 @@ def _available() -> tuple[Kind, Any] | None:
 
 def current_device() -> torch.device:
     """The current accelerator, which begins to be used by this question; else the CPU."""
-    found = _available()
-    return torch.device(found[0].type, found[1].current_device()) if found is not None else CPU
+    kind, module = _available()
+    return torch.device(kind.type, module.current_device()) if kind is not None else CPU
 
 
 def device_in_use() -> torch.device:
     """Where this process computes as far as it has begun to: does not begin to use an accelerator."""
-    found = _available()
-    return current_device() if found is not None and found[1].is_initialized() else CPU
+    kind, module = _available()
+    return current_device() if kind is not None and module.is_initialized() else CPU
 
 
 def device_is_settled() -> bool:
     """Whether ``device_in_use`` will not return another one later."""
-    found = _available()
-    if found is None:
+    kind, module = _available()
+    if kind is None:
         return True
-    module = found[1]
     if not module.is_initialized():
         return False
     return module.device_count() == 1 or str(module.current_device()) == os.environ.get("LOCAL_RANK", "")
@@ -146,9 +145,9 @@ def device_is_settled() -> bool:
 
 def device_of_rank(local_rank: int, local_world_size: int) -> torch.device:
     """A rank's own accelerator, or the CPU where the host has fewer of them than ranks."""
-    found = _available()
-    if found is not None and found[1].device_count() >= local_world_size:
-        return torch.device(found[0].type, local_rank)
+    kind, module = _available()
+    if kind is not None and module.device_count() >= local_world_size:
+        return torch.device(kind.type, local_rank)
     return CPU
 
 
@@ -161,8 +160,9 @@ def backend_of(device: torch.device) -> str:
 def profiler_activities() -> list[Any]:
     """What a profiler window records: operators, and the accelerator's work where there is one."""
     activities = [torch.profiler.ProfilerActivity.CPU]
-    if (found := _available()) is not None:
-        activities.append(getattr(torch.profiler.ProfilerActivity, found[0].activity))
+    kind, _ = _available()
+    if kind is not None:
+        activities.append(getattr(torch.profiler.ProfilerActivity, kind.activity))
     return activities
 
 

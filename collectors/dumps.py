@@ -108,7 +108,7 @@ def recorder_status() -> dict[str, tuple[int, int]]:
 
 def _recorder_function(names: tuple[str, ...]):  # type: ignore[no-untyped-def]
     c10d = getattr(torch._C, "_distributed_c10d", None)
-    return next((found for name in names if (found := getattr(c10d, name, None)) is not None), None)
+    return next((function for name in names if (function := getattr(c10d, name, None)) is not None), None)
 
 
 # -- exceptions --------------------------------------------------------------------------------------------------------

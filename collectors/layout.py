@@ -140,8 +140,8 @@ class RankLayout:
             names = os.listdir(self.folder)  # noqa: PTH208  (ten times faster, which ten thousand ranks notice)
         except OSError:
             return []
-        found = [(int(match.group(1)), name) for name in names if (match := _TRACE_NAME.match(name))]
-        return [self.folder / name for _, name in sorted(found)]
+        windows = [(int(match.group(1)), name) for name in names if (match := _TRACE_NAME.match(name))]
+        return [self.folder / name for _, name in sorted(windows)]
 
 
 @dataclass(frozen=True)

@@ -250,18 +250,18 @@ class HostSampler:
         except (OSError, ValueError):
             return
         own = threading.get_native_id()
-        found = {}
+        tasks = {}
         for number in numbers:
             if number not in (own, trains):
                 task = self._threads.pop(number, None) or _Task(f"/proc/self/task/{number}/schedstat")
                 if task.spent_ns or task.read():
-                    found[number] = task
+                    tasks[number] = task
         for task in self._threads.values():
             task.close()
-        kept = sorted(found, key=lambda number: -found[number].spent_ns)[:_MOST_THREADS]
-        for number in found.keys() - set(kept):
-            found[number].close()
-        self._threads = {number: found[number] for number in kept}
+        kept = sorted(tasks, key=lambda number: -tasks[number].spent_ns)[:_MOST_THREADS]
+        for number in tasks.keys() - set(kept):
+            tasks[number].close()
+        self._threads = {number: tasks[number] for number in kept}
 
     def _find_workers(self, trains: int) -> None:
         try:

@@ -307,10 +307,10 @@ class Collector(AbstractContextManager["Collector"]):
     def moment(self, ahead: str = "") -> Moment:
         """Now. ``ahead``: the phase that heartbeats report from here on."""
         marks = self._clock if self._is_capturing is not None and not self._is_capturing() else None
-        found = Moment(time.monotonic_ns(), marks.mark() if marks is not None else None, self._thread.read())
+        now = Moment(time.monotonic_ns(), marks.mark() if marks is not None else None, self._thread.read())
         if ahead:
-            self.doing = ahead, found.ns
-        return found
+            self.doing = ahead, now.ns
+        return now
 
     def passed(self, name: str, start: Moment, end: Moment) -> None:
         """Records a phase of the step under way, which was known only when it ended."""

@@ -293,7 +293,7 @@ class Events:
             steps = self.timeline.steps
             self._teller = get_ident()
             try:
-                found = getattr(self.timeline, name)(*values)
+                answer = getattr(self.timeline, name)(*values)
             finally:
                 self._teller = 0
         timeline = self.timeline
@@ -304,7 +304,7 @@ class Events:
         self._base, self._spare = iterations.base, iterations.spare
         self._optimizer, self._next_optimizer = iterations.last, iterations.next_last
         self._unhooked, self._fresh = timeline.unhooked, timeline.fresh or timeline.unhooked
-        return found
+        return answer
 
     def _is_telling(self) -> bool:
         """Whether this thread is in the middle of it."""

@@ -154,10 +154,10 @@ def install_tokens(trainer_module: ModuleType, patches: Patches, life: Attachmen
 
 def _tokens(trainer: Any, inputs: Any) -> int:
     """Positions, padding included, for they are computed, too; 0 where it is no text."""
-    found = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
-    if not isinstance(found, torch.Tensor) or any(_size(trainer, name) > 1 for name in _SHARED_BY):
+    ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
+    if not isinstance(ids, torch.Tensor) or any(_size(trainer, name) > 1 for name in _SHARED_BY):
         return 0
-    return found.numel()
+    return ids.numel()
 
 
 def _size(trainer: Any, name: str) -> int:
@@ -289,8 +289,8 @@ class Fetches:
         return {name: value for name, value in own[0].items() if all(one.get(name) == value for one in own)}
 
     def _look_at(self, iterator: Any) -> None:
-        if self._asked not in self._settings and (found := _settings_of(iterator)):
-            self._settings[self._asked] = found
+        if self._asked not in self._settings and (settings := _settings_of(iterator)):
+            self._settings[self._asked] = settings
         queue = queue_of(iterator)
         if queue is not None:
             self._events.queue_seen(queue)
@@ -314,9 +314,9 @@ def _settings_of(iterator: Any) -> dict[str, Any]:
     workers = getattr(iterator, "_num_workers", None)
     if not isinstance(workers, int):
         return {}
-    found = {"num_workers": workers, "pin_memory": bool(getattr(iterator, "_pin_memory", False))}
+    settings = {"num_workers": workers, "pin_memory": bool(getattr(iterator, "_pin_memory", False))}
     factor = getattr(iterator, "_prefetch_factor", None)
-    return {**found, "prefetch_factor": factor} if isinstance(factor, int) else found
+    return {**settings, "prefetch_factor": factor} if isinstance(factor, int) else settings
 
 
 # -- profiling ---------------------------------------------------------------------------------------------------------
@@ -549,9 +549,9 @@ class Reducers:
 
     def find(self) -> None:
         """The modules that were there before ``install``."""
-        for found in gc.get_objects():
-            if issubclass(type(found), DistributedDataParallel):
-                self._add(found)
+        for thing in gc.get_objects():
+            if issubclass(type(thing), DistributedDataParallel):
+                self._add(thing)
 
     def _add(self, module: Any) -> None:
         self.seen = True

@@ -49,7 +49,7 @@ def strategy_of(optimizer: Any, engine: Any, ddp: bool) -> tuple[str, dict[str, 
     if engine is not None:
         return f"deepspeed-zero{engine.zero_optimization_stage()}", {}
     parameters = [p for group in getattr(optimizer, "param_groups", []) for p in group.get("params", [])]
-    mesh = next((found for p in parameters if (found := getattr(p, "device_mesh", None)) is not None), None)
+    mesh = next((placed_on for p in parameters if (placed_on := getattr(p, "device_mesh", None)) is not None), None)
     if mesh is not None:
         fully_sharded = "torch.distributed.fsdp" in sys.modules
         return "fsdp2" if fully_sharded else "tensor-parallel", _sizes(mesh)
@@ -116,7 +116,7 @@ class Attachment:
         place = self._hooks.place
 
         def on_import(module: str, what: str, put: Callable[[ModuleType, Patches, Attachment], None]) -> None:
-            imports.call(module, lambda found: place(what, lambda patches: put(found, patches, self)))
+            imports.call(module, lambda library: place(what, lambda patches: put(library, patches, self)))
 
         place("loader", lambda patches: hooks.install_loader(patches, self.fetches))
         hooks.install_backward(self._hooks, imports, self)
@@ -226,10 +226,10 @@ class Attachment:
                 self._begin()
             if self._collector is None:
                 return None
-            found = self.events.hear(event, values)
+            answer = self.events.hear(event, values)
             if not self.described and self.events.timeline.steps:
                 self._describe(self.events.timeline.loaders)
-            return found
+            return answer
         except Exception as error:
             self._end(repr(error))
             return None

@@ -243,12 +243,12 @@ class _Evaluation:
     def of_the_training(self) -> list[_Fetch]:
         """The batches that a backward follows, of a loader that was not known yet: the last one, and those before it
         that Accelerate's loader, which is a batch ahead, and gradient accumulation have fetched with it."""
-        found = self.fetches[-1:]
+        fetches = self.fetches[-1:]
         for fetch in reversed(self.fetches[:-1]):
-            if fetch.loader != found[0].loader or not fetch.gradients:
+            if fetch.loader != fetches[0].loader or not fetch.gradients:
                 break
-            found.insert(0, fetch)
-        return found
+            fetches.insert(0, fetch)
+        return fetches
 
 
 class Timeline:

@@ -52,30 +52,30 @@ def standard_library() -> list[Document]:
 def documents(data: str | None) -> list[Document]:
     """The non-empty files of ``--data``, or the standard library's sources. OptionError where there are none."""
     if data is None:
-        found, source = standard_library(), "the Python standard library's sources"
+        texts, source = standard_library(), "the Python standard library's sources"
     else:
         path = Path(data)
         if not os.path.lexists(path):
             raise OptionError(f"--data {data} does not exist: give a text file or a folder of them")
         source = f"--data {data}"
-        found = _walk(path) if is_folder(path) else [Document(str(path), path.stat().st_size)]
-    found = [document for document in found if document.size]
-    if not found:
+        texts = _walk(path) if is_folder(path) else [Document(str(path), path.stat().st_size)]
+    texts = [document for document in texts if document.size]
+    if not texts:
         raise OptionError(f"{source}: no text found. Give a non-empty text file, or a folder that holds one")
-    return found
+    return texts
 
 
-def described(found: list[Document], data: str | None) -> dict[str, Any]:
+def described(texts: list[Document], data: str | None) -> dict[str, Any]:
     """What the text is, for a checkpoint: a later run must cut the same documents into the same samples. Names and
     sizes are compared, not contents."""
-    root = os.path.commonpath([str(Path(document.path).parent) for document in found])
+    root = os.path.commonpath([str(Path(document.path).parent) for document in texts])
     digest = hashlib.sha256()
-    for document in found:
+    for document in texts:
         digest.update(f"{os.path.relpath(document.path, root)}\0{document.size}\0".encode())
     return {
         "source": data or "the Python standard library's sources",
-        "documents": len(found),
-        "bytes": sum(document.size for document in found),
+        "documents": len(texts),
+        "bytes": sum(document.size for document in texts),
         "fingerprint": digest.hexdigest(),
     }
 
@@ -89,8 +89,8 @@ def _walk(root: Path, suffix: str = "") -> list[Document]:
         return name.endswith(suffix) and not name.startswith(".")
 
     # By plain names: samples are drawn in this order, also by a run that resumes.
-    found = walk(root, wanted=wanted, enter=enter, fenced=False, order=str, most=sys.maxsize)
-    return [Document(path, Path(path).stat().st_size) for path in found]
+    paths = walk(root, wanted=wanted, enter=enter, fenced=False, order=str, most=sys.maxsize)
+    return [Document(path, Path(path).stat().st_size) for path in paths]
 
 
 class ByteCorpus(Dataset[Tensor]):
@@ -99,10 +99,10 @@ class ByteCorpus(Dataset[Tensor]):
     Holds an index of offsets and no text. Item: a BatchRequest to an int64 tensor (batch, seq_len + 1).
     """
 
-    def __init__(self, found: list[Document], seq_len: int) -> None:
-        self.documents = found
+    def __init__(self, texts: list[Document], seq_len: int) -> None:
+        self.documents = texts
         self.seq_len = seq_len
-        self.ends = list(accumulate(document.size + 1 for document in found))  # in tokens, with the separators
+        self.ends = list(accumulate(document.size + 1 for document in texts))  # in tokens, with the separators
 
     def __len__(self) -> int:
         """Samples, which is what the sampler draws from."""

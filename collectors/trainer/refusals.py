@@ -182,36 +182,36 @@ _NUMERIC = (
 
 def refuse_resume(checkpoint: Checkpoint, options: TrainerOptions, world_size: int | None) -> None:
     """OptionError where the run that ``options`` ask for cannot be the continuation of the checkpoint's."""
-    found, where = checkpoint.manifest, f"--resume {checkpoint.folder}"
+    saved, where = checkpoint.manifest, f"--resume {checkpoint.folder}"
     shape = asdict(options.shape())
     changed = [
-        f"{name} {found.model.get(name)}, not {shape[name]}" for name in _SHAPE if found.model.get(name) != shape[name]
+        f"{name} {saved.model.get(name)}, not {shape[name]}" for name in _SHAPE if saved.model.get(name) != shape[name]
     ]
     if changed:
         raise OptionError(f"{where} is of another model ({', '.join(changed)}): give its --preset")
-    if found.options.get("seed") != options.seed:
+    if saved.options.get("seed") != options.seed:
         raise OptionError(
-            f"{where} was trained with --seed {found.options.get('seed')}, which orders the data; with --seed "
+            f"{where} was trained with --seed {saved.options.get('seed')}, which orders the data; with --seed "
             f"{options.seed} samples would come twice and others never"
         )
-    if found.model.get("seq_len") != shape["seq_len"]:
+    if saved.model.get("seq_len") != shape["seq_len"]:
         raise OptionError(
-            f"{where} cut the text into sequences of {found.model.get('seq_len')} tokens: where it stopped means "
+            f"{where} cut the text into sequences of {saved.model.get('seq_len')} tokens: where it stopped means "
             f"nothing with --seq-len {shape['seq_len']}"
         )
-    if found.steps >= options.steps:
+    if saved.steps >= options.steps:
         raise OptionError(
-            f"{where} has {found.steps} steps behind it, and --steps {options.steps} counts them: give more"
+            f"{where} has {saved.steps} steps behind it, and --steps {options.steps} counts them: give more"
         )
     strategy = STRATEGIES[options.strategy]
-    if found.kind != strategy.checkpoint_kind:
+    if saved.kind != strategy.checkpoint_kind:
         raise OptionError(
-            f"{where} was saved by {found.strategy}, and --strategy {options.strategy} cannot read that: DeepSpeed has "
+            f"{where} was saved by {saved.strategy}, and --strategy {options.strategy} cannot read that: DeepSpeed has "
             "a format of its own, that no other strategy reads or writes"
         )
-    strategy.refuse_resume(found, where, options, world_size)
+    strategy.refuse_resume(saved, where, options, world_size)
     if world_size is not None:
-        carried_over(found.cursor, {**found.cursor, **_layout(options, options.axes(world_size))}, where)
+        carried_over(saved.cursor, {**saved.cursor, **_layout(options, options.axes(world_size))}, where)
 
 
 def refuse_data(checkpoint: Checkpoint, data: dict[str, Any]) -> None:
@@ -232,22 +232,22 @@ def _layout(options: TrainerOptions, axes: Axes) -> dict[str, int]:
 def differences(checkpoint: Checkpoint, options: TrainerOptions, world_size: int, strategy: str, mesh: dict[str, int],
                 versions: dict[str, str]) -> list[str]:  # fmt: skip
     """What is not as it was, each in words: without any, the losses are those of an uninterrupted run, bit for bit."""
-    found = checkpoint.manifest
+    saved = checkpoint.manifest
     notes = []
-    if (found.strategy, found.world_size, found.mesh) != (strategy, world_size, mesh):
+    if (saved.strategy, saved.world_size, saved.mesh) != (strategy, world_size, mesh):
         notes.append(
-            f"{found.strategy} on {_ranks(found.world_size, found.mesh)} before, now {strategy} on "
+            f"{saved.strategy} on {_ranks(saved.world_size, saved.mesh)} before, now {strategy} on "
             f"{_ranks(world_size, mesh)}: sums in another order"
         )
     now = asdict(options)
     for name in _NUMERIC:
-        was, new = found.options.get(name), now[name]
+        was, new = saved.options.get(name), now[name]
         if was != (list(new) if isinstance(new, tuple) else new):
             notes.append(f"{name} was {was} and is {new}")
     notes += STRATEGIES[options.strategy].not_resumed(options)
     for name, version in versions.items():
-        if found.versions.get(name) not in (None, version):
-            notes.append(f"{name} was {found.versions[name]} and is {version}")
+        if saved.versions.get(name) not in (None, version):
+            notes.append(f"{name} was {saved.versions[name]} and is {version}")
     return notes
 
 

@@ -65,8 +65,8 @@ from .folder import DCP, Checkpoint, CheckpointManifest, IncompleteError, rank_f
 _TIMES = 8  # as much as a recorder's dump may hold: 1,500 tensors in 256 shards each
 
 _CLASSES: dict[tuple[str, str], Any] = {
-    (found.__module__, found.__qualname__): found
-    for found in (
+    (known.__module__, known.__qualname__): known
+    for known in (
         metadata.Metadata,
         metadata.MetadataIndex,
         metadata.TensorStorageMetadata,
@@ -84,14 +84,14 @@ _CLASSES["torch.serialization", "_get_layout"] = torch.serialization._get_layout
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """What the pickle may name: the classes of a checkpoint, and torch's dtypes."""
-        if (found := _class_of(module, name)) is None:
+        if (known := _class_of(module, name)) is None:
             raise IncompleteError(f".metadata asks for {module}.{name}, which no checkpoint of tensors needs: not read")
-        return found
+        return known
 
 
 def _class_of(module: str, name: str) -> Any:
-    if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
-        return found
+    if module == "torch" and isinstance(dtype := getattr(torch, name, None), torch.dtype):
+        return dtype
     return _CLASSES.get((module, name))
 
 
@@ -100,20 +100,20 @@ def read_metadata(path: Path, files: Collection[str]) -> metadata.Metadata:
     try:
         data = read_regular(path, bounded_pickle.MAX_BYTES, path.parent)
         bounded_pickle.check(data, lambda module, name: _class_of(module, name) is not None, times=_TIMES)
-        found = _Unpickler(io.BytesIO(data)).load()
+        content = _Unpickler(io.BytesIO(data)).load()
     except IncompleteError:
         raise
     except bounded_pickle.RefusedError as refused:
         raise IncompleteError(f".metadata {refused}, which no checkpoint of tensors needs: not read") from refused
     except Exception as error:  # a damaged pickle can raise about anything
         raise IncompleteError(f".metadata cannot be read ({type(error).__name__}: {error})") from error
-    if not isinstance(found, metadata.Metadata) or not isinstance(found.storage_data, dict):
+    if not isinstance(content, metadata.Metadata) or not isinstance(content.storage_data, dict):
         raise IncompleteError(".metadata holds no checkpoint")
-    for info in found.storage_data.values():
+    for info in content.storage_data.values():
         if not isinstance(info, filesystem._StorageInfo) or info.relative_path not in files:
             raise IncompleteError(".metadata points to files that are not of this checkpoint")
         info.transform_descriptors = None
-    return found
+    return content
 
 
 class SafeReader(FileSystemReader):
@@ -124,9 +124,9 @@ class SafeReader(FileSystemReader):
         self.folder, self.files = folder, files
 
     def read_metadata(self, *_args: Any, **_kwargs: Any) -> metadata.Metadata:
-        found = read_metadata(self.folder / ".metadata", self.files)
-        found.storage_meta = metadata.StorageMeta(load_id=self.load_id)
-        return found
+        content = read_metadata(self.folder / ".metadata", self.files)
+        content.storage_meta = metadata.StorageMeta(load_id=self.load_id)
+        return content
 
 
 class TensorsOnly(DefaultLoadPlanner):
@@ -328,12 +328,12 @@ class Contents:
     def restore(self, checkpoint: Checkpoint, group: dist.ProcessGroup) -> None:
         """Model, optimizer, schedule and random numbers as they were; the sampler was set before its loader began.
         OptionError, on every rank, where a file is not what it should be."""
-        found = checkpoint.manifest
-        if found.kind != DCP:
+        saved = checkpoint.manifest
+        if saved.kind != DCP:
             self.strategy.load_checkpoint(self.optimizer, checkpoint)
         else:
             try:
-                names = {file.name for file in found.files}
+                names = {file.name for file in saved.files}
                 load(
                     self.state(),
                     storage_reader=SafeReader(checkpoint.folder, names),
@@ -342,11 +342,11 @@ class Contents:
                 )
             except CheckpointException as error:
                 raise OptionError(f"--resume {checkpoint.folder}: {first_failure(error)}") from None
-        if self.schedule is not None and found.scheduler is not None:
-            self.schedule.restore(found.scheduler)
-        self._before = {"steps": found.steps, **found.consumed}
+        if self.schedule is not None and saved.scheduler is not None:
+            self.schedule.restore(saved.scheduler)
+        self._before = {"steps": saved.steps, **saved.consumed}
         rank = dist.get_rank()
-        if rank < found.world_size:  # a rank that was not there keeps the numbers of its seed
+        if rank < saved.world_size:  # a rank that was not there keeps the numbers of its seed
             own = json.loads(read_regular(checkpoint.folder / rank_file(rank), DOCUMENT_BYTES, checkpoint.folder))
             restore(own["rng"], self.strategy.device)
 

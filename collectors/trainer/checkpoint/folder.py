@@ -61,13 +61,13 @@ class File:
     def check(self, folder: Path) -> None:
         """IncompleteError where the file on the disk is another."""
         try:
-            found = File.of(folder, self.name)
+            actual = File.of(folder, self.name)
         except OSError as error:
             what = "is missing" if isinstance(error, FileNotFoundError) else "cannot be read"
             raise IncompleteError(f"{self.name} {what} ({error.strerror})") from error
-        if found.bytes != self.bytes:
-            raise IncompleteError(f"{self.name} has {found.bytes} bytes instead of {self.bytes}")
-        if found.sha256 != self.sha256:
+        if actual.bytes != self.bytes:
+            raise IncompleteError(f"{self.name} has {actual.bytes} bytes instead of {self.bytes}")
+        if actual.sha256 != self.sha256:
             raise IncompleteError(f"{self.name} was changed after it was saved")
 
 
@@ -190,22 +190,22 @@ def find(path: Path) -> Checkpoint:
 
 def _candidates(folder: Path) -> list[Path]:
     """Folders that could be complete: the one that ``latest`` names, then the others, newest first."""
-    found = steps_in(folder)
+    folders = steps_in(folder)
     try:
         named = read_regular(folder / LATEST, DOCUMENT_BYTES, folder).decode().strip()
     except (OSError, ValueError):
         named = ""
-    return sorted(found, key=lambda path: path.name != named)
+    return sorted(folders, key=lambda path: path.name != named)
 
 
 def steps_in(folder: Path) -> list[Path]:
     """The folders with the name of a checkpoint, newest first."""
     try:
-        found = [(match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+        named = [(match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
     except OSError:
         return []
     # Of two of one step the one being replaced comes second.
-    return [path for _, path in sorted(found, key=lambda item: (-int(item[0][1]), item[1].name))]
+    return [path for _, path in sorted(named, key=lambda item: (-int(item[0][1]), item[1].name))]
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -256,8 +256,8 @@ def point_latest(final: Path) -> None:
 def prune(newest: Path, keep: int) -> None:
     """Removes all but the last ``keep`` up to this one. Those after it are of a run that went further before this one
     resumed from an earlier step: they stay until it comes there."""
-    found = steps_in(newest.parent)
-    for old in found[found.index(newest) :][keep:]:
+    folders = steps_in(newest.parent)
+    for old in folders[folders.index(newest) :][keep:]:
         remove(old)
 
 

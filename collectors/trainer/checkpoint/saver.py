@@ -211,8 +211,8 @@ class Saver:
 
     def _save_by_strategy(self, steps: int, record: CheckpointRecord) -> None:
         contents, draft = self.contents, folder.draft_of(self.root, steps, self.run)
-        found = contents.manifest(steps, asynchronous=False)
-        size, why = contents.strategy.save_checkpoint(draft, contents.of_this_rank(), found, self.keep, self.group)
+        manifest = contents.manifest(steps, asynchronous=False)
+        size, why = contents.strategy.save_checkpoint(draft, contents.of_this_rank(), manifest, self.keep, self.group)
         record.bytes, record.blocking_ns = size, time.monotonic_ns() - record.start_ns
         if why:
             self._failed(record, steps, draft, why)

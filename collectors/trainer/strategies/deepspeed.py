@@ -233,10 +233,10 @@ class DeepSpeed(Strategy):
 
         _guard(self.engine)
         try:
-            found, _ = self.engine.load_checkpoint(str(checkpoint.folder), tag=TAG)
+            loaded, _ = self.engine.load_checkpoint(str(checkpoint.folder), tag=TAG)
         except UnpicklingError as error:
             raise OptionError(f"--resume {checkpoint.folder}: {str(error).splitlines()[0]}") from error
-        if found is None:
+        if loaded is None:
             raise OptionError(f"--resume {checkpoint.folder}: DeepSpeed found nothing to load in it")
         optimizer.param_groups = self.engine.optimizer.param_groups  # loading made new ones
 
