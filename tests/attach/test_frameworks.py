@@ -122,7 +122,7 @@ def test_straggler_of_accelerate_among_micro_batches_evaluations_and_checkpoints
 
 
 def test_slow_loader_of_lightning_by_its_own_launcher(tmp_path: Path) -> None:
-    result = told_by(tmp_path / "run", "--", sys.executable, LIGHTNING, "--slow-loader", "0.1")
+    result = told_by(tmp_path / "run", "--", sys.executable, LIGHTNING, "--slow-loader", "0.2")
     is_slow_loader(result)
     assert result["run"]["strategy"] == "ddp"
     # Forward and backward run within the optimizer's step, as its closure.

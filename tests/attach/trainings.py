@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from diag.collectors.layout import RunLayout
+from tests.busy import contended
 from tests.command import analyze_json, diag
 from tests.trainer.launching import launch
 
@@ -32,18 +33,25 @@ def trained(
 
 def is_slow_loader(result: dict[str, Any]) -> None:
     """Of all ranks."""
+    if contended(result, "slow-data-all-ranks", []):
+        return
     assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("data", "slow-data-all-ranks")
 
 
 def is_slow_loader_of_rank_1(result: dict[str, Any]) -> None:
     """Which the reserve of rank 0's worker processes shows."""
+    (finding,) = [finding for finding in result["findings"] if finding["id"] == "slow-data-one-rank"]
+    assert "batches" in {row["unit"] for row in finding["evidence"]}
+    if contended(result, "slow-data-one-rank", [1]):
+        return
     assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("data", "slow-data-one-rank")
     assert result["verdict"]["culprit"]["ranks"] == [1]
-    assert "batches" in {row["unit"] for row in result["findings"][0]["evidence"]}
 
 
 def is_stalled(result: dict[str, Any]) -> None:
     """Rank 1, which sleeps in its forward."""
+    if contended(result, "stalled-rank", [1]):
+        return
     assert (result["verdict"]["bottleneck"], result["verdict"]["cause"]) == ("host", "stalled-rank")
     assert result["verdict"]["culprit"]["ranks"] == [1]
 
