@@ -56,6 +56,7 @@ def main() -> None:
     for step, (batch,) in zip(range(options.steps), endless(loader), strict=False):
         loss = model(batch).square().mean()
         if happens and step == options.at and rank == options.kill:
+            time.sleep(2)  # on a busy machine the others have yet to print the step before
             os.kill(os.getpid(), signal.SIGKILL)
         if happens and step == options.at and rank == options.hang:
             time.sleep(10_000)
