@@ -23,6 +23,7 @@ from diag.tables.module_time import accounted, by_rank, charge, of_rank_steps, o
 from tests.account.kineto_builder import AUTOGRAD, BASE_NS, KinetoBuilder, nccl_args
 from tests.account.test_shared_traces import FILES, TRACES
 from tests.command import analyze_json, diag
+from tests.examples import examples
 from tests.simulate import Plan, simulate
 
 MS, US = 1_000_000, 1_000
@@ -160,7 +161,7 @@ def counted(places: list[str]) -> dict[str, int]:
     return {place: places.count(place) * US for place in set(places)}
 
 
-@settings(max_examples=30, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(10, thorough=60), deadline=None, database=None, derandomize=True)
 @given(spans.map(lambda found: list(dict.fromkeys(found))), spans)
 def test_on_a_host_it_is_the_innermost_range_at_each_microsecond(
     tmp_path_factory: pytest.TempPathFactory, ranges: list[tuple[int, int]], work: list[tuple[int, int]]
@@ -177,7 +178,7 @@ def test_on_a_host_it_is_the_innermost_range_at_each_microsecond(
         assert modules_of(result, category) == truth
 
 
-@settings(max_examples=30, deadline=None, database=None, derandomize=True)
+@settings(max_examples=examples(10, thorough=60), deadline=None, database=None, derandomize=True)
 @given(
     spans.map(lambda found: list(dict.fromkeys(found))), st.lists(st.tuples(st.integers(0, 399), st.integers(1, 40)))
 )

@@ -83,6 +83,7 @@ def test_straggler_among_micro_batches_evaluations_and_checkpoints(
     assert phases_of(steps[14]).count("data") == 2
 
 
+@pytest.mark.matrix
 def test_ddp_computes_the_same_to_the_last_bit(tmp_path: Path) -> None:
     """Three ranks: a third is no power of two, so that dividing and multiplying round differently."""
     bare = launch([str(TRAIN), "--steps", "6"], ranks=3)

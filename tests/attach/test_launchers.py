@@ -81,7 +81,8 @@ def test_straggler_of_torch_multiprocessing(tmp_path: Path, way: str) -> None:
     assert len(ours) == 2
 
 
-@pytest.mark.parametrize("way", [pytest.param("spawn", marks=pytest.mark.matrix), "fork"])
+@pytest.mark.matrix
+@pytest.mark.parametrize("way", ["spawn", "fork"])
 def test_crash_of_a_rank_of_torch_multiprocessing(tmp_path: Path, way: str) -> None:
     """torch.multiprocessing catches the exception: the rank that raised it is recorded as failed all the same."""
     done = diag("run", "--no-trace", "--out", tmp_path, "--", *on_two_ranks(way, "--crash-at", "5"))

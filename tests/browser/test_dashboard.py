@@ -88,7 +88,7 @@ def test_the_report_is_downloaded(opened: Visit, browser: Browser, tmp_path: Pat
         assert found.complaints == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.matrix)])
 def test_the_report_opens_without_a_network(browser: Browser, tmp_path: Path, scheme: Scheme) -> None:
     file = tmp_path / "report.html"
     ended = diag("report", RUN, "-o", file, "--redact")

@@ -17,6 +17,7 @@ from diag.replay.recommend import MOST, changed_arguments, memory_veto, recommen
 from diag.rundir.run import Tables
 from tests.command import diag
 from tests.copies import replace
+from tests.examples import examples
 from tests.simulate import MS, Plan, simulate
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -104,7 +105,7 @@ def large() -> tuple[Tables, Result]:
     return tables, analyze(tables)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(10, thorough=80), deadline=None, derandomize=True, database=None)
 @given(capacity=st.integers(1, 200), used=st.floats(0, 1))
 def test_no_advice_ever_exceeds_the_memory(large: tuple[Tables, Result], capacity: int, used: float) -> None:
     """Whatever the devices have, and however full they are: units of 4 GB, gathered and reduced more than once."""

@@ -21,7 +21,7 @@ from tests.command import analyze_json, diag
 @pytest.mark.parametrize(
     ("rank", "how", "code", "fault_class"),
     [
-        (1, "sigkill", 128 + 9, "rank_killed_sigkill"),
+        pytest.param(1, "sigkill", 128 + 9, "rank_killed_sigkill", marks=pytest.mark.matrix),
         pytest.param(0, "exit,code=7", 7, "rank_killed_exception", marks=pytest.mark.matrix),
         (1, "exception", 1, "rank_killed_exception"),
     ],
