@@ -102,6 +102,7 @@ def test_a_button_and_what_it_opens(browser: Browser, served: Served) -> None:
         assert found.complaints == []
 
 
+@pytest.mark.matrix
 def test_the_evidence_is_folded_and_unfolded(browser: Browser, served: Served) -> None:
     with visit(browser) as found:
         page = found.page

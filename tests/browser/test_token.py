@@ -115,6 +115,7 @@ def test_a_link_on_another_site(browser: Browser, served: Served, known: bool) -
         timeline_of_step_10(found.page)
 
 
+@pytest.mark.matrix
 def test_the_page_that_opens_the_browser(browser: Browser, tmp_path: Path) -> None:
     opener, opened = tmp_path / "browser", tmp_path / "opened"
     opener.write_text(f'#!/bin/sh\nprintf "%s" "$1" > {opened}.new\nmv {opened}.new {opened}\n')
