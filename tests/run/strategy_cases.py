@@ -80,14 +80,17 @@ def record(ranks: int, runs: Iterable[tuple[Path, str, str]], timeout: float) ->
 
 
 def is_right(result: Result, fault: str) -> bool:
-    """Whether the verdict is what was planted: the class, and the rank where there is one. On a busy machine it may be
-    that the ranks wait for cores: then what was planted is a finding."""
+    """Whether the verdict is what was planted: the class, and the rank where there is one."""
     verdict = result.verdict
     ranks = list(verdict.culprit_ranks)
-    if others_take_cores(verdict.cause):
-        return bool(FINDINGS[fault] & {(finding.id, *finding.ranks) for finding in result.examination.findings})
     if fault == WIRE:
         return verdict.bottleneck == Bottleneck.COMMUNICATION and not ranks
     if fault == LOADER:
         return verdict.bottleneck == Bottleneck.DATA and ranks == [1]
     return verdict.bottleneck == Bottleneck.COMPUTE and ranks == [0]
+
+
+def is_found_on_a_busy_machine(result: Result, fault: str) -> bool:
+    """Whether ranks wait for cores, rightly, and what was planted is a finding beside that."""
+    findings = {(finding.id, *finding.ranks) for finding in result.examination.findings}
+    return others_take_cores(str(name) for name, *_ in findings) and not FINDINGS[fault].isdisjoint(findings)

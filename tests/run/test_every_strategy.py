@@ -13,7 +13,7 @@ import pytest
 
 from diag.api import Result, open_run
 from tests.matrix import chosen, matrix
-from tests.run.strategy_cases import FAULTS, WAYS, is_right, record
+from tests.run.strategy_cases import FAULTS, WAYS, is_found_on_a_busy_machine, is_right, record
 
 REPEATS = int(os.environ.get("DIAG_REPEATS", "1"))
 
@@ -56,4 +56,4 @@ def told(result: Result) -> str:
 @pytest.mark.parametrize("case", matrix(CASES, FEW), ids=lambda case: f"{case[1]}-{case[2]}-{case[3]}")
 def test_the_planted_fault_is_named(recorded: Callable[[Case], Path], case: Case) -> None:
     result = open_run(recorded(case))
-    assert is_right(result, case[2]), told(result)
+    assert is_right(result, case[2]) or is_found_on_a_busy_machine(result, case[2]), told(result)
