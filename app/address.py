@@ -11,9 +11,10 @@ from pathlib import Path
 import streamlit as st
 
 from diag.api import newest_change
+from diag.app.markup import plain
 from diag.summaries import open_by_size
+from diag.words.formatting import visible
 
-from .facts import plain, visible
 from .run_view import RunView, view_of
 
 # -- opening -----------------------------------------------------------------------------------------------------------

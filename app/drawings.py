@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import plotly.graph_objects as go
 
-from diag.app.figures import memory as memory_figures
-from diag.app.figures import ranks as rank_figures
-from diag.app.figures import steps as step_figures
-from diag.app.figures.common import MOST_RANK_BARS
-from diag.app.run_view import RunView
-from diag.app.theme import Theme
-
-from .facts import counted
-from .figures import compare as difference_figures
-from .figures import what_if as waiting_figures
-from .run_view import Part
+from diag.app.figures import (
+    MOST_BARS,
+    MOST_RANK_BARS,
+    MS,
+    averaged,
+    blocks_of,
+    colour_bar,
+    field_columns,
+    finish,
+    heatmap,
+    highest,
+    rank_names,
+    rows_height,
+    step_axis,
+    step_names,
+)
+from diag.app.markup import label
+from diag.app.run_view import PART_OF, Grid, Memory, Part, RunView
+from diag.app.theme import Theme, ink_on
+from diag.diagnoses.explanation import RankDifference
+from diag.model.steps import Bottleneck
+from diag.words.formatting import counted, number
+from diag.words.wording import class_name
 
 
 @dataclass(frozen=True)
@@ -50,7 +63,7 @@ def of_ranks(view: RunView, step: int | None = None) -> Drawing:
         what = f"mean of {counted(counts, f'counted {view.noun}')}"
     return Drawing(
         "ranks",
-        lambda theme: rank_figures.breakdown(view, theme, step),
+        lambda theme: rank_bars(view, theme, step),
         f"Milliseconds by part of the step for every rank, {what}",
         every_rank(view),
         f", {what}",
@@ -63,7 +76,7 @@ def of_differences(view: RunView) -> tuple[str, Drawing | None]:
         return "One rank was recorded: nobody to compare it with.", None
     return "", Drawing(
         "differences",
-        partial(difference_figures.bars, view.result.differences, view.culprits),
+        partial(difference_bars, view.result.differences, view.culprits),
         "What each rank does more of, or less, than the median of the others, milliseconds a step",
         "Each rank against the others",
         ", without its waiting for others",
@@ -72,11 +85,11 @@ def of_differences(view: RunView) -> tuple[str, Drawing | None]:
 
 def of_steps(view: RunView, rank: int, selected: int | None = None) -> Drawing:
     left_out = f"; hatched: {counted(view.left_out, view.noun)} left out of the verdict" if view.left_out else ""
-    if step_figures.limit_ms(view, rank) is not None:
+    if limit_ms(view, rank) is not None:
         left_out += ", cut off at the top where longer"
     return Drawing(
         "history",
-        lambda theme: step_figures.history(view, rank, theme, selected),
+        lambda theme: step_history(view, rank, theme, selected),
         f"Milliseconds by part of the step for every {view.noun} of rank {rank}",
         f"Every {view.noun} of rank {rank}",
         f"{left_out}. The strip shows each {view.noun}'s class.",
@@ -95,7 +108,7 @@ def of_waiting(view: RunView) -> tuple[str, Drawing | None]:
         return "No rank waits for another.", None
     text = "Time that each rank waits in collectives for a later one. The faint stripe is whom they wait for."
     alt = "Milliseconds that each rank waited in each step"
-    return text, Drawing("waiting", partial(waiting_figures.field, view), alt)
+    return text, Drawing("waiting", partial(waiting_field, view), alt)
 
 
 def of_memory(view: RunView, rank: int) -> tuple[str, tuple[Drawing, ...]]:
@@ -108,13 +121,403 @@ def of_memory(view: RunView, rank: int) -> tuple[str, tuple[Drawing, ...]]:
         return "Not recorded: traces alone do not hold it, `diag run` records it.", ()
     text = "" if memory.on_device else "Resident memory of the training processes: the run is on a CPU."
     if len(view.ranks) > MOST_RANK_BARS:
-        field = partial(memory_figures.field, view, memory)
+        field = partial(memory_field, view, memory)
         return text, (Drawing("memory-field", field, "Peak memory of each rank in each step"),)
     return text, (
-        Drawing("memory-peaks", partial(memory_figures.peaks, view, memory), "Peak memory of each rank"),
+        Drawing("memory-peaks", partial(memory_peaks, view, memory), "Peak memory of each rank"),
         Drawing(
             "memory-steps",
-            lambda theme: memory_figures.history(view, memory, rank, theme),
+            lambda theme: memory_history(view, memory, rank, theme),
             f"Peak memory of rank {rank} by step",
         ),
     )
+
+
+# -- ranks -------------------------------------------------------------------------------------------------------------
+
+
+_MOST_LABELLED = 30  # ranks
+
+
+def rank_bars(view: RunView, theme: Theme, step: int | None = None) -> go.Figure:
+    """Milliseconds by part for every rank: the mean of the steps that count, or one step (its index)."""
+    if len(view.ranks) > MOST_RANK_BARS:
+        return _rank_field(view, theme, step)
+    names = rank_names(view.ranks, view.culprits, theme.ink)
+    # Thinner bars have no room for numbers, and the browser measures each of them: a second for 64 ranks.
+    labelled = len(names) <= _MOST_LABELLED
+    figure = go.Figure()
+    for part, grid in view.parts.items():
+        ms = view.per_rank(grid, step) / MS
+        figure.add_bar(
+            x=ms,
+            y=names,
+            orientation="h",
+            name=part.value,
+            marker={"color": theme.part[part], "line": {"color": theme.ground, "width": 1}},
+            text=["" if np.isnan(value) else number(value) for value in ms] if labelled else None,
+            textposition="inside",
+            insidetextanchor="middle",
+            insidetextfont={"color": ink_on(theme.part[part])},
+            textangle=0,
+            hovertemplate=f"%{{y}}<br>{part.value} %{{x:,.2f}} ms<extra></extra>",
+        )
+    totals = np.nan_to_num(view.per_rank(view.dur_ns, step)) / MS
+    for name, total in zip(names, totals, strict=True) if labelled else ():
+        figure.add_annotation(
+            x=total, y=name, text=f"{number(total)} ms", showarrow=False, xanchor="left", xshift=4, font={"size": 12}
+        )
+    return finish(
+        figure,
+        theme,
+        rows_height(len(names), least=160, each=36),
+        barmode="stack",
+        bargap=0.25,
+        uniformtext={"minsize": 11, "mode": "hide"},
+        xaxis={"title": {"text": f"milliseconds a {view.noun}"}, "range": [0, max(float(totals.max()) * 1.1, 1e-9)]},
+        yaxis={"autorange": "reversed", "type": "category", "title": None},
+    )
+
+
+def _rank_field(view: RunView, theme: Theme, step: int | None) -> go.Figure:
+    parts = list(view.parts)
+    z = np.stack([view.per_rank(view.parts[part], step) / MS for part in parts])
+    figure = go.Figure(
+        heatmap(
+            z,
+            [str(rank) for rank in view.ranks],
+            [part.value for part in parts],
+            theme,
+            colorbar=colour_bar("ms"),
+            hovertemplate="rank %{x}<br>%{y} %{z:,.2f} ms<extra></extra>",
+        )
+    )
+    return finish(
+        figure,
+        theme,
+        rows_height(len(parts), each=28),
+        xaxis={"title": {"text": "rank"}, "type": "category", "nticks": 20},
+        yaxis={"autorange": "reversed", "type": "category", "title": None},
+    )
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+
+
+_CUT = 2  # times the longest step that counts: longer ones that do not count are cut off
+_ROOM = 1.1
+_MOST_CUT = 12  # that are labelled with their length
+_HATCH = "/"
+
+
+def step_history(view: RunView, rank: int, theme: Theme, selected: int | None = None) -> go.Figure:
+    """Stacked bars a step, hatched where the verdict leaves the step out, over a strip of classes. Areas where bars
+    would be too many. ``selected``: the index of a step to mark."""
+    as_bars = len(view.steps) * (len(view.parts) + 1) <= MOST_BARS
+    blocks = blocks_of(len(view.steps))
+    names = step_names(view.steps, blocks)
+    hatches = ["" if view.counted[block].any() else _HATCH for block in blocks]
+    row = view.ranks.index(rank)
+    figure = go.Figure()
+    for part, grid in view.parts.items():
+        ms = averaged(grid[row], blocks) / MS
+        options = {
+            "name": part.value,
+            "legendgroup": part.value,
+            "showlegend": False,
+            "hovertemplate": "%{y:,.2f} ms",
+        }
+        if as_bars:
+            figure.add_bar(x=names, y=ms, marker=_marker([theme.part[part]] * len(names), hatches), **_STAY, **options)
+        else:
+            figure.add_scatter(
+                x=names,
+                y=np.nan_to_num(ms),
+                mode="lines",
+                line={"width": 0, "shape": "hvh", "color": theme.part[part]},
+                fillcolor=theme.part[part],
+                stackgroup="parts",
+                **options,
+            )
+        _legend(figure, part.value, theme.part[part])
+    classes = [_class(view, block) for block in blocks]
+    figure.add_bar(
+        x=names,
+        y=[1] * len(names),
+        yaxis="y2",
+        name="class",
+        showlegend=False,
+        marker=_marker([theme.bottleneck[name] for name, _ in classes], hatches),
+        customdata=[text for _, text in classes],
+        hovertemplate="%{customdata}",
+        **_STAY,
+    )
+    drawn = {theme.part[part] for part in view.parts}
+    for name in Bottleneck:
+        # A class has the colour of a part, which may be none of these steps', or one of its own.
+        own = name in (Bottleneck.MIXED, Bottleneck.UNDETERMINED) or theme.bottleneck[name] not in drawn
+        if own and any(name == found for found, _ in classes):
+            _legend(figure, f"{name.value} (class)", theme.bottleneck[name])
+    limit = limit_ms(view, rank)
+    if limit is not None and as_bars:
+        _label_cut(figure, names, averaged(view.dur_ns[row], blocks) / MS, limit, theme)
+    if selected is not None:
+        column = next(i for i, block in enumerate(blocks) if block.start <= selected < block.stop)
+        figure.add_vrect(x0=column - 0.5, x1=column + 0.5, line={"color": theme.ink, "width": 2}, fillcolor=None)
+    return finish(
+        figure,
+        theme,
+        400,
+        barmode="stack",
+        # One or two steps would be walls.
+        bargap=max(0.12, 1 - len(names) / 8) if len(names) <= 200 else 0,
+        hovermode="x unified",
+        hoversubplots="axis",
+        # The second y axis hangs on the same x axis, so that one hover label tells the parts and the class.
+        yaxis={
+            "domain": [0.14, 1],
+            "title": {"text": f"rank {rank}, milliseconds"},
+            "rangemode": "tozero",
+            **({"range": [0, limit]} if limit is not None else {}),
+        },
+        yaxis2={
+            "domain": [0, 0.09],
+            "range": [0, 1],
+            "tickvals": [0.5],
+            "ticktext": ["class"],
+            "showgrid": False,
+            "zeroline": False,
+            "fixedrange": True,
+        },
+        xaxis=step_axis(blocks, view.noun, anchor="y2"),
+    )
+
+
+def limit_ms(view: RunView, rank: int) -> float | None:
+    """Where the axis ends; None where it need not be cut. Start-up is part of the first step, or lies before it, and
+    can take a hundred times as long as a step: the steps that count would be flat lines beside it."""
+    dur = view.dur_ns[view.ranks.index(rank)] / MS
+    longest = float(np.nanmax(dur[view.counted], initial=0.0))
+    return _ROOM * longest if longest and float(np.nanmax(dur)) > _CUT * longest else None
+
+
+def _label_cut(figure: go.Figure, names: list[str], ms: Grid, limit: float, theme: Theme) -> None:
+    """How long the steps are that are cut off."""
+    cut = [(name, value) for name, value in zip(names, ms.tolist(), strict=True) if value > limit]
+    for name, value in cut[:_MOST_CUT]:
+        figure.add_annotation(
+            x=name, y=limit, text=f"{number(value)} ms ↑", showarrow=False, yanchor="top", xanchor="left",
+            bgcolor=theme.ground, font={"size": 11, "color": theme.soft},
+        )  # fmt: skip
+
+
+# A click chooses a step; the bars that it does not hit must not fade.
+_STAY = {"selected": {"marker": {"opacity": 1}}, "unselected": {"marker": {"opacity": 1}}}
+
+
+def _marker(colours: list[str], hatches: list[str]) -> dict[str, object]:
+    return {"color": colours, "line": {"width": 0}, "pattern": {"shape": hatches, "size": 5}}
+
+
+def _legend(figure: go.Figure, name: str, colour: str) -> None:
+    """An entry of its own: that of the bars would be hatched when the first step is."""
+    marker = {"color": colour, "symbol": "square", "size": 12}
+    figure.add_scatter(x=[None], y=[None], mode="markers", marker=marker, name=name, legendgroup=name, hoverinfo="skip")
+
+
+def _class(view: RunView, block: slice) -> tuple[Bottleneck, str]:
+    """The class of the steps in a block, the most frequent one of those that count, and the same in words."""
+    steps = list(zip(view.bottlenecks[block], view.notes[block], view.counted[block], strict=True))
+    classes = [name for name, _, counts in steps if counts] or [name for name, _, _ in steps]
+    name = max(Bottleneck, key=classes.count)
+    reasons = dict.fromkeys(note or "no reason given" for _, note, counts in steps if not counts)
+    text = class_name(name)
+    return name, f"{text}, not counted: {label(', '.join(reasons))}" if reasons else text
+
+
+# -- ranks against the others ------------------------------------------------------------------------------------------
+
+
+# What differs by less on every rank is no difference to show.
+_LEAST_NS = 10_000
+
+
+def compared(found: Sequence[RankDifference]) -> list[RankDifference]:
+    """All ranks, or of many those that differ most, in their order."""
+    if len(found) <= MOST_RANK_BARS:
+        return list(found)
+    most = sorted(found, key=lambda each: -sum(abs(ns) for ns in each.more_ns.values()))[:MOST_RANK_BARS]
+    return sorted(most, key=lambda each: each.rank)
+
+
+def difference_bars(found: Sequence[RankDifference], culprits: Sequence[int], theme: Theme) -> go.Figure:
+    """Milliseconds a step more (to the right) or less than the others' median, by part. Waiting is not among them."""
+    ranks = compared(found)
+    names = rank_names([each.rank for each in ranks], culprits, theme.ink)
+    figure = go.Figure()
+    for kind, part in PART_OF.items():
+        more = np.array([each.more_ns.get(kind, 0) for each in ranks], dtype=np.float64)
+        if np.abs(more).max(initial=0.0) < _LEAST_NS:
+            continue
+        figure.add_bar(
+            x=more / MS,
+            y=names,
+            orientation="h",
+            name=part.value,
+            customdata=[each.rank for each in ranks],
+            marker={"color": theme.part[part], "line": {"color": theme.ground, "width": 1}},
+            hovertemplate=f"%{{y}}<br>{part.value} %{{x:+,.2f}} ms<extra></extra>",
+            selected={"marker": {"opacity": 1}},
+            unselected={"marker": {"opacity": 1}},
+        )
+    figure.add_vline(x=0, line={"color": theme.faint, "width": 1})
+    return finish(
+        figure,
+        theme,
+        rows_height(len(names), least=160, each=30, most=420),
+        barmode="relative",
+        bargap=0.3,
+        xaxis={"title": {"text": "milliseconds a step more than the others' median"}, "zeroline": False},
+        yaxis={"autorange": "reversed", "type": "category", "title": None, "nticks": 32},
+    )
+
+
+# -- waiting -----------------------------------------------------------------------------------------------------------
+
+
+def waiting_field(view: RunView, theme: Theme) -> go.Figure:
+    """Milliseconds that each rank waited for others in each step. Only where ``view.waiting_known``."""
+    return field_of(view, Part.WAITING, view.culprits, "waited %{z:,.2f} ms", theme)
+
+
+def field_of(view: RunView, part: Part, culprits: Sequence[int], hover: str, theme: Theme) -> go.Figure:
+    """Milliseconds of one kind of waiting, of each rank in each step. ``hover``: what is said of one of them."""
+    blocks = blocks_of(len(view.steps), field_columns(len(view.ranks)))
+    waited = view.parts.get(part, np.zeros_like(view.dur_ns))
+    # The first steps wait longest; they are left out of the verdict, and here out of the scale.
+    top = float(np.nanmax(waited[:, view.counted], initial=0.0)) / MS
+    figure = go.Figure(
+        heatmap(
+            averaged(waited, blocks) / MS,
+            step_names(view.steps, blocks),
+            rank_names(view.ranks, culprits, theme.ink),
+            theme,
+            zmax=top or 1.0,
+            colorbar=colour_bar("ms"),
+            hovertemplate=f"%{{y}}, step %{{x}}<br>{hover}<extra></extra>",
+        )
+    )
+    return finish(
+        figure,
+        theme,
+        rows_height(len(view.ranks), least=220),
+        xaxis=step_axis(blocks),
+        yaxis={"autorange": "reversed", "type": "category", "title": None, "nticks": 32, "showgrid": False},
+    )
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+GB = 1e9
+
+
+def memory_peaks(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
+    """The largest peak of every rank, in GB."""
+    names = rank_names(view.ranks)
+    figure = go.Figure()
+    for name, grid, colour in _series(memory, theme):
+        figure.add_bar(
+            x=_largest(grid) / GB,
+            y=names,
+            orientation="h",
+            name=name,
+            marker={"color": colour},
+            hovertemplate=f"%{{y}}<br>{name} %{{x:,.3f}} GB<extra></extra>",
+        )
+    if memory.capacity is not None:
+        figure.add_vline(x=memory.capacity / GB, line={"color": theme.ink, "dash": "dash"})
+        figure.add_annotation(
+            x=memory.capacity / GB,
+            y=1,
+            yref="paper",
+            text="capacity",
+            showarrow=False,
+            xanchor="right",
+            yanchor="bottom",
+        )
+    return finish(
+        figure,
+        theme,
+        rows_height(len(names), least=260),
+        barmode="group",
+        bargap=0.4,
+        showlegend=memory.on_device,
+        xaxis={"title": {"text": "peak, GB"}, "rangemode": "tozero"},
+        yaxis={"autorange": "reversed", "type": "category", "title": None, "nticks": 32},
+    )
+
+
+def memory_history(view: RunView, memory: Memory, rank: int, theme: Theme) -> go.Figure:
+    """The peak of each step: of one rank as lines."""
+    blocks = blocks_of(len(view.steps))
+    names = step_names(view.steps, blocks)
+    row = view.ranks.index(rank)
+    figure = go.Figure()
+    for name, grid, colour in _series(memory, theme):
+        figure.add_scatter(
+            x=names,
+            y=highest(grid[row], blocks) / GB,
+            name=name,
+            mode="lines+markers" if len(names) <= 60 else "lines",
+            line={"color": colour, "width": 2},
+            hovertemplate=f"step %{{x}}<br>{name} %{{y:,.3f}} GB<extra></extra>",
+        )
+    if memory.capacity is not None:
+        figure.add_hline(y=memory.capacity / GB, line={"color": theme.ink, "dash": "dash"})
+    return finish(
+        figure,
+        theme,
+        rows_height(len(view.ranks) if len(view.ranks) <= MOST_RANK_BARS else 1, least=260),
+        showlegend=memory.on_device,
+        xaxis=step_axis(blocks, ticks=12),
+        yaxis={"title": {"text": f"rank {rank}, GB"}, "rangemode": "tozero"},
+    )
+
+
+def memory_field(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
+    """The peak of every rank in every step, for many ranks."""
+    blocks = blocks_of(len(view.steps), field_columns(len(view.ranks)))
+    figure = go.Figure(
+        heatmap(
+            highest(memory.peaks, blocks) / GB,
+            step_names(view.steps, blocks),
+            rank_names(view.ranks),
+            theme,
+            zmax=memory.capacity / GB if memory.capacity is not None else None,
+            colorbar=colour_bar("GB"),
+            hovertemplate="%{y}, step %{x}<br>%{z:,.3f} GB<extra></extra>",
+        )
+    )
+    return finish(
+        figure,
+        theme,
+        rows_height(len(view.ranks)),
+        xaxis=step_axis(blocks),
+        yaxis={"autorange": "reversed", "type": "category", "title": None, "nticks": 32, "showgrid": False},
+    )
+
+
+def _series(memory: Memory, theme: Theme) -> list[tuple[str, Grid, str]]:
+    if not memory.on_device:
+        return [("resident memory of the process", memory.allocated, theme.part[Part.COMPUTE])]
+    return [
+        ("allocated", memory.allocated, theme.part[Part.COMPUTE]),
+        ("reserved by the allocator", memory.reserved, theme.part[Part.CHECKPOINT]),
+    ]
+
+
+def _largest(grid: Grid) -> Grid:
+    """Of every rank; NaN where nothing is known of it."""
+    known = ~np.isnan(grid)
+    return np.where(known.any(axis=1), np.where(known, grid, 0).max(axis=1, initial=0.0), np.nan)

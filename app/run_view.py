@@ -1,7 +1,4 @@
-"""An analysed run laid out for drawing: arrays of ranks by steps, and the handful of numbers at the top of a page.
-
-Only lays out and averages for display what the analysis found; everything that needs judgement comes from it.
-"""
+"""An analysed run laid out for drawing: its page in words, and arrays of ranks by steps for the figures."""
 
 from __future__ import annotations
 
@@ -14,7 +11,10 @@ import numpy.typing as npt
 
 from diag.api import Result, describe_run
 from diag.model.steps import Bottleneck, Kind, Parts
+from diag.show.page import Page, page_of
 from diag.words.wording import steps_counted
+
+MOST_TABLE_RANKS = 64
 
 # -- parts -------------------------------------------------------------------------------------------------------------
 #
@@ -89,6 +89,7 @@ class RunView:
     """``counted[i]``: whether the verdict rests on step i; where it rests on none it rests on all."""
 
     result: Result
+    page: Page
     run: dict[str, Any]
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
@@ -99,7 +100,6 @@ class RunView:
     parts: dict[Part, Grid]  # only those that are not zero everywhere
     waiting_known: bool
     memory: Memory | None
-    tokens_per_second: float | None
 
     @property
     def steps_counted(self) -> str:
@@ -127,21 +127,6 @@ class RunView:
     def culprits(self) -> tuple[int, ...]:
         return self.result.verdict.culprit_ranks
 
-    @property
-    def median_step_ns(self) -> float:
-        return float(np.median(self.result.examination.shares.dur_ns))
-
-    @property
-    def peak_memory(self) -> float | None:
-        """The largest peak of all ranks and steps, in bytes."""
-        return None if self.memory is None else float(np.nanmax(self.memory.peaks))
-
-    def mean_share(self, *parts: Part) -> float:
-        """The same as a mean over the ranks, waiting for others included."""
-        total = float(np.nansum(self.dur_ns[:, self.counted]))
-        spent = sum(float(np.nansum(self.parts[part][:, self.counted])) for part in parts if part in self.parts)
-        return spent / total if total else 0.0
-
     def per_rank(self, grid: Grid, step: int | None = None) -> Grid:
         """One value a rank: the mean over the steps that count, or that of one step (its index)."""
         if step is not None:
@@ -156,7 +141,7 @@ def view_of(result: Result) -> RunView:
     """The layout of one run; a second or two for a million pairs of rank and step."""
     accounts = result.attribution.steps
     ranks, steps = result.attribution.ranks, tuple(account.step for account in accounts)
-    if result.from_summaries:  # they tell the steps of a few ranks
+    if result.from_summaries:  # they hold the steps of a few ranks
         ranks = tuple(sorted({one.rank for account in accounts for one in account.parts}))
     row = {rank: i for i, rank in enumerate(ranks)}
     empty = np.full((len(ranks), len(steps)), np.nan)
@@ -172,6 +157,7 @@ def view_of(result: Result) -> RunView:
     counted = usable if usable.any() else np.ones(len(steps), dtype=np.bool_)
     return RunView(
         result=result,
+        page=page_of(result, MOST_TABLE_RANKS),
         run=describe_run(result),
         ranks=ranks,
         steps=steps,
@@ -182,7 +168,6 @@ def view_of(result: Result) -> RunView:
         parts={part: grid for part, grid in parts.items() if np.nansum(grid)},
         waiting_known=any(one.exposed_wait_ns is not None for account in accounts for one in account.parts),
         memory=_memory(result, ranks, steps),
-        tokens_per_second=_tokens_per_second(result, ranks, steps, dur_ns, counted),
     )
 
 
@@ -206,25 +191,3 @@ def _memory(result: Result, ranks: tuple[int, ...], steps: tuple[int, ...]) -> M
     if not np.isnan(rss).all():
         return Memory(False, rss, np.full_like(rss, np.nan), None)
     return None
-
-
-def _tokens_per_second(
-    result: Result, ranks: tuple[int, ...], steps: tuple[int, ...], dur_ns: Grid, counted: npt.NDArray[np.bool_]
-) -> float | None:
-    """All ranks together; None where not every rank counted tokens, or ranks share them (tensor parallelism)."""
-    manifest = result.tables.manifest
-    if manifest is not None and any(not axis.startswith("dp") for axis in manifest.mesh):
-        return None
-    column = {step: i for i, step in enumerate(steps)}
-    rate = 0.0
-    for i, rank in enumerate(ranks):
-        tokens = seconds = 0.0
-        for record in result.tables.ranks[rank].steps:
-            j = column.get(record.step)
-            if j is not None and counted[j] and not np.isnan(dur_ns[i, j]):
-                tokens += record.tokens
-                seconds += dur_ns[i, j] / 1e9
-        if not tokens:
-            return None
-        rate += tokens / seconds
-    return rate or None

@@ -255,21 +255,9 @@ class Result(Struct, frozen=True, dict=True):
         return f"Run: {facts}\n{self.verdict.headline}\nFindings: {found}".replace(NBSP, " ")
 
     def _repr_html_(self) -> str:
-        """What a notebook shows; the replay behind the advice is done for it."""
-        from diag.notebook import to_html
-        from diag.words.rank_table import rank_table, stall_lines
-        from diag.words.wording import steps_counted
+        from diag.show.notebook import to_html
 
-        return to_html(
-            facts=run_facts(describe_run(self), self.coverage),
-            verdict=self.verdict,
-            steps=steps_counted(self.attribution),
-            ranks=rank_table(self.attribution, self.scheduled),
-            stalls=stall_lines(self.attribution),
-            findings=self.examination.findings,
-            recommendation=self.recommendation,
-            coverage=self.coverage,
-        )
+        return to_html(self)
 
 
 def open_run(*paths: Path | str, reading: Reading | None = None) -> Result:

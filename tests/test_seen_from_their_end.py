@@ -8,7 +8,7 @@ from diag.account.records import calls_of
 from diag.api import Result, analyze
 from diag.collectors.records import FORWARD, CollectiveRow
 from diag.rundir.run import Tables
-from diag.words.rank_table import rank_table
+from diag.show.ranks import rank_table
 from tests.copies import replace
 from tests.simulate import MS, Plan, simulate
 
@@ -37,7 +37,7 @@ def test_what_is_hidden_is_not_known_and_not_said() -> None:
     assert result.verdict.bottleneck == whole.verdict.bottleneck
     assert "is not known without a profiler window" in told(result, "exposed-communication")
     assert not any("hidden" in item.filter for finding in result.examination.findings for item in finding.evidence)
-    assert "hidden comm." not in rank_table(result.attribution).columns
+    assert "overlapped comm." not in rank_table(result.attribution).columns
     assert all(part.hidden_known for step in whole.attribution.steps for part in step.parts)
     assert not any(part.hidden_known for step in result.attribution.steps for part in step.parts)
 

@@ -10,8 +10,7 @@ import pytest
 
 from diag.api import Result, open_run
 from diag.show.json import to_json
-from diag.show.tables import print_table
-from diag.show.text import print_report
+from diag.show.text import print_report, print_table
 from diag.words.formatting import duration
 from tests.account.kineto_builder import KinetoBuilder, nccl_args
 

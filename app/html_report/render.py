@@ -1,61 +1,104 @@
-"""The report as HTML, from its template, style sheet and script; nothing in it is loaded from anywhere."""
+"""The report: the dashboard's first page as one HTML file. It loads nothing and sends nothing."""
 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from enum import Enum
 from hashlib import sha256
 from importlib.resources import files
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
+import plotly.graph_objects as go
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
+from msgspec import Struct, structs
+from plotly.io.json import to_json_plotly
 from plotly.offline import get_plotlyjs
 
 from diag.api import Result
-from diag.app.html_report.page import page_of
-from diag.app.html_report.specs import FONT, to_json
-from diag.app.run_view import view_of
-from diag.app.theme import DARK, LIGHT, favicon
-from diag.show.details import IDLE_COLUMNS, IDLE_TITLE, STALLS_TITLE
-from diag.words.wording import EVERYTHING_FOUND, EVERYTHING_LOOKED_FOR, EVIDENCE_COLUMNS, NOTHING_FOUND, pieces
+from diag.app import drawings
+from diag.app.drawings import Drawing
+from diag.app.run_view import RunView, view_of
+from diag.app.theme import DARK, LIGHT, Theme, favicon
+from diag.show import page as words
+from diag.show import ranks
+from diag.show.page import Command, RunName, advice_of
+from diag.words.formatting import masked, visible_lines
+from diag.words.wording import pieces
 
-from ..facts import masked, visible_lines
-from .specs import Pseudonyms, redacted_page, redacted_view
+Path = tuple[str | int, ...]
 
-_OPEN_EVIDENCE = 1  # findings whose evidence is unfolded
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+# Characters that end a script element, or a line of JavaScript, wherever they stand.
+_ESCAPED = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
 
 def render(result: Result, command: str, version: str, names: Pseudonyms | None = None) -> str:
-    """The whole file. ``command`` and ``version`` of diag: how it was made;
-    secrets in it are masked. ``names``: what hides names, None where
-    they may be read."""
-    view, command = view_of(result), masked(command)
-    if names is None:
-        page = page_of(view, command)
-    else:
-        page = redacted_page(page_of(redacted_view(view, names), command), names)
+    """The whole file. ``command`` and ``version`` of diag: how it was made; secrets in it are masked. ``names``: the
+    pseudonyms of a redacted report."""
+    view, typed = view_of(result), Command(masked(command))
+    page, advised = view.page, advice_of(result)
+    sections = sections_of(view if names is None else _redacted_view(view, names))
+    if names is not None:
+        page, advised = redacted(page, names), redacted(advised, names)
+        sections, typed = redacted(sections, names), redacted(typed, names)
     scripts = (_script(get_plotlyjs()), _script(_asset("script.js")))
     return _template().render(
         page=page,
+        advised=advised,
+        sections=sections,
+        command=typed,
+        words=words,
+        ranks=ranks,
         csp=_policy(scripts),
         light=LIGHT,
         dark=DARK,
         font=Markup(FONT),
         style=Markup(_asset("style.css")),
         icon=f"data:image/svg+xml,{quote(favicon())}",
-        specs=Markup(to_json(page.figures)),
+        specs=Markup(to_json(sections.figures)),
         scripts=[Markup(script) for script in scripts],
         version=version,
         kept=names.kept if names is not None else "",
-        evidence_columns=EVIDENCE_COLUMNS,
-        idle_title=IDLE_TITLE,
-        idle_columns=IDLE_COLUMNS,
-        stalls_title=STALLS_TITLE,
-        open_evidence=_OPEN_EVIDENCE,
-        nothing_found=NOTHING_FOUND,
-        everything_found=EVERYTHING_FOUND,
-        everything_looked_for=EVERYTHING_LOOKED_FOR,
+    )
+
+
+@dataclass(frozen=True)
+class Section:
+    """Words and figures under one heading."""
+
+    text: str
+    figures: tuple[Drawing, ...]
+
+
+@dataclass(frozen=True)
+class Sections:
+    """The figures of the page, from top to bottom."""
+
+    differences: Section
+    time: Section
+    waiting: Section
+    memory: Section
+
+    @property
+    def figures(self) -> tuple[Drawing, ...]:
+        return (*self.differences.figures, *self.time.figures, *self.waiting.figures, *self.memory.figures)
+
+
+def sections_of(view: RunView) -> Sections:
+    """As the overview draws them when it opens."""
+    rank = view.page.rank
+    differences, by_rank = drawings.of_differences(view)
+    waiting, by_step = drawings.of_waiting(view)
+    memory, peaks = drawings.of_memory(view, rank)
+    return Sections(
+        differences=Section(differences, (by_rank,) if by_rank is not None else ()),
+        time=Section("", (drawings.of_ranks(view), drawings.of_steps(view, rank))),
+        waiting=Section(waiting, (by_step,) if by_step is not None else ()),
+        memory=Section(memory, peaks),
     )
 
 
@@ -94,3 +137,126 @@ def _prose(text: str) -> Markup:
     """With what stands between backticks as code."""
     code = Markup("<code>{}</code>")
     return Markup("").join(code.format(part) if typed else escape(part) for part, typed in pieces(visible_lines(text)))
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+#
+# As JSON that a page may hold: in light colours, with the values that differ in dark ones. The data, most of a figure,
+# is in it once. One function draws both; the differences come from a comparison.
+
+
+def to_json(drawings: Iterable[Drawing]) -> str:
+    """``{key: {"figure": {...}, "dark": [[path, value], ...]}}``, safe inside a script element."""
+    specs = {drawing.key: _spec(drawing) for drawing in drawings}
+    text: str = to_json_plotly(specs, engine="json")
+    return text.translate(_ESCAPED)
+
+
+def _spec(drawing: Drawing) -> dict[str, Any]:
+    light, dark = plain_figure(drawing, LIGHT), plain_figure(drawing, DARK)
+    return {"figure": light, "dark": [[list(path), value] for path, value in differences(light, dark)]}
+
+
+def differences(one: Any, other: Any, at: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Where the second differs from the first, and what it has there; lists of plain values are compared as a whole."""
+    if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        for key in one:
+            yield from differences(one[key], other[key], (*at, key))
+    elif _nested(one) and _nested(other) and len(one) == len(other):
+        for index, (a, b) in enumerate(zip(one, other, strict=True)):
+            yield from differences(a, b, (*at, index))
+    elif one != other:
+        yield at, other
+
+
+def _nested(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and any(isinstance(item, (dict, list, tuple)) for item in value)
+
+
+def plain_figure(drawing: Drawing, theme: Theme) -> dict[str, Any]:
+    """The figure in the look of the report, in plain containers; arrays of numbers as typed arrays in base64."""
+    figure = drawing.draw(theme)
+    figure.update_layout(template=_look(theme))
+    content: dict[str, Any] = figure.to_dict()
+    return content
+
+
+def _look(theme: Theme) -> go.layout.Template:
+    """What Streamlit's own theme gives the dashboard's figures: quiet lines, labels that fit, the page's letters."""
+    axis = {
+        "automargin": True,
+        "gridcolor": theme.grid,
+        "zerolinecolor": theme.grid,
+        "linecolor": theme.grid,
+        "ticks": "",
+        "ticklabelstandoff": 5,
+        "title": {"font": {"size": 13, "color": theme.soft}, "standoff": 10},
+        "tickfont": {"size": 12, "color": theme.ink},
+    }
+    bar = {"title": {"font": {"size": 12, "color": theme.ink}}, "tickfont": {"size": 11, "color": theme.ink}}
+    return go.layout.Template(
+        layout={
+            "font": {"family": FONT, "size": 13, "color": theme.ink},
+            "hoverlabel": {
+                "bgcolor": theme.ground,
+                "bordercolor": theme.faint,
+                "font": {"family": FONT, "size": 13, "color": theme.ink},
+            },
+            "xaxis": axis,
+            "yaxis": axis,
+        },
+        data={"heatmap": [go.Heatmap(colorbar=bar)]},
+    )
+
+
+# -- redaction ---------------------------------------------------------------------------------------------------------
+#
+# Applies pseudonyms to every text of a page, whatever it is called and wherever it stands.
+
+T = TypeVar("T")
+
+
+class Pseudonyms(Protocol):
+    """What hides names. ``kept``: what it deliberately leaves, in words."""
+
+    @property
+    def kept(self) -> str: ...
+
+    def text(self, text: str, /) -> str:
+        """The text with pseudonyms for the names in it."""
+
+    def command(self, text: str, /) -> str:
+        """The same of a command, of which only what diag itself knows is left."""
+
+    def run_name(self, text: str, /) -> str:
+        """Instead of what a person called the run."""
+
+
+def _redacted_view(view: RunView, names: Pseudonyms) -> RunView:
+    """The layout with the only words that figures show of it redacted: why steps do not count."""
+    return replace(view, notes=tuple(names.text(note) for note in view.notes))
+
+
+def redacted(value: T, names: Pseudonyms) -> T:
+    """Every text in records and tuples redacted, all the way down; numbers and functions stay."""
+    found: Any = value
+    if isinstance(value, Enum):
+        pass
+    elif isinstance(value, RunName):
+        found = RunName(names.run_name(value))
+    elif isinstance(value, Command):
+        found = Command(names.command(value))
+    elif isinstance(value, str):
+        found = names.text(value)
+    elif isinstance(value, tuple):
+        found = tuple(redacted(item, names) for item in value)
+    elif isinstance(value, Struct):
+        found = structs.replace(value, **_fields(value, value.__struct_fields__, names))
+    elif is_dataclass(value) and not isinstance(value, type):
+        found = replace(value, **_fields(value, [field.name for field in fields(value)], names))
+    result: T = found
+    return result
+
+
+def _fields(value: Any, chosen: Iterable[str], names: Pseudonyms) -> dict[str, Any]:
+    return {field: redacted(getattr(value, field), names) for field in chosen}

@@ -8,11 +8,11 @@ from typing import Any
 import plotly.graph_objects as go
 import streamlit as st
 
-from diag.app.facts import Metric
+from diag.app.markup import plain, prose
 from diag.app.run_view import RunView
 from diag.errors import DiagError
-
-from ..facts import listing, plain, prose, visible, visible_lines
+from diag.show.page import Metric
+from diag.words.formatting import listing, visible, visible_lines
 
 CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False, "typesetMath": False}
 EMPTY = "-"  # a cell of which nothing is known

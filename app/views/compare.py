@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import plotly.graph_objects as go
 import streamlit as st
 
 from diag.api import compare_runs, list_runs
-from diag.app.address import choose, choose_path
-from diag.app.figures import compare as figures
-from diag.app.run_view import RunView
-from diag.app.theme import theme_of
+from diag.app.address import choose, choose_path, opened
+from diag.app.figures import MS, finish
+from diag.app.markup import label, plain
+from diag.app.run_view import PART_OF, RunView
+from diag.app.theme import Theme, theme_of
 from diag.app.views.common import bullets, draw, head, show_error
+from diag.diagnoses.compare import Comparison
 from diag.errors import DiagError
 from diag.model.steps import Bottleneck
-from diag.show.details import Comparison
-
-from ..address import opened
-from ..facts import counted, duration, plain, share
-from ..run_view import PART_OF
+from diag.words.formatting import counted, duration, number, share
 
 _TYPED = "another path …"
 _REFUSED = "This cannot be compared"
@@ -63,7 +63,7 @@ def _differences(found: Comparison, against: RunView, view: RunView) -> None:
     _numbers(found, before)
     st.subheader("Where the difference is", anchor="difference")
     draw(
-        figures.flow(found, before, after, theme_of(st.context.theme.type)),
+        flow(found, before, after, theme_of(st.context.theme.type)),
         "flow",
         f"From the step of {before} to the step of {after} in milliseconds, by kind of time",
     )
@@ -131,3 +131,98 @@ def _verdicts(against: RunView, view: RunView, before: str, after: str) -> None:
 
 def _signed(ns: int) -> str:
     return f"{'+' if ns > 0 else '-' if ns < 0 else ''}{duration(abs(ns))}"
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+_THIN = 4  # times the differences: from here on the bars of the steps are cut off
+
+
+def flow(found: Comparison, before: str, after: str, theme: Theme) -> go.Figure:
+    """Milliseconds a step: the first run's bar, then a floating bar a kind from where the ones before it end, then the
+    second run's. Lines are the intervals of the differences; hatched where one includes zero."""
+    names = [label(before, 24), *(PART_OF[part.kind].value.partition(":")[0] for part in found.parts), label(after, 24)]
+    bases, heights, tops = [0.0], [found.before_ns / MS], [found.before_ns / MS]
+    at = float(found.before_ns)
+    for part in found.parts:
+        change = part.ns[1]
+        bases.append(min(at, at + change) / MS)
+        heights.append(abs(change) / MS)
+        tops.append(max(at, at + change, at + part.ns[2]) / MS)
+        at += change
+    bases.append(0.0)
+    heights.append(found.after_ns / MS)
+    tops.append(found.after_ns / MS)
+    colours = [theme.faint, *(theme.part[PART_OF[part.kind]] for part in found.parts), theme.faint]
+    hatches = ["", *("" if part.sure else "/" for part in found.parts), ""]
+    texts = [f"{number(found.before_ns / MS)} ms", *(_signed_ms(p.ns[1]) for p in found.parts)]
+    texts.append(f"{number(found.after_ns / MS)} ms")
+    places = list(range(len(names)))
+    figure = go.Figure(
+        go.Bar(
+            x=places,
+            y=heights,
+            base=bases,
+            marker={"color": colours, "line": {"width": 0}, "pattern": {"shape": hatches, "size": 6}},
+            customdata=[
+                [name, text, interval] for name, text, interval in zip(names, texts, _intervals(found), strict=True)
+            ],
+            hovertemplate="%{customdata[0]}<br>%{customdata[1]} a step%{customdata[2]}<extra></extra>",
+        )
+    )
+    _lines(figure, found, theme)
+    for place, top, text in zip(places, tops, texts, strict=True):
+        figure.add_annotation(x=place, y=top, text=text, showarrow=False, yanchor="bottom", yshift=3, font={"size": 12})
+    return finish(
+        figure,
+        theme,
+        420,
+        bargap=0.35,
+        showlegend=False,
+        yaxis=_axis(bases[1:-1] or [0.0], tops),
+        xaxis={"tickvals": places, "ticktext": names, "title": None},
+    )
+
+
+def _axis(lows: Sequence[float], tops: Sequence[float]) -> dict[str, Any]:
+    """From zero; where the differences would be too thin to see, from below the lowest of them, which it says."""
+    low, high = min(*lows, *tops), max(tops)
+    span = high - low
+    first = 0.0 if low < _THIN * span else low - 0.5 * span
+    title = "milliseconds a step" if not first else f"milliseconds a step, cut off below {number(first)}"
+    return {"title": {"text": title}, "range": [first, high + 0.12 * (high - first)]}
+
+
+def _lines(figure: go.Figure, found: Comparison, theme: Theme) -> None:
+    """The interval of each difference, at the end that it moves."""
+    ends, low, high = [], [], []
+    at = float(found.before_ns)
+    for part in found.parts:
+        ends.append((at + part.ns[1]) / MS)
+        low.append((part.ns[1] - part.ns[0]) / MS)
+        high.append((part.ns[2] - part.ns[1]) / MS)
+        at += part.ns[1]
+    figure.add_scatter(
+        x=list(range(1, len(ends) + 1)),
+        y=ends,
+        mode="markers",
+        marker={"color": theme.ink, "size": 4},
+        error_y={
+            "type": "data",
+            "symmetric": False,
+            "array": high,
+            "arrayminus": low,
+            "color": theme.ink,
+            "thickness": 1.5,
+        },
+        hoverinfo="skip",
+    )
+
+
+def _intervals(found: Comparison) -> list[str]:
+    return ["", *(f", {_signed_ms(part.ns[0])} to {_signed_ms(part.ns[2])}" for part in found.parts), ""]
+
+
+def _signed_ms(ns: int) -> str:
+    return f"{'+' if ns > 0 else '-' if ns < 0 else '±'}{number(abs(ns) / MS)} ms"

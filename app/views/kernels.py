@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import plotly.graph_objects as go
 import streamlit as st
 
 from diag.app.address import choose
-from diag.app.figures import kernels as figures
-from diag.app.run_view import RunView
+from diag.app.figures import MS, finish, rows_height
+from diag.app.markup import label, plain
+from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import EMPTY, beyond_summaries, draw, head, known_columns, nothing, shown_rows
-from diag.model.breakdown import Bound, Efficiency, KernelStat, KernelTable, Measure, ModuleStat, ModuleTable, PathTable
+from diag.model.breakdown import (
+    Bound,
+    Efficiency,
+    KernelKind,
+    KernelStat,
+    KernelTable,
+    Measure,
+    ModuleStat,
+    ModuleTable,
+    PathStat,
+    PathTable,
+)
+from diag.words.formatting import counted, duration, number, share, short_name
 from diag.words.wording import fused_words
-
-from ..facts import counted, duration, plain, share
 
 _MOST_ROWS = 200
 _FROM = {"shapes": "measured", "class": "inferred"}  # from recorded shapes, or from the class of kernel
@@ -71,7 +84,7 @@ def _unknown(measures: tuple[tuple[str, Measure, str], ...]) -> dict[str, list[s
 def _kernels(table: KernelTable, theme: Theme) -> None:
     on_device = table.unit == "kernel"
     st.subheader("Kernels" if on_device else "Operators", anchor="kernels")
-    shown = min(figures.MOST_BARS, len(table.rows))
+    shown = min(MOST_BARS, len(table.rows))
     busy = duration(table.busy_ns / max(1, table.rank_steps))
     who = "The device" if on_device else "The host"
     within = "" if on_device else ", each without the operators inside it"
@@ -82,7 +95,7 @@ def _kernels(table: KernelTable, theme: Theme) -> None:
             f"{counted(len(table.rows), table.unit)} that take most{within}:"
         )
     )
-    draw(figures.kernels(table, theme), "kernels", f"Milliseconds a step of the {shown} {table.unit}s that take most")
+    draw(kernels(table, theme), "kernels", f"Milliseconds a step of the {shown} {table.unit}s that take most")
     rows = [_kernel(row, table.rank_steps) for row in table.rows[:_MOST_ROWS]]
     st.dataframe(
         shown_rows(rows),
@@ -164,7 +177,7 @@ def _modules(view: RunView, tables: tuple[ModuleTable, ...], theme: Theme) -> No
     if not table.rows:
         nothing("No module ran in the counted steps.")
         return
-    draw(figures.modules(table, theme), "modules", "Milliseconds a step in each module, forward and backward")
+    draw(modules(table, theme), "modules", "Milliseconds a step in each module, forward and backward")
     rows = [_module(row, table.rank_steps) for row in table.rows[:_MOST_ROWS]]
     st.dataframe(
         shown_rows(rows),
@@ -215,13 +228,151 @@ def _path(table: PathTable, theme: Theme) -> None:
     if not table.rows:
         nothing("No step counts, so there is no critical path to show.")
         return
-    draw(figures.path(table, theme), "path", "Milliseconds a step of the critical path by rank, kind and module")
+    draw(path(table, theme), "path", "Milliseconds a step of the critical path by rank, kind and module")
     basis = "traced" if table.traced else "counted, of which none is traced: no module is known"
     inside = share(table.in_modules_ns / table.total_ns) if table.total_ns else "0%"
-    shown = min(figures.MOST_BARS, len(table.rows))
+    shown = min(MOST_BARS, len(table.rows))
     st.caption(
         plain(
             f"What everybody waited for in {counted(len(table.steps), 'step')} ({basis}): the {shown} largest of "
             f"{len(table.rows):,}. In a module: {inside} of the path."
         )
     )
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+MOST_BARS = 15
+_LONGEST = 46  # characters of a name beside an axis
+
+# A colour and a hatch a kind; those that belong together share the colour.
+_STYLE: dict[KernelKind, tuple[Part, str]] = {
+    KernelKind.GEMM: (Part.COMPUTE, ""),
+    KernelKind.ATTENTION: (Part.COMPUTE, "/"),
+    KernelKind.CONVOLUTION: (Part.COMPUTE, "x"),
+    KernelKind.ELEMENTWISE: (Part.WAITING, ""),
+    KernelKind.REDUCTION: (Part.WAITING, "/"),
+    KernelKind.TRITON: (Part.CHECKPOINT, ""),
+    KernelKind.EMBEDDING: (Part.CHECKPOINT, "/"),
+    KernelKind.COPY: (Part.COPY, ""),
+    KernelKind.OPTIMIZER: (Part.DATA, ""),
+    KernelKind.COMMUNICATION: (Part.TRANSFER, ""),
+    KernelKind.FUSED: (Part.TRANSFER, "/"),
+    KernelKind.OTHER: (Part.IDLE, ""),
+}
+_PART_OF = {
+    "compute": Part.COMPUTE,
+    "comm": Part.TRANSFER,
+    "copy": Part.COPY,
+    "data": Part.DATA,
+    "checkpoint": Part.CHECKPOINT,
+}
+
+
+def kernels(table: KernelTable, theme: Theme) -> go.Figure:
+    """Milliseconds of a rank and step of the kernels (or operators) that take most, coloured by kind."""
+    rows = table.rows[:MOST_BARS]
+    steps = max(1, table.rank_steps)
+    figure = go.Figure()
+    for kind in dict.fromkeys(row.kind for row in rows):
+        part, hatch = _STYLE[kind]
+        own = [(at, row) for at, row in enumerate(rows) if row.kind == kind]
+        figure.add_bar(
+            x=[row.total_ns / steps / MS for _, row in own],
+            y=[at for at, _ in own],
+            orientation="h",
+            name=str(kind),
+            marker={"color": theme.part[part], "line": {"width": 0}, "pattern": {"shape": hatch, "size": 5}},
+            customdata=[
+                [label(row.name), label(row.operator) or "no operator known", share(row.share), f"{row.count:,}"]
+                for _, row in own
+            ],
+            hovertemplate="%{customdata[0]}<br>%{customdata[1]}<br>%{x:,.3f} ms, %{customdata[2]} of the busy time, "
+            "%{customdata[3]} calls<extra></extra>",
+        )
+    return _bars(figure, [_kernel_name(row) for row in rows], [row.total_ns / steps for row in rows], theme)
+
+
+def modules(table: ModuleTable, theme: Theme) -> go.Figure:
+    """Milliseconds of a rank and step in the modules that take most, submodules included."""
+    rows = sorted(table.rows, key=lambda row: -(row.forward_ns + row.backward_ns))[:MOST_BARS]
+    steps = max(1, table.rank_steps)
+    figure = go.Figure()
+    for name, values, part in (
+        ("forward", [row.forward_ns for row in rows], Part.COMPUTE),
+        ("backward", [row.backward_ns - row.recompute_ns for row in rows], Part.CHECKPOINT),
+        ("recomputed in the backward", [row.recompute_ns for row in rows], Part.TRANSFER),
+    ):
+        if not any(values):
+            continue
+        figure.add_bar(
+            x=[ns / steps / MS for ns in values],
+            y=list(range(len(rows))),
+            orientation="h",
+            name=name,
+            marker={"color": theme.part[part], "line": {"width": 0}},
+            customdata=[label(row.name) for row in rows],
+            hovertemplate=f"%{{customdata}}<br>{name} %{{x:,.3f}} ms<extra></extra>",
+        )
+    totals = [(row.forward_ns + row.backward_ns) / steps for row in rows]
+    return _bars(figure, [label(row.name, _LONGEST) for row in rows], totals, theme)
+
+
+def path(table: PathTable, theme: Theme) -> go.Figure:
+    """Milliseconds a step of the critical path by rank, kind of time and module: what everybody waited for."""
+    rows = table.rows[:MOST_BARS]
+    figure = go.Figure()
+    for part in dict.fromkeys(_part(row) for row in rows):
+        own = [(at, row) for at, row in enumerate(rows) if _part(row) == part]
+        figure.add_bar(
+            x=[row.ns_per_step / MS for _, row in own],
+            y=[at for at, _ in own],
+            orientation="h",
+            name=part.value,
+            marker={"color": theme.part[part], "line": {"width": 0}},
+            customdata=[[label(_path_name(row)), share(row.share)] for _, row in own],
+            hovertemplate="%{customdata[0]}<br>%{x:,.3f} ms a step, %{customdata[1]} of it<extra></extra>",
+        )
+    return _bars(
+        figure, [label(_path_name(row), _LONGEST + 14) for row in rows], [row.ns_per_step for row in rows], theme
+    )
+
+
+def _bars(figure: go.Figure, names: Sequence[str], totals_ns: Sequence[float], theme: Theme) -> go.Figure:
+    for at, total in enumerate(totals_ns):
+        figure.add_annotation(
+            x=total / MS,
+            y=at,
+            text=number(total / MS),
+            showarrow=False,
+            xanchor="left",
+            xshift=4,
+            font={"size": 12},
+        )
+    return finish(
+        figure,
+        theme,
+        rows_height(len(names), least=150, each=28),
+        barmode="stack",
+        bargap=0.3,
+        xaxis={"title": {"text": "milliseconds a step"}, "range": [0, max([*totals_ns, 1.0]) / MS * 1.12]},
+        yaxis={
+            "range": [len(names) - 0.5, -0.5],
+            "tickvals": list(range(len(names))),
+            "ticktext": list(names),
+            "title": None,
+        },
+    )
+
+
+def _kernel_name(row: KernelStat) -> str:
+    return label(short_name(row.name).removeprefix("aten::"), _LONGEST)
+
+
+def _part(row: PathStat) -> Part:
+    return _PART_OF.get(row.category.partition("/")[0], Part.IDLE)
+
+
+def _path_name(row: PathStat) -> str:
+    return f"rank {row.rank}, {row.category}{f', {row.module}' if row.module else ''}"

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+import plotly.graph_objects as go
 import streamlit as st
 
-from diag.app.drawings import every_rank
-from diag.app.facts import Metric
-from diag.app.figures import loading as figures
-from diag.app.figures.common import MOST_RANK_BARS
-from diag.app.run_view import RunView
+from diag.app.drawings import every_rank, field_of
+from diag.app.figures import MOST_RANK_BARS, MS, finish, rank_names, rows_height
+from diag.app.markup import plain
+from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import EMPTY, draw, head, known_columns, nothing, show_metrics, shown_rows
 from diag.model.steps import Bottleneck, Severity
-from diag.show.details import LoadingTable
-
-from ..facts import UNKNOWN, counted, duration, plain, share
-from ..run_view import Part
+from diag.show.page import DATA_WAIT, Metric
+from diag.tables.loading import LoadingTable
+from diag.words.formatting import UNKNOWN, counted, duration, share
 
 
 def show(view: RunView) -> None:
@@ -55,11 +55,7 @@ def _findings(view: RunView) -> tuple[int, ...]:
 
 def _loader(view: RunView, table: LoadingTable) -> None:
     show_metrics(
-        Metric(
-            "Data wait",
-            share(view.result.share_of(Bottleneck.DATA)),
-            help="Of the critical path, exposed copies included: what faster input would save.",
-        ),
+        next(metric for metric in view.page.metrics if metric.label == DATA_WAIT),
         Metric(
             "Loader processes",
             UNKNOWN if table.workers is None else f"{table.workers:,}",
@@ -86,7 +82,7 @@ def _loader(view: RunView, table: LoadingTable) -> None:
 def _waits(view: RunView, table: LoadingTable, culprits: tuple[int, ...], theme: Theme) -> None:
     if len(table.rows) <= MOST_RANK_BARS:
         draw(
-            figures.ranks(table, culprits, theme),
+            ranks(table, culprits, theme),
             "loader-ranks",
             "Milliseconds a step that each rank waits for its loader, and that the others wait because of it",
         )
@@ -99,7 +95,7 @@ def _waits(view: RunView, table: LoadingTable, culprits: tuple[int, ...], theme:
         )
     if Part.DATA in view.parts:
         st.markdown("**Every step.** Waiting for the loader, by rank.")
-        draw(figures.field(view, culprits, theme), "loader-steps", "Milliseconds that each rank waited in each step")
+        draw(field(view, culprits, theme), "loader-steps", "Milliseconds that each rank waited in each step")
 
 
 def _copies(view: RunView, table: LoadingTable, theme: Theme) -> None:
@@ -111,7 +107,7 @@ def _copies(view: RunView, table: LoadingTable, theme: Theme) -> None:
         nothing("No copy was seen that anything waited for.", "`diag run` records them with its traces.")
         return
     if len(table.rows) <= MOST_RANK_BARS:
-        draw(figures.copies(table, theme), "copies", "Milliseconds a step of copies to the device on each rank")
+        draw(copies(table, theme), "copies", "Milliseconds a step of copies to the device on each rank")
 
 
 def _rows(view: RunView, table: LoadingTable) -> None:
@@ -164,3 +160,72 @@ def _rows(view: RunView, table: LoadingTable) -> None:
         alt="Waiting for data and copies of each rank",
     )
     st.caption(plain(f"Means of {counted(len(table.steps), 'counted step')}."))
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def ranks(table: LoadingTable, culprits: Collection[int], theme: Theme) -> go.Figure:
+    """Milliseconds a step that each rank waits for its loader, and that the others wait because of it."""
+    return _pairs(
+        rank_names([row.rank for row in table.rows], tuple(culprits), theme.ink),
+        (
+            ("waits for its loader", [row.wait_mean_ns for row in table.rows], theme.part[Part.DATA]),
+            ("the others wait for that", [row.others_waited_ns for row in table.rows], theme.part[Part.WAITING]),
+        ),
+        "{} %{{x:,.2f}} ms a step",
+        theme,
+        least=190,
+    )
+
+
+def field(view: RunView, culprits: Collection[int], theme: Theme) -> go.Figure:
+    """Milliseconds that each rank waited for its loader in each step."""
+    return field_of(view, Part.DATA, tuple(culprits), "waited %{z:,.2f} ms for its loader", theme)
+
+
+def copies(table: LoadingTable, theme: Theme) -> go.Figure:
+    """Milliseconds a step that each rank's host spends in copies to the device, and of exposed copies."""
+    return _pairs(
+        [f"rank {row.rank}" for row in table.rows],
+        (
+            ("the host, in its copies", [row.host_copy_ns for row in table.rows], theme.part[Part.CHECKPOINT]),
+            (
+                "the device, in exposed copies",
+                [row.exposed_copy_ns for row in table.rows],
+                theme.part[Part.COPY],
+            ),
+        ),
+        "{}: %{{x:,.3f}} ms a step",
+        theme,
+        least=180,
+    )
+
+
+def _pairs(
+    names: Sequence[str],
+    series: Iterable[tuple[str, Sequence[int | None], str]],
+    hover: str,
+    theme: Theme,
+    least: int,
+) -> go.Figure:
+    """Bars of several series beside each other, a group a rank. ``series``: name, nanoseconds by rank, colour."""
+    figure = go.Figure()
+    for name, values, colour in series:
+        figure.add_bar(
+            x=[None if ns is None else ns / MS for ns in values],
+            y=names,
+            orientation="h",
+            name=name,
+            marker={"color": colour},
+            hovertemplate=f"%{{y}}<br>{hover.format(name)}<extra></extra>",
+        )
+    return finish(
+        figure,
+        theme,
+        rows_height(len(names), least=least, each=42),
+        barmode="group",
+        bargap=0.35,
+        xaxis={"title": {"text": "milliseconds a step"}, "rangemode": "tozero"},
+        yaxis={"autorange": "reversed", "type": "category", "title": None, "nticks": 32},
+    )

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
+import plotly.graph_objects as go
 import streamlit as st
 
+from diag.app import drawings
 from diag.app.address import choose
-from diag.app.facts import Metric
-from diag.app.figures import memory as figures
-from diag.app.figures.common import MOST_RANK_BARS
-from diag.app.run_view import Memory, RunView
+from diag.app.figures import (
+    MOST_RANK_BARS,
+    blocks_of,
+    finish,
+    highest,
+    rows_height,
+    step_axis,
+    step_names,
+)
+from diag.app.markup import plain
+from diag.app.run_view import Memory, Part, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import EMPTY, beyond_summaries, draw, head, nothing, show_metrics
 from diag.model.steps import Severity
-from diag.show.details import MemoryTable
-
-from ..facts import UNKNOWN, counted, plain, share, size
+from diag.show.page import Metric
+from diag.tables.memory import MemoryTable
+from diag.words.formatting import UNKNOWN, counted, share, size
 
 _FINDINGS = ("allocator-retries", "near-out-of-memory", "recompute-with-memory-free")
 
@@ -34,7 +43,7 @@ def show(view: RunView) -> None:
         _states(table, None)
         return
     theme = theme_of(st.context.theme.type)
-    _numbers(table)
+    _numbers(table, view.page.metrics[-1])
     _findings(view)
     if memory is not None and table.of_steps:
         _peaks(view, memory, theme)
@@ -45,21 +54,15 @@ def show(view: RunView) -> None:
     _rows(table)
 
 
-def _numbers(table: MemoryTable) -> None:
+def _numbers(table: MemoryTable, peak: Metric) -> None:
     rows = table.rows
     fullest = max(rows, key=lambda row: row.peak)
-    capacity = min((row.capacity for row in rows if row.capacity), default=None)
     retries = [row.retries for row in rows if row.retries is not None]
     loose = max((row.fragmentation for row in rows if row.fragmentation is not None), default=None)
     found = [
+        Metric(peak.label, peak.value, help=f"{peak.help} This is rank {fullest.rank}'s."),
         Metric(
-            "Largest peak" if capacity is None else f"Largest peak, of {size(capacity)}",
-            size(fullest.peak),
-            help=f"Of rank {fullest.rank}: "
-            + ("reserved by the allocator." if table.on_device else "the process's resident set, libraries included."),
-        ),
-        Metric(
-            "Grows, a step",
+            "Growth per step",
             _growth_text(max((row.growth_per_step for row in rows if row.growth_per_step is not None), default=None)),
             help="Median slope over the counted steps, of the rank where it is steepest.",
         ),
@@ -101,20 +104,20 @@ def _findings(view: RunView) -> None:
 def _peaks(view: RunView, memory: Memory, theme: Theme) -> None:
     st.subheader("Peaks", anchor="peaks")
     if len(view.ranks) > MOST_RANK_BARS:
-        draw(figures.field(view, memory, theme), "memory-field", "Peak memory of each rank in each step")
+        draw(drawings.memory_field(view, memory, theme), "memory-field", "Peak memory of each rank in each step")
     else:
-        draw(figures.peaks(view, memory, theme), "memory-peaks", "Peak memory of each rank")
+        draw(drawings.memory_peaks(view, memory, theme), "memory-peaks", "Peak memory of each rank")
 
 
 def _growth(view: RunView, memory: Memory, theme: Theme) -> None:
     st.subheader("Over the steps", anchor="growth")
-    if len(view.ranks) <= figures.MOST_LINES:
-        draw(figures.every_rank(view, memory, theme), "memory-lines", "Memory of every rank by step")
+    if len(view.ranks) <= MOST_LINES:
+        draw(lines_of_ranks(view, memory, theme), "memory-lines", "Memory of every rank by step")
         return
     fullest = max(view.result.memory_table.rows, key=lambda row: row.peak).rank
     names = [str(rank) for rank in view.ranks]
     rank = int(choose("Rank", names, param="rank", default=str(fullest), within=view.run["path"]))
-    draw(figures.history(view, memory, rank, theme), "memory-steps", f"Peak memory of rank {rank} by step")
+    draw(drawings.memory_history(view, memory, rank, theme), "memory-steps", f"Peak memory of rank {rank} by step")
 
 
 def _states(table: MemoryTable, theme: Theme | None) -> None:
@@ -137,9 +140,7 @@ def _states(table: MemoryTable, theme: Theme | None) -> None:
     st.caption(plain(f"By formula, not measured: {estimate.basis}."))
     if theme is None or len(table.rows) > MOST_RANK_BARS:
         return
-    draw(
-        figures.against_states(table, theme), "states", "Peak of each rank: the model's states by formula, and the rest"
-    )
+    draw(against_states(table, theme), "states", "Peak of each rank: the model's states by formula, and the rest")
     rest = (
         "activations, gathered units and buffers" if table.on_device else "Python, libraries, batches and activations"
     )
@@ -185,4 +186,80 @@ def _rows(table: MemoryTable) -> None:
             "Grows, MB a step": number(format="%.3f", help="Median slope over the counted steps."),
         },
         alt="Memory of each rank",
+    )
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+GB = 1e9
+
+
+_DASHES = ("solid", "dash")
+
+
+MOST_LINES = 12
+
+
+def lines_of_ranks(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
+    """What counts against the capacity in each step, a line a rank: which of them grows."""
+    blocks = blocks_of(len(view.steps))
+    names = step_names(view.steps, blocks)
+    held = highest(memory.peaks, blocks) / GB
+    figure = go.Figure()
+    for row, rank in enumerate(view.ranks):
+        figure.add_scatter(
+            x=names,
+            y=held[row],
+            name=f"rank {rank}",
+            mode="lines",
+            line={
+                "color": theme.series[row % len(theme.series)],
+                "width": 2,
+                "dash": _DASHES[row // len(theme.series)],
+            },
+            hovertemplate=f"rank {rank}, step %{{x}}<br>%{{y:,.3f}} GB<extra></extra>",
+        )
+    if memory.capacity is not None:
+        figure.add_hline(y=memory.capacity / GB, line={"color": theme.ink, "dash": "dash"})
+    return finish(
+        figure,
+        theme,
+        340,
+        xaxis=step_axis(blocks),
+        yaxis={"title": {"text": "reserved, GB" if memory.on_device else "resident, GB"}, "rangemode": "tozero"},
+    )
+
+
+def against_states(table: MemoryTable, theme: Theme) -> go.Figure:
+    """Every rank's peak as what the model's states take by formula, and the rest. Only where the estimate is known."""
+    states = table.estimate.states
+    assert states is not None
+    rows = table.rows
+    rest = [max(0, row.allocated - states.total) for row in rows]
+    series = [
+        ("parameters", [states.parameters] * len(rows), theme.part[Part.COMPUTE]),
+        ("gradients", [states.gradients] * len(rows), theme.part[Part.DATA]),
+        ("optimizer states", [states.optimizer] * len(rows), theme.part[Part.COPY]),
+        ("the rest of the peak", rest, theme.part[Part.IDLE]),
+    ]
+    names = [f"rank {row.rank}" for row in rows]
+    figure = go.Figure()
+    for name, sizes, colour in series:
+        figure.add_bar(
+            x=[size / GB for size in sizes],
+            y=names,
+            orientation="h",
+            name=name,
+            marker={"color": colour, "line": {"color": theme.ground, "width": 1}},
+            hovertemplate=f"%{{y}}<br>{name} %{{x:,.3f}} GB<extra></extra>",
+        )
+    return finish(
+        figure,
+        theme,
+        rows_height(len(rows), least=170),
+        barmode="stack",
+        bargap=0.4,
+        xaxis={"title": {"text": "GB"}, "rangemode": "tozero"},
+        yaxis={"autorange": "reversed", "type": "category", "title": None, "nticks": 32},
     )

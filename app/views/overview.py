@@ -1,9 +1,8 @@
-"""The first page: the answer, the numbers behind it, where every rank's and step's time goes, and what was not seen."""
+"""The first page: the answer, its numbers, where every rank's and step's time goes, and what was not seen."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from typing import Literal
 
 import streamlit as st
@@ -11,74 +10,20 @@ import streamlit as st
 from diag import __version__
 from diag.app import drawings
 from diag.app.address import choose
-from diag.app.drawings import Drawing
-from diag.app.facts import metrics, shown_rank
+from diag.app.drawings import Drawing, compared
+from diag.app.markup import plain, prose
 from diag.app.run_view import RunView
 from diag.app.theme import SEVERITY_COLOUR, SEVERITY_ICON, Theme, theme_of
-from diag.model.steps import Advice, Bottleneck, Finding, Risk, Severity, Verdict
-from diag.show.details import IDLE_COLUMNS, IDLE_TITLE, STALLS_TITLE, idle_table, stall_table
-from diag.words.wording import (
-    EVERYTHING_FOUND,
-    EVERYTHING_LOOKED_FOR,
-    EVIDENCE_COLUMNS,
-    MOST_GAPS,
-    NOTHING_FOUND,
-    basis,
-    class_name,
-    evidence_row,
-    finding_badge,
-    finding_facts,
-    gain,
-    incomplete,
-    not_predicted,
-    price,
-    run_facts,
-    sentence,
-    verdict_facts,
-    versions,
-)
+from diag.app.views.common import CONFIG, bullets, draw, show_code, show_metrics, table
+from diag.model.steps import Bottleneck, Risk, Severity
+from diag.model.steps import Verdict as Answer
+from diag.show import page as words
+from diag.show.page import Card, Change, Page, Verdict, advice_of, metrics_of, verdict_of
+from diag.show.ranks import IDLE_COLUMNS, IDLE_TITLE, STALLS_TITLE, idle_table, stall_table
+from diag.words.formatting import share
 
-from ..facts import counted, duration, plain, prose, share
-from ..figures.compare import compared
-from .common import CONFIG, bullets, draw, show_code, show_metrics, table
-
-# -- coverage ----------------------------------------------------------------------------------------------------------
-#
-# What the answer rests on: what was looked for in vain, what could not be looked for, what could not be read.
-
-
-def show_warning(view: RunView) -> None:
-    """At the top of the page, only where data is missing."""
-    missing = incomplete(view.result.coverage)
-    if missing:
-        st.warning(f"{plain(missing)} [The list](#coverage)", icon=":material/warning:")
-
-
-def show_coverage(view: RunView) -> None:
-    result = view.result
-    coverage = result.coverage
-    st.subheader("What this rests on", anchor="coverage")
-    st.markdown(plain(basis(coverage)))
-    for note in coverage.notes:
-        st.warning(plain(f"{sentence(note)}."), icon=":material/warning:")
-    looked, not_looked = st.columns(2)
-    with looked:
-        st.markdown("**Looked for, not found**")
-        st.markdown(bullets(result.examination.not_found) or EVERYTHING_FOUND)
-    with not_looked:
-        st.markdown("**Could not look for, because**")
-        st.markdown(bullets(tuple(map(str, coverage.not_looked))) or EVERYTHING_LOOKED_FOR)
-    for gap in coverage.skipped[:MOST_GAPS]:
-        st.warning(plain(gap.reason), title=plain(gap.path), icon=":material/warning:")
-    if len(coverage.skipped) > MOST_GAPS:
-        st.markdown(f"… and {len(coverage.skipped) - MOST_GAPS} more; `diag analyze` prints all of them.")
-
-
-# -- actions -----------------------------------------------------------------------------------------------------------
-#
-# What to change first: at most three, each with what it gains, costs and risks, and how to do it.
-
-_COLOUR: dict[Risk, Literal["gray", "orange", "red"]] = {
+_MEAN = "mean"
+_RISK_COLOUR: dict[Risk, Literal["gray", "orange", "red"]] = {
     Risk.SAFE: "gray",
     Risk.MEMORY: "orange",
     Risk.NUMERICS: "orange",
@@ -95,138 +40,52 @@ _API_NAMES = {
 }
 
 
-def show_actions(view: RunView) -> None:
-    """What the cause asks for, then the changes whose gain was predicted; for a healthy run what margin is left."""
-    result, found = view.result, view.result.recommendation
-    st.markdown("**What to do**")
-    cause = result.cause
-    if result.verdict.severity == Severity.HEALTHY:
-        st.markdown(
-            f"Nothing. The most that one change could remove is {share(max(result.verdict.share, 0.0))} of a step."
-        )
-    elif cause is not None and cause.action:
-        st.markdown(prose(cause.action))
-    elif result.verdict.bottleneck == Bottleneck.UNDETERMINED:
-        st.markdown("Nothing yet: record what the answer needs first.")
-    for number, advice in enumerate(found.advice, start=1):
-        _action(number, advice)
-    if found.advice and found.replay_error is not None:
-        st.caption(
-            "Gains are predicted by replaying the recorded steps with the change; the replay of the unchanged ones is "
-            f"off by {share(found.replay_error)}."
-        )
-    for reason in not_predicted(found.not_advised):
-        st.caption(plain(reason))
-
-
-def _action(number: int, advice: Advice) -> None:
-    with st.container(border=True):
-        st.markdown(f"**{number}. {plain(sentence(advice.change))}**")
-        memory, risk = price(advice)
-        with st.container(horizontal=True, gap="small"):
-            low, likely, _ = advice.predicted_gain_ns
-            st.badge(
-                f"{duration(likely)} less, {share(advice.gain_share)}",
-                icon=":material/speed:",
-                color="green" if low > 0 else "gray",
-            )
-            st.badge(memory, icon=":material/memory:", color="gray")
-            st.badge(risk, color=_COLOUR[advice.risk])
-        st.caption(prose(sentence(gain(advice)) + "."))
-        if advice.command:
-            show_code(advice.command, "bash")
-        if advice.code:
-            _code(advice)
-        if advice.assumptions:
-            with st.expander("Taken for granted"):
-                st.markdown("\n".join(f"- {prose(assumed)}" for assumed in advice.assumptions))
-
-
-def _code(advice: Advice) -> None:
-    """For the run's own API first; the others in tabs behind it."""
-    with st.expander("In your own code", expanded=not advice.command):
-        names = list(advice.code)
-        for tab, name in zip(st.tabs([_API_NAMES.get(name, name) for name in names]), names, strict=True):
-            with tab:
-                show_code(advice.code[name], "json" if name == "deepspeed" else "python")
-
-
-# -- findings ----------------------------------------------------------------------------------------------------------
-#
-# What was found, most expensive first: the cost, what to do, and the numbers that it rests on.
-
-
-def show_findings(view: RunView) -> None:
-    found = view.result.examination.findings
-    st.subheader("Findings", anchor="findings")
-    if not found:
-        st.markdown(NOTHING_FOUND)
-    for position, finding in enumerate(found):
-        _finding(finding, expanded=position == 0)
-
-
-def _finding(finding: Finding, expanded: bool) -> None:
-    with st.container(border=True):
-        with st.container(horizontal=True, gap="small"):
-            if finding.severity == Severity.HEALTHY:
-                st.badge(finding_badge(finding), icon=":material/info:", color="gray")
-            else:
-                st.badge(
-                    finding_badge(finding),
-                    icon=SEVERITY_ICON[finding.severity],
-                    color=SEVERITY_COLOUR[finding.severity],
-                )
-            st.markdown(f"**{plain(finding.title)}**")
-        st.caption(" · ".join(plain(fact) for fact in finding_facts(finding)))
-        if finding.action:
-            st.markdown(f"**What to do:** {plain(finding.action)}")
-        if finding.evidence:
-            with st.expander(f"Evidence: {counted(len(finding.evidence), 'number')}", expanded=expanded):
-                rows = [
-                    dict(zip(EVIDENCE_COLUMNS, map(plain, evidence_row(item)), strict=True))
-                    for item in finding.evidence
-                ]
-                st.table(rows, border="horizontal", hide_index=True)
-
-
-_MEAN = "mean"
-
-
 def show(view: RunView, baseline: RunView | None = None) -> None:
-    """``baseline``: the run that the numbers at the top are held against."""
-    theme = theme_of(st.context.theme.type)
-    _caption(view)
-    show_warning(view)
-    _verdict(view)
-    show_metrics(*metrics(view, baseline))
+    """``baseline``: the run that the metrics are compared with."""
+    theme, page = theme_of(st.context.theme.type), view.page
+    _head(view)
+    if page.incomplete:
+        st.warning(f"{plain(page.incomplete)} [Details](#coverage)", icon=":material/warning:")
+    _verdict(page.verdict)
+    show_metrics(*(metrics_of(view.result, baseline.result) if baseline is not None else page.metrics))
     evidence, todo = st.columns([3, 2], gap="medium")
     with evidence:
-        _evidence(view, theme)
+        _differences(view, theme)
     with todo:
-        show_actions(view)
+        _to_do(view)
     rank, step = _breakdown(view, theme)
     _idle(view, rank, step)
     _waiting(view, theme)
     _memory(view, rank, theme)
-    show_findings(view)
-    show_coverage(view)
+    st.subheader(words.FINDINGS, anchor="findings")
+    if not page.findings:
+        st.markdown(words.NOTHING_FOUND)
+    for position, finding in enumerate(page.findings):
+        _finding(finding, expanded=position == 0)
+    _coverage(page)
 
 
-def _caption(view: RunView) -> None:
-    name = view.result.tables.root.resolve().name
+def show_last_answer(run: str, answer: Answer) -> None:
+    """The last analysis' answer, until there is more to show."""
+    st.title(plain(run))
+    st.caption("The answer of the last analysis; the figures follow.")
+    _verdict(verdict_of(answer))
+
+
+def _head(view: RunView) -> None:
+    page = view.page
     with st.container(horizontal=True, vertical_alignment="bottom", horizontal_alignment="distribute"):
-        st.title(plain(name), width="stretch")
+        st.title(plain(page.title), width="stretch")
         st.download_button(
             "Report",
             data=lambda: _report(view),
-            file_name=f"{name}-report.html",
+            file_name=f"{page.title}-report.html",
             mime="text/html",
             icon=":material/download:",
             on_click="ignore",
             help="This page as one HTML file to pass on; `diag report --redact` hides names and paths.",
         )
-    facts = [*run_facts(view.run, view.result.coverage), *versions(view.run)]
-    st.caption(" · ".join(plain(fact) for fact in facts))
+    st.caption(" · ".join(plain(fact) for fact in (*page.facts, *page.versions)))
 
 
 def _report(view: RunView) -> bytes:
@@ -237,33 +96,109 @@ def _report(view: RunView) -> bytes:
     return render(view.result, command, __version__).encode()
 
 
-def show_kept(run: str, verdict: Verdict) -> None:
-    """What the last analysis said, until there is more to show."""
-    st.title(plain(run))
-    st.caption("The answer of the last analysis; the figures behind it follow.")
-    _card(verdict, verdict_facts(verdict), "")
-
-
-def _verdict(view: RunView) -> None:
-    verdict = view.result.verdict
-    _card(verdict, verdict_facts(verdict, view.steps_counted), view.result.why)
-
-
-def _card(verdict: Verdict, facts: Sequence[str], why: str) -> None:
+def _verdict(verdict: Verdict) -> None:
     with st.container(border=True):
         with st.container(horizontal=True, gap="small"):
             st.badge(
                 verdict.severity.value, icon=SEVERITY_ICON[verdict.severity], color=SEVERITY_COLOUR[verdict.severity]
             )
-            st.badge(class_name(verdict.bottleneck), color="gray")
+            st.badge(verdict.bottleneck, color="gray")
         st.subheader(plain(verdict.headline), anchor=False)
-        if facts:
-            st.markdown(" · ".join(plain(fact) for fact in facts))
-        if why:
-            st.markdown(plain(why))
+        if verdict.facts:
+            st.markdown(" · ".join(plain(fact) for fact in verdict.facts))
+        if verdict.why:
+            st.markdown(plain(verdict.why))
 
 
-def _evidence(view: RunView, theme: Theme) -> None:
+# -- what to do --------------------------------------------------------------------------------------------------------
+
+
+def _to_do(view: RunView) -> None:
+    """What the cause asks for, then the changes whose gain was predicted; for a healthy run what margin is left."""
+    answer, action = view.result.verdict, view.page.verdict.action
+    st.markdown(f"**{words.TO_DO}**")
+    if answer.severity == Severity.HEALTHY:
+        st.markdown(f"Nothing. The most that one change could save is {share(max(answer.share, 0.0))} of a step.")
+    elif action:
+        st.markdown(prose(action))
+    elif answer.bottleneck == Bottleneck.UNDETERMINED:
+        st.markdown("Nothing yet: record what the answer needs first.")
+    advised = advice_of(view.result)
+    for number, change in enumerate(advised.changes, start=1):
+        _change(number, change)
+    for text in (advised.basis, *advised.not_predicted):
+        if text:
+            st.caption(plain(text))
+
+
+def _change(number: int, change: Change) -> None:
+    with st.container(border=True):
+        st.markdown(f"**{number}. {plain(change.title)}**")
+        memory, risk = change.price
+        with st.container(horizontal=True, gap="small"):
+            st.badge(change.saves, icon=":material/speed:", color="green" if change.sure else "gray")
+            st.badge(memory, icon=":material/memory:", color="gray")
+            st.badge(risk, color=_RISK_COLOUR[change.risk])
+        st.caption(prose(f"{change.gain}."))
+        if change.command:
+            show_code(change.command, "bash")
+        if change.code:
+            _code(change)
+        if change.assumptions:
+            with st.expander(words.ASSUMPTIONS):
+                st.markdown("\n".join(f"- {prose(assumed)}" for assumed in change.assumptions))
+
+
+def _code(change: Change) -> None:
+    """For the run's own API first; the others in tabs behind it."""
+    with st.expander("In your own code", expanded=not change.command):
+        tabs = st.tabs([_API_NAMES.get(name, name) for name, _ in change.code])
+        for tab, (name, text) in zip(tabs, change.code, strict=True):
+            with tab:
+                show_code(text, "json" if name == "deepspeed" else "python")
+
+
+# -- findings and coverage ---------------------------------------------------------------------------------------------
+
+
+def _finding(finding: Card, expanded: bool) -> None:
+    with st.container(border=True):
+        with st.container(horizontal=True, gap="small"):
+            if finding.severity == Severity.HEALTHY:
+                st.badge(finding.badge, icon=":material/info:", color="gray")
+            else:
+                st.badge(finding.badge, icon=SEVERITY_ICON[finding.severity], color=SEVERITY_COLOUR[finding.severity])
+            st.markdown(f"**{plain(finding.title)}**")
+        st.caption(" · ".join(plain(fact) for fact in finding.facts))
+        if finding.action:
+            st.markdown(f"**{words.TO_DO}:** {plain(finding.action)}")
+        if finding.evidence:
+            with st.expander(words.evidence_title(finding.evidence), expanded=expanded):
+                table(words.EVIDENCE_COLUMNS, finding.evidence)
+
+
+def _coverage(page: Page) -> None:
+    st.subheader(words.COVERAGE, anchor="coverage")
+    st.markdown(plain(page.basis))
+    for note in page.notes:
+        st.warning(plain(note), icon=":material/warning:")
+    looked, not_looked = st.columns(2)
+    with looked:
+        st.markdown(f"**{words.NOT_FOUND}**")
+        st.markdown(bullets(page.not_found) or words.EVERYTHING_FOUND)
+    with not_looked:
+        st.markdown(f"**{words.NOT_LOOKED}**")
+        st.markdown(bullets(page.not_looked) or words.EVERYTHING_LOOKED_FOR)
+    for gap in page.gaps:
+        st.warning(plain(gap.reason), title=plain(gap.path), icon=":material/warning:")
+    if page.all_gaps > len(page.gaps):
+        st.markdown(f"… and {page.all_gaps - len(page.gaps)} more; `diag analyze` prints all of them.")
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def _differences(view: RunView, theme: Theme) -> None:
     text, drawing = drawings.of_differences(view)
     if drawing is None:
         st.markdown(plain(text))
@@ -289,13 +224,13 @@ def _choose_rank(view: RunView) -> None:
 
 def _breakdown(view: RunView, theme: Theme) -> tuple[int, int | None]:
     """Draws the parts by rank and by step; the rank that is chosen, and the number of the step, None for the mean."""
-    st.subheader("Where the time goes", anchor="time")
+    st.subheader(words.TIME, anchor="time")
     chosen = {str(step): i for i, step in enumerate(view.steps)}
-    names = {_MEAN: "mean of the counted ones", **view.step_names}
+    names = {_MEAN: "mean of the counted steps", **view.step_names}
     left, right, _ = st.columns([2, 3, 5], vertical_alignment="bottom")
     with left:
         ranks = [str(rank) for rank in view.ranks]
-        rank = int(choose("Rank", ranks, param="rank", default=str(shown_rank(view)), within=view.run["path"]))
+        rank = int(choose("Rank", ranks, param="rank", default=str(view.page.rank), within=view.run["path"]))
     with right:
         label = choose(
             "Step",
@@ -342,7 +277,7 @@ def _idle(view: RunView, rank: int, step: int | None) -> None:
 
 
 def _waiting(view: RunView, theme: Theme) -> None:
-    st.subheader("Who waits", anchor="waiting")
+    st.subheader(words.WAITING, anchor="waiting")
     text, drawing = drawings.of_waiting(view)
     st.markdown(prose(text))
     if drawing is not None:
@@ -350,7 +285,7 @@ def _waiting(view: RunView, theme: Theme) -> None:
 
 
 def _memory(view: RunView, rank: int, theme: Theme) -> None:
-    st.subheader("Memory", anchor="memory")
+    st.subheader(words.MEMORY, anchor="memory")
     text, drawn = drawings.of_memory(view, rank)
     if text:
         st.markdown(prose(text))

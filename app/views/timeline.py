@@ -12,14 +12,15 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from diag.app.address import choose, choose_number
-from diag.app.figures import timeline as figures
-from diag.app.figures.common import MS
-from diag.app.figures.time_axis import Window, title, words
+from diag.app.figures import MS
+from diag.app.markup import plain
 from diag.app.run_view import RunView
 from diag.app.theme import theme_of
-from diag.show.details import AllRanks, Bars, Category, Lane, Pixels, by_name, read_lanes
+from diag.app.views import time_figures as figures
+from diag.app.views.time_figures import Window, title, words
+from diag.tables.zoom import AllRanks, Bars, Category, Lane, Pixels, by_name, read_lanes
+from diag.words.formatting import counted, duration, listing, share
 
-from ..facts import counted, duration, listing, plain, share
 from .common import CONFIG, beyond_summaries, show_code
 
 # -- timeline window ---------------------------------------------------------------------------------------------------

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
 import streamlit as st
 
 from diag.app.address import choose
-from diag.app.figures import what_if as figures
-from diag.app.run_view import RunView
-from diag.app.theme import theme_of
+from diag.app.figures import (
+    MS,
+    finish,
+    rows_height,
+)
+from diag.app.markup import label, plain
+from diag.app.run_view import Part, RunView
+from diag.app.theme import Theme, theme_of
 from diag.app.views.common import beyond_summaries, bullets, draw, head, nothing, show_code
+from diag.model.prospect import KnobChange, Prospect
 from diag.model.steps import Risk
-from diag.show.details import KnobChange, Prospect
-
-from ..facts import UNKNOWN, duration, plain, share, size
+from diag.words.formatting import UNKNOWN, duration, number, share, size
 
 AS_IT_IS = "as-it-is"
 _ALONE = 3  # so many lists at most have a row each
@@ -52,10 +59,10 @@ def show(view: RunView) -> None:
         return
     if together.refused:
         st.warning(plain(f"Not predicted: {together.refused}."), icon=":material/block:")
-    name = figures.TOGETHER if rows else chosen[0].change
+    name = TOGETHER if rows else chosen[0].change
     st.subheader("Step time", anchor="step-time")
     draw(
-        figures.steps([*rows, (name, together)], theme_of(st.context.theme.type)),
+        steps([*rows, (name, together)], theme_of(st.context.theme.type)),
         "prospects",
         "Milliseconds a step as measured and as predicted with the chosen settings",
     )
@@ -158,3 +165,57 @@ def _how(prospect: Prospect) -> None:
             for api, text in code.by_api.items():
                 st.caption(api)
                 show_code(text, "python")
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+MEASURED = "as measured"
+TOGETHER = "all together"
+
+
+def steps(prospects: Sequence[tuple[str, Prospect]], theme: Theme) -> go.Figure:
+    """A bar a prospect, milliseconds a step, with the interval that a measurement is expected in. The first bar is the
+    measured step; what is refused is left out."""
+    drawn = [(name, prospect) for name, prospect in prospects if not prospect.refused]
+    measured = prospects[0][1].step_ns
+    names = [MEASURED, *(label(name, 70) for name, _ in drawn)]
+    likely = [measured, *(p.new_step_ns[1] for _, p in drawn)]
+    low = [measured, *(p.new_step_ns[0] for _, p in drawn)]
+    high = [measured, *(p.new_step_ns[2] for _, p in drawn)]
+    colours = [theme.part[Part.IDLE], *(theme.part[Part.CHECKPOINT] for _ in drawn)]
+    if drawn:
+        colours[-1] = theme.part[Part.COMPUTE]
+    figure = go.Figure(
+        go.Bar(
+            x=[ns / MS for ns in likely],
+            y=list(range(len(names))),
+            orientation="h",
+            marker={"color": colours},
+            error_x={
+                "type": "data",
+                "symmetric": False,
+                "array": [(h - x) / MS for h, x in zip(high, likely, strict=True)],
+                "arrayminus": [(x - b) / MS for b, x in zip(low, likely, strict=True)],
+                "color": theme.ink,
+                "thickness": 1.5,
+            },
+            customdata=[
+                [name, f"{number(b / MS)} to {number(h / MS)}"] for name, b, h in zip(names, low, high, strict=True)
+            ],
+            hovertemplate="%{customdata[0]}<br>%{x:,.1f} ms a step, %{customdata[1]}<extra></extra>",
+        )
+    )
+    for at, (ns, top) in enumerate(zip(likely, high, strict=True)):
+        figure.add_annotation(
+            x=top / MS, y=at, text=f"{number(ns / MS)} ms", showarrow=False, xanchor="left", xshift=6, font={"size": 12}
+        )
+    figure.add_vline(x=measured / MS, line={"color": theme.faint, "width": 1, "dash": "dot"})
+    return finish(
+        figure,
+        theme,
+        rows_height(len(names), least=150, each=36),
+        bargap=0.4,
+        xaxis={"title": {"text": "milliseconds a step"}, "range": [0, max(high) / MS * 1.15]},
+        yaxis={"autorange": "reversed", "tickvals": list(range(len(names))), "ticktext": names, "title": None},
+    )

@@ -159,7 +159,7 @@ def analyze(
     else:
         print_report(result)
         if table:
-            from diag.show.tables import print_table
+            from diag.show.text import print_table
 
             for name in table:
                 print_table(result, name.value)

@@ -21,7 +21,7 @@ from diag.cli.reading import (
     ranks_by_path,
 )
 from diag.errors import DiagError, ExitCode
-from diag.show.kept import KEPT, REDACTED
+from diag.show import KEPT, REDACTED
 from diag.words.terminal import put, say
 
 if TYPE_CHECKING:

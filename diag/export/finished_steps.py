@@ -24,6 +24,7 @@ from diag.collectors.records import (
 from diag.export import definitions as of
 from diag.model.steps import Kind
 from diag.rundir.lines import Tail
+from diag.tables.efficiency import token_rate
 
 from .definitions import Sample
 
@@ -226,7 +227,7 @@ class RankTotals:
         if self._tokens:
             yield Sample(of.TOKENS, labels, self._tokens)
             tokens = sum(tokens for _, _, tokens, _ in self._recent)
-            yield Sample(of.TOKEN_RATE, labels, tokens * _S / (end_ns - begin_ns))
+            yield Sample(of.TOKEN_RATE, labels, token_rate(tokens, end_ns - begin_ns))
 
 
 def _of_memory(labels: Mapping[str, str], memory: MemoryRecord) -> Iterator[Sample]:

@@ -14,6 +14,7 @@ from diag.collectors.records import RankRecord
 from diag.errors import DiagError
 from diag.export import definitions as of
 from diag.rundir.lines import read_record
+from diag.tables.efficiency import token_rate
 
 from .definitions import Metric, Sample
 from .finished_steps import FinishedStep, FinishedSteps, parts_of
@@ -86,7 +87,7 @@ class _Step(Struct):
         for part, each in self.part_ns.items():
             curves |= _mean_and_max(f"{of.PART_DURATION.name}/{part}", each)
         if self.tokens:
-            curves[of.TOKEN_RATE.name] = self.tokens * 1e9 / max(self.dur_ns)
+            curves[of.TOKEN_RATE.name] = token_rate(self.tokens, max(self.dur_ns))
         return curves | {f"{metric.name}/max": float(size) for metric, size in self.memory.items()}
 
 

@@ -16,6 +16,8 @@ from diag.diagnoses.subject import resampled
 from diag.errors import ExitCode
 from diag.gate import budgets
 from diag.model.steps import StepAccount
+from diag.tables.efficiency import tokens_of
+from diag.tables.memory import peak_memory
 from diag.words.wording import incomplete
 
 from .budgets import Budget, Quantity
@@ -106,15 +108,10 @@ def _mfu(result: Result, steps: tuple[StepAccount, ...]) -> Measured:
 def _tokens(result: Result, steps: tuple[StepAccount, ...]) -> Measured:
     if result.from_summaries:
         return Unknown(_SUMMARIES)
-    by_step = {step.step: 0 for step in steps}
-    for rank in result.tables.ranks.values():
-        for record in rank.steps:
-            if record.step in by_step:
-                by_step[record.step] += record.tokens
-    tokens = np.array(list(by_step.values()), dtype=np.float64)
-    if not tokens.all():
-        return Unknown("not every step says how many tokens it had")
-    found = _ratio(tokens, _durations(steps))
+    tokens = tokens_of(result.tables, result.attribution)
+    if isinstance(tokens, str):
+        return Unknown(tokens)
+    found = _ratio(np.array(tokens, dtype=np.float64), _durations(steps))
     return Interval(found.low * 1e9, found.likely * 1e9, found.high * 1e9)
 
 
@@ -122,13 +119,12 @@ def _peak_memory(result: Result) -> Measured:
     """Of all steps, those that the verdict leaves out as well: memory runs out in any of them."""
     if result.from_summaries:
         return Unknown(_SUMMARIES)
-    table = result.memory_table
-    if not table.rows:
+    found = peak_memory(result.tables, result.attribution)
+    if found is None:
         return Unknown("no memory was recorded")
-    peak = float(max(row.peak for row in table.rows))
-    silent = len(result.attribution.ranks) - len(table.rows)
-    if silent or not table.of_steps:
-        reason = f"{silent} ranks recorded none" if silent else "only profiler windows tell"
+    peak = float(found.bytes)
+    if found.unknown or not found.of_steps:
+        reason = f"{found.unknown} ranks recorded none" if found.unknown else "only profiler windows recorded it"
         return Interval(peak, peak, np.inf, f"{reason}: the true peak may be higher")
     return Interval(peak, peak, peak)
 

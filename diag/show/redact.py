@@ -21,8 +21,7 @@ from diag.collectors.trainer.faults import FAULTS
 from diag.collectors.trainer.options import PRESETS
 from diag.collectors.trainer.strategies import STRATEGIES
 from diag.rundir.run import Tables
-
-from .kept import KEPT, REDACTED
+from diag.show import KEPT, REDACTED
 
 # -- names -------------------------------------------------------------------------------------------------------------
 #

@@ -1,4 +1,4 @@
-"""The report that ``diag analyze`` prints: the answer first, then why, then how sure."""
+"""What ``diag analyze`` prints: the answer first, then why, then how sure; and the tables behind it (``--table``)."""
 
 from __future__ import annotations
 
@@ -10,158 +10,108 @@ from rich.padding import Padding
 from rich.table import Table
 
 from diag.api import Result, describe_run
-from diag.model.steps import Advice, Finding, Gap, Risk, Severity
-from diag.words.cells import report_console, size
-from diag.words.formatting import counted, spaced, visible
-from diag.words.rank_table import STALLS_TITLE, rank_table, stall_lines
-from diag.words.wording import RISK, divided_into, not_predicted, sentence, steps_counted, verdict_facts
-
-# -- advice ------------------------------------------------------------------------------------------------------------
-#
-# What to change, as text: the gain with its interval, the price in memory, the risk, and how to do it.
-
-_TOLD_IN_BYTES = (Risk.SAFE, Risk.MEMORY)
-
-
-def print_advice(console: Console, result: Result) -> None:
-    """The changes worth trying, or why nothing is predicted; nothing for a healthy run."""
-    found = result.recommendation
-    if not found.advice:
-        for reason in not_predicted(found.not_advised):
-            console.print()
-            console.print(f"[dim]{escape(reason)}[/]")
-        return
-    console.print()
-    console.print(
-        f"[bold]Try first[/] [dim](gains predicted by replaying the steps; error {found.replay_error:.1%})[/]"
-    )
-    for number, advice in enumerate(found.advice, start=1):
-        console.print(f"{number}. [bold]{escape(sentence(advice.change))}[/]")
-        console.print(Padding(escape(f"{_gain(advice)}{_price(advice)}"), (0, 0, 0, 3)))
-        how = advice.command or next(iter(advice.code.values()), "")
-        for line in how.splitlines():
-            console.print(Padding(f"[cyan]{escape(line)}[/]", (0, 0, 0, 3)))
-
-
-def _gain(advice: Advice) -> str:
-    low, likely, high = (value / 1e6 for value in advice.predicted_gain_ns)
-    doubt = ", so it may gain nothing: `diag tune` measures it" if low <= 0 else ""
-    return f"{likely:,.0f} ms a step less, {advice.gain_share:.0%} of it (between {low:,.0f} and {high:,.0f}{doubt})"
-
-
-def _price(advice: Advice) -> str:
-    parts = []
-    if advice.memory_delta_bytes is None:
-        parts.append("memory not known")
-    elif advice.memory_delta_bytes:
-        more = "more" if advice.memory_delta_bytes > 0 else "less"
-        parts.append(f"{size(abs(advice.memory_delta_bytes))} {more} memory for parameters and gradients")
-    if advice.risk not in _TOLD_IN_BYTES:
-        parts.append(RISK[advice.risk])
-    return "".join(f"; {part}" for part in parts)
-
+from diag.model.breakdown import (
+    Bound,
+    Breakdowns,
+    CollectiveStat,
+    CollectiveTable,
+    KernelKind,
+    KernelStat,
+    KernelTable,
+    Measure,
+    ModuleTable,
+    PathTable,
+)
+from diag.model.steps import Gap, Severity
+from diag.show import page as shown
+from diag.show.page import Advised, Card, Page, advice_of, page_of
+from diag.show.ranks import STALLS_TITLE
+from diag.traces.comm_names import P2P_OPS
+from diag.words.cells import UNKNOWN, ms, percent, print_columns, report_console, short, size
+from diag.words.formatting import short_name, spaced, visible
+from diag.words.wording import fused_words, run_facts
 
 _MOST_GAPS = 50  # a line each
 COLOUR = {Severity.HEALTHY: "green", Severity.WARN: "yellow", Severity.CRITICAL: "red"}
 
 
 def print_report(result: Result, console: Console | None = None) -> None:
-    """Prints the verdict and what it rests on."""
+    """Prints the verdict and its evidence."""
     console = console or report_console()
-    verdict = result.verdict
-    console.print(escape(caption(result)), style="dim")
+    page = page_of(result)
+    _say(console, " · ".join(page.facts), "dim")
     console.print()
-    console.print(f"[bold {COLOUR[verdict.severity]}]{escape(verdict.headline)}[/]")
-    first, *facts = verdict_facts(verdict, steps_counted(result.attribution))
-    said = "; ".join((first, *(f"{fact[:1].lower()}{fact[1:]}" for fact in facts)))
-    console.print(escape(f"{spaced(said)}."))
-    for number, finding in enumerate(result.examination.findings):
+    _say(console, page.verdict.headline, f"bold {COLOUR[page.verdict.severity]}")
+    first, *facts = page.verdict.facts
+    _say(console, "; ".join((first, *(f"{fact[:1].lower()}{fact[1:]}" for fact in facts))) + ".")
+    _say(console, " · ".join(f"{metric.label} {metric.value}" for metric in page.metrics), "dim")
+    for number, finding in enumerate(page.findings):
         _print_finding(console, finding, first=number == 0)
-    print_advice(console, result)
+    print_advice(console, advice_of(result))
     console.print()
-    _print_ranks(console, result)
-    _print_stalls(console, result)
-    _print_coverage(console, result)
+    _print_ranks(console, page)
+    if page.stall_lines:
+        console.print()
+        _say(console, STALLS_TITLE, "italic")
+        for line in page.stall_lines:
+            console.print(Padding(escape(visible(line)), (0, 0, 0, 2)))
+    console.print()
+    _say(console, page.basis, "dim")
+    if page.not_found:
+        _say(console, f"{shown.NOT_FOUND}: {', '.join(page.not_found)}.", "dim")
+    for questions_and_reason in page.not_looked:
+        _say(console, f"{shown.NOT_LOOKED} {questions_and_reason}.", "dim")
+    for note in page.notes:
+        console.print(f"[yellow]![/] {escape(spaced(note))}")
+    print_gaps(console, result.coverage.skipped)
+
+
+def _say(console: Console, text: str, style: str = "") -> None:
+    console.print(escape(spaced(text)), style=style or None)
+
+
+def print_advice(console: Console, advised: Advised) -> None:
+    """The changes worth trying, or why nothing is predicted; nothing for a healthy run."""
+    for reason in advised.not_predicted:
+        console.print()
+        _say(console, reason, "dim")
+    if not advised.changes:
+        return
+    console.print()
+    _say(console, shown.ADVICE, "bold")
+    _say(console, advised.basis, "dim")
+    for number, change in enumerate(advised.changes, start=1):
+        console.print(f"{number}. [bold]{escape(spaced(change.title))}[/]")
+        console.print(Padding(escape(spaced("; ".join((change.gain, *change.price)))), (0, 0, 0, 3)))
+        for line in change.how.splitlines():
+            console.print(Padding(f"[cyan]{escape(line)}[/]", (0, 0, 0, 3)))
 
 
 def caption(result: Result) -> str:
-    """Where the run lies and what it was, in one line."""
-    run = describe_run(result)
-    ranks = run["world_size"] or len(run["ranks"])
-    parts = [
-        str(run["path"]),
-        f"{ranks} rank{'s' if ranks != 1 else ''}",
-        run["strategy"],
-        run["backend"],
-        run["device"],
-        spaced(divided_into(run)),
-    ]
-    return " · ".join(str(part) for part in parts if part)
+    """What was run, in one line."""
+    return spaced(" · ".join(run_facts(describe_run(result), result.coverage)))
 
 
-def _print_finding(console: Console, finding: Finding, first: bool) -> None:
+def _print_finding(console: Console, finding: Card, first: bool) -> None:
     console.print()
-    cost = f" ({finding.share:.0%} of the step)" if finding.share else ""
-    console.print(f"[{COLOUR[finding.severity]}]●[/] [bold]{escape(finding.title)}[/]{cost}")
+    cost = f" ({spaced(finding.cost)})" if finding.cost else ""
+    console.print(f"[{COLOUR[finding.severity]}]●[/] [bold]{escape(spaced(finding.title))}[/]{cost}")
     if finding.action:
         console.print(Padding(f"[bold]do:[/] {escape(finding.action)}", (0, 0, 0, 2)))
-    for item in finding.evidence if first else finding.evidence[:1]:
-        line = f"{escape(item.table)}: {escape(item.filter)} = {_number(item.value, item.unit)}"
-        console.print(Padding(f"[dim]{line}[/]", (0, 0, 0, 2)))
+    for table, rows, value in finding.evidence if first else finding.evidence[:1]:
+        console.print(Padding(f"[dim]{escape(spaced(f'{table}: {rows} = {value}'))}[/]", (0, 0, 0, 2)))
 
 
-def _number(value: float, unit: str) -> str:
-    if unit == "share":
-        return f"{value:.1%}"
-    if unit == "bytes":
-        return f"{value / 1e6:,.2f} MB"
-    return f"{value:,.4g} {unit}"
-
-
-def _print_ranks(console: Console, result: Result) -> None:
-    found = rank_table(result.attribution, result.scheduled)
-    console.print(escape(found.title), style="italic")
+def _print_ranks(console: Console, page: Page) -> None:
+    _say(console, page.ranks.title, "italic")
     table = Table(box=None, pad_edge=False)
-    for name in ("rank", *found.columns):
+    for name in ("rank", *page.ranks.columns):
         table.add_column(name, justify="right")
-    for rank, cells in found.rows:
-        table.add_row(str(rank), *cells, style="bold red" if rank in result.verdict.culprit_ranks else "")
-    if found.left_out:
-        table.add_row("…", *[""] * len(found.columns))
+    for rank, culprit, cells in page.ranks.rows:
+        table.add_row(str(rank), *cells, style="bold red" if culprit else "")
     console.print(table)
-
-
-def _print_stalls(console: Console, result: Result) -> None:
-    lines = stall_lines(result.attribution)
-    if not lines:
-        return
-    console.print()
-    console.print(STALLS_TITLE, style="italic")
-    for line in lines:
-        console.print(Padding(escape(visible(line)), (0, 0, 0, 2)))
-
-
-def _print_coverage(console: Console, result: Result) -> None:
-    coverage = result.coverage
-    console.print()
-    total = len(coverage.ranks_used) + len(coverage.ranks_missing)
-    clock = coverage.clock_uncertainty_ns
-    clocks = "one clock" if clock == 0 else f"clocks ± {clock / 1e6:.2f} ms" if clock is not None else "not aligned"
-    if coverage.clock_drift_ppm:
-        clocks += f" after a drift of {coverage.clock_drift_ppm:.1f} ppm between them was taken out"
-    console.print(
-        f"[dim]{len(coverage.ranks_used)} of {spaced(counted(total, 'rank'))}{f', {clocks}' if total > 1 else ''}.[/]"
-    )
-    if result.examination.not_found:
-        console.print(f"[dim]Looked for, not found: {escape(', '.join(result.examination.not_found))}.[/]")
-    by_reason: dict[str, list[str]] = {}
-    for item in coverage.not_looked:
-        by_reason.setdefault(item.reason, []).append(item.question)
-    for reason, questions in by_reason.items():
-        console.print(f"[dim]Could not look for {escape(', '.join(questions))}: {escape(reason)}.[/]")
-    for note in coverage.notes:
-        console.print(f"[yellow]![/] {escape(note)}.")
-    print_gaps(console, coverage.skipped)
+    if page.ranks.left_out:
+        console.print(f"[dim]… and {page.ranks.left_out:,} more ranks.[/]")
 
 
 def print_gaps(console: Console, gaps: Sequence[Gap]) -> None:
@@ -170,3 +120,250 @@ def print_gaps(console: Console, gaps: Sequence[Gap]) -> None:
         console.print(f"[yellow]![/] {escape(visible(gap.path))}: {escape(visible(gap.reason))}")
     if (more := len(gaps) - _MOST_GAPS) > 0:
         console.print(f"[yellow]![/] and {more:,} more, which --json names")
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+#
+# At most 110 columns, largest rows first.
+
+_MOST_ROWS = 20
+_OUTSIDE = "outside any module"
+_CLASSES = {KernelKind.COMMUNICATION: "comm."}
+_NOTED = {
+    "collectives": "collective",
+    "kernels": "kernels",
+    "modules": "module",
+    "efficiency": "recomputation",
+    "path": "module",
+}
+_NAMES = {"all_reduce": "all-reduce", "all_gather": "all-gather", "reduce_scatter": "reduce-scatter"}
+
+
+def print_table(result: Result, name: str, console: Console | None = None) -> None:
+    """Prints one of "collectives", "kernels", "modules", "efficiency" and "path" to standard output."""
+    console = report_console(console)
+    found = result.breakdowns
+    console.print()
+    if name == "collectives":
+        _print_collectives(console, found.collectives)
+    elif name == "kernels":
+        _print_kernels(console, found.kernels)
+    elif name == "modules":
+        for table in found.modules:
+            _print_modules(console, table, found.kernels.unit)
+    elif name == "efficiency":
+        _print_efficiency(console, found)
+    elif name == "path":
+        _print_path(console, found.path)
+    for note in found.notes:
+        if _NOTED.get(name, "") in note:
+            console.print(f"[dim]{escape(note[:1].upper() + note[1:])}.[/]")
+
+
+# -- collectives -------------------------------------------------------------------------------------------------------
+
+
+def _print_collectives(console: Console, found: CollectiveTable) -> None:
+    if not found.rows:
+        console.print("No collective was recorded in the counted steps.", style="italic")
+        return
+    rows = found.rows[:_MOST_ROWS]
+    console.print("Collectives: mean milliseconds of a call; exposed and overlapped per rank and step", style="italic")
+    columns = {
+        "operation": [_NAMES.get(row.op, row.op.replace("_", "-")) for row in rows],
+        "group": [_group(row, len({row.axis for row in found.rows}) > 1) for row in rows],
+        "size": [_size(row) for row in rows],
+        "calls": [f"{row.count:,}" for row in rows],
+        "takes": [ms(row.duration_mean_ns) for row in rows],
+        "waits": [ms(row.wait_mean_ns) for row in rows],
+        "at most": [ms(row.wait_max_ns) for row in rows],
+        "last": [_last(row) for row in rows],
+        "transfer": [_transfer(row) for row in rows],
+        "bus GB/s": [_bus(row) for row in rows],
+        "of best": [percent(row.efficiency) for row in rows],
+        "exposed": [ms(row.exposed_ns, found.rank_steps) for row in rows],
+        "overlapped": [ms(row.hidden_ns, found.rank_steps) for row in rows],
+    }
+    print_columns(console, columns, left=("operation", "group"), more=len(found.rows) - len(rows))
+    if found.rest_exposed_ns:
+        rest = ms(found.rest_exposed_ns, found.rank_steps)
+        console.print(f"[dim]Exposed outside these calls (in an earlier step, or in a wait): {rest} ms.[/]")
+    if any(row.bandwidth_is_bound or row.transfer_mean_ns is None for row in rows):
+        console.print("[dim]≤ and ≥: from the shortest duration over the ranks, which needs no common clock.[/]")
+    if any(row.inferred for row in rows):
+        console.print("[dim]* matched by the order of calls: the trace has no sequence numbers.[/]")
+
+
+def _group(row: CollectiveStat, several: bool) -> str:
+    """``several``: axes of a mesh, so that each needs its name."""
+    if row.op in P2P_OPS and len(row.members) == 2:
+        return f"{row.members[0]} to {row.members[1]}{'*' if row.inferred else ''}"
+    name = (several and row.axis) or row.group.split("@")[0][:8] or "?"
+    size = f"x{row.group_size}" if row.group_size else ""
+    return f"{name}{size}{'*' if row.inferred else ''}"
+
+
+def _size(row: CollectiveStat) -> str:
+    if not row.bytes_low:
+        return UNKNOWN
+    return size(row.bytes_low) if row.bytes_low == row.bytes_high else f"{size(row.bytes_low)}+"
+
+
+def _last(row: CollectiveStat) -> str:
+    return f"{row.last_rank} ({row.last_share:.0%})" if row.last_share is not None else UNKNOWN
+
+
+def _transfer(row: CollectiveStat) -> str:
+    return ms(row.transfer_mean_ns) if row.transfer_mean_ns is not None else f"≤{ms(row.transfer_bound_ns)}"
+
+
+def _bus(row: CollectiveStat) -> str:
+    if row.busbw_gb_s is None:
+        return UNKNOWN
+    return f"{'≥' if row.bandwidth_is_bound else ''}{short(row.busbw_gb_s)}"
+
+
+# -- kernels -----------------------------------------------------------------------------------------------------------
+
+
+def _print_kernels(console: Console, found: KernelTable) -> None:
+    if not found.rows:
+        console.print("No kernel was recorded in the counted steps.", style="italic")
+        return
+    on_device = found.unit == "kernel"
+    rows = found.rows[:_MOST_ROWS]
+    busy = ms(found.busy_ns, found.rank_steps)
+    what = "Kernels: the device is" if on_device else "Operators, each without those inside it: the host is"
+    console.print(f"{what} busy {busy} ms per rank and step, overlaps counted twice", style="italic")
+    steps = found.rank_steps
+    columns = {
+        "operator: kernel" if on_device else "operator": [_label(row, on_device) for row in rows],
+        "class": [_CLASSES.get(row.kind, str(row.kind)) for row in rows],
+        "calls": [f"{row.count / steps:,.0f}" for row in rows],
+        "ms": [ms(row.total_ns, steps) for row in rows],
+        "share": [f"{row.share:.1%}" for row in rows],
+        "mean µs": [short(row.mean_ns / 1e3) for row in rows],
+        "max µs": [short(row.max_ns / 1e3) for row in rows],
+        "bound by": [_bound(row) for row in rows],
+        "TFLOP/s": [short(row.tflop_s) for row in rows],
+        "GB/s": [short(row.gb_s) for row in rows],
+    }
+    left = ("operator: kernel", "operator", "class", "bound by")
+    print_columns(console, columns, left=left, more=len(found.rows) - len(rows))
+    console.print(f"[dim]{_by_class(found)}[/]")
+    if found.fused_ns:
+        console.print(f"[dim]{fused_words(found.fused_ns / max(1, steps))}.[/]")
+    if found.peak is not None and found.peak.ridge is not None:
+        peak = found.peak
+        console.print(
+            f"[dim]{escape(peak.name)}: {peak.tflop_s:,g} TFLOP/s and {peak.gb_s:,g} GB/s, math-bound from "
+            f"{peak.ridge:.0f} FLOPs a byte. (memory): by class of kernel, not measured.[/]"
+        )
+
+
+def _label(row: KernelStat, on_device: bool) -> str:
+    name = short_name(row.name).removeprefix("aten::")
+    operator = row.operator.removeprefix("aten::")
+    label = f"{operator}: {name}" if on_device and operator and row.kind != KernelKind.COMMUNICATION else name
+    return label if row.exposed_ns == row.total_ns else f"{row.exposed_ns / row.total_ns:.0%} exposed: {label}"
+
+
+def _bound(row: KernelStat) -> str:
+    if row.bound == Bound.UNKNOWN:
+        return UNKNOWN
+    return str(row.bound) if row.bound_from == "shapes" else f"({row.bound})"
+
+
+def _by_class(found: KernelTable) -> str:
+    shares: dict[str, int] = {}
+    for row in found.rows:
+        shares[row.kind] = shares.get(row.kind, 0) + row.total_ns
+    ordered = sorted(shares.items(), key=lambda item: -item[1])
+    return "By class: " + ", ".join(f"{kind} {ns / found.busy_ns:.1%}" for kind, ns in ordered if found.busy_ns) + "."
+
+
+# -- modules and efficiency --------------------------------------------------------------------------------------------
+
+
+def _print_modules(console: Console, found: ModuleTable, unit: str) -> None:
+    rows, steps = found.rows[:_MOST_ROWS], found.rank_steps
+    where = "device" if unit == "kernel" else "operator"
+    console.print(
+        f"Modules by {escape(found.source)}: {where} milliseconds per rank and step, without communication",
+        style="italic",
+    )
+    columns = {
+        "module": [row.name for row in rows],
+        "in": [row.parent for row in rows],
+        "calls": [short(row.calls / steps) for row in rows],
+        "forward": [ms(row.forward_ns, steps) for row in rows],
+        "backward": [ms(row.backward_ns, steps) for row in rows],
+        "recomputed": [ms(row.recompute_ns, steps) for row in rows],
+        "self": [ms(row.self_ns, steps) for row in rows],
+        "share": [f"{row.share:.1%}" for row in rows],
+        "host": [ms(row.host_ns, steps) for row in rows],
+    }
+    if not any(row.recompute_ns for row in rows):
+        columns.pop("recomputed")
+    print_columns(console, columns, left=("module", "in"), more=len(found.rows) - len(rows))
+    if found.unattributed_ns and found.busy_ns:
+        backward = found.unattributed_backward_ns / found.unattributed_ns
+        console.print(
+            f"[dim]In no module: {ms(found.unattributed_ns, steps)} of {ms(found.busy_ns, steps)} ms "
+            f"({found.unattributed_ns / found.busy_ns:.0%}), {backward:.0%} of it backward.[/]"
+        )
+
+
+def _print_efficiency(console: Console, found: Breakdowns) -> None:
+    console.print("Efficiency", style="italic")
+    measures = found.efficiency
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for name, measure in (
+        ("model FLOPs utilisation (MFU)", measures.mfu),
+        ("hardware FLOPs utilisation (HFU)", measures.hfu),
+        ("recomputed share of compute", measures.recompute_share),
+        ("compute lost to contention", measures.contention_share),
+    ):
+        table.add_row(name, _measure(measure))
+    for peak in found.memory_peaks[:_MOST_ROWS]:
+        of = f" of {size(peak.capacity)}" if peak.capacity else ""
+        held = f"allocated {size(peak.allocated)}, reserved {size(peak.reserved)}{of}"
+        table.add_row(f"memory peak of rank {peak.rank}", held)
+    console.print(table)
+
+
+def _measure(measure: Measure) -> str:
+    if measure.value is None:
+        return f"[dim]not known: {escape(measure.reason)}[/]"
+    value = f"{measure.value:.1%}" if measure.value >= 0.01 else f"{measure.value:.2%}"
+    return f"{value} [dim]({escape(measure.basis)})[/]"
+
+
+# -- critical path by rank, category and module ------------------------------------------------------------------------
+
+
+def _print_path(console: Console, found: PathTable) -> None:
+    """Prints the rows with most of the steps' time, and how much of it no module has."""
+    if not found.rows:
+        console.print("No step was recorded.", style="italic")
+        return
+    rows, steps = found.rows[:_MOST_ROWS], len(found.steps)
+    which = f"{steps} {'traced' if found.traced else 'recorded'} step{'s' if steps > 1 else ''}"
+    whole = ms(found.total_ns, steps)
+    console.print(
+        f"Critical path: {whole} ms a step ({which}), by the rank that others wait for and what it does",
+        style="italic",
+    )
+    columns = {
+        "rank": [str(row.rank) for row in rows],
+        "category": [row.category for row in rows],
+        "module": [row.module or _OUTSIDE for row in rows],
+        "ms": [ms(row.total_ns, steps) for row in rows],
+        "share": [f"{row.share:.1%}" for row in rows],
+    }
+    print_columns(console, columns, left=("category", "module"), more=len(found.rows) - len(rows))
+    if found.in_modules_ns < found.total_ns:
+        rest = found.total_ns - found.in_modules_ns
+        console.print(f"[dim]Outside any module: {ms(rest, steps)} ms ({rest / found.total_ns:.0%}).[/]")

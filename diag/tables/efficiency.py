@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -16,16 +15,14 @@ from diag.account import trace_ranges as ranges
 from diag.account.attribute import WARMUP_STEPS
 from diag.collectors.records import WINDOW_NONE, Manifest, StepRecord
 from diag.model.breakdown import DevicePeak, Efficiency, Measure
-from diag.model.steps import Detail
+from diag.model.steps import Attribution, Detail
+from diag.rundir.run import Tables
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 
 from . import nesting
 from .kernels import MATH_KINDS, WorkTable
 from .module_ranges import PYTHON_FUNCTION, fsdp_forwards
-
-if TYPE_CHECKING:
-    pass
 
 # -- recompute ---------------------------------------------------------------------------------------------------------
 #
@@ -277,3 +274,28 @@ def _recompute_share(traced: Sequence[Totals]) -> Measure:
             "operator inside the backward",
         )
     return Measure(sum(t.recomputed_ns for t in traced) / total, basis=", ".join(bases))
+
+
+# -- tokens ------------------------------------------------------------------------------------------------------------
+
+
+def token_rate(tokens: float, dur_ns: float) -> float:
+    """Tokens per second: those of some steps over the time of these steps."""
+    return tokens * 1e9 / dur_ns if dur_ns else 0.0
+
+
+def tokens_of(tables: Tables, attribution: Attribution) -> tuple[int, ...] | str:
+    """Tokens of all ranks in each counted step, or the reason why they are not known. A run's rate is their sum over
+    the sum of the steps' durations, each from the first rank's begin to the last rank's end."""
+    axes = tables.manifest.mesh if tables.manifest is not None else {}
+    shared = [axis for axis in axes if not axis.startswith("dp")]
+    if shared:
+        return f"ranks along {', '.join(shared)} share their tokens"
+    by_step = {step.step: 0 for step in attribution.usable or attribution.steps}
+    for rank in attribution.ranks:
+        counted = [record for record in tables.ranks[rank].steps if record.step in by_step]
+        if not any(record.tokens for record in counted):
+            return f"rank {rank} does not count its tokens"
+        for record in counted:
+            by_step[record.step] += record.tokens
+    return tuple(by_step.values()) if all(by_step.values()) else "not every step says how many tokens it had"

@@ -6,8 +6,10 @@ sizes in bytes, fractions from 0 to 1. A value that is not known is null.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -15,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from diag.model.breakdown import CollectiveTable, KernelTable, ModuleTable
-from diag.model.steps import Attribution, Bottleneck, Finding, Parts, StepAccount
+from diag.model.steps import Attribution, Bottleneck, Finding, Kind, Parts, StepAccount
 from diag.rundir.run import Tables
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ COLUMNS: dict[str, dict[str, Column]] = {
         "rank": Column(_INT, "Global rank."),
         "host": Column(_TEXT, "Host name."),
         "culprit": Column(_BOOL, "Whether the verdict names the rank."),
-        "steps": Column(_INT, "Counted steps; the times are means over them."),
+        "steps": Column(_INT, "Counted steps; the times are means over those in which they are known."),
         **_TIMES,
         "caused_wait_ns": Column(_INT, "How long other ranks waited for this one, a step."),
     },
@@ -156,30 +158,52 @@ def steps(attribution: Attribution, bottleneck_of: Callable[[StepAccount], Bottl
     return frame("steps", rows)
 
 
-def ranks(attribution: Attribution, tables: Tables, culprits: Sequence[int]) -> pl.DataFrame:
-    """A row for each rank: means over the steps that the verdict counts."""
+def rank_means(attribution: Attribution, fields: Iterable[str] = tuple(_TIMES)) -> dict[int, dict[str, float | None]]:
+    """By rank, the mean of each field of ``Parts`` (``idle_parts.queued_ns`` as well) over the counted steps in which
+    it is known; None where it is known in none. Every table of ranks shows these means."""
+    counted: dict[int, list[Parts]] = {}
+    for step in attribution.usable or attribution.steps:
+        for parts in step.parts:
+            counted.setdefault(parts.rank, []).append(parts)
+    return {rank: {field: _mean(own, field) for field in fields} for rank, own in sorted(counted.items())}
+
+
+def _mean(steps: Sequence[Parts], field: str) -> float | None:
+    lower_bound = field == "overlapped_comm_ns"  # where some communication was recorded at its end only
+    read = attrgetter(field)
+    values = [read(parts) for parts in steps if parts.hidden_known or not lower_bound]
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def caused_waits(attribution: Attribution, kind: Kind | None = None) -> dict[int, float]:
+    """By rank, how many nanoseconds a step the others waited for it; for one ``kind`` of lateness, or for any."""
     counted = attribution.usable or attribution.steps
-    own: dict[int, list[Parts]] = {}
     caused: dict[int, int] = {}
     for step in counted:
-        for parts in step.parts:
-            own.setdefault(parts.rank, []).append(parts)
         for blame in step.blames:
-            caused[blame.rank] = caused.get(blame.rank, 0) + blame.ns
-    rows = []
-    for rank, of_steps in sorted(own.items()):
-        row: dict[str, Any] = {
+            if kind is None or blame.kind == kind:
+                caused[blame.rank] = caused.get(blame.rank, 0) + blame.ns
+    return {rank: ns / len(counted) for rank, ns in caused.items()}
+
+
+def ranks(attribution: Attribution, tables: Tables, culprits: Sequence[int]) -> pl.DataFrame:
+    """A row for each rank: ``rank_means``, rounded."""
+    caused = caused_waits(attribution)
+    steps: Counter[int] = Counter()
+    for step in attribution.usable or attribution.steps:
+        steps.update(parts.rank for parts in step.parts)
+    rows = [
+        {
             "rank": rank,
             "host": tables.ranks[rank].host if rank in tables.ranks else None,
             "culprit": rank in culprits,
-            "steps": len(of_steps),
-            "caused_wait_ns": round(caused.get(rank, 0) / len(counted)),
+            "steps": steps[rank],
+            "caused_wait_ns": round(caused.get(rank, 0)),
+            **{field: None if mean is None else round(mean) for field, mean in means.items()},
         }
-        for name in _TIMES:
-            values = [getattr(parts, name) for parts in of_steps]
-            known = [value for value in values if value is not None]
-            row[name] = round(sum(known) / len(known)) if known else None
-        rows.append(row)
+        for rank, means in rank_means(attribution).items()
+    ]
     return frame("ranks", rows)
 
 

@@ -13,6 +13,7 @@ from diag.account.records import loader_settings
 from diag.collectors.records import DATA, H2D, LoaderQueue, StepRecord
 from diag.model.steps import Attribution, Kind
 from diag.rundir.run import RankTables, Tables
+from diag.tables.frames import caused_waits
 
 # -- loader reserve ----------------------------------------------------------------------------------------------------
 #
@@ -139,15 +140,12 @@ def loading_table(tables: Tables, attribution: Attribution) -> LoadingTable:
     waits: dict[int, list[int]] = defaultdict(list)
     copies: dict[int, list[int]] = defaultdict(list)
     lengths: dict[int, list[int]] = defaultdict(list)
-    blame_ns: dict[int, float] = defaultdict(float)
     for step in counted:
         for parts in step.parts:
             waits[parts.rank].append(parts.data_wait_ns)
             copies[parts.rank].append(parts.exposed_copy_ns)
             lengths[parts.rank].append(parts.dur_ns)
-        for blame in step.blames:
-            if blame.kind == Kind.DATA:
-                blame_ns[blame.rank] += blame.ns
+    blamed = caused_waits(attribution, Kind.DATA)
     means = {rank: round(float(np.mean(own))) for rank, own in waits.items()}
     rows = [
         _row(
@@ -156,7 +154,7 @@ def loading_table(tables: Tables, attribution: Attribution) -> LoadingTable:
             lengths[rank],
             copies[rank],
             means,
-            blame_ns[rank] / len(counted),
+            blamed.get(rank, 0.0),
             set(numbers),
         )
         for rank in sorted(waits)

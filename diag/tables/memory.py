@@ -73,6 +73,37 @@ def memory_table(tables: Tables, attribution: Attribution) -> MemoryTable:
     return MemoryTable(traced, bool(traced), False, estimate_of(tables.manifest))
 
 
+class Peak(Struct, frozen=True):
+    """The largest peak of all ranks and recorded steps in bytes: reserved by the allocator of a device; on a CPU the
+    resident set. ``unknown``: how many ranks recorded none. ``of_steps`` False: from traces' samples only."""
+
+    bytes: int
+    capacity: int | None
+    on_device: bool
+    of_steps: bool
+    unknown: int
+
+
+def peak_memory(tables: Tables, attribution: Attribution) -> Peak | None:
+    """The peak that every page, report and budget shows; None where no rank recorded memory."""
+    recorded = {rank: _recorded(own) for rank, own in tables.ranks.items()}
+    on_device = any(memory.allocated is not None for own in recorded.values() for _, memory in own)
+    peaks, capacities = [], []
+    for own in recorded.values():
+        held = [memory for _, memory in own if memory.allocated is not None or not on_device]
+        if held:
+            peaks.append(max(_reserved(memory) if on_device else memory.rss for memory in held))
+            capacities += [memory.capacity for memory in held if memory.capacity]
+    of_steps = bool(peaks)
+    if not of_steps:
+        traced = [traced_peak(own) for own in tables.ranks.values()]
+        peaks, on_device = [peak.reserved for peak in traced if peak is not None], True
+    if not peaks:
+        return None
+    capacity = min(capacities, default=None) if on_device else None
+    return Peak(max(peaks), capacity, on_device, of_steps, len(attribution.ranks) - len(peaks))
+
+
 def traced_peak(rank: RankTables) -> MemoryPeak | None:
     """From the allocator's samples in traces recorded with ``profile_memory``; host memory is type 0."""
     samples = [trace.counters.filter(pl.col("device_type") != 0) for trace in rank.traces]

@@ -7,28 +7,34 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from diag.app.pages import PAGES
+
 
 def _page() -> None:
     import sys
-    from importlib import import_module
     from pathlib import Path
 
     from diag.app.address import opened
+    from diag.app.pages import PAGES, Visit
 
-    view = opened(Path(sys.argv[1]))
-    module = import_module(f"diag.app.views.{sys.argv[2]}")
-    module.show(view, *(Path(folder) for folder in sys.argv[3:]))
+    run, path, root = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+    draw = next(page.of_run for page in PAGES if page.path == path)
+    assert draw is not None
+    draw(opened(run), Visit(root, [run], lambda name: None, run, lambda: None))
 
 
 def shown(page: str, run: Path, monkeypatch: pytest.MonkeyPatch, root: Path | None = None, **params: str) -> AppTest:
-    """The page of that name (a module of app/views); no exception on it."""
-    monkeypatch.setattr("sys.argv", ["main.py", str(run), page, *([str(root)] if root is not None else [])])
+    """The page with that path in the address; no exception on it."""
+    monkeypatch.setattr("sys.argv", ["main.py", str(run), page, str(root or run.parent)])
     test = AppTest.from_function(_page, default_timeout=60)
     for name, value in params.items():
         test.query_params[name.replace("_", "-")] = value
     test.run()
     assert not test.exception, [error.value for error in test.exception]
     return test
+
+
+RUN_PAGES = tuple(page.path for page in PAGES if page.of_run is not None)  # the first is the overview
 
 
 def text(test: AppTest) -> str:

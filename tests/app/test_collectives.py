@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from diag.api import open_run
-from diag.app.figures import collectives as figures
 from diag.app.theme import LIGHT
+from diag.app.views import collectives as figures
 from tests.account.kineto_builder import KinetoBuilder, nccl_args
 from tests.app.runs import write_run
 from tests.app.shown import shown, text

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from diag.api import compare_runs, open_run
-from diag.app.facts import plain
-from diag.app.figures import compare as figures
+from diag.app.markup import plain
 from diag.app.theme import LIGHT
+from diag.app.views import compare as figures
 from diag.model.steps import Kind
 from tests.app.runs import write_run
 from tests.app.shown import metrics, shown, text

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.app.runs import write_run
-from tests.app.shown import shown
+from tests.app.shown import RUN_PAGES, shown
 from tests.test_breakdowns import rank_trace, two_ranks
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
-PAGES = ("what_if", "collectives", "kernels", "loading", "memory")
+PAGES = [path for path in RUN_PAGES if path not in ("overview", "timeline", "compare")]  # each has tests of its own
 
 
 def check(page: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,15 @@ import pytest
 
 from diag.api import open_run
 from diag.app import drawings
-from diag.app.facts import metrics
-from diag.app.figures import common, memory, ranks, steps, what_if
+from diag.app import figures as common
 from diag.app.run_view import Part, RunView, split, view_of
 from diag.app.theme import DARK, LIGHT
 from diag.collectors.records import MemoryRecord
 from diag.model.steps import Bottleneck, Parts
-from diag.words.formatting import share
+from diag.show.page import metrics_of
+from diag.tables.efficiency import token_rate, tokens_of
+from diag.tables.memory import peak_memory
+from diag.words.formatting import duration, share, size
 from tests.app.runs import MS, TOKENS, write_run, write_stalled_trace
 from tests.copies import replace
 
@@ -35,11 +37,15 @@ def test_the_parts_add_up_to_the_step(known: bool) -> None:
 def test_the_layout_holds_the_analysed_numbers(view: RunView) -> None:
     means = {part: (view.per_rank(grid) / MS).tolist() for part, grid in view.parts.items()}
     assert means == {Part.COMPUTE: [60, 60], Part.TRANSFER: [5, 5], Part.WAITING: [39, 0], Part.DATA: [1, 40]}
-    assert view.median_step_ns == 105 * MS
+    assert {metric.label: metric.value for metric in view.page.metrics}["Step time, median"] == duration(105 * MS)
     assert view.result.share_of(Bottleneck.DATA) == pytest.approx(40 / 105)
     assert view.result.share_of(Bottleneck.COMMUNICATION) == pytest.approx(5 / 105)
-    assert view.mean_share(Part.DATA) == pytest.approx(41 / 210)
-    assert view.tokens_per_second == pytest.approx(2 * TOKENS / 0.105)
+    helps = {metric.label: metric.help for metric in view.page.metrics}
+    assert f"Mean over the ranks: {share(41 / 210)}." in helps["Data wait"]
+    tokens = tokens_of(view.result.tables, view.result.attribution)
+    assert isinstance(tokens, tuple)
+    counted = [step.dur_ns for step in view.result.attribution.usable]
+    assert token_rate(sum(tokens), sum(counted)) == pytest.approx(2 * TOKENS / 0.105)
     assert view.culprits == (1,)
 
 
@@ -47,12 +53,14 @@ def test_tokens_that_ranks_share_are_not_added_up(view: RunView) -> None:
     manifest = view.result.tables.manifest
     assert manifest is not None
     tables = replace(view.result.tables, manifest=replace(manifest, mesh={"dp": 1, "tp": 2}))
-    assert view_of(replace(view.result, tables=tables)).tokens_per_second is None
+    shared = replace(view.result, tables=tables)
+    assert tokens_of(tables, shared.attribution) == "ranks along tp share their tokens"
+    assert {metric.label: metric.value for metric in metrics_of(shared)}["Tokens per second"] == "unknown"
 
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 def test_bars_of_the_ranks(view: RunView, theme) -> None:
-    bars = {bar.name: bar for bar in ranks.breakdown(view, theme).data}
+    bars = {bar.name: bar for bar in drawings.rank_bars(view, theme).data}
     assert list(bars) == [part.value for part in view.parts]
     assert sum(bar.x for bar in bars.values()).tolist() == [105, 105]
     assert bars["data wait"].marker.color == theme.part[Part.DATA]
@@ -60,12 +68,12 @@ def test_bars_of_the_ranks(view: RunView, theme) -> None:
 
 
 def test_one_step_instead_of_the_mean(view: RunView) -> None:
-    one = ranks.breakdown(view, LIGHT, step=4)
+    one = drawings.rank_bars(view, LIGHT, step=4)
     assert [bar.x.tolist() for bar in one.data if bar.name == Part.WAITING.value] == [[39, 0]]
 
 
 def test_steps_left_out_of_the_verdict_are_hatched_and_say_why(view: RunView) -> None:
-    figure = steps.history(view, 1, LIGHT, selected=3)
+    figure = drawings.step_history(view, 1, LIGHT, selected=3)
     strip = next(bar for bar in figure.data if bar.name == "class")
     assert list(strip.marker.pattern.shape) == ["" if counted else "/" for counted in view.counted]
     assert strip.customdata[0] == "data-bound, not counted: warm-up"
@@ -77,22 +85,22 @@ def test_steps_left_out_of_the_verdict_are_hatched_and_say_why(view: RunView) ->
 
 
 def test_long_steps_that_do_not_count_are_cut_off(view: RunView) -> None:
-    assert steps.limit_ms(view, 1) is None
-    assert steps.history(view, 1, LIGHT).layout.yaxis.range is None
+    assert drawings.limit_ms(view, 1) is None
+    assert drawings.step_history(view, 1, LIGHT).layout.yaxis.range is None
     dur = view.dur_ns.copy()
     dur[1, 0] = 1050 * MS  # step 0 is warm-up
     long = replace(view, dur_ns=dur)
-    figure = steps.history(long, 1, LIGHT)
+    figure = drawings.step_history(long, 1, LIGHT)
     assert figure.layout.yaxis.range == (0, pytest.approx(1.1 * 105))
     assert [(note.x, note.text) for note in figure.layout.annotations] == [("0", "1,050 ms ↑")]
     assert "cut off" in drawings.of_steps(long, 1).rest
     dur[1, -1] = 1050 * MS  # which counts, so that all of it is shown
-    assert steps.limit_ms(replace(view, dur_ns=dur), 1) is None
+    assert drawings.limit_ms(replace(view, dur_ns=dur), 1) is None
 
 
 def test_a_class_is_in_the_legend_where_no_part_has_its_colour(view: RunView) -> None:
     def legend(one: RunView) -> set[str]:
-        return {trace.name for trace in steps.history(one, 1, LIGHT).data if trace.type == "scatter"}
+        return {trace.name for trace in drawings.step_history(one, 1, LIGHT).data if trace.type == "scatter"}
 
     assert not any("(class)" in name for name in legend(view))
     late = replace(view, bottlenecks=(Bottleneck.HOST,) * len(view.steps))
@@ -104,12 +112,12 @@ def test_idle_time_of_a_device_is_stacked_by_its_cause(tmp_path: Path) -> None:
     means = {part: (view.per_rank(grid) / MS).tolist() for part, grid in view.parts.items()}
     assert means == {Part.COMPUTE: [5], Part.HOST: [4.4], Part.QUEUED: [0.6]}
     assert set(view.bottlenecks) == {Bottleneck.HOST}
-    found = {metric.label: metric.value for metric in metrics(view)}
+    found = {metric.label: metric.value for metric in metrics_of(view.result)}
     assert found["Host wait"] == share(view.result.share_of(Bottleneck.HOST)) == "44%"
 
 
 def test_the_rank_that_is_waited_for_is_faint(view: RunView) -> None:
-    field = what_if.field(view, LIGHT).data[0]
+    field = drawings.waiting_field(view, LIGHT).data[0]
     assert field.z.shape == (2, 12)
     assert field.z.mean(axis=1).tolist() == [39, 0]
     assert "at fault" in field.y[1]
@@ -119,28 +127,32 @@ def test_the_rank_that_is_waited_for_is_faint(view: RunView) -> None:
 def test_memory_of_a_process_and_of_a_device(view: RunView, tmp_path: Path) -> None:
     assert view.memory is not None
     assert not view.memory.on_device
-    assert memory.peaks(view, view.memory, LIGHT).data[0].x.tolist() == [0.4, 0.400000001]
+    assert drawings.memory_peaks(view, view.memory, LIGHT).data[0].x.tolist() == [0.4, 0.400000001]
     device = view_of(open_run(write_run(tmp_path / "device", memory=ON_DEVICE)))
     assert device.memory is not None
-    assert device.peak_memory == 60e9
-    allocated, reserved = memory.peaks(device, device.memory, LIGHT).data
+    peak = peak_memory(device.result.tables, device.result.attribution)
+    assert peak is not None
+    assert (peak.bytes, peak.on_device, peak.unknown) == (60e9, True, 0)
+    assert peak.bytes == max(row.peak for row in device.result.memory_table.rows)
+    assert device.page.metrics[-1].value == size(60e9)
+    allocated, reserved = drawings.memory_peaks(device, device.memory, LIGHT).data
     assert (allocated.x.tolist(), reserved.x.tolist()) == ([30, 30], [60, 60])
-    assert [line.y.tolist()[0] for line in memory.history(device, device.memory, 1, LIGHT).data] == [30, 60]
+    assert [line.y.tolist()[0] for line in drawings.memory_history(device, device.memory, 1, LIGHT).data] == [30, 60]
 
 
 def test_many_ranks_and_steps_are_fields_and_areas(tmp_path: Path) -> None:
     view = view_of(open_run(write_run(tmp_path / "wide", ranks=70, steps=4, slow_data_ms={66: 40}, memory=ON_DEVICE)))
     assert view.memory is not None
-    drawn = ranks.breakdown(view, LIGHT).data[0]
+    drawn = drawings.rank_bars(view, LIGHT).data[0]
     assert drawn.type == "heatmap"
     assert drawn.z[list(view.parts).index(Part.DATA)].tolist() == [40 if rank == 66 else 1 for rank in view.ranks]
-    assert memory.field(view, view.memory, LIGHT).data[0].z.shape == (70, 4)
+    assert drawings.memory_field(view, view.memory, LIGHT).data[0].z.shape == (70, 4)
     long = view_of(open_run(write_run(tmp_path / "long", steps=1600)))
-    figure = steps.history(long, 0, LIGHT)
+    figure = drawings.step_history(long, 0, LIGHT)
     assert sum(len(trace.x) for trace in figure.data if trace.type == "bar") <= common.MOST_BARS
     area = next(trace for trace in figure.data if trace.stackgroup and trace.name == "compute")
     assert np.allclose(area.y, 60)
-    assert what_if.field(long, LIGHT).data[0].z.shape == (2, 800)
+    assert drawings.waiting_field(long, LIGHT).data[0].z.shape == (2, 800)
 
 
 def test_columns_of_several_steps() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from diag.app.facts import plain
-from diag.app.figures.hang import places
+from diag.app.markup import plain
 from diag.app.theme import DARK, LIGHT
+from diag.app.views.hang import places
 from diag.hang.api import investigate
 from diag.hang.groups import At, places_of
 from tests.app.shown import text

@@ -18,14 +18,14 @@ from plotly.io.json import to_json_plotly
 
 from diag.api import Result, open_run
 from diag.app import drawings
-from diag.app.facts import metrics
-from diag.app.figures.common import MOST_CELLS, field_columns
-from diag.app.html_report import specs
+from diag.app.figures import MOST_CELLS, field_columns
+from diag.app.html_report import render as report
 from diag.app.html_report.render import render
 from diag.app.run_view import view_of
 from diag.app.theme import DARK
 from diag.collectors.records import Manifest
 from diag.model.steps import Advice, Recommendation, Risk
+from diag.show.page import metrics_of
 from diag.show.redact import Pseudonyms
 from diag.words.formatting import duration, share, size
 from tests.app.planted import plant
@@ -111,9 +111,12 @@ def test_it_says_what_the_analysis_says(result: Result, page: Parsed) -> None:
         assert f"{share(finding.share)} of the step, {spaced(duration(finding.cost_ns_per_step))}" in page.text
         for item in finding.evidence:
             assert spaced(item.filter) in page.text
-    for question in (*result.examination.not_found, *map(str, result.coverage.not_looked)):
+    for item in result.coverage.not_looked:
+        assert item.question in page.text
+        assert item.reason in page.text
+    for question in result.examination.not_found:
         assert question in page.text
-    for metric in metrics(view_of(result)):
+    for metric in metrics_of(result):
         assert f"{metric.label} {spaced(metric.value)}" in page.text
     assert f"Made by diag 1.2.3: {COMMAND}" in page.text
 
@@ -169,7 +172,7 @@ def test_advice_comes_with_its_price_and_a_command(result: Result) -> None:
     vars(result)["recommendation"] = Recommendation((advice,), (), 0.012)
     page = Parsed(render(result, COMMAND, "1"))
     assert "Read ahead" in page.text
-    assert spaced(f"{duration(20 * MS)} a step less, 19% of it (between {duration(10 * MS)} and") in page.text
+    assert spaced(f"Saves {duration(20 * MS)} a step, 19% of it (between {duration(10 * MS)} and") in page.text
     assert spaced(f"{size(5_000_000)} more memory") in page.text
     assert "changes the numbers that are computed" in page.text
     assert "diag run --prefetch 1" in page.text
@@ -240,14 +243,14 @@ def test_dark_is_light_with_the_listed_differences(result: Result) -> None:
     view = view_of(result)
     for drawing in (drawings.of_ranks(view), drawings.of_steps(view, 1), drawings.of_waiting(view)[1]):
         assert drawing is not None
-        spec = json.loads(specs.to_json([drawing]))[drawing.key]
+        spec = json.loads(report.to_json([drawing]))[drawing.key]
         assert spec["dark"]
         for path, value in spec["dark"]:
             at = spec["figure"]
             for key in path[:-1]:
                 at = at[key]
             at[path[-1]] = value
-        assert spec["figure"] == json.loads(to_json_plotly(specs.plain_figure(drawing, DARK)))
+        assert spec["figure"] == json.loads(to_json_plotly(report.plain_figure(drawing, DARK)))
 
 
 def test_it_stays_small_for_many_ranks_and_steps(tmp_path: Path) -> None:
@@ -276,7 +279,7 @@ HOSTILE = (
 def test_figures_cannot_end_the_script_that_holds_them() -> None:
     text = "</script><!--<script>\u2028\u2029&"
     figure = go.Figure(go.Bar(x=[1], y=[text], customdata=[text]), layout={"title": {"text": text}})
-    written = specs.to_json([drawings.Drawing("a", lambda _: figure, "alt")])
+    written = report.to_json([drawings.Drawing("a", lambda _: figure, "alt")])
     assert not set("<>&\u2028\u2029") & set(written)
     bar = json.loads(written)["a"]["figure"]["data"][0]
     assert bar["y"] == bar["customdata"] == [text]

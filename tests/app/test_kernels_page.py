@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from diag.api import open_run
-from diag.app.facts import plain
-from diag.app.figures import kernels as figures
+from diag.app.markup import plain
 from diag.app.theme import LIGHT
+from diag.app.views import kernels as figures
 from diag.model.breakdown import Bound
 from tests.account.kineto_builder import KinetoBuilder
 from tests.app.runs import write_run

@@ -12,10 +12,10 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from diag.api import Result, newest_change, open_run, state_of
-from diag.app.facts import metrics, plain
-from diag.app.run_view import view_of
+from diag.app.markup import plain
 from diag.app.views.runs import row_of
 from diag.collectors.layout import RunLayout
+from diag.show.page import metrics_of
 from tests.app.runs import write_run
 from tests.app.test_pages import address, page, said
 
@@ -75,7 +75,7 @@ def test_steps_that_come_during_the_analysis_are_new(
     hours = count(0, 3600)
     clock = (lambda: next(hours)) if waited else time.monotonic
     monkeypatch.setattr("diag.app.address.open_by_size", slow)
-    monkeypatch.setattr("diag.app.views.live.time", SimpleNamespace(monotonic=clock, time=time.time))
+    monkeypatch.setattr("diag.app.views.runs.time", SimpleNamespace(monotonic=clock, time=time.time))
     assert shown in said(page(run, monkeypatch)).replace("\u00a0", " ")
 
 
@@ -129,7 +129,7 @@ def test_numbers_are_held_against_a_baseline(tmp_path: Path, monkeypatch: pytest
     write_run(tmp_path / "now", slow_data_ms={1: 40})
     test = page(tmp_path, monkeypatch, run="now", baseline="before")
     shown = {metric.label: metric.delta for metric in test.metric}
-    expected = metrics(*(view_of(open_run(tmp_path / name)) for name in ("now", "before")))
+    expected = metrics_of(*(open_run(tmp_path / name) for name in ("now", "before")))
     assert shown == {metric.label: metric.against for metric in expected}
     assert shown["Step time, median"] == "+39.0\u00a0ms (+59.1%)"
     assert shown["Tokens per second"].startswith("-")

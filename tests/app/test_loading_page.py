@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from diag.api import open_run
-from diag.app.figures import loading as figures
 from diag.app.run_view import view_of
 from diag.app.theme import LIGHT
+from diag.app.views import loading as figures
 from diag.collectors.records import LoaderQueue
 from tests.app.runs import write_run
 from tests.app.shown import metrics, shown, text
@@ -22,7 +22,7 @@ SAMPLES = Path(__file__).parents[2] / "sample_traces"
 
 def test_the_slow_loader_stands_out(slow_rank_1: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = open_run(slow_rank_1).loading
-    test = shown("loading", slow_rank_1, monkeypatch)
+    test = shown("input", slow_rank_1, monkeypatch)
     frame = test.dataframe[0].value
     assert frame["Waits, ms"].tolist() == [1.0, 40.0] == [row.wait_mean_ns / 1e6 for row in table.rows]
     assert frame["Beyond others, ms"].tolist() == [-39.0, 39.0]
@@ -35,7 +35,7 @@ def test_the_slow_loader_stands_out(slow_rank_1: Path, monkeypatch: pytest.Monke
 
 
 def test_a_healthy_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    test = shown("loading", write_run(tmp_path / "healthy"), monkeypatch)
+    test = shown("input", write_run(tmp_path / "healthy"), monkeypatch)
     assert "the loaders keep up" in text(test)
     assert metrics(test)["Loader processes"] == "unknown"
 
@@ -43,7 +43,7 @@ def test_a_healthy_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_batches_in_reserve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(trainer={"num_workers": None}, queue=lambda step, rank: LoaderQueue(3 if rank == 0 else 1, 4, 2))
     write_simulated(simulate(plan), tmp_path)
-    test = shown("loading", tmp_path, monkeypatch)
+    test = shown("input", tmp_path, monkeypatch)
     told, frame = metrics(test), test.dataframe[0].value
     assert (told["Loader processes"], told["Prefetch factor"], told["Queue, batches"]) == ("2", "2", "4")
     assert frame["Ready, batches"].tolist() == [3, 1]
@@ -52,7 +52,7 @@ def test_batches_in_reserve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_trace_without_a_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     two_ranks(tmp_path)
-    test = shown("loading", tmp_path, monkeypatch)
+    test = shown("input", tmp_path, monkeypatch)
     assert "No wait for a loader was seen" in text(test)
     assert "No copy was seen" in text(test)
 
@@ -60,7 +60,7 @@ def test_a_trace_without_a_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     run = SAMPLES / "fsdp2-slow-loader-rank1"
     table = open_run(run).loading
-    test = shown("loading", run, monkeypatch)
+    test = shown("input", run, monkeypatch)
     told = metrics(test)
     assert told["Loader processes"] == "1"
     assert told["Queue, batches"] == "2"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.shown import shown, text
+from tests.app.shown import RUN_PAGES, shown, text
 from tests.many_ranks import Job, write_summaries
 
 RANKS, SLOW = 2_048, 700
@@ -29,10 +29,10 @@ def test_the_overview_names_the_rank(run: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_waiting_for_data_is_in_the_summaries(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "Means of 98 counted steps." in text(shown("loading", run, monkeypatch))
+    assert "Means of 98 counted steps." in text(shown("input", run, monkeypatch))
 
 
-@pytest.mark.parametrize("page", ["timeline", "what_if", "collectives", "kernels", "memory"])
+@pytest.mark.parametrize("page", [path for path in RUN_PAGES if path not in ("overview", "input", "compare")])
 def test_a_page_that_needs_records_says_what_records_them(
     page: str, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from diag.api import open_run
-from diag.app.facts import size
-from diag.app.figures import memory as figures
 from diag.app.theme import LIGHT
+from diag.app.views import memory as figures
 from diag.collectors.records import MemoryRecord
+from diag.words.formatting import size
 from tests.app.runs import write_run
 from tests.app.shown import metrics, shown, text
 from tests.test_breakdowns import rank_trace, two_ranks
@@ -25,8 +25,8 @@ def test_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = open_run(run).memory_table
     test = shown("memory", run, monkeypatch)
     assert metrics(test) == {
-        "Largest peak, of 80.0 GB": "75.0 GB",
-        "Grows, a step": "0 bytes",
+        "Memory, of 80.0 GB": "75.0 GB",
+        "Growth per step": "0 bytes",
         "Reserved, never used": "20%",
         "Allocations tried again": "0",
     }
@@ -66,7 +66,7 @@ def test_samples_of_the_allocator_in_a_trace(tmp_path: Path, monkeypatch: pytest
     (row,) = open_run(tmp_path).memory_table.rows
     assert (row.allocated, row.reserved, row.growth_per_step, row.fragmentation) == (30 * GB, 60 * GB, None, 0.5)
     test = shown("memory", tmp_path, monkeypatch)
-    assert metrics(test)["Largest peak"] == "60.0 GB"
+    assert metrics(test)["Peak memory"] == "60.0 GB"
     assert "samples" in text(test)
 
 

@@ -7,9 +7,10 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from diag.api import Result, open_run
-from diag.app.facts import duration, plain, share, size
+from diag.app.markup import plain
 from diag.serve.server import SCRIPT
-from diag.show.details import idle_table, stall_table
+from diag.show.ranks import idle_table, stall_table
+from diag.words.formatting import duration, share, size
 from tests.account.kineto_builder import KinetoBuilder
 from tests.app.runs import TOKENS, write_run, write_stalled_trace
 
@@ -51,7 +52,10 @@ def test_the_page_holds_the_analysed_numbers(
     for finding in result.examination.findings:
         assert plain(finding.title) in text
         assert plain(finding.action) in text
-    for question in (*result.examination.not_found, *map(str, result.coverage.not_looked)):
+    for item in result.coverage.not_looked:
+        assert plain(item.question) in text
+        assert plain(item.reason) in text
+    for question in result.examination.not_found:
         assert plain(question) in text
     assert {metric.label: metric.value for metric in test.metric} == {
         "Step time, median": duration(105_000_000),
@@ -116,7 +120,7 @@ def test_a_healthy_run_has_the_same_page(tmp_path: Path, monkeypatch: pytest.Mon
         "Who waits",
         "Memory",
         "Findings",
-        "What this rests on",
+        "Coverage",
     ]
 
 

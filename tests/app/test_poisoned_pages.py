@@ -17,12 +17,12 @@ from google.protobuf.json_format import MessageToDict
 from streamlit.testing.v1 import AppTest
 
 from diag.api import open_run
-from diag.app import facts
+from diag.app import markup
 from diag.app.html_report.render import render
 from diag.tune.history import FILE_NAME
 from tests.app.planted import plant
 from tests.app.runs import write_run, write_stalled_trace
-from tests.app.shown import shown
+from tests.app.shown import RUN_PAGES, shown
 from tests.app.test_hang_page import shown as shown_hang
 from tests.app.test_html_report import Parsed
 from tests.app.test_pages import page
@@ -124,7 +124,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("name", ["overview", "collectives", "kernels", "loading", "memory", "timeline", "what_if"])
+@pytest.mark.parametrize("name", [path for path in RUN_PAGES if path != "compare"])
 def test_pages_of_a_run(name: str, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for run in sorted(runs.glob("[ab]*")):
         if name == "overview":
@@ -139,7 +139,7 @@ def test_the_folder_of_runs(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None
     check(shown("compare", first, monkeypatch, runs))
 
 
-@pytest.mark.parametrize("name", ["kernels", "timeline", "what_if"])
+@pytest.mark.parametrize("name", ["kernels", "timeline", "what-if"])
 def test_names_of_kernels_and_operators(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_stalled_trace(tmp_path / "run", host=POISON)
     trace = folder / "rank0.json"
@@ -205,14 +205,14 @@ def test_plain_and_labels() -> None:
     assert of_markdown(r"see https\://x.example/y") == ["https://x.example"]
     assert of_markdown("mail me@x.example or www.x.example") == ["me@x.example", "www.x.example"]
     assert of_markdown(":red[x] ![i](http://y)") != []
-    for shown_text in (facts.plain(POISON), facts.prose(POISON), facts.prose(f"`{POISON}")):
+    for shown_text in (markup.plain(POISON), markup.prose(POISON), markup.prose(f"`{POISON}")):
         assert of_markdown(shown_text) == []
         assert is_harmless(shown_text.replace(_JOINER, ""))
-    check_label(facts.label(POISON))
-    assert "%{" not in facts.label("%{x}")
+    check_label(markup.label(POISON))
+    assert "%{" not in markup.label("%{x}")
 
 
 def test_a_label_in_a_figure_is_what_was_written() -> None:
     """Plotly decodes the entities."""
-    figure = go.Figure(go.Bar(x=[1], y=[1], hovertext=[facts.label("a<b>&%{x}")]))
+    figure = go.Figure(go.Bar(x=[1], y=[1], hovertext=[markup.label("a<b>&%{x}")]))
     assert figure.data[0].hovertext[0] == "a&lt;b&gt;&amp;%&#123;x}"

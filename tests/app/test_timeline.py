@@ -13,15 +13,15 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from diag.api import Result, open_run
-from diag.app.facts import duration, plain, share
-from diag.app.figures import timeline as figures
-from diag.app.figures.time_axis import Window, colour, text, title, words
+from diag.app.markup import plain
 from diag.app.run_view import Part
 from diag.app.theme import DARK, LIGHT
+from diag.app.views import time_figures as figures
+from diag.app.views.time_figures import Window, colour, text, title, words
 from diag.app.views.timeline import open_command, window_between
 from diag.serve.server import SAMPLES
-from diag.show.details import Category, by_name, pixel_edges
-from diag.tables.zoom import MOST_BARS, Bars, Pixels, read_lanes
+from diag.tables.zoom import MOST_BARS, Bars, Category, Pixels, by_name, pixel_edges, read_lanes
+from diag.words.formatting import duration, share
 from tests.app.runs import write_run
 from tests.app.test_pages import address, said
 from tests.tables.lane_traces import STEPS, gpu_trace, write_gpu_traces

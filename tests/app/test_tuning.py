@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from diag.app.facts import plain
+from diag.app.markup import plain
 from diag.tune.history import FILE_NAME, History, Interval, Outcome, Round, Run, load, save
 from tests.app.runs import write_run
 from tests.app.test_pages import page

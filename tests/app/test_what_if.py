@@ -8,8 +8,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from diag.api import open_run
-from diag.app.facts import duration, plain, share
+from diag.app.markup import plain
 from diag.app.views.what_if import AS_IT_IS
+from diag.words.formatting import duration, share
 from tests.app.runs import write_run
 from tests.app.shown import metrics, shown, text
 from tests.simulate import MS, Plan, simulate
@@ -28,7 +29,7 @@ def run(tmp_path: Path) -> Path:
 def test_it_opens_on_the_best_advice(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = open_run(run)
     best = result.advice[0]
-    test = shown("what_if", run, monkeypatch)
+    test = shown("what-if", run, monkeypatch)
     chosen = {box.key: box.value for box in test.selectbox if box.value != AS_IT_IS}
     assert chosen == {best.knob.replace(" ", "-"): best.id}
     prospect = result.what_if.predict([best.id])
@@ -42,7 +43,7 @@ def test_it_opens_on_the_best_advice(run: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_link_opens_the_same_choice(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     test = shown(
-        "what_if", run, monkeypatch, prefetch="prefetch-1", reshard_after_forward="keep-after-forward",
+        "what-if", run, monkeypatch, prefetch="prefetch-1", reshard_after_forward="keep-after-forward",
         data_loader=AS_IT_IS,
     )  # fmt: skip
     both = open_run(run).what_if.predict(["prefetch-1", "keep-after-forward"])
@@ -55,7 +56,7 @@ def test_a_link_opens_the_same_choice(run: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_nothing_chosen(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    test = shown("what_if", run, monkeypatch)
+    test = shown("what-if", run, monkeypatch)
     for box in test.selectbox:
         box.select(AS_IT_IS)
     test.run()
@@ -66,19 +67,19 @@ def test_nothing_chosen(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_refused_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = write_run(tmp_path / "part", ranks=3, missing=(1,), slow_data_ms={2: 40})
-    test = shown("what_if", alone, monkeypatch)
+    test = shown("what-if", alone, monkeypatch)
     assert plain("Nothing can be predicted: not recorded: rank 1") in text(test)
     assert not test.selectbox
 
 
 def test_a_healthy_run_has_nothing_to_choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    test = shown("what_if", write_run(tmp_path / "healthy"), monkeypatch)
+    test = shown("what-if", write_run(tmp_path / "healthy"), monkeypatch)
     assert "No setting is proposed for this run" in text(test)
 
 
 @pytest.mark.parametrize("name", ["fsdp2-not-overlapped", "fsdp2-root-only", "ddp-slow-loader-all"])
 def test_the_samples(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    test = shown("what_if", SAMPLES / name, monkeypatch)
+    test = shown("what-if", SAMPLES / name, monkeypatch)
     result = open_run(SAMPLES / name)
     assert [code.value for code in test.code][:1] == [result.advice[0].command]
 

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from diag.api import Result, open_run
 from diag.serve.server import SAMPLES
+from diag.show.ranks import idle_table, rank_table, stall_lines, stall_table
 from diag.show.text import print_report
 from diag.words.formatting import spaced
-from diag.words.rank_table import idle_table, rank_table, stall_lines, stall_table
 from diag.words.wording import averaged_over, steps_counted
 from tests.account.kineto_builder import KinetoBuilder
 from tests.app.runs import MS, STALLED_STEPS, write_stalled_trace

@@ -1,17 +1,15 @@
-"""Where each rank's time goes and why its device was idle, as tables of text over the steps that count."""
+"""Where each rank's time goes and why its device was idle, as tables of text over the counted steps."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
 
-import numpy as np
 from msgspec import Struct
 
 from diag.model.steps import Attribution, Parts, Stall, StepAccount
-
-from .formatting import duration, share, spaced
-from .wording import averaged_over, sentence
+from diag.tables.frames import rank_means
+from diag.words.formatting import duration, share, spaced
+from diag.words.wording import averaged_over, sentence
 
 IDLE_TITLE = "Why the device was idle"
 STALLS_TITLE = "Longest stalls of the device"
@@ -50,26 +48,26 @@ _PARTS = (
     ("step", "dur_ns"),  # or window
     ("compute", "compute_ns"),
     ("exposed comm.", "exposed_comm_ns"),
-    ("of it waiting", "exposed_wait_ns"),
+    ("of which wait", "exposed_wait_ns"),
     ("copies", "exposed_copy_ns"),
     ("data wait", "data_wait_ns"),
     ("checkpoint", "checkpoint_ns"),
     ("idle", "idle_ns"),
     *((part.name, f"idle_parts.{part.field}") for part in IDLE_PARTS),
-    ("hidden comm.", "overlapped_comm_ns"),
+    ("overlapped comm.", "overlapped_comm_ns"),
 )
 MEANINGS = {part.name: sentence(part.meaning) for part in IDLE_PARTS} | {
     "queued for a core": "The training's thread, or one that computes for it, was ready to run and had no CPU core",
     "blocked": "The training's thread slept, waited for I/O or a lock, or was stopped, for no known reason",
-}  # of columns that need one
+}  # tooltips of columns
 
 
 class RankTable(Struct, frozen=True):
-    """``rows``: (rank, one cell a column). ``left_out``: ranks beyond the MOST_RANKS that are shown."""
+    """``rows``: (rank, whether it is at fault, one cell a column). ``left_out``: how many ranks have no row."""
 
     title: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[int, tuple[str, ...]], ...]
+    rows: tuple[tuple[int, bool, tuple[str, ...]], ...]
     left_out: int
 
 
@@ -90,33 +88,50 @@ class StallTable(Struct, frozen=True):
     rows: tuple[tuple[str, ...], ...]
 
 
-def rank_table(attribution: Attribution, scheduled: Mapping[str, Mapping[int, float]] | None = None) -> RankTable:
-    """The first ranks by number; a column of nothing but zeros or unknowns is left out. ``scheduled``: what the CPU
-    scheduler did not give them, mean milliseconds by column and rank."""
-    by_rank: dict[int, list[Parts]] = {}
-    for step in attribution.usable or attribution.steps:
-        for parts in step.parts:
-            by_rank.setdefault(parts.rank, []).append(parts)
-    columns = [(name, field) for name, field in _PARTS if _matters(by_rank, field)]
-    shown = sorted(by_rank)[:MOST_RANKS]
-    added = {
-        name: {rank: f"{means[rank]:,.1f}" if rank in means else "unknown" for rank in shown}
-        for name, means in (scheduled or {}).items()
-    }
+def rank_table(
+    attribution: Attribution,
+    culprits: Sequence[int] = (),
+    scheduled: Mapping[str, Mapping[int, float]] | None = None,
+    most: int = MOST_RANKS,
+) -> RankTable:
+    """Mean milliseconds of the ranks: of more than ``most`` the culprits, then the first by number. Columns of nothing
+    but zeros or unknowns are left out. ``scheduled``: time that the CPU scheduler withheld, mean milliseconds by
+    column and rank."""
+    means = rank_means(attribution, [field for _, field in _PARTS])
+    traced = _of_a_device([parts for step in _accounts(attribution) for parts in step.parts])
+    columns = [
+        (name, field)
+        for name, field in _PARTS
+        if (traced or not field.startswith("idle_parts."))  # idle time of a CPU is not divided
+        and (field == "dur_ns" or any(own[field] for own in means.values()))
+    ]
+    shown = sorted(sorted(means, key=lambda rank: (rank not in culprits, rank))[:most])
+    added = scheduled or {}
     return RankTable(
         title=averaged_over(attribution),
         columns=(_noun(attribution), *(name for name, _ in columns[1:]), *added),
         rows=tuple(
-            (rank, (*(_mean(by_rank[rank], field) for _, field in columns), *(cells[rank] for cells in added.values())))
+            (
+                rank,
+                rank in culprits,
+                (
+                    *(_ms(means[rank][field], 1e6) for _, field in columns),
+                    *(_ms(by_rank.get(rank)) for by_rank in added.values()),
+                ),
+            )
             for rank in shown
         ),
-        left_out=len(by_rank) - len(shown),
+        left_out=len(means) - len(shown),
     )
 
 
+def _ms(value: float | None, unit: float = 1) -> str:
+    return "unknown" if value is None else f"{value / unit:,.1f}"
+
+
 def idle_table(attribution: Attribution, rank: int, step: int | None = None) -> IdleTable | None:
-    """Of the mean over the counted steps with a trace, or of one step by its number. None where no device was traced
-    or it never idled."""
+    """The mean over the counted steps with a trace, or one step by its number. None where no device was traced or it
+    never idled."""
     accounts = _accounts(attribution, step)
     own = [parts for account in accounts for parts in account.parts if parts.rank == rank and parts.source == "trace"]
     if not _of_a_device(own):
@@ -136,7 +151,7 @@ def idle_table(attribution: Attribution, rank: int, step: int | None = None) -> 
 
 
 def stall_table(attribution: Attribution, step: int | None = None, most: int = MOST_STALLS) -> StallTable:
-    """Of the counted steps, or of one by its number; without columns that say the same in every row."""
+    """The longest stalls of the counted steps, or of one step; without columns that say the same in every row."""
     accounts = _accounts(attribution, step)
     found = _stalls(accounts)[:most]
     ranks = {parts.rank for account in accounts for parts in account.parts}
@@ -204,23 +219,5 @@ def _host(stall: Stall) -> str:
     return f"{name} for {share(stall.host_share)} of it"
 
 
-def _matters(by_rank: dict[int, list[Parts]], field: str) -> bool:
-    every = [parts for rows in by_rank.values() for parts in rows]
-    if field.startswith("idle_parts.") and not _of_a_device(every):
-        return False  # idle time of a CPU is not divided
-    return field == "dur_ns" or any(_value(parts, field) for parts in every)
-
-
 def _of_a_device(every: Sequence[Parts]) -> bool:
     return any(parts.idle_parts.unknown_ns < parts.idle_ns for parts in every)
-
-
-def _mean(rows: list[Parts], field: str) -> str:
-    values = [_value(row, field) for row in rows]
-    known = [value for value in values if value is not None]
-    return f"{float(np.mean(known)) / 1e6:,.1f}" if known else "unknown"
-
-
-def _value(parts: Parts, field: str) -> int | None:
-    value: int | None = attrgetter(field)(parts)
-    return None if field == "overlapped_comm_ns" and not parts.hidden_known else value

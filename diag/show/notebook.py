@@ -1,0 +1,127 @@
+"""A result as HTML for a notebook: verdict, ranks, findings and advice, without scripts.
+
+Only inline styles, and colours that can be read on light and dark ground: notebooks strip style sheets, and a cell's
+output does not know the theme. Every text goes through ``_text``.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+
+from diag.api import Result
+from diag.model.steps import Severity
+from diag.show import page as shown
+from diag.show.page import Card, Change, advice_of, page_of
+from diag.show.ranks import MEANINGS, STALLS_TITLE, RankTable
+from diag.words.formatting import visible_lines
+from diag.words.wording import pieces
+
+MOST_FINDINGS = 8
+
+# White on each of them has a contrast of 4.5 or more, and each stands out from white and from black.
+_BADGE = {Severity.HEALTHY: "#1a7f4b", Severity.WARN: "#a65d00", Severity.CRITICAL: "#c0322b"}
+_GREY = "#667085"
+_LINE = "1px solid rgba(128,128,128,.4)"
+_CELL = "padding:2px 10px 2px 0;text-align:right;background:transparent"
+_FAINT = "opacity:.75"
+
+
+def to_html(result: Result) -> str:
+    """One ``<div>``; the replay behind the advice is done for it."""
+    page, advised = page_of(result), advice_of(result)
+    more = len(page.findings) - MOST_FINDINGS
+    parts = [
+        _line(" · ".join(page.facts), _FAINT),
+        f"<div>{_badge(page.verdict.severity.value, _BADGE[page.verdict.severity])} "
+        f"{_badge(page.verdict.bottleneck, _GREY)}</div>",
+        f'<div style="margin:.4em 0;font-size:1.15em;font-weight:600">{_text(page.verdict.headline)}</div>',
+        _line(" · ".join(page.verdict.facts)),
+        _line(page.incomplete, "font-weight:600") if page.incomplete else "",
+        _line(" · ".join(f"{metric.label} {metric.value}" for metric in page.metrics), _FAINT),
+        _ranks(page.ranks),
+        _stalls(page.stall_lines),
+        *(_finding(finding) for finding in page.findings[:MOST_FINDINGS]),
+        _line(f"… and {more} more findings", _FAINT) if more > 0 else "",
+        _advice(advised.changes),
+        *(_line(reason, _FAINT) for reason in advised.not_predicted),
+        _line(page.basis, _FAINT),
+    ]
+    return f'<div style="max-width:60em;line-height:1.45">{"".join(parts)}</div>'
+
+
+def _text(text: object) -> str:
+    """Markup in names is shown, never followed; control characters are escapes."""
+    return html.escape(visible_lines(str(text)), quote=True)
+
+
+def _line(text: str, style: str = "") -> str:
+    return f'<div style="margin:.2em 0;{style}">{_text(text)}</div>'
+
+
+def _prose(text: str) -> str:
+    return "".join(f"<code>{_text(part)}</code>" if typed else _text(part) for part, typed in pieces(text))
+
+
+def _badge(text: str, colour: str) -> str:
+    style = f"background:{colour};color:#fff;border-radius:4px;padding:1px 8px;font-size:.85em;font-weight:600"
+    return f'<span style="{style}">{_text(text)}</span>'
+
+
+def _ranks(table: RankTable) -> str:
+    head = "".join(
+        _cell("th", name, f"border-bottom:{_LINE}", f' scope="col"{_meaning(name)}')
+        for name in ("rank", *table.columns)
+    )
+    rows = []
+    for rank, culprit, cells in table.rows:
+        style = "font-weight:700" if culprit else ""
+        name = f"{rank}, at fault" if culprit else str(rank)
+        first = _cell("th", name, style or "font-weight:400", ' scope="row"')
+        rows.append(f"<tr>{first}{''.join(_cell('td', cell, style) for cell in cells)}</tr>")
+    more = _line(f"… and {table.left_out} more ranks", _FAINT) if table.left_out else ""
+    caption = f'<caption style="text-align:left;caption-side:top;{_FAINT}">{_text(table.title)}</caption>'
+    return (
+        '<table style="border-collapse:collapse;font-size:inherit;margin:.6em 0">'
+        f"{caption}<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>{more}"
+    )
+
+
+def _meaning(column: str) -> str:
+    """A tooltip."""
+    return f' title="{_text(MEANINGS[column])}"' if column in MEANINGS else ""
+
+
+def _stalls(lines: Sequence[str]) -> str:
+    items = "".join(f"<li>{_text(line)}</li>" for line in lines)
+    return f"<div><b>{STALLS_TITLE}</b></div><ul>{items}</ul>" if items else ""
+
+
+def _cell(tag: str, text: str, style: str, attributes: str = "") -> str:
+    return f'<{tag}{attributes} style="{_CELL};{style}">{_text(text)}</{tag}>'
+
+
+def _finding(finding: Card) -> str:
+    colour = _GREY if finding.severity == Severity.HEALTHY else _BADGE[finding.severity]
+    title = f"<div>{_badge(finding.badge, colour)} <b>{_text(finding.title)}</b></div>"
+    action = f"<div><b>{shown.TO_DO}:</b> {_prose(finding.action)}</div>" if finding.action else ""
+    return (
+        f'<div style="border-left:3px solid {colour};padding-left:.8em;margin:.6em 0">{title}'
+        f"{_line(' · '.join(finding.facts), _FAINT)}{action}</div>"
+    )
+
+
+def _advice(changes: Iterable[Change]) -> str:
+    items = [
+        f'<li style="margin:.4em 0"><b>{_text(change.title)}</b>'
+        f"<div>{_prose('; '.join((change.gain, *change.price)))}</div>{_how(change)}</li>"
+        for change in changes
+    ]
+    return f"<div><b>{shown.ADVICE}</b></div><ol>{''.join(items)}</ol>" if items else ""
+
+
+def _how(change: Change) -> str:
+    style = (
+        f"white-space:pre-wrap;border:{_LINE};border-radius:4px;padding:4px 8px;margin:.2em 0;background:transparent"
+    )
+    return f'<pre style="{style}">{_text(change.how)}</pre>' if change.how else ""

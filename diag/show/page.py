@@ -1,0 +1,470 @@
+"""What a result shows, in words: the one model that text, notebook, HTML report and dashboard draw.
+
+A front end chooses what it draws and how; it computes and words nothing itself, so that all of them show the same
+number in the same words. ``page_of`` is cheap; ``advice_of`` replays the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from msgspec import Struct
+
+from diag.api import Result, describe_run
+from diag.model.steps import (
+    Advice,
+    Attribution,
+    Bottleneck,
+    Coverage,
+    Evidence,
+    Finding,
+    Gap,
+    Parts,
+    Risk,
+    Severity,
+)
+from diag.model.steps import Verdict as Answer
+from diag.show.ranks import (
+    MOST_RANKS,
+    IdleTable,
+    RankTable,
+    StallTable,
+    idle_table,
+    rank_table,
+    stall_lines,
+    stall_table,
+)
+from diag.tables.efficiency import token_rate, tokens_of
+from diag.tables.memory import peak_memory
+from diag.words.formatting import NBSP, UNKNOWN, counted, duration, listing, measured, share, size
+from diag.words.wording import class_name, incomplete, run_facts, sentence, steps_counted
+
+# Headings and captions.
+TIME, WAITING, MEMORY = "Where the time goes", "Who waits", "Memory"
+FINDINGS, ADVICE, COVERAGE = "Findings", "Try first", "Coverage"
+TO_DO, ASSUMPTIONS = "What to do", "Assumptions"
+NOT_FOUND, NOT_LOOKED = "Looked for, not found", "Could not look for"
+NOTHING_FOUND = "No finding costs 5% of the step or more."
+EVERYTHING_FOUND = "Everything that was looked for was found."
+EVERYTHING_LOOKED_FOR = "Everything could be looked for."
+DATA_WAIT = "Data wait"
+EVIDENCE_COLUMNS = ("Table", "Rows", "Value")
+MOST_GAPS = 50  # that a page lists
+
+
+class Command(str):
+    """A command to type; redaction treats each of its words as a possible name."""
+
+    __slots__ = ()
+
+
+class RunName(str):
+    """The name that a person gave the run."""
+
+    __slots__ = ()
+
+
+class Metric(Struct, frozen=True):
+    """One of the numbers at the top. ``help``: its definition. ``against``: the signed difference to a baseline, ""
+    without one. ``more_is``: "good" or "bad"."""
+
+    label: str
+    value: str
+    help: str
+    against: str = ""
+    more_is: str = "bad"
+
+
+class Verdict(Struct, frozen=True):
+    """The answer, with what to do about its cause."""
+
+    severity: Severity
+    bottleneck: str
+    headline: str
+    facts: tuple[str, ...]
+    why: str = ""
+    action: str = ""
+
+
+class Card(Struct, frozen=True):
+    """A finding. ``badge``: its severity, "minor" where that is no warning. ``cost``: the first of the ``facts``, ""
+    where it costs no time by itself. ``evidence``: cells of EVIDENCE_COLUMNS."""
+
+    severity: Severity
+    badge: str
+    title: str
+    cost: str
+    facts: tuple[str, ...]
+    action: str
+    evidence: tuple[tuple[str, str, str], ...]
+
+
+class Change(Struct, frozen=True):
+    """A piece of advice. ``saves``: the predicted gain in a few words, ``gain``: with its interval. ``sure``: the whole
+    interval is a gain. ``code``: (API, text)."""
+
+    title: str
+    saves: str
+    gain: str
+    sure: bool
+    memory: str
+    risk: Risk
+    finding: str
+    command: Command
+    code: tuple[tuple[str, str], ...]
+    assumptions: tuple[str, ...]
+    evidence: tuple[tuple[str, str, str], ...]
+
+    @property
+    def price(self) -> tuple[str, str]:
+        """What it costs: memory, and the risk."""
+        return self.memory, RISK[self.risk]
+
+    @property
+    def how(self) -> str:
+        """The command, else the code of the first API."""
+        return self.command or (self.code[0][1] if self.code else "")
+
+
+class Advised(Struct, frozen=True):
+    """Changes to try. ``basis``: how the gains were predicted, and with what error; "" without changes.
+    ``not_predicted``: why nothing was, where that is so; ``left_out``: all that was considered and left out."""
+
+    changes: tuple[Change, ...]
+    basis: str
+    not_predicted: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+class Page(Struct, frozen=True):
+    """All but the advice, from top to bottom. ``rank``: the one that is shown in detail. ``stall_lines``: the longest
+    stalls, a line each. ``not_looked``: questions and the reason that they share. ``gaps``: at most MOST_GAPS of
+    ``all_gaps``."""
+
+    title: RunName
+    facts: tuple[str, ...]
+    versions: tuple[str, ...]
+    incomplete: str
+    verdict: Verdict
+    metrics: tuple[Metric, ...]
+    rank: int
+    ranks: RankTable
+    idle: IdleTable | None
+    stalls: StallTable
+    stall_lines: tuple[str, ...]
+    findings: tuple[Card, ...]
+    basis: str
+    notes: tuple[str, ...]
+    not_found: tuple[str, ...]
+    not_looked: tuple[str, ...]
+    gaps: tuple[Gap, ...]
+    all_gaps: int
+
+
+def page_of(result: Result, most_ranks: int = MOST_RANKS) -> Page:
+    """``most_ranks``: rows of the table of ranks."""
+    coverage, attribution, run = result.coverage, result.attribution, describe_run(result)
+    culprits = result.verdict.culprit_ranks
+    shown = sorted({parts.rank for step in attribution.steps for parts in step.parts})
+    rank = next((culprit for culprit in culprits if culprit in shown), shown[0] if shown else 0)
+    return Page(
+        title=RunName(result.tables.root.resolve().name),
+        facts=tuple(run_facts(run, coverage)),
+        versions=tuple(f"{name} {version}" for name, version in run["versions"].items()),
+        incomplete=incomplete(coverage),
+        verdict=verdict_of(
+            result.verdict,
+            steps_counted(attribution),
+            why=result.why,
+            action=result.cause.action if result.cause is not None else "",
+        ),
+        metrics=metrics_of(result),
+        rank=rank,
+        ranks=rank_table(attribution, culprits, result.scheduled, most_ranks),
+        idle=idle_table(attribution, rank),
+        stalls=stall_table(attribution),
+        stall_lines=stall_lines(attribution),
+        findings=tuple(map(_card, result.examination.findings)),
+        basis=_basis(coverage),
+        notes=tuple(f"{sentence(note)}." for note in coverage.notes),
+        not_found=result.examination.not_found,
+        not_looked=_not_looked(coverage),
+        gaps=coverage.skipped[:MOST_GAPS],
+        all_gaps=len(coverage.skipped),
+    )
+
+
+# -- verdict and findings ----------------------------------------------------------------------------------------------
+
+
+def verdict_of(verdict: Answer, steps: str = "", why: str = "", action: str = "") -> Verdict:
+    """``steps``: how many count, of how many. No confidence where there is no answer to be sure of."""
+    facts = []
+    if verdict.culprit_ranks:
+        where = f" on {', '.join(verdict.culprit_hosts)}" if verdict.culprit_hosts else ""
+        facts.append(f"At fault: {listing(verdict.culprit_ranks)}{where}")
+    if verdict.bottleneck != Bottleneck.UNDETERMINED:
+        facts.append(f"Confidence {share(verdict.confidence)}")
+    if steps:
+        facts.append(steps if facts else sentence(steps))
+    return Verdict(verdict.severity, class_name(verdict.bottleneck), verdict.headline, tuple(facts), why, action)
+
+
+def _card(finding: Finding) -> Card:
+    costs = finding.cost_ns_per_step
+    cost = f"{share(finding.share)} of the step, {duration(costs)}" if costs else ""
+    ranks = listing(finding.ranks) if finding.ranks else ""
+    facts = (cost, ranks, f"confidence {share(finding.confidence)}", finding.id)
+    return Card(
+        severity=finding.severity,
+        badge="minor" if finding.severity == Severity.HEALTHY else finding.severity.value,
+        title=finding.title,
+        cost=cost,
+        facts=tuple(fact for fact in facts if fact),
+        action=finding.action,
+        evidence=_evidence(finding.evidence),
+    )
+
+
+def evidence_title(rows: tuple[tuple[str, str, str], ...]) -> str:
+    return f"Evidence: {counted(len(rows), 'number')}"
+
+
+def _evidence(evidence: tuple[Evidence, ...]) -> tuple[tuple[str, str, str], ...]:
+    return tuple((item.table, item.filter, measured(item.value, item.unit)) for item in evidence)
+
+
+# -- advice ------------------------------------------------------------------------------------------------------------
+
+RISK = {
+    Risk.SAFE: "safe",
+    Risk.MEMORY: "takes memory",
+    Risk.NUMERICS: "changes the numbers that are computed",
+    Risk.CORRECTNESS: "may change what is trained",
+}
+
+
+def advice_of(result: Result) -> Advised:
+    """The changes to try first, whose gains a replay of the steps predicts."""
+    advised = result.recommendation
+    basis = "Gains are predicted by replaying the recorded steps with the change"
+    if advised.replay_error is not None:
+        basis += f"; the replay without a change is off by {advised.replay_error:.1%}"
+    return Advised(
+        changes=tuple(map(_change, advised.advice)),
+        basis=f"{basis}." if advised.advice else "",
+        not_predicted=tuple(
+            f"{sentence(reason)}."
+            for reason in advised.not_advised
+            if reason.startswith("nothing was predicted") and not advised.advice
+        ),
+        left_out=tuple(map(sentence, advised.not_advised)),
+    )
+
+
+def _change(advice: Advice) -> Change:
+    low, likely, high = advice.predicted_gain_ns
+    doubt = "; it may save nothing: `diag tune` measures it" if low <= 0 else ""
+    delta = advice.memory_delta_bytes
+    if delta is None:
+        memory = "memory not known"
+    elif delta:
+        memory = f"{size(abs(delta))} {'more' if delta > 0 else 'less'} memory for parameters and gradients"
+    else:
+        memory = "no more memory"
+    return Change(
+        title=sentence(advice.change),
+        saves=f"saves {duration(likely)}, {share(advice.gain_share)}",
+        gain=f"Saves {duration(likely)} a step, {share(advice.gain_share)} of it "
+        f"(between {duration(low)} and {duration(high)}{doubt})",
+        sure=low > 0,
+        memory=memory,
+        risk=advice.risk,
+        finding=advice.finding,
+        command=Command(advice.command),
+        code=tuple(advice.code.items()),
+        assumptions=advice.assumptions,
+        evidence=_evidence(advice.evidence),
+    )
+
+
+# -- coverage ----------------------------------------------------------------------------------------------------------
+
+
+def _basis(coverage: Coverage) -> str:
+    """The ranks that the answer rests on, and how well their clocks agree."""
+    total = len(coverage.ranks_used) + len(coverage.ranks_missing)
+    clock = coverage.clock_uncertainty_ns
+    clocks = (
+        "clocks not aligned" if clock is None else f"clocks aligned to ± {duration(clock)}" if clock else "one clock"
+    )
+    if coverage.clock_drift_ppm:
+        clocks += f" after a drift of {coverage.clock_drift_ppm:.1f} ppm between them was removed"
+    return f"{len(coverage.ranks_used)} of {counted(total, 'rank')}{f', {clocks}' if total > 1 else ''}."
+
+
+def _not_looked(coverage: Coverage) -> tuple[str, ...]:
+    by_reason: dict[str, list[str]] = {}
+    for item in coverage.not_looked:
+        by_reason.setdefault(item.reason, []).append(item.question)
+    return tuple(f"{', '.join(questions)}: {reason}" for reason, questions in by_reason.items())
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------------
+
+
+class _Number(Struct, frozen=True):
+    """``value``: of a result, None where it is not known. ``points``: a share, whose differences are percentage points.
+    ``always``: shown where it is not known, too."""
+
+    label: Callable[[Result], str]
+    value: Callable[[Result], float | None]
+    text: Callable[[float], str]
+    help: Callable[[Result], str]
+    more_is: str = "bad"
+    points: bool = False
+    always: bool = True
+
+
+def metrics_of(result: Result, baseline: Result | None = None) -> tuple[Metric, ...]:
+    """The numbers of the counted steps, with their differences to a baseline's."""
+    shown = []
+    for number in _NUMBERS:
+        value = number.value(result)
+        before = number.value(baseline) if baseline is not None else None
+        if value is None and before is None and not number.always:
+            continue
+        shown.append(
+            Metric(
+                number.label(result),
+                UNKNOWN if value is None else number.text(value),
+                number.help(result),
+                "" if value is None or before is None else _difference(number, value, before),
+                number.more_is,
+            )
+        )
+    return tuple(shown)
+
+
+def _difference(number: _Number, value: float, before: float) -> str:
+    change = value - before
+    amount = f"{abs(change) * 100:.1f}{NBSP}points" if number.points else number.text(abs(change))
+    relative = f" ({change / before:+.1%})" if before and not number.points else ""
+    return f"{'-' if change < 0 else '+'}{amount}{relative}"  # Streamlit takes the direction from a minus in front
+
+
+def _step_label(result: Result) -> str:
+    attribution = result.attribution
+    name = "Window" if attribution.undivided else "Step time"
+    return f"{name}, median" if len(attribution.steps) > 1 else name
+
+
+def _step_help(result: Result) -> str:
+    if result.attribution.undivided:
+        return "From the first to the last work of the device, without start-up."
+    return (
+        "From the first rank's begin to the last rank's end; the median of the counted steps. Shares and the headline "
+        "use the mean."
+    )
+
+
+def _tokens_per_second(result: Result) -> float | None:
+    tokens = tokens_of(result.tables, result.attribution) if not result.from_summaries else ""
+    if isinstance(tokens, str):
+        return None
+    counted_steps = result.attribution.usable or result.attribution.steps
+    return token_rate(sum(tokens), sum(step.dur_ns for step in counted_steps)) or None
+
+
+def _peak_bytes(result: Result) -> float | None:
+    peak = peak_memory(result.tables, result.attribution)
+    return None if peak is None or result.from_summaries else float(peak.bytes)
+
+
+def _memory_label(result: Result) -> str:
+    peak = peak_memory(result.tables, result.attribution)
+    return "Peak memory" if peak is None or peak.capacity is None else f"Memory, of {size(peak.capacity)}"
+
+
+def _of_step_time(attribution: Attribution, spent: Callable[[Parts], int]) -> str:
+    """The share of the ranks' step time that something takes, mean over ranks and counted steps."""
+    parts = [parts for step in attribution.usable or attribution.steps for parts in step.parts]
+    total = sum(one.dur_ns for one in parts)
+    return share(sum(map(spent, parts)) / total if total else 0.0)
+
+
+def _communication_help(result: Result) -> str:
+    mean = _of_step_time(result.attribution, lambda parts: parts.exposed_comm_ns)
+    return (
+        "Exposed communication: transfers on the critical path, as a share of it. Waiting for a slower rank counts "
+        f"with what makes that rank slow. Mean over the ranks, waiting included: {mean}."
+    )
+
+
+def _data_help(result: Result) -> str:
+    mean = _of_step_time(result.attribution, lambda parts: parts.data_wait_ns)
+    return (
+        "Waiting for the data loader on the critical path, as a share of it, also where all ranks wait for one rank's "
+        f"loader. Mean over the ranks: {mean}."
+    )
+
+
+def _host_help(result: Result) -> str:
+    def spent(parts: Parts) -> int:
+        idle = parts.idle_parts
+        return idle.not_launched_ns + idle.in_launch_ns + idle.host_call_ns
+
+    return (
+        "Idle time of the device on the critical path, as a share of it, because the host launches late, synchronises "
+        f"or allocates memory. Mean over the ranks: {_of_step_time(result.attribution, spent)}."
+    )
+
+
+_NUMBERS = (
+    _Number(_step_label, lambda result: float(np.median(result.examination.shares.dur_ns)), duration, _step_help),
+    _Number(
+        lambda _: "Tokens per second",
+        _tokens_per_second,
+        "{:,.0f}".format,
+        lambda _: (
+            "Tokens of all ranks in the counted steps, over the time of these steps. Unknown where not every "
+            "rank counts its tokens, or ranks share them (tensor parallelism)."
+        ),
+        more_is="good",
+    ),
+    _Number(
+        lambda _: "MFU",
+        lambda result: result.mfu.value,
+        share,
+        lambda result: f"Model FLOPs utilisation: {result.mfu.basis}.",
+        more_is="good",
+        points=True,
+        always=False,
+    ),
+    _Number(
+        lambda _: "Exposed comm.",
+        lambda result: result.share_of(Bottleneck.COMMUNICATION),
+        share,
+        _communication_help,
+        points=True,
+    ),
+    _Number(lambda _: DATA_WAIT, lambda result: result.share_of(Bottleneck.DATA), share, _data_help, points=True),
+    _Number(
+        lambda _: "Host wait",
+        lambda result: result.share_of(Bottleneck.HOST) if result.on_device else None,
+        share,
+        _host_help,
+        points=True,
+        always=False,
+    ),
+    _Number(
+        _memory_label,
+        _peak_bytes,
+        size,
+        lambda _: (
+            "The largest peak of all ranks and steps: reserved by the device's allocator; on a CPU the resident "
+            "set of the process."
+        ),
+    ),
+)
