@@ -107,7 +107,7 @@ def _asked(given: list[Budget], baseline: Path | None, file: Path | None) -> tup
     """All budgets in the order of the definitions, and the baseline. Mistakes are told before minutes of analysis."""
     by_quantity = {}
     if file is not None:
-        from diag.gate.budget_file import read_budgets
+        from diag.gate.budgets import read_budgets
 
         kept = read_budgets(file)
         by_quantity = {budget.quantity: budget for budget in kept.budgets}

@@ -137,14 +137,14 @@ def _follow(metrics: RunMetrics, write: Callable[[list[Sample]], None], every_s:
 
 def _writer(run: Path, to: Format, out: Path | None, endpoint: str | None) -> Callable[[list[Sample]], None]:
     if to is Format.OTLP:
-        from diag.export.otel import OtlpSender
+        from diag.export.formats import OtlpSender
 
         return OtlpSender(run.resolve().name, endpoint).send
     if to is Format.PROMETHEUS:
-        from diag.export.prometheus import to_text
+        from diag.export.formats import to_text
 
         return lambda samples: _replace(out, to_text(samples))
-    from diag.export.history import to_lines
+    from diag.export.formats import to_lines
 
     return lambda samples: _append(out, to_lines(samples, time.time_ns()))
 
@@ -177,15 +177,15 @@ def _unwritable(out: Path, error: OSError) -> DiagError:
 
 
 def _write_steps(run: Path, to: Format, folder: Path) -> None:
-    from diag.export.history import history
+    from diag.export.finished_steps import history
 
     steps = history(run, _say_gap)
     if to is Format.TENSORBOARD:
-        from diag.export.history import write_events
+        from diag.export.formats import write_events
 
         written, then = write_events(steps, folder), f"tensorboard --logdir {folder}"
     else:
-        from diag.export.history import write_run
+        from diag.export.formats import write_run
 
         written, then = write_run(steps, run.resolve().name, folder), f"wandb sync {folder}/wandb/offline-run-*"
     say(f"{written} steps written to {folder}. Next: {then}")
@@ -219,7 +219,9 @@ def metrics(
     Runs until Ctrl-C, also when the run has ended.
     """
     if grafana:
-        put((Path(__file__).parents[1] / "export" / "grafana.json").read_text("utf-8"))
+        from diag.export.definitions import dashboard
+
+        put(dashboard())
         return
     if run is None:
         raise DiagError("which run?", hint="diag metrics RUN", exit_code=ExitCode.USAGE)
@@ -231,7 +233,7 @@ def metrics(
 def _serve(
     followed: RunMetrics, run: Path, host: str, port: int, with_token: bool | None, allowed_hosts: Sequence[str]
 ) -> None:
-    from diag.export.prometheus import serve
+    from diag.export.formats import serve
     from diag.serve import guard
     from diag.serve.server import ended_by_signals
 

@@ -1,14 +1,16 @@
-"""Every metric that leaves ``diag``, defined once: name, kind, unit, meaning. Each exporter takes them from here.
+"""Every metric that leaves ``diag``, defined once: name, kind, unit, meaning; and the Grafana dashboard of them.
 
 Names follow Prometheus: base units at the end, ``_total`` on counters. Standard library only.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Kind(StrEnum):
@@ -159,3 +161,214 @@ METRICS = (
     ALLOCATED, RESERVED, CAPACITY, RETRIES, RESIDENT,
     COLLECTIVES, COLLECTIVE_SECONDS, COLLECTIVE_BYTES, UNREADABLE,
 )  # fmt: skip
+
+
+# -- Grafana -----------------------------------------------------------------------------------------------------------
+
+
+# In the queries below, a name in capitals is a metric defined above, of the chosen run.
+
+_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+_COLUMNS = 24
+
+
+class _Panel(NamedTuple):
+    """``queries``: (expression, legend). ``kind``: "stat" a number, "name" a text, "lines" or "stacked" over time."""
+
+    title: str
+    unit: str
+    queries: tuple[tuple[str, str], ...]
+    description: str = ""
+    kind: str = "lines"
+    width: int = 12
+    height: int = 8
+
+
+# In reading order; panels fill rows of 24 columns.
+_PANELS = (
+    _Panel(
+        "Verdict",
+        "none",
+        (("VERDICT_INFO", "{{severity}}: {{bottleneck}} ({{cause}})"),),
+        "Of the last diag analyze. The label culprit_ranks names the ranks at fault.",
+        "name", 8, 4,
+    ),
+    _Panel(
+        "Share of the step, confidence",
+        "percentunit",
+        (("VERDICT_SHARE", "share"), ("VERDICT_CONFIDENCE", "confidence")),
+        "Of the verdict's cause.",
+        "stat", 5, 4,
+    ),
+    _Panel("Age of the verdict", "s", (("time() - VERDICT_TIME", ""),), "", "stat", 3, 4),
+    _Panel(
+        "Last step",
+        "none",
+        (("max(LAST_STEP)", "first"), ("min(LAST_STEP)", "last")),
+        "Of the rank that is furthest ahead, and of the one furthest behind.",
+        "stat", 4, 4,
+    ),
+    _Panel("Ranks", "none", (("max(RANKS)", "recorded"), ("max(WORLD_SIZE)", "world size")), "", "stat", 4, 4),
+    _Panel(
+        "Step time",
+        "s",
+        (("max(STEP_DURATION)", "slowest rank"), ("min(STEP_DURATION)", "fastest rank")),
+        f"Mean of the last {RECENT} steps of each rank.",
+    ),
+    _Panel(
+        "Parts of a step",
+        "s",
+        (("sum by (part) (rate(PART_SECONDS)) / scalar(sum(rate(STEPS)))", "{{part}}"),),
+        "Mean over the ranks, from the step records. Here exposed_comm includes waiting for a slower rank.",
+        "stacked",
+    ),
+    _Panel(
+        "Largest part over the ranks",
+        "s",
+        (("max by (part) (PART_DURATION)", "{{part}}"),),
+        f"Mean of the last {RECENT} steps. Shows a rank that is late.",
+    ),
+    _Panel(
+        "Parts as analysed, with wait and transfer",
+        "s",
+        (("max by (part) (ANALYSED_PART)", "{{part}}"),),
+        "Largest over the ranks, from the last diag analyze.",
+    ),
+    _Panel(
+        "Fraction of the time in steps",
+        "percentunit",
+        (("sum(rate(STEP_SECONDS)) / scalar(max(RANKS))", "in steps"),),
+        "Mean over the ranks. Below 1: time between steps.",
+    ),
+    _Panel(
+        "Tokens per second",
+        "short",
+        (
+            ("sum(rate(TOKENS))", "all ranks"),
+            ("max(TOKEN_RATE)", f"best rank, last {RECENT} steps"),
+            ("min(TOKEN_RATE)", f"worst rank, last {RECENT} steps"),
+        ),
+    ),
+    _Panel(
+        "Model FLOPs utilisation", "percentunit", (("MFU", "MFU"),), "Of the dense BF16 peak, where that is known."
+    ),
+    _Panel(
+        "Device memory",
+        "decbytes",
+        (
+            ("max(ALLOCATED)", "allocated, fullest rank"),
+            ("max(RESERVED)", "reserved, fullest rank"),
+            ("min(CAPACITY)", "capacity"),
+        ),
+        "Peaks of the last step.",
+    ),
+    _Panel("Resident memory", "decbytes", (("max(RESIDENT)", "resident, largest process"),)),
+    _Panel("Allocation retries per second", "ops", (("sum(rate(RETRIES))", "all ranks"),)),
+    _Panel(
+        "Time of a collective",
+        "s",
+        (
+            (
+                "sum by (op, group) (rate(COLLECTIVE_SECONDS)) / sum by (op, group) (rate(COLLECTIVES))",
+                "{{op}} {{group}}",
+            ),
+        ),
+        "Mean, waiting for other ranks included.",
+    ),
+    _Panel(
+        "Bytes of collectives per second",
+        "Bps",
+        (("sum by (op, group) (rate(COLLECTIVE_BYTES))", "{{op}} {{group}}"),),
+        "Full tensors, sum over the ranks.",
+    ),
+    _Panel(
+        "Time since heartbeat and step",
+        "s",
+        (
+            ("time() - min(HEARTBEAT_TIME)", "oldest heartbeat"),
+            ("time() - min(LAST_STEP_TIME)", "oldest last step"),
+            ("max(HEARTBEAT_AGE)", "oldest heartbeat, when read"),
+        ),
+        "A live rank writes a heartbeat every second.",
+    ),
+    _Panel(
+        "Unreadable lines, exit code",
+        "none",
+        (("sum(UNREADABLE)", "unreadable lines"), ("EXIT_CODE", "exit code")),
+        "", "stat", 6,
+    ),
+    _Panel("Run", "none", (("RUN_INFO", "{{strategy}} {{backend}} {{device}}"),), "", "name", 6),
+)  # fmt: skip
+
+
+def dashboard() -> str:
+    """The dashboard's JSON, for Grafana's import."""
+    runs = f"label_values({RUN_INFO.name}, run)"
+    variables: list[dict[str, Any]] = [
+        {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"},
+        {"name": "run", "label": "Run", "type": "query", "datasource": _SOURCE, "definition": runs, "refresh": 2}
+        | {"query": {"query": runs, "refId": "run"}, "sort": 2, "includeAll": False, "multi": False},
+    ]
+    content = {
+        "title": "diag: a training run",
+        "uid": "diag-run",
+        "tags": ["diag", "pytorch"],
+        "schemaVersion": 39,
+        "version": 1,
+        "editable": True,
+        "refresh": "15s",
+        "time": {"from": "now-1h", "to": "now"},
+        "timezone": "",
+        "annotations": {"list": []},
+        "links": [],
+        "templating": {"list": [{**variable, "current": {}, "hide": 0} for variable in variables]},
+        "panels": _placed(),
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _placed() -> list[dict[str, Any]]:
+    panels: list[dict[str, Any]] = []
+    x = y = 0
+    for number, panel in enumerate(_PANELS, start=1):
+        place = {"h": panel.height, "w": panel.width, "x": x, "y": y}
+        panels.append({"id": number, "gridPos": place, **_drawn(panel)})
+        x += panel.width
+        if x >= _COLUMNS:
+            x, y = 0, y + panel.height
+    return panels
+
+
+def _drawn(panel: _Panel) -> dict[str, Any]:
+    defaults: dict[str, Any] = {"unit": panel.unit, "min": 0}
+    if panel.kind in ("stat", "name"):
+        text = "name" if panel.kind == "name" else "auto"
+        options = {"reduceOptions": {"calcs": ["lastNotNull"]}, "textMode": text, "colorMode": "none"}
+    else:
+        stacked = panel.kind == "stacked"
+        defaults["custom"] = {
+            "fillOpacity": 60 if stacked else 0,
+            "stacking": {"mode": "normal" if stacked else "none"},
+        }
+        options = {
+            "legend": {"displayMode": "list", "placement": "bottom"},
+            "tooltip": {"mode": "multi", "sort": "desc"},
+        }
+    return {
+        "title": panel.title,
+        "type": "stat" if panel.kind in ("stat", "name") else "timeseries",
+        "description": panel.description,
+        "datasource": _SOURCE,
+        "fieldConfig": {"defaults": defaults, "overrides": []},
+        "options": options,
+        "targets": [
+            {"refId": "ABC"[at], "datasource": _SOURCE, "expr": _query(query), "legendFormat": legend}
+            for at, (query, legend) in enumerate(panel.queries)
+        ],
+    }
+
+
+def _query(query: str) -> str:
+    """PromQL: each metric with the run's label, and the range that ``rate`` needs."""
+    named = re.sub(r"\b[A-Z][A-Z_]+\b", lambda match: globals()[match[0]].name + '{run="$run"}', query)
+    return re.sub(r"rate\((\w+\{[^}]*\})\)", r"rate(\1[$__rate_interval])", named)

@@ -1,16 +1,16 @@
-"""One rank's steps as they are finished, each split into its parts, and its collectives as they end."""
+"""A run's steps as they are finished, each split into its parts: their totals by rank, and curves by step."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from diag.account.records import partition
-from diag.collectors.layout import RankLayout
+from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import (
     P2P_PREFIX,
     CollectiveLine,
@@ -21,12 +21,27 @@ from diag.collectors.records import (
     RankRecord,
     StepRecord,
 )
+from diag.errors import DiagError, readable
 from diag.export import definitions as of
+from diag.export.definitions import Metric, Sample
 from diag.model.steps import Kind
-from diag.rundir.lines import Tail
+from diag.rundir.lines import Tail, read_record
+from diag.rundir.run import must_exist
 from diag.tables.efficiency import token_rate
 
-from .definitions import Sample
+
+def must_be_run(layout: RunLayout) -> None:
+    """DiagError where the folder is none that the collectors wrote."""
+    must_exist([str(layout.root)])
+    if not layout.is_run():
+        raise DiagError(
+            "is no run directory",
+            path=layout.root,
+            hint="metrics are read from what the collectors record: give a folder that `diag run` wrote",
+        )
+    with readable(layout.ranks_folder):
+        layout.ranks()
+
 
 _AT_ONCE = 32  # steps: splitting looks at every collective of the batch for every step of it
 _MOST_OPEN = 10_000  # collectives whose end the device has not told yet
@@ -240,3 +255,80 @@ def _of_memory(labels: Mapping[str, str], memory: MemoryRecord) -> Iterator[Samp
     ):
         if value is not None:
             yield Sample(metric, labels, value)
+
+
+# -- curves by step, over the ranks ------------------------------------------------------------------------------------
+
+
+class StepCurves(Struct, frozen=True):
+    """One step. ``values`` by curve: `diag_step_duration_seconds/max` and the like."""
+
+    step: int
+    end_unix_s: float
+    values: dict[str, float]
+
+
+def history(run: Path, say: Callable[[str, str], object] | None = None) -> Iterator[StepCurves]:
+    """Every recorded step, in order: its time and parts as mean and max over the ranks, the largest memory, and tokens
+    a second of all ranks. ``say`` is told of each file that cannot be read, and why. DiagError where it is no run
+    directory."""
+    layout = RunLayout(run)
+    must_be_run(layout)
+    return _curves(layout, say)
+
+
+def _curves(layout: RunLayout, say: Callable[[str, str], object] | None) -> Iterator[StepCurves]:
+    steps: dict[int, _Step] = {}
+    for rank, files in layout.ranks().items():
+        identity, gap = read_record(files.identity, RankRecord, files.run)
+        if gap is not None and say is not None:
+            say(gap.path, gap.reason)
+        recorded = FinishedSteps(rank, files, identity is not None and identity.device != "cpu")
+        found, _ = recorded.read(ended=True)
+        for path, reason in recorded.refusals.items():
+            if say is not None:
+                say(str(path), f"cannot be read: {reason}")
+        for one in found:
+            steps.setdefault(one.record.step, _Step()).add(one, identity)
+    for number, step in sorted(steps.items()):
+        yield StepCurves(number, step.end_unix_s, step.values())
+
+
+class _Step(Struct):
+    """What is known of one step so far."""
+
+    end_unix_s: float = 0.0
+    dur_ns: list[int] = field(default_factory=list)
+    part_ns: dict[str, list[int]] = field(default_factory=dict)
+    tokens: int = 0
+    memory: dict[Metric, int] = field(default_factory=dict)
+
+    def add(self, one: FinishedStep, identity: RankRecord | None) -> None:
+        if identity is not None:
+            end_ns = identity.unix_ns + one.record.end_ns - identity.monotonic_ns
+            self.end_unix_s = max(self.end_unix_s, end_ns / 1e9)
+        self.dur_ns.append(one.dur_ns)
+        for part, ns in parts_of(one).items():
+            self.part_ns.setdefault(part, []).append(ns)
+        self.tokens += one.record.tokens
+        if one.memory is not None:
+            held = (
+                (of.ALLOCATED, one.memory.allocated),
+                (of.RESERVED, one.memory.reserved),
+                (of.RESIDENT, one.memory.rss),
+            )
+            for metric, size in held:
+                if size is not None:
+                    self.memory[metric] = max(size, self.memory.get(metric, 0))
+
+    def values(self) -> dict[str, float]:
+        curves = _mean_and_max(of.STEP_DURATION.name, self.dur_ns)
+        for part, each in self.part_ns.items():
+            curves |= _mean_and_max(f"{of.PART_DURATION.name}/{part}", each)
+        if self.tokens:
+            curves[of.TOKEN_RATE.name] = token_rate(self.tokens, max(self.dur_ns))
+        return curves | {f"{metric.name}/max": float(size) for metric, size in self.memory.items()}
+
+
+def _mean_and_max(name: str, ns: list[int]) -> dict[str, float]:
+    return {f"{name}/mean": sum(ns) / len(ns) / 1e9, f"{name}/max": max(ns) / 1e9}

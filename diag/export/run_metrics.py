@@ -13,18 +13,16 @@ import msgspec
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.reading import ANSWER_BYTES, read_regular
 from diag.collectors.records import Heartbeat, Manifest, RankRecord, StepRecord
-from diag.errors import DiagError, readable
 from diag.export import definitions as of
+from diag.export.finished_steps import FinishedSteps, RankTotals, must_be_run
 from diag.model.damaged import DAMAGED
 from diag.model.steps import Gap, Parts
 from diag.rundir.lines import RestartedError, read_record
-from diag.rundir.run import must_exist
 from diag.rundir.runs import SILENT_S
 from diag.tables.efficiency import efficiency
 from diag.tables.peaks import peak_of
 
 from .definitions import Kind, Metric, Sample
-from .finished_steps import FinishedSteps, RankTotals
 
 # -- last analysis -----------------------------------------------------------------------------------------------------
 #
@@ -181,19 +179,6 @@ def _largest_groups(merged: Mapping[tuple[Metric, _Labels], _Merged]) -> set[str
 
 
 MOST_RANKS = 64  # with series of their own, unless somebody asks for more
-
-
-def must_be_run(layout: RunLayout) -> None:
-    """DiagError where the folder is none that the collectors wrote."""
-    must_exist([str(layout.root)])
-    if not layout.is_run():
-        raise DiagError(
-            "is no run directory",
-            path=layout.root,
-            hint="metrics are read from what the collectors record: give a folder that `diag run` wrote",
-        )
-    with readable(layout.ranks_folder):
-        layout.ranks()
 
 
 class RunMetrics:

@@ -6,9 +6,13 @@ The command line needs these definitions for its help: the standard library only
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
+from pathlib import Path
 
+from diag.collectors.reading import read_given
 from diag.errors import DiagError, ExitCode
 from diag.words.formatting import duration, number, size, spaced
 
@@ -50,7 +54,7 @@ EXAMPLE = {
 EXPOSED_COMM = Quantity("max-exposed-comm", LimitUnit.SHARE, "exposed communication, of the critical path")
 DATA_WAIT = Quantity("max-data-wait", LimitUnit.SHARE, "waiting for the data loader, of the critical path")
 EXPOSED_COPIES = Quantity("max-exposed-copies", LimitUnit.SHARE, "exposed host-device copies, of the critical path")
-CHECKPOINTS = Quantity("max-checkpoint", LimitUnit.SHARE, "standing still for checkpoints, of the critical path")
+CHECKPOINTS = Quantity("max-checkpoint", LimitUnit.SHARE, "stalls for checkpoints, of the critical path")
 HOST_WAIT = Quantity(
     "max-host-wait", LimitUnit.SHARE, "a device's idle time before its host launches work, of the critical path"
 )
@@ -125,3 +129,54 @@ def shown(value: float, unit: LimitUnit) -> str:
     if unit is LimitUnit.SIZE:
         return spaced(size(value))
     return f"{number(value)}/s"
+
+
+# -- a file of budgets: TOML, with the options of ``diag check`` as its keys -------------------------------------------
+
+_MOST_BYTES = 1 << 20
+BASELINE = "baseline"
+_EXPECTED = 'one budget a line, for example max-exposed-comm = "20%"'
+
+
+@dataclass(frozen=True)
+class BudgetFile:
+    """``baseline``: the run to compare with, None where the file names none."""
+
+    budgets: tuple[Budget, ...]
+    baseline: Path | None
+
+
+def read_budgets(path: Path) -> BudgetFile:
+    """What the file asks for. DiagError with the line where it is not to be understood; a key that nobody knows is a
+    budget that nobody would check."""
+    try:
+        text = read_given(path, _MOST_BYTES).decode("utf-8")
+        values = tomllib.loads(text)
+    except OSError as error:
+        raise DiagError(f"cannot be read: {error.strerror or error}", path=path, hint=_EXPECTED) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DiagError(f"not TOML: {error}", path=path, hint=_EXPECTED, exit_code=ExitCode.USAGE) from error
+    budgets, baseline = [], None
+    for key, value in values.items():
+        line = _line(text, key)
+        if key == BASELINE:
+            if not isinstance(value, str) or not value:
+                raise _refusal(path, line, f"{key} = {value!r} is no run", 'give a path, baseline = "runs/before"')
+            baseline = path.parent / value
+        elif key in BY_NAME:
+            budgets.append(parse_limit(BY_NAME[key], value, str(path), line))
+        else:
+            near = get_close_matches(key.replace("_", "-"), [*BY_NAME, BASELINE], n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(BY_NAME)} and {BASELINE}"
+            raise _refusal(path, line, f"{key} is no budget", hint)
+    return BudgetFile(tuple(budgets), baseline)
+
+
+def _refusal(path: Path, line: int, message: str, hint: str) -> DiagError:
+    return DiagError(f"line {line}: {message}", path=path, hint=hint, exit_code=ExitCode.USAGE)
+
+
+def _line(text: str, key: str) -> int:
+    """Where a key at the top, or a table of that name, stands, from 1."""
+    wanted = re.compile(rf"\s*\[*\s*[\"']?{re.escape(key)}(?![\w-])")
+    return next((number for number, line in enumerate(text.splitlines(), start=1) if wanted.match(line)), 1)

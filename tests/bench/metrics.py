@@ -21,7 +21,7 @@ sys.path.insert(
 )  # run as a script: its own folder is on the path, the checkout is not
 
 from diag.collectors.layout import RunLayout
-from diag.export.prometheus import to_text
+from diag.export.formats import to_text
 from diag.export.run_metrics import RunMetrics
 from tests.export.runs import NOW_NS, written
 

@@ -13,7 +13,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from diag.errors import DiagError
 from diag.export import definitions as of
-from diag.export.history import history, to_lines, write_events, write_run
+from diag.export.finished_steps import history
+from diag.export.formats import to_lines, write_events, write_run
 from diag.export.run_metrics import RunMetrics
 from tests.export.runs import NOW_NS, written
 from tests.simulate import MS

@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 
 from diag.api import open_run
-from diag.export.definitions import METRICS, STAT, Kind
-from diag.export.prometheus import families
+from diag.export.definitions import METRICS, STAT, Kind, dashboard
+from diag.export.formats import families
 from diag.export.run_metrics import RunMetrics
 from diag.show.json import save
 from tests.export.runs import NOW_NS, written
 
-DASHBOARD = json.loads((Path(__file__).parents[2] / "diag/export/grafana.json").read_text())
+DASHBOARD = json.loads(dashboard())
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 NAMES = {metric.name for metric in METRICS}
 

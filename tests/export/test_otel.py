@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from diag.errors import DiagError
 from diag.export import definitions as of
 from diag.export.definitions import Kind, Sample
-from diag.export.otel import OtlpSender
+from diag.export.formats import OtlpSender
 from diag.export.run_metrics import RunMetrics
 from tests.export.runs import NOW_NS, written
 

@@ -21,7 +21,7 @@ from diag.collectors.text import visible_lines
 from diag.errors import DiagError
 from diag.export import definitions as of
 from diag.export.definitions import METRICS, Sample
-from diag.export.prometheus import serve, to_text
+from diag.export.formats import serve, to_text
 from diag.export.run_metrics import RunMetrics
 from diag.serve.guard import HEADERS
 from diag.show.json import save

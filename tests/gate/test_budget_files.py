@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.errors import DiagError, ExitCode
-from diag.gate.budget_file import read_budgets
-from diag.gate.budgets import BY_NAME, EXAMPLE, QUANTITIES, Quantity, parse_limit
+from diag.gate.budgets import BY_NAME, EXAMPLE, QUANTITIES, Quantity, parse_limit, read_budgets
 
 
 @pytest.mark.parametrize(
