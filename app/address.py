@@ -70,7 +70,7 @@ def choose(
     format_func: Callable[[str], str] = str,
     help: str | None = None,
 ) -> str:
-    """The option that is chosen in the list or in the address; an address that asks for what is not there is mended.
+    """The option that is chosen in the list or in the address; an address that asks for something else is corrected.
     Where ``within`` is another than last time the choice begins anew: a rank is not the same rank in another run.
 
     Not ``bind="query-params"``: it leaves the default out of the address, and which one that is changes with the run.
@@ -110,7 +110,7 @@ def choose_number(
 
 def choose_path(label: str, root: Path, *, param: str, placeholder: str, refusal: str) -> Path | None:
     """The path inside ``root`` that is typed, or in the address; None where there is none yet, and where it leads out
-    of ``root``, which is said below the title ``refusal``."""
+    of ``root``, which shows an error with the title ``refusal``."""
     if param not in st.session_state and param in st.query_params:
         st.session_state[param] = st.query_params[param]
     typed = st.text_input(label, key=param, placeholder=placeholder)

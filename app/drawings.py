@@ -1,4 +1,4 @@
-"""The figures of a run's page with what is said beside them, or what is said where there is nothing to draw."""
+"""The figures of the overview and the report, each with its caption, or the reason why there is nothing to draw."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ from diag.words.wording import class_name
 
 @dataclass(frozen=True)
 class Drawing:
-    """``lead`` and ``rest``: the words above it, the first of them stressed; ``alt``: what it shows, for those who do
-    not see it."""
+    """``lead`` and ``rest``: the caption, its first words in bold; ``alt``: the alternative text."""
 
     key: str
     draw: Callable[[Theme], go.Figure]
@@ -47,7 +46,7 @@ class Drawing:
 
 
 def every_rank(view: RunView) -> str:
-    """What the ranks that are shown are of all."""
+    """How many of the ranks are shown."""
     ranks = len(view.result.attribution.ranks)
     return f"{len(view.ranks)} of {ranks:,} ranks" if len(view.ranks) < ranks else "Every rank"
 
@@ -71,9 +70,9 @@ def of_ranks(view: RunView, step: int | None = None) -> Drawing:
 
 
 def of_differences(view: RunView) -> tuple[str, Drawing | None]:
-    """What there is to say, and the figure where there are ranks to compare."""
+    """A text, and the figure where there are ranks to compare."""
     if len(view.ranks) < 2:
-        return "One rank was recorded: nobody to compare it with.", None
+        return "Only one rank was recorded: there is no other to compare it with.", None
     return "", Drawing(
         "differences",
         partial(difference_bars, view.result.differences, view.culprits),
@@ -97,26 +96,26 @@ def of_steps(view: RunView, rank: int, selected: int | None = None) -> Drawing:
 
 
 def of_waiting(view: RunView) -> tuple[str, Drawing | None]:
-    """What there is to say, and the figure where somebody waits."""
+    """A text, and the figure where a rank waits."""
     if len(view.ranks) < 2:
-        return "One rank was recorded: nobody to wait for.", None
+        return "Only one rank was recorded: there is no other to wait for.", None
     if view.result.from_summaries:
-        return "The ranks' summaries do not tell who waits for whom.", None
+        return "The ranks' summaries do not hold which rank waits for which.", None
     if not view.waiting_known:
-        return "The ranks' clocks could not be aligned, so waiting cannot be told from transfer.", None
+        return "The ranks' clocks could not be aligned, so waiting and transfer cannot be separated.", None
     if Part.WAITING not in view.parts:
         return "No rank waits for another.", None
-    text = "Time that each rank waits in collectives for a later one. The faint stripe is whom they wait for."
+    text = "Time that each rank waits in collectives for a later one. The faint stripe is the rank that they wait for."
     alt = "Milliseconds that each rank waited in each step"
     return text, Drawing("waiting", partial(waiting_field, view), alt)
 
 
 def of_memory(view: RunView, rank: int) -> tuple[str, tuple[Drawing, ...]]:
-    """What there is to say, "" where the figures say it all; peaks of the ranks and of one rank's steps, or a field of
+    """A text, "" where the figures suffice; peaks of the ranks and of one rank's steps, or a field of
     both where there are many ranks."""
     memory = view.memory
     if memory is None and view.result.from_summaries:
-        return "The ranks' summaries do not tell the steps' memory.", ()
+        return "The ranks' summaries do not hold memory by step.", ()
     if memory is None:
         return "Not recorded: traces alone do not hold it, `diag run` records it.", ()
     text = "" if memory.on_device else "Resident memory of the training processes: the run is on a CPU."
@@ -273,7 +272,7 @@ def step_history(view: RunView, rank: int, theme: Theme, selected: int | None = 
         bargap=max(0.12, 1 - len(names) / 8) if len(names) <= 200 else 0,
         hovermode="x unified",
         hoversubplots="axis",
-        # The second y axis hangs on the same x axis, so that one hover label tells the parts and the class.
+        # The second y axis hangs on the same x axis, so that one hover label shows the parts and the class.
         yaxis={
             "domain": [0.14, 1],
             "title": {"text": f"rank {rank}, milliseconds"},
@@ -295,7 +294,7 @@ def step_history(view: RunView, rank: int, theme: Theme, selected: int | None = 
 
 def limit_ms(view: RunView, rank: int) -> float | None:
     """Where the axis ends; None where it need not be cut. Start-up is part of the first step, or lies before it, and
-    can take a hundred times as long as a step: the steps that count would be flat lines beside it."""
+    can take a hundred times as long as a step: the steps that count would be flat lines next to it."""
     dur = view.dur_ns[view.ranks.index(rank)] / MS
     longest = float(np.nanmax(dur[view.counted], initial=0.0))
     return _ROOM * longest if longest and float(np.nanmax(dur)) > _CUT * longest else None
@@ -391,7 +390,7 @@ def waiting_field(view: RunView, theme: Theme) -> go.Figure:
 
 
 def field_of(view: RunView, part: Part, culprits: Sequence[int], hover: str, theme: Theme) -> go.Figure:
-    """Milliseconds of one kind of waiting, of each rank in each step. ``hover``: what is said of one of them."""
+    """Milliseconds of one kind of waiting, of each rank in each step. ``hover``: the label of a cell."""
     blocks = blocks_of(len(view.steps), field_columns(len(view.ranks)))
     waited = view.parts.get(part, np.zeros_like(view.dur_ns))
     # The first steps wait longest; they are left out of the verdict, and here out of the scale.
@@ -518,6 +517,6 @@ def _series(memory: Memory, theme: Theme) -> list[tuple[str, Grid, str]]:
 
 
 def _largest(grid: Grid) -> Grid:
-    """Of every rank; NaN where nothing is known of it."""
+    """By rank; NaN where nothing is known."""
     known = ~np.isnan(grid)
     return np.where(known.any(axis=1), np.where(known, grid, 0).max(axis=1, initial=0.0), np.nan)

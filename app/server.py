@@ -33,7 +33,7 @@ _STDIN = 0
 
 
 class GuardedApp(App):
-    """Every request to Streamlit, whatever its path or kind, comes by here."""
+    """Every request to Streamlit passes through here."""
 
     def __init__(self, script: Path, guard: Guard) -> None:
         super().__init__(script)
@@ -95,8 +95,8 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, _STDIN)
     os.close(nothing)
-    said = handed["guard"]
-    guard = Guard(tuple(said["hosts"]), tuple(said["added"]), said["token"], said["browser"])
+    given = handed["guard"]
+    guard = Guard(tuple(given["hosts"]), tuple(given["added"]), given["token"], given["browser"])
     # A config.toml or secrets.toml in the home or in the current folder is about the user's own Streamlit apps.
     if not hasattr(config, "get_config_files"):
         sys.exit("This version of Streamlit finds its settings in another way, which the dashboard cannot turn off")

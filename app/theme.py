@@ -1,6 +1,6 @@
 """The colours: one per part of a step and per class of step, the same everywhere, for a light and a dark page.
 
-From the palette of Okabe and Ito (2008), lightened or darkened until all pairs can also be told apart with deuteranopia
+From the palette of Okabe and Ito (2008), lightened or darkened until all pairs can be distinguished with deuteranopia
 and protanopia on both backgrounds; tests/app/test_theme.py measures it.
 """
 
@@ -17,8 +17,8 @@ from .run_view import Part
 
 @dataclass(frozen=True)
 class Theme:
-    """``ground`` and ``ink``: page and text; ``soft``: text beside; ``faint`` and ``grid``: lines; ``host``: what runs
-    on the host and may be work or waiting; ``heat``: from nothing (near the ground) to much."""
+    """``ground`` and ``ink``: page and text; ``soft``: secondary text; ``faint`` and ``grid``: lines; ``host``: what
+    runs on the host and may be work or waiting; ``heat``: from nothing (near the ground) to much."""
 
     name: str
     ground: str
@@ -33,7 +33,7 @@ class Theme:
 
     @property
     def series(self) -> tuple[str, ...]:
-        """For things that are no parts of a step: operations, kinds of kernels. Told apart as the parts are."""
+        """For things that are no parts of a step: operations, kinds of kernels. As distinct as the parts are."""
         return tuple(self.part[part] for part in _SERIES)
 
 
@@ -134,5 +134,5 @@ def ink_on(colour: str) -> str:
 
 
 def theme_of(name: str | None) -> Theme:
-    """The theme that the browser shows; light before it has said so."""
+    """The browser's theme; light until it is known."""
     return DARK if name == "dark" else LIGHT

@@ -326,7 +326,7 @@ def describe_run(result: Result) -> dict[str, Any]:
 
 
 def _named(tables: Tables) -> list[str]:
-    """What the user's own names of communication made of the kernels: nobody else can check it."""
+    """Rules of the user's own by which kernels count as communication."""
     rules = dict.fromkeys(rule for own in tables.ranks.values() for trace in own.traces for rule in trace.comm_kernels)
     return [
         f"kernels that match {rule.pattern} count as {rule.op}, as --comm-kernels or diag.toml says" for rule in rules

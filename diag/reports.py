@@ -6,7 +6,7 @@
     diag.plan("7B", gpus=64, gpu="H100")
     diag.lint("ds_config.json")
 
-Each result prints as three lines and is HTML in a notebook. A DiagError says what can be done about what was given.
+Each result prints as three lines and is HTML in a notebook. A DiagError holds a hint on what to do.
 """
 
 from __future__ import annotations

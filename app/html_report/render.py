@@ -211,13 +211,13 @@ def _look(theme: Theme) -> go.layout.Template:
 
 # -- redaction ---------------------------------------------------------------------------------------------------------
 #
-# Applies pseudonyms to every text of a page, whatever it is called and wherever it stands.
+# Applies pseudonyms to every text of a page.
 
 T = TypeVar("T")
 
 
 class Pseudonyms(Protocol):
-    """What hides names. ``kept``: what it deliberately leaves, in words."""
+    """Hides names. ``kept``: a sentence about the names that it deliberately leaves."""
 
     @property
     def kept(self) -> str: ...
@@ -226,14 +226,14 @@ class Pseudonyms(Protocol):
         """The text with pseudonyms for the names in it."""
 
     def command(self, text: str, /) -> str:
-        """The same of a command, of which only what diag itself knows is left."""
+        """A command in which only words that diag knows are left."""
 
     def run_name(self, text: str, /) -> str:
-        """Instead of what a person called the run."""
+        """A pseudonym for the run's name."""
 
 
 def _redacted_view(view: RunView, names: Pseudonyms) -> RunView:
-    """The layout with the only words that figures show of it redacted: why steps do not count."""
+    """The layout with its notes on steps redacted, the only names that figures show."""
     return replace(view, notes=tuple(names.text(note) for note in view.notes))
 
 

@@ -59,35 +59,35 @@ def _bandwidth(view: RunView, table: CollectiveTable, theme: Theme) -> None:
         "bandwidth",
         "Bus bandwidth of each kind of collective by size, with the fitted costs",
     )
-    said = []
+    notes = []
     if any(row.bandwidth_is_bound for row in table.rows):
-        said.append(
+        notes.append(
             "Open markers: at least this much, from the shortest duration over the ranks, without common clocks."
         )
     if any(len(curve.bus_gb_s) > 1 for curve in curves):
-        said.append(
+        notes.append(
             "Markers: means of all calls. Lines: the costs that predictions rest on, through the medians, with their "
             "interval; dotted where they lean on other operations, because too few sizes were measured."
         )
     elif not curves and not view.result.baseline_refusal:
-        said.append("No cost curve: no transfer of a known size was measured.")
+        notes.append("No cost curve: no transfer of a known size was measured.")
     elif view.result.baseline_refusal:
-        said.append(f"No cost curve: {view.result.baseline_refusal}.")
-    st.caption(plain(" ".join(said)))
+        notes.append(f"No cost curve: {view.result.baseline_refusal}.")
+    st.caption(plain(" ".join(notes)))
 
 
 def _waits(table: CollectiveTable, theme: Theme) -> None:
     st.subheader("Waiting and transfer", anchor="waiting")
     rows = sorted(table.rows, key=lambda row: -row.duration_mean_ns * row.count)[:_MOST_BARS]
     draw(waits(rows, theme), "waits", "Milliseconds of waiting and of transfer of the most expensive collectives")
-    said = (
+    caption = (
         f"The {len(rows)} most expensive of {counted(len(table.rows), 'kind')}, by time of all calls."
         if len(rows) < len(table.rows)
         else "Those whose calls take most come first."
     )
     if any(row.transfer_mean_ns is None for row in rows):
-        said += " Hatched: at most this long; how much of it is waiting needs the ranks' clocks aligned."
-    st.caption(plain(said))
+        caption += " Hatched: at most this long; how much of it is waiting needs the ranks' clocks aligned."
+    st.caption(plain(caption))
 
 
 def _rows(view: RunView, table: CollectiveTable, theme: Theme) -> None:
@@ -107,11 +107,11 @@ def _rows(view: RunView, table: CollectiveTable, theme: Theme) -> None:
         column_config=_columns(),
         alt="Waits, transfers and bandwidths of each kind of collective",
     )
-    said = "Those that most time is exposed of come first."
+    caption = "Sorted by exposed time."
     rest = table.rest_exposed_ns / max(1, table.rank_steps)
     if rest >= 1000:
-        said += f" Exposed beside these calls, in a step before or in a wait: {duration(rest)} of a rank and step."
-    st.caption(plain(said))
+        caption += f" Exposed outside these calls, in an earlier step or in a wait: {duration(rest)} per rank and step."
+    st.caption(plain(caption))
     chosen = choose(
         "Collective",
         names,
@@ -167,7 +167,7 @@ def _cells(row: CollectiveStat, rank_steps: int, groups: int, several: bool) -> 
         "Type": row.dtype or None,
         "Calls": row.count,
         "Exposed, ms": row.exposed_ns / steps / 1e6,
-        "Hidden, ms": row.hidden_ns / steps / 1e6,
+        "Overlapped, ms": row.hidden_ns / steps / 1e6,
         "Takes, ms": row.duration_mean_ns / 1e6,
         "Waits, ms": _ms(row.wait_mean_ns),
         "At most, ms": _ms(row.wait_max_ns),
@@ -180,7 +180,7 @@ def _cells(row: CollectiveStat, rank_steps: int, groups: int, several: bool) -> 
 
 
 def _order(rows: list[dict[str, Any]]) -> list[str]:
-    """Bounds are said beside the operation; what no row has is left out."""
+    """Bounds are marked at the operation; columns without a value are left out."""
     return sorted(known_columns(rows), key=lambda name: (name != "Operation", name != "Bounds"))
 
 
@@ -198,15 +198,17 @@ def _columns() -> dict[str, Any]:
         "Takes, ms": number(format="%.3f", help="Mean of all ranks and calls, waiting included."),
         "Waits, ms": number(format="%.3f", help="For the last rank to arrive: mean of ranks and calls."),
         "At most, ms": number(format="%.3f", help="The longest wait of any rank."),
-        "Last rank": st.column_config.TextColumn(help="That arrived last most often, and in which part of the calls."),
+        "Last rank": st.column_config.TextColumn(
+            help="The rank that arrived last most often, and in which fraction of the calls."
+        ),
         "Transfer, ms": number(format="%.3f", help="From the last arrival to the first rank's end."),
         "Bus, GB/s": number(format="%.3g", help="Algorithm bandwidth times the operation's factor (nccl-tests)."),
         "Of best": number(format="percent", help="Of the best bus bandwidth that the group showed at large sizes."),
         "Bounds": st.column_config.TextColumn(
             help="Values that are bounds: from the shortest duration over the ranks, which needs no common clock."
         ),
-        "Exposed, ms": number(format="%.3f", help="Of a rank and step: nothing hid it."),
-        "Hidden, ms": number(format="%.3f", help="Of a rank and step: beside computation."),
+        "Exposed, ms": number(format="%.3f", help="Per rank and step: not overlapped with compute."),
+        "Overlapped, ms": number(format="%.3f", help="Per rank and step: overlapped with compute."),
     }
 
 

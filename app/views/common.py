@@ -1,4 +1,4 @@
-"""What the pages share: their head, their figures, and sentences about what was not recorded."""
+"""What the pages share: head, metrics, figures, tables, and messages about missing data."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _MOST_METRICS = 5  # in a row
 
 
 def head(title: str, view: RunView, what: str) -> None:
-    """The page's title, and what it shows: of which run, over which steps and ranks."""
+    """The page's title and a caption: contents, run, ranks and counted steps."""
     st.title(title)
     run = view.result.tables.root.resolve().name
     st.caption(plain(f"{what} · {run} · {listing(view.ranks)} · {view.steps_counted}"))
 
 
 def show_metrics(*found: Metric, places: int | None = None) -> None:
-    """Beside each other, each with its explanation; in two rows where one would cut their numbers off. ``places``:
-    where there is room for more of them."""
+    """Side by side, each with its definition as a tooltip; in two rows where they are many. ``places``: columns of a
+    row."""
     width = places or (len(found) if len(found) <= _MOST_METRICS else -(-len(found) // 2))
     columns = [column for first in range(0, len(found), width) for column in st.columns(width)]
     for column, metric in zip(columns, found, strict=False):
@@ -68,20 +68,20 @@ def known_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def nothing(sentence: str, hint: str = "") -> None:
-    """Said where a page would be empty: what is not there, and what records it (commands between backticks)."""
+    """A message on a page that would be empty: what is missing, and what records it (commands in backticks)."""
     st.info(f"{prose(sentence)} {prose(hint)}".strip(), icon=":material/info:")
 
 
 def beyond_summaries(title: str, view: RunView) -> bool:
-    """Whether the page cannot be drawn since only the ranks' summaries were read: then it says so."""
+    """Whether only the ranks' summaries were read, so that the page cannot be drawn; shows a message then."""
     if not view.result.from_summaries:
         return False
     head(title, view, "Not in the ranks' summaries")
     run = view.result.tables.root
     ranks = f" --ranks {','.join(map(str, view.culprits))}" if view.culprits else ""
     nothing(
-        f"{len(view.result.coverage.ranks_used):,} ranks are too many to read all their records, so only what each of "
-        "them added up itself was read. The overview has what that tells.",
+        f"{len(view.result.coverage.ranks_used):,} ranks are too many to read all their records, so only the summary "
+        "of each was read. The overview shows what the summaries hold.",
         f"`diag trace {run}{ranks}` records a profiler window of ranks while the job runs; "
         f"`diag analyze --no-summary {run}` reads everything.",
     )
@@ -89,7 +89,7 @@ def beyond_summaries(title: str, view: RunView) -> bool:
 
 
 def show_error(error: DiagError, title: str) -> None:
-    """A mistake that the user can mend: what is wrong, in which file, and what to do next."""
+    """A mistake that the user can correct: what is wrong, in which file, and what to do next."""
     st.error(plain(f"{error.path}: {error.message}" if error.path else error.message), title=title)
     if error.hint:
         st.info(prose(error.hint), icon=":material/lightbulb:")

@@ -1,4 +1,4 @@
-"""Hang triage: logs and dumps of the run, of a path beside it, or uploaded; who is at fault, and why."""
+"""Hang triage: logs and dumps of the run, of another path, or uploaded; who is at fault, and why."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from diag.hang.model import Evidence, Stack
 from diag.words.formatting import counted, listing, share, visible
 
 _RUN, _PATH, _UPLOAD = "run", "path", "upload"
-_LABELS = {_RUN: "this run's own", _PATH: "a path beside the runs", _UPLOAD: "uploaded"}
+_LABELS = {_RUN: "this run's own", _PATH: "a path in this folder", _UPLOAD: "uploaded"}
 _REFUSED = "Nothing to triage"
 _MOST_EVIDENCE_CHARS = 400
 _MOST_FRAMES = 30
@@ -143,7 +143,7 @@ def _places(found: Investigation) -> None:
     st.subheader("Who is where", anchor="places")
     if not groups:
         st.info(
-            "The logs tell of no communicator: NCCL prints them with NCCL_DEBUG=INFO, and the calls on them with "
+            "The logs name no communicator: NCCL prints them with NCCL_DEBUG=INFO, and the calls on them with "
             "NCCL_DEBUG_SUBSYS=INIT,COLL; Flight Recorder dumps hold them always.",
             icon=":material/info:",
         )
@@ -166,7 +166,7 @@ def _evidence(evidence: Sequence[Evidence]) -> None:
         text = text if len(text) <= _MOST_EVIDENCE_CHARS else f"{text[:_MOST_EVIDENCE_CHARS]}…"
         file = visible(_short(one.path))
         place = f"{file}:{one.line}" if one.line else file
-        rows.append({"Where": plain(place), "What it says": plain(text)})
+        rows.append({"Where": plain(place), "Line": plain(text)})
     st.table(rows, border="horizontal", hide_index=True)
 
 

@@ -1,4 +1,4 @@
-"""Kernels or operators by time, modules, how well the device's arithmetic is used, and the critical path by module."""
+"""Kernels or operators by time, modules, MFU, and the critical path by module."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def show(view: RunView) -> None:
         _kernels(found.kernels, theme)
         _modules(view, found.modules, theme)
     _path(found.path, theme)
-    for note in found.notes if found.modules else ():  # else it was said where they are missing
+    for note in found.notes if found.modules else ():  # else the page names them where modules are missing
         if "module" in note:
             st.caption(plain(f"{note[:1].upper()}{note[1:]}."))
 
@@ -62,7 +62,7 @@ def _efficiency(found: Efficiency) -> None:
         ("MFU", found.mfu, "Model FLOPs utilisation: the model's own arithmetic, of the device's dense peak."),
         ("HFU", found.hfu, "Hardware FLOPs utilisation: recomputation included."),
         ("Recomputed", found.recompute_share, "Of the compute time: forward that the backward repeats."),
-        ("Contention", found.contention_share, "By how much kernels beside communication take longer than alone."),
+        ("Contention", found.contention_share, "How much longer kernels take while communication runs."),
     )
     known = [(name, m.value, f"{what} {m.basis}") for name, m, what in measures if m.value is not None]
     columns = st.columns(len(measures)) if known else []
@@ -77,7 +77,7 @@ def _unknown(measures: tuple[tuple[str, Measure, str], ...]) -> dict[str, list[s
     found: dict[str, list[str]] = {}
     for name, measure, _ in measures:
         if measure.value is None:
-            found.setdefault(measure.reason or "nothing says why", []).append(name)
+            found.setdefault(measure.reason or "no reason recorded", []).append(name)
     return found
 
 
@@ -102,26 +102,28 @@ def _kernels(table: KernelTable, theme: Theme) -> None:
         key="kernel-table",
         hide_index=True,
         placeholder=EMPTY,
-        # An operator is no other operator's, and nothing runs beside it.
+        # An operator belongs to no other one, and nothing overlaps with it.
         column_order=[name for name in known_columns(rows) if on_device or name not in ("Operator", "Exposed")],
         column_config=_kernel_columns(),
         alt=f"Every {table.unit} with its kind, time and what limits it",
     )
-    said = []
+    notes = []
     if len(table.rows) > _MOST_ROWS:
-        said.append(f"{len(table.rows) - _MOST_ROWS:,} more take less.")
+        notes.append(f"{len(table.rows) - _MOST_ROWS:,} more take less.")
     peak = table.peak
     if peak is not None and peak.ridge is not None:
-        said.append(
+        notes.append(
             f"{peak.name}: {peak.tflop_s:,g} TFLOP/s and {peak.gb_s:,g} GB/s, so arithmetic is the limit from "
             f"{peak.ridge:.0f} FLOPs a byte on."
         )
     if any(row.bound != Bound.UNKNOWN and row.bound_from != "shapes" for row in table.rows):
-        said.append("Inferred: from the class of kernel, not measured; traces with record_shapes=True tell it.")
+        notes.append(
+            "Inferred: from the class of kernel, not measured; traces with record_shapes=True hold the shapes."
+        )
     if table.fused_ns:
-        said.append(f"{fused_words(table.fused_ns / max(1, table.rank_steps))}.")
-    if said:
-        st.caption(plain(" ".join(said)))
+        notes.append(f"{fused_words(table.fused_ns / max(1, table.rank_steps))}.")
+    if notes:
+        st.caption(plain(" ".join(notes)))
 
 
 def _kernel(row: KernelStat, rank_steps: int) -> dict[str, Any]:
@@ -188,10 +190,10 @@ def _modules(view: RunView, tables: tuple[ModuleTable, ...], theme: Theme) -> No
         column_config=_module_columns(),
         alt="Time of each module",
     )
-    said = [f"Named by {source}; submodules are included in forward and backward, communication in nothing."]
+    notes = [f"Named by {source}; forward and backward include submodules, nothing includes communication."]
     if table.unattributed_ns and table.busy_ns:
-        said.append(f"In no module: {share(table.unattributed_ns / table.busy_ns)} of the busy time.")
-    st.caption(plain(" ".join(said)))
+        notes.append(f"In no module: {share(table.unattributed_ns / table.busy_ns)} of the busy time.")
+    st.caption(plain(" ".join(notes)))
 
 
 def _module(row: ModuleStat, rank_steps: int) -> dict[str, Any]:
@@ -244,7 +246,7 @@ def _path(table: PathTable, theme: Theme) -> None:
 
 
 MOST_BARS = 15
-_LONGEST = 46  # characters of a name beside an axis
+_LONGEST = 46  # characters of a name at an axis
 
 # A colour and a hatch a kind; those that belong together share the colour.
 _STYLE: dict[KernelKind, tuple[Part, str]] = {

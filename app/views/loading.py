@@ -1,4 +1,4 @@
-"""The input pipeline: who waits for data, in which steps, with which loader; copies to the device."""
+"""The input pipeline: data wait by rank and step, the loader's settings, copies to the device."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def show(view: RunView) -> None:
 
 
 def _findings(view: RunView) -> tuple[int, ...]:
-    """What was found about data, said; the ranks at fault for it."""
+    """Shows the findings about data; returns the ranks at fault."""
     found = [f for f in view.result.examination.findings if f.bottleneck == Bottleneck.DATA]
     for finding in found:
         text = plain(f"{finding.title} ({share(finding.share)} of the step). {finding.action}")
@@ -74,7 +74,7 @@ def _loader(view: RunView, table: LoadingTable) -> None:
         Metric(
             "Page-locked batches",
             UNKNOWN if table.pin_memory is None else "yes" if table.pin_memory else "no",
-            help="Copies to a device run beside the training only from page-locked memory.",
+            help="Only copies from page-locked memory overlap with the training.",
         ),
     )
 
@@ -104,7 +104,7 @@ def _copies(view: RunView, table: LoadingTable, theme: Theme) -> None:
         nothing("The run is on a CPU: there is no device to copy to.")
         return
     if not any(row.host_copy_ns or row.exposed_copy_ns for row in table.rows):
-        nothing("No copy was seen that anything waited for.", "`diag run` records them with its traces.")
+        nothing("No exposed copy was recorded.", "`diag run` records them with its traces.")
         return
     if len(table.rows) <= MOST_RANK_BARS:
         draw(copies(table, theme), "copies", "Milliseconds a step of copies to the device on each rank")
@@ -118,11 +118,11 @@ def _rows(view: RunView, table: LoadingTable) -> None:
         {
             "Rank": row.rank,
             "Host": row.host,
-            "Waits, ms": row.wait_mean_ns / 1e6,
+            "Data wait, ms": row.wait_mean_ns / 1e6,
             "Median, ms": row.wait_median_ns / 1e6,
-            "At most, ms": row.wait_max_ns / 1e6,
-            "Of the step": row.wait_share,
-            "Steps that wait": row.waited_steps,
+            "Longest, ms": row.wait_max_ns / 1e6,
+            "Share of step": row.wait_share,
+            "Steps with wait": row.waited_steps,
             "Beyond others, ms": None if row.excess_ns is None else row.excess_ns / 1e6,
             "Others wait, ms": row.others_waited_ns / 1e6,
             "Ready, batches": None if row.reserve is None else row.reserve.ready,
@@ -139,23 +139,27 @@ def _rows(view: RunView, table: LoadingTable) -> None:
         placeholder=EMPTY,
         column_order=known_columns(rows),
         column_config={
-            "Waits, ms": number(format="%.3f", help="Mean of the counted steps."),
+            "Data wait, ms": number(format="%.3f", help="Mean of the counted steps."),
             "Median, ms": number(format="%.3f"),
-            "At most, ms": number(format="%.3f", help="The longest of the counted steps."),
-            "Of the step": number(format="percent"),
-            "Steps that wait": number(format="percent", help="Part of the steps with a wait of 2% of them or more."),
+            "Longest, ms": number(format="%.3f", help="The longest of the counted steps."),
+            "Share of step": number(format="percent"),
+            "Steps with wait": number(
+                format="percent", help="Fraction of the steps that wait for 2% of their time or more."
+            ),
             "Beyond others, ms": number(format="%.3f", help="Beyond the median of the other ranks."),
-            "Others wait, ms": number(format="%.3f", help="For this rank, because its loader was later than theirs."),
+            "Others wait, ms": number(
+                format="%.3f", help="Waiting of the others for this rank, because its loader was later than theirs."
+            ),
             "Ready, batches": number(
                 format="%.1f", help="When its steps asked for one: the median of their later half."
             ),
             "Idle processes": number(
                 format="%.1f",
-                help="Of its loader, when a step asked for a batch: none where it gives all it can, though batches may "
-                "lie ready that it loaded earlier.",
+                help="Of its loader, when a step asks for one. None idle: the loader is at its limit, even if earlier "
+                "batches are ready.",
             ),
             "Host copies, ms": number(format="%.3f", help="In the training's own copies, as its host sees them."),
-            "Exposed copies, ms": number(format="%.3f", help="On the device, with nothing beside them."),
+            "Exposed copies, ms": number(format="%.3f", help="On the device, overlapped with nothing."),
         },
         alt="Waiting for data and copies of each rank",
     )
@@ -209,7 +213,7 @@ def _pairs(
     theme: Theme,
     least: int,
 ) -> go.Figure:
-    """Bars of several series beside each other, a group a rank. ``series``: name, nanoseconds by rank, colour."""
+    """Grouped bars, a group per rank. ``series``: name, nanoseconds by rank, colour."""
     figure = go.Figure()
     for name, values, colour in series:
         figure.add_bar(

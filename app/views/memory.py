@@ -1,4 +1,4 @@
-"""Memory: peaks against the capacity, growth over the steps, the allocator's troubles, and what the model needs."""
+"""Memory: peaks against the capacity, growth over the steps, allocator retries, and what the model's states need."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ def show(view: RunView) -> None:
         "Memory", view, (f"{what}, of every step" if table.of_steps else what) if table.rows else "Memory of each rank"
     )
     if not table.rows:
-        nothing("Memory was not recorded.", "`diag run` records it of every step, traces with `profile_memory=True`.")
+        nothing(
+            "Memory was not recorded.",
+            "`diag run` records it in every step, torch.profiler with `profile_memory=True`.",
+        )
         _states(table, None)
         return
     theme = theme_of(st.context.theme.type)
@@ -49,7 +52,7 @@ def show(view: RunView) -> None:
         _peaks(view, memory, theme)
         _growth(view, memory, theme)
     else:
-        nothing("The peaks are those of the traces' samples.", "Memory of every step takes `diag run`.")
+        nothing("The peaks are those of the traces' samples.", "`diag run` records memory of every step.")
     _states(table, theme)
     _rows(table)
 
@@ -77,13 +80,13 @@ def _of_allocator(loose: float | None, retries: list[int]) -> tuple[Metric, ...]
         Metric(
             "Reserved, never used",
             UNKNOWN if loose is None else share(loose),
-            help="Fragmentation: of what the allocator reserves at its peak, the part that was never allocated at "
+            help="Fragmentation: of what the allocator reserves at its peak, the fraction that was never allocated at "
             "once.",
         ),
         Metric(
-            "Allocations tried again",
+            "Allocation retries",
             f"{sum(retries):,}" if retries else UNKNOWN,
-            help="Of all ranks, since the first recorded step; each frees the allocator's whole cache.",
+            help="All ranks, since the first recorded step. Each retry empties the allocator's cache.",
         ),
     )
 
@@ -125,7 +128,7 @@ def _states(table: MemoryTable, theme: Theme | None) -> None:
     estimate = table.estimate
     if estimate.states is None:
         nothing(
-            f"Not known: {estimate.reason}.", "The manifest of `diag run` says it for the bundled trainer's models."
+            f"Not known: {estimate.reason}.", "The manifest of `diag run` holds it for the bundled trainer's models."
         )
         return
     states = estimate.states
@@ -145,12 +148,12 @@ def _states(table: MemoryTable, theme: Theme | None) -> None:
         "activations, gathered units and buffers" if table.on_device else "Python, libraries, batches and activations"
     )
     below = [row.rank for row in table.rows if row.allocated < states.total]
-    said = f"The rest: {rest}."
+    caption = f"The rest: {rest}."
     if below:
-        said += (
+        caption += (
             f" On {counted(len(below), 'rank')} the peak is below the formula's sum: not all of it was there at once."
         )
-    st.caption(plain(said))
+    st.caption(plain(caption))
 
 
 def _rows(table: MemoryTable) -> None:
@@ -169,7 +172,7 @@ def _rows(table: MemoryTable) -> None:
                 "Retries": row.retries,
                 "Out of memory": row.ooms,
             }
-        cells["Grows, MB a step"] = None if row.growth_per_step is None else row.growth_per_step / 1e6
+        cells["Growth, MB per step"] = None if row.growth_per_step is None else row.growth_per_step / 1e6
         rows.append(cells)
     st.dataframe(
         rows,
@@ -181,9 +184,9 @@ def _rows(table: MemoryTable) -> None:
             "Reserved, GB": number(format="%.3f", help="By the allocator: the largest of all steps."),
             "Capacity, GB": number(format="%.1f"),
             "Never used": number(format="percent", help="Of what is reserved in the fullest step."),
-            "Retries": number(format="localized", help="Allocations tried again since the first recorded step."),
+            "Retries": number(format="localized", help="Since the first recorded step."),
             "Out of memory": number(format="localized", help="Errors since the first recorded step."),
-            "Grows, MB a step": number(format="%.3f", help="Median slope over the counted steps."),
+            "Growth, MB per step": number(format="%.3f", help="Median slope over the counted steps."),
         },
         alt="Memory of each rank",
     )

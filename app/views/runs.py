@@ -1,4 +1,4 @@
-"""The runs of a folder: what each is doing, and what the last analysis said of it."""
+"""The runs of a folder: the state of each, and its last analysis."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NOT_ANALYSED = "not analysed since its last step"
 
 
 def show(root: Path, runs: Sequence[Path], choose: Callable[[str], None]) -> None:
-    """``choose`` is called with the name of the run that was clicked."""
+    """``choose``: called with the name of the run that was clicked."""
     st.title("Runs")
     live = any(state_of(run).live for run in runs)
-    following = " Those that are training are looked at again every few seconds." if live else ""
+    following = " Runs that are training are read again every few seconds." if live else ""
     st.caption(plain(f"{counted(len(runs), 'run')} in {root}.{following} Choose one to open it."))
     st.fragment(_table, run_every=_EVERY_S if live else None)(tuple(runs), choose)
 
@@ -47,7 +47,7 @@ def _table(runs: tuple[Path, ...], choose: Callable[[str], None]) -> None:
 def row_of(state: RunState) -> dict[str, str]:
     """A row of the table."""
     ranks = f"{state.ranks} of {state.world_size}" if state.world_size else str(state.ranks or EMPTY)
-    told = state.answer.headline if state.answer is not None else _NOT_ANALYSED
+    answer = state.answer.headline if state.answer is not None else _NOT_ANALYSED
     return {
         "Run": state.path.name,
         "State": state.state.value + (f" ({state.exit_code})" if state.state == State.FAILED else ""),
@@ -56,7 +56,7 @@ def row_of(state: RunState) -> dict[str, str]:
         "Last step": EMPTY if state.last_step is None else f"{state.last_step:,}",
         "Step time": EMPTY if state.step_ns is None else duration(state.step_ns),
         "Last record": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(state.changed_ns / 1e9)),
-        "Last answer": told,
+        "Last answer": answer,
     }
 
 
@@ -97,9 +97,9 @@ def _watched(shown: RunState, again_s: float) -> None:
     """``again_s``: from when on the page may be drawn again, monotonic. This runs with the page, too."""
     state = state_of(shown.path)
     st.badge(state.state.value, icon=_ICON[state.state], color=_COLOUR.get(state.state, "gray"))
-    told = facts(state)
-    if told:
-        st.caption(plain(told))
+    shown_facts = facts(state)
+    if shown_facts:
+        st.caption(plain(shown_facts))
     if time.monotonic() >= again_s and (state.changed_ns != shown.changed_ns or state.live != shown.live):
         st.rerun()
 

@@ -57,7 +57,7 @@ def overview(
         margin={**MARGIN, "t": MARGIN["t"] + above},
         barmode="overlay",
         bargap=0.2,
-        # Of the whole picture, not of its axes: beside the labels there is room for one line.
+        # Of the whole picture, not of its axes: next to the labels there is room for one line.
         legend={
             "orientation": "h", "xref": "container", "yref": "container", "x": 0, "y": 1,
             "xanchor": "left", "yanchor": "top", "traceorder": "normal",
@@ -129,7 +129,7 @@ def _rank_bars(
         starts = np.concatenate([bars.start_ns for _, bars in own])
         lengths = np.concatenate([bars.end_ns - bars.start_ns for _, bars in own])
         names = [name for _, bars in own for name in bars.names]
-        told = [
+        hover = [
             f"{words(category)}{f' ({name})' if name else ''}, {duration(length)}<br>from {at(start)}"
             for name, start, length in zip(names, starts.tolist(), lengths.tolist(), strict=True)
         ]
@@ -140,7 +140,7 @@ def _rank_bars(
             orientation="h",
             name=words(category),
             marker={"color": colour(category, theme), "line": {"width": 0}},
-            hovertext=told,
+            hovertext=hover,
             hovertemplate="%{y}<br>%{hovertext}<extra></extra>",
             **STAY,
         )
@@ -215,7 +215,7 @@ def _bars(figure: go.Figure, row: Bars, top: float, window: Window, theme: Theme
 
 
 def _fitting(name: str, chars: int) -> str:
-    """As much of the name as fits; nothing where that says little."""
+    """As much of the name as fits; nothing where too little of it fits."""
     if chars < min(_LEAST_CHARS, len(name)):
         return ""
     return shown_label(name if len(name) <= chars else f"{name[: chars - 1]}…", chars)
@@ -247,7 +247,7 @@ STAY = {"selected": {"marker": {"opacity": 1}}, "unselected": {"marker": {"opaci
 
 @dataclass(frozen=True)
 class Window:
-    """What is looked at, in ns since the run's begin."""
+    """The part of the run that is shown, in ns since its begin."""
 
     begin_ns: int
     end_ns: int
@@ -305,7 +305,7 @@ def pixel_ns(edges: npt.NDArray[np.int64]) -> float:
 
 
 def selectable(figure: go.Figure, window: Window, y: float | str) -> None:
-    """Plotly reports a drag only where there are points to select: here is one, which nobody sees."""
+    """Plotly reports a drag only where there are points to select: here is an invisible one."""
     figure.add_scatter(
         x=[(window.begin_ns + window.end_ns) / 2 / MS],
         y=[y],

@@ -1,4 +1,4 @@
-"""What every rank did when: all ranks at once, and below everything that is known of one, at any zoom."""
+"""What every rank did when: all ranks at once, and below all lanes of one, at any zoom."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Look:
 
 
 def choose_look(view: RunView) -> Look:
-    """Draws what chooses, and says what is chosen."""
+    """Draws the choices; returns what is chosen."""
     timeline = view.result.timeline
     steps = [str(step.step) for step in timeline.steps]
     guilty = next((rank for rank in view.culprits if rank in timeline.ranks), min(timeline.ranks))
@@ -68,7 +68,7 @@ def choose_look(view: RunView) -> Look:
     chosen = next((span for span in timeline.steps if str(span.step) == step), None)
     begin, end = (chosen.begin_ns, chosen.end_ns) if chosen is not None else (low, high)
     limits = _floor(low), _ceil(high)
-    # A new step is a new window, whatever the address says.
+    # A new step is a new window, even if the address names another.
     of_step = f"{within} {step}"
     with columns[2]:
         first = choose_number(
@@ -189,8 +189,8 @@ def _all_ranks(view: RunView, timeline: AllRanks, window: Window) -> None:
     drawn: Category | tuple[Bars, ...] | None = figures.bars_of_all(timeline, window)
     if drawn is None:
         drawn = _category(view, timeline)
-        told = " The faint stripe is the rank that the others wait for." if drawn == Category.WAITING else ""
-        st.markdown(f"Part of the time that each rank spends on **{plain(words(drawn))}**.{told}")
+        stripe = " The faint stripe is the rank that the others wait for." if drawn == Category.WAITING else ""
+        st.markdown(f"Share of the time that each rank spends on **{plain(words(drawn))}**.{stripe}")
     figure = figures.overview(timeline, window, drawn, theme, view.culprits)
     _draw(figure, "ranks", window, "What every rank does over time")
 
@@ -230,8 +230,8 @@ def _one_rank(view: RunView, timeline: AllRanks, look: Look) -> None:
         st.info("Nothing was recorded of this rank in this window.", icon=":material/info:")
     if not of_rank.traced:
         st.info(
-            f"No trace of rank {rank} was recorded: its kernels, operators and copies are not known, only what its "
-            "steps consist of. `diag run` records a few steps with torch.profiler unless it is told `--no-trace`; "
+            f"No trace of rank {rank} was recorded: its kernels, operators and copies are not known, only the parts of "
+            "its steps. `diag run` records a few steps with torch.profiler without `--no-trace`; "
             "traces of your own are read as well.",
             icon=":material/lightbulb:",
         )
@@ -293,7 +293,7 @@ def _table_of_names(lanes: Sequence[Lane], window: Window) -> None:
 
 
 def _openable(timeline: AllRanks, look: Look) -> int:
-    """The traced step that is looked at, else the first one in the window, else the first one."""
+    """The chosen step if it is traced, else the first one in the window, else the first one."""
     traced, window = timeline.ranks[look.rank].traced, look.window
     if look.step != ALL and int(look.step) in traced:
         return int(look.step)

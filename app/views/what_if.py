@@ -1,4 +1,4 @@
-"""Settings to choose, and at once what they would gain together by replay, cost in memory, and take for granted."""
+"""Settings to choose, with their gain together as predicted by replay, cost in memory, and assumptions."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from diag.words.formatting import UNKNOWN, duration, number, share, size
 AS_IT_IS = "as-it-is"
 _ALONE = 3  # so many lists at most have a row each
 _RISK = {
-    Risk.MEMORY: "the fit into memory",
-    Risk.NUMERICS: "the numbers that the training computes",
-    Risk.CORRECTNESS: "what the training means",
+    Risk.MEMORY: "memory",
+    Risk.NUMERICS: "computed numbers",
+    Risk.CORRECTNESS: "what is trained",
 }
 
 
@@ -45,8 +45,8 @@ def show(view: RunView) -> None:
         return
     if not offered.changes:
         nothing(
-            "No setting is proposed for this run: what was found is nothing that a setting known here would mend, or "
-            "costs less than a twentieth of the step. The overview says what was found and what to do."
+            "No setting is proposed for this run: no known setting changes what was found, or it costs less than 5% of "
+            "the step. The overview shows the findings and what to do."
         )
         return
     chosen = _choose(view, offered.changes)
@@ -124,7 +124,7 @@ def _numbers(view: RunView, prospect: Prospect) -> None:
         border=True,
         height="stretch",
         help=f"Between {duration(prospect.gain_ns[0])} and {duration(prospect.gain_ns[2])} a step. "
-        f"The replay of the unchanged steps misses them by {prospect.replay_error:.1%}."
+        f"The replay without a change is off by {prospect.replay_error:.1%}."
         if gains
         else None,
     )
@@ -138,7 +138,9 @@ def _numbers(view: RunView, prospect: Prospect) -> None:
         delta_arrow="off",
         border=True,
         height="stretch",
-        help="Each rank's, more than now." if on_device else "Of a device; this run is on a CPU, so nothing is vetoed.",
+        help="Per rank, compared with now."
+        if on_device
+        else "Per device. This run is on a CPU, so no change is ruled out.",
     )
     if prospect.memory_veto:
         st.error(plain(f"Does not fit: {prospect.memory_veto}."), icon=":material/memory:")
@@ -146,20 +148,20 @@ def _numbers(view: RunView, prospect: Prospect) -> None:
 
 def _how(prospect: Prospect) -> None:
     if prospect.assumptions:
-        st.subheader("Taken for granted", anchor="assumptions")
+        st.subheader("Assumptions", anchor="assumptions")
         st.markdown(bullets(prospect.assumptions))
     st.subheader("How", anchor="how")
     risks = tuple(f"{_RISK[c.risk]}: {c.change}" for c in prospect.changes if c.risk in _RISK)
     if risks:
-        st.markdown("What it may break:\n" + bullets(risks))
+        st.markdown("Risks:\n" + bullets(risks))
     if prospect.command:
         st.markdown("Try it:")
         show_code(prospect.command, "bash")
     else:
-        st.markdown("The bundled trainer has no command for all of this; by API:")
+        st.markdown("The bundled trainer has no options for all of these; in code:")
     for code in prospect.code:
         if not code.by_api:
-            st.markdown(plain(f"{code.change}: no setting, but what it would be worth."))
+            st.markdown(plain(f"{code.change}: not a setting; the gain shows what it is worth."))
             continue
         with st.expander(plain(code.change), expanded=not prospect.command):
             for api, text in code.by_api.items():

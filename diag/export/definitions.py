@@ -29,7 +29,7 @@ class MetricUnit(StrEnum):
     NONE = ""
 
 
-@dataclass(frozen=True, eq=False)  # there is one of each: told apart by identity, in dictionaries of a million samples
+@dataclass(frozen=True, eq=False)  # there is one of each: compared by identity, in dictionaries of a million samples
 class Metric:
     """``per_rank``: it has a value for each rank; the others are the run's."""
 
@@ -79,7 +79,7 @@ HEARTBEAT_TIME = Metric(
     "diag_heartbeat_timestamp_seconds",
     Kind.GAUGE,
     MetricUnit.SECONDS,
-    "When the process last said that it lives, Unix time.",
+    "Time of the process's last heartbeat, Unix time.",
 )
 HEARTBEAT_AGE = Metric(
     "diag_heartbeat_age_seconds", Kind.GAUGE, MetricUnit.SECONDS, "Time since the last heartbeat when this was read."
@@ -123,7 +123,7 @@ UNREADABLE = Metric(
 )
 ANALYSED_PART = Metric(
     "diag_analysed_step_part_seconds", Kind.GAUGE, MetricUnit.SECONDS,
-    f"Step time {_PARTS}; mean of the steps that the last diag analyze counted, waiting told from transfer.",
+    f"Step time {_PARTS}; mean of the steps that the last diag analyze counted, wait and transfer separated.",
 )  # fmt: skip
 
 RUN_INFO = Metric("diag_run_info", Kind.GAUGE, MetricUnit.NONE, "What is run; always 1.", per_rank=False)
@@ -143,7 +143,7 @@ VERDICT_INFO = Metric(
     "diag_verdict_info", Kind.GAUGE, MetricUnit.NONE, "The answer of the last diag analyze; always 1.", per_rank=False
 )
 VERDICT_SHARE = Metric(
-    "diag_verdict_share_ratio", Kind.GAUGE, MetricUnit.RATIO, "Part of the step that the verdict's cause costs.",
+    "diag_verdict_share_ratio", Kind.GAUGE, MetricUnit.RATIO, "Share of the step that the verdict's cause costs.",
     per_rank=False,
 )  # fmt: skip
 VERDICT_CONFIDENCE = Metric(

@@ -44,7 +44,7 @@ def must_be_run(layout: RunLayout) -> None:
 
 
 _AT_ONCE = 32  # steps: splitting looks at every collective of the batch for every step of it
-_MOST_OPEN = 10_000  # collectives whose end the device has not told yet
+_MOST_OPEN = 10_000  # collectives whose end on the device is not known yet
 
 
 class FinishedStep(Struct, frozen=True):
@@ -86,7 +86,7 @@ class FinishedSteps:
         self._rows: dict[int, list[CollectiveRow]] = {}  # by step: of those that wait, and of the one before
         self._before = -1  # that step
         self._seen = -1  # step of the last line of collectives
-        self._open: dict[tuple[str, int], str] = {}  # operations whose end the device will tell
+        self._open: dict[tuple[str, int], str] = {}  # operations whose end on the device is to come
 
     @property
     def unreadable(self) -> int:
@@ -270,7 +270,7 @@ class StepCurves(Struct, frozen=True):
 
 def history(run: Path, say: Callable[[str, str], object] | None = None) -> Iterator[StepCurves]:
     """Every recorded step, in order: its time and parts as mean and max over the ranks, the largest memory, and tokens
-    a second of all ranks. ``say`` is told of each file that cannot be read, and why. DiagError where it is no run
+    a second of all ranks. ``say`` is called with each file that cannot be read, and why. DiagError where it is no run
     directory."""
     layout = RunLayout(run)
     must_be_run(layout)
@@ -295,7 +295,7 @@ def _curves(layout: RunLayout, say: Callable[[str, str], object] | None) -> Iter
 
 
 class _Step(Struct):
-    """What is known of one step so far."""
+    """One step, as far as its ranks are read."""
 
     end_unix_s: float = 0.0
     dur_ns: list[int] = field(default_factory=list)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Observation
 
 _TOTAL = "_total"
-_PATIENCE_S = 30  # with a connection that says nothing
+_PATIENCE_S = 30  # with a silent connection
 
 
 def to_text(samples: Iterable[Sample]) -> str:
@@ -116,7 +116,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         self.set_app(app)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A scraper that hangs up or says nothing is none."""
+        """Scrapers that hang up or stay silent are no errors."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -235,7 +235,7 @@ def to_lines(samples: Iterable[Sample], now_ns: int) -> str:
 
 # -- wandb -------------------------------------------------------------------------------------------------------------
 #
-# A run's steps as a run of Weights & Biases, where its client is installed. Offline, unless WANDB_MODE says otherwise:
+# A run's steps as a run of Weights & Biases, where its client is installed. Offline, unless WANDB_MODE is set:
 # `wandb sync` uploads it.
 
 

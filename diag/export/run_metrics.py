@@ -26,7 +26,7 @@ from .definitions import Kind, Metric, Sample
 
 # -- last analysis -----------------------------------------------------------------------------------------------------
 #
-# What the last ``diag analyze`` of a run found, as samples: the verdict, and what only it can tell of each rank.
+# The last ``diag analyze`` of a run as samples: the verdict, and the analysed parts of each rank's step.
 
 
 class _Culprit(msgspec.Struct):
@@ -63,14 +63,14 @@ class LastAnalysis:
 
     def samples(self, run: Mapping[str, str], ranks: Mapping[int, Mapping[str, str]]) -> Iterator[Sample]:
         """None where nothing was analysed, or what is there cannot be read. ``ranks``: the labels of those that are
-        looked at."""
+        exported."""
         self._refresh()
         if self._verdict is None:
             return
         found = self._verdict
-        told = {"bottleneck": found.bottleneck, "severity": found.severity, "cause": found.cause}
+        labels = {"bottleneck": found.bottleneck, "severity": found.severity, "cause": found.cause}
         culprits = ",".join(map(str, found.culprit.ranks)) if found.culprit is not None else ""
-        yield Sample(of.VERDICT_INFO, {**run, **told, "culprit_ranks": culprits}, 1)
+        yield Sample(of.VERDICT_INFO, {**run, **labels, "culprit_ranks": culprits}, 1)
         yield Sample(of.VERDICT_SHARE, run, found.share)
         yield Sample(of.VERDICT_CONFIDENCE, run, found.confidence)
         yield Sample(of.VERDICT_TIME, run, self._changed_ns / 1e9)
@@ -103,7 +103,7 @@ def _means(steps: tuple[_Step, ...]) -> dict[int, dict[str, float]]:
 
 
 def _split(parts: Parts) -> dict[str, int]:
-    """Nanoseconds by part, which add up to the step; waiting and transfer where the clocks tell them apart."""
+    """Nanoseconds by part, which add up to the step; wait and transfer where the clocks separate them."""
     if parts.exposed_wait_ns is None or parts.exposed_transfer_ns is None:
         comm = {"exposed_comm": parts.exposed_comm_ns}
     else:
@@ -183,8 +183,8 @@ MOST_RANKS = 64  # with series of their own, unless somebody asks for more
 
 class RunMetrics:
     """Follows one run. ``per_rank``: each rank has its own series; False: sums, and min, mean and max over the ranks;
-    None: the former up to MOST_RANKS ranks, since 24,576 of them have 786,000 series. ``only``: the ranks that are
-    looked at, None for all. ``say`` is told once of each file that cannot be read, and why."""
+    None: the former up to MOST_RANKS ranks, since 24,576 of them have 786,000 series. ``only``: the ranks to
+    export, None for all. ``say`` is called once with each file that cannot be read, and why."""
 
     def __init__(
         self,
@@ -245,8 +245,8 @@ class RunMetrics:
         yield Sample(of.RANKS, self._run, len(self._ranks))
         if manifest is None:
             return
-        told = {"run_id": manifest.run_id, "strategy": manifest.strategy, "backend": manifest.backend}
-        yield Sample(of.RUN_INFO, {**self._run, **{k: v or "" for k, v in told.items()}, "device": self._device}, 1)
+        labels = {"run_id": manifest.run_id, "strategy": manifest.strategy, "backend": manifest.backend}
+        yield Sample(of.RUN_INFO, {**self._run, **{k: v or "" for k, v in labels.items()}, "device": self._device}, 1)
         if manifest.world_size is not None:
             yield Sample(of.WORLD_SIZE, self._run, manifest.world_size)
         if manifest.exit_code is not None:

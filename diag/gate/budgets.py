@@ -36,7 +36,7 @@ class Quantity:
 
     @property
     def is_floor(self) -> bool:
-        """The budget is the least that is asked for, not the most that is allowed."""
+        """The budget is a minimum, not a maximum."""
         return self.name.startswith("min-")
 
     @property
@@ -147,8 +147,8 @@ class BudgetFile:
 
 
 def read_budgets(path: Path) -> BudgetFile:
-    """What the file asks for. DiagError with the line where it is not to be understood; a key that nobody knows is a
-    budget that nobody would check."""
+    """The file's budgets. DiagError with the line that cannot be understood; an unknown key is an error, since its
+    budget would never be checked."""
     try:
         text = read_given(path, _MOST_BYTES).decode("utf-8")
         values = tomllib.loads(text)

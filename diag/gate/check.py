@@ -28,9 +28,9 @@ from .budgets import Budget, Quantity
 #
 # Steps are drawn in blocks, as everywhere (diag.diagnoses.subject): neighbours are alike.
 
-LEAST_STEPS = 5  # below it the spread of the steps says little, as in diag.diagnoses.compare
+LEAST_STEPS = 5  # with fewer the spread of the steps means little, as in diag.diagnoses.compare
 _SURE = 0.95
-_SUMMARIES = "the ranks' summaries, of which this many ranks are judged, do not tell"
+_SUMMARIES = "a run of this many ranks is judged by summaries, which do not hold it"
 
 # The cost on the critical path, and the diagnosis that looks for it.
 _SHARES = {
@@ -62,7 +62,7 @@ Measured = Interval | Unknown
 
 
 def measure(quantity: Quantity, result: Result, baseline: Result | None = None) -> Measured:
-    """The quantity's interval in the units of its budget, or the reason why this run cannot tell. ``baseline``: for
+    """The quantity's interval in the units of its budget, or the reason why it is not known. ``baseline``: for
     the regression."""
     if quantity is budgets.PEAK_MEMORY:
         return _peak_memory(result)
@@ -189,7 +189,7 @@ class Gate(Struct, frozen=True):
 
     @property
     def exit_code(self) -> ExitCode:
-        """A budget that is surely exceeded decides, whatever else is not known."""
+        """A budget that is surely exceeded decides, even if others are not known."""
         if any(self.failed(one) for one in self.checked):
             return ExitCode.GATE_EXCEEDED
         if any(one.status is Status.UNKNOWN for one in self.checked):
@@ -198,7 +198,7 @@ class Gate(Struct, frozen=True):
 
 
 def check(result: Result, asked: Sequence[Budget], baseline: Result | None = None, strict: bool = False) -> Gate:
-    """The run held against the budgets. ``baseline``: the run that a regression is measured from."""
+    """Checks the run against the budgets. ``baseline``: the run that a regression is measured from."""
     return Gate(tuple(_checked(budget, result, baseline) for budget in asked), strict)
 
 
@@ -209,7 +209,7 @@ def _checked(budget: Budget, result: Result, baseline: Result | None) -> Checked
     status = _status(budget, found)
     if status is Status.EXCEEDED:
         return Checked(budget, status, found, found.note)
-    # What is missing can only make it worse: a rank that nobody saw may be the slow one.
+    # What is missing can only make it worse: an unseen rank may be the slow one.
     missing = incomplete(result.coverage)
     if not missing and baseline is not None and budget.quantity is budgets.REGRESSION:
         missing = incomplete(baseline.coverage).replace("Incomplete:", "The baseline is incomplete:")

@@ -1,4 +1,4 @@
-"""Starts the dashboard: Streamlit in a process of its own, reachable from this machine only unless told otherwise, and
+"""Starts the dashboard: Streamlit in a process of its own, reachable from this machine only by default, and
 only for who has the token that is printed."""
 
 from __future__ import annotations
@@ -112,14 +112,14 @@ def serve_dashboard(
 
 def _say_who_can_read(address: str, guarded: Guard) -> None:
     if guarded.token is None and guard.is_loopback(address):
-        said = "There is no token: every user and every program of this machine can read the runs."
+        warning = "There is no token: every user and every program of this machine can read the runs."
     elif guarded.token is None:
-        said = f"There is no token: whoever reaches {address} can read the runs."
+        warning = f"There is no token: whoever reaches {address} can read the runs."
     elif not guard.is_loopback(address):
-        said = f"Whoever reaches {address} and has the token can read the runs. The connection is not encrypted."
+        warning = f"Whoever reaches {address} and has the token can read the runs. The connection is not encrypted."
     else:
         return
-    say(said, err=True)
+    say(warning, err=True)
 
 
 def _existing(path: Path | None) -> Path:
@@ -129,7 +129,7 @@ def _existing(path: Path | None) -> Path:
         return SAMPLES
     if not os.path.lexists(path):
         raise DiagError("no such file or folder", path=path, hint="give a run directory or a folder of runs")
-    with readable(path):  # said here, not on each page
+    with readable(path):  # an error here, not on each page
         if stat.S_ISDIR(path.stat().st_mode):
             os.scandir(path).close()
     return path
@@ -203,11 +203,11 @@ def _hand_over(server: subprocess.Popen[bytes], text: str) -> None:
         with server.stdin as pipe:
             pipe.write(text.encode())
     except BrokenPipeError:
-        pass  # it has ended, and is asked below with what code
+        pass  # it has ended; its exit code is read below
 
 
 def _wait_until_ready(server: subprocess.Popen[bytes], address: str, port: int, guarded: Guard) -> None:
-    """Until it answers us, and nobody who has no right to it."""
+    """Until it answers us, and refuses strangers."""
     deadline = time.monotonic() + _START_S
     local = _LOCAL.get(address, address)
     while time.monotonic() < deadline:

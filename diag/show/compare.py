@@ -68,7 +68,7 @@ def print_comparison(found: Comparison, before: Result, after: Result, console: 
         console.print(Text(f"{name:<8}{caption(result)}", "dim"))
     console.print()
     if found.not_comparable:
-        console.print(Text("Not the same work; compared at your own risk:", "bold yellow"))
+        console.print(Text("Not the same work, so a comparison may mislead:", "bold yellow"))
         for reason in found.not_comparable:
             console.print(Text(f"  {visible(reason)}"))
         console.print()
@@ -102,13 +102,13 @@ def headline(found: Comparison) -> str:
         return f"The steps do not surely differ: {change}, {_signed(likely)} ({_signed(low)} to {_signed(high)})."
     times = f"{abs(likely) / found.before_ns:.0%} " if found.before_ns else ""
     longer = "longer" if likely > 0 else "shorter"
-    said = f"The step is {times}{longer}: {change}, {_signed(likely)} ({_signed(low)} to {_signed(high)})."
+    text = f"The step is {times}{longer}: {change}, {_signed(likely)} ({_signed(low)} to {_signed(high)})."
     makers = _makers(found)
     if makers:
-        said += f" It is in {_named(makers)}"
+        text += f" The difference is in {_named(makers)}"
         against = _against(found)
-        said += f", against {_named(against)}." if against else "."
-    return said
+        text += f", against {_named(against)}." if against else "."
+    return text
 
 
 def _named(parts: list[Difference]) -> str:
@@ -129,7 +129,7 @@ def _makers(found: Comparison) -> list[Difference]:
 
 
 def _against(found: Comparison) -> list[Difference]:
-    """What surely changed the other way, where it is not small beside the whole."""
+    """What surely changed the other way, where it is not small against the whole."""
     sign = 1 if found.ns[1] > 0 else -1
     return [p for p in found.parts if p.sure and -sign * p.ns[1] > (1 - _MOST_NAMED) * abs(found.ns[1])]
 

@@ -91,21 +91,21 @@ _OUTCOME = {ExitCode.OK: "bold green", ExitCode.GATE_EXCEEDED: "bold red", ExitC
 
 
 def outcome(gate: Gate) -> str:
-    """What the exit code says, in a sentence."""
+    """The meaning of the exit code, in a sentence."""
 
     def names(chosen: Callable[[Checked], bool]) -> str:
         return ", ".join(one.budget.quantity.name for one in gate.checked if chosen(one))
 
     failed, unknown = names(gate.failed), names(lambda one: one.status is Status.UNKNOWN)
     close = names(lambda one: one.status is Status.NOISE and not gate.strict)
-    said = [f"Not kept: {failed}."] if failed else []
+    parts = [f"Not kept: {failed}."] if failed else []
     if unknown:
-        said.append(f"Cannot be decided: {unknown}.")
-    if not said:
-        said.append("Every budget is kept." if not close else "No budget is surely exceeded.")
+        parts.append(f"Cannot be decided: {unknown}.")
+    if not parts:
+        parts.append("Every budget is kept." if not close else "No budget is surely exceeded.")
     if close:
-        said.append(f"Too close to the limit to tell: {close}.")
-    return " ".join(said)
+        parts.append(f"Within noise of the limit: {close}.")
+    return " ".join(parts)
 
 
 def sentence(one: Checked) -> str:
@@ -147,7 +147,7 @@ def workflow_commands(gate: Gate) -> list[str]:
 
 
 def command(level: str, title: str, message: str) -> str:
-    """``::error title=...::...``, one line whatever the texts hold."""
+    """``::error title=...::...``, always one line."""
     return f"::{level} title={_property(title)}::{_data(message)}"
 
 
@@ -176,12 +176,12 @@ def to_junit(gate: Gate, run: str, headline: str) -> bytes:
     suite = SubElement(suites, "testsuite", {"name": _allowed(run), **counts, "skipped": "0"})
     for one in gate.checked:
         case = SubElement(suite, "testcase", {"name": one.budget.quantity.name, "classname": "diag.check"})
-        said = _allowed(sentence(one))
+        text = _allowed(sentence(one))
         if one in failed:
-            SubElement(case, "failure", {"message": said, "type": str(one.status)}).text = _allowed(headline)
+            SubElement(case, "failure", {"message": text, "type": str(one.status)}).text = _allowed(headline)
         elif one in unknown:
-            SubElement(case, "error", {"message": said, "type": str(one.status)})
-        SubElement(case, "system-out").text = said
+            SubElement(case, "error", {"message": text, "type": str(one.status)})
+        SubElement(case, "system-out").text = text
     indent(suites)
     content: bytes = tostring(suites, encoding="UTF-8", xml_declaration=True)
     return content + b"\n"

@@ -1,8 +1,7 @@
-"""Pseudonyms for names that must not leave the house: hosts, people, paths, runs and jobs.
+"""Pseudonyms for names that must not be passed on: hosts, people, paths, runs and jobs.
 
-Two nets. What the run itself says its hosts, paths, ids and arguments are is known and replaced wherever it stands; and
-what looks like a path, an address or an account is replaced even where nothing says it. Both are one regular
-expression, so that no pseudonym is replaced again.
+Hosts, paths, ids and arguments that the run names are replaced everywhere; so is everything that looks like a path, an
+address or an account. Both are one regular expression, so that no pseudonym is replaced again.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from diag.show import KEPT, REDACTED
 OPTION = re.compile(r"-{1,2}[A-Za-z][\w-]*")
 _NUMBER = re.compile(r"\d[\d.]*[A-Za-z]{0,2}")
 _FAULT = re.compile(rf"(?:{'|'.join(map(re.escape, FAULTS))})(?::[a-z_]+=[a-z0-9.*_-]*(?:,[a-z_]+=[a-z0-9.*_-]*)*)?")
-# Words of a command that say nothing about whose it is.
+# Words of a command that identify nobody.
 _WORDS = frozenset(
     [
         *("diag", "run", "analyze", "report", "tune", "report.html", "yes", "no", "block", "root", "linear", "last"),
@@ -39,12 +38,12 @@ _WORDS = frozenset(
 )
 # A name shorter than this is no name in running text: "a" would be replaced in every sentence.
 _SHORTEST = 2
-_NOBODY = frozenset({"root", "user"})  # accounts that say nothing, and words of any report
+_NOBODY = frozenset({"root", "user"})  # accounts that identify nobody, and words of any report
 _HOMES = frozenset({"home", "users"})
 
 
 def harmless(word: str) -> bool:
-    """Whether anybody may read this word of a command: a number, a planted fault, what the bundled trainer is told."""
+    """Whether anybody may read this word of a command: a number, a planted fault, an option of the bundled trainer."""
     return word in _WORDS or bool(_NUMBER.fullmatch(word) or _FAULT.fullmatch(word))
 
 
@@ -143,14 +142,14 @@ def run_names(tables: Tables) -> list[str]:
     manifest = tables.manifest
     found = [manifest.run_id] if manifest is not None else []
     folder = tables.root.resolve().name
-    said = {manifest.strategy, manifest.backend, manifest.device} if manifest is not None else set()
-    if _telling(folder) and folder not in said:
+    ordinary = {manifest.strategy, manifest.backend, manifest.device} if manifest is not None else set()
+    if _telling(folder) and folder not in ordinary:
         found.append(folder)
     return [name for name in found if len(name) >= _SHORTEST]
 
 
 def launch_values(tables: Tables) -> list[str]:
-    """Of the launch what is no path: ids of jobs, and what was given to options that nobody here knows."""
+    """The launch's ids of jobs, and values of unknown options that are no paths."""
     manifest = tables.manifest
     if manifest is None:
         return []
@@ -160,7 +159,7 @@ def launch_values(tables: Tables) -> list[str]:
 
 
 def _telling(word: str) -> bool:
-    """Whether it is more than a word of plain letters, a number or what the bundled trainer is told: such words stand
+    """Whether it is more than a word of plain letters, a number or an option of the bundled trainer: such words stand
     in reports anyway, and replaced there they would spoil them."""
     return not (word.isalpha() and word.islower()) and not harmless(word)
 

@@ -24,7 +24,7 @@ def test_the_slow_loader_stands_out(slow_rank_1: Path, monkeypatch: pytest.Monke
     table = open_run(slow_rank_1).loading
     test = shown("input", slow_rank_1, monkeypatch)
     frame = test.dataframe[0].value
-    assert frame["Waits, ms"].tolist() == [1.0, 40.0] == [row.wait_mean_ns / 1e6 for row in table.rows]
+    assert frame["Data wait, ms"].tolist() == [1.0, 40.0] == [row.wait_mean_ns / 1e6 for row in table.rows]
     assert frame["Beyond others, ms"].tolist() == [-39.0, 39.0]
     assert frame["Others wait, ms"].tolist()[1] == table.rows[1].others_waited_ns / 1e6 > 38
     assert "39.0 ms a step longer for its loader" in text(test).replace("\\", "")
@@ -54,7 +54,7 @@ def test_a_trace_without_a_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     two_ranks(tmp_path)
     test = shown("input", tmp_path, monkeypatch)
     assert "No wait for a loader was seen" in text(test)
-    assert "No copy was seen" in text(test)
+    assert "No exposed copy was recorded" in text(test)
 
 
 def test_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,6 +64,6 @@ def test_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     told = metrics(test)
     assert told["Loader processes"] == "1"
     assert told["Queue, batches"] == "2"
-    waits = test.dataframe[0].value["Waits, ms"].tolist()
+    waits = test.dataframe[0].value["Data wait, ms"].tolist()
     assert waits == [row.wait_mean_ns / 1e6 for row in table.rows]
     assert waits[1] > 5 * waits[0]

@@ -28,7 +28,7 @@ def test_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "Memory, of 80.0 GB": "75.0 GB",
         "Growth per step": "0 bytes",
         "Reserved, never used": "20%",
-        "Allocations tried again": "0",
+        "Allocation retries": "0",
     }
     assert "nearly full" in text(test)
     frame = test.dataframe[0].value
