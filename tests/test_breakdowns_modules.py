@@ -12,7 +12,7 @@ from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import Manifest, MemoryRecord, PhaseRow, RankRecord, StepRecord
 from diag.show.json import to_json
-from diag.show.tables import print_table
+from diag.show.text import print_table
 from tests.account.kineto_builder import BASE_NS, KinetoBuilder
 from tests.test_breakdowns import BACKWARD, COUNTED, FLOPS, MM, MS, STEP, STEPS, US, check_sums, rank_trace, two_ranks
 

@@ -18,7 +18,7 @@ from diag.account.timeline import label_of
 from diag.api import Result, analyze, open_run
 from diag.model.breakdown import PathStat
 from diag.model.steps import Detail, Evidence, Kind
-from diag.show.tables import print_table
+from diag.show.text import print_table
 from diag.tables.module_time import accounted, by_rank, charge, of_rank_steps, on_paths, whole
 from tests.account.kineto_builder import AUTOGRAD, BASE_NS, KinetoBuilder, nccl_args
 from tests.account.test_shared_traces import FILES, TRACES

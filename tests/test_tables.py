@@ -11,7 +11,7 @@ from rich.console import Console
 
 from diag.api import open_run
 from diag.show.json import to_json
-from diag.show.tables import print_table
+from diag.show.text import print_table
 from diag.tables.kernels import KERNELS, OPERATORS, kinds_of
 from diag.tables.peaks import peak_of
 from diag.words.formatting import short_name
