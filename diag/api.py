@@ -26,14 +26,14 @@ from diag.model.steps import (
     StepAccount,
     Verdict,
 )
-from diag.rundir.run import Tables, open_paths, rank_ranges
+from diag.rundir.run import Tables, open_paths
 from diag.rundir.runs import RunState as RunState
 from diag.rundir.runs import State as State
 from diag.rundir.runs import newest_change as newest_change
 from diag.rundir.runs import state_of as state_of
 from diag.tables import frames
 from diag.traces.reading import Reading as Reading
-from diag.words.formatting import NBSP, masked
+from diag.words.formatting import NBSP, masked, rank_ranges
 from diag.words.wording import run_facts
 
 _RANKS_KEPT = 2  # whose events stay in memory; a rank of a million events takes 50 MB

@@ -13,8 +13,9 @@ from diag.diagnoses.summary import examine_summary
 from diag.diagnoses.verdict import judge
 from diag.errors import DiagError, readable
 from diag.model.steps import Coverage, Recommendation
-from diag.rundir.run import RankTables, Tables, axes_of, must_exist, rank_ranges
+from diag.rundir.run import RankTables, Tables, axes_of, must_exist
 from diag.rundir.summaries import MOST_STEPS, has_summaries, read_summaries
+from diag.words.formatting import rank_ranges
 
 if TYPE_CHECKING:
     from diag.replay.whatif import WhatIf

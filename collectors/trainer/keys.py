@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 class OptionError(ValueError):
@@ -118,3 +122,44 @@ class Knobs:
     def get(self, name: str, otherwise: str) -> str:
         """The value, or ``otherwise`` of a strategy that has no such setting."""
         return dict(self.values).get(name, otherwise)
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+#
+# Fields of a dataclass of options, of which a command line is made: name, default, bounds and help, each once.
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a field is given on the command line. ``panel`` of "": it is not. ``path``: a file or folder."""
+
+    help: str
+    panel: str
+    flag: str
+    least: float | None = None
+    most: float | None = None
+    choices: tuple[str, ...] = ()
+    metavar: str | None = None
+    path: bool = False
+
+
+def option(default: T, panel: str, help: str = "", flag: str = "", **more: Any) -> T:
+    """A field of a dataclass of options, with the rest of ``Option`` in ``more``. ``flag``: else ``--`` and the field's
+    name."""
+    made: T = field(default=default, metadata={"option": Option(help, panel, flag, **more)})
+    return made
+
+
+def options_of(cls: type[DataclassInstance]) -> Iterator[tuple[Field[Any], Option]]:
+    """The fields of a dataclass of options, each with its flag filled in."""
+    for one in fields(cls):
+        about: Option = one.metadata["option"]
+        yield one, replace(about, flag=about.flag or f"--{one.name.replace('_', '-')}")
+
+
+def listed(names: Iterable[str]) -> str:
+    """``a, b or c``: a choice in words."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from .keys import Knobs, OptionError
-from .strategies import knobs_of
+from .keys import Knobs, OptionError, listed, option
+from .strategies import STRATEGIES, knobs_of
 from .strategies.base import Axes
 
 OPTIONS_ENV = "DIAG_TRAINER_OPTIONS"
@@ -82,45 +82,87 @@ def flops_per_token(shape: ModelShape, seq_len: int) -> int:
     return 6 * matmul_parameter_count(shape) + 12 * shape.layers * shape.dim * seq_len
 
 
+SCHEDULES = ("gpipe", "1f1b", "interleaved")
+TRAINING, SHARDING, LOADER, CHECKPOINTS = "Training", "Sharding", "Data loader", "Checkpoints"
+LAUNCH, FAULT, COLLECT = "Launch", "Faults", "Collectors"
+
+
 @dataclass(frozen=True)
 class TrainerOptions:
-    """Every knob of the trainer. ``batch_size`` and ``seq_len`` of None mean the preset's."""
+    """What the trainer can be asked to do. ``batch_size`` and ``seq_len`` of None mean the preset's."""
 
-    preset: str = "tiny"
-    strategy: str = "fsdp2"
-    settings: tuple[str, ...] = ()  # of the strategy's own, KEY=VALUE; see its class
-    tensor_parallel: int = 1  # ranks that share each matrix
-    pipeline_parallel: int = 1  # ranks that the layers are dealt to
-    pipeline_schedule: str = "1f1b"  # "gpipe", "1f1b" or "interleaved"
-    stages_per_rank: int = 1  # parts of the pipeline on each rank; more than 1 with "interleaved"
-    wrap: str = "block"  # a unit of sharding: "block", "root" (the whole model), "linear", or a number of blocks
-    prefetch: int = 0  # units gathered ahead; 0 leaves it to PyTorch
-    reshard_after_forward: str = "yes"  # "yes", "no", or the number of ranks to reshard to
-    micro_batches: int = 1
-    grad_sync: str = "last"  # reduce gradients in the "last" micro-batch of a step, or in "every" one
-    precision: str = "fp32"
-    reduce_dtype: str = "fp32"  # of gradients on their way, with precision "bf16"
-    activation_checkpointing: bool = False
-    checkpoint_policy: str = "full"  # of each block recompute all ("full"), or what is not a matmul ("selective")
-    compile: bool = False  # torch.compile, block by block
-    num_workers: int = 1  # loader processes of each rank; 0 loads in the training process
-    prefetch_factor: int = 2  # batches each loader process keeps ready
-    pin_memory: bool = True  # has an effect on accelerators only
-    steps: int = 20  # those before a checkpoint that the run resumes included
-    batch_size: int | None = None
-    seq_len: int | None = None
-    data: str | None = None  # a text file or a folder of them; None: the Python standard library's own sources
-    seed: int = 0
-    learning_rate: float = 3e-4
-    warmup_steps: int = 0  # over which the learning rate rises; 0: it is constant
-    max_grad_norm: float = 1.0  # 0: do not clip
-    timeout_s: float = 300.0  # how long a collective may take before the process group gives up
-    checkpoint_every: int = 0  # steps; 0: never
-    checkpoint_dir: str | None = None  # None: in the run directory
-    keep_checkpoints: int = 3  # the newest ones
-    checkpoint_async: bool = True  # write in the background
-    resume: str | None = None  # a checkpoint, a folder of them, or the directory of a run that has some
-    inject: tuple[str, ...] = ()
+    strategy: str = option("fsdp2", TRAINING, f"Data parallelism: {listed(STRATEGIES)}.", choices=tuple(STRATEGIES))
+    settings: tuple[str, ...] = option(
+        (),
+        TRAINING,
+        "A setting of the strategy's own; repeatable. `--set list` prints all of them.",
+        "--set",
+        metavar="KEY=VALUE",
+    )
+    tensor_parallel: int = option(
+        1, TRAINING, "Tensor parallelism: ranks that share each weight matrix.", "--tp", least=1
+    )
+    pipeline_parallel: int = option(
+        1, TRAINING, "Pipeline parallelism: ranks that the model's blocks are spread over.", "--pp", least=1
+    )
+    pipeline_schedule: str = option("1f1b", TRAINING, f"Schedule of --pp: {listed(SCHEDULES)}.", choices=SCHEDULES)
+    stages_per_rank: int = option(1, TRAINING, "Pipeline stages on each rank, for the interleaved schedule.", least=1)
+    preset: str = option("tiny", TRAINING, f"Model size: {listed(PRESETS)}.", choices=tuple(PRESETS))
+    steps: int = option(20, TRAINING, "Optimizer steps, those before a resumed checkpoint included.", least=1)
+    batch_size: int | None = option(
+        None, TRAINING, "Sequences per rank and micro-batch; by default the preset's.", least=1
+    )
+    seq_len: int | None = option(None, TRAINING, "Tokens per sequence; by default the preset's.", least=1)
+    micro_batches: int = option(1, TRAINING, "Micro-batches per step (gradient accumulation).", least=1)
+    grad_sync: str = option(
+        "last", TRAINING, "Reduce gradients on the last micro-batch or on every one.", choices=("last", "every")
+    )
+    precision: str = option("fp32", TRAINING, "Precision of compute: fp32 or bf16.", choices=("fp32", "bf16"))
+    reduce_dtype: str = option(
+        "fp32", TRAINING, "Type in which bf16 training reduces gradients: fp32 or bf16.", choices=("fp32", "bf16")
+    )
+    activation_checkpointing: bool = option(False, TRAINING, "Recompute each block's activations in backward.")
+    checkpoint_policy: str = option(
+        "full",
+        TRAINING,
+        "Recompute all of a block (full), or all but matrix products and attention (selective).",
+        choices=("full", "selective"),
+    )
+    compile: bool = option(False, TRAINING, "Compile the model with torch.compile, block by block.")
+    warmup_steps: int = option(0, TRAINING, "Steps over which the learning rate rises.", least=0)
+    seed: int = option(0, TRAINING, "Seed of the weights and of the order of the data.", least=0)
+    data: str | None = option(
+        None, TRAINING, "A text file or a folder of them; by default Python's own sources.", path=True
+    )
+    wrap: str = option("block", SHARDING, "FSDP unit: block, root (the whole model), linear, or a number of blocks.")
+    prefetch: int = option(0, SHARDING, "FSDP units that are gathered ahead of their use; 0: PyTorch decides.", least=0)
+    reshard_after_forward: str = option("yes", SHARDING, "yes, no, or the number of ranks to reshard to.")
+    num_workers: int = option(1, LOADER, "Loader processes per rank; 0: the training process loads.", least=0)
+    prefetch_factor: int = option(2, LOADER, "Batches that each loader process keeps ready.", least=1)
+    pin_memory: bool = option(False, LOADER, "Keep batches in page-locked memory; for accelerators.")
+    checkpoint_every: int = option(0, CHECKPOINTS, "Save after every so many steps; 0: never.", least=0)
+    checkpoint_dir: str | None = option(
+        None, CHECKPOINTS, "Where to save, on storage that all nodes share; by default RUN/checkpoints.", path=True
+    )
+    keep_checkpoints: int = option(3, CHECKPOINTS, "Newest checkpoints that are kept.", "--keep", least=1)
+    checkpoint_async: bool = option(
+        True,
+        CHECKPOINTS,
+        "Write in the background, or stop the training until all is written.",
+        "--checkpoint-async/--checkpoint-sync",
+    )
+    resume: str | None = option(
+        None,
+        CHECKPOINTS,
+        "Continue from a checkpoint, or from the last complete one of a folder or of an earlier run.",
+        path=True,
+    )
+    timeout_s: float = option(300, LAUNCH, "Seconds that a collective may take.", "--timeout", least=1)
+    inject: tuple[str, ...] = option(
+        (), FAULT, "Plant a fault; repeatable. `--inject list` prints all of them.", metavar="NAME:KEY=VALUE,..."
+    )
+    learning_rate: float = option(3e-4, "", least=0)
+    max_grad_norm: float = option(1.0, "", least=0)  # 0: do not clip
 
     def shape(self) -> ModelShape:
         """The model's shape, with the batch and sequence that were asked for."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from math import prod
 from pathlib import Path
@@ -10,12 +10,10 @@ from typing import Any
 
 from .checkpoint.folder import Checkpoint, find
 from .faults import FaultError, parse_faults
-from .keys import KnobError, OptionError
+from .keys import KnobError, OptionError, listed, options_of
 from .options import PRESETS, TrainerOptions
 from .strategies import STRATEGIES
 from .strategies.base import Axes
-
-SCHEDULES = ("gpipe", "1f1b", "interleaved")
 
 
 def validate(options: TrainerOptions, world_size: int | None = None) -> None:
@@ -44,35 +42,12 @@ def validate_backend(options: TrainerOptions, backend: str) -> None:
 
 
 def _values(options: TrainerOptions) -> None:
-    one_of("--preset", options.preset, tuple(PRESETS))
-    one_of("--strategy", options.strategy, STRATEGIES)
-    one_of("--grad-sync", options.grad_sync, ("last", "every"))
-    one_of("--precision", options.precision, ("fp32", "bf16"))
-    one_of("--reduce-dtype", options.reduce_dtype, ("fp32", "bf16"))
-    one_of("--checkpoint-policy", options.checkpoint_policy, ("full", "selective"))
-    one_of("--pipeline-schedule", options.pipeline_schedule, SCHEDULES)
-    for flag, value, least in (
-        ("--prefetch", options.prefetch, 0),
-        ("--micro-batches", options.micro_batches, 1),
-        ("--tp", options.tensor_parallel, 1),
-        ("--pp", options.pipeline_parallel, 1),
-        ("--stages-per-rank", options.stages_per_rank, 1),
-        ("--num-workers", options.num_workers, 0),
-        ("--prefetch-factor", options.prefetch_factor, 1),
-        ("--steps", options.steps, 1),
-        ("--batch-size", options.batch_size, 1),
-        ("--seq-len", options.seq_len, 1),
-        ("--seed", options.seed, 0),
-        ("--learning-rate", options.learning_rate, 0),
-        ("--warmup-steps", options.warmup_steps, 0),
-        ("--checkpoint-every", options.checkpoint_every, 0),
-        ("--keep", options.keep_checkpoints, 1),
-        ("--max-grad-norm", options.max_grad_norm, 0),
-    ):
-        if value is not None and value < least:
-            raise OptionError(f"{flag} {value} is too small: give {least} or more")
-    if options.timeout_s <= 0:
-        raise OptionError(f"--timeout {options.timeout_s:g} leaves a collective no time: give seconds above 0")
+    for one, about in options_of(TrainerOptions):
+        value = getattr(options, one.name)
+        if about.choices and value not in about.choices:
+            raise OptionError(f"{about.flag} {value} is unknown: use {listed(about.choices)}")
+        if about.least is not None and value is not None and value < about.least:
+            raise OptionError(f"{about.flag} {value} is too small: give {about.least:g} or more")
     if options.checkpoint_policy != "full" and not options.activation_checkpointing:
         raise OptionError(
             f"--checkpoint-policy {options.checkpoint_policy} says what is recomputed, and nothing is: add "
@@ -158,12 +133,6 @@ def _world(options: TrainerOptions, world_size: int) -> None:
             "--strategy ddp"
         )
     STRATEGIES[options.strategy].refuse_shards(options, axes.shards)
-
-
-def one_of(flag: str, value: str, choices: Iterable[str]) -> None:
-    *others, last = choices
-    if value not in (*others, last):
-        raise OptionError(f"{flag} {value} is unknown: use {', '.join(others)} or {last}")
 
 
 # -- resume ------------------------------------------------------------------------------------------------------------

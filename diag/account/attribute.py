@@ -21,8 +21,9 @@ from diag.model.steps import (
     StepAccount,
     by_cause,
 )
-from diag.rundir.run import RankTables, Tables, axes_of, rank_ranges
+from diag.rundir.run import RankTables, Tables, axes_of
 from diag.traces.trace import Trace
+from diag.words.formatting import rank_ranges
 
 from . import cpu, gpu, records
 from . import intervals as iv

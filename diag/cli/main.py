@@ -6,24 +6,15 @@ import errno
 import gc
 import json
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib import import_module
 from io import TextIOWrapper
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
-from diag.cli.analyze import analyze
-from diag.cli.attach import attach
-from diag.cli.check import check
-from diag.cli.compare import compare
-from diag.cli.dashboard import dashboard
-from diag.cli.export import export, metrics
-from diag.cli.open import open_trace
-from diag.cli.plan import plan
-from diag.cli.report import report
-from diag.cli.run import run
-from diag.cli.trace import trace
-from diag.cli.triage import triage
-from diag.cli.tune import tune
 from diag.collectors.layout import SCHEMA_VERSION
 from diag.errors import DiagError, ExitCode
 from diag.words.formatting import visible
@@ -31,20 +22,90 @@ from diag.words.terminal import drop_output, put, say
 
 _OBJECTS_UNTIL_GC = 1_000_000
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-_WITH_WORDS_OF_OTHERS = ("run", "tune")
 
 # All errors of the parser. Typer brings its own copy of click, or uses click, as the version may be.
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
 
+# What follows the name of a script is the script's own, and `diag tune` hands on options of `diag run`.
+_OF_OTHERS: dict[str, dict[str, Any]] = {
+    "run": {"allow_interspersed_args": False},
+    "tune": {"ignore_unknown_options": True, "allow_extra_args": True},
+}
+# The function of each command, and the module of diag.cli that it is in.
+COMMANDS = {
+    "run": ("run", "run"),
+    "attach": ("attach", "attach"),
+    "analyze": ("analyze", "analyze"),
+    "compare": ("compare", "compare"),
+    "check": ("check", "check"),
+    "report": ("report", "report"),
+    "trace": ("trace", "trace"),
+    "triage": ("triage", "triage"),
+    "plan": ("plan", "plan"),
+    "dashboard": ("dashboard", "dashboard"),
+    "export": ("export", "export"),
+    "metrics": ("export", "metrics"),
+    "open": ("open", "open_trace"),
+    "tune": ("tune", "tune"),
+}
+
+
+def _function(name: str) -> Callable[..., None]:
+    module, function = COMMANDS[name]
+    found: Callable[..., None] = getattr(import_module(f"diag.cli.{module}"), function)
+    return found
+
+
+class _Made(Mapping[str, Any]):
+    """The commands as Typer makes them, each when it is first asked for: making all takes 60 ms."""
+
+    def __getitem__(self, name: str) -> Any:
+        return _made(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+@cache
+def _made(name: str) -> Any:
+    function = _function(name)  # KeyError where there is no such command
+    one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    one.command(name, context_settings=_OF_OTHERS.get(name))(function)
+    return typer.main.get_command(one)
+
+
+class _Commands(TyperGroup):
+    """Lists the commands without making them, and without rich, whose import takes 70 ms."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands = _Made()  # type: ignore[assignment]
+
+    def list_commands(self, _context: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def format_commands(self, _context: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _summary(_function(name))) for name in COMMANDS])
+
+
+def _summary(function: Callable[..., None]) -> str:
+    return " ".join((function.__doc__ or "").partition("\n\n")[0].split())
+
+
 app = typer.Typer(
     name="diag",
-    help="Finds out why a distributed PyTorch training run is slow or stuck, and says what to do.",
-    no_args_is_help=True,
+    cls=_Commands,
+    help="Finds out why a distributed PyTorch training run is slow or stuck, and what to do.",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 
 
-def _version(asked: bool) -> None:
+def _print_version(asked: bool) -> None:
     if asked:
         from diag import __version__  # reads the package's metadata: 15 ms
 
@@ -52,29 +113,16 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    context: typer.Context,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
-) -> None: ...
-
-
-# Whatever follows a script's or a command's name is its own.
-app.command(context_settings={"allow_interspersed_args": False})(run)
-app.command()(attach)
-app.command()(analyze)
-app.command()(compare)
-app.command()(check)
-app.command()(report)
-app.command()(trace)
-app.command()(triage)
-app.command()(plan)
-app.command()(dashboard)
-app.command()(export)
-app.command()(metrics)
-app.command("open")(open_trace)
-app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(tune)
+) -> None:
+    if context.invoked_subcommand is None:
+        say(context.get_help())
+        raise typer.Exit(int(ExitCode.USAGE))
 
 
 def main() -> NoReturn:
@@ -91,8 +139,7 @@ def main() -> NoReturn:
             _report(error)
             code = int(error.exit_code)
         except _UsageError as error:
-            if error.format_message():  # else the help has been printed
-                _report(_refusal(error))
+            _report(_refusal(error))
             code = int(ExitCode.USAGE)
         except PermissionError as error:  # of another user's file: nothing that a traceback would help with
             if error.filename is None:
@@ -125,7 +172,7 @@ def _refusal(error: typer.BadParameter) -> DiagError:
 def _refuse_empty_words() -> None:
     """An empty path is a variable of the shell that is not set, and would be the current directory. What follows a
     script's name is the script's."""
-    if "" in sys.argv[1:] and sys.argv[1] not in _WITH_WORDS_OF_OTHERS:
+    if "" in sys.argv[1:] and sys.argv[1] not in _OF_OTHERS:
         hint = "a variable of the shell that is not set? This folder is ."
         raise DiagError("an argument is empty", hint=hint, exit_code=ExitCode.USAGE)
 

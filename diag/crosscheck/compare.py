@@ -18,9 +18,9 @@ from diag.account.intervals import Intervals
 from diag.api import Result
 from diag.collectors.layout import RunLayout
 from diag.model.steps import Kind
-from diag.rundir.run import rank_ranges
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
+from diag.words.formatting import rank_ranges
 
 from .model import AGREE_PERCENT, Comparison, CrossCheck, Departure, Measures, Quantity, RankCheck, difference
 from .process import Answer, hta_version, job, run_jobs

@@ -15,10 +15,10 @@ from typing import Any
 from diag.account.trace_steps import step_ranges
 from diag.api import Result
 from diag.errors import DiagError, ExitCode
-from diag.rundir.run import rank_ranges
 from diag.traces import comm_names
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
+from diag.words.formatting import rank_ranges
 
 from .model import CriticalPath, KernelSequence, KernelSequences, PathEdge, PathShare
 from .process import hta_version, job, run_jobs

@@ -20,7 +20,7 @@ from diag.account import intervals as iv
 from diag.account.layers import intervals_of
 from diag.account.records import open_spans
 from diag.model.steps import CollectiveCall, Evidence, Kind
-from diag.rundir.run import rank_ranges
+from diag.words.formatting import rank_ranges
 
 from .subject import Subject
 

@@ -20,7 +20,7 @@ from diag.account.trace_steps import host_windows
 from diag.collectors.layout import RunLayout
 from diag.errors import DiagError, ExitCode, readable
 from diag.model.steps import Gap
-from diag.rundir.run import must_exist, number_ranges, open_paths, rank_ranges, run_cache, with_settings
+from diag.rundir.run import must_exist, open_paths, run_cache, with_settings
 from diag.traces import kineto_json
 from diag.traces.event_chunks import Cutter
 from diag.traces.event_table import exact_ns
@@ -28,6 +28,7 @@ from diag.traces.reading import Reading, read_traces
 from diag.traces.sources import is_remote, opened
 from diag.traces.text_stream import blocks, damaged, members
 from diag.traces.trace import Trace
+from diag.words.formatting import number_ranges, rank_ranges
 
 # -- one rank ----------------------------------------------------------------------------------------------------------
 #

@@ -15,8 +15,9 @@ from diag.account.match import SYNCHRONISING, Key
 from diag.account.timeline import Timeline, details_of, kinds_of, of_label
 from diag.model.axes import axis_words, is_data
 from diag.model.steps import Attribution, CollectiveCall, Detail, Kind, RankStep
-from diag.rundir.run import Tables, rank_ranges
+from diag.rundir.run import Tables
 from diag.traces.comm_names import P2P_OPS
+from diag.words.formatting import rank_ranges
 
 from .program import Collective, Issue, Line, Op, Placed, Program, Refusal, StepEnd, Stretch, Wait, Work, labelled
 

@@ -41,6 +41,7 @@ from diag.traces.reading import Reading, read_traces
 from diag.traces.sources import exists, is_remote, trace_files
 from diag.traces.text_stream import file_name
 from diag.traces.trace import Trace
+from diag.words.formatting import rank_ranges
 
 from .lines import read_lines, read_record
 
@@ -490,24 +491,6 @@ def _twin(trace: Trace, others: Sequence[Trace]) -> Trace | None:
 def _step_names(trace: Trace) -> set[str]:
     names = trace.stored.names
     return set(names.filter(names.str.contains(f"{STEP_PATTERN}|{PROFILER_STEP_PATTERN}")))
-
-
-def rank_ranges(ranks: Sequence[int]) -> str:
-    """``rank 3``, or ``ranks 1, 4-6``: sorted ranks in few words, however many they are."""
-    return ("rank " if len(ranks) == 1 else "ranks ") + number_ranges(ranks)
-
-
-def number_ranges(numbers: Sequence[int]) -> str:
-    """``3``, or ``1, 4-6``: the same of any sorted numbers."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    texts = [str(a) if a == b else f"{a}-{b}" for a, b in spans]
-    more = f" and {len(texts) - 8} more spans" if len(texts) > 8 else ""
-    return ", ".join(texts[:8]) + more
 
 
 # -- axes --------------------------------------------------------------------------------------------------------------

@@ -30,9 +30,10 @@ from diag.collectors.records import (
 from diag.errors import DiagError, readable
 from diag.model.damaged import DAMAGED
 from diag.model.steps import Gap
+from diag.words.formatting import rank_ranges
 
 from .lines import read_record
-from .run import rank_ranges, restart_gaps
+from .run import restart_gaps
 
 COLUMNS = (BEGIN, STEP, TOKENS, *PHASES_AND_REST, *(phase + STILL for phase in PHASES_AND_REST))
 

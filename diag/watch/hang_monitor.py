@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -213,11 +213,7 @@ class Seen:
         return self.beat is not None and self.heard_s - self.since_s >= HEARD_SHARE * (now_s - self.since_s)
 
 
-@dataclass(frozen=True)
-class Watch:
-    """What has been seen of all ranks."""
-
-    ranks: Mapping[int, Seen] = field(default_factory=dict)
+Ranks = Mapping[int, Seen]  # all ranks
 
 
 @dataclass(frozen=True)
@@ -235,9 +231,9 @@ class Judgement:
         return tuple((rank, phase) for rank, phase in self.away if phase in BUSY_PHASES)
 
 
-def observed(watch: Watch, beats: Mapping[int, Beat | None], now_s: float) -> Watch:
-    """The watch after a look at the heartbeats. A heartbeat that cannot be read leaves what was seen before."""
-    ranks = dict(watch.ranks)
+def observed(seen: Ranks, beats: Mapping[int, Beat | None], now_s: float) -> Ranks:
+    """All ranks after a look at the heartbeats. A heartbeat that cannot be read leaves what was seen before."""
+    ranks = dict(seen)
     for rank, beat in beats.items():
         before = ranks.get(rank)
         if before is None:
@@ -245,16 +241,16 @@ def observed(watch: Watch, beats: Mapping[int, Beat | None], now_s: float) -> Wa
         elif beat is not None and (before.beat is None or beat.sent_ns != before.beat.sent_ns):
             stands = before.beat is not None and not beat.moved_since(before.beat)
             ranks[rank] = Seen(beat, before.since_s if stands else now_s, now_s)
-    return Watch(ranks)
+    return ranks
 
 
-def judged(watch: Watch, now_s: float, limits: Limits) -> Judgement:
+def judged(ranks: Ranks, now_s: float, limits: Limits) -> Judgement:
     """What to think of the training now."""
-    if not any(seen.beat for seen in watch.ranks.values()):
+    if not any(seen.beat for seen in ranks.values()):
         return Judgement(
             HangState.MOVING
         )  # no collectors, or all ranks are still joining: that has a time-out of its own
-    alive = {rank: seen for rank, seen in watch.ranks.items() if seen.beat is None or not seen.beat.done}
+    alive = {rank: seen for rank, seen in ranks.items() if seen.beat is None or not seen.beat.done}
     heard = {rank: seen for rank, seen in sorted(alive.items()) if seen.says_so(now_s)}
     if not heard:
         return Judgement(HangState.MOVING)
@@ -267,7 +263,7 @@ def judged(watch: Watch, now_s: float, limits: Limits) -> Judgement:
     since = [alive[rank].since_s for rank in waiting]
     still_s = now_s - (min(since) if since else max(seen.since_s for seen in alive.values()))
     busy = any(phase in BUSY_PHASES for _, phase in away)
-    trained = any(seen.beat is not None and seen.beat.steps > 0 for seen in watch.ranks.values())
+    trained = any(seen.beat is not None and seen.beat.steps > 0 for seen in ranks.values())
     limit_s = limits.hang_s if trained else limits.setup_s
     if busy or not waiting:
         limit_s = max(limit_s, limits.busy_s)
@@ -331,7 +327,8 @@ class Monitor:
         self._interval_s = interval_s
         self._grace_s = grace_s
         self._near: frozenset[int] = frozenset()  # ranks of this node; empty until they have started
-        self._watch, self._far = Watch(), Watch()
+        self._seen: Ranks = {}
+        self._far: Ranks = {}
         self._before_failure = Judgement(HangState.MOVING)
         self._gathered: object = None  # the standstill that evidence was gathered of
         self._said: object = None
@@ -357,9 +354,9 @@ class Monitor:
         """One round: reads, judges, gathers; ends the training and keeps ``hang`` when it is one."""
         self._follow()
         now_s = self._clock()
-        watch = self._look_around(now_s)
-        found = judged(watch, now_s, self._limits)
-        failing = any(seen.beat is not None and seen.beat.failed for seen in watch.ranks.values())
+        ranks = self._look_around(now_s)
+        found = judged(ranks, now_s, self._limits)
+        failing = any(seen.beat is not None and seen.beat.failed for seen in ranks.values())
         if not failing:
             self._before_failure = found
         if found.state == HangState.MOVING:
@@ -368,7 +365,7 @@ class Monitor:
                 self._gathered = None
                 take_back(self._layout)
             return found
-        standstill = {rank: seen.since_s for rank, seen in self._watch.ranks.items()}  # of this node
+        standstill = {rank: seen.since_s for rank, seen in self._seen.items()}  # of this node
         if self._gathered != standstill:
             self._gathered = standstill
             self._gather(HANG)
@@ -409,26 +406,26 @@ class Monitor:
         newest = self._layout.newest()
         if newest != self._layout:
             self._layout, self._near, self._gathered, self._said = newest, frozenset(), None, None
-            self._watch, self._far, self._before_failure = Watch(), Watch(), Judgement(HangState.MOVING)
+            self._seen, self._far, self._before_failure = {}, {}, Judgement(HangState.MOVING)
 
     def _gather(self, why: str) -> None:
         with self._gathering:
             self._requests += 1
             gather(self._layout, self._workers(), why, self._requests)
 
-    def _look_around(self, now_s: float) -> Watch:
+    def _look_around(self, now_s: float) -> Ranks:
         """This node's ranks, and those of the others where these stand still."""
         ranks = set(self._layout.ranks())
         if not self._near:
             self._near = frozenset(worker.rank for worker in self._workers())
         near = ranks & self._near or ranks
-        self._watch = observed(self._watch, self._beats(near), now_s)
-        here = judged(self._watch, now_s, self._limits)
+        self._seen = observed(self._seen, self._beats(near), now_s)
+        here = judged(self._seen, now_s, self._limits)
         if near == ranks or here.still_s < FAR_SHARE * self._limits.hang_s:
-            self._far = Watch()
-            return self._watch
+            self._far = {}
+            return self._seen
         self._far = observed(self._far, self._beats(ranks - near), now_s)
-        return Watch({**self._far.ranks, **self._watch.ranks})
+        return {**self._far, **self._seen}
 
     def _beats(self, ranks: Iterable[int]) -> Mapping[int, Beat | None]:
         return {rank: _beat(self._layout.rank(rank).heartbeat) for rank in ranks}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -10,12 +11,12 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
@@ -39,75 +40,7 @@ if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     from .hang_monitor import Hang
-    from .logs import RunLogs
-
-# -- launch ends -------------------------------------------------------------------------------------------------------
-#
-# How torchrun's workers end: a last look at the living before torchrun ends them, and a record of every exit code.
-
-
-@contextmanager
-def before_others_end(hook: Callable[[], None]) -> Iterator[list[int]]:
-    """Calls ``hook`` when some workers have failed and others live, before torchrun ends those. Yields a list that then
-    holds the ranks that had failed: any of them may be the cause, no rank that ends later is.
-
-    torchrun has no interface for this. It ends workers through ``PContext.close``, which still does what it did; with
-    a torch that ends them otherwise, the hook is not called and the list stays empty.
-    """
-    from torch.distributed.elastic.multiprocessing.api import PContext
-
-    first: list[int] = []
-    original = PContext.close
-
-    def close(context: Any, *args: Any, **kwargs: Any) -> None:
-        codes = _exit_codes(context)
-        failed = [rank for rank, code in codes.items() if code]
-        try:
-            if failed and not first:
-                first.extend(sorted(failed))
-                if None in codes.values():
-                    hook()
-        finally:
-            original(context, *args, **kwargs)
-
-    PContext.close = close  # type: ignore[method-assign, assignment]
-    try:
-        yield first
-    finally:
-        PContext.close = original  # type: ignore[method-assign]
-
-
-def _exit_codes(context: Any) -> dict[int, int | None]:
-    """Exit codes by rank, None of processes that live; empty where this torch keeps them elsewhere."""
-    try:
-        return {
-            int(context.envs[local_rank]["RANK"]): handler.proc.poll()
-            for local_rank, handler in context.subprocess_handlers.items()
-        }
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return {}
-
-
-def exits_of(error: ChildFailedError, first: Collection[int], by_launcher: bool) -> list[RankExit]:
-    """What torchrun says of its workers. ``first``: those that had failed before it ended the others."""
-    return [
-        RankExit(rank, failure.exitcode, first=rank in first and not by_launcher, by_launcher=by_launcher)
-        for rank, failure in sorted(error.failures.items())
-    ]
-
-
-def write_exits(layout: RunLayout, exits: Sequence[RankExit]) -> None:
-    """exits.json: what the triage needs and no log says. On shared storage another node's ranks may be there already.
-    Nothing where the disk is full: the logs remain."""
-    ranks = {one.rank for one in exits}
-    before = read_json(layout.exits, layout.root)
-    try:
-        others = [one for one in before if one["rank"] not in ranks]  # type: ignore[attr-defined]
-    except (KeyError, TypeError):
-        others = []
-    with suppress(OSError):
-        replace_file(layout.exits, encode([*others, *(asdict(one) for one in exits)]))
-
+    from .workers import Worker
 
 TRAINER_MODULE = "diag.collectors.trainer"
 
@@ -128,6 +61,10 @@ class Launch:
     say: Callable[[str], None] = say  # what the monitor has to tell while the training runs
 
     @property
+    def world_size(self) -> int:
+        return self.nproc * self.nnodes
+
+    @property
     def rendezvous(self) -> str:
         """What the nodes of one job have in common; "" on a single node."""
         return f"{self.rdzv_id}@{self.rdzv_endpoint}" if self.nnodes > 1 else ""
@@ -139,8 +76,8 @@ class Outcome:
     ``ExitCode.HANG``. ``interrupted``: from outside, so there is nothing to find out."""
 
     exit_code: int
-    failed_rank: int | None = None
     reason: str = ""
+    failed_rank: int | None = None
     hang: Hang | None = None
     interrupted: bool = False
 
@@ -205,23 +142,8 @@ def _is_of_this_job(layout: RunLayout, launch: Launch) -> bool:
     )
 
 
-def run_trainer(layout: RunLayout, launch: Launch, options: TrainerOptions, settings: CollectorSettings) -> Outcome:
-    """Trains with the bundled trainer; returns when all ranks have ended."""
-    from .logs import RunLogs
-
-    environment = {
-        RUN_DIR_VARIABLE: str(layout.root.resolve()),
-        SETTINGS_VARIABLE: settings.to_json(),
-        OPTIONS_ENV: options.to_json(),
-        **launch.environment,
-    }
-    command = [sys.executable, "-u", "-m", TRAINER_MODULE]
-    logs = RunLogs(layout, launch.say)
-    return close(layout, launch, torchrun(layout, launch, command, environment, settings, logs, options.timeout_s))
-
-
 def close(layout: RunLayout, launch: Launch, outcome: Outcome) -> Outcome:
-    """The outcome, put into the manifest. Of several nodes the one that failed has the last word."""
+    """The outcome, written into the manifest. Of several nodes, the one that failed decides the exit code."""
     with after_training(launch.say):
         code = outcome.exit_code or read_fields(layout).get("exit_code") or 0
         hang = asdict(outcome.hang) if outcome.hang is not None else {}
@@ -233,27 +155,216 @@ def close(layout: RunLayout, launch: Launch, outcome: Outcome) -> Outcome:
     return outcome
 
 
+def log_tail(layout: RunLayout, rank: int, lines: int = 15) -> list[str]:
+    """The last lines that a rank wrote on standard error."""
+    try:
+        tail, _ = read_tail(layout.rank(rank).log, LOG_TAIL_BYTES, layout.root)
+    except OSError:
+        return []
+    return tail.decode(errors="replace").splitlines()[-lines:]
+
+
+# -- watching ----------------------------------------------------------------------------------------------------------
+
+
+class Watch:
+    """A context around a training, whoever started it: looks for hangs and asks for profiler windows while it runs.
+    ``workers``: the training's processes on this node. Set ``ended_well`` where the training did."""
+
+    def __init__(
+        self,
+        layout: RunLayout,
+        launch: Launch,
+        settings: CollectorSettings,
+        workers: Callable[[], tuple[Worker, ...]],
+        collective_timeout_s: float = math.inf,
+    ) -> None:
+        from .hang_monitor import Limits, Monitor
+        from .trace_auto import AutoTrace
+
+        self._layout = layout
+        self._launch = launch
+        self._monitor = None
+        if launch.hang_timeout_s:
+            limits = Limits.of(launch.hang_timeout_s, collective_timeout_s)
+            self._monitor = Monitor(layout, limits, launch.say, expected=workers, ends=launch.ends_hung)
+        self._traces = AutoTrace(layout, settings, launch.say, workers)
+        self.ended_well = False
+
+    def __enter__(self) -> Self:
+        if self._monitor is not None:
+            self._monitor.start()
+        self._traces.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with after_training(self._launch.say):
+            self._traces.stop()
+        with after_training(self._launch.say):
+            if self._monitor is not None:
+                self._monitor.stop(ended_well=self.ended_well)
+
+    @property
+    def ended_hang(self) -> Hang | None:
+        """The hang that this watch has ended."""
+        hang = self._monitor.hang if self._monitor is not None else None
+        return hang if hang is not None and hang.ended_by_diag else None
+
+    def last_look(self) -> AbstractContextManager[list[int] | None]:
+        """As ``before_others_end``: evidence is gathered from the ranks that live when one has failed."""
+        return before_others_end(self._monitor.others_die) if self._monitor is not None else nullcontext()
+
+    def failure(self, error: ChildFailedError, failed_first: Collection[int]) -> Outcome:
+        """How torchrun's workers failed. Leaves exits.json."""
+        hang = None
+        with after_training(self._launch.say):
+            if self._monitor is not None and self._launch.ends_hung:
+                hang = self._monitor.failed()
+        with after_training(self._launch.say):
+            by_diag = hang is not None and hang.ended_by_diag
+            exits = [
+                RankExit(rank, one.exitcode, first=rank in failed_first and not by_diag, by_launcher=by_diag)
+                for rank, one in sorted(error.failures.items())
+            ]
+            write_exits(self._layout, exits)
+        return hung(hang) if hang is not None else self._failed_rank(error)
+
+    def _failed_rank(self, error: ChildFailedError) -> Outcome:
+        """The failure to report. The first that torchrun reports is often a victim: a process that was killed goes
+        before one that raised, that before one that aborted or left no reason; one that lost its connection to another
+        goes after these, and SIGTERM, which torchrun sends, goes last."""
+        from diag.hang.rundir import RAISED_ITSELF, culprit_order
+
+        order: dict[int, int] = {}
+        with after_training(self._launch.say):
+            order = culprit_order(self._layout, {rank: one.exitcode for rank, one in error.failures.items()})
+        rank, failure = min(error.failures.items(), key=lambda item: (order.get(item[0], 0), item[1].timestamp))
+        code = failure.exitcode
+        if code == -signal.SIGTERM and order.get(rank) == RAISED_ITSELF:
+            return Outcome(1, failed_rank=rank, reason="an exception")  # its victims had ended before it had
+        return Outcome(*_ended(code), failed_rank=rank)
+
+
+def hung(hang: Hang) -> Outcome:
+    """A hang has no failed rank: the processes were ended."""
+    return Outcome(ExitCode.HANG, reason=f"hung: no progress for {hang.still_s:.0f} s", hang=hang)
+
+
+def _ended(code: int) -> tuple[int, str]:
+    """A shell's exit code for that of a process, which is -N where signal N ended it; and the reason in words."""
+    if code < 0:
+        return 128 - code, f"killed by {signal.Signals(-code).name}"
+    return code, f"exit code {code}" if code else ""
+
+
+# -- how torchrun's workers end ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def before_others_end(hook: Callable[[], None]) -> Iterator[list[int]]:
+    """Calls ``hook`` when some workers have failed and others live, before torchrun ends those. Yields a list that then
+    holds the ranks that had failed: any of them may be the cause, no rank that ends later is.
+
+    torchrun has no interface for this. It ends workers through ``PContext.close``, which still does what it did; with
+    a torch that ends them otherwise, the hook is not called and the list stays empty.
+    """
+    from torch.distributed.elastic.multiprocessing.api import PContext
+
+    first: list[int] = []
+    original = PContext.close
+
+    def close(context: Any, *args: Any, **kwargs: Any) -> None:
+        codes = _exit_codes(context)
+        failed = [rank for rank, code in codes.items() if code]
+        try:
+            if failed and not first:
+                first.extend(sorted(failed))
+                if None in codes.values():
+                    hook()
+        finally:
+            original(context, *args, **kwargs)
+
+    PContext.close = close  # type: ignore[method-assign, assignment]
+    try:
+        yield first
+    finally:
+        PContext.close = original  # type: ignore[method-assign]
+
+
+def _exit_codes(context: Any) -> dict[int, int | None]:
+    """Exit codes by rank, None of processes that live; empty where this torch keeps them elsewhere."""
+    try:
+        return {
+            int(context.envs[local_rank]["RANK"]): handler.proc.poll()
+            for local_rank, handler in context.subprocess_handlers.items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return {}
+
+
+def write_exits(layout: RunLayout, exits: Sequence[RankExit]) -> None:
+    """exits.json: what the triage needs and no log says. On shared storage another node's ranks may be there already.
+    Nothing where the disk is full: the logs remain."""
+    ranks = {one.rank for one in exits}
+    before = read_json(layout.exits, layout.root)
+    try:
+        others = [one for one in before if one["rank"] not in ranks]  # type: ignore[attr-defined]
+    except (KeyError, TypeError):
+        others = []
+    with suppress(OSError):
+        replace_file(layout.exits, encode([*others, *(asdict(one) for one in exits)]))
+
+
+# -- launching ---------------------------------------------------------------------------------------------------------
+
+
+def bundled(layout: RunLayout, launch: Launch, settings: CollectorSettings, options: TrainerOptions) -> Outcome:
+    """Trains with the bundled trainer; returns when all ranks have ended."""
+    environment = {
+        RUN_DIR_VARIABLE: str(layout.root.resolve()),
+        SETTINGS_VARIABLE: settings.to_json(),
+        OPTIONS_ENV: options.to_json(),
+        **launch.environment,
+    }
+    command = [sys.executable, "-u", "-m", TRAINER_MODULE]
+    return torchrun(layout, replace(launch, environment=environment), settings, command, options.timeout_s)
+
+
+def environment_of(layout: RunLayout, settings: CollectorSettings, collect: bool = True) -> dict[str, str]:
+    """What the processes of a training need in their environment to record it; without ``collect`` nothing."""
+    if not collect:
+        return {COLLECT_VARIABLE: "off"}
+    return {**attached(layout.root, settings), "PYTHONPATH": python_path()}
+
+
+def run_script(
+    layout: RunLayout, launch: Launch, settings: CollectorSettings, script: Sequence[str], module: bool
+) -> Outcome:
+    """Runs the script (or module) with its arguments under torchrun, once for every rank."""
+    command = [sys.executable, "-u", *(["-m"] if module else []), *script]
+    return torchrun(layout, launch, settings, command, show_all=True)
+
+
 def torchrun(
     layout: RunLayout,
     launch: Launch,
-    command: list[str],
-    environment: dict[str, str],
     settings: CollectorSettings,
-    logs: RunLogs,
-    collective_timeout_s: float,
+    command: list[str],
+    collective_timeout_s: float = math.inf,
+    show_all: bool = False,
 ) -> Outcome:
-    """Runs the command once for every rank; returns when all have ended. ``close`` puts the outcome on record."""
+    """Runs the command once for every rank; returns when all have ended. ``show_all``: what every rank prints."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    from .hang_monitor import Limits, Monitor
-    from .trace_auto import AutoTrace
+    from .logs import RunLogs
     from .workers import workers_of
 
-    os.environ.update(environment)  # torchrun hands its own environment to the workers
+    os.environ.update(launch.environment)  # torchrun hands its own environment to the workers
     if launch.nproc > 1:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun's command line does
+    logs = RunLogs(layout, launch.say, everything=show_all)
     config = LaunchConfig(
         min_nodes=launch.nnodes,
         max_nodes=launch.nnodes,
@@ -266,98 +377,25 @@ def torchrun(
         monitor_interval=0.1,
         logs_specs=logs,
     )
-    monitor, ended_well = None, False
-    if launch.hang_timeout_s:
-        limits = Limits.of(launch.hang_timeout_s, collective_timeout_s)
-        monitor = Monitor(layout, limits, launch.say, ends=launch.ends_hung)
-        monitor.start()
-    auto = AutoTrace(layout, settings, launch.say, partial(workers_of, layout))
-    auto.start()
-    try:
-        with logs, before_others_end(monitor.others_die) if monitor is not None else nullcontext() as failed_first:
-            elastic_launch(config, command[0])(*command[1:])
-        ended_well = True
-    except ChildFailedError as error:
-        hang = None
-        with after_training(launch.say):
-            hang = monitor.failed() if monitor is not None and launch.ends_hung else None
-        with after_training(launch.say):
-            by_launcher = hang is not None and hang.ended_by_diag
-            write_exits(layout, exits_of(error, failed_first or (), by_launcher))
-        return _failure(layout, launch, error, hang)
-    except SignalException as error:
-        name = signal.Signals(error.sigval).name
-        return Outcome(128 + int(error.sigval), reason=f"ended by {name}", interrupted=True)
-    except KeyboardInterrupt:
-        return Outcome(128 + signal.SIGINT, reason="interrupted", interrupted=True)
-    finally:
-        with after_training(launch.say):
-            auto.stop()
-        with after_training(launch.say):
-            if monitor is not None:
-                monitor.stop(ended_well=ended_well)
-    return Outcome(ExitCode.OK)
-
-
-def _failure(layout: RunLayout, launch: Launch, error: ChildFailedError, hang: Hang | None) -> Outcome:
-    """The failure to report. A hang has no failed rank: those that ended were ended. Else torchrun's first is often a
-    victim: a process that was killed goes before one that raised, that before one that aborted or says nothing; one
-    that lost its connection to another goes after these, and SIGTERM, which torchrun sends, goes last."""
-    from diag.hang.rundir import RAISED_ITSELF, culprit_order
-
-    if hang is not None:
-        return Outcome(ExitCode.HANG, reason=f"hung: no progress for {hang.still_s:.0f} s", hang=hang)
-    order: dict[int, int] = {}
-    with after_training(launch.say):
-        order = culprit_order(layout, {rank: failure.exitcode for rank, failure in error.failures.items()})
-    rank, failure = min(error.failures.items(), key=lambda item: (order.get(item[0], 0), item[1].timestamp))
-    code = failure.exitcode
-    if code == -signal.SIGTERM and order.get(rank) == RAISED_ITSELF:
-        return Outcome(1, failed_rank=rank, reason="an exception")  # its victims had ended before it had
-    reason = f"killed by {failure.signal_name()}" if code < 0 else f"exit code {code}"
-    return Outcome(128 - code if code < 0 else code, failed_rank=rank, reason=reason)
-
-
-def log_tail(layout: RunLayout, rank: int, lines: int = 15) -> list[str]:
-    """The last lines that a rank wrote on standard error."""
-    try:
-        tail, _ = read_tail(layout.rank(rank).log, LOG_TAIL_BYTES, layout.root)
-    except OSError:
-        return []
-    return tail.decode(errors="replace").splitlines()[-lines:]
-
-
-# -- launch script -----------------------------------------------------------------------------------------------------
-#
-# Starts a training that knows nothing of ``diag``, with the collectors attached: a script, or a launcher's command.
-
-# Asking a training's launcher to end, or whatever it makes of them. SIGINT reaches it by itself from a terminal.
-_PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
-
-
-def environment_of(layout: RunLayout, settings: CollectorSettings, collect: bool = True) -> dict[str, str]:
-    """What the training's processes need in their environment, PYTHONPATH included; without ``collect`` nothing."""
-    if not collect:
-        return {COLLECT_VARIABLE: "off"}
-    return {**attached(layout.root, settings), "PYTHONPATH": python_path()}
-
-
-def run_script(
-    layout: RunLayout, launch: Launch, settings: CollectorSettings, script: Sequence[str], module: bool
-) -> Outcome:
-    """Runs the script (or module) with its arguments under torchrun, once for every rank."""
-    from .logs import RunLogs
-
-    command = [sys.executable, "-u", *(["-m"] if module else []), *script]
-    logs = RunLogs(layout, launch.say, everything=True)
-    outcome = torchrun(layout, launch, command, launch.environment, settings, logs, float("inf"))
+    outcome = Outcome(ExitCode.OK)
+    with Watch(layout, launch, settings, partial(workers_of, layout), collective_timeout_s) as watch:
+        try:
+            with logs, watch.last_look() as failed_first:
+                elastic_launch(config, command[0])(*command[1:])
+            watch.ended_well = True
+        except ChildFailedError as error:
+            outcome = watch.failure(error, failed_first or ())
+        except SignalException as error:
+            name = signal.Signals(error.sigval).name
+            outcome = Outcome(128 + int(error.sigval), reason=f"ended by {name}", interrupted=True)
+        except KeyboardInterrupt:
+            outcome = Outcome(128 + signal.SIGINT, reason="interrupted", interrupted=True)
     return close(layout, launch, outcome)
 
 
 def run_command(layout: RunLayout, launch: Launch, settings: CollectorSettings, command: Sequence[str]) -> Outcome:
-    """Runs the command, which starts the training's processes itself; signals go on to it, its output is left alone."""
-    from .hang_monitor import Limits, Monitor
-    from .trace_auto import AutoTrace
+    """Runs the command, which starts the training's processes itself. It gets this process's signals; its output is
+    left alone."""
     from .workers import ExitWatch, recorded_workers_of
 
     try:
@@ -368,41 +406,29 @@ def run_command(layout: RunLayout, launch: Launch, settings: CollectorSettings, 
             hint="name a script (*.py), or a command as you would type it without `diag run --`",
             exit_code=ExitCode.USAGE,
         ) from error
-    monitor = None
-    workers = partial(recorded_workers_of, layout)
-    if launch.hang_timeout_s:
-        limits = Limits.of(launch.hang_timeout_s, float("inf"))
-        monitor = Monitor(layout, limits, launch.say, expected=workers, ends=launch.ends_hung)
-        monitor.start()
-    auto = AutoTrace(layout, settings, launch.say, workers)
-    auto.start()
-    watch = ExitWatch(layout)
-    watch.start()
     code = 1
+    exits = ExitWatch(layout)
+    exits.start()
     failed: list[tuple[RunLayout, list[RankExit]]] = []
-    try:
-        with _signals_to(process) as passed:
-            code = process.wait()
-    finally:
-        with after_training(launch.say):
-            auto.stop()
-        with after_training(launch.say):
-            if monitor is not None:
-                monitor.stop(ended_well=code == 0)
-        with after_training(launch.say):
-            failed = watch.stop()
-    hang = monitor.hang if monitor is not None else None
-    if hang is not None and hang.ended_by_diag:
-        return close(
-            layout, launch, Outcome(ExitCode.HANG, reason=f"hung: no progress for {hang.still_s:.0f} s", hang=hang)
-        )
+    with Watch(layout, launch, settings, partial(recorded_workers_of, layout)) as watch:
+        try:
+            with _signals_to(process) as passed:
+                code = process.wait()
+            watch.ended_well = code == 0
+        finally:
+            with after_training(launch.say):
+                failed = exits.stop()
+    if watch.ended_hang is not None:
+        return close(layout, launch, hung(watch.ended_hang))
     with after_training(launch.say):
-        for attempt, exits in failed if not passed else ():
-            if code or attempt.root != layout.newest().root:  # else its launcher thinks nothing of it
-                write_exits(attempt, exits)
-    reason = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}" if code else ""
-    ended = Outcome(128 - code if code < 0 else code, reason=reason, interrupted=bool(passed))
-    return close(layout, launch, ended)
+        for attempt, ends in failed if not passed else ():
+            if code or attempt.root != layout.newest().root:  # else its launcher does not count it as a failure
+                write_exits(attempt, ends)
+    return close(layout, launch, Outcome(*_ended(code), interrupted=bool(passed)))
+
+
+# Asking a training's launcher to end, or whatever it makes of them. SIGINT reaches it by itself from a terminal.
+_PASSED_ON = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
 @contextmanager

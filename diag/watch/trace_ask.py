@@ -10,11 +10,11 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from msgspec import Struct
 
 from diag.collectors.files import encode, replace_file
@@ -24,8 +24,8 @@ from diag.collectors.records import TRACE_PENDING, TRACE_RECORDED, Heartbeat, Tr
 from diag.collectors.settings import CollectorSettings
 from diag.errors import DiagError, readable
 from diag.rundir.lines import read_record
-from diag.rundir.run import rank_ranges
 from diag.rundir.runs import SILENT_S, last_steps
+from diag.words.formatting import rank_ranges
 
 _MARGIN_S = 1.0  # beyond two intervals of the ranks' threads: one until they look, one that a heartbeat may be old
 _LOOKED_AT = 64  # ranks, to see how far the job is: they are in step
@@ -211,9 +211,9 @@ def _step_s(files: Iterable[RankLayout]) -> float | None:
     found: list[float] = []
     for own in list(files)[:8]:
         begins = [step.begin_ns for step in last_steps(own.steps)]
-        found.extend((np.diff(begins) / 1e9).tolist())
-    positive = [seconds for seconds in found if seconds > 0]
-    return float(np.quantile(positive, _FAST)) if positive else None
+        found.extend((after - before) / 1e9 for before, after in pairwise(begins))
+    positive = sorted(seconds for seconds in found if seconds > 0)
+    return positive[int(_FAST * len(positive))] if positive else None
 
 
 def _settings(manifest: Mapping[str, Any]) -> CollectorSettings:

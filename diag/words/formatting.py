@@ -67,6 +67,24 @@ def listing(ranks: Sequence[int], most: int = 8) -> str:
     return f"ranks{NBSP}" + ", ".join(map(str, ranks[:most])) + more
 
 
+def rank_ranges(ranks: Sequence[int]) -> str:
+    """``rank 3``, or ``ranks 1, 4-6``: sorted ranks in few words, however many they are."""
+    return ("rank " if len(ranks) == 1 else "ranks ") + number_ranges(ranks)
+
+
+def number_ranges(numbers: Sequence[int]) -> str:
+    """``3``, or ``1, 4-6``: the same for any sorted numbers."""
+    spans: list[list[int]] = []
+    for value in numbers:
+        if spans and value == spans[-1][1] + 1:
+            spans[-1][1] = value
+        else:
+            spans.append([value, value])
+    texts = [str(a) if a == b else f"{a}-{b}" for a, b in spans]
+    more = f" and {len(texts) - 8} more spans" if len(texts) > 8 else ""
+    return ", ".join(texts[:8]) + more
+
+
 # -- kernel names ------------------------------------------------------------------------------------------------------
 #
 # Names of kernels that fit into a table: what a person would call them, without namespaces and argument lists.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from diag.cli.main import COMMANDS
 from diag.collectors.trainer.faults import FAULTS
 from tests.command import diag
 
@@ -61,10 +62,8 @@ def test_the_faults_are_listed() -> None:
 
 def test_the_readme_names_every_command_fault_and_finding() -> None:
     readme = (ROOT / "README.md").read_text()
-    commands = re.findall(r"app\.command\((?:\"(\w+)\")?.*\)\((\w+)\)", (ROOT / "diag/cli/main.py").read_text())
-    assert len(commands) >= 4
-    for name, function in commands:
-        assert f"diag {name or function}" in readme
+    for command in COMMANDS:
+        assert f"diag {command}" in readme
     for fault in FAULTS:
         assert f"`{fault}`" in readme
     sources = "".join(path.read_text() for path in (ROOT / "diag/diagnoses").glob("*.py"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from diag.collectors.records import CHECKPOINT, DATA, EVALUATION, FAILED, FORWARD
 from diag.hang.rundir.read import Beat, beat_of
-from diag.watch.hang_monitor import HangState, Judgement, Limits, Watch, busy_words, hang_words, judged, observed
+from diag.watch.hang_monitor import HangState, Judgement, Limits, busy_words, hang_words, judged, observed
 
 LIMITS = Limits(hang_s=30, setup_s=120, busy_s=90)
 
@@ -28,9 +28,9 @@ AWAY = beat(phase=DATA, started=8)
 
 def after(seconds: float, *beats: Beat | None, limits: Limits = LIMITS) -> Judgement:
     """Ranks that have said the same for so long."""
-    watch = observed(Watch(), dict(enumerate(beats)), 0)
-    watch = observed(watch, {rank: again(one, seconds) for rank, one in enumerate(beats)}, seconds)
-    return judged(watch, seconds, limits)
+    seen = observed({}, dict(enumerate(beats)), 0)
+    seen = observed(seen, {rank: again(one, seconds) for rank, one in enumerate(beats)}, seconds)
+    return judged(seen, seconds, limits)
 
 
 def again(one: Beat | None, seconds: float) -> Beat | None:
@@ -53,19 +53,19 @@ def test_all_ranks_in_different_collectives_hang() -> None:
 
 
 def test_one_that_waits_hangs_while_others_move_on() -> None:
-    watch = observed(Watch(), {0: WAITS, 1: AWAY, 2: beat()}, 0)
+    seen = observed({}, {0: WAITS, 1: AWAY, 2: beat()}, 0)
     for second in range(1, 31):
         beats = {0: WAITS, 1: beat(started=8 + second), 2: beat(steps=5 + second)}
-        watch = observed(watch, {rank: again(one, second) for rank, one in beats.items()}, second)
-        found = judged(watch, second, LIMITS)
+        seen = observed(seen, {rank: again(one, second) for rank, one in beats.items()}, second)
+        found = judged(seen, second, LIMITS)
     assert (found.state, found.still_s) == (HangState.HUNG, 30)
 
 
 def test_a_rank_that_is_slow_and_waited_for_by_nobody_is_no_hang() -> None:
-    watch = observed(Watch(), {0: AWAY, 1: beat()}, 0)
+    seen = observed({}, {0: AWAY, 1: beat()}, 0)
     for second in range(1, 200):
-        watch = observed(watch, {0: again(AWAY, second), 1: again(beat(steps=5 + second), second)}, second)
-        assert judged(watch, second, LIMITS).state == HangState.MOVING
+        seen = observed(seen, {0: again(AWAY, second), 1: again(beat(steps=5 + second), second)}, second)
+        assert judged(seen, second, LIMITS).state == HangState.MOVING
 
 
 def test_where_nobody_waits_there_is_more_time() -> None:
@@ -95,7 +95,7 @@ def test_before_the_first_step_there_is_more_time() -> None:
 
 def test_without_any_heartbeat_nothing_is_judged() -> None:
     assert after(1e6, None, None).state == HangState.MOVING
-    assert judged(Watch(), 5, LIMITS).state == HangState.MOVING
+    assert judged({}, 5, LIMITS).state == HangState.MOVING
 
 
 def test_ranks_that_are_done_are_not_waited_for() -> None:
@@ -110,33 +110,33 @@ def test_a_rank_that_raised_and_stays_is_away() -> None:
 
 
 def test_a_heartbeat_that_cannot_be_read_changes_nothing() -> None:
-    watch = observed(Watch(), {0: WAITS, 1: AWAY}, 0)
-    watch = observed(watch, {0: again(WAITS, 20), 1: again(AWAY, 20)}, 20)
-    watch = observed(watch, {0: None, 1: again(AWAY, 31)}, 31)
-    assert judged(watch, 31, LIMITS).state == HangState.HUNG
+    seen = observed({}, {0: WAITS, 1: AWAY}, 0)
+    seen = observed(seen, {0: again(WAITS, 20), 1: again(AWAY, 20)}, 20)
+    seen = observed(seen, {0: None, 1: again(AWAY, 31)}, 31)
+    assert judged(seen, 31, LIMITS).state == HangState.HUNG
 
 
 @pytest.mark.parametrize("hang_s", [4, 30, 300])
 def test_where_heartbeats_stop_coming_nothing_is_known(hang_s: float) -> None:
     """The disk is full, or the storage away: no reason to end a training."""
-    watch = observed(Watch(), {0: WAITS, 1: AWAY}, 0)
+    seen = observed({}, {0: WAITS, 1: AWAY}, 0)
     for second in range(1, 1000):
-        watch = observed(watch, {0: WAITS, 1: AWAY}, second)
-        assert judged(watch, second, Limits(hang_s, 120, 3 * hang_s)).state == HangState.MOVING
+        seen = observed(seen, {0: WAITS, 1: AWAY}, second)
+        assert judged(seen, second, Limits(hang_s, 120, 3 * hang_s)).state == HangState.MOVING
 
 
 def test_an_answer_may_hold_up_heartbeats() -> None:
-    watch = observed(Watch(), {0: WAITS, 1: AWAY}, 0)
-    watch = observed(watch, {0: again(WAITS, 24), 1: again(AWAY, 24)}, 24)
-    assert judged(watch, 40, LIMITS).state == HangState.HUNG
+    seen = observed({}, {0: WAITS, 1: AWAY}, 0)
+    seen = observed(seen, {0: again(WAITS, 24), 1: again(AWAY, 24)}, 24)
+    assert judged(seen, 40, LIMITS).state == HangState.HUNG
 
 
 def test_one_whose_heartbeats_stop_is_away_from_those_that_wait() -> None:
     """Its process is stopped, or a thread keeps the interpreter's lock."""
-    watch = observed(Watch(), {0: WAITS, 1: WAITS}, 0)
+    seen = observed({}, {0: WAITS, 1: WAITS}, 0)
     for second in range(1, 31):
-        watch = observed(watch, {0: again(WAITS, second), 1: WAITS}, second)
-    found = judged(watch, 30, LIMITS)
+        seen = observed(seen, {0: again(WAITS, second), 1: WAITS}, second)
+    found = judged(seen, 30, LIMITS)
     assert (found.state, found.waiting, found.away) == (HangState.HUNG, (0,), ((1, FORWARD),))
 
 
@@ -185,11 +185,11 @@ def test_whatever_a_heartbeat_file_holds_is_read_or_refused(content: dict[str, o
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0.1, 5)), min_size=1, max_size=40))
 def test_nothing_is_hung_before_the_limit_since_it_last_moved(rounds: list[tuple[bool, float]]) -> None:
-    watch, now, moved, steps = observed(Watch(), {0: WAITS, 1: AWAY}, 0), 0.0, 0.0, 5
+    seen, now, moved, steps = observed({}, {0: WAITS, 1: AWAY}, 0), 0.0, 0.0, 5
     for moves, seconds in rounds:
         now += seconds
         if moves:
             steps, moved = steps + 1, now
         beats = {0: replace(WAITS, steps=steps), 1: replace(AWAY, steps=steps)}
-        watch = observed(watch, {rank: again(one, now) for rank, one in beats.items()}, now)
-        assert (judged(watch, now, LIMITS).state == HangState.HUNG) == (now - moved >= LIMITS.hang_s)
+        seen = observed(seen, {rank: again(one, now) for rank, one in beats.items()}, now)
+        assert (judged(seen, now, LIMITS).state == HangState.HUNG) == (now - moved >= LIMITS.hang_s)
