@@ -20,7 +20,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from .layout import MARKS, run_of
 
@@ -72,27 +72,14 @@ def read_regular(path: Path | str, most: int, within: Path | str | None = None) 
         return content
 
 
-def read_object(
-    path: Path | str, within: Path | str | None, refused: Callable[[str, str], object] | None = None
-) -> dict[str, Any]:
-    """The JSON object in a file; empty where there is none, or it is damaged. ``refused`` is told of a file that is
-    there and cannot be read, and why."""
-    found = read_json(path, within, refused)
-    return found if isinstance(found, dict) else {}
-
-
-def read_json(
-    path: Path | str, within: Path | str | None, refused: Callable[[str, str], object] | None = None
-) -> object:
-    """As ``read_object``, of any JSON; None where there is none."""
+def read_object(path: Path | str, within: Path | str | None) -> dict[str, Any]:
+    """The JSON object in a file of the training's own; empty where there is none, or it cannot be read. The analyser
+    reads with ``diag.rundir.lines``, which says what is wrong."""
     try:
-        return cast(object, json.loads(read_regular(path, DOCUMENT_BYTES, within)))
-    except (FileNotFoundError, ValueError, RecursionError):
-        return None
-    except OSError as error:
-        if refused is not None:
-            refused(str(path), f"cannot be read: {error.strerror}")
-        return None
+        found = json.loads(read_regular(path, DOCUMENT_BYTES, within))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def read_given(path: Path | str, most: int) -> bytes:

@@ -243,8 +243,8 @@ class RankRecord:
 class Manifest:
     """manifest.json: what was run."""
 
-    run_id: str
-    created_unix_ns: int
+    run_id: str = ""
+    created_unix_ns: int = 0
     argv: list[str] = field(default_factory=list)
     world_size: int | None = None
     nnodes: int = 1

@@ -9,11 +9,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from diag.collectors.records import EVALUATION, WINDOW_AFTER, WINDOW_WARMUP, Manifest
+from diag.model.damaged import Gap
 from diag.model.steps import (
     Attribution,
     CollectiveCall,
     Division,
-    Gap,
     Kind,
     MatchedCollective,
     Parts,

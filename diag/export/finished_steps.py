@@ -25,7 +25,7 @@ from diag.errors import DiagError, readable
 from diag.export import definitions as of
 from diag.export.definitions import Metric, Sample
 from diag.model.steps import Kind
-from diag.rundir.lines import Tail, read_record
+from diag.rundir.lines import Tail, read_identity
 from diag.rundir.run import must_exist
 from diag.tables.efficiency import token_rate
 
@@ -280,7 +280,7 @@ def history(run: Path, say: Callable[[str, str], object] | None = None) -> Itera
 def _curves(layout: RunLayout, say: Callable[[str, str], object] | None) -> Iterator[StepCurves]:
     steps: dict[int, _Step] = {}
     for rank, files in layout.ranks().items():
-        identity, gap = read_record(files.identity, RankRecord, files.run)
+        identity, gap = read_identity(files)
         if gap is not None and say is not None:
             say(gap.path, gap.reason)
         recorded = FinishedSteps(rank, files, identity is not None and identity.device != "cpu")

@@ -6,19 +6,26 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from diag.collectors.layout import RankLayout, RunLayout
-from diag.collectors.reading import ANSWER_BYTES, read_regular
 from diag.collectors.records import Heartbeat, Manifest, RankRecord, StepRecord
 from diag.export import definitions as of
 from diag.export.finished_steps import FinishedSteps, RankTotals, must_be_run
-from diag.model.damaged import DAMAGED
-from diag.model.steps import Gap, Parts
-from diag.rundir.lines import RestartedError, read_record
-from diag.rundir.runs import SILENT_S
+from diag.model.damaged import DAMAGED, Gap
+from diag.model.steps import Parts
+from diag.rundir.lines import (
+    SILENT_S,
+    Judged,
+    RestartedError,
+    read_answer,
+    read_heartbeat,
+    read_identity,
+    read_manifest,
+)
 from diag.tables.efficiency import efficiency
 from diag.tables.peaks import peak_of
 
@@ -29,27 +36,9 @@ from .definitions import Kind, Metric, Sample
 # The last ``diag analyze`` of a run as samples: the verdict, and the analysed parts of each rank's step.
 
 
-class _Culprit(msgspec.Struct):
-    ranks: tuple[int, ...]
-
-
-class _Verdict(msgspec.Struct):
-    bottleneck: str
-    severity: str
-    cause: str
-    share: float
-    confidence: float
-    culprit: _Culprit | None = None
-
-
 class _Step(msgspec.Struct):
     usable: bool
     ranks: tuple[Parts, ...]
-
-
-class _Document(msgspec.Struct):
-    verdict: _Verdict
-    steps: tuple[_Step, ...] = ()
 
 
 class LastAnalysis:
@@ -58,7 +47,7 @@ class LastAnalysis:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._changed_ns = 0
-        self._verdict: _Verdict | None = None
+        self._verdict: Judged | None = None
         self._parts_s: dict[int, dict[str, float]] = {}
 
     def samples(self, run: Mapping[str, str], ranks: Mapping[int, Mapping[str, str]]) -> Iterator[Sample]:
@@ -79,16 +68,17 @@ class LastAnalysis:
                 yield Sample(of.ANALYSED_PART, {**ranks[rank], of.PART: part}, seconds)
 
     def _refresh(self) -> None:
-        try:
+        changed_ns, answer = 0, None
+        with suppress(OSError):
             changed_ns = self._path.stat().st_mtime_ns
             if changed_ns == self._changed_ns:
                 return
-            document = msgspec.json.decode(read_regular(self._path, ANSWER_BYTES, self._path.parent), type=_Document)
-        except (OSError, *DAMAGED):
-            self._changed_ns, self._verdict, self._parts_s = 0, None, {}
-            return
-        self._changed_ns, self._verdict = changed_ns, document.verdict
-        self._parts_s = _means(document.steps)
+            answer, _ = read_answer(self._path)
+        self._changed_ns, self._verdict, self._parts_s = 0, None, {}
+        if answer is not None:
+            with suppress(*DAMAGED):
+                steps = msgspec.json.decode(answer.steps, type=tuple[_Step, ...])
+                self._changed_ns, self._verdict, self._parts_s = changed_ns, answer.verdict, _means(steps)
 
 
 def _means(steps: tuple[_Step, ...]) -> dict[int, dict[str, float]]:
@@ -205,7 +195,7 @@ class RunMetrics:
     def read(self, now_ns: int | None = None) -> list[Sample]:
         """Everything that is known now."""
         now_ns = time.time_ns() if now_ns is None else now_ns
-        manifest, gap = read_record(self._layout.manifest, Manifest, self._layout.root)
+        manifest, gap = read_manifest(self._layout)
         self._tell([gap])
         ended = manifest is not None and manifest.exit_code is not None
         for rank, files in self._readable_ranks().items():
@@ -299,7 +289,7 @@ class _Rank:
 
     def read(self, ended: bool) -> list[Gap | None]:
         """Takes in what is new. What could not be read."""
-        self.heartbeat, gap = read_record(self._files.heartbeat, Heartbeat, self._files.run)
+        self.heartbeat, gap = read_heartbeat(self._files)
         self._gaps = [gap]
         try:
             self._add(ended)
@@ -316,7 +306,7 @@ class _Rank:
 
     def _add(self, ended: bool) -> None:
         if self.identity is None:
-            self.identity, gap = read_record(self._files.identity, RankRecord, self._files.run)
+            self.identity, gap = read_identity(self._files)
             self._gaps.append(gap)
         if self._steps is None:
             if self.identity is None and not ended:

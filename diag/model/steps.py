@@ -15,6 +15,7 @@ import numpy.typing as npt
 from msgspec import Struct, field
 
 from .axes import Axes
+from .damaged import Gap
 
 
 class Kind(IntEnum):
@@ -138,13 +139,6 @@ class RankStep(Struct, frozen=True):
     @property
     def dur_ns(self) -> int:
         return self.end_ns - self.begin_ns
-
-
-class Gap(Struct, frozen=True):
-    """Something that could not be read, and why: a stated result, never silence."""
-
-    path: str
-    reason: str
 
 
 class NotLooked(Struct, frozen=True):

@@ -19,7 +19,7 @@ from diag.account.kept_steps import windows_of
 from diag.account.trace_steps import host_windows
 from diag.collectors.layout import RunLayout
 from diag.errors import DiagError, ExitCode, readable
-from diag.model.steps import Gap
+from diag.model.damaged import Gap
 from diag.rundir.run import must_exist, open_paths, run_cache, with_settings
 from diag.traces import kineto_json
 from diag.traces.event_chunks import Cutter

@@ -1,4 +1,7 @@
-"""Reads the collectors' JSON lines into their own types, tolerating what a crash leaves behind."""
+"""Reads each file of a run directory into its own type, tolerating what a crash leaves behind.
+
+A missing file is None, or no records; one that cannot be read, or is damaged, is a ``Gap`` that says why.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,19 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from diag.collectors.layout import MOST_NS, MOST_RANKS, run_of
-from diag.collectors.reading import DOCUMENT_BYTES, LINE_BYTES, LINES_BYTES, open_regular, read_regular, too_large
-from diag.model.damaged import DAMAGED
-from diag.model.steps import Gap
+from diag.collectors.layout import MOST_NS, MOST_RANKS, RankLayout, RunLayout, run_of
+from diag.collectors.reading import (
+    ANSWER_BYTES,
+    DOCUMENT_BYTES,
+    LINE_BYTES,
+    LINES_BYTES,
+    open_regular,
+    read_regular,
+    read_tail,
+    too_large,
+)
+from diag.collectors.records import Asked, Heartbeat, Manifest, RankExit, RankRecord, TraceAsked
+from diag.model.damaged import DAMAGED, Gap
 
 # -- tail --------------------------------------------------------------------------------------------------------------
 #
@@ -140,10 +152,12 @@ def _records(path: Path, lines: Iterator[bytes], kind: type[T]) -> tuple[list[T]
     return records, gaps
 
 
-def read_record(path: Path, kind: type[T], run: Path | None = None) -> tuple[T | None, Gap | None]:
+def read_record(
+    path: Path, kind: type[T], run: Path | None = None, most: int = DOCUMENT_BYTES
+) -> tuple[T | None, Gap | None]:
     """The one record of a .json file of the run directory ``run`` (by default the one that its path names)."""
     try:
-        content = read_regular(path, DOCUMENT_BYTES, run or run_of(path))
+        content = read_regular(path, most, run or run_of(path))
         if huge := _huge(content):
             number = huge[1].decode()[:25]
             return None, Gap(str(path), f"is damaged (the number {number} is not below {MOST_NS:.0e}); left out")
@@ -160,3 +174,98 @@ def read_record(path: Path, kind: type[T], run: Path | None = None) -> tuple[T |
             why = f"{name} {ranks:,} is not within 0 and {MOST_RANKS:,}"
             return None, Gap(str(path), f"is damaged ({why}); left out")
     return record, None
+
+
+# -- the files of a run ------------------------------------------------------------------------------------------------
+
+
+def read_manifest(layout: RunLayout) -> tuple[Manifest | None, Gap | None]:
+    return read_record(layout.manifest, Manifest, layout.root)
+
+
+def read_identity(files: RankLayout) -> tuple[RankRecord | None, Gap | None]:
+    return read_record(files.identity, RankRecord, files.run)
+
+
+def read_heartbeat(files: RankLayout) -> tuple[Heartbeat | None, Gap | None]:
+    return read_record(files.heartbeat, Heartbeat, files.run)
+
+
+def read_asked(layout: RunLayout) -> tuple[Asked | None, Gap | None]:
+    return read_record(layout.asked, Asked, layout.root)
+
+
+def read_trace_asked(layout: RunLayout) -> tuple[TraceAsked | None, Gap | None]:
+    return read_record(layout.trace_asked, TraceAsked, layout.root)
+
+
+def read_exits(layout: RunLayout) -> tuple[dict[int, RankExit], Gap | None]:
+    """How processes ended, by rank."""
+    exits, gap = read_record(layout.exits, list[RankExit], layout.root)
+    return {one.rank: one for one in exits or ()}, gap
+
+
+class Culprit(msgspec.Struct):
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...] = ()
+
+
+class Judged(msgspec.Struct):
+    """The verdict as ``diag analyze`` writes it."""
+
+    bottleneck: str
+    severity: str
+    cause: str
+    share: float
+    confidence: float
+    headline: str = ""
+    culprit: Culprit | None = None
+
+
+class Answer(msgspec.Struct):
+    """verdict.json: what the last analysis left. ``steps`` is decoded by who wants it: a row for each step and rank."""
+
+    verdict: Judged
+    steps: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+def read_answer(path: Path) -> tuple[Answer | None, Gap | None]:
+    return read_record(path, Answer, path.parent, ANSWER_BYTES)
+
+
+# A collector writes a heartbeat a second, whatever the training does.
+SILENT_S = 30.0
+_TAIL_BYTES = 1 << 16
+_LAST_STEPS = 20
+
+
+class LastStep(msgspec.Struct):
+    """The part of a step record that shows how fast a run is."""
+
+    step: int
+    begin_ns: int
+    end_ns: int
+
+
+def last_steps(file: Path) -> list[LastStep]:
+    """The last twenty of a steps.jsonl, read from its end; none where it cannot be read."""
+    return read_last_lines(file, LastStep, _TAIL_BYTES)[0][-_LAST_STEPS:]
+
+
+def read_last_lines(file: Path, kind: type[T], most: int) -> tuple[list[T], Gap | None]:
+    """The records in the last ``most`` bytes of a .jsonl file. The first line of them is half a line, and the last one
+    may be: what does not decode is left out."""
+    try:
+        tail = read_tail(file, most, run_of(file))[0]
+    except FileNotFoundError:
+        return [], None
+    except OSError as error:
+        return [], Gap(str(file), f"cannot be read: {error.strerror}")
+    decode = msgspec.json.Decoder(kind).decode
+    records = []
+    for line in tail.split(b"\n"):
+        try:
+            records.append(decode(line))
+        except DAMAGED:
+            continue
+    return records, None

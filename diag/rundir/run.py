@@ -33,7 +33,7 @@ from diag.collectors.records import (
 )
 from diag.errors import DiagError, ExitCode, readable
 from diag.model.axes import Axes
-from diag.model.steps import Gap
+from diag.model.damaged import Gap
 from diag.traces.cache import Cache
 from diag.traces.comm_names import MOST_RULES, CommRule, RuleError, parse_rule
 from diag.traces.kineto_names import PROFILER_STEP_PATTERN, STEP_PATTERN
@@ -43,7 +43,7 @@ from diag.traces.text_stream import file_name
 from diag.traces.trace import Trace
 from diag.words.formatting import rank_ranges
 
-from .lines import read_lines, read_record
+from .lines import read_heartbeat, read_identity, read_lines, read_manifest
 
 # -- settings ----------------------------------------------------------------------------------------------------------
 #
@@ -227,7 +227,7 @@ def _reasons(gaps: Sequence[Gap]) -> str:
 def _open_run(layout: RunLayout, reading: Reading) -> Tables:
     gaps: list[Gap] = []
     reading = replace(reading, cache=run_cache(layout, reading.cache))
-    manifest, gap = read_record(layout.manifest, Manifest, layout.root)
+    manifest, gap = read_manifest(layout)
     if gap is not None:
         gaps.append(gap)
     elif manifest is None:
@@ -321,8 +321,8 @@ def restart_gaps(layout: RunLayout) -> list[Gap]:
 
 
 def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: list[Gap]) -> RankTables:
-    identity, gap = read_record(files.identity, RankRecord, files.run)
-    heartbeat, heartbeat_gap = read_record(files.heartbeat, Heartbeat, files.run)
+    identity, gap = read_identity(files)
+    heartbeat, heartbeat_gap = read_heartbeat(files)
     steps, step_gaps = read_lines(files.steps, StepRecord, files.run)
     lines, line_gaps = read_lines(files.collectives, CollectiveLine, files.run)
     samples, sample_gaps = read_lines(files.device, DeviceRecord, files.run)

@@ -1,4 +1,4 @@
-"""What a run is doing, told from the ends of its files: cheap enough to ask every few seconds, of a whole folder."""
+"""What a run is doing, by the ends of its files: cheap enough to ask every few seconds, of a whole folder."""
 
 from __future__ import annotations
 
@@ -8,21 +8,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
-import msgspec
 from msgspec import Struct
 
-from diag.collectors.layout import RunLayout, is_folder, run_of, world_size_of
-from diag.collectors.manifest import read_fields
-from diag.collectors.reading import ANSWER_BYTES, read_regular, read_tail, walk
-from diag.model.damaged import DAMAGED
+from diag.collectors.layout import RunLayout, is_folder, world_size_of
+from diag.collectors.reading import walk
+from diag.collectors.records import Manifest
 from diag.model.steps import Bottleneck, Severity, Verdict
 
-# A collector writes a heartbeat a second, whatever the training does.
-SILENT_S = 30.0
-_TAIL_BYTES = 1 << 16
-_LAST_STEPS = 20
+from .lines import SILENT_S, Culprit, last_steps, read_answer, read_manifest
+
 # Written by others than the collectors, or every second: no reason to analyse again.
 _RUN = RunLayout(Path())
 _RANK = _RUN.rank(0)
@@ -63,57 +58,30 @@ class RunState(Struct, frozen=True):
         return self.state == State.TRAINING
 
 
-class LastStep(msgspec.Struct):
-    """What of a step record tells how fast a run is."""
-
-    step: int
-    begin_ns: int
-    end_ns: int
-
-
-class _Culprit(msgspec.Struct):
-    ranks: tuple[int, ...]
-    hosts: tuple[str, ...]
-
-
-class _Kept(msgspec.Struct):
-    bottleneck: Bottleneck
-    severity: Severity
-    cause: str
-    share: float
-    confidence: float
-    headline: str
-    culprit: _Culprit | None
-
-
-class _Document(msgspec.Struct):
-    verdict: _Kept
-
-
 def state_of(path: Path, now_ns: int | None = None) -> RunState:
     """The state of a run or of a folder of traces. Never raises: what cannot be read is not known."""
     layout, changed_ns = RunLayout(path), newest_change(path)
     if not layout.is_run():
         return RunState(path, State.RECORDED, changed_ns, 0, None, "", None, None, None)
-    manifest, ranks = read_fields(layout), {}
+    manifest, _ = read_manifest(layout)
+    ranks = {}
     with suppress(OSError):  # said by whoever opens the run
         ranks = layout.ranks()
     first = next(iter(ranks.values()), None)
     steps = last_steps(first.steps) if first is not None else []
     alive_ns = max([changed_ns, *(_changed_ns(rank.heartbeat) for rank in ranks.values())])
     now_ns = time.time_ns() if now_ns is None else now_ns
-    exit_code = _whole(manifest.get("exit_code"))
     return RunState(
         path=path,
-        state=_state(manifest, exit_code, now_ns - alive_ns),
+        state=_state(manifest, now_ns - alive_ns),
         changed_ns=changed_ns,
         ranks=len(ranks),
-        world_size=world_size_of(manifest.get("world_size")),
-        strategy=str(manifest.get("strategy") or ""),
+        world_size=world_size_of(manifest.world_size) if manifest is not None else None,
+        strategy=(manifest.strategy or "") if manifest is not None else "",
         last_step=steps[-1].step if steps else None,
         step_ns=round(statistics.median(step.end_ns - step.begin_ns for step in steps)) if steps else None,
-        exit_code=exit_code,
-        answer=_answer(layout.verdict, changed_ns),
+        exit_code=manifest.exit_code if manifest is not None else None,
+        answer=_verdict(layout.verdict, changed_ns),
     )
 
 
@@ -142,42 +110,25 @@ def _changed_ns(file: Path) -> int:
         return 0
 
 
-def _state(manifest: dict[str, Any], exit_code: int | None, silent_ns: int) -> State:
-    if exit_code is not None:
-        return State.FAILED if exit_code else State.FINISHED
-    if not manifest:
+def _state(manifest: Manifest | None, silent_ns: int) -> State:
+    if manifest is None:
         return State.RECORDED
+    if manifest.exit_code is not None:
+        return State.FAILED if manifest.exit_code else State.FINISHED
     return State.TRAINING if silent_ns < SILENT_S * 1e9 else State.STOPPED
 
 
-def last_steps(file: Path) -> list[LastStep]:
-    """The last twenty of a steps.jsonl, read from its end; none where it cannot be read."""
-    try:
-        tail = read_tail(file, _TAIL_BYTES, run_of(file))[0].split(b"\n")
-    except OSError:
-        return []
-    found = []
-    for line in tail[-1 - _LAST_STEPS :]:  # the last one is being written, or empty
-        try:
-            found.append(msgspec.json.decode(line, type=LastStep))
-        except DAMAGED:
-            continue
-    return found
-
-
-def _answer(file: Path, changed_ns: int) -> Verdict | None:
-    if _changed_ns(file) <= changed_ns:
+def _verdict(file: Path, changed_ns: int) -> Verdict | None:
+    """What the last analysis left; None where there is none that is newer than the records."""
+    answer, _ = read_answer(file) if _changed_ns(file) > changed_ns else (None, None)
+    if answer is None:
         return None
+    judged, culprit = answer.verdict, answer.verdict.culprit or Culprit(())
     try:
-        kept = msgspec.json.decode(read_regular(file, ANSWER_BYTES, file.parent), type=_Document).verdict
-    except (OSError, *DAMAGED):
+        bottleneck, severity = Bottleneck(judged.bottleneck), Severity(judged.severity)
+    except ValueError:  # of another version
         return None
-    culprit = kept.culprit or _Culprit((), ())
     return Verdict(
-        kept.bottleneck, kept.severity, kept.cause, kept.share, kept.confidence, culprit.ranks, culprit.hosts,
-        kept.headline,
+        bottleneck, severity, judged.cause, judged.share, judged.confidence, culprit.ranks, culprit.hosts,
+        judged.headline,
     )  # fmt: skip
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -28,11 +28,10 @@ from diag.collectors.records import (
     SummaryLine,
 )
 from diag.errors import DiagError, readable
-from diag.model.damaged import DAMAGED
-from diag.model.steps import Gap
+from diag.model.damaged import DAMAGED, Gap
 from diag.words.formatting import rank_ranges
 
-from .lines import read_record
+from .lines import read_manifest
 from .run import restart_gaps
 
 COLUMNS = (BEGIN, STEP, TOKENS, *PHASES_AND_REST, *(phase + STILL for phase in PHASES_AND_REST))
@@ -110,7 +109,7 @@ def read_summaries(
     layout: RunLayout, progress: Callable[[int, int, str], None] | None = None, most_steps: int = MOST_STEPS
 ) -> Summaries:
     """The newest steps of all ranks that have reached them. DiagError where no rank left a summary."""
-    manifest, gap = read_record(layout.manifest, Manifest, layout.root)
+    manifest, gap = read_manifest(layout)
     gaps = [*([gap] if gap is not None else []), *restart_gaps(layout)]
     with readable(layout.ranks_folder):
         files = layout.ranks()

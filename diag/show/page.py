@@ -12,18 +12,8 @@ import numpy as np
 from msgspec import Struct
 
 from diag.api import Result, describe_run
-from diag.model.steps import (
-    Advice,
-    Attribution,
-    Bottleneck,
-    Coverage,
-    Evidence,
-    Finding,
-    Gap,
-    Parts,
-    Risk,
-    Severity,
-)
+from diag.model.damaged import Gap
+from diag.model.steps import Advice, Attribution, Bottleneck, Coverage, Evidence, Finding, Parts, Risk, Severity
 from diag.model.steps import Verdict as Answer
 from diag.show.ranks import (
     MOST_RANKS,

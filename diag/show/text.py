@@ -22,7 +22,8 @@ from diag.model.breakdown import (
     ModuleTable,
     PathTable,
 )
-from diag.model.steps import Gap, Severity
+from diag.model.damaged import Gap
+from diag.model.steps import Severity
 from diag.show import page as shown
 from diag.show.page import Advised, Card, Page, advice_of, page_of
 from diag.show.ranks import STALLS_TITLE

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct, field
 
 from diag.errors import DiagError
-from diag.model.steps import Gap
+from diag.model.damaged import Gap
 
 from . import kineto, sources
 from .cache import Cache, UnwritableError, user_cache

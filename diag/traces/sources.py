@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, cast
 from diag.collectors.layout import RunLayout, is_folder, run_of
 from diag.collectors.reading import open_regular, walk
 from diag.errors import DiagError
-from diag.model.steps import Gap
+from diag.model.damaged import Gap
 
 from .text_stream import file_name
 

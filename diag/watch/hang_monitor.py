@@ -18,13 +18,13 @@ from enum import StrEnum
 from pathlib import Path
 
 from diag.collectors.files import encode, open_private, replace_file
-from diag.collectors.layout import RunLayout, run_of
-from diag.collectors.reading import read_object
+from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import CRASH, HANG, Asked
 from diag.collectors.text import masked
 from diag.errors import DiagError
 from diag.hang.ras import client as ras
 from diag.hang.rundir.read import BUSY_PHASES, Beat, beat_of
+from diag.rundir.lines import read_heartbeat, read_identity
 from diag.words.formatting import counted, listing, spaced
 
 from .workers import Worker, end, workers_of
@@ -60,16 +60,15 @@ def gather(layout: RunLayout, workers: Iterable[Worker], why: str, number: int =
 
 def _ask_for_stacks(layout: RunLayout, worker: Worker) -> None:
     """Only where the process itself said that it takes this signal: any other process would be ended by it."""
-    record = read_object(layout.rank(worker.rank).identity, layout.root)
-    number = record.get("stack_signal")
-    if record.get("pid") == worker.pid and isinstance(number, int):
-        worker.send(number)
+    identity, _ = read_identity(layout.rank(worker.rank))
+    if identity is not None and identity.pid == worker.pid and identity.stack_signal is not None:
+        worker.send(identity.stack_signal)
 
 
 def _answered(layout: RunLayout, worker: Worker, number: int) -> bool:
     """A rank without a heartbeat has no collectors, and nobody to answer."""
-    content = read_object(layout.rank(worker.rank).heartbeat, layout.root)
-    return not content or content.get("answered") == number
+    heartbeat, _ = read_heartbeat(layout.rank(worker.rank))
+    return heartbeat is None or heartbeat.answered == number
 
 
 def take_back(layout: RunLayout) -> None:
@@ -428,12 +427,12 @@ class Monitor:
         return {**self._far, **self._seen}
 
     def _beats(self, ranks: Iterable[int]) -> Mapping[int, Beat | None]:
-        return {rank: _beat(self._layout.rank(rank).heartbeat) for rank in ranks}
+        return {rank: _beat(self._layout.rank(rank)) for rank in ranks}
 
 
-def _beat(path: Path) -> Beat | None:
-    content = read_object(path, run_of(path))
-    return beat_of(content) if content else None
+def _beat(files: RankLayout) -> Beat | None:
+    heartbeat, _ = read_heartbeat(files)
+    return beat_of(heartbeat) if heartbeat is not None else None
 
 
 def busy_words(found: Judgement) -> str:

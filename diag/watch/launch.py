@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
-from diag.collectors.manifest import make_manifest, read_fields, update_manifest
-from diag.collectors.reading import LOG_TAIL_BYTES, read_json, read_tail
+from diag.collectors.manifest import make_manifest, update_manifest
+from diag.collectors.reading import LOG_TAIL_BYTES, read_tail
 from diag.collectors.records import RankExit
 from diag.collectors.settings import (
     COLLECT_VARIABLE,
@@ -135,17 +135,23 @@ def _taken(root: Path) -> DiagError:
 
 
 def _is_of_this_job(layout: RunLayout, launch: Launch) -> bool:
-    manifest = read_fields(layout)
-    return bool(launch.rendezvous) and (manifest.get("rendezvous"), manifest.get("exit_code")) == (
-        launch.rendezvous,
-        None,
+    from diag.rundir.lines import read_manifest
+
+    manifest, _ = read_manifest(layout)
+    return (
+        bool(launch.rendezvous)
+        and manifest is not None
+        and (manifest.rendezvous, manifest.exit_code) == (launch.rendezvous, None)
     )
 
 
 def close(layout: RunLayout, launch: Launch, outcome: Outcome) -> Outcome:
     """The outcome, written into the manifest. Of several nodes, the one that failed decides the exit code."""
+    from diag.rundir.lines import read_manifest
+
     with after_training(launch.say):
-        code = outcome.exit_code or read_fields(layout).get("exit_code") or 0
+        manifest, _ = read_manifest(layout)
+        code = outcome.exit_code or (manifest.exit_code if manifest is not None else None) or 0
         hang = asdict(outcome.hang) if outcome.hang is not None else {}
         try:
             for run in (layout, *layout.restarts()):
@@ -305,14 +311,11 @@ def _exit_codes(context: Any) -> dict[int, int | None]:
 def write_exits(layout: RunLayout, exits: Sequence[RankExit]) -> None:
     """exits.json: what the triage needs and no log says. On shared storage another node's ranks may be there already.
     Nothing where the disk is full: the logs remain."""
-    ranks = {one.rank for one in exits}
-    before = read_json(layout.exits, layout.root)
-    try:
-        others = [one for one in before if one["rank"] not in ranks]  # type: ignore[attr-defined]
-    except (KeyError, TypeError):
-        others = []
+    from diag.rundir.lines import read_exits
+
+    by_rank = read_exits(layout)[0] | {one.rank: one for one in exits}
     with suppress(OSError):
-        replace_file(layout.exits, encode([*others, *(asdict(one) for one in exits)]))
+        replace_file(layout.exits, encode([asdict(one) for one in by_rank.values()]))
 
 
 # -- launching ---------------------------------------------------------------------------------------------------------

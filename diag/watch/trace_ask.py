@@ -13,18 +13,16 @@ from dataclasses import asdict
 from itertools import pairwise
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RankLayout, RunLayout, is_regular
-from diag.collectors.manifest import read_fields, update_manifest
-from diag.collectors.records import TRACE_PENDING, TRACE_RECORDED, Heartbeat, TraceAsked
+from diag.collectors.manifest import update_manifest
+from diag.collectors.records import TRACE_PENDING, TRACE_RECORDED, Heartbeat, Manifest, TraceAsked
 from diag.collectors.settings import CollectorSettings
 from diag.errors import DiagError, readable
-from diag.rundir.lines import read_record
-from diag.rundir.runs import SILENT_S, last_steps
+from diag.rundir.lines import SILENT_S, last_steps, read_heartbeat, read_manifest, read_trace_asked
 from diag.words.formatting import rank_ranges
 
 _MARGIN_S = 1.0  # beyond two intervals of the ranks' threads: one until they look, one that a heartbeat may be old
@@ -61,12 +59,12 @@ def ask(
     with readable(layout.ranks_folder):
         layout.ranks_folder.exists()  # raises where that cannot be seen
         found = layout.ranks()
-    manifest = read_fields(layout)
+    manifest, _ = read_manifest(layout)
     files = _chosen(layout, found, ranks)
     beats = _alive(layout, files, manifest, now())
     settings = _settings(manifest)
     _check_room(files, settings.byte_budget)
-    before, _ = read_record(layout.trace_asked, TraceAsked, layout.root)
+    before, _ = read_trace_asked(layout)
     at = max(beat.step for beat in beats.values())
     # Heartbeats are up to a second old: the ranks may have delivered by then.
     if (
@@ -98,7 +96,9 @@ def ask(
     )
     try:
         replace_file(layout.trace_asked, encode(asked))
-        update_manifest(layout, windows=[*manifest.get("windows", []), asdict(asked)])
+        update_manifest(
+            layout, windows=[asdict(one) for one in (*(manifest.windows if manifest is not None else ()), asked)]
+        )
     except OSError as error:
         raise DiagError(f"the request cannot be written: {error.strerror}", path=layout.root) from error
     return asked
@@ -106,7 +106,7 @@ def ask(
 
 def answers(layout: RunLayout, asked: TraceAsked) -> list[Answer]:
     """What the ranks that were asked say by now, in order of rank."""
-    ended = read_fields(layout).get("exit_code") is not None
+    ended = _is_over(read_manifest(layout)[0])
     return [_answer(rank, files, asked, ended) for rank, files in _asked_ranks(layout, asked).items()]
 
 
@@ -156,9 +156,9 @@ def _chosen(
     return {rank: found[rank] for rank in sorted(set(ranks))}
 
 
-def _alive(layout: RunLayout, files: Mapping[int, RankLayout], manifest: Mapping[str, Any], now_s: float) -> Beats:
+def _alive(layout: RunLayout, files: Mapping[int, RankLayout], manifest: Manifest | None, now_s: float) -> Beats:
     """The heartbeats of ranks that are training; DiagError where none is."""
-    if manifest.get("exit_code") is not None:
+    if _is_over(manifest):
         raise DiagError("the run is over", path=layout.root, hint="`diag run --trace` records a window on a schedule")
     beats = _beats(_some(files))
     if not beats:
@@ -216,9 +216,13 @@ def _step_s(files: Iterable[RankLayout]) -> float | None:
     return positive[int(_FAST * len(positive))] if positive else None
 
 
-def _settings(manifest: Mapping[str, Any]) -> CollectorSettings:
-    told = manifest.get("collector", {}).get("settings", {})
-    known = {key: value for key, value in told.items() if key in CollectorSettings.__dataclass_fields__}
+def _is_over(manifest: Manifest | None) -> bool:
+    return manifest is not None and manifest.exit_code is not None
+
+
+def _settings(manifest: Manifest | None) -> CollectorSettings:
+    recorded = manifest.collector.get("settings", {}) if manifest is not None else {}
+    known = {key: value for key, value in recorded.items() if key in CollectorSettings.__dataclass_fields__}
     return CollectorSettings(**known)
 
 
@@ -236,12 +240,12 @@ def _some(files: Mapping[int, RankLayout]) -> Mapping[int, RankLayout]:
 
 
 def _beats(files: Mapping[int, RankLayout]) -> dict[int, Heartbeat]:
-    read = ((rank, read_record(own.heartbeat, Heartbeat, own.run)[0]) for rank, own in files.items())
+    read = ((rank, read_heartbeat(own)[0]) for rank, own in files.items())
     return {rank: beat for rank, beat in read if beat is not None}
 
 
 def _answer(rank: int, files: RankLayout, asked: TraceAsked, ended: bool) -> Answer:
-    beat, _ = read_record(files.heartbeat, Heartbeat, files.run)
+    beat, _ = read_heartbeat(files)
     path = files.trace(asked.first_step)
     told = beat.trace_answer if beat is not None and beat.trace_number == asked.number else TRACE_PENDING
     if told == TRACE_RECORDED or (told == TRACE_PENDING and is_regular(path)):

@@ -16,9 +16,9 @@ from pathlib import Path
 import psutil
 
 from diag.collectors.layout import RankLayout, RunLayout
-from diag.collectors.reading import read_object
 from diag.collectors.records import RankExit
 from diag.collectors.settings import RUN_DIR_VARIABLE
+from diag.rundir.lines import read_identity
 
 _POLL_S = 0.05
 
@@ -60,11 +60,8 @@ def recorded_workers_of(layout: RunLayout) -> tuple[Worker, ...]:
 
 def recorded_process(files: RankLayout) -> tuple[str, int]:
     """Host and pid, as the rank has written them; ("", 0) before that."""
-    identity = read_object(files.identity, files.run)
-    try:
-        return str(identity["host"]), int(identity["pid"])
-    except (ValueError, KeyError, TypeError):
-        return "", 0
+    identity, _ = read_identity(files)
+    return (identity.host, identity.pid) if identity is not None else ("", 0)
 
 
 def workers_of(layout: RunLayout) -> tuple[Worker, ...]:

@@ -21,7 +21,7 @@ from isal import igzip
 
 from diag.api import open_run
 from diag.errors import DiagError
-from diag.model.steps import Gap
+from diag.model.damaged import Gap
 from diag.traces.event_chunks import Cutter
 from diag.traces.event_table import MAX_NAME_CHARS
 from diag.traces.kineto import read_trace

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -14,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from diag.collectors.files import encode
 from diag.collectors.layout import RunLayout
-from diag.collectors.records import RankExit
+from diag.collectors.records import RankExit, RankRecord
 from diag.collectors.settings import RUN_DIR_VARIABLE
 from diag.watch.workers import ExitWatch
 
@@ -42,7 +42,8 @@ class Job:
     def says_who_it_is(self, rank: int, pid: int, host: str = "") -> None:
         files = self.layout.newest().rank(rank)
         files.folder.mkdir(parents=True, exist_ok=True)
-        files.identity.write_text(json.dumps({"host": host or socket.gethostname(), "pid": pid}))
+        who = RankRecord(rank, rank, 1, host or socket.gethostname(), pid, "", 0, 0, "cpu")
+        files.identity.write_bytes(encode(who))
 
     def is_watched(self, *ranks: int) -> None:
         """Waits for it: a process that ends before that is not seen."""

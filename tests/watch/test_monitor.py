@@ -56,7 +56,14 @@ def start(layout: RunLayout) -> Iterator[Start]:
 
 def write(files: RankLayout, now_s: float, **fields: object) -> None:
     """A heartbeat of a rank that waits in a collective, unless the fields say something else."""
-    content = {"step": 5, "steps": 5, "phase": "forward", "last_started": {"0": 9}, "last_finished": {"0": 8}}
+    content = {
+        "unix_ns": 0,
+        "step": 5,
+        "steps": 5,
+        "phase": "forward",
+        "last_started": {"0": 9},
+        "last_finished": {"0": 8},
+    }
     files.heartbeat.write_text(json.dumps({**content, "monotonic_ns": int(now_s * 1e9), **fields}))
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diag.collectors.layout import RunLayout
 from diag.collectors.records import CHECKPOINT, DATA, EVALUATION, FAILED, FORWARD
 from diag.hang.rundir.read import Beat, beat_of
+from diag.rundir.lines import read_heartbeat
 from diag.watch.hang_monitor import HangState, Judgement, Limits, busy_words, hang_words, judged, observed
 
 LIMITS = Limits(hang_s=30, setup_s=120, busy_s=90)
@@ -179,8 +184,13 @@ FIELDS = st.fixed_dictionaries(
 
 @given(FIELDS)
 def test_whatever_a_heartbeat_file_holds_is_read_or_refused(content: dict[str, object]) -> None:
-    found = beat_of(content)
-    assert found is None or isinstance(found.in_collective, bool)
+    with TemporaryDirectory() as folder:
+        files = RunLayout(Path(folder)).rank(0)
+        files.folder.mkdir(parents=True)
+        files.heartbeat.write_text(json.dumps({"unix_ns": 0, "monotonic_ns": 0, **content}))
+        heartbeat, gap = read_heartbeat(files)
+    assert (heartbeat is None) == (gap is not None)
+    assert heartbeat is None or isinstance(beat_of(heartbeat).in_collective, bool)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0.1, 5)), min_size=1, max_size=40))

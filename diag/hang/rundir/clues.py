@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from diag.collectors.layout import RankLayout, RunLayout
-from diag.collectors.records import CHECKPOINT, EVALUATION, HANG
+from diag.collectors.records import CHECKPOINT, EVALUATION, HANG, RankExit
 from diag.hang.model import Clue, Evidence
 from diag.hang.raised import Chain, about_the_group
-from diag.hang.rundir.read import CalledCollective, Exit, Rank, Rundir
+from diag.hang.rundir.read import CalledCollective, Rank, Rundir
 from diag.hang.wording import begun
 from diag.words.formatting import counted, listing, spaced
 
@@ -45,7 +45,7 @@ def clues_of_ends(run: Rundir, explained: bool = False) -> list[Clue]:
     own = raised_by(run)
     first = {rank: one.exit for rank, one in sorted(run.ranks.items()) if one.exit is not None and one.exit.first}
     not_killed = (-signal.SIGTERM, -signal.SIGABRT)
-    killed = {rank: ended for rank, ended in first.items() if ended.code < 0 and ended.code not in not_killed}
+    killed = {rank: ended for rank, ended in first.items() if ended.exit_code < 0 and ended.exit_code not in not_killed}
     raised = {rank: chain for rank, chain in own.items() if not killed or rank in first}
     found = [_ended(run, rank, ended, _victims(run, {*killed, *raised})) for rank, ended in killed.items()]
     if raised:
@@ -74,7 +74,7 @@ def lost_a_peer(one: Rank) -> bool:
 
 def place_of(one: Rank, code: int) -> int:
     """A number for a rank that ended with an error: the culprit has the smaller one."""
-    one = replace(one, exit=Exit(code, first=False, by_launcher=False))
+    one = replace(one, exit=RankExit(one.culprit.rank or 0, code))
     if code < 0 and code not in (-signal.SIGTERM, -signal.SIGABRT):
         return 0
     if one.raised is not None and not one.raised.about_others and _ended_by_it(one):
@@ -90,7 +90,7 @@ def _ended_by_it(one: Rank) -> bool:
     uncaught ones only."""
     if one.error:
         return True
-    code = one.exit.code if one.exit is not None else 0
+    code = one.exit.exit_code if one.exit is not None else 0
     return code > 0 or code == -signal.SIGABRT or (one.beat is not None and one.beat.failed)
 
 
@@ -132,8 +132,8 @@ def _who_raised(run: Rundir, ranks: list[int], first: Collection[int]) -> str:
     words, ended = own[ranks[0]].words, run.ranks[ranks[0]].exit
     if len(ranks) > 1:
         return f"They raised {words}"
-    if ended is not None and ended.code > 0 and ranks[0] in first:
-        return f"It raised {words}, and ended with exit code {ended.code} while the others still lived"
+    if ended is not None and ended.exit_code > 0 and ranks[0] in first:
+        return f"It raised {words}, and ended with exit code {ended.exit_code} while the others still lived"
     before = sorted(rank for rank in first if rank not in ranks)
     if before:
         return (
@@ -150,16 +150,16 @@ def _each(own: Mapping[int, Chain], ranks: Iterable[int]) -> str:
     return "; ".join(f"{spaced(listing(same))} raised {words}" for words, same in by_words.items())
 
 
-def _by_code(run: Rundir, rank: int, ended: Exit, explained: bool, victims: tuple[int, ...]) -> Clue | None:
+def _by_code(run: Rundir, rank: int, ended: RankExit, explained: bool, victims: tuple[int, ...]) -> Clue | None:
     """The clue for a rank that raised nothing of its own."""
     one = run.ranks[rank]
     if lost_a_peer(one):
         said = one.raised
         if said is None or about_the_group(str(said.errors[0])) or not _others_lived(run, rank):
             return None
-        note = f"It raised {said.words}, and ended with exit code {ended.code} while all the others lived"
+        note = f"It raised {said.words}, and ended with exit code {ended.exit_code} while all the others lived"
         return Clue("rank_killed_exception", (one.culprit,), tuple(_evidence_of_ends(one)), _CONNECTION, note, victims)
-    if ended.code == 0 or -ended.code == signal.SIGTERM or (-ended.code == signal.SIGABRT and explained):
+    if ended.exit_code == 0 or -ended.exit_code == signal.SIGTERM or (-ended.exit_code == signal.SIGABRT and explained):
         return None
     return _ended(run, rank, ended, victims)
 
@@ -167,14 +167,14 @@ def _by_code(run: Rundir, rank: int, ended: Exit, explained: bool, victims: tupl
 def _others_lived(run: Rundir, rank: int) -> bool:
     """Whether the launcher ended every other rank: then none of them was the lost peer."""
     others = [one.exit for number, one in run.ranks.items() if number != rank]
-    lived = [ended for ended in others if ended is not None and -ended.code == signal.SIGTERM and not ended.first]
+    lived = [ended for ended in others if ended is not None and -ended.exit_code == signal.SIGTERM and not ended.first]
     return len(lived) == len(others) and run.world_size == len(run.ranks)
 
 
-def _ended(run: Rundir, rank: int, ended: Exit, victims: tuple[int, ...]) -> Clue:
+def _ended(run: Rundir, rank: int, ended: RankExit, victims: tuple[int, ...]) -> Clue:
     one = run.ranks[rank]
-    if ended.code < 0:
-        number = -ended.code
+    if ended.exit_code < 0:
+        number = -ended.exit_code
         known = number in set(signal.Signals)
         name = signal.Signals(number).name if known else f"signal {number}"
         fault = _SIGNALS.get(signal.Signals(number)) if known else None
@@ -183,7 +183,7 @@ def _ended(run: Rundir, rank: int, ended: Exit, victims: tuple[int, ...]) -> Clu
         fault = fault or "rank_killed_exception"
     else:
         fault, sure = "rank_killed_exception", _BY_CODE
-        note = f"It ended with exit code {ended.code}, without an exception, while the others still lived."
+        note = f"It ended with exit code {ended.exit_code}, without an exception, while the others still lived."
     return Clue(fault, (one.culprit,), tuple(_evidence_of_ends(one)), sure, note, victims)
 
 
@@ -192,7 +192,7 @@ def _evidence_of_ends(one: Rank) -> list[Evidence]:
     found = []
     who = f"rank {one.culprit.rank}"
     if one.exit is not None:
-        text = f"{who}: exit code {one.exit.code}{', first' if one.exit.first else ''}"
+        text = f"{who}: exit code {one.exit.exit_code}{', first' if one.exit.first else ''}"
         found.append(Evidence(str(RunLayout(RankLayout(one.folder).run).exits), 0, text))
     if one.raised is not None and (one.error or not found):
         files = RankLayout(one.folder)

@@ -1,19 +1,37 @@
-"""Reads what the collectors and the launcher left in a run directory. Damaged files are as good as missing ones."""
+"""What the collectors and the launcher left in a run directory. Damaged files are gaps, as good as missing ones."""
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from diag.collectors.layout import RankLayout, RunLayout, world_size_of
-from diag.collectors.reading import read_json, read_object, read_tail
-from diag.collectors.records import CHECKPOINT, EVALUATION, FAILED, P2P_PREFIX
+from diag.collectors.reading import read_tail
+from diag.collectors.records import (
+    CHECKPOINT,
+    EVALUATION,
+    FAILED,
+    P2P_PREFIX,
+    CollectiveLine,
+    CollectiveRow,
+    Heartbeat,
+    RankExit,
+)
 from diag.hang.model import Culprit
 from diag.hang.raised import Chain, chain_of, chain_of_message
+from diag.model.damaged import Gap
+from diag.rundir.lines import (
+    read_asked,
+    read_exits,
+    read_heartbeat,
+    read_identity,
+    read_last_lines,
+    read_manifest,
+    read_record,
+)
 
 # -- Heartbeats: how far a rank has come -------------------------------------------------------------------------------
 #
@@ -68,28 +86,18 @@ class Beat:
         return not told and len(on_host) < len(self.started)
 
 
-def beat_of(content: Mapping[str, Any]) -> Beat | None:
-    """The heartbeat in heartbeat.json; None where it is none of ours."""
-    try:
-        return Beat(
-            steps=int(content.get("steps", 0)),
-            step=int(content["step"]),
-            phase=str(content["phase"]),
-            phase_since_ns=int(content.get("phase_since_ns", 0)),
-            started=_numbers(content.get("last_started", {})),
-            finished=_numbers(content.get("last_finished", {})),
-            recorder=tuple(
-                sorted((str(group), int(row[0]), int(row[1])) for group, row in content.get("recorder", {}).items())
-            ),
-            done=bool(content.get("done", False)),
-            sent_ns=int(content.get("monotonic_ns", 0)),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-        return None
-
-
-def _numbers(content: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted((str(group), int(number)) for group, number in content.items()))
+def beat_of(heartbeat: Heartbeat) -> Beat:
+    return Beat(
+        steps=heartbeat.steps,
+        step=heartbeat.step,
+        phase=heartbeat.phase,
+        phase_since_ns=heartbeat.phase_since_ns,
+        started=tuple(sorted(heartbeat.last_started.items())),
+        finished=tuple(sorted(heartbeat.last_finished.items())),
+        recorder=tuple(sorted((group, *numbers) for group, numbers in heartbeat.recorder.items())),
+        done=heartbeat.done,
+        sent_ns=heartbeat.monotonic_ns,
+    )
 
 
 _TAIL_BYTES = 2 << 20  # of collectives.jsonl: the last steps; a step of 4,096 calls takes 400 kB
@@ -118,13 +126,6 @@ class CalledCollective:
 
 
 @dataclass(frozen=True)
-class Exit:
-    code: int  # -N: by signal N
-    first: bool
-    by_launcher: bool
-
-
-@dataclass(frozen=True)
 class Rank:
     """One rank. ``steps``: its calls in the last steps; ``open_step``: the step that it did not finish."""
 
@@ -137,7 +138,7 @@ class Rank:
     groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     steps: Mapping[int, tuple[CalledCollective, ...]] = field(default_factory=dict)
     open_step: int | None = None
-    exit: Exit | None = None
+    exit: RankExit | None = None
     error: str = ""  # of the exception that ended it, as torchrun's error file has it
     raised: Chain | None = None  # the same exception, from that file, else from the end of its standard error
     raised_at: int = 0  # Unix time in s, from that file; 0: it has none
@@ -161,110 +162,77 @@ class Rundir:
     gaps: tuple[tuple[str, str], ...] = ()  # path and reason of files that cannot be read
 
 
-@dataclass
-class _Files:
-    """Reads files of one run directory. A missing or damaged file is empty; ``gaps``: path and reason of unreadable
-    ones."""
-
-    run: Path
-    gaps: list[tuple[str, str]] = field(default_factory=list)
-
-    def object(self, path: Path) -> dict[str, Any]:
-        return read_object(path, self.run, self._refused)
-
-    def array(self, path: Path) -> list[Any]:
-        return _list(read_json(path, self.run, self._refused))
-
-    def tail(self, path: Path, most: int) -> bytes:
-        try:
-            return read_tail(path, most, self.run)[0]
-        except FileNotFoundError:
-            return b""
-        except OSError as error:
-            self._refused(str(path), f"cannot be read: {error.strerror}")
-            return b""
-
-    def _refused(self, path: str, reason: str) -> None:
-        self.gaps.append((path, reason))
-
-
 def read_run(layout: RunLayout) -> Rundir:
     """Raises OSError where the ranks cannot be listed."""
-    read = _Files(layout.root)
-    about, asked = read.object(layout.manifest), read.object(layout.asked)
-    exits = _exits(read.array(layout.exits))
-    number, code = asked.get("number"), about.get("exit_code")
-    ranks = {rank: _rank(rank, files, exits.get(rank), read) for rank, files in layout.ranks().items()}
+    gaps: list[Gap | None] = []
+    manifest, gap = read_manifest(layout)
+    asked, asked_gap = read_asked(layout)
+    exits, exits_gap = read_exits(layout)
+    gaps += gap, asked_gap, exits_gap
+    ranks = {rank: _rank(rank, files, exits.get(rank), gaps) for rank, files in layout.ranks().items()}
     return Rundir(
         manifest=layout.manifest,
         ranks=ranks,
-        world_size=world_size_of(about.get("world_size")),
-        asked=(number, str(asked.get("why"))) if isinstance(number, int) else None,
-        exit_code=code if isinstance(code, int) and not isinstance(code, bool) else None,
-        gaps=tuple(read.gaps),
+        world_size=world_size_of(manifest.world_size) if manifest is not None else None,
+        asked=(asked.number, asked.why) if asked is not None else None,
+        exit_code=manifest.exit_code if manifest is not None else None,
+        gaps=tuple((gap.path, gap.reason) for gap in gaps if gap is not None),
     )
 
 
-def _rank(rank: int, files: RankLayout, ended: Exit | None, read: _Files) -> Rank:
-    identity, content = read.object(files.identity), read.object(files.heartbeat)
-    host, gpu = identity.get("host"), identity.get("device_index")
-    steps = _calls(read.tail(files.collectives, _TAIL_BYTES))
-    open_step = None
-    if content:
-        rows = [call for row in _list(content.get("calls")) if (call := _call(row)) is not None]
-        step, finished = content.get("step"), content.get("phase") == "between steps" or content.get("done")
-        if isinstance(step, int) and not finished and (rows or content.get("failed_in")):
-            open_step = step
-            if rows:
-                steps[step] = tuple(rows)
-    error, log = read.object(files.error), read.tail(files.log, _LOG_BYTES).decode(errors="replace")
-    callstack, raised_at = _about_error(error)
+def _rank(rank: int, files: RankLayout, ended: RankExit | None, gaps: list[Gap | None]) -> Rank:
+    identity, identity_gap = read_identity(files)
+    heartbeat, heartbeat_gap = read_heartbeat(files)
+    lines, lines_gap = read_last_lines(files.collectives, CollectiveLine, _TAIL_BYTES)
+    error, error_gap = read_record(files.error, dict[str, Any], files.run)
+    log, log_gap = _tail(files.log, files.run)
+    gaps += identity_gap, heartbeat_gap, lines_gap, error_gap, log_gap
+    steps, open_step = _calls(lines), None
+    if heartbeat is not None and heartbeat.phase != "between steps" and not heartbeat.done:
+        if heartbeat.calls:
+            steps[heartbeat.step] = tuple(map(_call, heartbeat.calls))
+        if heartbeat.calls or heartbeat.failed_in:
+            open_step = heartbeat.step
+    callstack, raised_at = _about_error(error or {})
+    message = _error(error or {})
+    host = identity.host.partition(".")[0] if identity is not None else ""
     return Rank(
-        culprit=Culprit(rank, str(host).partition(".")[0] if host else "", gpu if isinstance(gpu, int) else None),
+        culprit=Culprit(rank, host, identity.device_index if identity is not None else None),
         folder=files.folder,
-        beat=beat_of(content) if content else None,
-        beat_ns=_integer(content.get("monotonic_ns")),
-        failed_in=str(content.get("failed_in") or ""),
-        answered=_integer(content.get("answered")),
-        groups=_groups(content.get("groups")),
+        beat=beat_of(heartbeat) if heartbeat is not None else None,
+        beat_ns=heartbeat.monotonic_ns if heartbeat is not None else 0,
+        failed_in=heartbeat.failed_in if heartbeat is not None else "",
+        answered=heartbeat.answered if heartbeat is not None else 0,
+        groups={name: tuple(ranks) for name, ranks in heartbeat.groups.items()} if heartbeat is not None else {},
         steps=steps,
         open_step=open_step,
         exit=ended,
-        error=_error(error),
-        raised=chain_of(callstack) or chain_of_message(_error(error)) or chain_of(log[-_TRACEBACK_CHARS:]),
+        error=message,
+        raised=chain_of(callstack) or chain_of_message(message) or chain_of(log[-_TRACEBACK_CHARS:]),
         raised_at=raised_at,
         log=log,
     )
 
 
-def _calls(tail: bytes) -> dict[int, tuple[CalledCollective, ...]]:
-    """The calls by step. The first line of the tail is incomplete, and the last one may be."""
+def _tail(path: Path, run: Path) -> tuple[str, Gap | None]:
+    try:
+        return read_tail(path, _LOG_BYTES, run)[0].decode(errors="replace"), None
+    except FileNotFoundError:
+        return "", None
+    except OSError as error:
+        return "", Gap(str(path), f"cannot be read: {error.strerror}")
+
+
+def _calls(lines: Iterable[CollectiveLine]) -> dict[int, tuple[CalledCollective, ...]]:
+    """The calls by step."""
     found: dict[int, list[CalledCollective]] = defaultdict(list)
-    for line in tail.splitlines():
-        try:
-            content = json.loads(line)
-            step, rows = int(content["step"]), list(content["rows"])
-        except (ValueError, TypeError, KeyError, RecursionError):
-            continue
-        found[step] += [call for row in rows if (call := _call(row)) is not None]
+    for line in lines:
+        found[line.step] += map(_call, line.rows)
     return {step: tuple(sorted(calls, key=lambda call: (call.group, call.seq))) for step, calls in found.items()}
 
 
-def _call(row: object) -> CalledCollective | None:
-    """From a ``CollectiveRow``."""
-    try:
-        group, seq, op, size, dtype, _, end_ns = list(row)[:7]  # type: ignore[call-overload]
-        return CalledCollective(str(group), int(seq), str(op), int(size), str(dtype), end_ns is not None)
-    except (TypeError, ValueError):
-        return None
-
-
-def _exits(rows: Sequence[object]) -> dict[int, Exit]:
-    found = {}
-    for one in rows:
-        if isinstance(one, dict) and isinstance(one.get("rank"), int) and isinstance(one.get("exit_code"), int):
-            found[one["rank"]] = Exit(one["exit_code"], bool(one.get("first")), bool(one.get("by_launcher")))
-    return found
+def _call(row: CollectiveRow) -> CalledCollective:
+    return CalledCollective(row.group, row.seq, row.op, row.bytes, row.dtype, row.end_ns is not None)
 
 
 def _error(content: Mapping[str, Any]) -> str:
@@ -283,21 +251,3 @@ def _about_error(content: Mapping[str, Any]) -> tuple[str, int]:
         return "", 0
     time = str(extra.get("timestamp") or "")
     return str(extra.get("py_callstack") or ""), int(time) if time.isdecimal() and len(time) < 12 else 0
-
-
-def _groups(content: object) -> dict[str, tuple[int, ...]]:
-    if not isinstance(content, dict):
-        return {}
-    return {
-        str(name): tuple(rank for rank in ranks if isinstance(rank, int))
-        for name, ranks in content.items()
-        if isinstance(ranks, list)
-    }
-
-
-def _integer(value: object) -> int:
-    return value if isinstance(value, int) else 0
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []

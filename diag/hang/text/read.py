@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from diag.collectors.layout import RANKS, RankLayout, RunLayout, is_regular, world_size_of
-from diag.collectors.reading import read_object
 from diag.hang.model import Communicator, Evidence, Line, Logs, Member, NcclCall, Process, Speaker, grouped
 from diag.hang.text.gather import Gatherer
 from diag.hang.text.keep import SOURCES, RawLine
@@ -17,6 +16,7 @@ from diag.hang.text.messages import Facts, Hint, OneSided, ProcessFacts, Who, ca
 from diag.hang.text.prefixes import NamedRank, ParsedLine
 from diag.hang.text.streams import STDIN, Gaps, files_of
 from diag.hang.wording import NO_RANK, SHARES
+from diag.rundir.lines import read_identity, read_manifest
 
 # -- Processes and communicators, joined from what each line states ----------------------------------------------------
 #
@@ -407,21 +407,23 @@ def run_directories(paths: Sequence[str | Path], files: Iterable[str]) -> list[R
 
 
 def take_run(run: RunLayout, facts: Facts, gaps: Gaps) -> int | None:
-    """Adds a run's ranks to the processes, and returns its world size. Missing or damaged files are ignored."""
-    about = read_object(run.manifest, run.root, gaps.say)
+    """Adds the ranks of a run to the processes; returns its world size. Damaged files are gaps."""
+    manifest, gap = read_manifest(run)
+    refused = [gap]
     ranks: dict[int, RankLayout] = {}
     with suppress(OSError):  # where they cannot be listed, the search for files reports it
         ranks = run.ranks()
     for rank, layout in ranks.items():
-        record = read_object(layout.identity, run.root, gaps.say)
-        host, pid = record.get("host"), record.get("pid")
-        if not isinstance(host, str) or not isinstance(pid, int):
+        identity, gap = read_identity(layout)
+        refused.append(gap)
+        if identity is None:
             continue
-        heard = facts.process((host.partition(".")[0], pid, ("file", rank)))
-        local, device = record.get("local_rank"), record.get("device_index")
-        heard.local_rank = local if isinstance(local, int) else None
-        heard.device = device if isinstance(device, int) else None
-    return world_size_of(about.get("world_size"))
+        heard = facts.process((identity.host.partition(".")[0], identity.pid, ("file", rank)))
+        heard.local_rank, heard.device = identity.local_rank, identity.device_index
+    for gap in refused:
+        if gap is not None:
+            gaps.say(gap.path, gap.reason)
+    return world_size_of(manifest.world_size) if manifest is not None else None
 
 
 Progress = Callable[[int, int, str], None]

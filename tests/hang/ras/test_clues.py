@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from diag.collectors.files import encode
 from diag.collectors.layout import RunLayout
+from diag.collectors.records import RankRecord
 from diag.hang.api import triage
 from diag.hang.model import Triage
 from tests.hang.ras.reports import Comm, Job, as_json, job, text
@@ -176,15 +178,10 @@ def test_a_pid_ties_a_rank_to_the_job_where_all_processes_are_known(
     """Hosts have names in a run directory and addresses in RAS; with logs of some hosts only, pids may repeat."""
     (tmp_path / "manifest.json").write_text(json.dumps({"world_size": 8}))
     for number in range(logged):
-        folder = RunLayout(tmp_path).rank(number).folder
-        folder.mkdir(parents=True)
-        about = {
-            "host": f"node{number // 4}",
-            "pid": 1000 + number,
-            "local_rank": number % 4,
-            "device_index": number % 4,
-        }
-        (folder / "rank.json").write_text(json.dumps(about))
+        files = RunLayout(tmp_path).rank(number)
+        files.folder.mkdir(parents=True)
+        who = RankRecord(number, number % 4, 8, f"node{number // 4}", 1000 + number, "", 0, 0, "cuda", number % 4)
+        files.identity.write_bytes(encode(who))
     comm = Comm([4, 5, 6, 7], 0xB, counts={2: {"AllReduce": 9}}, usual={"AllReduce": 11})
     found = said(tmp_path, Job([comm]), Job([comm]))
     assert (found.fault_class, ranks(found)) == ("missing_rank", [rank])

@@ -93,7 +93,5 @@ def test_a_send_and_its_receive_of_different_sizes(tmp_path: Path) -> None:
 
 def test_what_a_rank_has_sent_and_not_waited_for_is_no_waiting() -> None:
     """Its messages are handed over: it stands still for none of them."""
-    told = {"step": 1, "phase": "data", "last_started": {"p2p 0>1": 5}, "last_finished": {"p2p 0>1": 5}}
-    beat = beat_of(told)
-    assert beat is not None
-    assert not beat.in_collective
+    heartbeat = Heartbeat(0, 0, 1, "data", last_started={"p2p 0>1": 5}, last_finished={"p2p 0>1": 5})
+    assert not beat_of(heartbeat).in_collective

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from diag.collectors.files import encode
+from diag.collectors.records import RankRecord
 from diag.hang.text import read_logs
 
 from .logs import call, init, nccl, read, write
@@ -265,8 +267,8 @@ def test_a_run_directory_tells_world_size_hosts_and_ranks(tmp_path: Path) -> Non
     run = tmp_path / "run"
     for rank in range(2):
         write(run, ["RuntimeError: boom"], f"ranks/{rank:05d}/log.txt")
-        record = {"rank": rank, "local_rank": rank, "host": "box.example", "pid": 70 + rank, "device_index": rank}
-        (run / f"ranks/{rank:05d}/rank.json").write_text(json.dumps(record))
+        record = RankRecord(rank, rank, 4, "box.example", 70 + rank, "", 0, 0, "cuda", device_index=rank)
+        (run / f"ranks/{rank:05d}/rank.json").write_bytes(encode(record))
     (run / "manifest.json").write_text(json.dumps({"world_size": 4}))
     logs = read_logs([run], ["boom"])
     assert logs.world_size == 4
