@@ -91,8 +91,8 @@ def analyze(
     cross_check: Annotated[
         Tool | None,
         typer.Option(
-            help="Show HolisticTraceAnalysis's temporal breakdown and overlap of the same traces beside ours, and the "
-            "reason for every difference. Needs the extra: pip install 'diag\\[hta]'."
+            help="Show HolisticTraceAnalysis's temporal breakdown and overlap of the same traces next to diag's. "
+            "Needs the extra: pip install 'diag\\[hta]'."
         ),
     ] = None,
     hta: Annotated[

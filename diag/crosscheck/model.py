@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-AGREE_PERCENT = 0.1  # numbers closer than this are equal; a wider gap needs a reason
+AGREE_PERCENT = 0.1  # numbers closer than this are equal
 
 
 class Quantity(StrEnum):
@@ -39,33 +39,17 @@ class Measures:
 
 
 @dataclass(frozen=True)
-class Departure:
-    """A way in which HTA reads this trace differently: what it does, and to how many events (0: to all of them)."""
-
-    id: str
-    text: str
-    events: int
-
-
-@dataclass(frozen=True)
 class Comparison:
-    """One quantity of one rank. ``difference`` and ``residual`` as `difference` defines them; the residual is what is
-    left once our own events are read as ``reasons`` say that HTA reads them."""
+    """One quantity of one rank, with the `difference` of the two values."""
 
     quantity: Quantity
     ours: float | None
     hta: float | None
     difference: float
-    reasons: tuple[Departure, ...]
-    residual: float
 
     @property
     def agrees(self) -> bool:
         return abs(self.difference) <= AGREE_PERCENT
-
-    @property
-    def explained(self) -> bool:
-        return self.agrees or bool(self.reasons)
 
 
 @dataclass(frozen=True)

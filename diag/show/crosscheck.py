@@ -28,7 +28,6 @@ _MOST_RANKS = 16
 _MOST_EDGES = 8
 _MOST_SEQUENCES = 5
 _MOST_KERNELS = 3
-_MOST_LABELS = 8
 _NAME_WIDTH = 80
 _KERNEL_WIDTH = 32
 _MS = 1e6
@@ -48,12 +47,11 @@ def _check_to_dict(check: CrossCheck) -> dict[str, Any]:
     for rank, shown in zip(check.ranks, content["ranks"], strict=True):
         for comparison, item in zip(rank.comparisons, shown["comparisons"], strict=True):
             item["unit"] = "percent" if comparison.quantity == Quantity.OVERLAP else "ns"
-            item["explained"] = comparison.explained
     return content
 
 
 def print_cross_check(check: CrossCheck, console: Console | None = None) -> None:
-    """The numbers side by side, then every reason once with the numbers that it changes, then what is not compared."""
+    """The numbers side by side, then what is not compared."""
     console = console or report_console()
     console.print()
     title = f"Beside HolisticTraceAnalysis {check.version}, inside the window that it keeps; milliseconds"
@@ -63,9 +61,7 @@ def print_cross_check(check: CrossCheck, console: Console | None = None) -> None
         console.print(_table(compared))
     if len(compared) > _MOST_RANKS:
         console.print(f"[dim]… and {len(compared) - _MOST_RANKS} more ranks; --json has them all.[/]")
-    for line in _reasons(compared):
-        console.print(Padding(escape(line), (0, 0, 0, 2)))
-    for line in (*_unexplained(compared), *_errors(check)):
+    for line in _errors(check):
         console.print(f"[yellow]![/] {escape(line)}")
     for note in check.notes:
         console.print(Padding(f"[dim]{escape(note)}[/]", (0, 0, 0, 2)))
@@ -148,38 +144,6 @@ def _value(item: Comparison, value: float | None) -> str:
 
 def _gap(item: Comparison) -> str:
     return f"{item.difference:+.2f}{' points' if item.quantity == Quantity.OVERLAP else '%'}"
-
-
-def _reasons(ranks: Sequence[RankCheck]) -> list[str]:
-    """Each reason once, after the numbers that it changes: "compute, idle of ranks 0, 1: HTA rounds …"."""
-    concerned: dict[str, tuple[set[Quantity], list[str]]] = {}
-    for rank in ranks:
-        for item in rank.comparisons:
-            for reason in item.reasons:
-                quantities, labels = concerned.setdefault(f"HTA {reason.text}", (set(), []))
-                quantities.add(item.quantity)
-                labels.extend([label] if (label := _label(rank, ranks)) not in labels else [])
-    return [
-        f"{', '.join(quantity for quantity in Quantity if quantity in quantities)}{_of_ranks(labels, ranks)}: {text}"
-        for text, (quantities, labels) in concerned.items()
-    ]
-
-
-def _of_ranks(labels: Sequence[str], ranks: Sequence[RankCheck]) -> str:
-    """Which ranks a reason concerns; nothing where it is all of them."""
-    if len(labels) == len(ranks):
-        return ""
-    more = ", …" if len(labels) > _MOST_LABELS else ""
-    return f" of rank{'s' if len(labels) > 1 else ''} {', '.join(labels[:_MOST_LABELS])}{more}"
-
-
-def _unexplained(ranks: Sequence[RankCheck]) -> list[str]:
-    return [
-        f"not explained: {item.quantity} of rank {_label(rank, ranks)}, {_gap(item)}"
-        for rank in ranks
-        for item in rank.comparisons
-        if not item.explained
-    ]
 
 
 def _errors(check: CrossCheck) -> list[str]:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from diag.account import gpu
-from diag.crosscheck.compare import compare, device_time
-from diag.crosscheck.model import Departure, Measures, Quantity, difference
+from diag.crosscheck.model import Measures, Quantity, difference
 from diag.crosscheck.offered import parse_request
 from diag.crosscheck.process import hta_version, run_jobs
 from diag.errors import DiagError, ExitCode
 from diag.model.steps import Kind
 from diag.traces.kineto import read_trace
+from tests.bench.hta_differences import Departure, compare, device_time
 from tests.crosscheck.traces import MS, profiled
 
 DEPARTURES = tuple(Departure(name, f"does {name}", 1) for name in ("a", "b", "c"))

@@ -13,6 +13,7 @@ from diag.api import open_run
 from diag.crosscheck.compare import cross_check
 from diag.crosscheck.model import AGREE_PERCENT, CrossCheck
 from diag.crosscheck.offered import critical_path, kernel_sequences
+from tests.bench.hta_differences import Explained, explain
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
 FOLDERS = sorted({path.parent.name for path in TRACES.glob("*/*.json.gz")})
@@ -24,13 +25,15 @@ pytestmark = pytest.mark.skipif(not FOLDERS, reason="no ../shared/traces beside 
 def assert_explained(check: CrossCheck) -> None:
     for rank in check.ranks:
         for item in rank.comparisons:
+            assert isinstance(item, Explained)
             assert item.explained, (rank.path, item)
             assert item.agrees or abs(item.residual) <= AGREE_PERCENT
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_number_is_equal_or_its_difference_explained(folder: str) -> None:
-    check = cross_check(open_run(TRACES / folder))
+    run = open_run(TRACES / folder)
+    check = explain(cross_check(run), run)
     assert_explained(check)
     assert all(rank.comparisons or "no device event" in rank.error for rank in check.ranks)
 

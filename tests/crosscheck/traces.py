@@ -7,8 +7,9 @@ from pathlib import Path
 
 from diag.api import open_run
 from diag.crosscheck.compare import cross_check
-from diag.crosscheck.model import Comparison, CrossCheck, Quantity
+from diag.crosscheck.model import CrossCheck, Quantity
 from tests.account.kineto_builder import KinetoBuilder
+from tests.bench.hta_differences import Explained, explain
 
 MS, US = 1_000_000, 1_000
 
@@ -22,20 +23,21 @@ def profiled(*starts: int, dur: int = 10 * MS, rank: int = 0) -> KinetoBuilder:
 
 
 def checked(*builders: KinetoBuilder, folder: Path) -> CrossCheck:
-    """The cross-check of a folder with these traces."""
+    """The cross-check of a folder with these traces, each difference explained."""
     for number, builder in enumerate(builders):
         builder.write(folder, f"trace{number}.json")
-    return cross_check(open_run(folder))
+    run = open_run(folder)
+    return explain(cross_check(run), run)
 
 
-def numbers(check: CrossCheck, rank: int = 0) -> dict[Quantity, Comparison]:
+def numbers(check: CrossCheck, rank: int = 0) -> dict[Quantity, Explained]:
     """A rank's comparisons; the rank must not have failed."""
     found = next(item for item in check.ranks if item.rank == rank)
     assert not found.error
-    return {item.quantity: item for item in found.comparisons}
+    return {item.quantity: item for item in found.comparisons if isinstance(item, Explained)}
 
 
-def why(comparison: Comparison) -> list[str]:
+def why(comparison: Explained) -> list[str]:
     return [reason.id for reason in comparison.reasons]
 
 
