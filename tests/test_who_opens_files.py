@@ -18,6 +18,7 @@ REASONS = {
     # Files of the package itself.
     "app/html_report/render.py": "its own template",
     "diag/cli/export.py": "its own Grafana dashboard",
+    "diag/linting/model.py": "its own list of keys",
     "diag/account/kept_steps.py": "its own sources, for the version of what it keeps",
     # What the user names may be a pipe.
     "diag/hang/text/streams.py": "a path of the command line, as `<(zcat log.gz)`",

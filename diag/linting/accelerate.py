@@ -6,18 +6,11 @@ from collections.abc import Iterator
 
 from .document import Document
 from .fsdp import Fsdp
-from .model import Devices, Notice, Section, Severity
+from .model import Devices, Notice, Section, Severity, keys_of
 
 _CONFIG = "accelerate/commands/config/config_args.py"
 _LAUNCH = "accelerate/commands/launch.py: _validate_launch_command"
-KNOWN = frozenset({
-    "compute_environment", "distributed_type", "mixed_precision", "use_cpu", "debug", "num_processes", "machine_rank",
-    "num_machines", "gpu_ids", "main_process_ip", "main_process_port", "rdzv_backend", "same_network",
-    "main_training_function", "enable_cpu_affinity", "fp8_config", "deepspeed_config", "fsdp_config",
-    "parallelism_config", "megatron_lm_config", "mpirun_config", "downcast_bf16", "tpu_name", "tpu_zone",
-    "tpu_use_cluster", "tpu_use_sudo", "command_file", "commands", "tpu_vm", "tpu_env", "dynamo_config",
-    "fp16", "dynamo_backend",  # converted from older files
-})  # fmt: skip
+KNOWN = keys_of("accelerate")
 _SIZES = ("dp_replicate", "dp_shard", "tp", "cp", "sp")
 # SageMaker's files have fields of their own.
 _OTHER_ENVIRONMENT = "AMAZON_SAGEMAKER"

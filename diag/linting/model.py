@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
 from collections.abc import Collection, Iterator
 from enum import StrEnum
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -149,6 +152,23 @@ class Section(Struct, frozen=True):
         for key in self.values:
             if key not in known:
                 yield key, nearest(key, known)
+
+
+def keys_of(name: str) -> frozenset[str]:
+    """The keys that a tool reads in one of its tables, from keys.json, which tests/lint/make_keys.py writes."""
+    return frozenset(_keys()[name] or ())
+
+
+def tables_of(tool: str) -> dict[str, frozenset[str] | None]:
+    """All tables of a tool with their keys; None: any key, as models and experiments add their own."""
+    named = {name.partition(".")[2]: keys for name, keys in _keys().items() if name.startswith(f"{tool}.")}
+    return {name: frozenset(keys) if keys is not None else None for name, keys in named.items()}
+
+
+@cache
+def _keys() -> dict[str, list[str] | None]:
+    found: dict[str, list[str] | None] = json.loads(Path(__file__).with_name("keys.json").read_bytes())
+    return found
 
 
 def nearest(key: str, known: Collection[str], ratio: float = _NEAR) -> str | None:
