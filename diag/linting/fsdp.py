@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
-from .model import Devices, Notice, Section, Severity, Translation, nearest
+from .model import ERROR, NOTE, WARNING, Devices, Notice, Row, Section, Severity, Translation, nearest, rule
 
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+STRATEGY, TOP = "the strategy", "top:"  # of `Fsdp.say`
 POLICIES = ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP")
 # Keys that only FSDP1 acts on.
 FSDP1_ONLY = (
@@ -63,10 +64,11 @@ class Fsdp(Struct, frozen=True):
         return value.strip().upper() if isinstance(value, str) else None
 
     def say(self, name: str, severity: Severity, text: str, instead: str, source: str) -> Notice:
+        """A notice about a key of the fsdp_config, about ``STRATEGY``, or about a key around it, behind ``TOP``."""
+        if name == STRATEGY or name.startswith(TOP):
+            key = self.strategy_key if name == STRATEGY else name.removeprefix(TOP)
+            return self.top.say(key, severity, text, instead, source)
         return self.section.say(self.key(name), severity, text, instead, source)
-
-    def say_strategy(self, severity: Severity, text: str, instead: str, source: str) -> Notice:
-        return self.top.say(self.strategy_key, severity, text, instead, source)
 
     def write(self, name: str, value: str) -> str:
         """``key: value`` as the file's syntax has it."""
@@ -98,366 +100,271 @@ def written(section: Section, key: str, value: str) -> str:
     return f"{key}: {value}"
 
 
-# -- fsdp sharding -----------------------------------------------------------------------------------------------------
-#
-# Rules for what FSDP shards, in which units, and what it overlaps.
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 _STRATEGY = "torch.distributed.fsdp.ShardingStrategy"
 _PREFETCH = "torch.distributed.fsdp.BackwardPrefetch"
 _PLUGIN = "accelerate/utils/dataclasses.py: FullyShardedDataParallelPlugin"
+_ARGUMENTS = "transformers/training_args.py: _process_fsdp_args"
+_API = "torchtitan docs/fsdp.md: FSDP1 <> FSDP2 API differences"
+_LIMITER = "torch.distributed.fsdp.FullyShardedDataParallel: limit_all_gathers"
+_NUMBERED = dict(zip("12345", STRATEGIES, strict=True))  # as Accelerate also takes them
 
 
-def unknown_strategy(seen: Fsdp) -> Iterator[Notice]:
-    """A strategy that there is not; Accelerate also takes their numbers, from 1."""
-    known = seen.strategy in STRATEGIES or seen.strategy in ("1", "2", "3", "4", "5")
-    if seen.version == 1 and seen.strategy is not None and not known:
-        yield seen.say_strategy(
-            Severity.ERROR, "There is no such sharding strategy.", f"one of {', '.join(STRATEGIES)}", _STRATEGY
-        )
+def _write(name: str, value: str) -> Callable[[Fsdp], str]:
+    return lambda seen: seen.write(name, value)
 
 
-def shard_grad_op(seen: Fsdp) -> Iterator[Notice]:
-    """The strategy that is taken for ZeRO-2."""
-    if seen.version == 1 and seen.strategy in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2"):
-        yield seen.say_strategy(
-            Severity.NOTE,
-            "Not ZeRO-2: parameters are sharded too, gathered before forward, and stay whole until backward has used "
-            "them. It saves backward's all-gather and costs the whole model in 16 bits at the peak.",
-            "FULL_SHARD, where that does not fit", _STRATEGY,
-        )  # fmt: skip
+def _tool(accelerate: str, transformers: str) -> Callable[[Fsdp], str]:
+    return lambda seen: accelerate if seen.tool == "Accelerate" else transformers
 
 
-def kept_whole(seen: Fsdp) -> Iterator[Notice]:
-    """The same in FSDP2's words."""
-    if seen.version == 2 and seen.flag("reshard_after_forward") is False:
-        yield seen.say(
-            "reshard_after_forward", Severity.NOTE,
-            "Every unit's parameters stay gathered from forward to backward: one all-gather less, and the whole model "
-            "in 16 bits at the peak.", seen.write("reshard_after_forward", "true"),
-            "torch.distributed.fsdp.fully_shard: reshard_after_forward",
-        )  # fmt: skip
+_where = _tool(_PLUGIN, _ARGUMENTS)
 
 
-def no_shard(seen: Fsdp) -> Iterator[Notice]:
-    """FSDP that shards nothing."""
-    if seen.version == 1 and seen.strategy == "NO_SHARD":
-        yield seen.say_strategy(
-            Severity.NOTE, "NO_SHARD shards nothing and is deprecated in torch in favour of DistributedDataParallel.",
-            "distributed_type: MULTI_GPU" if seen.tool == "Accelerate" else "remove fsdp: the Trainer then takes DDP",
-            "torch/distributed/fsdp/_init_utils.py",
-        )  # fmt: skip
+def _least_parameters(seen: Fsdp) -> float | None:
+    return seen.section.number(seen.key("min_num_params"))
 
 
-def hybrid_on_one_host(seen: Fsdp) -> Iterator[Notice]:
-    """Replicas of one."""
-    gpus = seen.devices.gpus
-    if seen.version == 1 and (seen.strategy or "").startswith("HYBRID") and gpus and gpus <= seen.devices.per_host:
-        plain = "SHARD_GRAD_OP" if (seen.strategy or "").endswith("ZERO2") else "FULL_SHARD"
-        yield seen.say_strategy(
-            Severity.NOTE,
-            f"On one host there is nothing to replicate over: {seen.strategy} is {plain} there, with one more group.",
-            plain if seen.tool == "Accelerate" else plain.lower(), _STRATEGY,
-        )  # fmt: skip
+def _no_size(seen: Fsdp) -> bool:
+    """Whether a size-based policy is switched off by its size."""
+    number = _least_parameters(seen)
+    return seen.policy == "SIZE_BASED_WRAP" and (number == 0 or (number is None and seen.tool == "Transformers"))
 
 
-def whole_model(seen: Fsdp) -> Iterator[Notice]:
-    """A model that is one unit."""
-    said = seen.word("auto_wrap_policy")
-    if said is not None and said not in POLICIES:
-        yield seen.say(
-            "auto_wrap_policy", Severity.ERROR, "There is no such policy, and the run does not start.",
-            f"one of {', '.join(POLICIES)}", f"{_PLUGIN}.__post_init__",
-        )  # fmt: skip
-        return
-    number = seen.section.number(seen.key("min_num_params"))
-    nothing = seen.policy == "SIZE_BASED_WRAP" and (number == 0 or (number is None and seen.tool == "Transformers"))
-    if seen.policy == "NO_WRAP" or nothing:
-        why = "min_num_params of 0 switches the policy off" if nothing else "No auto-wrap policy"
-        legacy = seen.tool == "Transformers" and seen.options and seen.version == 1
-        yield seen.say(
-            "min_num_params" if nothing else "auto_wrap_policy", Severity.WARNING,
-            f"{why}: the model is one unit, gathered whole before anything is computed, so nothing overlaps and the "
-            "peak holds all parameters.",
-            f'"fsdp": "{" ".join((*seen.options, "auto_wrap"))}"' if legacy and not nothing
-            else seen.write("auto_wrap_policy", POLICIES[0]),
-            f"{_PLUGIN}.auto_wrap_policy; torch.distributed.fsdp",
-        )  # fmt: skip
+def _policy_is_known(seen: Fsdp) -> bool:
+    return seen.word("auto_wrap_policy") in (None, *POLICIES)
 
 
-def wrap_keys(seen: Fsdp) -> Iterator[Notice]:
-    """Keys of one wrap policy given to another."""
-    classes, number = seen.has("transformer_layer_cls_to_wrap"), seen.section.number(seen.key("min_num_params"))
-    if classes and number and seen.tool == "Transformers" and seen.word("auto_wrap_policy") is None:
-        yield seen.say(
-            "min_num_params", Severity.ERROR,
-            "It excludes transformer_layer_cls_to_wrap: Transformers refuses both or ignores one.", "remove it",
-            "transformers/training_args.py: _process_fsdp_args",
-        )  # fmt: skip
-    elif classes and seen.policy in ("SIZE_BASED_WRAP", "NO_WRAP") and seen.tool == "Accelerate":
-        yield seen.say(
-            "transformer_layer_cls_to_wrap", Severity.ERROR, f"Ignored: {seen.policy} does not look at classes.",
-            seen.write("auto_wrap_policy", POLICIES[0]), f"{_PLUGIN}.__post_init__",
-        )  # fmt: skip
-    elif number and seen.policy in ("TRANSFORMER_BASED_WRAP", "NO_WRAP") and seen.tool == "Accelerate":
-        yield seen.say(
-            "min_num_params", Severity.ERROR, f"Ignored: {seen.policy} does not look at sizes.", "remove it",
-            f"{_PLUGIN}.__post_init__",
-        )  # fmt: skip
+def _two_ways_to_wrap(seen: Fsdp) -> bool:
+    named = seen.has("transformer_layer_cls_to_wrap") and _least_parameters(seen)
+    return bool(named and seen.tool == "Transformers" and seen.word("auto_wrap_policy") is None)
 
 
-def backward_prefetch(seen: Fsdp) -> Iterator[Notice]:
-    """Backward without prefetch, which is the tools' default, or with the weaker one."""
-    value = seen.word("backward_prefetch")
-    if seen.version != 1 or seen.strategy == "NO_SHARD":
-        return
-    if value in (None, "NO_PREFETCH"):
-        default = f" (the default of {seen.tool})" if value is None else ""
-        yield seen.say(
-            "backward_prefetch", Severity.WARNING,
-            f"No prefetch in backward{default}: each all-gather starts when its unit is reached and is waited for.",
-            seen.write("backward_prefetch", "BACKWARD_PRE"), _PREFETCH,
-        )  # fmt: skip
-    elif value == "BACKWARD_POST":
-        yield seen.say(
-            "backward_prefetch", Severity.NOTE,
-            "Starts the next all-gather after the gradients of a unit: less overlap than BACKWARD_PRE, for the memory "
-            "of one unit's parameters.", seen.write("backward_prefetch", "BACKWARD_PRE"), _PREFETCH,
-        )  # fmt: skip
+def _reduce_in_code(seen: Fsdp) -> str:
+    policy = "MixedPrecisionPolicy" if seen.version == 2 else "MixedPrecision"
+    kind = "bfloat16" if seen.mixed_precision == "bf16" else "float16"
+    return f"in code: mixed_precision_policy={policy}(param_dtype=torch.{kind}, reduce_dtype=torch.float32)"
 
 
-def forward_prefetch(seen: Fsdp) -> Iterator[Notice]:
-    """The prefetch that is taken for overlap."""
-    if seen.version == 1 and seen.flag("forward_prefetch") is True:
-        yield seen.say(
-            "forward_prefetch", Severity.NOTE,
-            "All-gathers overlap in forward without it. It only issues them earlier, which helps where the CPU is "
-            "late, and needs the same order of modules in every step.", seen.write("forward_prefetch", "false"),
-            "torch.distributed.fsdp.FullyShardedDataParallel: forward_prefetch",
-        )  # fmt: skip
+def _plain(seen: Fsdp) -> str:
+    """A hybrid strategy without its replicas."""
+    return "SHARD_GRAD_OP" if (seen.strategy or "").endswith("ZERO2") else "FULL_SHARD"
 
 
-def rate_limiter(seen: Fsdp) -> Iterator[Notice]:
-    """limit_all_gathers, which is taken for overlap."""
-    flag = seen.flag("limit_all_gathers")
-    if seen.version != 1 or seen.tool == "Accelerate" or flag is None:
-        return
-    source = "torch.distributed.fsdp.FullyShardedDataParallel: limit_all_gathers"
-    if flag:
-        yield seen.say(
-            "limit_all_gathers", Severity.NOTE,
-            "A rate limiter, not overlap: the CPU waits so that no more than two units are gathered at once. It is on "
-            "by default.", "remove it", source,
-        )  # fmt: skip
-    else:
-        yield seen.say(
-            "limit_all_gathers", Severity.WARNING,
-            "Off, the CPU may issue all-gathers without bound, each with memory of its own; it only helps where the "
-            "CPU is the limit and memory is free.", seen.write("limit_all_gathers", "true"), source,
-        )  # fmt: skip
+def _frees(strategy: str | None) -> bool:
+    """Whether a strategy of FSDP1 frees parameters after forward."""
+    return "SHARD_GRAD_OP" not in (strategy or "") and "ZERO2" not in (strategy or "")
 
 
+def _has_reshard(seen: Fsdp) -> bool:
+    return seen.has("reshard_after_forward")
+
+
+def _prefetches_in_backward(seen: Fsdp) -> bool:
+    return seen.version == 1 and seen.strategy != "NO_SHARD"
+
+
+def _checkpoints_twice(seen: Fsdp) -> bool:
+    return seen.tool == "Transformers" and seen.top.flag("gradient_checkpointing") is True
+
+
+# fmt: off
+unknown_strategy = rule(
+    Row(STRATEGY, ERROR,
+        lambda f: f.version == 1 and f.strategy is not None and f.strategy not in (*STRATEGIES, *_NUMBERED),
+        "There is no such sharding strategy.", f"one of {', '.join(STRATEGIES)}", _STRATEGY),
+)
+shard_grad_op = rule(
+    Row(STRATEGY, NOTE, lambda f: f.version == 1 and f.strategy in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2"),
+        "Not ZeRO-2: parameters are sharded too, gathered before forward, and stay whole until backward has used "
+        "them. It saves backward's all-gather and costs the whole model in 16 bits at the peak.",
+        "FULL_SHARD, where that does not fit", _STRATEGY),
+)
+kept_whole = rule(
+    Row("reshard_after_forward", NOTE, lambda f: f.version == 2 and f.flag("reshard_after_forward") is False,
+        "Every unit's parameters stay gathered from forward to backward: one all-gather less, and the whole model "
+        "in 16 bits at the peak.", _write("reshard_after_forward", "true"),
+        "torch.distributed.fsdp.fully_shard: reshard_after_forward"),
+)
+no_shard = rule(
+    Row(STRATEGY, NOTE, lambda f: f.version == 1 and f.strategy == "NO_SHARD",
+        "NO_SHARD shards nothing and is deprecated in torch in favour of DistributedDataParallel.",
+        _tool("distributed_type: MULTI_GPU", "remove fsdp: the Trainer then takes DDP"),
+        "torch/distributed/fsdp/_init_utils.py"),
+)
+hybrid_on_one_host = rule(
+    Row(STRATEGY, NOTE,
+        lambda f: f.version == 1 and (f.strategy or "").startswith("HYBRID")
+        and f.devices.gpus and f.devices.gpus <= f.devices.per_host,
+        lambda f: f"On one host there is nothing to replicate over: {f.strategy} is {_plain(f)} there, with one more "
+        "group.", lambda f: _plain(f) if f.tool == "Accelerate" else _plain(f).lower(), _STRATEGY),
+)
+whole_model = rule(
+    Row("auto_wrap_policy", ERROR, lambda f: not _policy_is_known(f),
+        "There is no such policy, and the run does not start.", f"one of {', '.join(POLICIES)}",
+        f"{_PLUGIN}.__post_init__"),
+    Row(lambda f: "min_num_params" if _no_size(f) else "auto_wrap_policy", WARNING,
+        lambda f: _policy_is_known(f) and (f.policy == "NO_WRAP" or _no_size(f)),
+        lambda f: ("min_num_params of 0 switches the policy off" if _no_size(f) else "No auto-wrap policy")
+        + ": the model is one unit, gathered whole before anything is computed, so nothing overlaps and the peak holds "
+        "all parameters.",
+        lambda f: f'"fsdp": "{" ".join((*f.options, "auto_wrap"))}"'
+        if f.tool == "Transformers" and f.options and f.version == 1 and not _no_size(f)
+        else f.write("auto_wrap_policy", POLICIES[0]),
+        f"{_PLUGIN}.auto_wrap_policy; torch.distributed.fsdp"),
+)
+wrap_keys = rule(
+    Row("min_num_params", ERROR, _two_ways_to_wrap,
+        "It excludes transformer_layer_cls_to_wrap: Transformers refuses both or ignores one.", "remove it",
+        "transformers/training_args.py: _process_fsdp_args"),
+    Row("transformer_layer_cls_to_wrap", ERROR,
+        lambda f: f.tool == "Accelerate" and f.has("transformer_layer_cls_to_wrap")
+        and f.policy in ("SIZE_BASED_WRAP", "NO_WRAP"),
+        lambda f: f"Ignored: {f.policy} does not look at classes.", _write("auto_wrap_policy", POLICIES[0]),
+        f"{_PLUGIN}.__post_init__"),
+    Row("min_num_params", ERROR,
+        lambda f: f.tool == "Accelerate" and _least_parameters(f)
+        and f.policy in ("TRANSFORMER_BASED_WRAP", "NO_WRAP")
+        and not (f.policy == "NO_WRAP" and f.has("transformer_layer_cls_to_wrap")),
+        lambda f: f"Ignored: {f.policy} does not look at sizes.", "remove it", f"{_PLUGIN}.__post_init__"),
+)
+backward_prefetch = rule(
+    Row("backward_prefetch", WARNING,
+        lambda f: _prefetches_in_backward(f) and f.word("backward_prefetch") in (None, "NO_PREFETCH"),
+        lambda f: "No prefetch in backward"
+        + (f" (the default of {f.tool})" if f.word("backward_prefetch") is None else "")
+        + ": each all-gather starts when its unit is reached and is waited for.",
+        _write("backward_prefetch", "BACKWARD_PRE"), _PREFETCH),
+    Row("backward_prefetch", NOTE,
+        lambda f: _prefetches_in_backward(f) and f.word("backward_prefetch") == "BACKWARD_POST",
+        "Starts the next all-gather after the gradients of a unit: less overlap than BACKWARD_PRE, for the memory of "
+        "one unit's parameters.", _write("backward_prefetch", "BACKWARD_PRE"), _PREFETCH),
+)
+forward_prefetch = rule(
+    Row("forward_prefetch", NOTE, lambda f: f.version == 1 and f.flag("forward_prefetch") is True,
+        "All-gathers overlap in forward without it. It only issues them earlier, which helps where the CPU is late, "
+        "and needs the same order of modules in every step.", _write("forward_prefetch", "false"),
+        "torch.distributed.fsdp.FullyShardedDataParallel: forward_prefetch"),
+)
+rate_limiter = rule(
+    Row("limit_all_gathers", NOTE,
+        lambda f: f.version == 1 and f.tool != "Accelerate" and f.flag("limit_all_gathers") is True,
+        "A rate limiter, not overlap: the CPU waits so that no more than two units are gathered at once. It is on by "
+        "default.", "remove it", _LIMITER),
+    Row("limit_all_gathers", WARNING,
+        lambda f: f.version == 1 and f.tool != "Accelerate" and f.flag("limit_all_gathers") is False,
+        "Off, the CPU may issue all-gathers without bound, each with memory of its own; it only helps where the CPU "
+        "is the limit and memory is free.", _write("limit_all_gathers", "true"), _LIMITER),
+)
 SHARDING_RULES = (
     unknown_strategy, shard_grad_op, kept_whole, no_shard, hybrid_on_one_host, whole_model, wrap_keys,
     backward_prefetch, forward_prefetch, rate_limiter,
-)  # fmt: skip
+)
 
-
-# -- fsdp memory -------------------------------------------------------------------------------------------------------
-#
-# Rules for FSDP's offload, loading, number types and recomputation.
-
-
-def offload(seen: Fsdp) -> Iterator[Notice]:
-    """What offloading to the CPU costs."""
-    if not seen.offloads:
-        return
-    name = "cpu_offload" if seen.has("cpu_offload") else "offload_params"
-    text = "Parameters and gradients cross PCIe in every forward and backward, and the optimizer runs on the CPU."
-    instead = "remove it if the states fit: diag plan MODEL --gpus N"
-    source = "torch.distributed.fsdp: CPUOffload, CPUOffloadPolicy"
-    if seen.has(name):
-        yield seen.say(name, Severity.WARNING, text, instead, source)
-    else:
-        yield seen.top.say("fsdp", Severity.WARNING, text, instead, source)
-
-
-def loading(seen: Fsdp) -> Iterator[Notice]:
-    """Loading on rank 0 only, without sending the weights to the others."""
-    if seen.flag("cpu_ram_efficient_loading") is True and seen.flag("sync_module_states") is False:
-        if seen.version == 2 and seen.tool == "Transformers":
-            return  # newer ones do not look at it
-        yield seen.say(
-            "sync_module_states", Severity.ERROR,
-            "With cpu_ram_efficient_loading only rank 0 has weights, so they must be sent: the run is refused.",
-            seen.write("sync_module_states", "true") if seen.version == 1 else "remove it",
-            "accelerate/utils/launch.py" if seen.tool == "Accelerate" else "transformers/training_args.py",
-        )  # fmt: skip
-
-
-def reduce_precision(seen: Fsdp) -> Iterator[Notice]:
-    """Gradients that are summed in 16 bits because the parameters are."""
-    if seen.mixed_precision in ("bf16", "fp16"):
-        key = "mixed_precision" if seen.tool == "Accelerate" else seen.mixed_precision
-        policy = "MixedPrecisionPolicy" if seen.version == 2 else "MixedPrecision"
-        kind = "bfloat16" if seen.mixed_precision == "bf16" else "float16"
-        yield seen.top.say(
-            key, Severity.NOTE,
-            f"Accelerate also reduces gradients in {seen.mixed_precision}; a sum over many ranks loses bits that fp32 "
-            "keeps, at twice the bytes.",
-            f"in code: mixed_precision_policy={policy}(param_dtype=torch.{kind}, reduce_dtype=torch.float32)",
-            "accelerate/utils/dataclasses.py: FullyShardedDataParallelPlugin.set_mixed_precision",
-        )  # fmt: skip
-
-
-def full_precision(seen: Fsdp) -> Iterator[Notice]:
-    """FSDP in 32 bits, which nobody asked for."""
-    if seen.mixed_precision == "no":
-        yield seen.top.say(
-            "mixed_precision" if seen.tool == "Accelerate" else "bf16", Severity.WARNING,
-            "Without mixed precision all-gathers and reduce-scatters carry 32 bits: twice the bytes"
-            + ("; unless Accelerator(mixed_precision=...) says otherwise." if seen.tool == "Accelerate" else "."),
-            "mixed_precision: bf16" if seen.tool == "Accelerate" else '"bf16": true',
-            "torch.distributed.fsdp.MixedPrecisionPolicy: param_dtype is the type of the all-gather",
-        )  # fmt: skip
-
-
-def recomputation(seen: Fsdp) -> Iterator[Notice]:
-    """Activation checkpointing in the Trainer and in FSDP."""
-    if seen.tool != "Transformers" or seen.top.flag("gradient_checkpointing") is not True:
-        return
-    if seen.flag("activation_checkpointing") is True:
-        yield seen.top.say(
-            "gradient_checkpointing", Severity.ERROR,
-            "Set here and as activation_checkpointing in fsdp_config: the Trainer refuses both.",
-            '"gradient_checkpointing": false', "transformers/trainer.py",
-        )  # fmt: skip
-    else:
-        yield seen.top.say(
-            "gradient_checkpointing", Severity.WARNING,
-            "With FSDP the Trainer's own checkpointing gathers parameters once more in backward.",
-            f'"gradient_checkpointing": false and {seen.write("activation_checkpointing", "true")} in fsdp_config',
-            "huggingface/transformers#30404",
-        )  # fmt: skip
-
-
-def single_gpu(seen: Fsdp) -> Iterator[Notice]:
-    """FSDP with nobody to share with."""
-    if seen.devices.gpus == 1 and not seen.offloads:
-        yield seen.say(
-            "version", Severity.NOTE, "On one GPU FSDP shards nothing: every state is whole.", "run without FSDP",
-            "torch.distributed.fsdp",
-        )  # fmt: skip
-
-
+offload = rule(
+    Row(lambda f: "cpu_offload" if f.has("cpu_offload") else "offload_params" if f.has("offload_params") else TOP
+        + "fsdp", WARNING, lambda f: f.offloads,
+        "Parameters and gradients cross PCIe in every forward and backward, and the optimizer runs on the CPU.",
+        "remove it if the states fit: diag plan MODEL --gpus N",
+        "torch.distributed.fsdp: CPUOffload, CPUOffloadPolicy"),
+)
+loading = rule(
+    Row("sync_module_states", ERROR,
+        lambda f: f.flag("cpu_ram_efficient_loading") is True and f.flag("sync_module_states") is False
+        and not (f.version == 2 and f.tool == "Transformers"),  # newer ones do not look at it
+        "With cpu_ram_efficient_loading only rank 0 has weights, so they must be sent: the run is refused.",
+        lambda f: f.write("sync_module_states", "true") if f.version == 1 else "remove it",
+        _tool("accelerate/utils/launch.py", "transformers/training_args.py")),
+)
+reduce_precision = rule(
+    Row(lambda f: TOP + ("mixed_precision" if f.tool == "Accelerate" else f.mixed_precision), NOTE,
+        lambda f: f.mixed_precision in ("bf16", "fp16"),
+        lambda f: f"Accelerate also reduces gradients in {f.mixed_precision}; a sum over many ranks loses bits that "
+        "fp32 keeps, at twice the bytes.", _reduce_in_code,
+        "accelerate/utils/dataclasses.py: FullyShardedDataParallelPlugin.set_mixed_precision"),
+)
+full_precision = rule(
+    Row(_tool(TOP + "mixed_precision", TOP + "bf16"), WARNING, lambda f: f.mixed_precision == "no",
+        lambda f: "Without mixed precision all-gathers and reduce-scatters carry 32 bits: twice the bytes"
+        + ("; unless Accelerator(mixed_precision=...) says otherwise." if f.tool == "Accelerate" else "."),
+        _tool("mixed_precision: bf16", '"bf16": true'),
+        "torch.distributed.fsdp.MixedPrecisionPolicy: param_dtype is the type of the all-gather"),
+)
+recomputation = rule(
+    Row(TOP + "gradient_checkpointing", ERROR,
+        lambda f: _checkpoints_twice(f) and f.flag("activation_checkpointing") is True,
+        "Set here and as activation_checkpointing in fsdp_config: the Trainer refuses both.",
+        '"gradient_checkpointing": false', "transformers/trainer.py"),
+    Row(TOP + "gradient_checkpointing", WARNING,
+        lambda f: _checkpoints_twice(f) and f.flag("activation_checkpointing") is not True,
+        "With FSDP the Trainer's own checkpointing gathers parameters once more in backward.",
+        lambda f: f'"gradient_checkpointing": false and {f.write("activation_checkpointing", "true")} in fsdp_config',
+        "huggingface/transformers#30404"),
+)
+single_gpu = rule(
+    Row("version", NOTE, lambda f: f.devices.gpus == 1 and not f.offloads,
+        "On one GPU FSDP shards nothing: every state is whole.", "run without FSDP", "torch.distributed.fsdp"),
+)
 MEMORY_RULES = (offload, loading, reduce_precision, full_precision, recomputation, single_gpu)
 
-
-# -- fsdp versions -----------------------------------------------------------------------------------------------------
-#
-# Rules for FSDP's two versions: keys and values of the one given to the other.
-
-_ARGUMENTS = "transformers/training_args.py: _process_fsdp_args"
-_API = "torchtitan docs/fsdp.md: FSDP1 <> FSDP2 API differences"
-
-
-def _where(seen: Fsdp) -> str:
-    return _PLUGIN if seen.tool == "Accelerate" else _ARGUMENTS
-
-
-def fsdp1(seen: Fsdp) -> Iterator[Notice]:
-    """FSDP1, which is on its way out."""
-    if seen.version == 1:
-        until = "; Transformers removes it in v5.20" if seen.tool == "Transformers" else ""
-        given = "" if seen.version_given else " (the default here)"
-        yield seen.say(
-            "version", Severity.NOTE,
-            f"FSDP1{given} is deprecated in favour of FSDP2{until}. The report lists the equivalent of each key.",
-            seen.write("version", "2"), "PyTorch tutorial, Getting started with FSDP2; " + _where(seen),
-        )  # fmt: skip
-
-
-def version_not_given(seen: Fsdp) -> Iterator[Notice]:
-    """Transformers' default, which has changed."""
-    if seen.tool == "Transformers" and not seen.version_given:
-        yield seen.say(
-            "version", Severity.WARNING,
-            "Without a version, older Transformers take FSDP1 and newer ones FSDP2, in which FSDP1's keys are ignored: "
-            "speed and memory change with an update.", seen.write("version", "2"),
-            "huggingface/transformers#45640; " + _ARGUMENTS,
-        )  # fmt: skip
-
-
-def no_such_version(seen: Fsdp) -> Iterator[Notice]:
-    """A version that is neither."""
-    if seen.version_given and seen.version not in (1, 2):
-        yield seen.say("version", Severity.ERROR, "There are FSDP 1 and 2.", seen.write("version", "2"), _where(seen))
-
-
-def strategy_in_fsdp2(seen: Fsdp) -> Iterator[Notice]:
-    """FSDP1's sharding strategy where FSDP2 runs."""
-    if seen.version != 2 or seen.strategy is None:
-        return
-    frees = "SHARD_GRAD_OP" not in seen.strategy and "ZERO2" not in seen.strategy
-    if seen.tool == "Accelerate":
-        yield seen.say_strategy(
-            Severity.ERROR,
-            "Ignored with FSDP2, which reshards after forward unless fsdp_reshard_after_forward says otherwise.",
-            seen.write("reshard_after_forward", "true" if frees else "false"), _PLUGIN,
-        )  # fmt: skip
-    elif seen.strategy.startswith("HYBRID"):
-        yield seen.say_strategy(
-            Severity.ERROR, "A hybrid strategy is an option of FSDP1 only: newer Transformers refuse it with FSDP2.",
-            "parallelism_config=ParallelismConfig(dp_replicate_size=HOSTS, dp_shard_size=GPUS OF A HOST)", _ARGUMENTS,
-        )  # fmt: skip
-
-
-def reshard_without_value(seen: Fsdp) -> Iterator[Notice]:
-    """FSDP2 in Transformers without saying whether parameters are resharded."""
-    if (
-        seen.tool == "Transformers"
-        and seen.version == 2
-        and seen.version_given
-        and not seen.has("reshard_after_forward")
-    ):
-        yield seen.say(
-            "reshard_after_forward", Severity.WARNING,
-            "Not said: older Transformers then take false for FSDP2, whatever `fsdp` says, which keeps every unit's "
-            "parameters gathered from forward to backward; newer ones take true.",
-            seen.write("reshard_after_forward", "true"), _ARGUMENTS,
-        )  # fmt: skip
-
-
-def reshard_of_other_version(seen: Fsdp) -> Iterator[Notice]:
-    """reshard_after_forward with the value of the other version."""
-    if not seen.has("reshard_after_forward"):
-        return
-    flag, word = seen.flag("reshard_after_forward"), seen.word("reshard_after_forward")
-    if seen.version == 2 and flag is None:
-        to = "false" if word in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2", "NO_SHARD") else "true"
-        yield seen.say(
-            "reshard_after_forward", Severity.ERROR,
-            "FSDP2 takes true or false here; a name of FSDP1's strategies ends in an error.",
-            seen.write("reshard_after_forward", to), _PLUGIN,
-        )  # fmt: skip
-    elif seen.version == 1 and flag is not None:
-        yield seen.say(
-            "reshard_after_forward", Severity.ERROR,
-            "FSDP1 takes a sharding strategy, not true or false: this has no effect.",
-            seen.write("version", "2"), _PLUGIN,
-        )  # fmt: skip
-    elif (
-        seen.version == 1
-        and seen.tool == "Accelerate"
-        and word in STRATEGIES
-        and word != (seen.strategy or "FULL_SHARD")
-    ):
-        yield seen.say(
-            "reshard_after_forward", Severity.ERROR,
-            f"Ignored with FSDP1: `accelerate launch` also passes fsdp_sharding_strategy, by default FULL_SHARD, and "
-            f"that wins. The run shards as {seen.strategy or 'FULL_SHARD'}.",
-            f"fsdp_sharding_strategy: {word}",
-            f"accelerate/commands/launch.py: --fsdp_sharding_strategy; {_PLUGIN}.__post_init__",
-        )  # fmt: skip
+fsdp1 = rule(
+    Row("version", NOTE, lambda f: f.version == 1,
+        lambda f: f"FSDP1{'' if f.version_given else ' (the default here)'} is deprecated in favour of FSDP2"
+        + ("; Transformers removes it in v5.20" if f.tool == "Transformers" else "")
+        + ". The report lists the equivalent of each key.", _write("version", "2"),
+        lambda f: "PyTorch tutorial, Getting started with FSDP2; " + _where(f)),
+)
+version_not_given = rule(
+    Row("version", WARNING, lambda f: f.tool == "Transformers" and not f.version_given,
+        "Without a version, older Transformers take FSDP1 and newer ones FSDP2, in which FSDP1's keys are ignored: "
+        "speed and memory change with an update.", _write("version", "2"),
+        "huggingface/transformers#45640; " + _ARGUMENTS),
+)
+no_such_version = rule(
+    Row("version", ERROR, lambda f: f.version_given and f.version not in (1, 2),
+        "There are FSDP 1 and 2.", _write("version", "2"), _where),
+)
+strategy_in_fsdp2 = rule(
+    Row(STRATEGY, ERROR, lambda f: f.version == 2 and f.strategy is not None and f.tool == "Accelerate",
+        "Ignored with FSDP2, which reshards after forward unless fsdp_reshard_after_forward says otherwise.",
+        lambda f: f.write("reshard_after_forward", "true" if _frees(f.strategy) else "false"), _PLUGIN),
+    Row(STRATEGY, ERROR,
+        lambda f: f.version == 2 and f.tool != "Accelerate" and (f.strategy or "").startswith("HYBRID"),
+        "A hybrid strategy is an option of FSDP1 only: newer Transformers refuse it with FSDP2.",
+        "parallelism_config=ParallelismConfig(dp_replicate_size=HOSTS, dp_shard_size=GPUS OF A HOST)", _ARGUMENTS),
+)
+reshard_without_value = rule(
+    Row("reshard_after_forward", WARNING,
+        lambda f: f.tool == "Transformers" and f.version == 2 and f.version_given and not _has_reshard(f),
+        "Not given: older Transformers then take false for FSDP2, whatever `fsdp` says, which keeps every unit's "
+        "parameters gathered from forward to backward; newer ones take true.",
+        _write("reshard_after_forward", "true"), _ARGUMENTS),
+)
+reshard_of_other_version = rule(
+    Row("reshard_after_forward", ERROR,
+        lambda f: f.version == 2 and _has_reshard(f) and f.flag("reshard_after_forward") is None,
+        "FSDP2 takes true or false here; a name of FSDP1's strategies ends in an error.",
+        lambda f: f.write("reshard_after_forward", "false" if f.word("reshard_after_forward")
+                          in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2", "NO_SHARD") else "true"), _PLUGIN),
+    Row("reshard_after_forward", ERROR,
+        lambda f: f.version == 1 and _has_reshard(f) and f.flag("reshard_after_forward") is not None,
+        "FSDP1 takes a sharding strategy, not true or false: this has no effect.", _write("version", "2"), _PLUGIN),
+    Row("reshard_after_forward", ERROR,
+        lambda f: f.version == 1 and f.tool == "Accelerate" and f.flag("reshard_after_forward") is None
+        and f.word("reshard_after_forward") in STRATEGIES
+        and f.word("reshard_after_forward") != (f.strategy or "FULL_SHARD"),
+        lambda f: "Ignored with FSDP1: `accelerate launch` also passes fsdp_sharding_strategy, by default FULL_SHARD, "
+        f"and that wins. The run shards as {f.strategy or 'FULL_SHARD'}.",
+        lambda f: f"fsdp_sharding_strategy: {f.word('reshard_after_forward')}",
+        f"accelerate/commands/launch.py: --fsdp_sharding_strategy; {_PLUGIN}.__post_init__"),
+)
+local_state = rule(
+    Row("state_dict_type", ERROR, lambda f: f.version == 2 and f.word("state_dict_type") == "LOCAL_STATE_DICT",
+        "FSDP2 has no LOCAL_STATE_DICT and refuses to start.", _write("state_dict_type", "SHARDED_STATE_DICT"),
+        f"{_PLUGIN}.set_state_dict_type"),
+)
+# fmt: on
 
 
 def keys_without_use_in_fsdp2(seen: Fsdp) -> Iterator[Notice]:
@@ -485,15 +392,6 @@ _AS_ALWAYS = {
     "sync_module_states": "FSDP2 needs none: cpu_ram_efficient_loading sends rank 0's weights by itself.",
     "limit_all_gathers": "FSDP2 needs no rate limiter: its memory is bounded without waiting on the CPU.",
 }
-
-
-def local_state(seen: Fsdp) -> Iterator[Notice]:
-    """The state dict that FSDP2 does not have."""
-    if seen.version == 2 and seen.word("state_dict_type") == "LOCAL_STATE_DICT":
-        yield seen.say(
-            "state_dict_type", Severity.ERROR, "FSDP2 has no LOCAL_STATE_DICT and refuses to start.",
-            seen.write("state_dict_type", "SHARDED_STATE_DICT"), f"{_PLUGIN}.set_state_dict_type",
-        )  # fmt: skip
 
 
 def unknown_keys(seen: Fsdp) -> Iterator[Notice]:
@@ -597,15 +495,8 @@ def _key(seen: Fsdp, name: str) -> tuple[str, str]:
     """What the key becomes, and what a program of one's own writes."""
     word, flag = seen.word(name), seen.flag(name)
     if name in ("sharding_strategy", "reshard_after_forward"):
-        numbered = {
-            "1": "FULL_SHARD",
-            "2": "SHARD_GRAD_OP",
-            "3": "NO_SHARD",
-            "4": "HYBRID_SHARD",
-            "5": "HYBRID_SHARD_ZERO2",
-        }
         said = word or seen.section.shown(seen.key(name))
-        return _strategy(seen, numbered.get(said, said))
+        return _strategy(seen, _NUMBERED.get(said, said))
     if name == "version":
         return seen.write("version", "2"), "fully_shard(...) in place of FullyShardedDataParallel(...)"
     if name == "auto_wrap_policy" and word == "NO_WRAP":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -152,6 +152,43 @@ class Section(Struct, frozen=True):
         for key in self.values:
             if key not in known:
                 yield key, nearest(key, known)
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+#
+# Rules as tables: a row for each notice.
+
+ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
+Words = str | Callable[[Any], str]  # or made of the configuration
+
+
+class Row(Struct, frozen=True):
+    """A notice that is given of a configuration ``when`` something holds: its key, what is printed, what to write
+    instead, and where that can be checked."""
+
+    key: Words
+    severity: Severity
+    when: Callable[[Any], object]
+    text: Words
+    instead: Words
+    source: Words
+
+
+class Rule(Struct, frozen=True):
+    """Rows that are about one thing."""
+
+    rows: tuple[Row, ...]
+
+    def __call__(self, seen: Any) -> Iterator[Notice]:
+        for row in self.rows:
+            if row.when(seen):
+                key, *words = (one if isinstance(one, str) else one(seen) for one in
+                               (row.key, row.text, row.instead, row.source))  # fmt: skip
+                yield seen.say(key, row.severity, *words)
+
+
+def rule(*rows: Row) -> Rule:
+    return Rule(rows)
 
 
 def keys_of(name: str) -> frozenset[str]:
