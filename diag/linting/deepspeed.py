@@ -10,7 +10,7 @@ from msgspec import Struct
 from diag.words.formatting import size, spaced
 
 from .document import Document, Place
-from .model import Devices, Notice, Section, Severity, keys_of
+from .model import ERROR, NOTE, WARNING, Devices, Notice, Row, Section, Severity, keys_of, rule
 
 STAGES = (0, 1, 2, 3)
 
@@ -38,6 +38,9 @@ class DeepSpeed(Struct, frozen=True):
         shared *= self.top.within("tensor_parallel").whole("autotp_size") or 1
         gpus = self.devices.gpus
         return gpus // shared if gpus is not None and shared > 0 and gpus % shared == 0 else None
+
+    def say(self, key: str, severity: Severity, text: str, instead: str, source: str) -> Notice:
+        return self.top.say(key, severity, text, instead, source)
 
     def enabled(self, key: str) -> bool:
         return self.top.within(key).flag("enabled") is True
@@ -123,80 +126,63 @@ def batch_sizes(seen: DeepSpeed) -> Iterator[Notice]:
         )  # fmt: skip
 
 
-def no_batch_size(seen: DeepSpeed) -> Iterator[Notice]:
-    """A configuration that says no batch size at all."""
-    sizes = ("train_batch_size", "train_micro_batch_size_per_gpu")
-    if not seen.filled_in and not seen.enabled("elasticity") and not any(key in seen.top for key in sizes):
-        yield seen.top.say(
-            "train_micro_batch_size_per_gpu", Severity.ERROR,
-            "DeepSpeed needs train_batch_size or train_micro_batch_size_per_gpu; only Accelerate and Transformers fill "
-            "them in.", '"train_micro_batch_size_per_gpu": 1', f"{_CONFIG}: _set_batch_related_parameters",
-        )  # fmt: skip
+_KINDS = ("fp16", "bf16", "bfloat16", "amp", "torch_autocast", "data_types")
+_ENGINE = "deepspeed/runtime/engine.py"
 
 
-def two_precisions(seen: DeepSpeed) -> Iterator[Notice]:
-    """Precisions that exclude each other."""
-    if seen.enabled("fp16") and (seen.enabled("bf16") or seen.enabled("bfloat16")):
-        yield seen.top.say(
-            "fp16.enabled", Severity.ERROR, "fp16 and bf16 cannot both be on: DeepSpeed refuses to start.",
-            '"fp16": {"enabled": false}', f"{_CONFIG}: _initialize_params",
-        )  # fmt: skip
-    if seen.enabled("amp") and seen.stage:
-        yield seen.top.say(
-            "amp.enabled", Severity.ERROR, "Apex amp does not work with ZeRO.", '"bf16": {"enabled": true}',
-            "deepspeed/runtime/engine.py: Amp and ZeRO are not currently compatible",
-        )  # fmt: skip
+def _one_bit(seen: DeepSpeed) -> str | None:
+    return _ONE_BIT.get((seen.top.within("optimizer").word("type") or "").lower())
 
 
-def full_precision(seen: DeepSpeed) -> Iterator[Notice]:
-    """Training in 32 bits, which nobody asked for."""
-    kinds = ("fp16", "bf16", "bfloat16", "amp", "torch_autocast", "data_types")
-    if not seen.filled_in and not any(seen.enabled(kind) for kind in kinds) and "data_types" not in seen.top:
-        yield seen.top.say(
-            "bf16", Severity.WARNING,
-            "Nothing below 32 bits is on: collectives carry twice the bytes, and matrix units run in fp32 or TF32.",
-            '"bf16": {"enabled": true}', "deepspeed/runtime/precision_config.py: both are off by default",
-        )  # fmt: skip
+def _sums_in(seen: DeepSpeed) -> str:
+    return (seen.top.word("communication_data_type") or "").lower()
 
 
-def reduced_precision(seen: DeepSpeed) -> Iterator[Notice]:
-    """Gradients that are summed in 16 bits on request."""
-    kind = seen.top.word("communication_data_type")
-    if kind is not None and kind.lower() in ("fp16", "bf16"):
-        yield seen.top.say(
-            "communication_data_type", Severity.NOTE,
-            f"Gradients are summed over the ranks in {kind.lower()}; fp32 costs twice the bytes and loses nothing.",
-            '"communication_data_type": "fp32"', f"{_CONFIG}: get_communication_data_type",
-        )  # fmt: skip
-
-
-def optimizer(seen: DeepSpeed) -> Iterator[Notice]:
-    """Optimizers and parameters of them that DeepSpeed refuses."""
-    section = seen.top.within("optimizer")
-    if "max_grad_norm" in section.within("params"):
-        yield section.say(
-            "params.max_grad_norm", Severity.ERROR, "DeepSpeed refuses it here: clipping is a key of its own.",
-            f'"gradient_clipping": {section.within("params").shown("max_grad_norm")}',
-            "deepspeed/runtime/engine.py: _configure_basic_optimizer",
-        )  # fmt: skip
-    kind = (section.word("type") or "").lower()
-    if kind in _ONE_BIT and seen.stage:
-        yield section.say(
-            "type", Severity.ERROR, f"{_ONE_BIT[kind]} does not work with ZeRO.", '"zero_optimization": {"stage": 0}',
-            "deepspeed/runtime/engine.py: _configure_basic_optimizer",
-        )  # fmt: skip
-
-
-def activation_checkpointing(seen: DeepSpeed) -> Iterator[Notice]:
-    """The section that many take for a switch."""
-    if "activation_checkpointing" in seen.top:
-        yield seen.top.say(
-            "activation_checkpointing", Severity.NOTE,
-            "This checkpoints nothing by itself: it sets up deepspeed.checkpointing.checkpoint(), which the model "
-            "has to call; Transformers' models do not.",
-            "model.gradient_checkpointing_enable()", "Transformers documentation, DeepSpeed: activation checkpointing",
-        )  # fmt: skip
-
+# fmt: off
+no_batch_size = rule(
+    Row("train_micro_batch_size_per_gpu", ERROR,
+        lambda d: not d.filled_in and not d.enabled("elasticity") and "train_batch_size" not in d.top
+        and "train_micro_batch_size_per_gpu" not in d.top,
+        "DeepSpeed needs train_batch_size or train_micro_batch_size_per_gpu; only Accelerate and Transformers fill "
+        "them in.", '"train_micro_batch_size_per_gpu": 1', f"{_CONFIG}: _set_batch_related_parameters"),
+)
+two_precisions = rule(
+    Row("fp16.enabled", ERROR, lambda d: d.enabled("fp16") and (d.enabled("bf16") or d.enabled("bfloat16")),
+        "fp16 and bf16 cannot both be on: DeepSpeed refuses to start.", '"fp16": {"enabled": false}',
+        f"{_CONFIG}: _initialize_params"),
+    Row("amp.enabled", ERROR, lambda d: d.enabled("amp") and d.stage,
+        "Apex amp does not work with ZeRO.", '"bf16": {"enabled": true}',
+        f"{_ENGINE}: Amp and ZeRO are not currently compatible"),
+)
+full_precision = rule(
+    Row("bf16", WARNING,
+        lambda d: not d.filled_in and not any(map(d.enabled, _KINDS)) and "data_types" not in d.top,
+        "Nothing below 32 bits is on: collectives carry twice the bytes, and matrix units run in fp32 or TF32.",
+        '"bf16": {"enabled": true}', "deepspeed/runtime/precision_config.py: both are off by default"),
+)
+reduced_precision = rule(
+    Row("communication_data_type", NOTE, lambda d: _sums_in(d) in ("fp16", "bf16"),
+        lambda d: f"Gradients are summed over the ranks in {_sums_in(d)}; fp32 costs twice the bytes and loses "
+        "nothing.",
+        '"communication_data_type": "fp32"', f"{_CONFIG}: get_communication_data_type"),
+)
+optimizer = rule(
+    Row("optimizer.params.max_grad_norm", ERROR,
+        lambda d: "max_grad_norm" in d.top.within("optimizer").within("params"),
+        "DeepSpeed refuses it here: clipping is a key of its own.",
+        lambda d: f'"gradient_clipping": {d.top.within("optimizer").within("params").shown("max_grad_norm")}',
+        f"{_ENGINE}: _configure_basic_optimizer"),
+    Row("optimizer.type", ERROR, lambda d: _one_bit(d) and d.stage,
+        lambda d: f"{_one_bit(d)} does not work with ZeRO.", '"zero_optimization": {"stage": 0}',
+        f"{_ENGINE}: _configure_basic_optimizer"),
+)
+activation_checkpointing = rule(
+    Row("activation_checkpointing", NOTE, lambda d: "activation_checkpointing" in d.top,
+        "This checkpoints nothing by itself: it sets up deepspeed.checkpointing.checkpoint(), which the model has to "
+        "call; Transformers' models do not.", "model.gradient_checkpointing_enable()",
+        "Transformers documentation, DeepSpeed: activation checkpointing"),
+)
+# fmt: on
 
 BATCH_RULES = (
     batch_sizes, no_batch_size, two_precisions, full_precision, reduced_precision, optimizer, activation_checkpointing,
@@ -295,26 +281,20 @@ def repeated_keys(seen: DeepSpeed) -> Iterator[Notice]:
             )  # fmt: skip
 
 
-def comments(seen: DeepSpeed) -> Iterator[Notice]:
-    """Hjson, which only DeepSpeed itself reads."""
-    if seen.top.document.hjson:
-        error = seen.reader is not None
-        yield seen.top.say(
-            "", Severity.ERROR if error else Severity.NOTE,
-            "Comments or trailing commas: DeepSpeed reads them, as Hjson; "
-            f"{seen.reader or 'Accelerate or Transformers'} cannot.", "remove them",
-            "deepspeed/runtime/config.py: hjson.load; accelerate/utils/deepspeed.py: json.load",
-        )  # fmt: skip
-
-
-def syntax(seen: DeepSpeed) -> Iterator[Notice]:
-    """A file in a syntax that is not DeepSpeed's."""
-    document = seen.top.document
-    if document.syntax != "json" and not seen.top.place:
-        yield seen.top.say(
-            "", Severity.ERROR, f"DeepSpeed reads JSON (as Hjson), not {document.syntax.upper()}.",
-            "the same keys as JSON", "deepspeed/runtime/config.py: hjson.load",
-        )  # fmt: skip
+# fmt: off
+comments = rule(
+    *(Row("", severity, lambda d, by_itself=by_itself: d.top.document.hjson and (d.reader is None) == by_itself,
+          lambda d: "Comments or trailing commas: DeepSpeed reads them, as Hjson; "
+          f"{d.reader or 'Accelerate or Transformers'} cannot.", "remove them",
+          "deepspeed/runtime/config.py: hjson.load; accelerate/utils/deepspeed.py: json.load")
+      for severity, by_itself in ((NOTE, True), (ERROR, False))),
+)
+syntax = rule(
+    Row("", ERROR, lambda d: d.top.document.syntax != "json" and not d.top.place,
+        lambda d: f"DeepSpeed reads JSON (as Hjson), not {d.top.document.syntax.upper()}.", "the same keys as JSON",
+        "deepspeed/runtime/config.py: hjson.load"),
+)
+# fmt: on
 
 
 def auto_values(seen: DeepSpeed) -> Iterator[Notice]:
@@ -346,15 +326,17 @@ _SMALL_BUCKET = 1_000_000
 _HUGE_PREFETCH, _HUGE_PERSISTENT = 1_000_000_000, 10_000_000
 
 
-def overlap(seen: DeepSpeed) -> Iterator[Notice]:
-    """Gradients that are reduced while nothing is computed."""
-    said = seen.zero.flag("overlap_comm")
-    if (seen.stage in (1, 2) and said is not True) or (seen.stage == 3 and said is False):
-        off = "Off" if said is False else f"Off by default at stage {seen.stage} (it is on at stage 3 only)"
-        yield seen.zero.say(
-            "overlap_comm", Severity.WARNING, f"{off}: gradients are reduced while nothing is computed.",
-            '"overlap_comm": true', f"{_DEEPSPEED_SPEED_CONFIG}: overlap_comm_valid",
-        )  # fmt: skip
+# fmt: off
+overlap = rule(
+    Row("zero_optimization.overlap_comm", WARNING,
+        lambda d: (d.stage in (1, 2) and d.zero.flag("overlap_comm") is not True)
+        or (d.stage == 3 and d.zero.flag("overlap_comm") is False),
+        lambda d: ("Off" if d.zero.flag("overlap_comm") is False
+                   else f"Off by default at stage {d.stage} (it is on at stage 3 only)")
+        + ": gradients are reduced while nothing is computed.", '"overlap_comm": true',
+        f"{_DEEPSPEED_SPEED_CONFIG}: overlap_comm_valid"),
+)
+# fmt: on
 
 
 def bucket_memory(seen: DeepSpeed) -> Iterator[Notice]:
@@ -393,59 +375,50 @@ def small_buckets(seen: DeepSpeed) -> Iterator[Notice]:
             )  # fmt: skip
 
 
-def prefetch(seen: DeepSpeed) -> Iterator[Notice]:
-    """Stage 3 that fetches nothing ahead, or too much."""
-    if seen.stage != 3:
-        return
-    key = "stage3_prefetch_bucket_size"
-    ahead, live = seen.zero.number(key), seen.zero.number("stage3_max_live_parameters")
-    source = "deepspeed/runtime/zero/partitioned_param_coordinator.py"
-    if ahead == 0:
-        yield seen.zero.say(
-            key, Severity.WARNING, "With 0 no parameter is gathered ahead: every all-gather is waited for.",
-            f'"{key}": 5e7', source,
-        )  # fmt: skip
-    elif live is not None and live < (ahead if ahead is not None else 5e7):
-        yield seen.zero.say(
-            "stage3_max_live_parameters", Severity.WARNING,
-            "Fewer parameters may be live than the prefetch bucket holds, so prefetching stops there and all-gathers "
-            "are waited for.", '"stage3_max_live_parameters": 1e9', source,
-        )  # fmt: skip
-    elif ahead is not None and ahead > _HUGE_PREFETCH:
-        yield seen.zero.say(
-            key, Severity.WARNING,
-            f"Up to {spaced(size(2 * ahead))} in 16 bits are gathered ahead, beside the parameters in use.",
-            f'"{key}": 5e7', f"{_DEEPSPEED_SPEED_CONFIG}: default 5e7",
-        )  # fmt: skip
+_PREFETCH, _LIVE = "stage3_prefetch_bucket_size", "stage3_max_live_parameters"
+_PERSISTENCE = "stage3_param_persistence_threshold"
+_COORDINATOR = "deepspeed/runtime/zero/partitioned_param_coordinator.py"
 
 
-def persistence(seen: DeepSpeed) -> Iterator[Notice]:
-    """Thresholds at which stage 3 gathers every bias, or keeps large parameters whole."""
-    key = "stage3_param_persistence_threshold"
-    number = seen.zero.number(key)
-    if seen.stage != 3 or number is None:
-        return
-    if number == 0:
-        text = "With 0 every bias and norm is sharded and gathered by itself: many small all-gathers."
-    elif number >= _HUGE_PERSISTENT:
-        text = (
-            f"Parameters of up to {seen.zero.shown(key)} elements stay whole on every rank, which stage 3 is to avoid."
-        )
-    else:
-        return
-    yield seen.zero.say(key, Severity.WARNING, text, f'"{key}": 1e5', f"{_DEEPSPEED_SPEED_CONFIG}: default 1e5")
+def _ahead(seen: DeepSpeed) -> float | None:
+    return seen.zero.number(_PREFETCH)
 
 
-def single_gpu(seen: DeepSpeed) -> Iterator[Notice]:
-    """ZeRO with nobody to share with."""
-    offloaded = seen.offload("offload_optimizer") or seen.offload("offload_param")
-    if seen.stage and seen.devices.gpus == 1 and not offloaded:
-        yield seen.zero.say(
-            "stage", Severity.NOTE,
-            f"On one GPU stage {seen.stage} shards nothing: every state is whole, and its hooks and buckets only cost.",
-            '"stage": 0', "ZeRO (arXiv 1910.02054): states are divided by the ranks",
-        )  # fmt: skip
+def _stops_early(seen: DeepSpeed) -> bool:
+    """Whether fewer parameters may be live than are to be gathered ahead."""
+    live, ahead = seen.zero.number(_LIVE), _ahead(seen)
+    return live is not None and live < (ahead if ahead is not None else 5e7)
 
+
+# fmt: off
+prefetch = rule(
+    Row(f"zero_optimization.{_PREFETCH}", WARNING, lambda d: d.stage == 3 and _ahead(d) == 0,
+        "With 0 no parameter is gathered ahead: every all-gather is waited for.", f'"{_PREFETCH}": 5e7', _COORDINATOR),
+    Row(f"zero_optimization.{_LIVE}", WARNING, lambda d: d.stage == 3 and _ahead(d) != 0 and _stops_early(d),
+        "Fewer parameters may be live than the prefetch bucket holds, so prefetching stops there and all-gathers are "
+        "waited for.", f'"{_LIVE}": 1e9', _COORDINATOR),
+    Row(f"zero_optimization.{_PREFETCH}", WARNING,
+        lambda d: d.stage == 3 and (_ahead(d) or 0) > _HUGE_PREFETCH and not _stops_early(d),
+        lambda d: f"Up to {spaced(size(2 * (_ahead(d) or 0)))} in 16 bits are gathered ahead, in addition to the "
+        "parameters in use.", f'"{_PREFETCH}": 5e7', f"{_DEEPSPEED_SPEED_CONFIG}: default 5e7"),
+)
+persistence = rule(
+    Row(f"zero_optimization.{_PERSISTENCE}", WARNING, lambda d: d.stage == 3 and d.zero.number(_PERSISTENCE) == 0,
+        "With 0 every bias and norm is sharded and gathered by itself: many small all-gathers.",
+        f'"{_PERSISTENCE}": 1e5', f"{_DEEPSPEED_SPEED_CONFIG}: default 1e5"),
+    Row(f"zero_optimization.{_PERSISTENCE}", WARNING,
+        lambda d: d.stage == 3 and (d.zero.number(_PERSISTENCE) or 0) >= _HUGE_PERSISTENT,
+        lambda d: f"Parameters of up to {d.zero.shown(_PERSISTENCE)} elements stay whole on every rank, which stage 3 "
+        "is to avoid.", f'"{_PERSISTENCE}": 1e5', f"{_DEEPSPEED_SPEED_CONFIG}: default 1e5"),
+)
+single_gpu = rule(
+    Row("zero_optimization.stage", NOTE,
+        lambda d: d.stage and d.devices.gpus == 1 and not d.offload("offload_optimizer")
+        and not d.offload("offload_param"),
+        lambda d: f"On one GPU stage {d.stage} shards nothing: every state is whole, and its hooks and buckets only "
+        "cost.", '"stage": 0', "ZeRO (arXiv 1910.02054): states are divided by the ranks"),
+)
+# fmt: on
 
 SPEED_RULES = (overlap, bucket_memory, small_buckets, prefetch, persistence, single_gpu)
 
@@ -459,13 +432,14 @@ _OFFLOAD = "deepspeed/runtime/zero/offload_config.py"
 _DEFAULTS = {"zero_hpz_partition_size": "1", "mics_shard_size": "-1"}
 
 
-def stage_of_zero(seen: DeepSpeed) -> Iterator[Notice]:
-    """A stage that there is not."""
-    if "stage" in seen.zero and seen.stage is None and seen.zero.values["stage"] != "auto":
-        yield seen.zero.say(
-            "stage", Severity.ERROR, f"There is no ZeRO stage {seen.zero.shown('stage')}: stages are 0 to 3.",
-            '"stage": 3', _DEEPSPEED_ZERO_CONFIG,
-        )  # fmt: skip
+# fmt: off
+stage_of_zero = rule(
+    Row("zero_optimization.stage", ERROR,
+        lambda d: "stage" in d.zero and d.stage is None and d.zero.values["stage"] != "auto",
+        lambda d: f"There is no ZeRO stage {d.zero.shown('stage')}: stages are 0 to 3.", '"stage": 3',
+        _DEEPSPEED_ZERO_CONFIG),
+)
+# fmt: on
 
 
 def keys_of_stage_3(seen: DeepSpeed) -> Iterator[Notice]:
@@ -481,32 +455,27 @@ def keys_of_stage_3(seen: DeepSpeed) -> Iterator[Notice]:
             )  # fmt: skip
 
 
-def offload_of_stage(seen: DeepSpeed) -> Iterator[Notice]:
-    """Offload that the stage does not support."""
-    if seen.stage in (0, 1, 2) and (device := seen.offload("offload_param")):
-        yield seen.zero.say(
-            "offload_param.device", Severity.ERROR,
-            f"Parameters are offloaded at stage 3 only: at stage {seen.stage} they stay on the GPU, whatever {device} "
-            "is said here.", '"stage": 3, or remove "offload_param"', _OFFLOAD,
-        )  # fmt: skip
-    optimizer = seen.zero.within("offload_optimizer")
-    if seen.stage == 0 and seen.offload("offload_optimizer"):
-        yield seen.zero.say(
-            "offload_optimizer.device", Severity.ERROR,
-            "The optimizer is offloaded at stages 1 to 3 only; at stage 0 ZeRO is off.", '"stage": 2', _OFFLOAD,
-        )  # fmt: skip
-    elif seen.stage in (1, 2) and seen.offload("offload_optimizer") == "nvme":
-        yield seen.zero.say(
-            "offload_optimizer.device", Severity.ERROR,
-            f"Only stage 3 writes to NVMe: stage {seen.stage} keeps an offloaded optimizer in CPU memory.",
-            '"device": "cpu", or "stage": 3', "deepspeed/runtime/zero/stage_1_and_2.py: any device but none is the CPU",
-        )  # fmt: skip
-    ratio = optimizer.number("ratio")
-    if seen.stage in (1, 2) and ratio is not None and ratio < 1:
-        yield optimizer.say(
-            "ratio", Severity.ERROR, "Offloading a part of the optimizer fails below stage 3.", '"ratio": 1.0',
-            f"{_DEEPSPEED_ZERO_CONFIG}: offload_ratio_check",
-        )  # fmt: skip
+def _partial(seen: DeepSpeed) -> bool:
+    ratio = seen.zero.within("offload_optimizer").number("ratio")
+    return ratio is not None and ratio < 1
+
+
+_PARAM, _OPTIMIZER = "zero_optimization.offload_param.device", "zero_optimization.offload_optimizer.device"
+# fmt: off
+offload_of_stage = rule(
+    Row(_PARAM, ERROR, lambda d: d.stage in (0, 1, 2) and d.offload("offload_param"),
+        lambda d: f"Parameters are offloaded at stage 3 only: at stage {d.stage} they stay on the GPU, whatever "
+        f"{d.offload('offload_param')} is given here.", '"stage": 3, or remove "offload_param"', _OFFLOAD),
+    Row(_OPTIMIZER, ERROR, lambda d: d.stage == 0 and d.offload("offload_optimizer"),
+        "The optimizer is offloaded at stages 1 to 3 only; at stage 0 ZeRO is off.", '"stage": 2', _OFFLOAD),
+    Row(_OPTIMIZER, ERROR, lambda d: d.stage in (1, 2) and d.offload("offload_optimizer") == "nvme",
+        lambda d: f"Only stage 3 writes to NVMe: stage {d.stage} keeps an offloaded optimizer in CPU memory.",
+        '"device": "cpu", or "stage": 3', "deepspeed/runtime/zero/stage_1_and_2.py: any device but none is the CPU"),
+    Row("zero_optimization.offload_optimizer.ratio", ERROR, lambda d: d.stage in (1, 2) and _partial(d),
+        "Offloading a part of the optimizer fails below stage 3.", '"ratio": 1.0',
+        f"{_DEEPSPEED_ZERO_CONFIG}: offload_ratio_check"),
+)
+# fmt: on
 
 
 def nvme(seen: DeepSpeed) -> Iterator[Notice]:
@@ -528,21 +497,17 @@ def nvme(seen: DeepSpeed) -> Iterator[Notice]:
         yield seen.top.say("aio", Severity.NOTE, "Not used: nothing is offloaded to NVMe.", "remove it", _OFFLOAD)
 
 
-def offload_cost(seen: DeepSpeed) -> Iterator[Notice]:
-    """What an offload that works costs."""
-    if seen.stage in (1, 2, 3) and seen.offload("offload_optimizer"):
-        yield seen.zero.say(
-            "offload_optimizer.device", Severity.WARNING,
-            "Every step copies gradients to the CPU, updates there, and copies parameters back, while the GPU waits "
-            "for what is not overlapped.", 'remove "offload_optimizer" if the states fit: diag plan MODEL --gpus N',
-            f"{_OFFLOAD}: computation is offloaded to the CPU regardless of the device",
-        )  # fmt: skip
-    if seen.stage == 3 and seen.offload("offload_param"):
-        yield seen.zero.say(
-            "offload_param.device", Severity.WARNING,
-            "Each rank's shard crosses PCIe before every all-gather, in forward and again in backward.",
-            'remove "offload_param" if a shard of the parameters fits: diag plan MODEL --gpus N', _OFFLOAD,
-        )  # fmt: skip
+# fmt: off
+offload_cost = rule(
+    Row(_OPTIMIZER, WARNING, lambda d: d.stage in (1, 2, 3) and d.offload("offload_optimizer"),
+        "Every step copies gradients to the CPU, updates there, and copies parameters back, while the GPU waits for "
+        "what is not overlapped.", 'remove "offload_optimizer" if the states fit: diag plan MODEL --gpus N',
+        f"{_OFFLOAD}: computation is offloaded to the CPU regardless of the device"),
+    Row(_PARAM, WARNING, lambda d: d.stage == 3 and d.offload("offload_param"),
+        "Each rank's shard crosses PCIe before every all-gather, in forward and again in backward.",
+        'remove "offload_param" if a shard of the parameters fits: diag plan MODEL --gpus N', _OFFLOAD),
+)
+# fmt: on
 
 
 def pageable_offload(seen: DeepSpeed) -> Iterator[Notice]:
@@ -577,16 +542,14 @@ def hpz_partition(seen: DeepSpeed) -> Iterator[Notice]:
     )  # fmt: skip
 
 
-def saved_weights(seen: DeepSpeed) -> Iterator[Notice]:
-    """Stage 3 that does not save whole weights."""
-    if seen.stage == 3 and not any(key.endswith("weights_on_model_save") for key in seen.zero.values):
-        yield seen.zero.say(
-            "stage3_gather_16bit_weights_on_model_save", Severity.NOTE,
-            "Off by default: save_16bit_model() then saves nothing, and whole weights have to be put together with "
-            "zero_to_fp32.py.", '"stage3_gather_16bit_weights_on_model_save": true',
-            "deepspeed/runtime/engine.py: save_16bit_model",
-        )  # fmt: skip
-
+# fmt: off
+saved_weights = rule(
+    Row("zero_optimization.stage3_gather_16bit_weights_on_model_save", NOTE,
+        lambda d: d.stage == 3 and not any(key.endswith("weights_on_model_save") for key in d.zero.values),
+        "Off by default: save_16bit_model() then saves nothing, and whole weights have to be put together with "
+        "zero_to_fp32.py.", '"stage3_gather_16bit_weights_on_model_save": true', f"{_ENGINE}: save_16bit_model"),
+)
+# fmt: on
 
 ZERO_RULES = (
     stage_of_zero, keys_of_stage_3, offload_of_stage, nvme, offload_cost, pageable_offload, hpz_partition,
