@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from .document import Document
 from .fsdp import Fsdp
-from .model import Devices, Notice, Section, Severity, keys_of
+from .model import ERROR, WARNING, Devices, Notice, Row, Section, Severity, keys_of, rule
 
 _CONFIG = "accelerate/commands/config/config_args.py"
 _LAUNCH = "accelerate/commands/launch.py: _validate_launch_command"
@@ -60,13 +60,17 @@ def fsdp_of(top: Accelerate) -> Fsdp | None:
     )
 
 
-def kind_of_run(top: Accelerate) -> Iterator[Notice]:
-    """A file that does not say what it sets up."""
-    if "distributed_type" not in top.values:
-        yield top.say(
-            "distributed_type", Severity.ERROR, "Accelerate refuses a file without it.", "distributed_type: FSDP",
-            f"{_CONFIG}: process_config",
-        )  # fmt: skip
+# fmt: off
+kind_of_run = rule(
+    Row("distributed_type", ERROR, lambda a: "distributed_type" not in a.values,
+        "Accelerate refuses a file without it.", "distributed_type: FSDP", f"{_CONFIG}: process_config"),
+)
+two_precisions = rule(
+    Row("fp16", ERROR, lambda a: a.flag("fp16") and "mixed_precision" in a and a.word("mixed_precision") != "fp16",
+        lambda a: f"Ignored beside mixed_precision: {a.shown('mixed_precision')}.", "remove it",
+        f"{_CONFIG}: process_config"),
+)
+# fmt: on
 
 
 def unknown_keys(top: Accelerate) -> Iterator[Notice]:
@@ -121,15 +125,6 @@ def processes(top: Accelerate) -> Iterator[Notice]:
             f"It counts the processes of all machines: {number} over {machines} starts {each} on each, "
             f"{each * machines} in all.",
             f"num_processes: {each * machines}", "accelerate/utils/launch.py: nproc_per_node",
-        )  # fmt: skip
-
-
-def two_precisions(top: Accelerate) -> Iterator[Notice]:
-    """The old switch beside the new key."""
-    if top.flag("fp16") and "mixed_precision" in top and top.word("mixed_precision") != "fp16":
-        yield top.say(
-            "fp16", Severity.ERROR, f"Ignored beside mixed_precision: {top.shown('mixed_precision')}.", "remove it",
-            f"{_CONFIG}: process_config",
         )  # fmt: skip
 
 
@@ -219,10 +214,10 @@ def unknown_deepspeed_keys(top: Accelerate) -> Iterator[Notice]:
 def stage_of_zero(top: Accelerate) -> Iterator[Notice]:
     """Keys that the stage does not support."""
     section = top.within("deepspeed_config")
-    stage = section.whole("zero_stage") if "zero_stage" in section else 2
+    stage = _stage(top)
     if top.kind != "DEEPSPEED" or "deepspeed_config_file" in section:
         return
-    if stage not in (0, 1, 2, 3):
+    if stage is None or stage not in (0, 1, 2, 3):
         yield section.say("zero_stage", Severity.ERROR, "ZeRO's stages are 0 to 3.", "zero_stage: 3", _PLUGIN)
         return
     if stage < 3:
@@ -247,18 +242,21 @@ def stage_of_zero(top: Accelerate) -> Iterator[Notice]:
                           "deepspeed/runtime/zero/offload_config.py")  # fmt: skip
 
 
-def no_overlap(top: Accelerate) -> Iterator[Notice]:
-    """What Accelerate's few keys cannot switch on."""
+def _stage(top: Accelerate) -> int | None:
     section = top.within("deepspeed_config")
-    stage = section.whole("zero_stage") if "zero_stage" in section else 2
-    if top.kind == "DEEPSPEED" and section.values and "deepspeed_config_file" not in section and stage in (1, 2):
-        yield section.say(
-            "zero_stage", Severity.WARNING,
-            f"These keys cannot set overlap_comm, which is off by default at stage {stage}: gradients are reduced "
-            "while nothing is computed.",
-            'deepspeed_config_file: ds.json, with "overlap_comm": true in its zero_optimization',
-            f"{_PLUGIN}; deepspeed/runtime/zero/config.py: overlap_comm_valid",
-        )  # fmt: skip
+    return section.whole("zero_stage") if "zero_stage" in section else 2
 
+
+# fmt: off
+no_overlap = rule(
+    Row("deepspeed_config.zero_stage", WARNING,
+        lambda a: a.kind == "DEEPSPEED" and a.within("deepspeed_config").values
+        and "deepspeed_config_file" not in a.within("deepspeed_config") and _stage(a) in (1, 2),
+        lambda a: f"These keys cannot set overlap_comm, which is off by default at stage {_stage(a)}: gradients are "
+        "reduced while nothing is computed.",
+        'deepspeed_config_file: ds.json, with "overlap_comm": true in its zero_optimization',
+        f"{_PLUGIN}; deepspeed/runtime/zero/config.py: overlap_comm_valid"),
+)
+# fmt: on
 
 DEEPSPEED_RULES = (beside_file, unknown_deepspeed_keys, stage_of_zero, no_overlap)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from .deepspeed import DeepSpeed
 from .document import Document
 from .fsdp import FSDP1_ONLY, STRATEGIES, Fsdp
-from .model import Devices, Notice, Section, Severity, keys_of, nearest
+from .model import ERROR, WARNING, Devices, Notice, Row, Section, Severity, keys_of, nearest, rule
 
 KNOWN = keys_of("arguments")  # of versions 4 and 5
 
@@ -100,52 +100,38 @@ def fsdp_words(top: Arguments) -> Iterator[Notice]:
                       '"fsdp": true', source)  # fmt: skip
 
 
-def idle_fsdp_config(top: Arguments) -> Iterator[Notice]:
-    """fsdp_config without FSDP."""
-    if top.values.get("fsdp_config") and not top.uses_fsdp:
-        yield top.say("fsdp_config", Severity.ERROR, "Ignored: fsdp is not on.", '"fsdp": true',
-                      f"{_ARGUMENTS}: _process_fsdp_args")  # fmt: skip
-
-
-def two_engines(top: Arguments) -> Iterator[Notice]:
-    """FSDP and DeepSpeed at once."""
-    if top.values.get("deepspeed") and top.uses_fsdp:
-        yield top.say("fsdp", Severity.ERROR, "FSDP and DeepSpeed at once: the Trainer refuses.", "one of the two",
-                      "transformers/trainer.py")  # fmt: skip
-
-
-def two_precisions(top: Arguments) -> Iterator[Notice]:
-    """Both kinds of 16 bits."""
-    if top.flag("fp16") and top.flag("bf16"):
-        yield top.say("fp16", Severity.ERROR, "fp16 and bf16 cannot both be true.", '"fp16": false',
-                      f"{_ARGUMENTS}: _validate_args")  # fmt: skip
-
-
-def data_loading(top: Arguments) -> Iterator[Notice]:
-    """Batches that are loaded while nothing is computed."""
-    workers = top.whole("dataloader_num_workers")
-    if not workers and "dataloader_prefetch_factor" in top:
-        yield top.say("dataloader_prefetch_factor", Severity.ERROR, "Refused without workers.",
-                      '"dataloader_num_workers": 4', f"{_ARGUMENTS}: _validate_args")  # fmt: skip
-    if workers == 0:
-        yield top.say("dataloader_num_workers", Severity.WARNING,
-                      "With 0 every batch is loaded by the training process itself, between its steps.",
-                      '"dataloader_num_workers": 4', f"{_ARGUMENTS}: dataloader_num_workers")  # fmt: skip
-
-
-def slow_switches(top: Arguments) -> Iterator[Notice]:
-    """Switches that cost every step."""
-    if top.whole("torch_empty_cache_steps"):
-        yield top.say("torch_empty_cache_steps", Severity.WARNING,
-                      "Emptying the allocator's cache costs about 10 % of the speed, by its own documentation.",
-                      "remove it, unless memory is short", f"{_ARGUMENTS}: torch_empty_cache_steps")  # fmt: skip
-    if top.flag("ddp_find_unused_parameters"):
-        yield top.say("ddp_find_unused_parameters", Severity.WARNING,
-                      "DDP then walks the autograd graph in every step; only a model with unused parameters needs it.",
-                      '"ddp_find_unused_parameters": false', "torch.nn.parallel.DistributedDataParallel")  # fmt: skip
-    if top.flag("full_determinism"):
-        yield top.say("full_determinism", Severity.WARNING, "Slower kernels, for debugging only.",
-                      '"full_determinism": false', f"{_ARGUMENTS}: full_determinism")  # fmt: skip
+# fmt: off
+idle_fsdp_config = rule(
+    Row("fsdp_config", ERROR, lambda a: a.values.get("fsdp_config") and not a.uses_fsdp,
+        "Ignored: fsdp is not on.", '"fsdp": true', f"{_ARGUMENTS}: _process_fsdp_args"),
+)
+two_engines = rule(
+    Row("fsdp", ERROR, lambda a: a.values.get("deepspeed") and a.uses_fsdp,
+        "FSDP and DeepSpeed at once: the Trainer refuses.", "one of the two", "transformers/trainer.py"),
+)
+two_precisions = rule(
+    Row("fp16", ERROR, lambda a: a.flag("fp16") and a.flag("bf16"),
+        "fp16 and bf16 cannot both be true.", '"fp16": false', f"{_ARGUMENTS}: _validate_args"),
+)
+data_loading = rule(
+    Row("dataloader_prefetch_factor", ERROR,
+        lambda a: not a.whole("dataloader_num_workers") and "dataloader_prefetch_factor" in a,
+        "Refused without workers.", '"dataloader_num_workers": 4', f"{_ARGUMENTS}: _validate_args"),
+    Row("dataloader_num_workers", WARNING, lambda a: a.whole("dataloader_num_workers") == 0,
+        "With 0 every batch is loaded by the training process itself, between its steps.",
+        '"dataloader_num_workers": 4', f"{_ARGUMENTS}: dataloader_num_workers"),
+)
+slow_switches = rule(
+    Row("torch_empty_cache_steps", WARNING, lambda a: a.whole("torch_empty_cache_steps"),
+        "Emptying the allocator's cache costs about 10 % of the speed, by its own documentation.",
+        "remove it, unless memory is short", f"{_ARGUMENTS}: torch_empty_cache_steps"),
+    Row("ddp_find_unused_parameters", WARNING, lambda a: a.flag("ddp_find_unused_parameters"),
+        "DDP then walks the autograd graph in every step; only a model with unused parameters needs it.",
+        '"ddp_find_unused_parameters": false', "torch.nn.parallel.DistributedDataParallel"),
+    Row("full_determinism", WARNING, lambda a: a.flag("full_determinism"),
+        "Slower kernels, for debugging only.", '"full_determinism": false', f"{_ARGUMENTS}: full_determinism"),
+)
+# fmt: on
 
 
 def misspelled(top: Arguments) -> Iterator[Notice]:

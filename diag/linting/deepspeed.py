@@ -281,13 +281,16 @@ def repeated_keys(seen: DeepSpeed) -> Iterator[Notice]:
             )  # fmt: skip
 
 
+def _hjson(seen: DeepSpeed) -> str:
+    other = seen.reader or "Accelerate or Transformers"
+    return f"Comments or trailing commas: DeepSpeed reads them, as Hjson; {other} cannot."
+
+
+_READERS = "deepspeed/runtime/config.py: hjson.load; accelerate/utils/deepspeed.py: json.load"
 # fmt: off
 comments = rule(
-    *(Row("", severity, lambda d, by_itself=by_itself: d.top.document.hjson and (d.reader is None) == by_itself,
-          lambda d: "Comments or trailing commas: DeepSpeed reads them, as Hjson; "
-          f"{d.reader or 'Accelerate or Transformers'} cannot.", "remove them",
-          "deepspeed/runtime/config.py: hjson.load; accelerate/utils/deepspeed.py: json.load")
-      for severity, by_itself in ((NOTE, True), (ERROR, False))),
+    Row("", NOTE, lambda d: d.top.document.hjson and d.reader is None, _hjson, "remove them", _READERS),
+    Row("", ERROR, lambda d: d.top.document.hjson and d.reader is not None, _hjson, "remove them", _READERS),
 )
 syntax = rule(
     Row("", ERROR, lambda d: d.top.document.syntax != "json" and not d.top.place,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from msgspec import Struct
 
 from diag.model.axes import bubble
 
 from .document import Document
-from .model import Devices, Notice, Section, Severity, nearest, tables_of
+from .model import ERROR, NOTE, WARNING, Devices, Notice, Row, Section, Severity, nearest, rule, tables_of
 
 # -- torchtitan keys ---------------------------------------------------------------------------------------------------
 #
@@ -182,31 +183,27 @@ def degrees(seen: Titan) -> Iterator[Notice]:
         )  # fmt: skip
 
 
-def experts(seen: Titan) -> Iterator[Notice]:
-    """Tensor parallelism within experts that there is no support for."""
-    if seen.degrees["ep"] > 1 and seen.degrees["etp"] not in (1, seen.degrees["tp"]):
-        yield seen.say(
-            seen.keys["etp"], Severity.ERROR, "It is 1 or the tensor-parallel degree; anything else is refused.",
-            f"expert_tensor_parallel_degree = {seen.degrees['tp']}", f"{_DIMS}: _validate",
-        )  # fmt: skip
+def _async_uncompiled(table: str) -> Callable[[Titan], object]:
+    return lambda titan: titan.table(table).flag("enable_async_tensor_parallel") and not titan.compiles
 
 
-def tensor_parallel(seen: Titan) -> Iterator[Notice]:
-    """Tensor parallelism over links between hosts, or without what it asks for."""
-    degree = seen.degrees["tp"]
-    if degree > seen.devices.per_host:
-        yield seen.say(
-            seen.keys["tp"], Severity.WARNING,
-            f"Over more than the {seen.devices.per_host} GPUs of a host: its collectives stand in every layer and then "
-            "take the slower links.", f"tensor_parallel_degree = {seen.devices.per_host}",
-            "Megatron-LM (arXiv 2104.04473), takeaway 1",
-        )  # fmt: skip
-    for table in ("parallelism", "experimental"):
-        if seen.table(table).flag("enable_async_tensor_parallel") and not seen.compiles:
-            yield seen.say(
-                f"{table}.enable_async_tensor_parallel", Severity.ERROR, "It needs the model compiled, and is refused.",
-                "[compile] enable = true", "torchtitan/distributed/tensor_parallel.py: maybe_enable_async_tp",
-            )  # fmt: skip
+# fmt: off
+experts = rule(
+    Row(lambda t: t.keys["etp"], ERROR, lambda t: t.degrees["ep"] > 1 and t.degrees["etp"] not in (1, t.degrees["tp"]),
+        "It is 1 or the tensor-parallel degree; anything else is refused.",
+        lambda t: f"expert_tensor_parallel_degree = {t.degrees['tp']}", f"{_DIMS}: _validate"),
+)
+tensor_parallel = rule(
+    Row(lambda t: t.keys["tp"], WARNING, lambda t: t.degrees["tp"] > t.devices.per_host,
+        lambda t: f"Over more than the {t.devices.per_host} GPUs of a host: its collectives stand in every layer and "
+        "then take the slower links.", lambda t: f"tensor_parallel_degree = {t.devices.per_host}",
+        "Megatron-LM (arXiv 2104.04473), takeaway 1"),
+    *(Row(f"{table}.enable_async_tensor_parallel", ERROR, _async_uncompiled(table),
+          "It needs the model compiled, and is refused.", "[compile] enable = true",
+          "torchtitan/distributed/tensor_parallel.py: maybe_enable_async_tp")
+      for table in ("parallelism", "experimental")),
+)
+# fmt: on
 
 
 def sequence(seen: Titan) -> Iterator[Notice]:
@@ -220,15 +217,15 @@ def sequence(seen: Titan) -> Iterator[Notice]:
         )  # fmt: skip
 
 
-def hybrid_on_one_host(seen: Titan) -> Iterator[Notice]:
-    """Replicas within a host, where sharding is as fast."""
-    gpus, replicas = seen.devices.gpus, seen.degrees["dp_replicate"]
-    if gpus and gpus <= seen.devices.per_host and replicas > 1 and (seen.sharded or 0) > 1:
-        yield seen.say(
-            seen.keys["dp_replicate"], Severity.NOTE,
-            f"HSDP replicates over hosts; on one it only holds {replicas} copies of every state.",
-            "data_parallel_replicate_degree = 1", "torch.distributed.fsdp.ShardingStrategy: HYBRID_SHARD",
-        )  # fmt: skip
+# fmt: off
+hybrid_on_one_host = rule(
+    Row(lambda t: t.keys["dp_replicate"], NOTE,
+        lambda t: t.devices.gpus and t.devices.gpus <= t.devices.per_host and t.degrees["dp_replicate"] > 1
+        and (t.sharded or 0) > 1,
+        lambda t: f"HSDP replicates over hosts; on one it only holds {t.degrees['dp_replicate']} copies of every "
+        "state.", "data_parallel_replicate_degree = 1", "torch.distributed.fsdp.ShardingStrategy: HYBRID_SHARD"),
+)
+# fmt: on
 
 
 def pipeline(seen: Titan) -> Iterator[Notice]:
@@ -291,10 +288,12 @@ _POLICIES = ("default", "always", "never")
 _MODES = ("selective", "full", "memory_budget", "none")
 
 
-def no_more_toml(seen: Titan) -> Iterator[Notice]:
-    """The format itself."""
-    yield seen.say("", Severity.NOTE, "torchtitan after v0.2.2 reads no TOML: configurations are Python functions.",
-                   "a function in the model's config_registry.py", "pytorch/torchtitan#2386")  # fmt: skip
+# fmt: off
+no_more_toml = rule(
+    Row("", NOTE, lambda _: True, "torchtitan after v0.2.2 reads no TOML: configurations are Python functions.",
+        "a function in the model's config_registry.py", "pytorch/torchtitan#2386"),
+)
+# fmt: on
 
 
 def moved_keys(seen: Titan) -> Iterator[Notice]:
@@ -328,83 +327,82 @@ def unknown_keys(seen: Titan) -> Iterator[Notice]:
                                near or "remove it", f"{_CONFIG}, manager.py")  # fmt: skip
 
 
-def resharding(seen: Titan) -> Iterator[Notice]:
-    """Policies for parameters after forward."""
-    for table in ("parallelism", "training"):
-        section = seen.table(table)
-        policy = section.values.get("fsdp_reshard_after_forward")
-        key = f"{table}.fsdp_reshard_after_forward"
-        source = "torchtitan/models/llama3/infra/parallelize.py: apply_fsdp"
-        pipelined = seen.degrees["pp"] > 1
-        if policy is None:
-            continue
-        if policy not in _POLICIES:
-            yield seen.say(key, Severity.ERROR, f"There is no policy {section.shown('fsdp_reshard_after_forward')}.",
-                           '"default", "always" or "never"', source)  # fmt: skip
-        elif policy == "never" and not pipelined:
-            yield seen.say(key, Severity.WARNING,
-                           "Every unit's parameters stay gathered from forward to backward: the whole model in 16 bits "
-                           "at the peak, for one all-gather less.", '"default"', source)  # fmt: skip
-        elif policy == "always" and pipelined:
-            yield seen.say(key, Severity.WARNING,
-                           "In a pipeline this gathers every unit again for each micro-batch's backward, which the "
-                           "default avoids.", '"default"', source)  # fmt: skip
+_RESHARD, _RESHARD_SOURCE = "fsdp_reshard_after_forward", "torchtitan/models/llama3/infra/parallelize.py: apply_fsdp"
+_RECOMPUTATION = "torchtitan/distributed/activation_checkpoint.py"
 
 
-def recomputation(seen: Titan) -> Iterator[Notice]:
-    """Modes of activation checkpointing that there are not, or that need something else."""
-    section = seen.table("activation_checkpoint")
-    mode, option = section.values.get("mode"), section.values.get("selective_ac_option")
-    source = "torchtitan/distributed/activation_checkpoint.py"
-    if mode is not None and mode not in _MODES:
-        yield seen.say("activation_checkpoint.mode", Severity.ERROR, f"There is no mode {section.shown('mode')}.",
-                       " or ".join(f'"{name}"' for name in _MODES), source)  # fmt: skip
-    if mode == "memory_budget" and not seen.compiles:
-        yield seen.say("activation_checkpoint.mode", Severity.ERROR,
-                       "memory_budget is an option of the compiler and fails without it.", "[compile] enable = true",
-                       source)  # fmt: skip
-    if mode in (None, "selective") and option is not None and option != "op" and not str(option).isdecimal():
-        yield seen.say("activation_checkpoint.selective_ac_option", Severity.ERROR,
-                       'It is "op" or a number in quotes (every nth layer).', '"op"', source)  # fmt: skip
+def _in(table: str, key: str) -> Callable[[Titan], Any]:
+    """The value of a key."""
+    return lambda titan: titan.table(table).values.get(key)
 
 
-def number_types(seen: Titan) -> Iterator[Notice]:
-    """Number types that cost bandwidth, or digits."""
-    training = seen.table("training")
-    if training.word("mixed_precision_param") == "float32" and training.word("dtype") != "bfloat16":
-        yield seen.say("training.mixed_precision_param", Severity.WARNING,
-                       "All-gathers carry 32 bits and matrix units run in fp32 or TF32.", '"bfloat16"',
-                       _CONFIG)  # fmt: skip
-    if training.word("dtype") == "bfloat16":
-        yield seen.say("training.dtype", Severity.NOTE,
-                       "Parameters, gradients and moments are kept in bf16 without an fp32 copy: small updates are "
-                       "lost to rounding.", '"float32", with mixed_precision_param = "bfloat16"', _CONFIG)  # fmt: skip
-    if training.word("mixed_precision_reduce") not in (None, "float32"):
-        yield seen.say("training.mixed_precision_reduce", Severity.ERROR, "torchtitan reduces in float32 only.",
-                       '"float32"', _CONFIG)  # fmt: skip
+_mode = _in("activation_checkpoint", "mode")
+_option = _in("activation_checkpoint", "selective_ac_option")
 
 
-def offload(seen: Titan) -> Iterator[Notice]:
-    """What offloading to the CPU costs."""
-    if seen.table("training").flag("enable_cpu_offload"):
-        yield seen.say("training.enable_cpu_offload", Severity.WARNING,
-                       "Shards cross PCIe in every forward and backward, and the optimizer runs on the CPU.",
-                       "false, if the states fit: diag plan MODEL --gpus N",
-                       "torch.distributed.fsdp.CPUOffloadPolicy")  # fmt: skip
+def _is_option(value: Any) -> bool:
+    return value is None or value == "op" or str(value).isdecimal()
 
 
-def checkpoints(seen: Titan) -> Iterator[Notice]:
-    """Checkpoints that stop training, or that are thrown away too early."""
-    section = seen.table("checkpoint")
-    on = section.flag("enable") is True or section.flag("enable_checkpoint") is True
-    if on and section.word("async_mode") in (None, "disabled"):
-        yield seen.say("checkpoint.async_mode", Severity.WARNING, "Training stands still while one is written.",
-                       '"async"', f"{_CONFIG}: async_mode")  # fmt: skip
-    if section.whole("keep_latest_k") == 1:
-        yield seen.say("checkpoint.keep_latest_k", Severity.ERROR,
-                       "With 1 the only one may be half-written, so it is refused.", "keep_latest_k = 2",
-                       "torchtitan/components/checkpoint.py")  # fmt: skip
+def _saves(titan: Titan) -> bool:
+    section = titan.table("checkpoint")
+    return section.flag("enable") is True or section.flag("enable_checkpoint") is True
 
+
+def _resharding_in(table: str) -> tuple[Row, ...]:
+    policy = _in(table, _RESHARD)
+    key = f"{table}.{_RESHARD}"
+    return (
+        Row(key, ERROR, lambda t: policy(t) is not None and policy(t) not in _POLICIES,
+            lambda t: f"There is no policy {t.table(table).shown(_RESHARD)}.", '"default", "always" or "never"',
+            _RESHARD_SOURCE),
+        Row(key, WARNING, lambda t: policy(t) == "never" and t.degrees["pp"] <= 1,
+            "Every unit's parameters stay gathered from forward to backward: the whole model in 16 bits at the peak, "
+            "for one all-gather less.", '"default"', _RESHARD_SOURCE),
+        Row(key, WARNING, lambda t: policy(t) == "always" and t.degrees["pp"] > 1,
+            "In a pipeline this gathers every unit again for each micro-batch's backward, which the default avoids.",
+            '"default"', _RESHARD_SOURCE),
+    )  # fmt: skip
+
+
+# fmt: off
+resharding = rule(*_resharding_in("parallelism"), *_resharding_in("training"))
+recomputation = rule(
+    Row("activation_checkpoint.mode", ERROR, lambda t: _mode(t) is not None and _mode(t) not in _MODES,
+        lambda t: f"There is no mode {t.table('activation_checkpoint').shown('mode')}.",
+        " or ".join(f'"{name}"' for name in _MODES), _RECOMPUTATION),
+    Row("activation_checkpoint.mode", ERROR, lambda t: _mode(t) == "memory_budget" and not t.compiles,
+        "memory_budget is an option of the compiler and fails without it.", "[compile] enable = true", _RECOMPUTATION),
+    Row("activation_checkpoint.selective_ac_option", ERROR,
+        lambda t: _mode(t) in (None, "selective") and not _is_option(_option(t)),
+        'It is "op" or a number in quotes (every nth layer).', '"op"', _RECOMPUTATION),
+)
+number_types = rule(
+    Row("training.mixed_precision_param", WARNING,
+        lambda t: t.table("training").word("mixed_precision_param") == "float32"
+        and t.table("training").word("dtype") != "bfloat16",
+        "All-gathers carry 32 bits and matrix units run in fp32 or TF32.", '"bfloat16"', _CONFIG),
+    Row("training.dtype", NOTE, lambda t: t.table("training").word("dtype") == "bfloat16",
+        "Parameters, gradients and moments are kept in bf16 without an fp32 copy: small updates are lost to rounding.",
+        '"float32", with mixed_precision_param = "bfloat16"', _CONFIG),
+    Row("training.mixed_precision_reduce", ERROR,
+        lambda t: t.table("training").word("mixed_precision_reduce") not in (None, "float32"),
+        "torchtitan reduces in float32 only.", '"float32"', _CONFIG),
+)
+offload = rule(
+    Row("training.enable_cpu_offload", WARNING, lambda t: t.table("training").flag("enable_cpu_offload"),
+        "Shards cross PCIe in every forward and backward, and the optimizer runs on the CPU.",
+        "false, if the states fit: diag plan MODEL --gpus N", "torch.distributed.fsdp.CPUOffloadPolicy"),
+)
+checkpoints = rule(
+    Row("checkpoint.async_mode", WARNING,
+        lambda t: _saves(t) and t.table("checkpoint").word("async_mode") in (None, "disabled"),
+        "Training stops while a checkpoint is written.", '"async"', f"{_CONFIG}: async_mode"),
+    Row("checkpoint.keep_latest_k", ERROR, lambda t: t.table("checkpoint").whole("keep_latest_k") == 1,
+        "With 1 the only one may be half-written, so it is refused.", "keep_latest_k = 2",
+        "torchtitan/components/checkpoint.py"),
+)
+# fmt: on
 
 TRAINING_RULES = (
     no_more_toml, moved_keys, unknown_keys, resharding, recomputation, number_types, offload, checkpoints,

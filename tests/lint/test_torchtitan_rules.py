@@ -121,9 +121,9 @@ CASES: dict[Any, list[Case]] = {
         silent({"training": {"enable_cpu_offload": False}}),
     ],
     training.checkpoints: [
-        fires({"checkpoint": {"enable": True}}, ("checkpoint.async_mode", "warning", "stands still")),
+        fires({"checkpoint": {"enable": True}}, ("checkpoint.async_mode", "warning", "Training stops")),
         fires({"checkpoint": {"enable_checkpoint": True, "async_mode": "disabled"}},
-              ("checkpoint.async_mode", "warning", "stands still")),
+              ("checkpoint.async_mode", "warning", "Training stops")),
         fires({"checkpoint": {"keep_latest_k": 1}}, ("checkpoint.keep_latest_k", "error", "half-written")),
         silent({"checkpoint": {"enable": True, "async_mode": "async", "keep_latest_k": 2}}), silent({"checkpoint": {}}),
     ],
