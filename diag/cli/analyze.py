@@ -106,14 +106,14 @@ def analyze(
         ),
     ] = None,
     table: Annotated[
-        list[TableName] | None, typer.Option(help="Print this table, too; repeatable. --json holds all of them.")
+        list[TableName] | None, typer.Option(help="Also print this table; repeatable. --json holds all of them.")
     ] = None,
     summary: Annotated[
         bool | None,
         typer.Option(
             "--summary/--no-summary",
-            help="Read the summaries that the ranks wrote of their newest steps, and nothing else; by default of a run "
-            "of more than 512 ranks, most of them without a trace.",
+            help="Read only the summaries that the ranks wrote of their newest steps; the default for a run of more "
+            "than 512 ranks, most of them without a trace.",
         ),
     ] = None,
     rank: RankOption = None,
@@ -121,11 +121,11 @@ def analyze(
     jobs: JobsOption = None,
     cluster: ClusterOption = None,
 ) -> None:
-    """Say what bounds a run, whose fault it is, and why it is believed.
+    """Find what bounds a run, which ranks are at fault, and the evidence for it.
 
-    Leaves verdict.json in a run directory of diag, for the dashboard, and writes nothing else beside what it reads.
+    Writes verdict.json into a run directory of diag, for the dashboard, and nothing else into what it reads.
 
-    Exit code 0: analysed; 4: analysed, but data is missing (said in the report); 1: nothing to analyse.
+    Exit code 0: analysed; 4: analysed, but data is missing (the report lists it); 1: nothing to analyse.
     """
     # Nothing here multiplies matrices, and OpenBLAS's threads spin when numpy is loaded: 60 ms of CPU time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

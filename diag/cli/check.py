@@ -51,21 +51,21 @@ def check(
         ),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Fail, too, where a budget is too close to its limit to tell.")
+        bool, typer.Option("--strict", help="Also fail where a value is too close to its limit to decide.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The JSON contract on standard output.")] = False,
     junit: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write JUnit XML, too: a test case a budget.")
+        Path | None, typer.Option(metavar="FILE", help="Also write JUnit XML, a test case per budget.")
     ] = None,
     github: Annotated[
-        bool, typer.Option("--github", help="Print workflow commands, too, which GitHub Actions shows as annotations.")
+        bool, typer.Option("--github", help="Also print workflow commands, which GitHub Actions shows as annotations.")
     ] = False,
     comm_kernels: CommKernelsOption = None,
     jobs: JobsOption = None,
 ) -> None:
-    """Hold a run against budgets. A budget that cannot be measured is never passed.
+    """Check a run against budgets. A budget that cannot be measured never passes.
 
-    Exit code 0: nothing is surely exceeded; 3: a budget is exceeded; 4: the data cannot decide; 1, 2: nothing to check.
+    Exit code 0: no budget is certainly exceeded; 3: a budget is; 4: the data cannot decide; 1, 2: nothing to check.
     """
     written = {
         of.EXPOSED_COMM: max_exposed_comm, of.DATA_WAIT: max_data_wait, of.EXPOSED_COPIES: max_exposed_copies,

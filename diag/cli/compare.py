@@ -23,7 +23,7 @@ def compare(
     comm_kernels: CommKernelsOption = None,
     jobs: JobsOption = None,
 ) -> None:
-    """Say in which part of the step two runs differ, and how sure that is.
+    """Show in which part of the step two runs differ, and how certain that is.
 
     Exit code 0: compared; 4: compared, but data is missing; 1: not comparable, or nothing to compare.
     """

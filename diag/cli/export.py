@@ -88,10 +88,12 @@ def export(
     ] = None,
     per_rank: PerRankOption = None,
     ranks: RanksOption = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Again and again, until the run has ended.")] = False,
-    every: Annotated[float, typer.Option(metavar="SECONDS", help="How often with --follow.", min=0.1)] = 15.0,
+    follow: Annotated[bool, typer.Option("--follow", help="Export repeatedly until the run has ended.")] = False,
+    every: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Seconds between two exports with --follow.", min=0.1)
+    ] = 15.0,
 ) -> None:
-    """Hand a run's numbers to another system: once, or until the run ends.
+    """Export a run's numbers to another system, once or until the run ends.
 
     Exit code 0: exported; 1: no run directory, or what should take the numbers does not.
     """

@@ -14,8 +14,8 @@ from diag.words.terminal import say
 
 def open_trace(
     path: Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or Kineto traces.")],
-    rank: Annotated[int, typer.Option(help="Whose trace.", min=0, max=MOST_RANKS)],
-    step: Annotated[int | None, typer.Option(help="The step to cut out of it.")] = None,
+    rank: Annotated[int, typer.Option(help="Rank whose trace is opened.", min=0, max=MOST_RANKS)],
+    step: Annotated[int | None, typer.Option(help="Step to cut out of the trace.")] = None,
     from_ms: Annotated[
         float | None,
         typer.Option("--from", metavar="MS", help="Instead of a step: begin, in ms since the trace's first event."),

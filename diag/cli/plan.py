@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from diag.cli.reading import with_options
 from diag.collectors.layout import MOST_RANKS
+from diag.collectors.trainer.keys import option
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import put, say
 
@@ -63,6 +66,52 @@ def lint_command(paths: Sequence[Path], gpus: int | None, per_host: int, as_json
 _MODEL, _CLUSTER = "Model and recipe", "Cluster"
 
 
+@dataclass(frozen=True)
+class PlanOptions:
+    """The options of ``diag plan``, by the names that ``plan_for`` has for them."""
+
+    gpus: int | None = option(None, _CLUSTER, "Number of GPUs; by default 8.", least=1, most=MOST_RANKS)
+    gpu: str | None = option(None, _CLUSTER, "Type of the GPUs: H100, A100-80, ...")
+    per_host: int = option(8, _CLUSTER, "GPUs per host.", least=1, most=MOST_RANKS)
+    memory_gb: float | None = option(None, _CLUSTER, "Memory per GPU in GB.", "--memory", metavar="GB")
+    within_gb_s: float | None = option(
+        None, _CLUSTER, "Bus bandwidth between the GPUs of a host.", "--within", metavar="GB/s"
+    )
+    across_gb_s: float | None = option(
+        None, _CLUSTER, "Bandwidth between hosts, for each GPU.", "--across", metavar="GB/s"
+    )
+    topology: str | None = option(
+        None, _CLUSTER, "Axes of parallelism and their sizes, whose product is --gpus.", metavar="dp=8,tp=4,..."
+    )
+    peak_tflop_s: float | None = option(
+        None, _CLUSTER, "Peak of a GPU for dense matrix products.", "--peak", metavar="TFLOP/s"
+    )
+    mfu: float | None = option(None, _CLUSTER, "Fraction of the peak that compute alone reaches; by default 0.4.")
+    latency_within_us: float | None = option(
+        None, _CLUSTER, "Latency of a hop within a host.", "--latency-within", metavar="us"
+    )
+    latency_across_us: float | None = option(
+        None, _CLUSTER, "Latency of a hop between hosts.", "--latency-across", metavar="us"
+    )
+    recipe: str = option("mixed", _MODEL, "Number types and optimizer; `--recipe list` prints all of them.")
+    wrap: str = option("block", _MODEL, "Unit of sharding: block, root, linear, or a number of blocks.")
+    batch_size: int = option(1, _MODEL, "Sequences per micro-batch.", least=1)
+    seq_len: int = option(4096, _MODEL, "Length of a sequence in tokens.", least=1)
+    micro_batches: int = option(1, _MODEL, "Micro-batches per step.", least=1)
+    schedule: str = option("1f1b", _MODEL, "Schedule of the pipeline: gpipe, 1f1b or interleaved.")
+    virtual_stages: int = option(2, _MODEL, "Pipeline stages on each rank, for the interleaved schedule.", least=1)
+    checkpointing: str = option("none", _MODEL, "Activation checkpointing: none, selective or full.")
+    outside_gb: float | None = option(
+        None,
+        _MODEL,
+        "Peak memory in addition to the model's states, if known; it replaces the estimate of activations.",
+        "--outside",
+        metavar="GB",
+        least=0,
+    )
+
+
+@with_options(PlanOptions)
 def plan(
     asked: Annotated[
         list[str] | None,
@@ -72,78 +121,27 @@ def plan(
             "DeepSpeed, Accelerate, Hugging Face's Trainer or torchtitan, to be checked.",
         ),
     ] = None,
-    gpus: Annotated[
-        int | None, typer.Option(help="How many; else 8.", min=1, max=MOST_RANKS, rich_help_panel=_CLUSTER)
-    ] = None,
-    gpu: Annotated[str | None, typer.Option(help="Their type: H100, A100-80, ...", rich_help_panel=_CLUSTER)] = None,
-    per_host: Annotated[int, typer.Option(help="GPUs of a host.", min=1, max=MOST_RANKS, rich_help_panel=_CLUSTER)] = 8,
-    memory: Annotated[float | None, typer.Option(metavar="GB", help="Of a GPU.", rich_help_panel=_CLUSTER)] = None,
-    within: Annotated[
-        float | None,
-        typer.Option(metavar="GB/s", help="Bus bandwidth between the GPUs of a host.", rich_help_panel=_CLUSTER),
-    ] = None,
-    across: Annotated[
-        float | None, typer.Option(metavar="GB/s", help="Between hosts, for each GPU.", rich_help_panel=_CLUSTER)
-    ] = None,
-    topology: Annotated[
-        str | None,
-        typer.Option(metavar="dp=8,tp=4,...", help="Axes that make up the GPUs.", rich_help_panel=_CLUSTER),
-    ] = None,
-    peak: Annotated[
-        float | None, typer.Option(metavar="TFLOP/s", help="Of a GPU, dense.", rich_help_panel=_CLUSTER)
-    ] = None,
-    mfu: Annotated[
-        float | None,
-        typer.Option(help="Part of the peak that computation alone reaches; else 0.4.", rich_help_panel=_CLUSTER),
-    ] = None,
-    latency_within: Annotated[
-        float | None, typer.Option(metavar="us", help="Of a hop within a host.", rich_help_panel=_CLUSTER)
-    ] = None,
-    latency_across: Annotated[
-        float | None, typer.Option(metavar="us", help="Of a hop between hosts.", rich_help_panel=_CLUSTER)
-    ] = None,
-    recipe: Annotated[
-        str, typer.Option(help="Types and optimizer: see --recipe list.", rich_help_panel=_MODEL)
-    ] = "mixed",
-    wrap: Annotated[
-        str, typer.Option(help="Unit of sharding: block, root, linear, or blocks.", rich_help_panel=_MODEL)
-    ] = "block",
-    batch_size: Annotated[int, typer.Option(help="Sequences of a micro-batch.", min=1, rich_help_panel=_MODEL)] = 1,
-    seq_len: Annotated[int, typer.Option(help="Their length in tokens.", min=1, rich_help_panel=_MODEL)] = 4096,
-    micro_batches: Annotated[int, typer.Option(help="Of a step.", min=1, rich_help_panel=_MODEL)] = 1,
-    schedule: Annotated[
-        str, typer.Option(help="Of pipeline stages: gpipe, 1f1b or interleaved.", rich_help_panel=_MODEL)
-    ] = "1f1b",
-    virtual_stages: Annotated[
-        int, typer.Option(help="Parts of the model on each rank, for interleaved.", min=1, rich_help_panel=_MODEL)
-    ] = 2,
-    checkpointing: Annotated[
-        str, typer.Option(help="Of activations: none, selective or full.", rich_help_panel=_MODEL)
-    ] = "none",
-    outside: Annotated[
-        float | None,
-        typer.Option(
-            metavar="GB",
-            help="Peak outside the model's states, if known: counts instead of activations by formula.",
-            min=0,
-            rich_help_panel=_MODEL,
-        ),
-    ] = None,
     measured: Annotated[
         Path | None,
         typer.Option(
             metavar="RUN",
-            help="Put the peaks that a run recorded beside the estimate for it. Needs no MODEL.",
+            help="Compare the peaks that a run recorded with the estimate for it. Needs no MODEL.",
             rich_help_panel=_MODEL,
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False,
+    **given: Any,
 ) -> None:
-    """Say what fits, what it sends, and which strategy to use, by formulas that the report names.
+    """Estimate memory, communication and step time of a model on a cluster, and recommend a sharding strategy.
 
-    Of configurations: say what is wrong in them; exit code 3 where something is.
+    Checks configurations instead where it is given some; exit code 3 where one has errors.
     """
+    options = PlanOptions(**given)
+    if options.recipe == "list":
+        from diag.planning.recipe import RECIPES
 
+        say("\n".join(f"  {name:22} {recipe.about}" for name, recipe in RECIPES.items()))
+        return
     if measured is not None:
         if asked:
             raise DiagError("--measured takes the model from the run", hint=f"leave out {' '.join(asked)}")
@@ -153,40 +151,17 @@ def plan(
         raise DiagError("no MODEL", hint="give a number of parameters (7B), a preset, a config.json; or --measured RUN")
     model, *others = asked
     if others or is_configuration(model):
-        raise typer.Exit(int(lint_command([Path(path) for path in asked], gpus, per_host, as_json)))
-    gpus = 8 if gpus is None else gpus
+        paths = [Path(path) for path in asked]
+        raise typer.Exit(int(lint_command(paths, options.gpus, options.per_host, as_json)))
+    _plan(model, options, as_json)
 
+
+def _plan(model: str, options: PlanOptions, as_json: bool) -> None:
     from diag.planning.plan import plan_for
-    from diag.planning.recipe import RECIPES
     from diag.show.plan import print_plan, to_json
 
-    if recipe == "list":
-        say("\n".join(f"  {name:22} {own.about}" for name, own in RECIPES.items()))
-        raise typer.Exit
-    found = plan_for(
-        model,
-        gpus,
-        gpu,
-        per_host=per_host,
-        memory_gb=memory,
-        within_gb_s=within,
-        across_gb_s=across,
-        topology=topology,
-        peak_tflop_s=peak,
-        mfu=mfu,
-        latency_within_us=latency_within,
-        latency_across_us=latency_across,
-        recipe=recipe,
-        wrap=wrap,
-        batch_size=batch_size,
-        seq_len=seq_len,
-        micro_batches=micro_batches,
-        schedule=schedule,
-        virtual_stages=virtual_stages,
-        checkpointing=checkpointing,
-        outside_gb=outside,
-    )
-    axes = found.topology if topology is not None else None
+    found = plan_for(model, **(asdict(options) | {"gpus": 8 if options.gpus is None else options.gpus}))
+    axes = found.topology if options.topology is not None else None
     if as_json:
         put(to_json(found, axes) + "\n")
     else:

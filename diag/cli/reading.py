@@ -1,19 +1,24 @@
-"""Options of every command that reads a run or traces, declared once."""
+"""Options that several commands share, and commands whose options are a dataclass."""
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from diag.collectors.layout import MOST_RANKS
+from diag.collectors.trainer.keys import Option, options_of
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import console
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from diag.traces.comm_names import CommRule
 
 # -- progress ----------------------------------------------------------------------------------------------------------
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def reading_progress(what: str = "reading") -> Iterator[Callable[[int, int, str], None] | None]:
-    """A function that is told (files read, files in all, the file), or None where standard error is no terminal."""
+    """A function that takes (files read, files in all, the file), or None where standard error is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -50,7 +55,7 @@ PathsArgument = Annotated[
 ]
 RankOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="FILE=RANK", help="The rank of a trace whose header and name do not say it; repeatable."),
+    typer.Option(metavar="FILE=RANK", help="Rank of a trace that names none in its header or file name; repeatable."),
 ]
 JobsOption = Annotated[
     int | None, typer.Option(min=1, help="Processes that read traces; by default as many as save time.")
@@ -120,3 +125,48 @@ def ranks_by_path(given: list[str]) -> dict[str, int]:
             )
         found[path] = int(number)
     return found
+
+
+# -- options from a dataclass ------------------------------------------------------------------------------------------
+
+
+def with_options(cls: type[DataclassInstance]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command that takes ``**given`` an option for each field of the dataclass."""
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True)
+        parameters = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        types = get_type_hints(cls)
+        for one, about in options_of(cls):
+            if about.panel:
+                kind: Any = types[one.name]
+                if isinstance(one.default, tuple):
+                    kind = list[str] | None
+                elif about.path:
+                    kind = Path | None
+                parameters.append(
+                    inspect.Parameter(
+                        one.name,
+                        inspect.Parameter.KEYWORD_ONLY,
+                        default=one.default or None if isinstance(one.default, tuple) else one.default,
+                        annotation=Annotated[kind, _typer_option(about)],
+                    )
+                )
+        command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {one.name: one.annotation for one in parameters}
+        return command
+
+    return add
+
+
+def _typer_option(about: Option) -> typer.models.OptionInfo:
+    names = [about.flag] if about.flag != "--module/-m" else ["--module", "-m"]
+    made: typer.models.OptionInfo = typer.Option(
+        *names,
+        help=about.help,
+        min=about.least,
+        max=about.most,
+        metavar=about.metavar,
+        rich_help_panel=about.panel,
+    )
+    return made

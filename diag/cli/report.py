@@ -42,7 +42,7 @@ def report(
         bool,
         typer.Option("--redact", help=f"{REDACTED} {KEPT}"),
     ] = False,
-    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    open_it: Annotated[bool, typer.Option("--open", help="Open the report in the browser.")] = False,
     rank: RankOption = None,
     comm_kernels: CommKernelsOption = None,
     jobs: JobsOption = None,
@@ -50,7 +50,7 @@ def report(
 ) -> None:
     """Write the verdict, figures, findings and advice into one HTML file that loads nothing from anywhere.
 
-    Exit code 0: written; 4: written, but data is missing (said in the report); 1: nothing to analyse, or not written.
+    Exit code 0: written; 4: written, but data is missing (the report lists it); 1: nothing to analyse, or not written.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in diag analyze
     target = _target(out, open_it)  # before minutes of analysis

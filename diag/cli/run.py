@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from diag.cli.reading import with_options
 from diag.collectors.files import replace_file
 from diag.collectors.layout import MOST_RANKS, RunLayout
 from diag.collectors.settings import COLLECT_VARIABLE, CollectorSettings, collecting
-from diag.collectors.trainer.keys import Option, option, options_of
+from diag.collectors.trainer.keys import option, options_of
 from diag.collectors.trainer.options import COLLECT, LAUNCH, TrainerOptions
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import console, flush_or_drop, say
@@ -174,48 +174,6 @@ class RunOptions(TrainerOptions):
 # Options that describe the bundled training, and those of torchrun: a command of the user's starts its own ranks.
 _OF_TRAINER = frozenset(one.name for one in fields(TrainerOptions))
 _OF_TORCHRUN = frozenset(one.name for one, about in options_of(RunOptions) if about.panel == LAUNCH) - {"hang_timeout"}
-
-
-def with_options(cls: type[TrainerOptions]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command that takes ``**given`` an option for each field of the dataclass."""
-
-    def add(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True)
-        parameters = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        types = get_type_hints(cls)
-        for one, about in options_of(cls):
-            if about.panel:
-                kind: Any = types[one.name]
-                if isinstance(one.default, tuple):
-                    kind = list[str] | None
-                elif about.path:
-                    kind = Path | None
-                parameters.append(
-                    inspect.Parameter(
-                        one.name,
-                        inspect.Parameter.KEYWORD_ONLY,
-                        default=one.default or None if isinstance(one.default, tuple) else one.default,
-                        annotation=Annotated[kind, _typer_option(about)],
-                    )
-                )
-        command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        command.__annotations__ = {one.name: one.annotation for one in parameters}
-        return command
-
-    return add
-
-
-def _typer_option(about: Option) -> typer.models.OptionInfo:
-    names = [about.flag] if about.flag != "--module/-m" else ["--module", "-m"]
-    made: typer.models.OptionInfo = typer.Option(
-        *names,
-        help=about.help,
-        min=about.least,
-        max=about.most,
-        metavar=about.metavar,
-        rich_help_panel=about.panel,
-    )
-    return made
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

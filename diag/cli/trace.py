@@ -21,7 +21,7 @@ def trace(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory of the job.")],
     steps: Annotated[int, typer.Option(help="Steps to record.", min=1, max=100)] = 3,
     ranks: Annotated[
-        str | None, typer.Option(metavar="RANKS", help="Of which ranks, as in 0,17-19; by default of all.")
+        str | None, typer.Option(metavar="RANKS", help="Ranks to record, for example 0,17-19; by default all.")
     ] = None,
     ahead: Annotated[
         float | None,
@@ -32,15 +32,17 @@ def trace(
             "storage that shows new files late.",
         ),
     ] = None,
-    wait: Annotated[bool, typer.Option(help="--no-wait ends as soon as the request is written.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="What was asked for, and each rank's answer.")] = False,
+    wait: Annotated[bool, typer.Option(help="--no-wait returns as soon as the request is written.")] = True,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="JSON on standard output: the request, and each rank's answer.")
+    ] = False,
 ) -> None:
     """Record a torch.profiler window of a running job, on all ranks or some, at the same steps.
 
     The ranks need their collectors, and nothing else: no restart, and no cost until they are asked. A rank that reads
-    of it too late says so, and records no other steps instead.
+    of it too late reports that, and records no other steps instead.
 
-    Exit code 0: all ranks recorded it; 4: some did not, which is said; 1: none did.
+    Exit code 0: all ranks recorded it; 4: some did not (each is listed with the reason); 1: none did.
     """
     from diag.collectors.layout import RunLayout
     from diag.watch import trace_ask as asking

@@ -21,7 +21,7 @@ def tune(
     repeats: Annotated[int, typer.Option(help="Runs with each change, and as many without it, in turns.", min=2)] = 3,
     out: Annotated[Path | None, typer.Option(help="Folder for all runs; else runs/<time>-tune.")] = None,
 ) -> None:
-    """Train, diagnose, apply the best advice, and keep it if runs with it are surely faster than runs without.
+    """Train, diagnose, apply the best advice, and keep it if runs with it are clearly faster than runs without.
 
     Takes every option of `diag run` as well: they describe the training to be tuned. What was predicted and what was
     measured of each change stays in the folder, which `diag dashboard` shows.
@@ -33,7 +33,7 @@ def tune(
     arguments = list(context.args)
     if not any(argument.partition("=")[0] == "--steps" for argument in arguments):
         arguments = ["--steps", str(_STEPS), *arguments]
-    # Mistakes are told before minutes of training.
+    # Mistakes are reported before minutes of training.
     command = context.find_root().command.get_command(context, "run")  # type: ignore[attr-defined]
     given = command.make_context("diag run", list(arguments)).params
     if not given["trace"] or not given["collect"]:
