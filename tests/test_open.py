@@ -19,8 +19,7 @@ from diag.api import open_run
 from diag.cli.open import open_trace
 from diag.collectors.layout import RunLayout
 from diag.errors import DiagError, ExitCode
-from diag.perfetto.excerpt import Excerpt, step_of, window_of, write_excerpt
-from diag.perfetto.server import PORT
+from diag.perfetto import PORT, Excerpt, step_of, window_of, write_excerpt
 from diag.serve.server import SAMPLES
 from tests.app.runs import write_run
 from tests.command import diag

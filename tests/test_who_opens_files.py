@@ -25,7 +25,7 @@ REASONS = {
     # Not by a path at all.
     "diag/crosscheck/hta_process.py": "descriptors of its own",
     "diag/cli/report.py": "opens a browser",
-    "diag/perfetto/server.py": "opens a browser",
+    "diag/perfetto.py": "opens a browser",
     "diag/traces/text_stream.py": "a stream that is open",
     "diag/traces/sources.py": "addresses, which fsspec opens",
     "diag/hang/flight/read.py": "unpacks a file that is open",
@@ -39,7 +39,7 @@ REASONS = {
     "diag/traces/cache.py": "its own entries, and its own sources for their version",
     "diag/api.py": "one folder's runs",
     "diag/serve/server.py": "only whether a folder can be listed",
-    "diag/watch/trace_ask.py": "one folder's sizes",
+    "diag/watch/traces.py": "one folder's sizes",
     "collectors/layout.py": "a run's and a rank's names",
     "collectors/files.py": "opens to append",
     # What the process itself has just written.

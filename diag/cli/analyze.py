@@ -54,7 +54,7 @@ class _Asked:
     def of(cls, tool: Tool | None, analyses: Sequence[str]) -> _Asked:
         if tool is None and not analyses:
             return cls(False, ())
-        from diag.crosscheck.offered import parse_request
+        from diag.crosscheck.analyses import parse_request
         from diag.crosscheck.process import hta_version
 
         requests = [parse_request(text) for text in analyses]
@@ -80,7 +80,7 @@ class _Asked:
             print_offered(request(result))
 
     def _checked(self, result: Result) -> CrossCheck | None:
-        from diag.crosscheck.compare import cross_check
+        from diag.crosscheck.analyses import cross_check
 
         return cross_check(result) if self.cross_check else None
 

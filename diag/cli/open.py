@@ -44,7 +44,7 @@ def open_trace(
 
     import tempfile
 
-    from diag.perfetto.excerpt import step_of, window_of, write_excerpt
+    from diag.perfetto import step_of, window_of, write_excerpt
     from diag.traces.reading import Reading
 
     from .reading import reading_progress
@@ -60,7 +60,7 @@ def open_trace(
         say(f"{output}: {events:,} events of rank {rank}, {excerpt.title}, of {excerpt.path}")
         return
 
-    from diag.perfetto.server import show
+    from diag.perfetto import show
     from diag.serve.server import ended_by_signals
 
     with ended_by_signals(), tempfile.TemporaryDirectory(prefix="diag-open-") as folder:

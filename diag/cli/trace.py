@@ -14,7 +14,7 @@ from diag.words.terminal import put, say
 
 if TYPE_CHECKING:
     from diag.collectors.records import TraceAsked
-    from diag.watch.trace_ask import Answer
+    from diag.watch.traces import Answer
 
 
 def trace(
@@ -45,7 +45,7 @@ def trace(
     Exit code 0: all ranks recorded it; 4: some did not (each is listed with the reason); 1: none did.
     """
     from diag.collectors.layout import RunLayout
-    from diag.watch import trace_ask as asking
+    from diag.watch import traces as asking
 
     from .reading import reading_progress
 

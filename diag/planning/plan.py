@@ -11,8 +11,7 @@ from diag.errors import DiagError
 from diag.model.states import Sharding
 from diag.words.formatting import duration, share
 
-from .axes import AxisTraffic, axis_traffic
-from .cluster import Cluster, Topology, check_world, cluster_of, topology_of
+from .cluster import AxisTraffic, Cluster, Topology, axis_traffic, check_world, cluster_of, topology_of
 from .gathering import Peak
 from .memory import (
     HYBRID,

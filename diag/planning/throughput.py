@@ -15,8 +15,7 @@ from diag.model.steps import Detail, Kind
 from diag.replay.engine import replay
 from diag.replay.program import Collective, Issue, Op, Program, Role, StepEnd, Stretch, Wait, Work, with_collectives
 
-from .axes import ring, stride
-from .cluster import Cluster, Topology
+from .cluster import Cluster, Topology, ring, stride
 from .memory import BUCKET_BYTES, ZERO_BUCKET, Checkpointing, Need, ShardingUnit, Share, Strategy, units
 from .recipe import Recipe
 
@@ -550,7 +549,7 @@ def _stage(part: Share, need: Need, cluster: Cluster, topology: Topology, work: 
     if shape is not None:
         activation = local * shape.hidden * work.width
         if tensor > 1:
-            # Of the ten collectives of a block (diag.planning.axes) four are in forward.
+            # Of the ten collectives of a block (diag.planning.cluster) four are in forward.
             wire = link(cluster, tensor)
             one = wire.ns(speed, activation)
             cut = (4 * one, 6 * one)

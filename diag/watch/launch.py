@@ -186,7 +186,7 @@ class Watch:
         collective_timeout_s: float = math.inf,
     ) -> None:
         from .hang_monitor import Limits, Monitor
-        from .trace_auto import AutoTrace
+        from .traces import AutoTrace
 
         self._layout = layout
         self._launch = launch

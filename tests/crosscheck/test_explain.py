@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from diag.account import gpu
+from diag.crosscheck.analyses import parse_request
 from diag.crosscheck.model import Measures, Quantity, difference
-from diag.crosscheck.offered import parse_request
 from diag.crosscheck.process import hta_version, run_jobs
 from diag.errors import DiagError, ExitCode
 from diag.model.steps import Kind
@@ -100,7 +100,7 @@ def test_without_hta_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_package_imports_without_hta() -> None:
     """HTA runs in a process of its own."""
-    code = "import sys, diag.crosscheck.compare, diag.crosscheck.offered; sys.exit('hta' in sys.modules)"
+    code = "import sys, diag.crosscheck.analyses; sys.exit('hta' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

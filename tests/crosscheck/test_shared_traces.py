@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from diag.api import open_run
-from diag.crosscheck.compare import cross_check
+from diag.crosscheck.analyses import critical_path, cross_check, kernel_sequences
 from diag.crosscheck.model import AGREE_PERCENT, CrossCheck
-from diag.crosscheck.offered import critical_path, kernel_sequences
 from tests.bench.hta_differences import Explained, explain
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from diag.api import open_run
-from diag.crosscheck.compare import cross_check
+from diag.crosscheck.analyses import cross_check
 from diag.crosscheck.model import CrossCheck, Quantity
 from tests.account.kineto_builder import KinetoBuilder
 from tests.bench.hta_differences import Explained, explain

@@ -6,8 +6,7 @@ import pytest
 
 from diag.errors import DiagError
 from diag.model.axes import bubble
-from diag.planning.axes import axis_traffic, bandwidth_of, stride
-from diag.planning.cluster import cluster_of, topology_of
+from diag.planning.cluster import axis_traffic, bandwidth_of, cluster_of, stride, topology_of
 from diag.planning.memory import Checkpointing, activations, cut, shares
 from diag.planning.plan import Batch, Plan, plan
 from diag.planning.recipe import RECIPES

@@ -76,7 +76,7 @@ def opened(*paths: Path) -> Outcome:
 def trimmed(path: Path) -> Outcome:
     """The trace cut down to its first microsecond; ``events``: what was left of it."""
     from diag.errors import DiagError
-    from diag.perfetto.excerpt import Trimming
+    from diag.perfetto import Trimming
     from diag.traces.text_stream import blocks
 
     trimming = Trimming(str(path), 0, 1000)

@@ -14,7 +14,7 @@ from diag.collectors.records import TRACE_PENDING, TRACE_RECORDED, TraceAsked
 from diag.collectors.settings import CollectorSettings
 from diag.errors import DiagError
 from diag.rundir.lines import read_record
-from diag.watch.trace_ask import answers, ask, wait
+from diag.watch.traces import answers, ask, wait
 from tests.command import diag
 from tests.watch.running_job import beat, running_job
 

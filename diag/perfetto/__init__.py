@@ -1,1 +1,0 @@
-"""Opens a trace, or an excerpt of one, in Perfetto."""
