@@ -28,7 +28,7 @@ from diag.app.figures import (
 from diag.app.markup import label
 from diag.app.run_view import PART_OF, Grid, Memory, Part, RunView
 from diag.app.theme import Theme, ink_on
-from diag.diagnoses.explanation import RankDifference
+from diag.diagnoses.compare import RankDifference
 from diag.model.steps import Bottleneck
 from diag.words.formatting import counted, number
 from diag.words.wording import class_name

@@ -41,13 +41,11 @@ _RANKS_KEPT = 2  # whose events stay in memory; a rank of a million events takes
 if TYPE_CHECKING:  # what is imported where it is first needed: all of it takes a tenth of a second
     import polars as pl
 
-    from diag.diagnoses.compare import Comparison
-    from diag.diagnoses.explanation import RankDifference
-    from diag.model.breakdown import Breakdowns, Measure
-    from diag.model.prospect import CostCurve
+    from diag.diagnoses.compare import Comparison, RankDifference
+    from diag.model.breakdown import Breakdowns, CostCurve, Measure
+    from diag.replay.advice import WhatIf
     from diag.replay.predict import Baseline
     from diag.replay.program import Refusal
-    from diag.replay.whatif import WhatIf
     from diag.tables.loading import LoadingTable
     from diag.tables.memory import MemoryTable
     from diag.tables.zoom import AllRanks, Lane
@@ -117,7 +115,7 @@ class Result(Struct, frozen=True, dict=True):
     @cached_property
     def recommendation(self) -> Recommendation:
         """What to change first, with what it gains by replay: made when it is first asked for."""
-        from diag.replay.recommend import recommend
+        from diag.replay.advice import recommend
 
         return recommend(self.attribution, self.tables, self.examination, lambda: self.baseline)
 
@@ -136,15 +134,15 @@ class Result(Struct, frozen=True, dict=True):
     @cached_property
     def what_if(self) -> WhatIf:
         """The changes that can be chosen for this run, and what any of them together would gain."""
-        from diag.replay.whatif import what_if
+        from diag.replay.advice import what_if
 
         return what_if(self.baseline, self.attribution, self.tables, self.examination)
 
     @cached_property
     def cost_curves(self) -> tuple[CostCurve, ...]:
         """What collectives cost by their size, as the replay has it; none where the run cannot be replayed."""
+        from diag.replay.advice import curves_of
         from diag.replay.predict import Baseline
-        from diag.replay.whatif import curves_of
 
         return curves_of(self.baseline) if isinstance(self.baseline, Baseline) else ()
 
@@ -170,7 +168,7 @@ class Result(Struct, frozen=True, dict=True):
     @cached_property
     def differences(self) -> tuple[RankDifference, ...]:
         """What each rank does more of, or less, than the median of the others."""
-        from diag.diagnoses.explanation import differences
+        from diag.diagnoses.compare import differences
 
         return differences(self.attribution, {rank: tables.host or "" for rank, tables in self.tables.ranks.items()})
 
@@ -184,7 +182,7 @@ class Result(Struct, frozen=True, dict=True):
     @cached_property
     def why(self) -> str:
         """What the step consists of, in a sentence; "" where nothing was recorded."""
-        from diag.diagnoses.explanation import path_sentence
+        from diag.diagnoses.compare import path_sentence
 
         return path_sentence(self.attribution)
 

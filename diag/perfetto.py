@@ -26,18 +26,17 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from diag.account.kept_steps import windows_of
-from diag.account.trace_steps import host_windows
+from diag.account.trace_ranges import host_windows
 from diag.collectors.layout import RunLayout
 from diag.collectors.reading import open_regular
 from diag.errors import DiagError, ExitCode, readable
-from diag.model.damaged import Gap
+from diag.model import Gap
 from diag.rundir.run import must_exist, open_paths, run_cache, with_settings
 from diag.traces import kineto_json
-from diag.traces.event_chunks import Cutter
 from diag.traces.event_table import exact_ns
+from diag.traces.kineto_json import Cutter
 from diag.traces.reading import Reading, read_traces
-from diag.traces.sources import is_remote, opened
-from diag.traces.text_stream import blocks, damaged, members
+from diag.traces.text_stream import blocks, damaged, is_remote, members, opened
 from diag.traces.trace import Trace
 from diag.words.formatting import number_ranges, rank_ranges
 

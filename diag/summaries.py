@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from diag.account.summary import steps_left_out, summary_attribution, summary_frontier, telling_ranks
+from diag.account.frontier import steps_left_out, summary_attribution, summary_frontier, telling_ranks
 from diag.api import Reading, Result, open_run
 from diag.collectors.layout import RunLayout
-from diag.diagnoses.summary import examine_summary
+from diag.diagnoses import examine_summary
 from diag.diagnoses.verdict import judge
 from diag.errors import DiagError, readable
 from diag.model.steps import Coverage, Recommendation
@@ -18,7 +18,7 @@ from diag.rundir.summaries import MOST_STEPS, has_summaries, read_summaries
 from diag.words.formatting import rank_ranges
 
 if TYPE_CHECKING:
-    from diag.replay.whatif import WhatIf
+    from diag.replay.advice import WhatIf
 
 MANY_RANKS = 512  # 64 ranks of 40 steps take 4 s to account for, and the time grows with the collectives of them all
 _LOOKED_AT = 64  # ranks, of all, for traces: a folder of shared storage takes a millisecond
@@ -37,7 +37,7 @@ class SummaryResult(Result, frozen=True, dict=True):
 
     @property
     def what_if(self) -> WhatIf:
-        from diag.replay.whatif import WhatIf
+        from diag.replay.advice import WhatIf
 
         return WhatIf((), _NO_REPLAY)
 

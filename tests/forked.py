@@ -30,7 +30,7 @@ _PRELOADED = (
     "torch.distributed.run",
     "diag.cli.main",
     "diag.api",
-    "diag.replay.recommend",
+    "diag.replay.advice",
     "diag.hang.api",
     "diag.show.text",
 )

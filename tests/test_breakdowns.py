@@ -219,6 +219,6 @@ def test_kernels_beside_communication_are_compared_with_the_same_ones_alone(tmp_
     build.kernel(500, 900, name="only alone").kernel(320, 390, name="only beside", stream=9)
     measure = open_run(build.write(tmp_path)).breakdowns.efficiency.contention_share
     assert measure.value == pytest.approx(30 / (100 + 100 + 130 + 400 + 70))
-    assert "1 kernels beside communication take 1.30 times" in measure.basis
+    assert "1 kernels that overlap communication take 1.30 times" in measure.basis
     quiet = open_run(KinetoBuilder(world_size=1).step(1, 0, 200).kernel(0, 100).write(tmp_path, "quiet.json"))
     assert quiet.breakdowns.efficiency.contention_share.value is None

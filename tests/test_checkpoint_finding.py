@@ -32,7 +32,7 @@ def test_one_in_the_foreground_has_a_size_and_a_speed() -> None:
     assert evidence(found(SAVED, replace(SAVED, step=7))) == {
         "size of one, all ranks": (60.0, "MB"),
         "written at": (200.0, "MB/s"),
-        "the training stood still": (300.0, "ms"),
+        "the training was blocked": (300.0, "ms"),
     }
 
 
@@ -47,7 +47,7 @@ def test_in_the_background_the_two_parts_are_apart() -> None:
     assert evidence(found(waiting)) == {
         "size of one, all ranks": (60.0, "MB"),
         "written at": (100.0, "MB/s"),
-        "the training stood still": (300.0, "ms"),
+        "the training was blocked": (300.0, "ms"),
         "of that for the one before": (100.0, "ms"),
         "written in the background": (600.0, "ms"),
     }

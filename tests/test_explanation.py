@@ -5,10 +5,10 @@ import re
 import numpy as np
 import pytest
 
-from diag.account.peers import median_of_others
+from diag.account.blame import median_of_others
 from diag.api import analyze
 from diag.collectors.records import FORWARD
-from diag.diagnoses.explanation import differences, path_sentence
+from diag.diagnoses.compare import differences, path_sentence
 from diag.model.steps import Kind
 from tests.simulate import MS, Plan, simulate
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diag.account.clock import closure
+from diag.account.match import closure
 from diag.api import open_run
 from diag.hang.api import triage
 from diag.hang.failures import STEP
@@ -103,7 +103,7 @@ def test_bounds_of_very_many_clocks_are_true_and_may_be_wider(monkeypatch: pytes
     np.fill_diagonal(bounds, 0)
     known = np.ones((40, 40), dtype=bool)
     closest, _ = closure(bounds, known)
-    monkeypatch.setattr("diag.account.clock._MOST_SUMS", 10 * bounds.size)
+    monkeypatch.setattr("diag.account.match._MOST_SUMS", 10 * bounds.size)
     some, reached = closure(bounds, known)
     assert reached.all()
     assert (some >= closest).all()

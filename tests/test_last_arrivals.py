@@ -153,7 +153,7 @@ def test_without_a_faster_call_waiting_is_not_told_from_transfer(tmp_path: Path)
     whole, one = open_run(tmp_path / "all"), open_run(tmp_path / "one")
     assert whole.verdict.cause == "slow-network"
     assert waits(one) == ("exposed-communication",)
-    assert "not known without ranks 0, 2-3" in found(one, "exposed-communication").title
+    assert "unknown without ranks 0, 2-3" in found(one, "exposed-communication").title
     assert one.verdict.confidence <= 0.6
 
 

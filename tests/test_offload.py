@@ -101,7 +101,7 @@ def test_inputs_that_fsdp_moves_are_inputs(tmp_path: Path) -> None:
     [
         ({}, "(pin_memory=True)"),
         ({"pin_memory": False}, "pin_memory=True), which is off"),
-        ({"pin_memory": True}, "page-locked already"),
+        ({"pin_memory": True}, "in pinned memory already"),
     ],
 )
 def test_where_inputs_are_copied_from(tmp_path: Path, loader: dict[str, bool], words: str) -> None:

@@ -89,7 +89,7 @@ def test_stages_that_are_alike_do_not_prove_health() -> None:
     assert verdict.culprit_ranks == ()
     assert verdict.confidence <= 0.5
     assert "Healthy" not in verdict.headline
-    assert "communication is not told from computation" in verdict.headline
+    assert "communication cannot be separated from computation" in verdict.headline
 
 
 def test_without_steps_of_two_ranks_there_is_no_second_account() -> None:

@@ -205,7 +205,7 @@ def test_ranks_that_exchange_nothing_train_alone_and_none_waits() -> None:
     result = analyze(replace(tables, manifest=manifest, ranks=alone))
     verdict = result.verdict
     assert (verdict.cause, verdict.severity, verdict.culprit_ranks) == ("ranks-train-alone", Severity.CRITICAL, ())
-    assert "exchange nothing" in verdict.headline
+    assert "do not communicate" in verdict.headline
     assert not [f for f in result.examination.findings if f.ranks]
     assert "waits for it" not in verdict.headline
     together = analyze(replace(tables, manifest=manifest)).verdict

@@ -35,7 +35,7 @@ def test_their_bytes_took_longer_than_is_told() -> None:
 def test_what_is_hidden_is_not_known_and_not_said() -> None:
     whole, result = analyze(simulate(SLOW_WIRE)), analyze(from_their_end(simulate(SLOW_WIRE)))
     assert result.verdict.bottleneck == whole.verdict.bottleneck
-    assert "is not known without a profiler window" in told(result, "exposed-communication")
+    assert "without a profiler window its overlap with computation is unknown" in told(result, "exposed-communication")
     assert not any("hidden" in item.filter for finding in result.examination.findings for item in finding.evidence)
     assert "overlapped comm." not in rank_table(result.attribution).columns
     assert all(part.hidden_known for step in whole.attribution.steps for part in step.parts)

@@ -19,7 +19,7 @@ STEPS = 4
 FUSED = "kernel_fused_gemm_allreduce"
 FUSED_SAID = (
     f"communication inside fused kernels: {duration(5 * MS)} a step are spent in kernels that compute and communicate "
-    "at once, and communication inside them cannot be told apart"
+    "at once, and communication inside them cannot be separated"
 )
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from diag.api import Result, analyze
@@ -214,6 +214,9 @@ def test_ranks_of_one_host_whose_clocks_contradict_each_other_are_aligned_too() 
     transfer=st.integers(0, 2 * MS),
     seed=st.integers(0, 1000),
 )
+# Without transfer time, the call of the last rank at the end of a step was lost, and half a step misattributed.
+@example(ranks=3, culprit=0, phase=FORWARD, planted=40, transfer=0, seed=0)
+@example(ranks=3, culprit=0, phase=FORWARD, planted=40, transfer=0, seed=384)
 def test_whatever_is_planted_is_accounted_for(
     ranks: int, culprit: int, phase: str, planted: int, transfer: int, seed: int
 ) -> None:
@@ -267,7 +270,7 @@ def test_a_rank_that_waits_for_a_core_is_not_slow(who: tuple[int, ...]) -> None:
     waiting = next(f for f in crowded.examination.findings if f.id == "contended-host")
     assert (waiting.ranks, waiting.title.startswith("All ranks wait for CPU cores: 40 ms a step")) == ((), True)
     unknown = analyze(simulate(replace(plan, queued=lambda step, rank: None)))
-    assert any("did not say how long threads wait" in reason for reason in map(str, unknown.coverage.not_looked))
+    assert any("does not report how long threads wait" in reason for reason in map(str, unknown.coverage.not_looked))
 
 
 def test_a_late_result_on_a_crowded_host_is_no_slow_link() -> None:

@@ -66,8 +66,8 @@ def test_who_waits_for_a_core_may_be_open_too() -> None:
     )
     assert [r.verdict.cause for r in (once, alone, moving)] == ["contended-host"] * 3
     titles = [said(result, Bottleneck.HOST).title for result in (once, alone, moving)]
-    assert titles[0].startswith("A rank, not certain which, waits for a CPU core: ")
+    assert titles[0].startswith("A rank (not certain which) waits for a CPU core: ")
     assert "a step for rank 1" in titles[0]
     assert titles[1].startswith("Rank 1 waits for a CPU core: ")
     assert titles[1].endswith("every other rank waits for it")
-    assert titles[2].startswith("Now this rank, now that one waits for a CPU core: ")
+    assert titles[2].startswith("A different rank from step to step waits for a CPU core: ")

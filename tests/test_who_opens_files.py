@@ -26,8 +26,7 @@ REASONS = {
     "diag/crosscheck/hta_process.py": "descriptors of its own",
     "diag/cli/report.py": "opens a browser",
     "diag/perfetto.py": "opens a browser",
-    "diag/traces/text_stream.py": "a stream that is open",
-    "diag/traces/sources.py": "addresses, which fsspec opens",
+    "diag/traces/text_stream.py": "a stream that is open, and addresses, which fsspec opens",
     "diag/hang/flight/read.py": "unpacks a file that is open",
     # The system's own files.
     "app/server.py": "/dev/null",

@@ -14,8 +14,7 @@ from diag.app.markup import label, plain
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import EMPTY, beyond_summaries, draw, head, known_columns, nothing, shown_rows
-from diag.model.breakdown import CollectiveStat, CollectiveTable
-from diag.model.prospect import CostCurve
+from diag.model.breakdown import CollectiveStat, CollectiveTable, CostCurve
 from diag.words.formatting import counted, duration, number, share, size
 from diag.words.wording import group_name
 

@@ -153,7 +153,9 @@ def _kernel_columns() -> dict[str, Any]:
         "Calls": number(format="%.1f", help="Of a rank and step."),
         "Time, ms": number(format="%.3f", help="Of a rank and step."),
         "Share": number(format="percent", help="Of the busy time."),
-        "Exposed": number(format="percent", help="Not hidden by work of higher priority: compute hides communication."),
+        "Exposed": number(
+            format="percent", help="Not overlapped with work of higher priority: compute comes before communication."
+        ),
         "Mean, µs": number(format="%.1f"),
         "Longest, µs": number(format="%.1f"),
         "Bound by": st.column_config.TextColumn(help="The device's arithmetic or its memory."),

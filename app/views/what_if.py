@@ -17,7 +17,7 @@ from diag.app.markup import label, plain
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import beyond_summaries, bullets, draw, head, nothing, show_code
-from diag.model.prospect import KnobChange, Prospect
+from diag.model.breakdown import KnobChange, Prospect
 from diag.model.steps import Risk
 from diag.words.formatting import UNKNOWN, duration, number, share, size
 

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from diag.collectors.records import EVALUATION, WINDOW_AFTER, WINDOW_WARMUP, Manifest
-from diag.model.damaged import Gap
+from diag.model import Gap
 from diag.model.steps import (
     Attribution,
     CollectiveCall,
@@ -27,25 +27,18 @@ from diag.words.formatting import rank_ranges
 
 from . import cpu, gpu, records
 from . import intervals as iv
-from .blame import Meetings
-from .clock import Alignment, align
-from .critical_path import held_up_at, nearly_last, readiness, walk
-from .gpu_idle import idle_parts
+from .blame import Meetings, StagePeers
+from .critical_path import Timeline, held_up_at, nearly_last, readiness, walk
+from .gpu import idle_parts
+from .intervals import intervals_of, on_clock, shift, shift_call, within
 from .kept_steps import steps_of, windows_of
-from .layers import intervals_of, on_clock, shift, shift_call, within
-from .match import Key, by_key, measure
-from .peers import StagePeers
-from .records import loader_settings
-from .timeline import Timeline
-from .trace_ranges import compiling
-from .trace_steps import agreed, host_windows, iterations_of, marks_steps, outside_of_iterations
+from .match import MAX_UNCERTAINTY, Alignment, Key, align, by_key, measure
+from .records import WARMUP_STEPS, loader_settings
+from .trace_ranges import agreed, compiling, host_windows, iterations_of, marks_steps, outside_of_iterations
 
-# Lazy initialisation, the allocator, first connections and full loader queues: not what the run is like.
-WARMUP_STEPS = 2
 _FEWEST_COMMON_STEPS = 10
 MAX_QUEUED_STEPS = 8  # of the steps left out after a trace was written
 
-MAX_UNCERTAINTY = 0.25  # of the mean exposed communication of a step (science.md 2.4)
 
 _Matched = dict[Key, dict[int, CollectiveCall]]
 
@@ -116,8 +109,8 @@ def attribute(tables: Tables) -> Attribution:
 
 
 def with_comparable_steps(tables: Tables) -> Tables:
-    """The tables with the steps of their traces numbered alike on all ranks, and inferred only where all agree. Without
-    the ranks that recorded hardly a step of the others', which would leave nothing to compare: each is a gap."""
+    """The tables with steps numbered alike on all ranks; steps are inferred only where all ranks agree. Ranks that
+    recorded hardly any of the others' steps are left out, each as a gap: they would leave nothing to compare."""
     traces = agreed({rank: t.traces for rank, t in tables.ranks.items() if t.traces and not t.steps})
     ranks = {r: replace(t, traces=traces[r]) if r in traces else t for r, t in tables.ranks.items()}
     recorded = {rank: t.recorded for rank, t in ranks.items() if t.steps}
@@ -137,7 +130,7 @@ def _enough_steps(recorded: Iterable[set[int]]) -> int:
 
 
 def _division(ranks: Mapping[int, RankTables]) -> tuple[Division, str]:
-    """What divides the ranks' traces into steps, the least certain of all of them; and what repeats where that is
+    """How the ranks' traces are divided into steps (the least certain of all), and the repeated range where that is
     inferred."""
     if any(t.steps for t in ranks.values()):
         return Division.RECORDED, ""
@@ -151,7 +144,6 @@ def _division(ranks: Mapping[int, RankTables]) -> tuple[Division, str]:
 
 
 def _placed(steps: Sequence[RankStep], anchor_ns: int, alignment: Alignment, rank: int) -> list[RankStep]:
-    """The steps of a rank on the clock of all."""
     if rank not in alignment.rate:
         return [shift(step, anchor_ns + alignment.offset_ns.get(rank, 0)) for step in steps]
     return [on_clock(shift(step, anchor_ns), lambda ns: alignment.on_common_clock(rank, ns)) for step in steps]
@@ -253,7 +245,7 @@ def _calls(steps: Sequence[RankStep]) -> list[CollectiveCall]:
 
 
 def _domains(ranks: Mapping[int, RankTables]) -> dict[int, str]:
-    """Which ranks share a clock: by boot id, else by host name, else each rank for itself."""
+    """Ranks by clock: by boot id, else by host name, else each rank has its own."""
     return {
         rank: t.identity.boot_id if t.identity is not None else (t.host or f"rank {rank}") for rank, t in ranks.items()
     }
@@ -282,7 +274,7 @@ def _align(
 
 
 def waiting(matched: Mapping[Key, Mapping[int, CollectiveCall]]) -> dict[int, iv.Intervals]:
-    """For each rank, when a collective it had entered still lacked somebody."""
+    """For each rank, the intervals in which a collective it had entered still lacked a rank."""
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for members in matched.values():
         arrival = max([call.start_ns for call in members.values()])
@@ -306,7 +298,7 @@ def _measured(matched: _Matched, by_step: Mapping[int, Mapping[int, RankStep]]) 
 
 
 def steps_left_out(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:
-    """Of these steps, in order, those that do not show what the run is like, each with the reason."""
+    """The steps that do not represent the run, in order, each with the reason."""
     ranks = {rank: t for rank, t in tables.ranks.items() if not t.empty}
     warm_from = _first_warm_step(ranks, numbers)
     warming = {number: "warm-up" for number in numbers if number < warm_from}
@@ -328,7 +320,7 @@ def _incomplete(ranks: Mapping[int, RankTables]) -> dict[int, str]:
 
 
 def _evaluating(ranks: Mapping[int, RankTables]) -> dict[int, str]:
-    """Steps with an evaluation in them, on any rank: what the training does between its steps is none of theirs."""
+    """Steps with an evaluation in them, on any rank: work between steps belongs to none of them."""
     return {
         record.step: "an evaluation ran in it"
         for tables in ranks.values()
@@ -338,11 +330,10 @@ def _evaluating(ranks: Mapping[int, RankTables]) -> dict[int, str]:
 
 
 def _disturbed(tables: Tables) -> dict[int, str]:
-    """Steps that the profiler's own work disturbed, on any rank."""
     records = [r for t in tables.ranks.values() for r in t.steps]
     found = {r.step: "the profiler was starting" for r in records if r.window == WINDOW_WARMUP}
     for after in {r.step for r in records if r.window == WINDOW_AFTER}:
-        # While the ranks wrote their traces the loaders went on: until their queues are empty again, nobody waits.
+        # While the ranks wrote their traces the loaders went on: until their queues are empty again, no rank waits.
         for step in range(after + 1, after + 1 + queued_steps(tables.manifest)):
             found.setdefault(step, "the loader's queue filled up while a trace was written")
         found[after] = "the profiler was writing a trace before it"
@@ -364,7 +355,7 @@ def _compiling(ranks: Mapping[int, RankTables]) -> dict[int, str]:
 
 
 def queued_steps(manifest: Manifest | None) -> int:
-    """How many steps the loaders' queues can feed, rounded up; 0 where nothing says it."""
+    """Steps that the loaders' queues can feed, rounded up; 0 where unknown."""
     loader = loader_settings(manifest)
     batches = manifest.trainer.get("micro_batches") if manifest is not None else None
     if loader.workers is None or loader.prefetch_factor is None or not isinstance(batches, int) or batches <= 0:
@@ -384,7 +375,7 @@ def _first_warm_step(ranks: Mapping[int, RankTables], steps: Sequence[int]) -> i
 
 
 def _sure_enough(alignment: Alignment, placed: Mapping[int, Sequence[RankStep]]) -> bool:
-    """Whether the clocks are close enough to tell waiting from transfer: within a quarter of the communication."""
+    """Whether the clocks are close enough to separate waiting from transfer: within a quarter of the communication."""
     if alignment.uncertainty_ns is None:
         return False
     exposed = [step.segments.total(Kind.COMM) for own in placed.values() for step in own]

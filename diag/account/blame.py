@@ -1,16 +1,20 @@
-"""Why the last rank was late: what it did differently from the others since they last met (science.md 2.6).
+"""Blame: which rank made the others wait in a collective, and what it did meanwhile (science.md 2.6).
 
-A wait is never a cause. At each collective on the path the ranks' activity since they were last in step is compared:
-only what a rank did beyond the median of the others is charged to it, and at most as long as the others really waited.
-Which others: those that do the same work (diag.account.peers).
-They were in step at the end of a collective for which all of them stood still. One that computation hides on some rank
-ties nobody together: a pause before it shows only later, where nothing is left to hide the waiting. Time in between of
-which nothing was recorded (it lies outside of the steps) is charged as such: late for no known reason.
+Waiting is never a cause. For each collective on the critical path, the activity of the ranks since they were last in
+step is compared: a rank is charged what it did beyond the median of its peers, and at most as long as others waited.
+Ranks are in step at the end of a collective that blocked all of them. A collective that compute hides on some rank does
+not tie the ranks together: a pause before it shows only later, where the waiting is exposed. Time between the two of
+which nothing was recorded (it lies outside of the steps) is charged without a reason.
+
+Pipeline stages run different layers, so a rank is compared with the ranks of its own stage; where it has no such peer,
+with its own usual activity up to that point, in steps of the same source: a trace calls idle what records count as
+compute, and the profiler makes steps longer. Activity that does not depend on the layers is compared across all ranks:
+data wait, copies, checkpoints, garbage collection.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -20,19 +24,173 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from diag.collectors.records import SEND
-from diag.model.steps import Blame, CollectiveCall, Detail, Kind
+from diag.model.steps import Blame, CollectiveCall, Detail, Kind, RankStep
 
-from .critical_path import EPSILON_NS, Attendance, Readiness
+from .critical_path import EPSILON_NS, LABELS, Activity, Attendance, Readiness, Timeline, label_of, of_label
 from .intervals import CoveredOfMany, Intervals, Times
 from .match import Key, is_handed_over, is_pair
-from .peers import StagePeers, median_of_others
-from .timeline import Timeline, label_of, of_label
+
+# -- others ------------------------------------------------------------------------------------------------------------
+#
+# What the others did: the median over all ranks but one, for each of them.
+
+Values = npt.NDArray[np.int64]
+
+
+def median_of_others(values: Values) -> Values:
+    """For each row the median of all other rows, column by column, rounded down; itself where there is only one.
+
+    In linear time: which of the middle values it is depends only on which side of them the row itself is. Where rows
+    are equal to a middle value, it does not matter which of them is left out.
+    """
+    count = len(values)
+    if count < 2:
+        return values
+    middle = count // 2
+    kth = (middle - 1, middle, min(middle + 1, count - 1))
+    ordered = np.partition(values, sorted(set(kth)), axis=0)
+    below, at, above = (ordered[index] for index in kth)
+    if count % 2 == 0:  # an odd number of others: one of them is in the middle
+        found: Values = np.where(values > below, below, at)
+        return found
+    others = np.where(values > at, below + at, np.where(values < at, at + above, below + above))
+    halved: Values = others // 2
+    return halved
+
+
+# What a stage has more of than another because it has other layers.
+_OF_LAYERS = np.zeros(LABELS, dtype=np.bool_)
+for _detail in Detail:
+    _OF_LAYERS[label_of(Kind.COMPUTE, _detail)] = True
+    _OF_LAYERS[label_of(Kind.IDLE, _detail)] = _detail != Detail.GC
+
+_Message = tuple[str, int | None, int | None, int]  # send or receive, own stage, stage at the other end, number
+
+
+class StagePeers:
+    """``stages``: the stage of each rank, empty without a pipeline; ``steps``: of each rank; ``came``: the ranks'
+    arrivals at their collectives."""
+
+    def __init__(
+        self,
+        stages: Mapping[int, int],
+        timelines: Mapping[int, Timeline],
+        steps: Mapping[int, Sequence[RankStep]],
+        matched: Mapping[Key, Mapping[int, CollectiveCall]],
+        came: Readiness,
+    ) -> None:
+        self._stages = stages
+        self._timelines = timelines
+        self._begins = {rank: np.array([s.begin_ns for s in own], dtype=np.int64) for rank, own in steps.items()}
+        self._source = {(rank, s.begin_ns): s.source for rank, own in steps.items() for s in own}
+        self._matched, self._came = matched, came.of
+        self._done: dict[_Message, dict[int, Activity]] = {}
+        self._by_group: dict[int, dict[str, dict[Key, tuple[int, int]]]] = {}
+        self._usual: dict[tuple[int, str, int, str], Activity] = {}
+
+    def step_begin(self, rank: int, time_ns: int) -> int:
+        """When the step began in which the moment just before ``time_ns`` lies; the first one, where none had."""
+        begins = self._begins[rank]
+        return int(begins[max(0, int(np.searchsorted(begins, time_ns, side="left")) - 1)])
+
+    def others(
+        self,
+        key: Key,
+        members: Mapping[int, CollectiveCall],
+        came: Attendance,
+        activity: Activity,
+        asked: Times,
+        labels: Times,
+    ) -> Activity:
+        """Activity of the other members of a meeting while each member in ``asked`` (by place) did its own: the median
+        over them, by label. ``activity``: of all members, in the order of ``came``; its columns are ``labels``."""
+        everybody = median_of_others(activity)
+        pair = is_pair(members.values())
+        stages = [self._stages.get(rank) for rank in came.rank.tolist()] if self._stages else []
+        if not pair and len(set(stages)) < 2:
+            return everybody[asked]
+        if pair:
+            alike = np.stack([self._of_alike(int(came.rank[at]), key, members)[labels] for at in asked.tolist()])
+        else:
+            mates = np.copy(activity)
+            for stage in set(stages) - {None}:
+                own = [at for at, other in enumerate(stages) if other == stage]
+                mates[own] = median_of_others(activity[own])
+            alike = mates[asked]
+        return np.where(_OF_LAYERS[labels], alike, everybody[asked])
+
+    def _of_alike(self, rank: int, key: Key, members: Mapping[int, CollectiveCall]) -> Activity:
+        """Activity of the other ranks of its stage up to the same call in their own pipelines; without such ranks, its
+        own usual activity up to that call. Comparing at the same time would not do: they do not wait for this rank, but
+        go on."""
+        (other,) = (r for r in members if r != rank)
+        call = members[rank].op, self._stages.get(rank), self._stages.get(other), key[1]
+        place = self._messages.get(call, {}).get(rank)
+        if place is None or len(self._messages[call]) < 2 or call[1] is None:
+            return self._own_usual(rank, key)
+        if call not in self._done:
+            done = [
+                self._timelines[mate].activity(self.step_begin(mate, ready), ready)
+                for mate, ready in self._messages[call].items()
+            ]
+            self._done[call] = dict(zip(self._messages[call], median_of_others(np.stack(done)), strict=True))
+        return self._done[call][rank]
+
+    @cached_property
+    def _messages(self) -> dict[_Message, dict[int, int]]:
+        """For each message of a pipeline, when each rank of the stage that sends, or receives, it was ready."""
+        found: dict[_Message, dict[int, int]] = defaultdict(dict)
+        for key, members in self._matched.items():
+            if len(members) == 2 and is_pair(members.values()):
+                (a, b) = members
+                for rank, other in ((a, b), (b, a)):
+                    message = members[rank].op, self._stages.get(rank), self._stages.get(other), key[1]
+                    found[message][rank] = self._came[key].ready_of(rank)
+        return found
+
+    def _own_usual(self, rank: int, key: Key) -> Activity:
+        """The rank's usual activity in a step up to this one of its sends, or receives."""
+        places = self._places(rank, key[0])
+        place, begin = places[key]
+        source = self._source[rank, begin]
+        if (rank, key[0], place, source) not in self._usual:
+            alike = [k for k, (at, of) in places.items() if at == place and self._source[rank, of] == source]
+            begins = np.array([places[k][1] for k in alike], dtype=np.int64)
+            ready = np.array([self._came[k].ready_of(rank) for k in alike], dtype=np.int64)
+            usual = np.median(self._timelines[rank].activities(begins, ready), axis=0).astype(np.int64)
+            self._usual[rank, key[0], place, source] = usual
+        return self._usual[rank, key[0], place, source]
+
+    def _places(self, rank: int, group: str) -> dict[Key, tuple[int, int]]:
+        """For each call of the rank in a group: its index within the step, and the step's start time."""
+        if rank not in self._by_group:
+            by_group: dict[str, dict[Key, tuple[int, int]]] = defaultdict(dict)
+            counts: Counter[tuple[str, int]] = Counter()
+            for key in self._keys.get(rank, ()):
+                begin = self.step_begin(rank, self._came[key].ready_of(rank))
+                by_group[key[0]][key] = counts[key[0], begin], begin
+                counts[key[0], begin] += 1
+            self._by_group[rank] = by_group
+        return self._by_group[rank][group]
+
+    @cached_property
+    def _keys(self) -> dict[int, list[Key]]:
+        """The collectives of each rank, in the order of their numbers."""
+        found: dict[int, list[Key]] = defaultdict(list)
+        for key in sorted(self._came, key=lambda key: (key[0], key[1])):
+            for rank in self._came[key].rank.tolist():
+                found[rank].append(key)
+        return found
+
+
+# -- blame -------------------------------------------------------------------------------------------------------------
+
 
 # -- standing ----------------------------------------------------------------------------------------------------------
 #
-# How long the others stood still for a late rank, for all ranks of a collective at once.
+# How long the others were blocked by a late rank, for all ranks of a collective at once.
 #
-# Mostly everybody stands still from when it came until the last one has come. Then the wait for a rank grows with how
+# Mostly each rank is blocked from its arrival to the last one's. Then the wait for a rank grows with how
 # early the others were, so that the median of the waits is that of the one in the middle: in the order of arrival, and
 # not from every pair of ranks. Only ranks that came after somebody had left already are compared pair by pair.
 
@@ -40,7 +198,7 @@ _PAIRS = 1 << 22  # at a time: 32 MB an array
 
 
 class Standing:
-    """``sets``: of each rank, by row, when it did nothing but wait for collectives."""
+    """``sets``: for each rank, by row, when it did nothing but wait for collectives."""
 
     def __init__(self, sets: Sequence[Intervals]) -> None:
         self._covered = CoveredOfMany(sets)
@@ -48,9 +206,9 @@ class Standing:
     def usual(
         self, rows: Times, idle_ns: Times, ready_ns: Times, asked: Times, counted_ns: Times, least_ns: int
     ) -> Times:
-        """For each of the members that are ``asked`` about (by place), how long the others stood still until it was
-        ready, while it did not: the median over the others. ``rows``, ``idle_ns``, ``ready_ns``: of all members;
-        ``counted_ns``: since when it counts, for each that is asked about. What is below ``least_ns`` may be less."""
+        """For each member in ``asked`` (by place), how long the others were blocked until it was ready, while it was
+        not: the median over the others. ``rows``, ``idle_ns``, ``ready_ns``: of all members; ``counted_ns``: from when
+        it counts, for each member in ``asked``. Values below ``least_ns`` may be too small."""
         until = self._covered.stretch_end(rows, idle_ns)
         found = self._while_all_stand(rows, idle_ns, ready_ns, asked, counted_ns)
         first, second = np.partition(until, 1)[:2].tolist()
@@ -62,7 +220,7 @@ class Standing:
         return found
 
     def _while_all_stand(self, rows: Times, idle_ns: Times, ready_ns: Times, asked: Times, counted_ns: Times) -> Times:
-        """The same where everybody stands still from ``idle_ns`` until the rank is ready."""
+        """The same where all ranks are blocked from ``idle_ns`` until the rank is ready."""
         order = np.argsort(idle_ns, kind="stable")
         place = np.empty(len(rows), dtype=np.int64)
         place[order] = np.arange(len(rows))
@@ -77,12 +235,12 @@ class Standing:
     def _by_pairs(
         self, rows: Times, idle_ns: Times, ready_ns: Times, asked: Times, counted_ns: Times, until: Times
     ) -> Times:
-        """The same for ranks that came when some of the others stood still no longer, or not yet. ``until``: the end of
-        the stretch in which each came."""
+        """The same for ranks that arrived when some of the others were no longer, or not yet, blocked. ``until``: the
+        end of the stretch in which each arrived."""
         times = ready_ns[asked]
         since = np.maximum(idle_ns[:, None], counted_ns)
         stood = np.maximum(np.minimum(until[:, None], times) - since, 0)
-        at, of = np.nonzero(self._covered.next_begin(rows, until)[:, None] < times)  # it stood still once more
+        at, of = np.nonzero(self._covered.next_begin(rows, until)[:, None] < times)  # it was blocked once more
         stood[at, of] = self._covered.between(rows[at], since[at, of], times[of])
         itself = self._covered.between(rows[asked], since.min(axis=0), times) > 0
         stood[:, itself] -= self._covered.between(rows[asked[itself]], since[:, itself], times[itself])
@@ -100,7 +258,7 @@ _NEVER = np.iinfo(np.int64).min
 
 
 class Lateness(Struct, frozen=True):
-    """Who was late in a step. ``explained_ns``: the part of ``waited_ns`` whose reason is known; ``once_ns``: of it,
+    """The late ranks of a step. ``explained_ns``: the part of ``waited_ns`` with a known reason; ``once_ns``: the same,
     counting ranks that were late at one meeting once."""
 
     blames: tuple[Blame, ...]
@@ -168,7 +326,7 @@ class Meetings:
         return Lateness(self._blames(blame_ns, unknown), waited, explained, once)
 
     def _blames(self, blame_ns: Times, unknown: Times) -> tuple[Blame, ...]:
-        """By rank and label, without those of no time. ``blame_ns``: by row and label in use."""
+        """By rank and label, without zeros. ``blame_ns``: by row and label in use."""
         at, column = np.nonzero(blame_ns > 0)
         ranks, labels = self._ranks[at].tolist(), self._labels[column].tolist()
         found = list(zip(ranks, labels, blame_ns[at, column].tolist(), strict=True))
@@ -192,8 +350,8 @@ class Meetings:
                 continue
             rows, ready = came.row[at], came.ready_ns[at]
             told[rows] = np.maximum(ready, told[rows])
-            # To one moment on all ranks: what the late one then did more of is what the others stood still for. How far
-            # each has got in its work until it meets the others would not compare: some compute beside the transfer.
+            # Up to one moment on all ranks: what the late one did more of until then is what the others waited for.
+            # Their progress up to the meeting would not compare: some compute during the transfer.
             found.append(_Late(key, came, at, waited_ns, self._last_met_ns(key, came), int(ready.max())))
         return found
 
@@ -213,7 +371,6 @@ class Meetings:
 
     @cached_property
     def _labels(self) -> npt.NDArray[np.int64]:
-        """Those that any rank has."""
         return np.unique(np.concatenate([timeline.labels for timeline in self._timelines]))
 
     @cached_property
@@ -221,8 +378,9 @@ class Meetings:
         return np.isin(self._labels, _COMM_LABELS)
 
     def _late(self, came: Attendance, told: Times) -> tuple[Times, Times]:
-        """Ranks for which most of the others stood still, by place, and how long: waiting that computation hid costs
-        nothing, nor does what the late rank waited for as well, and what it is ``told`` for already counts once."""
+        """Ranks for which most of the others were blocked, by place, and for how long. Waiting that compute overlaps
+        costs nothing, nor does time that the late rank waited as well; time in ``told`` is charged already and counts
+        once."""
         first = came.idle_ns.min()
         if came.ready_ns.max() - first <= EPSILON_NS:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
@@ -235,9 +393,9 @@ class Meetings:
         return asked[late], usual[late]
 
     def _last_met_ns(self, key: Key, came: Attendance) -> Times:
-        """When each rank last left a meeting before this one that all stood still for: its end, or its start if it was
-        still under way; where its records begin, if there was none. A sender never waits for its receiver, so that
-        the two do not meet: what counts is the step."""
+        """When each rank last left an earlier meeting that blocked all ranks: its end, or its start if it was still
+        under way; the begin of its records, if there was none. A sender never waits for its receiver, so the two do not
+        meet: the step counts."""
         ready = came.ready_ns
         if is_pair(self._matched[key].values()):
             begins = (
@@ -249,8 +407,8 @@ class Meetings:
 
     @cached_property
     def _last_met(self) -> dict[Key, tuple[Times, Times]]:
-        """Of each collective: when each of its ranks entered and left the last one of the group before it that all its
-        ranks stood still for; twice the begin of the rank's records, if there was none."""
+        """For each collective, when each of its ranks entered and left the previous one of the group that blocked all
+        its ranks; twice the begin of the rank's records, if there was none."""
         by_group: dict[str, list[Key]] = defaultdict(list)
         for key in self._came:
             by_group[key[0]].append(key)
@@ -270,7 +428,7 @@ class Meetings:
 
 
 class _Charged:
-    """What ranks are charged for already, by row: (when it was ready, nanoseconds)."""
+    """Charges so far, by row: (when the rank was ready, nanoseconds)."""
 
     def __init__(self, rows: int) -> None:
         self._count = np.zeros(rows, dtype=np.int64)

@@ -1,12 +1,12 @@
-"""Where a CPU rank's step went, from its trace (science.md 2.3): the main thread is the device.
+"""The steps of a CPU rank from its trace (science.md 2.3): the main thread is the device.
 
-Priority: waiting for data, checkpoint, copies, operators (compute), communication that they do not hide, the idle rest.
+Priority: data wait, checkpoint, copies, operators (compute), communication that they do not overlap, the idle rest.
 
-Three departures from science.md 2.3. Not only leaf operators compute: ``aten::mm`` calls ``aten::resolve_conj``, so by
-the letter the matrix products of a backward were no work (on a recorded FSDP2 step with gloo 12 of 19 ms of idle
+Three departures from science.md 2.3. Not only leaf operators compute: ``aten::mm`` calls ``aten::resolve_conj``, so
+otherwise the matrix products of a backward would not count (on a recorded FSDP2 step with gloo 12 of 19 ms of idle
 backward were ``aten::mm`` itself). The copies around FSDP's collectives (``fsdp::*``, ``split_with_sizes_copy``,
-``chunk_cat``) count as compute: on a CPU they keep the core busy, and no faster network removes them. And what the
-collectors recorded (calls, and times in which a training thread was blocked) is united with the ``gloo:*`` ranges:
+``chunk_cat``) count as compute: on a CPU they keep the core busy, and no faster network removes them. And the
+collectors' records (calls, and times in which a training thread was blocked) are united with the ``gloo:*`` ranges:
 those miss the time between a call and its start on gloo's thread, and torch 2.13 misses some operations altogether.
 """
 
@@ -19,20 +19,18 @@ import polars as pl
 
 from diag.collectors import records
 from diag.model.steps import CollectiveCall, Detail, Kind, RankStep
-from diag.traces import comm_names
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 
 from . import intervals as iv
 from . import trace_ranges as ranges
-from .intervals import EMPTY, Intervals
-from .layers import Layer, Window, covers, disjoint, traced_steps
+from .intervals import EMPTY, Intervals, Layer, Window, covers, disjoint, traced_steps
 from .records import is_transfer
 from .trace_collectives import from_gloo, in_windows
-from .trace_steps import host_windows
+from .trace_ranges import host_windows
 
 GC_PHASE = "gc"  # a recorded pause of Python's garbage collector, among the phases
-_SENT = pl.col("name").cast(pl.String).str.contains(comm_names.P2P_RANGE_PATTERN)
+_SENT = pl.col("name").cast(pl.String).str.contains(names.P2P_RANGE_PATTERN)
 _BUSY = (Kind.COMPUTE, Kind.IDLE)
 
 
@@ -52,10 +50,10 @@ def partition(
     """One exact account per window.
 
     ``comm``, ``waits`` and ``phases`` (name, start_ns, end_ns; names as in the records, and "gc") come from the
-    collectors, shifted to the trace's clock; each is united with what the trace itself says.
+    collectors, shifted to the trace's clock; each is united with the trace's own.
     """
-    wire = trace.select(names.ANNOTATION, name=comm_names.WIRE_PATTERN, arguments=True)
-    if any(is_transfer(call) for call in comm):  # sends and receives were recorded, with who stood still for them
+    wire = trace.select(names.ANNOTATION, name=names.WIRE_PATTERN, arguments=True)
+    if any(is_transfer(call) for call in comm):  # sends and receives were recorded, with the blocked threads
         wire = wire.filter(~_SENT)
     recorded = iv.make([span for call in comm if (span := _span(call)) is not None])
     talking = iv.union(ranges.as_intervals(wire), recorded, waits)
@@ -97,7 +95,7 @@ def _point_to_point(wire: pl.DataFrame, comm: Sequence[CollectiveCall]) -> Inter
     """When only sends and receives were open: what a pipeline waits for its neighbours."""
     recorded = {
         flag: iv.make(
-            [span for call in comm if (call.op in comm_names.P2P_OPS) == flag and (span := _span(call)) is not None]
+            [span for call in comm if (call.op in names.P2P_OPS) == flag and (span := _span(call)) is not None]
         )
         for flag in (True, False)
     }
@@ -141,7 +139,7 @@ def operator_time(trace: Trace) -> Intervals:
 
 
 def _thread_time(operators: pl.DataFrame) -> Intervals:
-    """The same for one thread's operators, sorted like Trace.select does: parents before their children."""
+    """The same for one thread's operators, sorted like Trace.select: parents before their children."""
     start, end = operators["ts_ns"].to_numpy(), (operators["ts_ns"] + operators["dur_ns"]).to_numpy()
     leaf = np.ones(len(start), dtype=np.bool_)
     leaf[:-1] = start[1:] >= end[:-1]  # ranges of one thread nest, so a child of an operator comes right after it
@@ -151,7 +149,7 @@ def _thread_time(operators: pl.DataFrame) -> Intervals:
         for test in (
             name.str.starts_with("autograd::engine::"),
             name.str.starts_with("aten::") | name.str.starts_with(names.COMPILED_CODE_PREFIX),
-            name.str.contains(comm_names.CALL_OP_PATTERN),
+            name.str.contains(names.CALL_OP_PATTERN),
         )
     )
     spans = np.stack((start, end), axis=1).astype(np.int64, copy=False)

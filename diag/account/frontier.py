@@ -1,36 +1,62 @@
 """Phase frontiers: which phase of the step, and which rank in it, holds the run up, from durations alone.
 
-After StageFrontier (arXiv 2606.06751; science.md 2.6). With E the time that a rank has spent of its step when it
-leaves phase k, the frontier is F_k = max over the ranks of E; its increments partition the step. The last phase, REST,
-is what lies between the phases, and waiting that no transfer explains. Nothing is compared but durations, so no clock
-has to be aligned and no collective matched. A rank that begins a step later than it usually does, by its own clock
-against the others' own, is that much late from the start (``head_starts``).
+After StageFrontier (arXiv 2606.06751; science.md 2.6). Let E be the time that a rank has spent of its step at the end
+of phase k. The frontier is F_k = max of E over the ranks; its increments partition the step. The last phase, REST, is
+the time between the phases, and waiting that no transfer explains. Only durations are compared, so no clock has to be
+aligned and no collective matched. A rank that begins a step later than usual, by its own clock against the others' own,
+is late by that much from the start (``head_starts``).
 
-Two things keep waiting from being blamed. Where the records say how long a rank stood still for collectives, that time
-is left out of E, and what of it even the rank that waited least had is communication. And a rank is late by how far
-its E is beyond the others' median, so that it is charged only where it falls behind: those that wait for it in a later
-phase catch up, and are charged nothing. What all spend alike is nobody's lateness. Where the waiting is not known and
-every unit of the model synchronises (FSDP), a rank that is slow inside the forward looks like all others.
+Two rules keep waiting from being blamed. Where the records contain the time that a rank was blocked in collectives, it
+is left out of E, and the least of it over the ranks is communication. And a rank is late by how far its E exceeds the
+others' median, so that it is charged only where it falls behind: ranks that wait for it in a later phase catch up, and
+are charged nothing. Time that all ranks spend alike makes none of them late. Where the waiting is unknown and every
+unit of the model synchronises (FSDP), a rank that is slow inside the forward looks like all others.
+
+Runs recorded as summaries get the same frontiers with three differences. Times are whole microseconds. The phases of a
+step come in the order of PHASES_AND_REST, each once; micro-batches and the pieces of REST are summed. Single
+collectives are unknown: the least time that any rank is blocked in a phase counts as communication, which is too much
+where one rank is late for one collective of a phase and another rank for the next.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from diag.collectors.records import PHASES, PHASES_AND_REST, REST, CollectiveRow, PhaseRow, StepRecord
+from diag.collectors.records import (
+    BACKWARD,
+    CHECKPOINT,
+    DATA,
+    FORWARD,
+    H2D,
+    OPTIMIZER,
+    PHASES,
+    PHASES_AND_REST,
+    REST,
+    STEP,
+    STILL,
+    WINDOW_AFTER,
+    WINDOW_WARMUP,
+    CollectiveRow,
+    PhaseRow,
+    StepRecord,
+)
+from diag.model.axes import Axes
+from diag.model.steps import Attribution, CriticalPath, Parts, StepAccount
 from diag.rundir.run import RankTables
+from diag.rundir.summaries import Summaries
 
 from . import intervals as iv
-from .peers import median_of_others
-from .records import blocked, is_p2p
+from .attribute import queued_steps
+from .blame import median_of_others
+from .records import WARMUP_STEPS, blocked, is_p2p
 
 _ROWS = 1024  # at a time: each value is copied once for each window that it is in
-_USUAL = 20  # steps around one that say what is usual: clocks gain microseconds on each other in them
+_USUAL = 20  # steps around one that are its reference: clocks gain microseconds on each other in them
 
 Times = npt.NDArray[np.int64]
 
@@ -39,9 +65,9 @@ class Frontier(Struct, frozen=True, eq=False):
     """``dur_ns[step]``: from the last rank's begin to the last rank's end; the increments of all phases and
     ``communication_ns`` add up to it.
 
-    ``late_ns[phase, step, rank]``: by how much the rank fell behind the others' median in this phase;
-    ``leader[phase, step]``: the rank at the frontier when the phase ends. ``communication_known``: whether the time
-    that ranks stood still for collectives was recorded, and is not in the phases.
+    ``late_ns[phase, step, rank]``: by how much the rank fell behind the others' median in this phase; ``leader[phase,
+    step]``: the rank at the frontier when the phase ends. ``communication_known``: whether the time that ranks were
+    blocked in collectives was recorded, and is excluded from the phases.
     """
 
     numbers: tuple[int, ...]
@@ -58,12 +84,10 @@ class Frontier(Struct, frozen=True, eq=False):
         return found
 
     def late(self, phase: str) -> Times:
-        """Of each step and rank."""
         found: Times = self.late_ns[PHASES_AND_REST.index(phase)]
         return found
 
     def share(self, phase: str) -> float:
-        """Part of the time of all steps."""
         total = int(self.dur_ns.sum())
         return float(self.increment(phase).sum()) / total if total else 0.0
 
@@ -72,12 +96,12 @@ def frontier(
     ranks: Mapping[int, RankTables], steps: Collection[int], on_device: bool, stages: Mapping[int, int] | None = None
 ) -> Frontier | None:
     """The frontiers of the steps that every recorded rank has; None with fewer than two ranks, or no such step.
-    ``stages``: of a pipeline, by rank: a rank is late against the others of its stage."""
+    ``stages``: pipeline stages by rank: a rank is late against the others of its stage."""
     records = {rank: {s.step: s for s in tables.steps} for rank, tables in sorted(ranks.items()) if tables.steps}
     numbers = sorted(set(steps).intersection(*records.values())) if len(records) > 1 else []
     if not numbers:
         return None
-    # On a device the host's own phases say nothing about collectives: it only launches them.
+    # On a device the host's phases do not show collectives: the host only launches them.
     rows = {rank: [] if on_device else [r for r in ranks[rank].rows if r.wait_end_ns is not None] for rank in records}
     known = all(rows.values())
     shared = _transfers(rows) if known else {rank: [] for rank in records}
@@ -110,7 +134,6 @@ def frontier(
 
 
 def _head_starts(records: Mapping[int, Mapping[int, StepRecord]]) -> dict[int, Times]:
-    """``head_starts`` of each step that all ranks have."""
     numbers = sorted(set.intersection(*(set(own) for own in records.values())))
     begin = np.array([[own[number].begin_ns for number in numbers] for own in records.values()], dtype=np.int64)
     return dict(zip(numbers, head_starts(begin).T, strict=True))
@@ -132,7 +155,7 @@ def head_starts(begin: Times) -> Times:
 
 
 class _Rank:
-    """How much of its time a rank did not stand still for collectives, and how long of that everybody did."""
+    """How long a rank was not blocked in collectives, and how long all ranks were."""
 
     def __init__(self, rows: Sequence[CollectiveRow], shared: Sequence[tuple[int, int]]) -> None:
         self._still = iv.Covered(blocked(rows))
@@ -140,12 +163,12 @@ class _Rank:
         self._begin, self._before = ordered[:, 0], np.concatenate(([0], np.cumsum(ordered[:, 1])))
 
     def worked(self, begin_ns: int, times: Times) -> Times:
-        """Of the time from ``begin_ns`` to each of the times."""
+        """From ``begin_ns`` to each of the times."""
         found: Times = times - begin_ns - self._still.between(np.full_like(times, begin_ns), times)
         return found
 
     def transfers(self, begin_ns: int, end_ns: int) -> int:
-        """Of the collectives that it began to wait for in the window."""
+        """For the collectives that it began to wait for in the window."""
         first, last = np.searchsorted(self._begin, (begin_ns, end_ns))
         return int(self._before[last] - self._before[first])
 
@@ -164,7 +187,7 @@ def _edges(members: Sequence[StepRecord], clocks: Sequence[_Rank]) -> tuple[list
 
 
 def _phase_order(phases: Sequence[str]) -> list[int]:
-    """What each edge of a step ends: the phases, and what lies before, between and behind them."""
+    """The phase that each edge of a step ends, with REST before, between and after the phases."""
     names = [name for phase in phases for name in (REST, phase)] + [REST]
     return [PHASES_AND_REST.index(name if name in PHASES else REST) for name in names]
 
@@ -188,8 +211,7 @@ def alike(ranks: Sequence[int], stages: Mapping[int, int]) -> list[npt.NDArray[n
 
 
 def behind(edges: Times, peers: Sequence[npt.NDArray[np.intp]] | None = None) -> Times:
-    """By how much each rank has spent more than the median of the others that do the same work, at each edge; 0 where
-    it has not."""
+    """By how much each rank has spent more than the median of its peers at each edge; 0 where it has not."""
     found = np.zeros_like(edges)
     for places in peers if peers is not None else (np.arange(len(edges)),):
         found[places] = np.maximum(edges[places] - median_of_others(edges[places]), 0)
@@ -197,8 +219,8 @@ def behind(edges: Times, peers: Sequence[npt.NDArray[np.intp]] | None = None) ->
 
 
 def _transfers(rows: Mapping[int, Sequence[CollectiveRow]]) -> dict[int, list[tuple[int, int]]]:
-    """By rank, each collective as (begin of its wait, how long even the rank stood still that did so least). The last
-    to arrive waits for nobody, so that is the transfer or more."""
+    """By rank, each collective as (begin of its wait, least time that any rank was blocked in it). The last to arrive
+    does not wait, so that is the transfer or more."""
     members: dict[tuple[str, int, str], dict[int, CollectiveRow]] = defaultdict(dict)
     for rank, own in rows.items():
         for row in own:
@@ -211,3 +233,147 @@ def _transfers(rows: Mapping[int, Sequence[CollectiveRow]]) -> dict[int, list[tu
         for rank, row in met.items():
             found[rank].append((row.wait_start_ns or 0, least))
     return found
+
+
+# -- runs recorded as summaries ----------------------------------------------------------------------------------------
+
+
+SHOWN = 16  # ranks with parts of each step
+_STEPS = 16  # at a time: 64 bytes of a rank and column
+_US = 1000  # nanoseconds
+
+_NO_TIMES: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+_NO_PATH = CriticalPath(_NO_TIMES, _NO_TIMES, _NO_TIMES, _NO_TIMES, _NO_TIMES, _NO_TIMES, ())
+
+
+def summary_frontier(
+    found: Summaries, counted: Collection[int], stages: Mapping[int, int] | None = None
+) -> Frontier | None:
+    """The frontiers of the counted steps; None with fewer than two ranks, or no such step. ``stages``: pipeline stages
+    by rank: a rank is late against the others of its stage."""
+    places = [at for at, number in enumerate(found.numbers) if number in counted]
+    ranks, steps = len(found.ranks), len(places)
+    if ranks < 2 or not steps:
+        return None
+    peers = alike(found.ranks, stages or {})
+    ahead = head_starts(found.begin_us)
+    # On a device the host only launches collectives: its phases do not show waiting for other ranks.
+    known = found.waits_known and not found.on_device
+    names = np.array(found.ranks, dtype=np.int64)
+    increment = np.zeros((len(PHASES_AND_REST), steps), dtype=np.int64)
+    leader = np.zeros_like(increment)
+    late = np.zeros((len(PHASES_AND_REST), steps, ranks), dtype=np.int64)
+    dur, communication = np.zeros(steps, dtype=np.int64), np.zeros(steps, dtype=np.int64)
+    for i, (at, values) in enumerate(
+        zip(places, _by_step(found, (*PHASES_AND_REST, *_STILL, STEP), places), strict=True)
+    ):
+        worked, still, whole = values[:, : len(PHASES_AND_REST)], values[:, len(PHASES_AND_REST) : -1], values[:, -1]
+        begun = ahead[:, at]
+        edges = np.cumsum(worked if known else worked + still, axis=1) + begun[:, None]
+        front = np.maximum.accumulate(np.concatenate(([begun.max()], edges.max(axis=0))))
+        later = behind(np.concatenate((begun[:, None], edges), axis=1), peers)
+        increment[:, i] = np.diff(front)
+        leader[:, i] = names[edges.argmax(axis=0)]
+        late[:, i] = np.maximum(np.diff(later, axis=1), 0).T
+        dur[i] = (begun + whole).max() - begun.max()
+        left = max(0, int(dur[i] - (front[-1] - front[0])))
+        if known:
+            last = int(edges[:, -1].argmax())
+            own = next(alike for alike in peers if last in alike)
+            # The least time that any rank is blocked in each phase.
+            communication[i] = min(left, int(still[own].min(axis=0).sum()))
+        increment[PHASES_AND_REST.index(REST), i] += left - communication[i]
+    for times in (dur, increment, late, communication):
+        times *= _US
+    numbers = tuple(found.numbers[at] for at in places)
+    return Frontier(numbers, found.ranks, dur, increment, leader, late, communication, known)
+
+
+def steps_left_out(found: Summaries) -> dict[int, str]:
+    """The steps that do not represent the run, each with the reason."""
+    left_out = dict.fromkeys(found.marked.get(WINDOW_WARMUP, ()), "the profiler was starting")
+    for after in found.marked.get(WINDOW_AFTER, ()):
+        for step in range(after + 1, after + 1 + queued_steps(found.manifest)):
+            left_out.setdefault(step, "the loader's queue filled up while a trace was written")
+        left_out[after] = "the profiler was writing a trace before it"
+    if found.from_start and len(found.numbers) > 2 * WARMUP_STEPS:
+        left_out.update(dict.fromkeys(found.numbers[:WARMUP_STEPS], "warm-up"))
+    return {step: left_out[step] for step in found.numbers if step in left_out}
+
+
+def summary_attribution(found: Summaries, left_out: Mapping[int, str], shown: Sequence[int], axes: Axes) -> Attribution:
+    """Every step with how long it took and the parts of the ranks ``shown``. No path: that takes collectives."""
+    longest = found.column(STEP).max(axis=0)
+    parts = [_parts(found, rank) for rank in sorted(shown)]
+    return Attribution(
+        steps=tuple(
+            StepAccount(
+                step=number,
+                dur_ns=int(longest[at]) * _US,
+                parts=tuple(own[at] for own in parts),
+                path=_NO_PATH,
+                blames=(),
+                usable=number not in left_out,
+                note=left_out.get(number, ""),
+            )
+            for at, number in enumerate(found.numbers)
+        ),
+        ranks=found.ranks,
+        clock_uncertainty_ns=None,
+        aligned=False,
+        comm_known=not found.on_device,
+        collectives=(),
+        axes=axes,
+    )
+
+
+def telling_ranks(found: Frontier) -> tuple[int, ...]:
+    """The ranks whose parts are worth showing: those that were latest in sum, and some that were not late."""
+    late = found.late_ns.sum(axis=(0, 1))
+    order = np.argsort(-late, kind="stable")
+    few = max(1, SHOWN - SHOWN // 4)
+    chosen = order if len(order) <= SHOWN else np.concatenate((order[:few], order[few - SHOWN :]))
+    return tuple(found.ranks[at] for at in chosen.tolist())
+
+
+_STILL = tuple(phase + STILL for phase in PHASES_AND_REST)
+
+
+def _by_step(found: Summaries, columns: Sequence[str], places: Sequence[int]) -> Iterator[Times]:
+    """For each of the steps at ``places`` the values of each rank (a row) and column. Some steps at a time: in the
+    table those of one rank lie side by side."""
+    for first in range(0, len(places), _STEPS):
+        some = places[first : first + _STEPS]
+        block = np.stack([found.column(name)[:, some].T for name in columns], axis=2)
+        yield from block.astype(np.int64)
+
+
+def _parts(found: Summaries, rank: int) -> list[Parts]:
+    at = found.ranks.index(rank)
+
+    def of(*columns: str) -> list[int]:
+        total = sum(found.column(name)[at].astype(np.int64) for name in columns) * _US
+        return list(np.asarray(total).tolist())
+
+    told = zip(
+        of(STEP), of(FORWARD, BACKWARD, OPTIMIZER), of(*_STILL), of(H2D), of(DATA), of(CHECKPOINT), of(OPTIMIZER),
+        strict=True,
+    )  # fmt: skip
+    return [
+        Parts(
+            rank=rank,
+            source="summary",
+            dur_ns=max(dur, compute + still + copy + data + checkpoint),  # each is rounded
+            compute_ns=compute,
+            exposed_comm_ns=still,
+            exposed_copy_ns=copy,
+            data_wait_ns=data,
+            checkpoint_ns=checkpoint,
+            idle_ns=max(0, dur - compute - still - copy - data - checkpoint),
+            overlapped_comm_ns=0,
+            optimizer_ns=optimizer,
+            exposed_wait_ns=None,
+            exposed_transfer_ns=None,
+        )
+        for dur, compute, still, copy, data, checkpoint, optimizer in told
+    ]

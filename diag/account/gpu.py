@@ -1,15 +1,16 @@
-"""Where a GPU rank's step went, from its trace (science.md 2.2): an exact partition of every step.
+"""The steps of a GPU rank from its trace: an exact partition of every step (science.md 2.2).
 
-Priority: compute kernels, communication that they do not hide, host-device copies that neither hides, then the idle
-rest by what the launching threads did. HTA, nsys-ai and TraceLens give compute the same priority over communication.
+Priority: compute kernels, communication that they do not overlap, host-device copies that neither overlaps, then the
+idle rest by the activity of the launching threads. HTA, nsys-ai and TraceLens give compute the same priority.
 
-Copies within a device and memsets count as compute, where science.md leaves them open: they run in stream order on the
+Copies within a device and memsets count as compute, which science.md leaves open: they run in stream order in the
 device's own memory like any elementwise kernel (FSDP's copy-in is one), and no change to the input pipeline removes
 them. Copies between devices are communication, and so are those that a collective makes (copy-engine collectives).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
@@ -18,19 +19,270 @@ import numpy.typing as npt
 import polars as pl
 from msgspec.structs import replace
 
-from diag.model.steps import Detail, Kind, RankStep
-from diag.traces import comm_names
+from diag.model.steps import Detail, IdleParts, Kind, RankStep, Stall
 from diag.traces import kineto_names as names
-from diag.traces.stored_events import ARGS_ROW
-from diag.traces.trace import Trace
+from diag.traces.trace import ARGS_ROW, Trace
 
 from . import intervals as iv
 from . import trace_ranges as ranges
-from .gpu_idle import NEVER, gap_layers, with_stalls
-from .intervals import Intervals
-from .layers import Layer, Window, covers, disjoint, traced_steps
+from .intervals import Intervals, Layer, Window, covers, disjoint, traced_steps
 from .trace_collectives import engine_copies, from_kernels, point_to_point
-from .trace_steps import host_windows, marks_steps
+from .trace_ranges import Thread, as_intervals, host_windows, loading, marks_steps, on_threads, spans
+
+# The device needs a few microseconds from a launch, or from the end of the kernel before (HTA's "kernel wait").
+HANDOVER_NS = 10_000
+NEVER = -(1 << 62)  # launch of work whose launch the trace does not hold
+# A launch takes 2 to 20 us. The first one of a kernel that takes a millisecond while the device has nothing to do loads
+# its code (4.2 s in one call on a first convolution); a later one that does is a host that stalls. A call of 10 ms that
+# neither launches, copies nor waits creates a context or loads a library (cudaFree: 981 ms and 8.0 s;
+# cudaStreamCreateWithFlags: 242 ms). A graph is one launch of up to thousands of kernels: 0.7 ms for 390 of them.
+_LOADING_LAUNCH_NS, _LOADING_GRAPH_NS, _LOADING_CALL_NS = 1_000_000, 100_000_000, 10_000_000
+_MOST_LOADING_ALLOCATIONS = 8  # long ones: 2 to 6 in start-ups of cuDNN, cuBLAS and the caching allocator
+# In a window that nothing divides into steps: one stall of this length, and of this part of all time in which nothing
+# was launched, is not typical of a step. It may be the first call of a library, and never come again.
+_ONCE_NS, _ONCE_SHARE = 10_000_000, 0.2
+
+Times = npt.NDArray[np.int64]
+
+
+def gap_layers(
+    trace: Trace, work: pl.DataFrame, explained: Intervals, threads: set[Thread], marked: bool, divided: bool
+) -> list[Layer]:
+    """Idle layers by science.md 6.1, for the gaps between the device's ``work``, disjoint and covering every gap.
+
+    ``work``: device events by start, with ``end_ns``, ``launch_known_ns`` and ``launch_until_ns``. The first gap begins
+    with the trace and the last one ends with it. ``explained``: time whose cause is known otherwise (data, checkpoint,
+    garbage collection), which splits a gap. ``marked``: whether the trace marks its steps; if it does not, the first
+    and the last gap are OUTSIDE. ``divided``: whether iterations were found in it all the same.
+
+    Each gap is cut at the begin and the end of the call that launches the work after it.
+    - Until the call begins, nothing was launched: ALLOCATOR or SYNC inside such a call of the host, LOADING while it
+      loads or compiles code, AFTER_SYNC from the return of a call that waited for the device, ONCE for a stall that an
+      undivided window shows once, else LAUNCH.
+    - During the call: IN_LAUNCH, or LOADING where the first launch of a kernel takes too long for a launch.
+    - From its end on: DEPENDENCY; or within the 10 us that the device takes to begin what was launched, LATENCY after a
+      late launch and NONE after another.
+    - OTHER where the trace lacks the launch.
+
+    A dependency is not charged to the awaited stream's work: while that works, there is no gap. What is waited for in
+    a gap is a callback or a device that the trace does not show, and cudaStreamWaitEvent names no stream in it. Nor
+    is waiting for a peer in a pipeline a gap: NCCL's kernel waits, so that it is communication (P2P).
+    """
+    start, end = work["ts_ns"].to_numpy(), work["end_ns"].to_numpy()
+    if not len(start):
+        return []
+    reach = np.concatenate(([trace.begin_ns], np.maximum.accumulate(end)))
+    after = np.flatnonzero(start > reach[:-1])  # index of the work that ends each gap
+    gap_begin, gap_end = reach[after], start[after]
+    launch, until = work["launch_known_ns"].to_numpy()[after], work["launch_until_ns"].to_numpy()[after]
+    new = _first_of_their_name(work)[after]
+    outside: Intervals = iv.EMPTY
+    if not marked:
+        outside = iv.make([(trace.begin_ns, int(start[0])), (int(reach[-1]), trace.end_ns)])
+        inner = gap_begin > trace.begin_ns
+        gap_begin, gap_end, launch, until, new = (of[inner] for of in (gap_begin, gap_end, launch, until, new))
+    elif reach[-1] < trace.end_ns:  # nothing that was launched ends the last gap
+        gap_begin, gap_end = np.append(gap_begin, reach[-1]), np.append(gap_end, trace.end_ns)
+        launch, until, new = np.append(launch, trace.end_ns), np.append(until, trace.end_ns), np.append(new, False)
+
+    known = launch != NEVER
+    launched = np.where(known, np.clip(launch, gap_begin, gap_end), gap_end)
+    returned = np.where(known, np.clip(until, launched, gap_end), gap_end)
+    slow = new & (until - launch >= np.where(_of_graphs(work, launch), _LOADING_GRAPH_NS, _LOADING_LAUNCH_NS))
+    handed_over, late = gap_end - returned < HANDOVER_NS, launched > gap_begin
+
+    calls = _Calls(trace, work, threads, gap_begin, gap_end)
+    waiting = iv.subtract(_pairs(gap_begin, launched, known), iv.union(explained, calls.loading, calls.allocating))
+    rest = iv.subtract(waiting, calls.synchronising)
+    after_sync = _holds(rest, calls.returns)
+    dur = rest[:, 1] - rest[:, 0]
+    once = np.zeros(len(rest), dtype=np.bool_)
+    if not (marked or divided):
+        once = (dur >= _ONCE_NS) & (dur >= _ONCE_SHARE * dur.sum())
+    not_launched = _pairs(gap_begin, launched, known)
+    return [
+        Layer(Kind.IDLE, Detail.OUTSIDE, outside),
+        Layer(Kind.IDLE, Detail.LOADING, iv.intersect(not_launched, calls.loading)),
+        Layer(Kind.IDLE, Detail.ALLOCATOR, iv.intersect(not_launched, calls.allocating)),
+        Layer(Kind.IDLE, Detail.SYNC, iv.intersect(waiting, calls.synchronising)),
+        Layer(Kind.IDLE, Detail.ONCE, rest[once]),
+        Layer(Kind.IDLE, Detail.AFTER_SYNC, rest[after_sync & ~once]),
+        Layer(Kind.IDLE, Detail.LAUNCH, rest[~after_sync & ~once]),
+        Layer(Kind.IDLE, Detail.LOADING, _pairs(launched, returned, known & slow)),
+        Layer(Kind.IDLE, Detail.IN_LAUNCH, _pairs(launched, returned, known & ~slow)),
+        Layer(Kind.IDLE, Detail.LATENCY, _pairs(returned, gap_end, known & handed_over & late)),
+        Layer(Kind.IDLE, Detail.NONE, _pairs(returned, gap_end, known & handed_over & ~late)),
+        Layer(Kind.IDLE, Detail.DEPENDENCY, _pairs(returned, gap_end, known & ~handed_over)),
+    ]  # OTHER is what is left
+
+
+_PART_OF = {
+    Detail.LAUNCH: "not_launched_ns",
+    Detail.AFTER_SYNC: "not_launched_ns",
+    Detail.ONCE: "not_launched_ns",
+    Detail.GC: "not_launched_ns",
+    Detail.IN_LAUNCH: "in_launch_ns",
+    Detail.LOADING: "in_launch_ns",
+    Detail.NONE: "queued_ns",
+    Detail.LATENCY: "queued_ns",
+    Detail.DEPENDENCY: "queued_ns",
+    Detail.SYNC: "host_call_ns",
+    Detail.ALLOCATOR: "host_call_ns",
+    Detail.OFFLOAD: "host_call_ns",
+    Detail.OUTSIDE: "outside_ns",
+}
+
+
+def part_of(detail: Detail) -> str:
+    return _PART_OF.get(detail, "unknown_ns")
+
+
+def of_device(idle_ns: npt.NDArray[np.int64]) -> bool:
+    """Whether idle time, by detail, is that of a traced device. Garbage collection alone does not show it: a CPU has
+    it, too."""
+    return any(detail in _PART_OF and detail != Detail.GC for detail in np.flatnonzero(idle_ns).tolist())
+
+
+def idle_parts(idle_ns: npt.NDArray[np.int64]) -> IdleParts:
+    """The idle time of a step, given by detail; what is not one of a device's causes is unknown."""
+    parts: dict[str, int] = {}
+    device = of_device(idle_ns)
+    for detail in np.flatnonzero(idle_ns).tolist():
+        part = part_of(Detail(detail)) if device else "unknown_ns"
+        parts[part] = parts.get(part, 0) + int(idle_ns[detail])
+    return IdleParts(**parts)
+
+
+class _Calls:
+    """Activity of the launching host threads while the device was idle."""
+
+    def __init__(self, trace: Trace, work: pl.DataFrame, threads: set[Thread], begin: Times, end: Times) -> None:
+        allocating = _runtime(trace, threads, names.ALLOCATOR_PATTERN)
+        long = allocating.filter(pl.col("dur_ns") >= _LOADING_CALL_NS)["dur_ns"]
+        # A context is created once; memory that is too small is asked for again and again.
+        least = _LOADING_CALL_NS if len(long) <= _MOST_LOADING_ALLOCATIONS else 10 * int(np.median(long))
+        self.allocating = as_intervals(allocating.filter(pl.col("dur_ns") < least))
+        columns = ("ts_ns", "dur_ns", "name", "thread")
+        every = trace.unsorted(*names.LAUNCH_CATEGORIES, columns=columns, least_ns=_LOADING_CALL_NS)
+        working = trace.stored.matching(f"{names.SYNC_PATTERN}|{names.LAUNCH_PATTERN}")
+        others = on_threads(every.filter(~pl.Series(working[every["name"].to_numpy()], dtype=pl.Boolean)), threads)
+        loaded = iv.union(as_intervals(others), loading(trace, threads))
+        self.loading = iv.subtract(loaded, self.allocating)
+        waits = _blocking(trace, work, threads)
+        self.synchronising = as_intervals(waits)
+        self.returns = _returns(spans(waits), begin, end)
+
+
+def _pairs(begin: Times, end: Times, chosen: npt.NDArray[np.bool_]) -> Intervals:
+    chosen = chosen & (end > begin)
+    return np.stack((begin[chosen], end[chosen]), axis=1)
+
+
+def _of_graphs(work: pl.DataFrame, launch: Times) -> npt.NDArray[np.bool_]:
+    every = np.sort(work["launch_known_ns"].to_numpy())
+    several: npt.NDArray[np.bool_] = np.searchsorted(every, launch, "right") - np.searchsorted(every, launch) > 1
+    return several
+
+
+def _first_of_their_name(work: pl.DataFrame) -> npt.NDArray[np.bool_]:
+    _, first = np.unique(work["name"].to_physical().to_numpy(), return_index=True)
+    found = np.zeros(len(work), dtype=np.bool_)
+    found[first] = True
+    return found
+
+
+def _holds(pieces: Intervals, times: Times) -> npt.NDArray[np.bool_]:
+    first = np.searchsorted(times, pieces[:, 0], side="left")
+    last = np.searchsorted(times, pieces[:, 1], side="right")
+    found: npt.NDArray[np.bool_] = last > first
+    return found
+
+
+def _blocking(trace: Trace, work: pl.DataFrame, threads: set[Thread]) -> pl.DataFrame:
+    """Calls in which the host waits for the device: those that synchronise by name, and copies that only return when
+    their data has arrived (.item(), pageable memory)."""
+    calls = _runtime(trace, threads, names.SYNC_PATTERN).select("ts_ns", "dur_ns")
+    copies = _runtime(trace, threads, "(?i)memcpy").select("ts_ns", "dur_ns", "correlation")
+    arrivals = work.filter(pl.col("cat") == names.MEMCPY).select("correlation", "end_ns").drop_nulls()
+    waited = copies.join(arrivals, on="correlation").filter(pl.col("end_ns") <= pl.col("ts_ns") + pl.col("dur_ns"))
+    return pl.concat([calls, waited.select("ts_ns", "dur_ns")])
+
+
+def _returns(waits: Intervals, gap_begin: Times, gap_end: Times) -> Times:
+    """When the host came back, within a gap, from a call that it made while the device was still busy. Sorted."""
+    begin, back = waits[:, 0], waits[:, 1]
+    if not len(gap_begin):
+        return back[:0]
+    gap = np.searchsorted(gap_begin, back, side="right") - 1
+    return np.sort(back[(gap >= 0) & (back < gap_end[gap]) & (begin < gap_begin[gap])])
+
+
+def _runtime(trace: Trace, threads: set[Thread], pattern: str) -> pl.DataFrame:
+    return on_threads(trace.select(*names.LAUNCH_CATEGORIES, name=pattern), threads)
+
+
+# -- host activity -----------------------------------------------------------------------------------------------------
+#
+# What the host was doing while the device was idle: the name behind each long stall.
+
+LONG_NS = 1_000_000  # a stall worth a name: a hundred times what a late launch leaves
+_MOST_A_STEP, _MOST = 4, 32  # the longest ones, of a step and of a trace
+_COVERS = 0.5  # of a stall: the innermost event that spans this much of it names it
+_HOST = (names.CPU_OP, names.ANNOTATION, names.PYTHON, *names.LAUNCH_CATEGORIES)
+_PYTHON_FUNCTION = re.compile(r"^(.*?)\.py\(\d+\): (.+)$")
+_NOT_A_CAUSE = f"{names.STEP_PATTERN}|{names.PROFILER_STEP_PATTERN}|^PyTorch Profiler|^Profiler"
+
+
+def with_stalls(trace: Trace, steps: Sequence[RankStep], threads: set[Thread]) -> list[RankStep]:
+    """The steps with their longest idle pieces named. Times of the steps are those of the trace."""
+    found: list[tuple[int, int, int, int]] = []  # duration, step by index, piece by index, its begin
+    for index, step in enumerate(steps):
+        cut = step.segments
+        dur = cut.end_ns - cut.start_ns
+        idle = np.flatnonzero((cut.kind == Kind.IDLE) & (dur >= LONG_NS))
+        longest = idle[np.argsort(-dur[idle], kind="stable")][:_MOST_A_STEP]
+        found += [(int(dur[at]), index, int(at), int(cut.start_ns[at])) for at in longest]
+    found = sorted(found, key=lambda piece: (-piece[0], piece[3]))[:_MOST]
+    if not found:
+        return list(steps)
+    named = _innermost(trace, [(begin, begin + dur) for dur, _, _, begin in found], threads)
+    stalls: dict[int, list[Stall]] = {}
+    for (length, index, at, begin), (name, share) in zip(found, named, strict=True):
+        part = part_of(Detail(int(steps[index].segments.detail[at]))).removesuffix("_ns")
+        stalls.setdefault(index, []).append(Stall(begin - steps[index].begin_ns, length, part, name, round(share, 4)))
+    return [replace(step, stalls=tuple(stalls[index])) if index in stalls else step for index, step in enumerate(steps)]
+
+
+def _innermost(trace: Trace, pieces: Sequence[tuple[int, int]], threads: set[Thread]) -> list[tuple[str, float]]:
+    """For each piece of time the shortest event of these threads that covers at least half of it, and the part of it
+    that the event covers; ("", 0) where there is none."""
+    least = int(_COVERS * min(end - begin for begin, end in pieces))
+    events = on_threads(trace.unsorted(*_HOST, columns=("ts_ns", "dur_ns", "name", "thread"), least_ns=least), threads)
+    start, dur = events["ts_ns"].to_numpy(), events["dur_ns"].to_numpy()
+    code, end = events["name"].to_numpy(), start + dur
+    skip = trace.stored.matching(_NOT_A_CAUSE)
+    found = []
+    for piece_begin, piece_end in pieces:
+        covered = np.minimum(end, piece_end) - np.maximum(start, piece_begin)
+        rows = np.flatnonzero((covered >= _COVERS * (piece_end - piece_begin)) & ~skip[code])
+        if not len(rows):
+            found.append(("", 0.0))
+            continue
+        at = rows[np.argmin(dur[rows])]
+        found.append((short_name(trace.stored.names[int(code[at])]), float(covered[at] / (piece_end - piece_begin))))
+    return found
+
+
+def short_name(name: str) -> str:
+    """A function of Python as ``module.function`` instead of its path; other names as they are."""
+    called = _PYTHON_FUNCTION.match(name)
+    if called is None:
+        return name
+    return f"{called.group(1).rsplit('/', 1)[-1]}.{called.group(2)}"
+
+
+# -- partition ---------------------------------------------------------------------------------------------------------
+
 
 # -- trace offload -----------------------------------------------------------------------------------------------------
 #
@@ -42,11 +294,12 @@ _MORE_THAN_A_NUMBER_NS = 20_000  # half a megabyte by PCIe; a loss or a norm tak
 
 
 def offload_copies(trace: Trace, work: pl.DataFrame, computes: Flags) -> Flags:
-    """Which of the device's work, if it is a copy from or to the host, is of states that are kept there.
+    """Which of the device's work, if it is a copy from or to the host, moves offloaded states.
 
-    Those launched inside FSDP's own ranges. DeepSpeed has no ranges in a Kineto trace; of what is too long for a number
-    that the host asks for, those launched in the backward or the optimizer, and in a forward those behind its first
-    kernel on another stream. No input is copied there: DDP's side stream, too, copies them before the first kernel.
+    Copies launched inside FSDP's own ranges. DeepSpeed has no ranges in a Kineto trace: there, of copies that are too
+    long for a single number that the host reads, those launched in the backward or the optimizer, and those launched in
+    a forward after its first kernel on another stream. Inputs are not copied then: DDP's side stream, too, copies them
+    before the first kernel.
     """
     launch = work["launch_ns"].to_numpy()
     known = work["launch_known_ns"].to_numpy() != NEVER
@@ -59,15 +312,15 @@ def offload_copies(trace: Trace, work: pl.DataFrame, computes: Flags) -> Flags:
 
 
 def waits(trace: Trace, work: pl.DataFrame, offloading: Flags) -> Intervals:
-    """When a device that has nothing to do waits for its host to read, write or update states that are kept there.
+    """When an idle device waits for its host to read, write or update offloaded states.
 
-    The host fetches a state, from a disk or out of slow memory, until it launches the copy to the device that ends a
-    gap. And where gradients were brought to the host it updates there: whatever of the optimizer the device idles. What
-    the host calls meanwhile is in no trace: neither asynchronous I/O nor DeepSpeed's own optimizer.
+    The host fetches a state, from a disk or slow memory, until it launches the copy to the device that ends a gap. And
+    where gradients were copied to the host it updates there: all idle time of the optimizer. The host's calls meanwhile
+    are in no trace: neither asynchronous I/O nor DeepSpeed's own optimizer.
     """
     if not offloading.any():
         return iv.EMPTY
-    inward = trace.says(work, comm_names.TO_DEVICE_PATTERN).to_numpy()
+    inward = trace.says(work, names.TO_DEVICE_PATTERN).to_numpy()
     start, launch = work["ts_ns"].to_numpy(), work["launch_known_ns"].to_numpy()
     reach = np.concatenate(([trace.begin_ns], np.maximum.accumulate(work["end_ns"].to_numpy())[:-1]))
     fetched = offloading & inward & (launch > reach)
@@ -160,7 +413,7 @@ def device_work(trace: Trace) -> pl.DataFrame:
 def fused_work(trace: Trace) -> pl.DataFrame:
     """The kernels that compute and communicate at once; by class they are compute."""
     work = device_work(trace)
-    named = trace.says(work, comm_names.FUSED_PATTERN) & ~trace.says(work, comm_names.FUSED_NOT_PATTERN)
+    named = trace.says(work, names.FUSED_PATTERN) & ~trace.says(work, names.FUSED_NOT_PATTERN)
     return work.filter(named & (work["cat"] == names.KERNEL) & (work["class"] == COMPUTE))
 
 
@@ -187,8 +440,8 @@ def _device_work(trace: Trace) -> pl.DataFrame:
 
 
 def _launches(trace: Trace, correlation: pl.Series) -> list[pl.Series]:
-    """launch_known_ns, launch_until_ns and launch_thread of work with these correlations: of the first call that has
-    each; null where the trace has none. A million calls are too many for a join that keeps an order."""
+    """launch_known_ns, launch_until_ns and launch_thread of work with these correlations, from the first call that has
+    each; null where the trace has none. A join that keeps the order is too slow for a million calls."""
     calls = trace.unsorted(*names.LAUNCH_CATEGORIES, columns=("correlation", "ts_ns", "dur_ns", "thread"))
     calls = calls.filter(pl.col("correlation") > 0)
     keys, starts, durs, threads = (calls[key].to_numpy() for key in ("correlation", "ts_ns", "dur_ns", "thread"))
@@ -214,17 +467,17 @@ def _launches(trace: Trace, correlation: pl.Series) -> list[pl.Series]:
 def _classes(trace: Trace, work: pl.DataFrame) -> pl.Series:
     """COMPUTE, COMM or COPY, by the events' categories, names and arguments."""
     is_copy = work["cat"] == names.MEMCPY
-    called = trace.says(work, comm_names.KERNEL_PATTERN) & ~trace.says(work, comm_names.NOT_KERNEL_PATTERN)
-    comm = (is_copy & trace.says(work, comm_names.PEER_COPY_PATTERN)) | (
+    called = trace.says(work, names.KERNEL_PATTERN) & ~trace.says(work, names.NOT_KERNEL_PATTERN)
+    comm = (is_copy & trace.says(work, names.PEER_COPY_PATTERN)) | (
         (work["cat"] == names.KERNEL) & (called | work[ARGS_ROW].is_not_null() | trace.named_by_user(work))
     )
-    copy = is_copy & ~comm & ~trace.says(work, comm_names.LOCAL_COPY_PATTERN)
+    copy = is_copy & ~comm & ~trace.says(work, names.LOCAL_COPY_PATTERN)
     found = np.select([comm.to_numpy(), copy.to_numpy()], [1, 2], 0).astype(np.uint8)
     return pl.Series(found).cat.to(_CLASSES)
 
 
 def _phases(trace: Trace, work: pl.DataFrame) -> pl.Series:
-    """The Detail of each device event: in which phase of the step the host launched it; NONE where nothing says."""
+    """The Detail of each device event: the phase in which the host launched it; NONE where unknown."""
     launch = work["launch_ns"].to_numpy()
     known = work["launch_known_ns"].to_numpy() != NEVER
     found = np.full(len(work), Detail.NONE, dtype=np.int8)

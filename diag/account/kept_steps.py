@@ -1,8 +1,8 @@
-"""The account of a large trace's steps, kept beside its tables, so that a second analysis starts from there.
+"""The account of a large trace's steps, cached with its tables, so that a second analysis starts from there.
 
-An account depends on nothing but the trace, the kernels that the user calls communication, the windows and the code
-that made it: its name is a hash of these. What is kept is data (msgpack and bytes of arrays), never code: a run
-directory may come from anybody.
+An account depends on nothing but the trace, the kernels that the user calls communication, the windows and the code:
+its name is a hash of these. The cache holds data (msgpack and bytes of arrays), never code: a run directory may come
+from anyone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from diag.traces.cache import hash_of_sources
 from diag.traces.trace import Trace
 
 from . import cpu, gpu
-from .layers import Window
+from .intervals import Window
 
 
 class _Kept(msgspec.Struct, array_like=True):
@@ -101,6 +101,6 @@ def _named_by_user(trace: Trace) -> str:
 
 @cache
 def _code() -> str:
-    """Of the code that makes an account: one made by other code is another account."""
+    """Hash of the code that makes an account."""
     rooms = (Path(__file__).parents[1] / room for room in ("account", "traces", "model"))
     return hash_of_sources(*(source for room in rooms for source in room.rglob("*.py")))

@@ -1,13 +1,29 @@
-"""Which calls of the ranks are the same collective, and what each rank's part in it was (science.md 2.4, 2.5)."""
+"""Matches the ranks' calls of one collective, and aligns their clocks by the matched collectives (science.md 2.4, 2.5).
+
+No rank leaves a synchronising collective before the last has entered it, so ``start_s + o_s <= end_r + o_r`` for the
+true offsets o and every pair of its ranks. Over many collectives this bounds each difference ``o_s - o_r`` from both
+sides; closing the bounds over all paths and taking the middle gives the offsets, and half the width their uncertainty.
+Where the bounds of a long run contradict each other and constant rates of the clocks resolve it, the rates are taken
+out first. Ranks that share a host's monotonic clock need none of this, unless their calls contradict it.
+
+On a device the kernels of one collective also end at about the same time (four MI300s: within 11 us [measured]). So the
+median difference of the ends is an offset, too, and a much closer one where one rank always arrives last: there the
+bounds are as wide as the others' waiting. It is used where the ends agree with each other and with the bounds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct, field
 
 from diag.collectors.records import RECV, SEND
 from diag.model.steps import CollectiveCall, MatchedCollective
 
-# Nobody leaves one of these before everybody has entered it. A broadcast's root may leave at once.
+# No rank leaves one of these before all have entered it. A broadcast's root may leave at once.
 SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 
 SEND_RECV = "send_recv"  # a send and its receive as one transfer
@@ -38,7 +54,7 @@ def is_pair(calls: Iterable[CollectiveCall]) -> bool:
 
 
 def is_handed_over(calls: Iterable[CollectiveCall]) -> bool:
-    """Whether these are a send and its receive, and nobody stood still for the send."""
+    """Whether these are a send and its receive, and no thread was blocked in the send."""
     own = list(calls)
     return is_pair(own) and all(call.waited_ns is None for call in own if call.op == SEND)
 
@@ -46,8 +62,8 @@ def is_handed_over(calls: Iterable[CollectiveCall]) -> bool:
 def measure(step: int, key: Key, members: Mapping[int, CollectiveCall]) -> MatchedCollective:
     """Wait, transfer and tail of one collective whose calls are on the common clock.
 
-    Of a send and its receive only the receiver's end counts, and only where somebody stood still for it: else it had
-    come at some time before. The sender waits no longer than its own call does.
+    For a send and its receive only the receiver's end counts, and only where a thread was blocked in it: otherwise the
+    data had arrived some time before. The sender waits no longer than its own call lasts.
     """
     ranks = tuple(sorted(members))
     starts = {rank: members[rank].start_ns for rank in ranks}
@@ -81,3 +97,336 @@ def measure(step: int, key: Key, members: Mapping[int, CollectiveCall]) -> Match
         inferred=any(call.inferred for call in members.values()),
         sizes=tuple(members[rank].bytes for rank in ranks),
     )
+
+
+# -- clocks ------------------------------------------------------------------------------------------------------------
+
+
+# -- bounds ------------------------------------------------------------------------------------------------------------
+#
+# How far apart two clocks can be, as the collectives of their ranks bound it (science.md 2.4).
+
+_UNBOUNDED = (1 << 62) - 1  # two clocks may be further apart than all of this century so far
+_MOST_SUMS = 1 << 30  # of two bounds, once every clock is tied to every other
+
+Bounds = npt.NDArray[np.int64]
+Known = npt.NDArray[np.bool_]
+
+
+class Met(NamedTuple):
+    """One synchronising collective: places of its ranks in the list of all, and when each entered and left it."""
+
+    who: Bounds
+    start_ns: Bounds
+    end_ns: Bounds
+
+
+def meetings(
+    ranks: Sequence[int], collectives: Sequence[Mapping[int, CollectiveCall]], shift_ns: Mapping[int, int]
+) -> list[Met]:
+    """The collectives as arrays. ``ranks``: all of them, in the order of the places; ``shift_ns``: what is added to
+    the times of each."""
+    index = {rank: i for i, rank in enumerate(ranks)}
+    shift = np.array([shift_ns.get(rank, 0) for rank in ranks], dtype=np.int64)
+    found = []
+    for members in collectives:
+        who = np.array([index[rank] for rank in members])
+        times = ([getattr(call, key) for call in members.values()] for key in ("start_ns", "end_ns"))
+        found.append(Met(who, *(np.array(own, dtype=np.int64) + shift[who] for own in times)))
+    return found
+
+
+def clock_bounds(met: Iterable[Met], of_rank: Bounds) -> tuple[Bounds, Known]:
+    """``bounds[a, b]``: the least observed end on clock a minus start on clock b, which ``o_b - o_a`` cannot exceed;
+    and whether there is one. ``of_rank``: the clock of each rank.
+
+    Among the ranks of one clock in one collective only the first end and the last start matter, so that a collective
+    costs time by its ranks, and by its pairs of clocks, not by its pairs of ranks.
+    """
+    count = int(of_rank.max()) + 1
+    bounds = np.full((count, count), _UNBOUNDED, dtype=np.int64)
+    for clocks, first_end, last_start in by_clock(of_rank, met):
+        between = first_end[:, None] - last_start[None, :]
+        if len(clocks) == count:
+            np.minimum(bounds, between, out=bounds)
+        else:
+            window = np.ix_(clocks, clocks)
+            bounds[window] = np.minimum(bounds[window], between)
+    np.fill_diagonal(bounds, 0)
+    return bounds, bounds < _UNBOUNDED
+
+
+def least_within(met: Iterable[Met], of_rank: Bounds) -> Bounds:
+    """For each clock, the least end minus start of any two of its ranks in one collective. Below 0, its ranks' calls
+    contradict each other."""
+    least = np.full(int(of_rank.max()) + 1, _UNBOUNDED, dtype=np.int64)
+    for clocks, first_end, last_start in by_clock(of_rank, met):
+        least[clocks] = np.minimum(least[clocks], first_end - last_start)
+    return least
+
+
+def by_clock(of_rank: Bounds, met: Iterable[Met]) -> Iterator[tuple[Bounds, Bounds, Bounds]]:
+    """For each collective, the clocks that took part, and the first end and the last start on each."""
+    for who, starts, ends in met:
+        of_member = of_rank[who]
+        order = np.argsort(of_member, kind="stable")
+        clocks = of_member[order]
+        first = np.flatnonzero(np.concatenate(([True], clocks[1:] != clocks[:-1])))
+        yield clocks[first], np.minimum.reduceat(ends[order], first), np.maximum.reduceat(starts[order], first)
+
+
+def closure(bounds: Bounds, known: Known) -> tuple[Bounds, Known]:
+    """Floyd and Warshall: bounds over every path. A clock costs time by the clocks that it is tied to: thousands that
+    never met cost none. Among more than a thousand that are all tied, paths through some are left out, which leaves the
+    bounds true and wider: the cube of two thousand clocks took 20 s."""
+    closed, known = bounds.copy(), known.copy()
+    for via in range(len(closed)):
+        if via * closed.size > _MOST_SUMS and known.all():
+            break
+        before, behind = np.flatnonzero(known[:, via]), np.flatnonzero(known[via])
+        through = closed[before, via][:, None] + closed[via, behind][None, :]
+        if through.size == closed.size:
+            np.minimum(closed, through, out=closed)
+            known[:] = True
+        elif through.size > 1:
+            window = np.ix_(before, behind)
+            closed[window] = np.minimum(closed[window], through)
+            known[window] = True
+    return closed, known
+
+
+def reference(closed: Bounds) -> int:
+    """The reference clock, chosen by the widths alone, so that neither rank numbers nor clock settings change the
+    choice."""
+    width = closed + closed.T
+    return min(range(len(closed)), key=lambda clock: (sorted(width[clock].tolist()), clock))
+
+
+# -- drift -------------------------------------------------------------------------------------------------------------
+#
+# Clocks that run at different rates (science.md 2.4).
+#
+# Two clocks that differ by 20 parts in a million are a millisecond further apart after every minute: no offset fits a
+# long run. What one can be at a time is bounded by the collectives around it, above and below; the rate is that of the
+# straight line with the most room between these bounds. It is taken only where no constant offset fits and the line
+# does.
+
+# Bounds that contradict each other by less are two readings of two clocks, not a rate.
+NOISE_NS = 50_000
+MAX_RATE = 500e-6  # an undisciplined quartz is off by 20 to 100 parts in a million; beyond this it is something else
+_WINDOWS = 64
+_MIN_WINDOWS = 3  # two leave every line open
+_ROUNDS = 2  # within a window the bounds move, too; after one round they hardly do
+_FAR = 1e18
+
+Real = npt.NDArray[np.float64]
+
+
+class Clocks(Struct, frozen=True):
+    """``rate`` times what has passed on a rank's clock since ``since_ns`` is to be added to its times. By place."""
+
+    rate: Real
+    since_ns: Bounds
+
+    def corrected(self, met: Sequence[Met]) -> list[Met]:
+        """The collectives on clocks of equal rate."""
+        return [
+            Met(who, *(at + gained(at, self.rate[who], self.since_ns[who]) for at in (starts, ends)))
+            for who, starts, ends in met
+        ]
+
+
+def gained(times_ns: Bounds, rate: Real | float, since_ns: Bounds | int) -> Bounds:
+    """The time that a clock of this rate has lost at each of these times."""
+    short: Bounds = np.rint((times_ns - since_ns) * rate).astype(np.int64)
+    return short
+
+
+def contradict(closed: Bounds, known: Known) -> bool:
+    """Whether no constant offsets satisfy these bounds. ``closed[r, s]``: the upper bound of ``o_s - o_r``."""
+    return bool((closed + closed.T)[known & known.T].min() < -NOISE_NS)
+
+
+def fit(met: Sequence[Met], of_rank: Bounds) -> Clocks | None:
+    """The rates at which the clocks drift apart; None where constant rates do not resolve what contradicts a constant
+    offset. ``of_rank``: the clock of each rank."""
+    count = len(of_rank)
+    # The first collective of a clock is its origin.
+    first = np.full(count, np.iinfo(np.int64).max)
+    for who, starts, _ in met:
+        first[who] = np.minimum(first[who], starts)
+    since = np.array([first[of_rank == clock].min() for clock in of_rank])
+    # What has passed on the ranks' own clocks differs by no more than the rates that are looked for.
+    elapsed = np.array([float(np.mean(starts - since[who])) for who, starts, _ in met])
+    parts = np.array_split(np.argsort(elapsed, kind="stable"), min(_WINDOWS, len(met)))
+    if len(parts) < _MIN_WINDOWS:
+        return None
+    at = np.array([elapsed[part].mean() for part in parts])
+    clocks = Clocks(np.zeros(count), since)
+    for _ in range(_ROUNDS):
+        corrected = clocks.corrected(met)
+        windows = [[corrected[i] for i in part] for part in parts]
+        clocks = Clocks(clocks.rate + _rates(windows, at, of_rank)[of_rank], since)
+    if np.abs(clocks.rate).max() > MAX_RATE:
+        return None
+    left = closure(*clock_bounds(clocks.corrected(met), of_rank))
+    return None if contradict(*left) else clocks
+
+
+def _rates(windows: Sequence[Sequence[Met]], at: Real, of_rank: Bounds) -> Real:
+    """By clock: the rate against one of them for which the bounds of the windows leave most room."""
+    bounds = [closure(*clock_bounds(window, of_rank)) for window in windows]
+    whole, known = closure(*clock_bounds([met for window in windows for met in window], of_rank))
+    both = known & known.T
+    middle = np.where(both, (whole - whole.T) // 2, 0)
+    above = np.stack([np.where(tied, (closed - middle).astype(np.float64), _FAR) for closed, tied in bounds])
+    pairs = _steepest(above, at[:, None, None])
+    # A mean over all others, as for the offsets, so that the numbers of the ranks change nothing.
+    mean = np.where(both, pairs, 0).sum(axis=0) / both.sum(axis=0)
+    base = reference(whole)
+    rates: Real = np.where(both[base], mean - mean[base], 0.0)
+    return rates
+
+
+def _steepest(above: Real, at: Real) -> Real:
+    """For each pair of clocks the slope whose line has most room. ``above[w, r, s]``: what ``o_s - o_r`` cannot exceed
+    in window w; ``at``: when that is. Golden section: the room is concave in the slope."""
+
+    def room(slope: Real) -> Real:
+        upper: Real = (above - slope * at).min(axis=0)
+        return upper + upper.T  # the bound from below is the one from above of the reversed pair
+
+    ratio = (5**0.5 - 1) / 2
+    shape = above.shape[1:]
+    # Antisymmetric from the first step on: a slope of (r, s) is tried together with its negative for (s, r).
+    sign = np.sign(np.subtract.outer(*(np.arange(shape[0]),) * 2)).astype(np.float64)
+    low, high = np.full(shape, -MAX_RATE), np.full(shape, MAX_RATE)
+    for _ in range(40):
+        left, right = high - ratio * (high - low), low + ratio * (high - low)
+        lower, upper = room(sign * left), room(sign * right)
+        # Where one window bounds both sides many slopes are equally good: both ends come in, so that rounding does not
+        # choose between them, and neither rank of a pair is the first.
+        rises, falls = lower <= upper + 1, upper <= lower + 1
+        low, high = np.where(rises, left, low), np.where(falls, right, high)
+    slopes: Real = sign * (low + high) / 2
+    return slopes
+
+
+# Ends of one collective on one host agree to half a millisecond, to six when cores are oversubscribed [measured].
+# Ranks of one host whose calls contradict their common clock by more than this are on clocks of their own.
+CONTRADICTION_NS = 20_000_000
+_LEAST_ENDS = 4  # collectives of two clocks
+_MOST_APART = 0.9  # of the ends are closer to their median than what is taken for the uncertainty
+
+
+class Alignment(Struct, frozen=True):
+    """``offset_ns[rank]`` is to be added to the rank's times, and so is ``rate[rank]`` times what its clock has gone
+    since ``since_ns[rank]``. Ranks that no collective ties to the first are absent. ``uncertainty_ns``: the widest half
+    width; 0 on one shared clock; None where fewer than two ranks could be tied."""
+
+    offset_ns: Mapping[int, int]
+    uncertainty_ns: int | None
+    rate: Mapping[int, float] = field(default_factory=dict)  # 1e-6: one part in a million; empty: all clocks run alike
+    since_ns: Mapping[int, int] = field(default_factory=dict)
+
+    def on_common_clock(self, rank: int, times_ns: Bounds) -> Bounds:
+        """Times of a tied rank, or of one that stays on its own clock, as the common clock shows them."""
+        moved = times_ns + self.offset_ns.get(rank, 0)
+        if rank in self.rate:
+            moved += gained(times_ns, self.rate[rank], self.since_ns[rank])
+        return moved
+
+
+def align(
+    matched: Mapping[Key, Mapping[int, CollectiveCall]],
+    domains: Mapping[int, str],
+    shift_ns: Mapping[int, int] | None = None,
+    on_device: bool = False,
+) -> Alignment:
+    """Offsets of all ranks against the lowest. ``domains``: ranks with equal values share a clock; ``shift_ns``: what
+    is added to the times of each rank before they are compared; ``on_device``: whether the calls are kernels."""
+    ranks = sorted(domains)
+    if len(ranks) < 2:
+        return Alignment(dict.fromkeys(ranks, 0), None)
+    synchronising = [members for key, members in matched.items() if key[2] in SYNCHRONISING]
+    met = meetings(ranks, synchronising, shift_ns or {})
+    names = _honest_domains(ranks, domains, met)
+    order = list(dict.fromkeys(names))
+    if len(order) == 1:
+        return Alignment(dict.fromkeys(ranks, 0), 0)
+    of_rank = np.array([order.index(name) for name in names])
+    closed, known = closure(*clock_bounds(met, of_rank))
+    clocks = fit(met, of_rank) if contradict(closed, known) else None
+    if clocks is not None:
+        closed, known = closure(*clock_bounds(clocks.corrected(met), of_rank))
+    tied = known[0] & known[:, 0]
+    tied[0] = True
+    offset, half = _middle(closed[np.ix_(tied, tied)])
+    by_ends = _by_ends(met, of_rank, closed) if on_device and clocks is None and bool(tied.all()) else None
+    if by_ends is not None and by_ends[1] < half:
+        offset, half = by_ends
+    of_domain = dict(zip(np.flatnonzero(tied).tolist(), offset.tolist(), strict=True))
+    offsets = {rank: of_domain[d] for rank, d in zip(ranks, of_rank.tolist(), strict=True) if d in of_domain}
+    if len(offsets) < 2:
+        return Alignment(offsets, None)
+    if clocks is None:
+        return Alignment(offsets, half)
+    rate, since = (
+        {rank: column[i] for i, rank in enumerate(ranks) if rank in offsets}
+        for column in (clocks.rate.tolist(), clocks.since_ns.tolist())
+    )
+    # A slope that is a little off moves the ends of the run by as much again as the offset may be.
+    return Alignment(offsets, 2 * half, rate, since)
+
+
+def _middle(closed: Bounds) -> tuple[Bounds, int]:
+    """Offsets in the middle of all bounds, and the widest half width.
+
+    Seen from domain r, the middle of what is left open for d is ``(closed[r, d] - closed[d, r]) / 2``. The mean of it
+    over all r keeps every bound, too, and does not depend on how the ranks are numbered. Rounded are the differences to
+    one domain that is chosen by the widths alone, so that a clock that is set differently changes nothing either.
+    """
+    count = len(closed)
+    base = reference(closed)
+    double = (closed - closed.T).sum(axis=0, dtype=object)  # times the count: beyond int64 for clocks decades apart
+    offset = np.array([int(value - double[base]) // (2 * count) for value in double], dtype=np.int64)
+    return offset - offset[0], int(np.abs(closed + closed.T).max()) // 2
+
+
+def _by_ends(met: Sequence[Met], of_rank: Bounds, closed: Bounds) -> tuple[Bounds, int] | None:
+    """Offsets by which the clocks show the ends of their collectives at the same time, and how far nearly all of them
+    are from that; None where too few were seen, or where they break a bound."""
+    count = len(closed)
+    ends = np.zeros((len(met), count), dtype=np.int64)
+    there = np.zeros((len(met), count), dtype=np.bool_)
+    for i, (clocks, first_end, _) in enumerate(by_clock(of_rank, met)):
+        ends[i, clocks], there[i, clocks] = first_end, True
+    offset = np.zeros(count, dtype=np.int64)
+    placed, apart = [reference(closed)], 0
+    while len(placed) < count:
+        # The clock next that shares most collectives with one that has its place already.
+        shared = there[:, placed].astype(np.int64).T @ there.astype(np.int64)
+        shared[:, placed] = -1
+        base, clock = (int(i) for i in np.unravel_index(int(shared.argmax()), shared.shape))
+        if shared[base, clock] < _LEAST_ENDS:
+            return None
+        both = there[:, placed[base]] & there[:, clock]
+        behind = ends[both, placed[base]] + offset[placed[base]] - ends[both, clock]
+        near = behind - behind[0]  # a median is a float, which has no nanoseconds for clocks decades apart
+        middle = int(np.median(near))
+        offset[clock] = behind[0] + middle
+        apart = max(apart, int(np.quantile(np.abs(near - middle), _MOST_APART)))
+        placed.append(clock)
+    beyond = offset[None, :] - offset[:, None] - closed
+    return (offset - offset[0], apart) if int(beyond.max()) <= apart + NOISE_NS else None
+
+
+def _honest_domains(ranks: Sequence[int], domains: Mapping[int, str], met: Sequence[Met]) -> list[str]:
+    """The domains, with those taken apart whose ranks' calls contradict a common clock."""
+    number = {name: i for i, name in enumerate(dict.fromkeys(domains[rank] for rank in ranks))}
+    least = least_within(met, np.array([number[domains[rank]] for rank in ranks]))
+    contradicted = {name for name, i in number.items() if least[i] < -CONTRADICTION_NS}
+    return [f"{domains[rank]}#{rank}" if domains[rank] in contradicted else domains[rank] for rank in ranks]
+
+
+MAX_UNCERTAINTY = 0.25  # of the mean exposed communication of a step (science.md 2.4)

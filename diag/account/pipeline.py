@@ -1,8 +1,8 @@
-"""How long the stages of a pipeline stand still for each other, and how unequal their work is.
+"""How long pipeline stages wait for each other, and how unequal their work is.
 
-The stage with most work waits for the others only because of the schedule: it has nothing to do until the first
-micro-batch reaches it, and after its last one. What the other stages wait beyond that, they wait because they have less
-to do. So the least that any stage waits is the bubble of the schedule.
+The stage with the most work waits only because of the schedule: it has nothing to do until the first micro-batch
+reaches it, and after its last one. The other stages wait longer because they have less to do. So the least waiting of
+any stage is the bubble of the schedule.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from diag.model.steps import HOST_DETAILS, Attribution, CollectiveCall, Detail, 
 
 from . import intervals as iv
 from .attribute import waiting
-from .layers import intervals_of
+from .intervals import intervals_of
 from .match import Key, by_key, is_pair
 
 # On a CPU what is not inside operators is the rank's own work, too; on a device what its host holds up.
@@ -47,14 +47,14 @@ class Pipeline(Struct, frozen=True, eq=False):
 
     @property
     def waited_share(self) -> float:
-        """Of the time of all ranks."""
+        """Fraction of the time of all ranks."""
         ranks = sum(len(stage) for stage in self.stages)
         waited = sum(len(stage) * float(own.sum()) for stage, own in zip(self.stages, self.waited_ns, strict=True))
         return waited / (ranks * float(self.dur_ns.sum())) if self.dur_ns.sum() else 0.0
 
     @property
     def bubble_ns(self) -> Times:
-        """What the stage waited that waited least."""
+        """The waiting of the stage that waited least."""
         return min(self.waited_ns, key=lambda own: float(own.sum()))
 
     @property
@@ -69,7 +69,7 @@ class Pipeline(Struct, frozen=True, eq=False):
 
 
 def pipeline_of(attribution: Attribution, steps: Sequence[int]) -> Pipeline | None:
-    """None where nothing says that there is a pipeline, or where a stage of it was not recorded."""
+    """None without a pipeline, or where a stage was not recorded."""
     stage_of = attribution.axes.stages()
     by_stage: dict[int, list[int]] = defaultdict(list)
     for rank in attribution.ranks:
@@ -95,7 +95,7 @@ def pipeline_of(attribution: Attribution, steps: Sequence[int]) -> Pipeline | No
 
 
 def _waits(attribution: Attribution, stage_of: dict[int, int]) -> dict[int, iv.Intervals] | None:
-    """When each rank waited for ranks of other stages; None where the clocks do not tell."""
+    """When each rank waited for ranks of other stages; None without common clocks."""
     if not attribution.aligned:
         return None
     calls: dict[int, list[CollectiveCall]] = defaultdict(list)

@@ -1,8 +1,8 @@
 """The partition of steps from the collectors' own records, for every step that no trace covers.
 
-The host's phases give data wait, copies and checkpoints; the times in which a thread of the training stood still for a
+The host's phases give data wait, copies and checkpoints; the times in which a thread of the training was blocked in a
 collective give exposed communication; the rest of forward, backward and optimizer counts as compute. On a GPU the host
-only launches: its phases say what the host did, not the device, and communication is not visible (``comm_known``).
+only launches: its phases show the host's activity, not the device's, and communication is not visible (``comm_known``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from diag.collectors.records import (
 from diag.model.steps import CollectiveCall, Detail, Kind, RankStep
 
 from . import intervals as iv
-from .layers import Layer, Painted, disjoint
+from .intervals import Layer, Painted, disjoint
 from .match import BLOCKED_NS
 
 _TRANSFER = "p2p"  # in the key of recorded sends and receives
@@ -54,8 +54,11 @@ def partition(
     found = []
     for record, on_wire_ns in zip(records, wired, strict=True):
         segments = painted.cut(record.begin_ns, record.end_ns)
-        begun = int(np.searchsorted(starts, record.end_ns, side="left"))
-        own = np.flatnonzero(until[:begun] > record.begin_ns).tolist()
+        # The call of the last rank to arrive has no duration where the transfer takes no time. At the edge of two steps
+        # it belongs to the first: if it were in neither, only the other ranks would have met.
+        begun = int(np.searchsorted(starts, record.end_ns, side="right"))
+        inside = (starts[:begun] < record.end_ns) | (starts[:begun] == until[:begun])
+        own = np.flatnonzero(inside & (until[:begun] > record.begin_ns)).tolist()
         found.append(
             RankStep(
                 rank=rank,
@@ -96,7 +99,7 @@ def calls_of(rows: Sequence[CollectiveRow], groups: Mapping[str, Sequence[int]])
                 row.op,
                 group,
                 ranks,
-                row.bytes if row.whole else 0,  # for all of which it took longer than is told
+                row.bytes if row.whole else 0,  # all of them took longer than recorded
                 row.start_ns,
                 row.end_ns,
                 dtype=row.dtype,
@@ -108,18 +111,17 @@ def calls_of(rows: Sequence[CollectiveRow], groups: Mapping[str, Sequence[int]])
 
 
 def is_p2p(row: CollectiveRow) -> bool:
-    """Whether it is a send or a receive."""
     return row.group.startswith(P2P_PREFIX)
 
 
 def is_transfer(call: CollectiveCall) -> bool:
-    """Whether it is a recorded send or receive. When its bytes were on the wire is not known but for the time in which
-    somebody stood still for them: an early receive is open for long, and nothing tells when its data came."""
+    """Whether it is a recorded send or receive. When its bytes were on the wire is unknown but for the time in which a
+    thread was blocked in it: an early receive is open for long, and the arrival of its data is not recorded."""
     return call.key[2] == _TRANSFER
 
 
 def open_span(call: CollectiveCall) -> tuple[int, int]:
-    """When a call could be what the rank stood still for."""
+    """When a rank could be blocked in the call."""
     if is_transfer(call):
         return call.waited_ns or (call.start_ns, call.start_ns)
     return call.start_ns, call.end_ns
@@ -155,7 +157,6 @@ def _transfer(row: CollectiveRow, ranks: tuple[int, ...]) -> CollectiveCall:
 
 
 def blocked(rows: Sequence[CollectiveRow]) -> iv.Intervals:
-    """When a thread of the training stood still for a collective."""
     return iv.make(waited for row in rows if (waited := _waited(row)) is not None)
 
 
@@ -166,7 +167,7 @@ def _waited(row: CollectiveRow) -> tuple[int, int] | None:
 
 
 def _layers(records: Sequence[StepRecord], waits: iv.Intervals, p2p: iv.Intervals) -> list[Layer]:
-    """What the host did, most telling first; disjoint. ``p2p``: the part of the waits that was for a peer's message."""
+    """Host activity by priority; disjoint. ``p2p``: the part of the waits for a peer's message."""
     rows = [row for record in records for row in record.phases]
     spans = {name: iv.make((row.start_ns, row.end_ns) for row in rows if row.phase == name) for name in PHASES}
     return disjoint(
@@ -190,8 +191,9 @@ def _layers(records: Sequence[StepRecord], waits: iv.Intervals, p2p: iv.Interval
 
 
 class LoaderSettings(Struct, frozen=True):
-    """Of each rank's loader; None: not known. ``workers``: its processes, 0 where the training loads its batches
-    itself. ``prefetch_factor``: batches that each of them keeps ready. ``pin_memory``: batches are page-locked."""
+    """Settings of each rank's loader; None where unknown. ``workers``: its processes, 0 where the training loads its
+    batches itself. ``prefetch_factor``: batches that each of them keeps ready. ``pin_memory``: batches are
+    page-locked."""
 
     workers: int | None
     prefetch_factor: int | None
@@ -199,7 +201,7 @@ class LoaderSettings(Struct, frozen=True):
 
 
 def loader_settings(manifest: Manifest | None) -> LoaderSettings:
-    """What is no integer or no boolean counts as unknown."""
+    """Values that are not integers or booleans count as unknown."""
     told = {**manifest.loader, **manifest.trainer} if manifest is not None else {}
     workers, factor, pinned = (told.get(name) for name in ("num_workers", "prefetch_factor", "pin_memory"))
     return LoaderSettings(
@@ -207,3 +209,7 @@ def loader_settings(manifest: Manifest | None) -> LoaderSettings:
         factor if isinstance(factor, int) else None,
         pinned if isinstance(pinned, bool) else None,
     )
+
+
+# Lazy initialisation, the allocator, first connections and full loader queues: not what the run is like.
+WARMUP_STEPS = 2

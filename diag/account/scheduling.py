@@ -1,13 +1,13 @@
-"""What the CPU scheduler did to the ranks, per step: waiting for a core, and being blocked for no known reason.
+"""CPU scheduling of the ranks, per step: waiting for a core, and being blocked for no known reason.
 
 A rank's time outside of known waits (its loader, collectives, checkpoints) divides into three: on a core, queued for
-one, blocked. The last is off-CPU time: sleep, I/O, a lock, a process that is stopped.
+one, blocked. The last is off-CPU time: sleep, I/O, a lock, a stopped process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,11 +25,14 @@ from diag.collectors.records import (
     HostRecord,
     StepRecord,
 )
-from diag.rundir.run import RankTables, Tables
 
 from . import intervals as iv
 from . import records
 from .intervals import Times
+
+if TYPE_CHECKING:
+    from diag.rundir.run import RankTables, Tables
+
 
 Series = npt.NDArray[np.float64]  # one value a step
 
@@ -47,13 +50,13 @@ _EXPLAINED = (DATA, CHECKPOINT, EVALUATION)  # phases whose blocked time has a k
 
 
 class RankScheduling(Struct, frozen=True):
-    """One rank, per step that counts, nanoseconds. ``queued_ns``: outside of its loader's and of collectives, of the
-    thread among those that compute that was queued longest; ``loading_ns``: the part of waiting for data in which the
-    loader, or its worker processes, were queued; ``communicating_ns``: the part of waiting for collectives in which the
-    threads that carry them were. ``blocked_ns``: outside of all known waits; ``blocked_in``: the same by phase, the
-    mean. ``paused_ns``: the part of waiting for data in which the process was stopped as a whole, as was seen, or
-    concluded from its being blocked in forward and backward alike. ``frozen_ns``: the part of waiting for collectives
-    in which the process was seen to be stopped."""
+    """One rank, nanoseconds per counted step. ``queued_ns``: outside of loading and collectives, of the computing
+    thread that was queued longest; ``loading_ns``: the part of data wait in which the loader, or its worker processes,
+    were queued; ``communicating_ns``: the part of waiting for collectives in which the threads that carry them were
+    queued. ``blocked_ns``: outside of all known waits; ``blocked_in``: its mean by phase. ``paused_ns``: the part of
+    data wait in which the whole process was stopped, as observed, or concluded from its being blocked in forward and
+    backward alike. ``frozen_ns``: the part of waiting for collectives in which the process was observed to be
+    stopped."""
 
     queued_ns: Series
     loading_ns: Series
@@ -64,22 +67,21 @@ class RankScheduling(Struct, frozen=True):
     blocked_in: Mapping[str, float]
     runnable: float | None = None  # threads of the host, the median of the samples
     starved: bool = False  # its loader's workers sleep or read all the time: no core would make the step shorter
-    knows_blocked: bool = True  # False: CPU time was not recorded, so that blocked time is not told from computing
+    knows_blocked: bool = True  # False: CPU time was not recorded, so blocked time counts as compute
 
 
 class Scheduling(Struct, frozen=True):
-    """By rank; those whose system does not say are left out. ``numbers``: the steps."""
+    """By rank; ranks whose system does not report it are left out. ``numbers``: the steps."""
 
     numbers: tuple[int, ...] = ()
     ranks: Mapping[int, RankScheduling] = field(default_factory=dict)
 
     def knows_blocked(self, ranks: Sequence[int]) -> bool:
-        """Whether the blocked time of all these ranks is known."""
         return all(rank in self.ranks and self.ranks[rank].knows_blocked for rank in ranks)
 
     def apart(self, ranks: Sequence[int], *names: str) -> bool:
-        """Whether these ranks have so much more of these fields, together, than each of the others that it is theirs:
-        on a busy host all ranks are queued, some of them always more than others."""
+        """Whether these ranks have so much more of these fields, together, than each of the others that they are the
+        culprits: on a busy host all ranks are queued, some of them always more than others."""
         spent = {rank: sum(float(getattr(own, name).mean()) for name in names) for rank, own in self.ranks.items()}
         others = [ns for rank, ns in spent.items() if rank not in ranks]
         return bool(ranks and others) and min(spent.get(r, 0.0) for r in ranks) >= _APART * max(others)
@@ -89,7 +91,7 @@ class Scheduling(Struct, frozen=True):
         return {rank: float(getattr(own, name).mean()) / 1e6 for rank, own in self.ranks.items()}
 
     def common(self, name: str, ranks: Sequence[int]) -> Series | None:
-        """What the ranks have in common of a field, per step: the lower median. None unless all of them are known."""
+        """A field's common part, per step: the lower median over the ranks. None unless all of them are known."""
         if not ranks or not set(ranks) <= set(self.ranks):
             return None
         each = np.sort([getattr(self.ranks[rank], name) for rank in ranks], axis=0)
@@ -110,7 +112,7 @@ class Scheduling(Struct, frozen=True):
 
 
 def scheduling_of(tables: Tables, numbers: Sequence[int]) -> Scheduling:
-    """Of the steps with these numbers."""
+    """For the steps with these numbers."""
     found = {rank: own for rank, each in tables.ranks.items() if (own := _of_rank(each, numbers)) is not None}
     return Scheduling(tuple(numbers), found)
 
@@ -137,7 +139,7 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
     loading = np.maximum(own[:, _DATA], workers.at(ends) * data)
     local = np.maximum(own.sum(axis=1) - own[:, _DATA], np.minimum(slow, np.maximum(0, wall - waiting - data)))
     talking = np.maximum(waking.sum(axis=1), np.minimum(carried.at(ends) * wall, waiting))
-    # What the training's thread stands still for while another thread of its team is queued is no stall.
+    # Waiting of the training's thread while another thread of its team is queued is not a stall.
     blocked = np.maximum(0, stalled.sum(axis=1) - slow)
     idle = np.maximum(0, off_cpu[:, _DATA])
     probably = idle * min(1.0, _pause(dur - waited, stalled) * float(data.sum()) / max(1.0, float(idle.sum())))
@@ -175,7 +177,7 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
 
 def _starved(steps: Sequence[StepRecord], loading: Series, data: Times, wall: Times) -> bool:
     """Whether the loader has worker processes that are never ahead of the training, and do not wait for cores: it
-    decides how long a step is, and what else the ranks do in it is hidden behind it."""
+    determines the step time, and other delays of the ranks are hidden behind it."""
     empty = [step.queue.ready == 0 for step in steps if step.queue is not None]
     if len(empty) < _LEAST_SEEN or sum(empty) < _MOSTLY_EMPTY * len(empty):
         return False
@@ -201,8 +203,8 @@ def _pause(active: Times, stalled: Times) -> float:
 
 
 def _by_phase(steps: Sequence[StepRecord], waits: iv.Covered) -> tuple[Times, Times, Times, Times]:
-    """Nanoseconds by step and ``_COLUMNS``: duration, on a core, queued, waiting for collectives. Of a phase whose CPU
-    time was not read nothing is known, so that all of it counts as on a core."""
+    """Nanoseconds by step and ``_COLUMNS``: duration, on a core, queued, waiting for collectives. A phase whose CPU
+    time was not read counts as on a core."""
     rows = [(at, row) for at, step in enumerate(steps) for row in step.phases if row.phase in _COLUMNS]
     place = np.array([at for at, _ in rows], dtype=np.int64)
     column = np.array([_COLUMNS.index(row.phase) for _, row in rows], dtype=np.int64)

@@ -17,18 +17,17 @@ import polars as pl
 from msgspec import Struct
 
 from diag.model.steps import CollectiveCall
-from diag.traces import comm_names
 from diag.traces import kineto_names as names
-from diag.traces.kineto import parse_ranks
+from diag.traces.kineto_names import parse_ranks
 from diag.traces.trace import Trace
 
 from . import intervals as iv
-from .layers import Window, covers
+from .intervals import Window, covers
 from .trace_ranges import as_intervals, named, on_threads, spans, thread_set
 
 # -- trace callers -----------------------------------------------------------------------------------------------------
 #
-# Which call of the host a piece of communication belongs to: the range around its launch, and what that range says.
+# Which call of the host a piece of communication belongs to: the range around its launch, and its arguments.
 
 ARGS: Final = ("coll_name", "in_elems", "out_elems", "dtype", "group_name", "group_ranks", "group_size", "seq")
 _NO_TRANSFER: Final = frozenset({"wait", "barrier"})  # coll_name of calls that no coalesced kernel carries out
@@ -44,7 +43,7 @@ def with_callers(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     launch begins, and ``caller_*``: start, name and shapes of the ``nccl:*`` or like range around it; null without one.
     Arguments that the work itself lacks (profilers before torch 2.2) are filled in from the former."""
     host = trace.with_arguments(_library_calls(trace))
-    is_param = pl.col("name") == comm_names.PARAM_COMMS
+    is_param = pl.col("name") == names.PARAM_COMMS
     shown = ("ts_ns", "dur_ns", "name", "cat", "launch_ns", "launch_thread")
     filled = work.select(*shown, *ARGS).sort("launch_ns", nulls_last=True)
     filled = _with_range(filled, host.filter(is_param), "param", {key: key for key in ARGS})
@@ -57,7 +56,7 @@ def with_callers(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     )
     found = filled.drop("caller_end").sort("ts_ns")
     # Most traces have neither, and going through ten thousand calls one by one takes as long as all the rest here.
-    coalesced = pl.col("group_name").is_null() & pl.col("caller_name").str.contains(comm_names.COALESCED_CALL_PATTERN)
+    coalesced = pl.col("group_name").is_null() & pl.col("caller_name").str.contains(names.COALESCED_CALL_PATTERN)
     if not found.select((coalesced | _IS_PART).any()).item():
         return found
     rows = found.to_dicts()
@@ -85,18 +84,18 @@ def _with_range(work: pl.DataFrame, ranges: pl.DataFrame, prefix: str, columns: 
 
 @lru_cache(maxsize=1)
 def _library_calls(trace: Trace) -> pl.DataFrame:
-    """What encloses the launches of collectives. Remembers those of the last trace, for its copies and its kernels."""
-    return named(trace, comm_names.CALL_PATTERN, names.CPU_OP, names.ANNOTATION)
+    """Ranges that enclose the launches of collectives. Cached for the last trace, for its copies and its kernels."""
+    return named(trace, names.CALL_PATTERN, names.CPU_OP, names.ANNOTATION)
 
 
 def point_to_point(trace: Trace, work: pl.DataFrame) -> npt.NDArray[np.bool_]:
     """Whether each piece of communication is a send or a receive: by its arguments, else by the range around it."""
     launch = work["launch_ns"].to_numpy()
-    sent = covers(as_intervals(named(trace, comm_names.P2P_RANGE_PATTERN)), launch)
-    grouped = covers(as_intervals(named(trace, comm_names.COALESCED_PATTERN)), launch)
-    kernel = trace.says(work, comm_names.SEND_RECV_KERNEL_PATTERN).to_numpy()
+    sent = covers(as_intervals(named(trace, names.P2P_RANGE_PATTERN)), launch)
+    grouped = covers(as_intervals(named(trace, names.COALESCED_PATTERN)), launch)
+    kernel = trace.says(work, names.SEND_RECV_KERNEL_PATTERN).to_numpy()
     called = work["coll_name"]
-    told = called.str.contains(comm_names.P2P_PATTERN).fill_null(False).to_numpy()
+    told = called.str.contains(names.P2P_PATTERN).fill_null(False).to_numpy()
     found: npt.NDArray[np.bool_] = np.where(called.is_null().to_numpy(), sent | (grouped & kernel), told)
     return found
 
@@ -106,9 +105,9 @@ def engine_copies(trace: Trace, work: pl.DataFrame) -> npt.NDArray[np.bool_]:
 
     NCCL's copy-engine collectives (src/ce_coll.cc) and torch's low-contention ones copy to mapped memory of the peers,
     which a profiler may call DtoD. They are the copies launched in a call of the library, but by none of torch's own
-    operators in it: ``aten::copy_`` there brings results into a list of tensors. Calls of one rank alone copy locally.
+    operators in it: ``aten::copy_`` there copies results into a list of tensors. Calls of a single rank copy locally.
     """
-    local = (work["cat"] == names.MEMCPY) & trace.says(work, comm_names.LOCAL_COPY_PATTERN)
+    local = (work["cat"] == names.MEMCPY) & trace.says(work, names.LOCAL_COPY_PATTERN)
     found: npt.NDArray[np.bool_] = (local & work["launch_thread"].is_not_null()).to_numpy()
     if trace.world_size == 1 or not found.any():
         return np.zeros(len(work), dtype=np.bool_)
@@ -126,11 +125,11 @@ def engine_copies(trace: Trace, work: pl.DataFrame) -> npt.NDArray[np.bool_]:
 
 def _local_within(trace: Trace, calls: pl.DataFrame) -> iv.Intervals:
     """Time of one thread's calls that is this rank's alone: torch's own operators in them, and groups of one rank."""
-    symmetric = pl.col("name").cast(pl.String).str.starts_with(comm_names.SYMM_MEM_COPIES)
+    symmetric = pl.col("name").cast(pl.String).str.starts_with(names.SYMM_MEM_COPIES)
     of_library = as_intervals(calls.filter(~symmetric))
     threads = thread_set(calls)
     operators = spans(on_threads(trace.select(names.CPU_OP, name=_COPYING), threads))
-    params = on_threads(trace.select(names.CPU_OP, name=f"^{comm_names.PARAM_COMMS}$", arguments=True), threads)
+    params = on_threads(trace.select(names.CPU_OP, name=f"^{names.PARAM_COMMS}$", arguments=True), threads)
     alone = spans(params.filter(pl.col("group_size") == 1))
     return iv.union(operators[covers(of_library, operators[:, 0])], alone)
 
@@ -161,11 +160,11 @@ def _one_a_call(rows: Iterable[Row]) -> list[Row]:
 
 def _is_part(row: Row) -> bool:
     """Whether the call may consist of several such pieces: copies, and the barriers between them."""
-    return row["cat"] == names.MEMCPY or (row["caller_name"] or "").startswith(comm_names.SYMM_MEM_COPIES)
+    return row["cat"] == names.MEMCPY or (row["caller_name"] or "").startswith(names.SYMM_MEM_COPIES)
 
 
 # The same of a column.
-_IS_PART: Final = (pl.col("cat") == names.MEMCPY) | pl.col("caller_name").str.starts_with(comm_names.SYMM_MEM_COPIES)
+_IS_PART: Final = (pl.col("cat") == names.MEMCPY) | pl.col("caller_name").str.starts_with(names.SYMM_MEM_COPIES)
 
 
 def _call_of(row: Row) -> tuple[Any, Any]:
@@ -183,10 +182,10 @@ def _describe_coalesced(rows: Iterable[Row], host: pl.DataFrame) -> None:
     for row in sorted((row for row in rows if row["launch_thread"] is not None), key=lambda row: row["launch_ns"]):
         thread, since = row["launch_thread"], launched.get(row["launch_thread"], 0)
         launched[thread] = row["launch_ns"]
-        if row["group_name"] is not None or not re.match(comm_names.COALESCED_CALL_PATTERN, row["caller_name"] or ""):
+        if row["group_name"] is not None or not re.match(names.COALESCED_CALL_PATTERN, row["caller_name"] or ""):
             continue
         if params is None:
-            params = host.filter(pl.col("name") == comm_names.PARAM_COMMS, ~pl.col("coll_name").is_in(_NO_TRANSFER))
+            params = host.filter(pl.col("name") == names.PARAM_COMMS, ~pl.col("coll_name").is_in(_NO_TRANSFER))
         described = params.filter(
             pl.col("thread") == thread, pl.col("ts_ns") > since, pl.col("ts_ns") < row["caller_start"]
         ).to_dicts()
@@ -194,8 +193,8 @@ def _describe_coalesced(rows: Iterable[Row], host: pl.DataFrame) -> None:
         if len(groups) != 1:
             continue
         row["group_name"], row["group_ranks"] = groups.pop()
-        ops = {comm_names.collective_op(call["coll_name"]) for call in described}
-        if ops <= comm_names.P2P_OPS:
+        ops = {names.collective_op(call["coll_name"]) for call in described}
+        if ops <= names.P2P_OPS:
             row["coll_name"] = "batch_isend_irecv"
         elif len(ops) == 1 and len({call["dtype"] for call in described}) == 1:
             row["coll_name"], row["dtype"] = described[0]["coll_name"], described[0]["dtype"]
@@ -208,7 +207,7 @@ CALLS_A_STEP = 1_000_000
 
 
 class _Told(Struct, frozen=True):
-    """What a call says of itself, beside its time and its number: the same of many calls."""
+    """A call's own description, beyond its time and number: the same for many calls."""
 
     op: str
     key_op: str  # what has to be equal on all ranks
@@ -222,8 +221,8 @@ class _Told(Struct, frozen=True):
 def from_kernels(trace: Trace, kernels: pl.DataFrame, windows: Sequence[Window]) -> list[tuple[CollectiveCall, ...]]:
     """Per window, one call for each communication kernel, or for the copies of one collective, that starts in it.
 
-    ``kernels``: events with ``launch_ns`` and ``launch_thread``. What they do not say (profilers
-    before torch 2.2) comes from the ``record_param_comms`` or ``nccl:*`` range around the launch.
+    ``kernels``: events with ``launch_ns`` and ``launch_thread``. Arguments that they lack (profilers before torch 2.2)
+    come from the ``record_param_comms`` or ``nccl:*`` range around the launch.
     """
 
     def told(row: Row) -> _Told:
@@ -243,7 +242,7 @@ def from_gloo(trace: Trace, wire: pl.DataFrame, windows: Sequence[Window]) -> li
     size = len(trace.groups[only]) if only is not None else (trace.world_size or 1 if not trace.groups else 1)
 
     def told(row: Row) -> _Told:
-        op = comm_names.collective_op(row["name"].partition(":")[2])
+        op = names.collective_op(row["name"].partition(":")[2])
         # The shapes are the inputs: one rank's shard of an all-gather.
         full = _shape_bytes(row["input_dims"], row["input_type"]) * (size if op == "all_gather" else 1)
         known = {"caller_name": None, "group_name": only, "group_size": size if size > 1 else None}
@@ -254,7 +253,8 @@ def from_gloo(trace: Trace, wire: pl.DataFrame, windows: Sequence[Window]) -> li
 
 
 def _of_equal_rows(calls: pl.DataFrame, columns: Sequence[str], told: Callable[[Row], _Told]) -> list[_Told]:
-    """For each call what it tells, found once for all that have the same arguments and the same in these columns."""
+    """The description of each call, computed once for all calls with the same arguments and the same values in these
+    columns."""
     alike = calls.select(*columns, *(key for key in ARGS if key != "seq")).with_row_index("row")
     groups = alike.group_by(pl.exclude("row")).agg("row")
     found = np.empty(len(calls), dtype=object)
@@ -279,11 +279,11 @@ def full_bytes(op: str, in_elems: int | None, out_elems: int | None, element: in
 
 
 def _op(collective: str | None, caller: str | None, kernel: str) -> str:
-    """From the arguments, else the range around the launch, else the kernel's name (generic ones say none)."""
-    for text in (collective, caller, comm_names.without_parameters(kernel)):
-        if text and (op := comm_names.collective_op(text)) != comm_names.UNKNOWN_OP:
+    """From the arguments, else the range around the launch, else the kernel's name (generic ones have none)."""
+    for text in (collective, caller, names.without_parameters(kernel)):
+        if text and (op := names.collective_op(text)) != names.UNKNOWN_OP:
             return op
-    return comm_names.UNKNOWN_OP
+    return names.UNKNOWN_OP
 
 
 def _calls(calls: pl.DataFrame, told: Sequence[_Told], windows: Sequence[Window]) -> list[tuple[CollectiveCall, ...]]:
@@ -306,7 +306,7 @@ def _calls(calls: pl.DataFrame, told: Sequence[_Told], windows: Sequence[Window]
             group, op = each.group or "", each.key_op
             # A number that comes twice (several kernels of one grouped call) names no call: count instead. Those of
             # sends and receives count what this rank did, which may be more than its peer.
-            numbered = number is not None and number >= 0 and each.op not in comm_names.P2P_OPS
+            numbered = number is not None and number >= 0 and each.op not in names.P2P_OPS
             known = numbered and (each.group, op) not in doubted
             # Counted anew in each step, so that one call that a trace lacks shifts no other step's.
             key = (group, number if known else step * CALLS_A_STEP + counts[group, op], op)
@@ -322,21 +322,21 @@ def _calls(calls: pl.DataFrame, told: Sequence[_Told], windows: Sequence[Window]
 def _told(trace: Trace, row: Row, op: str, size: int) -> _Told:
     group = row["group_name"]
     ranks = parse_ranks(row["group_ranks"]) or trace.groups.get(group or "", ())
-    if op in comm_names.P2P_OPS:
-        pair = comm_names.peers(row["caller_name"])
+    if op in names.P2P_OPS:
+        pair = names.peers(row["caller_name"])
         ranks = (ranks[pair[0]], ranks[pair[1]]) if pair and max(pair) < len(ranks) else ()
     dtype, members = row["dtype"] or "", len(ranks) or row["group_size"] or 0
     return _Told(op, _key_op(trace, op, group, row["caller_name"]), group, ranks, size, dtype, members)
 
 
 def _key_op(trace: Trace, op: str, group: str | None, caller: str | None) -> str:
-    """What has to be equal on all ranks of the collective beside its group and its number: mostly the operation.
+    """The part of the key that must be equal on all ranks besides group and number: mostly the operation.
 
-    A send and its receive are one transfer, named after the two peers. Where the peers are not known, or the group is
-    not and there are several, counting calls would match what does not belong together: such a call stays alone.
+    A send and its receive are one transfer, named after the two peers. Where the peers are unknown, or the group is and
+    there are several, counting calls would match calls that do not belong together: such a call stays alone.
     """
-    if op in comm_names.P2P_OPS:
-        pair = comm_names.peers(caller)
+    if op in names.P2P_OPS:
+        pair = names.peers(caller)
         if pair and group:
             return f"send {pair[0]}->{pair[1]}"
     elif group or len({ranks for ranks in trace.groups.values() if len(ranks) > 1}) < 2:

@@ -19,7 +19,7 @@ from diag.words.terminal import console
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from diag.traces.comm_names import CommRule
+    from diag.traces.kineto_names import CommRule
 
 # -- progress ----------------------------------------------------------------------------------------------------------
 #
@@ -106,7 +106,7 @@ def comm_rules(given: list[str] | None) -> tuple[CommRule, ...]:
     """The rules in REGEX=OPERATION."""
     if not given:
         return ()
-    from diag.traces.comm_names import RuleError, parse_rule
+    from diag.traces.kineto_names import RuleError, parse_rule
 
     try:
         return tuple(parse_rule(text) for text in given)

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from diag.account import gpu
-from diag.account.trace_steps import step_ranges
+from diag.account.trace_ranges import step_ranges
 from diag.api import Result
 from diag.collectors.layout import RunLayout
 from diag.errors import DiagError, ExitCode
 from diag.model.steps import Kind
-from diag.traces import comm_names
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 from diag.words.formatting import rank_ranges
@@ -216,7 +215,7 @@ def _kind(edge: str, category: str, on_stream: bool, name: str) -> str:
     if on_stream and category in (names.MEMCPY, names.MEMSET):
         return "copy or memset"
     if on_stream:
-        is_comm = re.search(comm_names.KERNEL_PATTERN, name) and not re.search(comm_names.NOT_KERNEL_PATTERN, name)
+        is_comm = re.search(names.KERNEL_PATTERN, name) and not re.search(names.NOT_KERNEL_PATTERN, name)
         return "communication kernel" if is_comm else "compute kernel"
     if category in names.LAUNCH_CATEGORIES:
         return "runtime call"

@@ -1,21 +1,25 @@
-"""The diagnoses: one file each, listed in ``DIAGNOSES``; those of a part of the communication in
+"""The diagnoses: one file each, listed in ``DIAGNOSES``; diagnoses of a part of the communication are in
 ``exposed_communication.PARTS``.
 
-A finding looks at the account of the steps and says what costs time, whose fault it is, and what to do about it. What
-was looked for and not found, and what could not be looked for, are results as well.
+A diagnosis examines the account of the steps and returns findings: their cost, the culprits and the remedy. Diagnoses
+that are not found, and those that cannot be looked for, are results as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from diag.account.frontier import Frontier
 from diag.account.pipeline import pipeline_of
 from diag.account.scheduling import Scheduling, scheduling_of
-from diag.model.steps import Attribution, Finding, NotLooked
+from diag.collectors.records import BACKWARD, DATA, FORWARD, H2D, OPTIMIZER, PHASES_AND_REST, STILL
+from diag.model.steps import Attribution, Evidence, Finding, NotLooked
 from diag.rundir.run import Tables
+from diag.rundir.summaries import Summaries
 
 from . import (
     checkpoint_stall,
@@ -38,7 +42,7 @@ from . import (
     unbalanced_stages,
     unseen_communication,
 )
-from .phases import PhaseAccount, disagreement, phases_of
+from .phases import PhaseAccount, disagreement, phases_alone, phases_of
 from .shares import Shares, charge, noise_of, shares_of, with_pipeline
 from .subject import Diagnosis, Subject
 
@@ -80,7 +84,6 @@ class Examination(Struct, frozen=True):
 
 
 def examine(attribution: Attribution, tables: Tables) -> Examination:
-    """Asks every diagnosis."""
     noise = noise_of(tables)
     shares, phases = shares_of(attribution, tables.on_device, noise), phases_of(attribution, tables, noise)
     scheduling = scheduling_of(tables, shares.numbers)
@@ -121,3 +124,56 @@ def ask(
             not_found.append(diagnosis.question)
     found.sort(key=lambda finding: (finding.id != ranks_train_alone.ID, -finding.share, finding.id))
     return tuple(found), tuple(not_found), tuple(not_looked)
+
+
+# -- runs recorded as summaries ----------------------------------------------------------------------------------------
+
+_NOT_TOLD = "the ranks' summaries do not contain it; a profiler window does (`diag trace`)"
+_SHOWN = 4  # ranks at either end
+
+# Columns of a summary that are what ``Parts`` calls by these names.
+_FIELDS = {
+    "data_wait_ns": (DATA,),
+    "exposed_copy_ns": (H2D,),
+    "compute_ns": (FORWARD, BACKWARD, OPTIMIZER),
+    "exposed_comm_ns": tuple(phase + STILL for phase in PHASES_AND_REST),
+}
+
+
+class _SummarySubject(Subject, frozen=True):
+    """``means``: mean milliseconds a step by field and rank, since parts of ten thousand ranks would take too long."""
+
+    means: Mapping[str, Mapping[int, float]] = {}
+
+    def per_rank(self, field: str) -> tuple[Evidence, ...]:
+        """The ranks at both ends of the range, where there are many."""
+        values = self.means[field]
+        shown = sorted(values, key=lambda rank: -values[rank])
+        if len(shown) > 2 * _SHOWN:
+            shown = [*shown[:_SHOWN], *shown[-_SHOWN:]]
+        return tuple(Evidence("summaries", f"rank == {rank}, mean of {field}", values[rank], "ms") for rank in shown)
+
+
+def examine_summary(found: Summaries, frontier: Frontier, attribution: Attribution, tables: Tables) -> Examination:
+    """Asks the diagnoses that the phases of the steps answer; the others are named, with the reason."""
+    phases = phases_alone(frontier, found.on_device, noise_of(tables))
+    subject = _SummarySubject(attribution, tables, phases.shares, True, means=_means(found, frontier.numbers))
+    answers = ask(subject, map(_for_summary, DIAGNOSES))
+    return Examination(*answers, phases.shares, phases)
+
+
+def _for_summary(diagnosis: Diagnosis) -> Diagnosis:
+    if diagnosis.find_in_summary is None:
+        return replace(diagnosis, cannot_look=lambda _: _NOT_TOLD)
+    return replace(diagnosis, find=diagnosis.find_in_summary)
+
+
+def _means(found: Summaries, numbers: Sequence[int]) -> dict[str, dict[int, float]]:
+    places = np.flatnonzero(np.isin(found.numbers, numbers))
+    means = {}
+    for name, columns in _FIELDS.items():
+        total = sum(
+            (found.column(column)[:, places].mean(axis=1) for column in columns), start=np.zeros(len(found.ranks))
+        )
+        means[name] = dict(zip(found.ranks, np.round(total / 1000, 3).tolist(), strict=True))
+    return means

@@ -47,7 +47,6 @@ def find(subject: Subject) -> list[Finding]:
 
 
 def _action(records: list[CheckpointRecord], strategy: str | None) -> str:
-    """What helps depends on what the stop was made of."""
     if not records:
         return _NOT_RECORDED
     if not all(record.asynchronous for record in records):
@@ -70,7 +69,7 @@ def _evidence(records: list[CheckpointRecord]) -> Iterable[Evidence]:
     yield Evidence("checkpoints", "size of one, all ranks", round(size / 1e6, 3), "MB")
     if writing > 0:
         yield Evidence("checkpoints", "written at", round(size * 1e3 / writing, 1), "MB/s")
-    yield Evidence("checkpoints", "the training stood still", round(stopped / 1e6, 3), "ms")
+    yield Evidence("checkpoints", "the training was blocked", round(stopped / 1e6, 3), "ms")
     waited = mean(max(record.waited_ns for record in ranks) for ranks in by_step.values())
     if waited > 0:
         yield Evidence("checkpoints", "of that for the one before", round(waited / 1e6, 3), "ms")
@@ -83,4 +82,4 @@ def _writing_ns(record: CheckpointRecord) -> int:
     return record.background_ns or record.blocking_ns - record.waited_ns
 
 
-DIAGNOSIS = Diagnosis("checkpoint-stall", "checkpoint stalls", find)
+DIAGNOSIS = Diagnosis("checkpoint-stall", "checkpoint stalls", find, find_in_summary=find)

@@ -1,10 +1,15 @@
-"""Why communication is exposed: because it is slow, because there is too much or too little of it at a time, or because
-nothing runs beside it. One answer for all of it; where there is none, parts of it may have causes of their own."""
+"""Why communication is exposed: it is slow, there is too much or too little of it at a time, or nothing overlaps it.
+
+``cause_of`` returns one cause for all of it. Where there is none, parts of it may have causes of their own: each such
+diagnosis claims collectives that no other one claims (gathers of the forward, gathers of the backward, reductions of
+all micro-batches but the last, those of the last one). ``exposed_communication`` collects the claims; the rest is its.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
@@ -12,13 +17,13 @@ from msgspec import Struct
 from diag.model.axes import PIPELINE, TENSOR, axis_words, is_data
 from diag.model.states import Sharding, sharding_of
 from diag.model.steps import Detail, Evidence, Kind, MatchedCollective
-from diag.tables.phased import GATHERS, REDUCTIONS, PhasedCall, phased_calls
-from diag.traces.comm_names import P2P_OPS
+from diag.tables.collectives import GATHERS, REDUCTIONS, PhasedCall, phased_calls
+from diag.traces.kineto_names import P2P_OPS
 
 from .contended_host import queued
 from .culprits import Culprits, find_culprits
 from .missing_ranks import missing_ranks
-from .shares import crowd_of
+from .shares import Cost, crowd_of
 from .subject import MENTION, Subject, ranks_text
 from .workload import workload
 
@@ -47,7 +52,7 @@ def exposed_along(subject: Subject) -> dict[str, float]:
 
 
 def evidence_by_axis(subject: Subject) -> tuple[Evidence, ...]:
-    """Of a mesh of several axes."""
+    """Only for a mesh of several axes."""
     if not subject.attribution.axes.several:
         return ()
     return tuple(
@@ -58,18 +63,18 @@ def evidence_by_axis(subject: Subject) -> tuple[Evidence, ...]:
 
 
 _OF_SHARDED_PARAMETERS = frozenset({"all_gather", "reduce_scatter"})
-_HIDDEN_LITTLE = 0.05  # part of the communication that computation hides
+_HIDDEN_LITTLE = 0.05  # fraction of the communication that is overlapped
 _LATENCY_BOUND = 0.5  # part of the transfers that a collective of no size would take as well
 _MANY = 64  # collectives a step
 _MOSTLY = 0.8  # part of the transfers
 _HALF = 0.5
-_CROWDED = 4.0  # times what a rank waits for a core: a shorter tail of gloo's says nothing about a link
+_CROWDED = 4.0  # times what a rank waits for a core: a shorter tail of gloo's is not evidence of a slow link
 _IN_EVERY_STEP = 0.35  # of the same, for a tail that nine steps in ten have
 _TELLING = 1 << 16  # bytes: the time of smaller collectives is all latency, so they have no bandwidth
 
 
 class _Network(Struct, frozen=True):
-    """What even a poor network of a backend does better than; milliseconds, GB/s (bus bandwidth), bytes."""
+    """What even a slow network of the backend reaches: milliseconds, GB/s (bus bandwidth), bytes."""
 
     latency_ms: float
     bandwidth: float
@@ -85,7 +90,7 @@ class Cause(Struct, frozen=True):
     why: str
     action: str
     evidence: tuple[Evidence, ...] = ()
-    unseen: bool = False  # ranks of the groups are missing, so that waiting is not told from transfer
+    unseen: bool = False  # ranks of the groups are missing, so that waiting cannot be separated from transfer
 
     @property
     def refinable(self) -> bool:
@@ -124,7 +129,7 @@ def cause_of(subject: Subject) -> Cause:
     if missing is not None and not (subject.attribution.aligned and slow_link.ranks):
         return Cause(
             "exposed-communication",
-            f"how much of it is waiting is not known without {missing.who}",
+            f"how much of it is waiting is unknown without {missing.who}",
             missing.action,
             _hidden_evidence(_hidden_share(subject)),
             unseen=True,
@@ -132,8 +137,8 @@ def cause_of(subject: Subject) -> Cause:
     if not subject.attribution.aligned:
         return Cause(
             "exposed-communication",
-            "how much of it is waiting for other ranks cannot be told from this",
-            "Record all ranks, so that waiting and transfer can be told apart.",
+            "how much of it is waiting for other ranks is unknown",
+            "Record all ranks to separate waiting from transfer.",
             _hidden_evidence(_hidden_share(subject)),
         )
     if slow_link.ranks:
@@ -196,8 +201,8 @@ def cause_of(subject: Subject) -> Cause:
     if hidden is None:
         return Cause(
             "exposed-communication",
-            "what computation hides of it is not known without a profiler window",
-            "Record a window (`diag trace` while it trains): it shows each collective from its begin.",
+            "without a profiler window its overlap with computation is unknown",
+            "Record a window (`diag trace` while it trains): it shows each collective from its start.",
         )
     if hidden < _HIDDEN_LITTLE:
         return Cause(
@@ -208,7 +213,7 @@ def cause_of(subject: Subject) -> Cause:
         )
     return Cause(
         "exposed-communication",
-        f"computation hides only {hidden:.0%} of it",
+        f"computation overlaps only {hidden:.0%} of it",
         _between_collectives(subject),
         _hidden_evidence(hidden),
     )
@@ -238,7 +243,7 @@ def _of_one_axis(subject: Subject) -> Cause | None:
 
 
 def _slow_network(subject: Subject, collectives: Sequence[MatchedCollective]) -> Cause | None:
-    """A network that is slow whatever is asked of it: even small collectives take long, or large ones move little."""
+    """A network that is slow at any size: small collectives take long, or large ones reach little bandwidth."""
     poor = _POOR.get(_backend(subject))
     sized = [c for c in collectives if c.bytes > 0 and c.transfer_ns > 0]
     if poor is None or not sized:
@@ -273,7 +278,7 @@ def _less_sent(subject: Subject) -> str:
 
 
 def _backend(subject: Subject) -> str:
-    """By the manifest, else as the profiler noted it in its files."""
+    """From the manifest, else from the profiler's header."""
     manifest = subject.tables.manifest
     traces = (trace for rank in subject.tables.ranks.values() for trace in rank.traces)
     told = [manifest.backend if manifest is not None else "", *(trace.backend for trace in traces)]
@@ -301,7 +306,7 @@ def _overlap_action(subject: Subject) -> str:
     strategy = manifest.strategy if manifest is not None else None
     if strategy == "fsdp2" and backend == "gloo":
         return (
-            "FSDP2 on gloo gathers synchronously unless it is told to prefetch: set_modules_to_forward_prefetch with "
+            "FSDP2 on gloo gathers synchronously unless prefetch is set: set_modules_to_forward_prefetch with "
             "asynchronous unshard. Bundled trainer: --prefetch 1."
         )
     if strategy == "fsdp2":
@@ -321,7 +326,7 @@ def _between_collectives(subject: Subject) -> str:
 
 
 def is_replicated(subject: Subject) -> bool:
-    """Whether every rank holds the whole model (DDP), by the manifest, else by what is communicated."""
+    """Whether every rank holds the whole model (DDP), from the manifest, else from the collectives."""
     manifest = subject.tables.manifest
     if manifest is not None and manifest.strategy:
         return sharding_of(manifest.strategy) == Sharding.NONE
@@ -331,7 +336,7 @@ def is_replicated(subject: Subject) -> bool:
 
 def shards_optimizer_only(subject: Subject) -> bool:
     """Whether parameters are whole on every rank and only the optimizer is sharded (ZeRO-1, ZeRO-2): gradients are
-    reduced in the backward, and what is gathered is gathered after it."""
+    reduced in the backward, and parameters are gathered after it."""
     if is_replicated(subject):
         return False
     calls = [call for call in subject.once(phased_of) if call.bytes >= _TELLING and call.of_data]
@@ -367,7 +372,7 @@ def _hidden_share(subject: Subject) -> float | None:
 def _hidden_evidence(share: float | None) -> tuple[Evidence, ...]:
     if share is None:
         return ()
-    return (Evidence("steps", "communication hidden behind computation", round(share, 4), "share"),)
+    return (Evidence("steps", "communication overlapped with computation", round(share, 4), "share"),)
 
 
 def _latency_share(collectives: Sequence[MatchedCollective]) -> float | None:
@@ -402,3 +407,112 @@ def bus_factor(op: str, ranks: int) -> float:
     if op in {"all_gather", "reduce_scatter", "all_to_all"}:
         return (ranks - 1) / ranks
     return 1.0
+
+
+# -- parts of the communication ----------------------------------------------------------------------------------------
+
+
+TELLING = 1 << 10  # bytes: a loss or a norm is no part of the model
+
+
+class Claim(Struct, frozen=True):
+    """``part``: fraction of the exposed communication, 0 to 1."""
+
+    id: str
+    part: float
+    title: str
+    action: str
+    evidence: tuple[Evidence, ...]
+
+
+class Calls(Struct, frozen=True):
+    """The collectives of the counted steps, and the sum of their exposed time."""
+
+    rows: tuple[PhasedCall, ...]
+    exposed_ns: int
+    rank_steps: int
+
+    def part(self, ns: int) -> float:
+        return min(1.0, ns / self.exposed_ns) if self.exposed_ns else 0.0
+
+    def ms_per_step(self, ns: int) -> float:
+        """The mean over ranks and steps."""
+        return round(ns / max(1, self.rank_steps) / 1e6, 3)
+
+
+def calls_of(subject: Subject) -> Calls:
+    rows = subject.once(phased_of)
+    return Calls(rows, sum(row.exposed_ns for row in rows), len({(row.rank, row.step) for row in rows}))
+
+
+def is_reduction(call: PhasedCall) -> bool:
+    return call.of_data and call.op in REDUCTIONS and call.phase == Detail.BACKWARD and call.bytes >= TELLING
+
+
+def last_reductions(subject: Subject, op: str | None = None) -> list[PhasedCall]:
+    """The reductions of gradients in the last micro-batch that has any; those of one operation, where one is given."""
+    rows = [call for call in subject.once(calls_of).rows if op in (None, call.op) and is_reduction(call)]
+    last = max((call.micro for call in rows), default=0)
+    return [call for call in rows if call.micro == last]
+
+
+def worth_asking(subject: Subject) -> bool:
+    if subject.shares.share(Cost.COMM) < MENTION or not subject.attribution.aligned or subject.phases_alone:
+        return False
+    return subject.once(cause_of).refinable
+
+
+def cannot_tell_parts(subject: Subject) -> str:
+    """Why the exposed communication cannot be divided into parts; "" where it can."""
+    if (reason := not_recorded(subject)) or len(subject.attribution.ranks) < 2:
+        return reason or "only one rank was recorded, so waiting cannot be separated from transfer"
+    if subject.phases_alone or not subject.attribution.aligned:
+        return "waiting for other ranks cannot be separated from transfer"
+    return ""
+
+
+def not_recorded(subject: Subject) -> str:
+    """Why nothing is known of communication; "" where something is."""
+    if subject.tables.world_size == 1:
+        return "the run has one rank"
+    if not subject.attribution.comm_known:
+        return "it runs on the device, and no profiler window was recorded"
+    if subject.phases_alone and Cost.COMM not in subject.shares.cost_ns:
+        return "no collective was recorded; their time counts as forward and backward"
+    return ""
+
+
+_NEXT_NS = 50_000  # between the end of one collective and the start of the one that queued behind it
+
+
+Queued = dict[tuple[int, int, int], int]  # rank, step, start: nanoseconds
+
+
+def queued_behind(subject: Subject) -> Queued:
+    """Reductions that delay a gather: their exposed time, as far as the unit after the gather would overlap it.
+
+    On one communicator a late gather queues behind the reduction of the previous unit, and the computation waits for
+    both. Parameters that are kept need no gather, so the computation goes on during the reduction.
+    """
+    rows = [call for call in subject.once(calls_of).rows if call.phase == Detail.BACKWARD]
+    again = {(c.rank, c.step, c.start_ns): c for c in backward_gathers(rows)}
+    following = {
+        (a.rank, a.step, a.start_ns): b
+        for a, b in pairwise(again.values())
+        if (a.rank, a.step, a.micro) == (b.rank, b.step, b.micro)
+    }
+    found: Queued = {}
+    for before, call in pairwise(sorted(rows, key=lambda call: (call.rank, call.step, call.start_ns))):
+        key = (call.rank, call.step, call.start_ns)
+        if key not in again or before.op != "reduce_scatter" or (before.rank, before.step) != key[:2]:
+            continue
+        if call.exposed_ns and before.exposed_ns and call.start_ns - before.end_ns <= _NEXT_NS:
+            after = following.get(key)
+            hidden = before.exposed_ns if after is None else min(before.exposed_ns, after.room_ns)
+            found[before.rank, before.step, before.start_ns] = hidden
+    return found
+
+
+def backward_gathers(rows: Sequence[PhasedCall]) -> list[PhasedCall]:
+    own = [c for c in rows if c.op in GATHERS and c.phase == Detail.BACKWARD and c.of_data]
+    return [c for c in own if c.bytes >= TELLING]

@@ -1,8 +1,4 @@
-"""Two runs side by side: which part of the step the difference is in, and how sure that is. Pure.
-
-Compared are the critical paths of the steps that count: what everybody waited for. Their kinds of time add up to the
-step, so the differences of the kinds add up to the difference of the steps.
-"""
+"""Differences: of the ranks of one run, with its critical path in a sentence, and of two runs."""
 
 from __future__ import annotations
 
@@ -12,17 +8,109 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from diag.account.blame import median_of_others
 from diag.collectors.records import Manifest
-from diag.model.steps import Attribution, Kind, StepAccount
+from diag.model.steps import Attribution, Kind, Parts, StepAccount
 from diag.rundir.run import Tables
 
 from .subject import drawn_steps
+
+_WORDS = {
+    Kind.COMPUTE: "computation",
+    Kind.COMM: "exposed communication",
+    Kind.COPY: "copies to the device",
+    Kind.DATA: "waiting for the data loader",
+    Kind.CHECKPOINT: "checkpoints",
+    Kind.IDLE: "idle time",
+}
+_FIELD = {
+    Kind.COMPUTE: "compute_ns",
+    Kind.COMM: "exposed_transfer_ns",
+    Kind.COPY: "exposed_copy_ns",
+    Kind.DATA: "data_wait_ns",
+    Kind.CHECKPOINT: "checkpoint_ns",
+    Kind.IDLE: "idle_ns",
+}
+_WORTH_TELLING = 0.01  # of the path
+_MOSTLY = 0.6  # of a kind's time on one rank, where there are several
+
+
+class RankDifference(Struct, frozen=True):
+    """Time that a rank spends more (positive) or less than the median of the others, mean nanoseconds a step by kind.
+
+    Waiting for other ranks is left out: it mirrors what they do more. COMM is transfer alone, and missing where
+    transfer could not be separated from waiting.
+    """
+
+    rank: int
+    host: str
+    more_ns: dict[Kind, int]
+
+    @property
+    def total_ns(self) -> int:
+        """How much longer than the others this one is at work."""
+        return sum(self.more_ns.values())
+
+
+def differences(attribution: Attribution, hosts: dict[int, str]) -> tuple[RankDifference, ...]:
+    """For every rank, in their order, over the counted steps."""
+    counted = attribution.usable or attribution.steps
+    by_rank: dict[int, list[Parts]] = {rank: [] for rank in attribution.ranks}
+    for step in counted:
+        for parts in step.parts:
+            by_rank[parts.rank].append(parts)
+    ranks = [rank for rank, own in by_rank.items() if own]
+    if not ranks:
+        return ()
+    transfers = all(p.exposed_transfer_ns is not None for own in by_rank.values() for p in own)
+    kinds = [kind for kind in Kind if kind != Kind.COMM or transfers]
+    spent = np.array([[np.mean([getattr(p, _FIELD[kind]) for p in by_rank[rank]]) for kind in kinds] for rank in ranks])
+    whole = np.rint(spent).astype(np.int64)
+    more = whole - median_of_others(whole)
+    return tuple(
+        RankDifference(rank, hosts.get(rank, ""), dict(zip(kinds, row, strict=True)))
+        for rank, row in zip(ranks, more.tolist(), strict=True)
+    )
+
+
+def path_sentence(attribution: Attribution) -> str:
+    """The mean composition of the critical path, largest part first; "" without a path."""
+    counted = [step for step in attribution.usable or attribution.steps if step.path.dur_ns]
+    total = sum(step.path.dur_ns for step in counted)
+    if not total:
+        return ""
+    spent = {kind: sum(step.path.total(kind) for step in counted) for kind in Kind}
+    told = sorted((kind for kind in Kind if spent[kind] >= _WORTH_TELLING * total), key=lambda kind: -spent[kind])
+    pieces = [_piece(counted, kind, spent[kind]) for kind in told]
+    listed = " and ".join([", ".join(pieces[:-1]), pieces[-1]]) if len(pieces) > 1 else pieces[0]
+    return (
+        "A step lasts as long as its critical path, the chain of work and transfers in which each had to wait for the "
+        f"one before: on average {listed}."
+    )
+
+
+def _piece(counted: Sequence[StepAccount], kind: Kind, ns: int) -> str:
+    text = f"{ns / len(counted) / 1e6:,.1f} ms of {_WORDS[kind]}"
+    of_rank: dict[int, int] = {}
+    for step in counted:
+        chosen = step.path.kind == kind
+        ranks, own = step.path.rank[chosen], (step.path.end_ns - step.path.start_ns)[chosen]
+        for rank in np.unique(ranks).tolist():
+            of_rank[rank] = of_rank.get(rank, 0) + int(own[ranks == rank].sum())
+    most = max(of_rank, key=lambda rank: of_rank[rank])
+    several = any(len(step.parts) > 1 for step in counted)
+    share = of_rank[most] / ns
+    return f"{text} ({share:.0%} of it on rank {most})" if several and share >= _MOSTLY else text
+
+
+# -- two runs ----------------------------------------------------------------------------------------------------------
+
 
 Series = npt.NDArray[np.float64]
 
 _ROUNDS = 2000
 _SURE = 0.95
-_LEAST_STEPS = 5  # below it the spread of the steps says little
+_LEAST_STEPS = 5  # with fewer, the spread of the steps is not meaningful
 # Of a model, what makes a step other work; names of the manifest.
 _MODEL = ("parameters", "layers", "dim", "seq_len")
 
@@ -42,9 +130,9 @@ class Difference(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """Of two runs, the second against the first. ``not_comparable``: why their steps are not the same work; then the
-    rest is shown at the reader's own risk. ``notes``: what else differs. ``parts``: of all kinds that any of the two
-    has, in the order of ``Kind``; they add up to the step up to the rounding of each."""
+    """The second run compared with the first. ``not_comparable``: reasons why their steps are not the same work; the
+    numbers are reported all the same. ``notes``: other differences. ``parts``: the kinds that either run has, in the
+    order of ``Kind``; they add up to the step up to rounding."""
 
     before_ns: int
     after_ns: int
@@ -56,7 +144,7 @@ class Comparison(Struct, frozen=True):
 
     @property
     def sure(self) -> bool:
-        """Whether the steps themselves surely differ."""
+        """Whether the interval of the difference excludes zero."""
         return self.ns[0] > 0 or self.ns[2] < 0
 
 
@@ -142,13 +230,12 @@ def _text(value: object) -> str:
 
 
 def _tokens(tables: Tables) -> int:
-    """Of a rank and step, as most of them have it; 0 where they do not say."""
+    """The usual number of tokens of a rank and step; 0 where unknown."""
     counts = [record.tokens for rank in tables.ranks.values() for record in rank.steps]
     return max(set(counts), key=counts.count) if counts else 0
 
 
 def _whole(pathless: Sequence[str]) -> list[str]:
-    """Of runs that were read from their ranks' summaries."""
     where = " and the ".join(pathless)
     return (
         [f"only the ranks' summaries of the {where} run were read: parts of the step are not compared"] if where else []
@@ -156,7 +243,6 @@ def _whole(pathless: Sequence[str]) -> list[str]:
 
 
 def _hidden(before: Attribution, after: Attribution) -> list[str]:
-    """Of runs on a device without profiler windows."""
     unseen = [name for name, own in (("first", before), ("second", after)) if not own.comm_known]
     where = " and the ".join(unseen)
     return [f"communication was not recorded in the {where} run: there it is a part of compute"] if unseen else []

@@ -35,7 +35,7 @@ def find(subject: Subject) -> list[Finding]:
 
 
 def cannot_look(subject: Subject) -> str:
-    return "" if subject.scheduling.ranks else "the system did not say how long threads wait for a core"
+    return "" if subject.scheduling.ranks else "the system does not report how long threads wait for a core"
 
 
 def dominates(shares: Shares) -> bool:
@@ -44,7 +44,7 @@ def dominates(shares: Shares) -> bool:
 
 
 def queued(subject: Subject) -> Mapping[int, Series]:
-    """By rank, per step that counts: nanoseconds ready to run without a core. Ranks that do not know are left out."""
+    """Nanoseconds ready to run without a core, by rank and counted step. Ranks without this record are left out."""
     return {rank: own.queued_ns for rank, own in subject.scheduling.ranks.items()}
 
 
@@ -55,8 +55,8 @@ def _title(subject: Subject, culprits: Culprits, unequal: bool, cost: str) -> st
         late = "" if culprits.ranks else f" ({waited_for(culprits, everybody=True)})"
         return f"{who} {wait} for a CPU core: {cost}{subject.who_waits(culprits.ranks)}{late}"
     if len(subject.shares.ranks) == 1:
-        return f"The training waits for CPU cores: {cost}, in which its threads were ready to run and had none"
-    return f"All ranks wait for CPU cores: {cost}, in which their threads were ready to run and had none"
+        return f"The training waits for CPU cores: {cost}: its threads are ready to run but have no core"
+    return f"All ranks wait for CPU cores: {cost}: their threads are ready to run but have no core"
 
 
 def _action(subject: Subject, ranks: tuple[int, ...]) -> str:

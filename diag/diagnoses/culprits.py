@@ -1,4 +1,4 @@
-"""Whether a delay belongs to a rank. A rank is named only if chance does not explain that it was always the one."""
+"""Which ranks are culprits of a delay. A rank is named only if chance does not explain that it was late so often."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _FLIPS = 4000
 
 
 class Culprits(Struct, frozen=True):
-    """``ranks``: those at fault, worst first; () where the delay moves from rank to rank or too little of it was seen.
-    ``share``: what all late ranks cost together, of the time of all steps. ``steps``: (steps in which one of the
-    suspects, or without suspects the most frequent rank, was the latest; steps affected). ``chance``: how likely that
-    is if every rank is as likely to be late, by how often it was this one or by how evenly it was, whichever tells
-    more. ``suspects``: those at fault, or who would be if chance did not explain it as well. ``moves``: others than the
-    worst rank are late as well, more often than by chance or as evenly as not by chance; with neither ``ranks`` nor
-    this, who is late is open."""
+    """``ranks``: the culprits, worst first; () where the delay moves from rank to rank, or too few steps show it.
+    ``share``: cost of all late ranks, as a fraction of all steps. ``steps``: (steps in which a suspect, or without
+    suspects the most frequent rank, was the latest; steps affected). ``chance``: probability of that if all ranks are
+    equally likely to be late, from how often or from how evenly it was late, whichever is stronger. ``suspects``: the
+    culprits, or the ranks that would be if chance did not explain it as well. ``moves``: ranks other than the worst are
+    late as well, more often or more evenly than by chance. Without ``ranks`` and ``moves`` it is undecided which rank
+    is late."""
 
     ranks: tuple[int, ...]
     share: float
@@ -94,8 +94,8 @@ def _found(names: Sequence[int], late: Series, dur_ns: Series, ranks: int, noise
 
 
 def _others_too(late: Series, suspects: Sequence[np.intp] | npt.NDArray[np.intp], least: Series, ranks: int) -> bool:
-    """Whether ranks other than these are late as well: about as much, and in more steps than by chance; or instead of
-    them, and just as much. ``least``: what is late, by step."""
+    """Whether other ranks are late as well: about as much, and in more steps than by chance; or instead of them, and as
+    much. ``least``: lateness that counts, by step."""
     others, worst = np.delete(late, suspects, axis=0).max(axis=0, initial=0.0), late.max(axis=0)
     affected = worst > least
     as_late = int((others > np.maximum(least, worst / 2)).sum())
@@ -105,15 +105,15 @@ def _others_too(late: Series, suspects: Sequence[np.intp] | npt.NDArray[np.intp]
 
 
 def _steadily(late: Series, suspects: npt.NDArray[np.intp], affected: npt.NDArray[np.bool_]) -> float:
-    """The chance that the suspects' lead over everybody else is nothing but its own variation."""
+    """The probability that the suspects' lead over the other ranks is its own variation."""
     others = np.delete(late, suspects, axis=0)
     lead = late[suspects].min(axis=0) - (others.max(axis=0) if len(others) else 0.0)
     return _by_variation(lead[affected])
 
 
 def _by_time(late: Series, suspects: npt.NDArray[np.intp]) -> float:
-    """The chance that so much more was waited for the suspects than for anybody else, if each block of steps might as
-    well have had it the other way round: a sign-flip test, of both sides. Blocks, as in ``subject.drawn_steps``."""
+    """The probability that ranks waited so much longer for the suspects than for the others, if the sign of the
+    difference is random in each block of steps: a two-sided sign-flip test. Blocks as in ``subject.drawn_steps``."""
     others = np.delete(late, suspects, axis=0)
     lead = late[suspects].min(axis=0) - (others.max(axis=0) if len(others) else 0.0)
     length = round(len(lead) ** (1 / 3)) if len(lead) >= LEAST_FOR_BLOCKS else 1

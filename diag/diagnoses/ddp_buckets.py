@@ -1,12 +1,10 @@
-"""DDP's last bucket of gradients: nothing is left to compute beside it, so it should be a small one."""
+"""DDP's last gradient bucket: no computation is left to overlap it, so it should be small."""
 
 from __future__ import annotations
 
 from diag.model.steps import Evidence
 
-from . import comm_parts
-from .comm_cause import cause_of, is_replicated
-from .comm_parts import Claim, calls_of, last_reductions
+from .comm_cause import Claim, calls_of, cannot_tell_parts, cause_of, is_replicated, last_reductions
 from .shares import Cost
 from .subject import MENTION, Subject
 
@@ -21,7 +19,7 @@ def cannot_look(subject: Subject) -> str:
     worth = subject.shares.share(Cost.COMM) >= MENTION
     if worth and is_replicated(subject) and subject.once(cause_of).refinable and not last_reductions(subject, _OP):
         return "the reductions are not recorded as buckets of a backward"
-    return comm_parts.cannot_look(subject)
+    return cannot_tell_parts(subject)
 
 
 def claim(subject: Subject) -> Claim | None:
@@ -41,7 +39,7 @@ def claim(subject: Subject) -> Claim | None:
     return Claim(
         ID,
         calls.part(exposed),
-        f"DDP reduces {size / whole:.0%} of the gradients in its last bucket, when the backward is over: "
+        f"DDP reduces {size / whole:.0%} of the gradients in its last bucket, after the backward: "
         f"{calls.ms_per_step(exposed):.1f} ms a step",
         "Make the buckets smaller, so that most are reduced while the backward computes: bucket_cap_mb (25 by default) "
         "at about an eighth of the gradients; static_graph=True, find_unused_parameters=False.",

@@ -1,4 +1,4 @@
-"""Exposed communication, as far as no other diagnosis has a part of it (diag.diagnoses.comm_parts)."""
+"""Exposed communication, as far as no other diagnosis has a part of it (diag.diagnoses.comm_cause)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,20 @@ from . import (
     sync_every_micro_step,
     zero_buckets,
 )
-from .comm_cause import Cause, bandwidth, cause_of, evidence_by_axis, shards_optimizer_only, slow_link_of
-from .comm_parts import Claim, not_recorded, worth_asking
+from .comm_cause import (
+    Cause,
+    Claim,
+    bandwidth,
+    cause_of,
+    evidence_by_axis,
+    not_recorded,
+    shards_optimizer_only,
+    slow_link_of,
+    worth_asking,
+)
 from .missing_ranks import MOST, missing_ranks
 from .shares import Cost
-from .subject import MENTION, Diagnosis, Subject, in_ms, mean_ns
+from .subject import MENTION, Diagnosis, Subject, a_step, in_ms, mean_ns
 from .unseen_communication import unrecognised
 
 
@@ -50,9 +59,24 @@ def find(subject: Subject) -> list[Finding]:
     ]
 
 
+def _find_in_summary(subject: Subject) -> list[Finding]:
+    if subject.shares.share(Cost.COMM) < MENTION:
+        return []
+    cost = a_step(subject.shares.cost(Cost.COMM))
+    return [
+        subject.costing(
+            Cost.COMM,
+            id="exposed-communication",
+            title=f"Exposed communication takes {cost}: every rank waits at least that long",
+            action="Record a profiler window of a few ranks (`diag trace`) to see which collectives, and why.",
+            evidence=subject.per_rank("exposed_comm_ns"),
+        )
+    ]
+
+
 def _with_missing_ranks(subject: Subject, cause: Cause) -> list[Finding]:
-    """What is longer than the fastest call of its size is waiting; the rest is transfer, or waiting that every call
-    had. Neither says anything about the network."""
+    """Time beyond the fastest call of the same size is waiting; the rest is transfer, or waiting common to all calls.
+    Neither tells anything about the network."""
     missing = subject.once(missing_ranks)
     if missing is None:
         return []
@@ -87,7 +111,7 @@ def _with_missing_ranks(subject: Subject, cause: Cause) -> list[Finding]:
 
 
 def claims_of(subject: Subject) -> tuple[Claim, ...]:
-    """All that is worth mentioning; none where one cause stands for all of the communication."""
+    """All claims that are worth mentioning; none where one cause explains all of the communication."""
     if not worth_asking(subject):
         return ()
     slow = low_bus_bandwidth.claim(subject)
@@ -107,7 +131,7 @@ def claims_of(subject: Subject) -> tuple[Claim, ...]:
 
 
 def finder(id: str) -> Callable[[Subject], list[Finding]]:
-    """Of a part of the communication that has a cause of its own: its finding, if the claim was made."""
+    """The ``find`` of a diagnosis of a part of the communication: its finding, if its claim was made."""
 
     def find_part(subject: Subject) -> list[Finding]:
         return [
@@ -130,7 +154,7 @@ def cannot_look(subject: Subject) -> str:
     return not_recorded(subject) or unrecognised(subject)
 
 
-DIAGNOSIS = Diagnosis("exposed-communication", "exposed communication", find, cannot_look)
+DIAGNOSIS = Diagnosis("exposed-communication", "exposed communication", find, cannot_look, _find_in_summary)
 _PARTS = (
     low_bus_bandwidth,
     missing_prefetch,

@@ -1,4 +1,4 @@
-"""Host-to-device copies that no computation hides."""
+"""Host-to-device copies that are not overlapped with computation."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _ACTIONS = {
     None: "Copy from pinned memory (pin_memory=True) with non_blocking=True, one batch ahead.",
     False: "Copy from pinned memory (DataLoader(..., pin_memory=True), which is off) with non_blocking=True, one batch "
     "ahead.",
-    True: "The loader's batches are page-locked already: copy with non_blocking=True, one batch ahead, on a stream of "
-    "its own.",
+    True: "The loader's batches are in pinned memory already: copy with non_blocking=True, one batch ahead, on a "
+    "stream of its own.",
 }
 
 

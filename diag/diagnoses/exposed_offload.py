@@ -1,5 +1,5 @@
-"""Parameters, gradients or optimizer states that are kept on the host: copies of them that no computation hides, and a
-device that waits while its host fetches, updates or stores them."""
+"""Parameters, gradients or optimizer states offloaded to the host: copies of them that are not overlapped, and a device
+that waits while its host fetches, updates or stores them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def find(subject: Subject) -> list[Finding]:
         subject.costing(
             Cost.OFFLOAD,
             id=ID,
-            title=f"The device waits for states that are kept on the host: {copied / 1e6:.1f} ms a step",
-            action="Keep on the device what fits (diag plan says what does): the parameters first, then the optimizer. "
-            "What stays: pinned memory (CPUOffloadPolicy(pin_memory=True); DeepSpeed, offload_optimizer and "
+            title=f"The device waits for offloaded states: {copied / 1e6:.1f} ms a step",
+            action="Keep on the device what fits (see `diag plan`): the parameters first, then the optimizer. "
+            "For the rest: pinned memory (CPUOffloadPolicy(pin_memory=True); DeepSpeed, offload_optimizer and "
             'offload_param: "pin_memory": true), and more micro-batches a step. On NVMe: "pipeline_read" and '
             '"pipeline_write" of offload_optimizer.',
             evidence=_per_rank(subject),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from diag.account.gpu_idle import LONG_NS
+from diag.account.gpu import LONG_NS
 from diag.model.steps import Detail, Evidence, Finding, Kind, StepAccount
 
 from .shares import Cost
@@ -93,7 +93,7 @@ def _unexplained(subject: Subject) -> list[Finding]:
                 "its next work had been launched: it waits for an event, another stream or work that is not in this "
                 "trace",
                 action="Record a longer window (several steps between two prof.step() calls) with all streams and "
-                "processes of this device, for example with Nsight Systems or rocprof beside the profiler.",
+                "processes of this device, for example with Nsight Systems or rocprof next to the profiler.",
                 evidence=_stalls(busy, len(shares.numbers)),
             )
         )
@@ -104,7 +104,7 @@ def _unexplained(subject: Subject) -> list[Finding]:
                 Cost.ONCE,
                 id="one-long-stall",
                 title=f"The device is idle for {in_ms(mean_ns(shares.cost(Cost.ONCE)))} in one stall of the host"
-                f"{_while(busy, sum(shares.cost(Cost.ONCE)))}; nothing shows whether it happens in every step",
+                f"{_while(busy, sum(shares.cost(Cost.ONCE)))}; whether it happens in every step is unknown",
                 action="Mark the steps with prof.step() and record several of them after the warm-up "
                 "(schedule(skip_first=10, wait=1, warmup=1, active=3)).",
                 evidence=_stalls(busy, len(shares.numbers)),
@@ -126,7 +126,7 @@ def _long_pieces(step: StepAccount, detail: Detail, least_ns: int) -> int:
 
 
 def _busiest(subject: Subject, parts: Iterable[str]) -> list[tuple[str, int]]:
-    """What the host did in the long stalls of these parts: name and nanoseconds over all steps, the most first."""
+    """Activity of the host in the long stalls of these parts: name and nanoseconds over all steps, largest first."""
     spent: dict[str, int] = defaultdict(int)
     for step in _steps(subject):
         for rank in step.parts:
@@ -137,7 +137,7 @@ def _busiest(subject: Subject, parts: Iterable[str]) -> list[tuple[str, int]]:
 
 
 def _while(busy: list[tuple[str, int]], stalled_ns: float) -> str:
-    """What the host did for at least half of the time, if one name says it."""
+    """The host's activity during at least half of the time, if one name covers it."""
     return (
         f" while the host runs {busy[0][0]}"
         if busy and busy[0][1] >= stalled_ns / 2

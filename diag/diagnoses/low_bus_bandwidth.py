@@ -6,8 +6,7 @@ from diag.model.breakdown import CollectiveStat, CollectiveTable
 from diag.model.steps import Evidence
 from diag.tables.collectives import collective_table
 
-from . import comm_parts
-from .comm_parts import Claim
+from .comm_cause import Claim, cannot_tell_parts, worth_asking
 from .shares import Cost
 from .subject import MENTION, Subject, mean_ns
 
@@ -19,11 +18,11 @@ _COMPARABLE = 0.5  # of the group's largest size
 
 
 def cannot_look(subject: Subject) -> str:
-    reason = comm_parts.cannot_look(subject)
-    if reason or not comm_parts.worth_asking(subject):
+    reason = cannot_tell_parts(subject)
+    if reason or not worth_asking(subject):
         return reason
     if not any(row.efficiency is not None for row in _large(subject.once(_table))):
-        return "no group has collectives large enough to show what it can do"
+        return "no group has collectives large enough to show its best bandwidth"
     return ""
 
 
@@ -46,8 +45,8 @@ def claim(subject: Subject) -> Claim | None:
     return Claim(
         ID,
         part,
-        f"Large collectives run at {best:.0%} of what their group can do: {cost / 1e6:.1f} ms a step",
-        "Look for what they share the network with at that time (other groups, storage, other jobs), for a wrong "
+        f"Large collectives run at {best:.0%} of their group's best bandwidth: {cost / 1e6:.1f} ms a step",
+        "Look for other traffic at that time (other groups, storage, other jobs), for a wrong "
         "interface or missing GPUDirect (NCCL_IB_HCA, NCCL_DEBUG=INFO), and for buffers that are not registered "
         "(set_allocate_memory_from_process_group_for_comm).",
         (*speeds, Evidence("collectives", f"{worst.op}, of the group's best", round(best, 3), "share")),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from diag.model.breakdown import Measure
+from diag.model.breakdown import Measure, peak_of
 from diag.model.steps import Evidence, Finding, Kind, Severity
 from diag.rundir.run import Tables
-from diag.tables.efficiency import efficiency
-from diag.tables.peaks import device_of, peak_of
+from diag.tables.efficiency import device_of, efficiency
 
 from .shares import Cost, Shares
 from .subject import WARN, Diagnosis, Subject
@@ -34,7 +33,7 @@ def find(subject: Subject) -> list[Finding]:
     return [
         Finding(
             id=ID,
-            title=f"The model's arithmetic uses {mfu.value:.0%} of the device's peak; {_REFERENCE:.0%} is usual",
+            title=f"MFU is {mfu.value:.0%} of the device's peak; {_REFERENCE:.0%} is usual",
             severity=Severity.WARN,
             share=share,
             cost_ns_per_step=int(share * float(subject.shares.dur_ns.mean())),

@@ -1,4 +1,4 @@
-"""Device memory: peaks near the capacity, and allocations that had to be tried again. Costs no time by itself."""
+"""Device memory: peaks near the capacity, and retried allocations. Costs no time by itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ class Peak(Struct, frozen=True):
 
 
 def peaks_of(tables: Tables) -> list[Peak]:
-    """Of the ranks whose device says how much memory it has."""
     found = []
     for rank, own in tables.ranks.items():
         memories = [s.memory for s in own.steps if s.memory is not None and s.memory.capacity]
@@ -46,13 +45,13 @@ def find(subject: Subject) -> list[Finding]:
         found.append(
             _finding(
                 "allocator-retries",
-                f"Allocations had to be tried again on {ranks_text(retried)}: each try frees the whole cache",
+                f"Allocations were retried on {ranks_text(retried)}: each retry frees the whole cache",
                 Severity.CRITICAL,
                 retried,
                 tuple(
                     Evidence("memory", f"rank == {r}, allocation retries", float(retries[r]), "times") for r in retried
                 ),
-                f"Set {allocator_setting(facts)}, or take less memory ({less_memory(facts)}).",
+                f"Set {allocator_setting(facts)}, or use less memory ({less_memory(facts)}).",
             )
         )
     elif full:
@@ -63,9 +62,9 @@ def find(subject: Subject) -> list[Finding]:
                 Severity.WARN,
                 full,
                 tuple(Evidence("memory", f"rank == {r}, peak reserved", round(peaks[r], 4), "share") for r in full),
-                "Leave head-room: smaller batches."
+                "Leave headroom: smaller batches."
                 if facts.training is False
-                else "Leave head-room: reshard after forward, activation checkpointing, smaller micro-batches.",
+                else "Leave headroom: reshard after forward, activation checkpointing, smaller micro-batches.",
             )
         )
     return found

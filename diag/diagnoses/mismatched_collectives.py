@@ -25,7 +25,7 @@ def find(subject: Subject) -> list[Finding]:
     (group, number, op), first = next(iter(culprits.items()))
     members = next((c.ranks for c in subject.attribution.collectives if c.key == (group, number, op)), ())
     axis = subject.attribution.axes.of(members) if subject.attribution.axes.several else None
-    title = f"In {len(culprits)} collectives {ranks_text(ranks)} passed another size than the other ranks"
+    title = f"In {len(culprits)} collectives {ranks_text(ranks)} passed a different size from the other ranks"
     if axis is not None:
         title += f" of the {group_words(axis, members)}"
     return [
@@ -54,7 +54,7 @@ def find(subject: Subject) -> list[Finding]:
 
 
 def _culprits(met: MatchedCollective) -> dict[int, int]:
-    """Bytes by rank, of those that differ from most of the others; empty where all agree or too few say it."""
+    """Bytes by rank, for ranks that differ from most of the others; empty where all agree or too few are known."""
     told = {rank: size for rank, size in zip(met.ranks, met.sizes, strict=True) if size}
     counts = Counter(told.values())
     if len(counts) < 2:
@@ -65,7 +65,7 @@ def _culprits(met: MatchedCollective) -> dict[int, int]:
 
 def cannot_look(subject: Subject) -> str:
     inferred = all(found.inferred for found in subject.attribution.collectives)
-    return "no collective of two ranks carries the library's own number" if inferred else ""
+    return "no collective of two ranks carries the library's sequence number" if inferred else ""
 
 
 DIAGNOSIS = Diagnosis("mismatched-collectives", "mismatched collectives", find, cannot_look)

@@ -1,23 +1,23 @@
-"""All-gathers of the forward that nothing hides, although the computation before them is long enough to."""
+"""All-gathers of the forward that are exposed, although the computation before them is long enough to overlap them."""
 
 from __future__ import annotations
 
 from diag.model.steps import Detail, Evidence
-from diag.tables.phased import GATHERS, PhasedCall
+from diag.tables.collectives import GATHERS, PhasedCall
 
-from . import comm_parts
-from .comm_parts import Calls, Claim, calls_of
+from .comm_cause import TELLING, Calls, Claim, calls_of, cannot_tell_parts
 from .subject import Subject
 
 ID = "missing-prefetch"
 QUESTION = "all-gathers without prefetch"
-cannot_look = comm_parts.cannot_look
+cannot_look = cannot_tell_parts
 
 
 def claim(subject: Subject) -> Claim | None:
-    """What of each gather the computation since the one before it could have hidden. The first has none before it."""
+    """The part of each gather that the computation since the previous gather could overlap. The first has none before
+    it."""
     calls = subject.once(calls_of)
-    gathers = [c for c in _forward(calls) if c.bytes >= comm_parts.TELLING]
+    gathers = [c for c in _forward(calls) if c.bytes >= TELLING]
     hideable = sum(min(call.exposed_ns, call.room_ns) for call in gathers if call.place)
     if not hideable:
         return None
@@ -30,14 +30,13 @@ def claim(subject: Subject) -> Claim | None:
         _action(subject, setting),
         (
             Evidence("collectives", "all_gather in forward, exposed", _exposed_ms(subject), "ms a step"),
-            Evidence("collectives", "of it, computed meanwhile at best", calls.ms_per_step(hideable), "ms a step"),
+            Evidence("collectives", "of it, overlapped at best", calls.ms_per_step(hideable), "ms a step"),
             *([Evidence("manifest", "trainer.prefetch", float(setting), "units")] if setting is not None else []),
         ),
     )
 
 
 def _forward(calls: Calls) -> list[PhasedCall]:
-    """The gathers of parameters in the forward."""
     return [c for c in calls.rows if c.op in GATHERS and c.phase == Detail.FORWARD and c.of_data]
 
 

@@ -1,10 +1,10 @@
 """Communication with ranks that were not recorded (science.md 6.3): how much of it is waiting, probably for them.
 
-Of a collective some of whose ranks are missing each duration is its transfer and an unknown wait: nobody knows when the
-last rank came. The fastest call of the same group, operation and size, over all calls and ranks, is the best estimate
-of the transfer; a smaller size takes no longer than a larger one, and none much longer than the latency and bandwidth
-that other sizes have shown (where there are few calls of a size, each of them may have waited). What a call takes
-longer is waiting.
+Where some ranks of a collective are missing, each duration is its transfer and an unknown wait: the arrival of the last
+rank is unknown. The fastest call of the same group, operation and size, over all calls and ranks, is the best estimate
+of the transfer. A smaller size takes no longer than a larger one, and none takes much longer than the latency and
+bandwidth of other sizes predict (where there are few calls of a size, each of them may have waited). Time beyond that
+is waiting.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from diag.account import intervals as iv
-from diag.account.layers import intervals_of
+from diag.account.intervals import intervals_of
 from diag.account.records import open_spans
 from diag.model.steps import CollectiveCall, Evidence, Kind
 from diag.words.formatting import rank_ranges
 
 from .subject import Subject
 
-MOST = 0.55  # what can be said for sure of ranks that nobody saw
+MOST = 0.55  # upper bound of the confidence for ranks that were not recorded
 _MOSTLY = 0.5  # of the exposed communication: below this the groups that were seen whole say why
 _SHOWN = 3  # floors
 _PROTOCOLS = 2.0  # between two protocols a size may be that much slower than latency and bandwidth add up to
@@ -33,8 +33,8 @@ _Sort = tuple[str, str, str]  # group, operation, type
 
 
 class Missing(Struct, frozen=True):
-    """``ranks``: those that are missing from the groups, () where nothing says which. ``part``: of the exposed
-    communication, what belongs to these groups; ``waiting``: what of it is longer than the fastest call."""
+    """``ranks``: those missing from the groups, () where unknown. ``part``: the fraction of the exposed communication
+    in these groups; ``waiting``: the fraction of it beyond the fastest call."""
 
     ranks: tuple[int, ...]
     part: float
@@ -54,7 +54,7 @@ class Missing(Struct, frozen=True):
 
 
 def missing_ranks(subject: Subject) -> Missing | None:
-    """None where every group was recorded, or most of the exposed communication is of groups that were."""
+    """None where every group was recorded, or most of the exposed communication is in groups that were."""
     usable = set(subject.shares.numbers)
     steps = [step for step in subject.attribution.rank_steps if step.step in usable]
     seen = frozenset(subject.attribution.ranks)
@@ -121,15 +121,14 @@ def missing_ranks(subject: Subject) -> Missing | None:
 def _by_sort(
     sorts: Mapping[tuple[_Sort, int], int], numbers: npt.NDArray[np.int64], spans: iv.Intervals
 ) -> dict[tuple[_Sort, int], npt.NDArray[np.int64]]:
-    """Durations in nanoseconds of the calls of each sort and size. ``numbers``: of the calls, as ``sorts`` has them."""
+    """Durations of the calls in nanoseconds by sort and size. ``numbers``: the calls' numbers in ``sorts``."""
     took = (spans[:, 1] - spans[:, 0])[np.argsort(numbers, kind="stable")]
     ends = np.cumsum(np.bincount(numbers, minlength=len(sorts)))
     return dict(zip(sorts, np.split(took, ends[:-1]), strict=True))
 
 
 def _floors(took: Mapping[tuple[_Sort, int], npt.NDArray[np.int64]]) -> dict[tuple[_Sort, int], int]:
-    """Nanoseconds that the transfer of each sort and size takes at most, as far as the calls tell. ``took``: durations
-    by sort and size."""
+    """Upper bound of the transfer of each sort and size in nanoseconds. ``took``: durations by sort and size."""
     fastest: dict[_Sort, dict[int, int]] = defaultdict(dict)
     for (sort, size), own in took.items():
         fastest[sort][size] = int(own.min())

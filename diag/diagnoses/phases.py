@@ -38,7 +38,7 @@ _ON_HOST = frozenset({DATA, CHECKPOINT})  # what a host does itself, also where 
 
 
 class PhaseAccount(Struct, frozen=True):
-    """``alone``: nothing else tells the ranks apart, so the verdict rests on this."""
+    """``alone``: nothing else compares the ranks, so the verdict rests on this."""
 
     frontier: Frontier
     shares: Shares
@@ -87,8 +87,8 @@ class _Claim(Struct, frozen=True):
 
 
 def _one_alone(claim: _Claim | None, silent: PhaseAccount | None, shares: Shares, by_phases: Shares) -> str:
-    """What one account finds critical and the other, which could see it, does not find at all. ``silent``: the phases,
-    where it is they that find nothing."""
+    """The contradiction where one account finds something critical that the other, which could see it, does not find at
+    all. ``silent``: the phases, where it is they that find nothing."""
     if claim is None or claim.share < CRITICAL:
         return ""
     name = claim.name.value
@@ -115,7 +115,7 @@ def _told_by_phases(shares: Shares) -> tuple[Cost, ...]:
 
 
 def _claim(shares: Shares, costs: tuple[Cost, ...]) -> _Claim | None:
-    """None where nothing is worth a warning."""
+    """None where no class is worth a warning."""
     class_by_cost = {cost: class_of(cost, shares.on_device) for cost in costs}
     by_class = {name: sum(shares.share(c) for c in costs if class_by_cost[c] == name) for name in REMOVABLE}
     top = max(by_class, key=lambda name: by_class[name])

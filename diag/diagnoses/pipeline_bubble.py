@@ -32,7 +32,7 @@ def find(subject: Subject) -> list[Finding]:
         subject.costing(
             Cost.BUBBLE,
             id=ID,
-            title=f"The schedule of the pipeline, {count} ranks deep, leaves them without work: {cost}",
+            title=f"The schedule leaves the {count} pipeline stages idle: {cost}",
             action=_action(count, told),
             evidence=(waited, *formula),
         )
@@ -41,7 +41,7 @@ def find(subject: Subject) -> list[Finding]:
 
 def cannot_look(subject: Subject) -> str:
     if subject.attribution.axes.stages() and not subject.attribution.comm_known:
-        return "what stages send each other runs on the device, and no profiler window was recorded"
+        return "messages between stages run on the device, and no profiler window was recorded"
     return ""
 
 

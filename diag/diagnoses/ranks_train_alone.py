@@ -1,4 +1,4 @@
-"""Ranks of one job that exchange nothing: each trains a model of its own, and none waits for another."""
+"""Ranks of one job that do not communicate: each trains its own model, and none waits for another."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def find(subject: Subject) -> list[Finding]:
     return [
         Finding(
             id=ID,
-            title=f"The {ranks} ranks exchange nothing: no gradient and no parameter went from one rank to another, so "
+            title=f"The {ranks} ranks do not communicate: they exchange no gradients and no parameters, so "
             "each trains a model of its own",
             severity=Severity.CRITICAL,
             share=0.0,
@@ -51,15 +51,15 @@ def find(subject: Subject) -> list[Finding]:
 def cannot_look(subject: Subject) -> str:
     tables = subject.tables
     if tables.world_size == 1 or len(subject.attribution.ranks) < 2:
-        return "one rank was recorded, and it takes two to exchange something"
+        return "only one rank was recorded, and communication takes two"
     if not _recorded(tables):
         return "collectives were not recorded"
     return ""
 
 
 def train_alone(attribution: Attribution, tables: Tables) -> bool:
-    """Whether ranks of a world above one trained for some steps without a collective or message among two of them.
-    What they exchange in an evaluation, say, is none of a step that counts."""
+    """Whether the ranks of a world above one trained for some steps without a collective or message between two of
+    them. Communication in an evaluation is not part of a counted step."""
     counted = frozenset(step.step for step in attribution.usable or attribution.steps)
     if len(attribution.ranks) < 2 or not _recorded(tables) or len(counted) < _LEAST:
         return False
@@ -79,7 +79,7 @@ def train_alone(attribution: Attribution, tables: Tables) -> bool:
 
 
 def _exchanges(own: RankTables, counted: Collection[int]) -> bool:
-    """Whether this rank called anything of a group with others in a step that counts."""
+    """Whether this rank called a collective of a group with others in a counted step."""
     starts = [row.start_ns for row in own.rows if len(own.groups.get(row.group, (0, 1))) > 1]
     steps = [step for step in own.steps if step.step in counted]
     begins = np.array([step.begin_ns for step in steps], dtype=np.int64)
@@ -89,13 +89,12 @@ def _exchanges(own: RankTables, counted: Collection[int]) -> bool:
 
 
 def without_others(shares: Shares) -> Shares:
-    """The account of ranks that train alone: nothing of it is anybody's waiting."""
+    """The account of ranks that train alone: no part of it is waiting for other ranks."""
     costs = {cost: series for cost, series in shares.cost_ns.items() if cost not in _OF_OTHERS}
     return replace(shares, cost_ns=costs, blame_ns={}, tail_ns={}, blame_detail_ns={})
 
 
 def _recorded(tables: Tables) -> bool:
-    """Whether the collectors looked at collectives."""
     if tables.manifest is None or (tables.world_size or 1) < 2:
         return False
     settings = tables.manifest.collector.get("settings")

@@ -1,4 +1,4 @@
-"""Activations that are computed twice to save memory that nobody needs."""
+"""Activations that are computed twice to save memory that is free."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROOMY = 0.70  # of the capacity: so much at most is reserved on the fullest ran
 
 
 def find(subject: Subject) -> list[Finding]:
-    """Reads one rank's traces again, and only where memory is free: all ranks recompute alike."""
+    """Reads the traces of one rank again, and only where memory is free: all ranks recompute alike."""
     fullest = _fullest(subject)
     if fullest is None or fullest.reserved > _ROOMY * fullest.capacity:
         return []
@@ -63,7 +63,7 @@ def _fullest(subject: Subject) -> Peak | None:
 
 
 def _recomputed(subject: Subject) -> tuple[float, str]:
-    """The part of the kernels' time in the steps that count, and what says so."""
+    """The recomputed fraction of the kernels' time in the counted steps, and its basis."""
     counted = frozenset(subject.shares.numbers)
     for rank in subject.tables.ranks.values():
         found = []

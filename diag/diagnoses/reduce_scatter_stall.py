@@ -1,4 +1,4 @@
-"""A backward on a device that stands still for the reductions of earlier units: FSDP2 keeps one of them in flight."""
+"""A backward on a device that stalls on the reductions of earlier units: FSDP2 keeps one of them in flight."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ import numpy as np
 from diag.account.trace_ranges import named
 from diag.model.steps import Evidence
 
-from . import comm_parts, regather_in_backward
-from .comm_parts import Claim, calls_of, last_reductions
+from . import regather_in_backward
+from .comm_cause import Claim, calls_of, cannot_tell_parts, last_reductions, queued_behind
 from .subject import Subject
 
 ID = "reduce-scatter-stall"
 QUESTION = "backward stalled by reduce-scatter"
 # torch/distributed/fsdp/_fully_shard: the compute stream waits while as many inputs of reductions are alive as allowed.
-_GOES_ON = 0.2  # of the time stood still: copies of the last gradients are no computation to go on with
+_GOES_ON = 0.2  # of the stalled time: copies of the last gradients are no computation to go on with
 _WAIT = r"^FSDP::post_backward_rs_wait"
 
 
 def cannot_look(subject: Subject) -> str:
     if not subject.shares.on_device:
         return "the run is on a CPU"
-    return comm_parts.cannot_look(subject)
+    return cannot_tell_parts(subject)
 
 
 def claim(subject: Subject) -> Claim | None:
-    """The reduce-scatters that the last backward waits for and then goes on. Those after its last unit, that unit's and
-    the root's, have nothing beside them whatever one does."""
+    """The reduce-scatters that the last backward waits for before it goes on. Those after its last unit (that unit's
+    and the root's) cannot be overlapped."""
     if not subject.shares.on_device:
         return None
     calls = subject.once(calls_of)
     between = [c for c in last_reductions(subject, "reduce_scatter") if c.after_ns > _GOES_ON * c.exposed_ns]
     exposed = sum(c.exposed_ns for c in between)
-    if regather_in_backward.claim(subject) is not None:  # what a gather queues behind is told there
-        behind = subject.once(regather_in_backward.queued_behind)
+    if regather_in_backward.claim(subject) is not None:  # reductions that delay a gather count there
+        behind = subject.once(queued_behind)
         exposed -= sum(behind.get((c.rank, c.step, c.start_ns), 0) for c in between)
     if exposed <= 0:
         return None
@@ -41,8 +41,8 @@ def claim(subject: Subject) -> Claim | None:
     return Claim(
         ID,
         calls.part(exposed),
-        f"The backward stands still for reduce-scatters: {calls.ms_per_step(exposed):.1f} ms a step between units",
-        "Let two reductions be in flight: set_reduce_scatter_max_input_buffers(2) (torch 2.13 or later); where gathers "
+        f"The backward stalls on reduce-scatters: {calls.ms_per_step(exposed):.1f} ms a step between units",
+        "Allow two reductions in flight: set_reduce_scatter_max_input_buffers(2) (torch 2.13 or later); where gathers "
         "queue behind them, set_separate_reduce_scatter_group(). Costs one more unit's gradients.",
         (
             Evidence("collectives", "reduce_scatter between units, exposed", calls.ms_per_step(exposed), "ms a step"),

@@ -1,16 +1,16 @@
-"""The run in a few arrays: for each step, what its critical path consists of and how long whom was waited for."""
+"""The run in a few arrays: the composition of each step's critical path, and the waiting attributed to each rank."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.account.pipeline import Pipeline
 from diag.account.scheduling import Scheduling
 from diag.model.axes import PIPELINE, TENSOR
 from diag.model.steps import (
@@ -24,9 +24,13 @@ from diag.model.steps import (
     Kind,
     StepAccount,
 )
-from diag.rundir.run import Tables
 
 from .culprits import Culprits, Series, find_culprits
+
+if TYPE_CHECKING:
+    from diag.account.pipeline import Pipeline
+    from diag.rundir.run import Tables
+
 
 # -- noise -------------------------------------------------------------------------------------------------------------
 #
@@ -36,8 +40,8 @@ MS = 1_000_000
 
 
 class Noise(Struct, frozen=True):
-    """Nanoseconds below which a difference says nothing. ``late``: of a rank against the others, a step;
-    ``tail``: between the ranks' ends of one collective."""
+    """Nanoseconds below which a difference is noise. ``late``: of a rank against the others, a step; ``tail``: between
+    the ranks' ends of one collective."""
 
     late_ns: int
     tail_ns: int
@@ -79,7 +83,7 @@ def crowd_of(tables: Tables) -> Crowd | None:
 
 
 class Cost(StrEnum):
-    """What a step's time goes to that a change could remove, and the class it makes the step belong to."""
+    """Removable costs of a step, and the class that each gives the step."""
 
     DATA = "data wait"
     COPY = "exposed copies"
@@ -138,8 +142,8 @@ def class_of(cost: Cost, on_device: bool) -> Bottleneck:
 
 
 def cost_of(blame: Blame, on_device: bool) -> Cost:
-    """What waiting for a rank is due to. On a CPU the host and the device are one: what a rank does between operators
-    is its own work."""
+    """The cost that waiting for a rank counts as. On a CPU the host and the device are one: what a rank does between
+    operators is its own work."""
     if on_device and blame.kind == Kind.IDLE and blame.detail in HOST_DETAILS:
         return Cost.HOST_STRAGGLER
     return _BY_DETAIL.get(blame.detail) or _BLAMED_AS[blame.kind]
@@ -199,13 +203,12 @@ class Shares(Struct, frozen=True):
     noise: Noise
 
     def share(self, cost: Cost) -> float:
-        """Part of the time of all steps, 0 to 1."""
         total = float(self.dur_ns.sum())
         return float(self.cost(cost).sum()) / total if total else 0.0
 
     @property
     def unexplained(self) -> float:
-        """Of the waiting for slower ranks, the part that nothing they recorded explains."""
+        """The fraction of the waiting for slower ranks without a recorded cause."""
         late = (self.blame_ns.get(cost, {}) for cost in (Cost.STRAGGLER, Cost.HOST_STRAGGLER))
         total = sum(float(series.sum()) for by_rank in late for series in by_rank.values())
         blame_ns = self.blame_detail_ns.items()
@@ -224,11 +227,10 @@ class Shares(Struct, frozen=True):
         return found
 
     def mostly_late(self, cost: Cost) -> bool:
-        """Whether at least half of a cost is that of the latest rank; else it is everybody's."""
+        """Whether at least half of a cost is due to the latest rank; else it is common to all ranks."""
         return float(self.late(cost).sum()) >= float(self.cost(cost).sum()) / 2
 
     def of_class(self, name: Bottleneck) -> float:
-        """Part of the time of all steps that the costs of a class take."""
         return sum(self.share(cost) for cost in Cost if class_of(cost, self.on_device) == name)
 
     def cost(self, cost: Cost) -> Series:
@@ -367,8 +369,8 @@ def _frozen(
 
 
 def _common(shares: Shares, scheduling: Scheduling, costs: dict[Cost, Series], parallel: bool) -> dict[Cost, Series]:
-    """Contention and stalls of all ranks alike, taken from ``costs``. ``parallel``: by more than data, where being
-    blocked proves nothing."""
+    """Contention and stalls common to all ranks, taken from ``costs``. ``parallel``: not only data parallelism, where
+    being blocked proves nothing."""
     found = {cost: np.zeros_like(shares.dur_ns) for cost in (Cost.CONTENTION, Cost.STALL)}
     starved = any(own.starved for own in scheduling.ranks.values())
     for into, name, cost in _COMMON:
@@ -386,7 +388,7 @@ def _common(shares: Shares, scheduling: Scheduling, costs: dict[Cost, Series], p
 
 
 def _noise(shares: Shares, scheduling: Scheduling) -> Noise:
-    """On a host whose ranks all wait for cores, they are unequal by as much without anybody's fault."""
+    """On a host whose ranks all wait for cores, they differ by as much without a culprit."""
     common = scheduling.common("queued_ns", shares.ranks)
     if common is None or shares.on_device or common.sum() < _CROWDED * shares.dur_ns.sum():
         return shares.noise

@@ -1,4 +1,4 @@
-"""Waiting for the data loader: on every rank, on one, now and then, or on one that cannot be told for sure."""
+"""Waiting for the data loader: on every rank, on one, occasionally, or on one that is not certain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .shares import Cost
 from .subject import MENTION, Diagnosis, Subject, a_step, ranks_text, waited_for
 from .workload import workload
 
-# One step in a few holds nearly all of the wait: the mean hides what the loader does.
+# One step in a few holds nearly all of the wait: the mean does not show the loader's behaviour.
 _BURST_QUIET = 0.02
 _MOST_SHOWN = 8  # ranks
 _FULL = 0.8  # of the time that was waited for data
@@ -37,9 +37,9 @@ def find(subject: Subject) -> list[Finding]:
     if suspected is not None:
         return [_perhaps(subject, suspected, cost)]
     if bursty:
-        title = f"The data loader stalls now and then: {cost} on average, in few steps"
+        title = f"The data loader stalls occasionally: {cost} on average, in few steps"
         ahead = "prepare more batches ahead" if subject.once(workload).loader is False else "raise prefetch_factor"
-        action = f"Let the queue ride out the stalls: {ahead}; look at what is read when it stalls."
+        action = f"Buffer the stalls: {ahead}; check what is read when it stalls."
     else:
         title, action = f"The data loader is slower than the training: {cost}", _more_workers(subject)
     return [
@@ -54,7 +54,7 @@ def find(subject: Subject) -> list[Finding]:
 
 
 def _lie_ready(subject: Subject, ranks: tuple[int, ...]) -> bool:
-    """Whether nearly all of the waiting for data fell into steps that found the queue full, on these ranks, or on all:
+    """Whether nearly all of the waiting for data fell into steps that found the queue full, on these ranks or on all:
     then no worker was too slow."""
     counted = frozenset(subject.shares.numbers)
     found = [full_share(own.steps, counted) for rank, own in subject.tables.ranks.items() if not ranks or rank in ranks]
@@ -65,7 +65,7 @@ def _handing_over(subject: Subject, cost: str) -> Finding:
     return subject.costing(
         Cost.DATA,
         id="slow-batch-handover",
-        title=f"Batches lie ready in the loader's queue, and handing them over takes {cost}",
+        title=f"Batches are ready in the loader's queue, but handing them over takes {cost}",
         action="Look at what the training's process does to receive a batch: many small tensors, objects that are "
         "pickled, a collate function or a copy in the main process, pin_memory. More workers would not help.",
         evidence=(*subject.per_rank("data_wait_ns"), *_ready(subject.once(_reserves))),
@@ -73,10 +73,11 @@ def _handing_over(subject: Subject, cost: str) -> Finding:
 
 
 def _suspected(subject: Subject) -> Culprits | None:
-    """Who may be the only ones with slow loaders, although that is not proven: that all are slow cannot be said then.
+    """The ranks that may be the only ones with slow loaders, although that is not proven: then the loaders of all ranks
+    cannot be called slow.
 
-    It could be if all waited about as long, if now this rank waited longest and now that one, or if the others' loaders
-    were known to give all they can.
+    It is ruled out if all ranks waited about as long, if the rank that waits longest changes, or if the others' loaders
+    are known to be at their limit.
     """
     half = subject.shares.share(Cost.DATA) / 2
     for shares in (subject.shares, subject.by_phases):
@@ -92,11 +93,11 @@ def _perhaps(subject: Subject, found: Culprits, cost: str) -> Finding:
     return subject.costing(
         Cost.DATA,
         id="slow-data-rank-unknown",
-        title=f"A data loader is too slow, not certain whose: {cost}. {who.capitalize()} waited longest in {led} of "
-        f"{affected} steps, and others {waited_for(found)}",
-        action="Let it train for more steps, with a profiler window of all ranks among them (`diag trace`), and ask "
-        f"again. If it stays {who}, look at the storage there, the shard of the data and the transforms; more workers "
-        "everywhere help only if the others come to wait as long.",
+        title=f"A data loader is too slow, but it is not certain whose: {cost}. {who.capitalize()} waited longest in "
+        f"{led} of {affected} steps, and others {waited_for(found)}",
+        action="Let it train for more steps, with a profiler window of all ranks among them (`diag trace`), and "
+        f"analyse again. If it stays {who}, look at the storage, the shard of the data and the transforms there; more "
+        "workers everywhere help only if the others start to wait as long.",
         evidence=(
             Evidence("steps", f"{who} waited longest, of {affected} affected steps", float(led), "steps"),
             *subject.per_rank("data_wait_ns"),
@@ -118,10 +119,10 @@ def _waiting_on(subject: Subject, culprits: Culprits, cost: str) -> Finding:
     else:
         title = (
             f"The data loaders of all ranks are too slow: {cost}. {who.capitalize()} "
-            f"{'shows' if len(ranks) == 1 else 'show'} the waiting, but the other ranks' loaders give all they can, too"
+            f"{'shows' if len(ranks) == 1 else 'show'} the waiting, but the other loaders are at their limit, too"
         )
         action = (
-            f"{_more_workers(subject)} The other ranks have but a head start: batches that were loaded while they "
+            f"{_more_workers(subject)} The other ranks only have a head start: batches that were loaded while they "
             f"waited for {who}."
         )
     return subject.costing(
@@ -135,17 +136,16 @@ def _waiting_on(subject: Subject, culprits: Culprits, cost: str) -> Finding:
 
 
 def _others(subject: Subject, ranks: tuple[int, ...]) -> list[Reserve]:
-    """What the loaders of all ranks but these have in reserve, where that was recorded."""
     return [reserve for rank, reserve in subject.once(_reserves).items() if rank not in ranks]
 
 
 def _faster(reserves: list[Reserve]) -> bool:
-    """Whether most of these loaders could give more than they do."""
+    """Whether most of these loaders could deliver more than they do."""
     return sum(reserve.faster for reserve in reserves) > len(reserves) / 2
 
 
 def _reserves(subject: Subject) -> dict[int, Reserve]:
-    """By rank; those that did not record it are left out."""
+    """By rank; ranks without a record are left out."""
     counted = frozenset(subject.shares.numbers)
     found = {rank: reserve_of(tables.steps, counted) for rank, tables in subject.tables.ranks.items()}
     return {rank: reserve for rank, reserve in found.items() if reserve is not None}
@@ -194,7 +194,6 @@ def _more_workers(subject: Subject) -> str:
 
 
 def _workers(subject: Subject) -> int | None:
-    """Of each rank's loader, as the manifest has it, or as it was seen."""
     told = loader_settings(subject.tables.manifest).workers
     if told is not None:
         return told
@@ -202,4 +201,4 @@ def _workers(subject: Subject) -> int | None:
     return seen.pop() if len(seen) == 1 else None
 
 
-DIAGNOSIS = Diagnosis("slow-data", "slow data loading", find)
+DIAGNOSIS = Diagnosis("slow-data", "slow data loading", find, find_in_summary=find)

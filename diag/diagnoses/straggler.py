@@ -12,11 +12,11 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
+from diag.account.blame import median_of_others
 from diag.account.match import SYNCHRONISING, Key
-from diag.account.peers import median_of_others
 from diag.model.steps import CollectiveCall, Detail, Evidence, Finding, Kind
 from diag.tables.module_time import ModuleExcess, module_excess
-from diag.traces.comm_names import P2P_OPS
+from diag.traces.kineto_names import P2P_OPS
 
 from .culprits import AFFECTED, MAX_CHANCE, PERSISTENT, Culprits, at_least
 from .shares import UNEXPLAINED, Cost
@@ -53,9 +53,9 @@ Times = npt.NDArray[np.int64]
 
 
 class LastArrivals(Struct, frozen=True):
-    """``ranks``: those that came last more often than by chance, worst first; ``last``: (collectives in which one of
-    them did, collectives in which anybody was late). ``waited_ns``: what they made the middle one of the others wait,
-    in all of the steps; ``part``: of the waiting for any rank."""
+    """``ranks``: those that arrived last more often than by chance, worst first; ``last``: (collectives in which one of
+    them did, collectives with a late rank). ``waited_ns``: how long the median other rank waited for them in all steps;
+    ``part``: fraction of the waiting for any rank."""
 
     ranks: tuple[int, ...]
     last: tuple[int, int]
@@ -74,7 +74,7 @@ class LastArrivals(Struct, frozen=True):
 
 
 def last_arrivals(subject: Subject) -> LastArrivals | None:
-    """None where nobody stands out, or where it cannot be told: on a CPU a call's duration holds other work."""
+    """None where no rank stands out, or where it is unknown: on a CPU a call's duration includes other work."""
     if not subject.shares.on_device:
         return None
     met = _complete(subject)
@@ -134,7 +134,7 @@ def _complete(subject: Subject) -> dict[Key, dict[int, CollectiveCall]]:
 
 
 def _clocks_agree(subject: Subject, keys: list[Key], suspects: frozenset[int]) -> bool:
-    """Whether, by the clocks, these ranks started last as well; true where the clocks do not tell."""
+    """Whether, by the clocks, these ranks started last as well; true where the clocks are not precise enough."""
     clock = subject.attribution.clock_uncertainty_ns
     if not subject.attribution.aligned or clock is None:
         return True
@@ -146,7 +146,7 @@ def _clocks_agree(subject: Subject, keys: list[Key], suspects: frozenset[int]) -
 
 # -- slow modules ------------------------------------------------------------------------------------------------------
 #
-# The modules of the model in which a late rank loses its time, as evidence beside the finding that it is late.
+# The modules of the model in which a late rank loses its time, as evidence for the finding that it is late.
 
 _EXPLAINS = 0.5  # of the lateness; below that the modules are not where the time is lost
 _MOST_NAMED = 3
@@ -240,8 +240,8 @@ def _of_work(subject: Subject) -> list[Finding]:
 
 
 def _culprits(subject: Subject, cost: Cost) -> Culprits:
-    """By how often a rank is late in the steps; where these are too few to tell, by how often in the collectives. All
-    that is late in one step may be so for one reason, so that they count only where no step says otherwise."""
+    """By how often a rank is late in the steps; where these are too few, by how often in the collectives. All lateness
+    of one step may have one reason, so collectives count only where no step contradicts them."""
     found, last = subject.shares.culprits(cost), subject.once(last_arrivals)
     late = {rank: float(series.sum()) for rank, series in subject.shares.blame_ns.get(cost, {}).items()}
     if found.ranks or found.moves or last is None or found.steps[0] < found.steps[1]:
@@ -252,7 +252,7 @@ def _culprits(subject: Subject, cost: Cost) -> Culprits:
 
 
 def _counted(subject: Subject, culprits: Culprits) -> list[Evidence]:
-    """How often these ranks were last: of the steps, and of the collectives, where that was counted for them."""
+    """How often these ranks were last: in steps, and in collectives where that was counted for them."""
     leads, affected = culprits.steps
     late = f"{ranks_text(culprits.ranks)} last, of {affected} affected steps"
     found, last = [Evidence("steps", late, float(leads), "steps")], subject.once(last_arrivals)
@@ -279,7 +279,7 @@ def _of_hosts(subject: Subject) -> list[Finding]:
         where = subject.host_of(culprits.ranks[0])
         place = f"of {who}" + (f" ({where})" if where else "")
     else:
-        title = f"The ranks wait for each other, because their hosts launch kernels unequally fast: {cost}"
+        title = f"The ranks wait for each other, because their hosts launch kernels at unequal speed: {cost}"
         leads, affected = culprits.steps
         often = f"the most frequent last rank, of {affected} affected steps"
         evidence, place = [Evidence("steps", often, float(leads), "steps")], "of the rank that comes last"
@@ -321,7 +321,7 @@ def _now_this_now_that(subject: Subject, culprits: Culprits, cost: str) -> Findi
     return subject.costing(
         Cost.STRAGGLER,
         id="compute-imbalance",
-        title=f"The ranks are unequally fast, now this one, now that: {cost}; others waited "
+        title=f"The slowest rank changes from step to step (load imbalance): {cost}; others waited "
         f"{waited_for(culprits, everybody=True)}",
         action="Look for work that differs from batch to batch (sequence lengths: bucket them), or for more ranks than "
         "free cores on a host.",
@@ -332,12 +332,12 @@ def _now_this_now_that(subject: Subject, culprits: Culprits, cost: str) -> Findi
 
 
 def _perhaps(subject: Subject, culprits: Culprits, cost: str) -> Finding:
-    """Too few steps tell whether it is always this rank: neither is said then."""
+    """Too few steps to decide whether it is always this rank."""
     leads, affected = culprits.steps
     who = ranks_text(culprits.suspects) if culprits.suspects else "the most frequent one"
     _, inside = _place(subject, culprits.suspects)
     machine = "" if _host_is_late(inside) else "clocks and temperature, "
-    title = f"A rank is slower than {_than(subject, culprits.suspects)}, not certain which: {cost}"
+    title = f"A rank is slower than {_than(subject, culprits.suspects)}, but it is not certain which: {cost}"
     if affected:
         title += f". {who.capitalize()} came last in {leads} of {affected} affected steps"
         title += f"; others waited {waited_for(culprits, everybody=True)}"
@@ -361,9 +361,9 @@ def _longer_batches(subject: Subject, cost: str, steps: int, affected: int) -> F
     return subject.costing(
         Cost.STRAGGLER,
         id="load-imbalance",
-        title=f"In each step the ranks wait for the one with most tokens, now this one, now that: {cost}",
-        action="Give all ranks as many tokens in a step: batch by length (bucketing), pack sequences, or balance the "
-        "lengths over the ranks in the sampler.",
+        title=f"The ranks wait for the one with the most tokens, a different one from step to step: {cost}",
+        action="Give all ranks the same number of tokens in a step: batch by length (bucketing), pack sequences, or "
+        "balance the lengths over the ranks in the sampler.",
         evidence=[Evidence("steps", f"the rank with most tokens last, of {affected} steps", float(steps), "steps")],
     )
 
@@ -381,9 +381,7 @@ def _for_no_known_reason(subject: Subject, culprits: Culprits, cost: str, unknow
         "saving): put record_function or collector.phase around it, or take its stacks with py-spy dump.",
         evidence=[
             Evidence("steps", f"the late rank last, of {affected} affected steps", float(leads), "steps"),
-            Evidence(
-                "collectives", "waiting for late ranks that nothing recorded explains", round(unknown, 3), "share"
-            ),
+            Evidence("collectives", "waiting for late ranks, cause not recorded", round(unknown, 3), "share"),
             *subject.per_rank("exposed_comm_ns"),
         ],
         ranks=culprits.ranks,
@@ -391,7 +389,7 @@ def _for_no_known_reason(subject: Subject, culprits: Culprits, cost: str, unknow
 
 
 def _waiting(subject: Subject, ranks: tuple[int, ...]) -> list[Evidence]:
-    """Of a mesh of several axes: the groups that waited for these ranks, the mean of a member and step."""
+    """Of a mesh of several axes: the groups that waited for these ranks, mean per member and step."""
     axes = subject.attribution.axes
     if not axes.several:
         return []
@@ -408,7 +406,6 @@ def _waiting(subject: Subject, ranks: tuple[int, ...]) -> list[Evidence]:
 
 
 def _than(subject: Subject, ranks: tuple[int, ...]) -> str:
-    """Whom it was compared with (diag.account.peers)."""
     stages = subject.attribution.axes.stages()
     if not stages or not ranks:
         return "the others"
@@ -417,7 +414,7 @@ def _than(subject: Subject, ranks: tuple[int, ...]) -> str:
 
 
 def _place(subject: Subject, ranks: tuple[int, ...]) -> tuple[str, float | None]:
-    """The phase with most of the extra time, and the part of it inside operators, where a trace tells."""
+    """The phase with most of the extra time, and the fraction of it inside operators, where a trace shows it."""
     own = "its own work" if len(ranks) == 1 else "their own work"
     by_detail: dict[Detail, float] = {}
     for (rank, kind, detail), series in subject.shares.blame_detail_ns.items():
@@ -430,7 +427,7 @@ def _place(subject: Subject, ranks: tuple[int, ...]) -> tuple[str, float | None]
 
 
 def _inside_operators(subject: Subject, ranks: tuple[int, ...], detail: Detail) -> float | None:
-    """Only steps with a trace tell operators from the Python between them."""
+    """Only steps with a trace separate operators from the Python between them."""
     inside = outside = 0.0
     for step in subject.attribution.usable:
         if all(parts.source == "trace" for parts in step.parts):
@@ -442,7 +439,7 @@ def _inside_operators(subject: Subject, ranks: tuple[int, ...], detail: Detail) 
 
 
 def _host_is_late(inside: float | None) -> bool:
-    """Whether the extra time lies mostly outside of the rank's work: its host does something else meanwhile."""
+    """Whether the extra time is mostly outside of the rank's work: its host does something else meanwhile."""
     return inside is not None and inside < 0.5
 
 
@@ -466,4 +463,4 @@ def _action(subject: Subject, ranks: tuple[int, ...], inside: float | None) -> s
     )
 
 
-DIAGNOSIS = Diagnosis("straggler", "stragglers", find, ranks_not_comparable)
+DIAGNOSIS = Diagnosis("straggler", "stragglers", find, ranks_not_comparable, find)

@@ -1,10 +1,10 @@
-"""What every diagnosis is given, and the measures that they share."""
+"""The input of every diagnosis, and the measures that they share."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,16 +12,19 @@ from msgspec import Struct, field
 
 from diag.account.scheduling import Scheduling
 from diag.model.steps import Attribution, Evidence, Finding, Parts, Severity
-from diag.rundir.run import Tables
 
 from .culprits import LEAST_FOR_BLOCKS, Culprits, Series
 from .shares import Cost, Shares, class_of
+
+if TYPE_CHECKING:
+    from diag.rundir.run import Tables
+
 
 # science.md 2.8: a tenth of the step is worth a warning, a fifth is critical; below a twentieth it is not mentioned.
 MENTION = 0.05
 WARN = 0.10
 CRITICAL = 0.20
-PHASES_ALONE = 0.6  # the most that the durations of phases say for sure
+PHASES_ALONE = 0.6  # upper bound of the confidence from durations of phases alone
 
 _WAITS = 0.02  # of the step: a rank that waits for less does not wait
 
@@ -31,13 +34,11 @@ T = TypeVar("T")
 
 
 class Subject(Struct, frozen=True):
-    """The run under examination."""
-
     attribution: Attribution
     tables: Tables
     shares: Shares
     phases_alone: bool = False  # the shares come from the durations of phases: no collective ties the ranks together
-    by_phases: Shares | None = None  # what these durations say beside the timelines, where both were recorded
+    by_phases: Shares | None = None  # shares from these durations, where both were recorded
     scheduling: Scheduling = field(default_factory=Scheduling)
     _made: dict[Callable[[Subject], Any], Any] = field(default_factory=dict)
 
@@ -54,7 +55,7 @@ class Subject(Struct, frozen=True):
 
     @property
     def per(self) -> str:
-        """What a cost is the cost of, in words."""
+        """The unit of a cost, in words."""
         return "in this window" if self.attribution.undivided else "a step"
 
     def who_waits(self, ranks: tuple[int, ...]) -> str:
@@ -101,8 +102,8 @@ class Subject(Struct, frozen=True):
         ranks: tuple[int, ...] = (),
         part: float = 1.0,
     ) -> Finding:
-        """A finding that costs time: what it costs is the first of its evidence. ``part``: of the cost, so that several
-        findings share it and no nanosecond is told twice."""
+        """A finding that costs time; its cost is the first item of its evidence. ``part``: fraction of the cost, so
+        that several findings share it and no nanosecond counts twice."""
         share, series = part * self.shares.share(cost), part * self.shares.cost(cost)
         table = "phase frontiers" if self.phases_alone else _TABLES.get(cost, "critical path")
         whole = Evidence(table, f"{cost.value}, part of all steps", round(share, 4), "share")
@@ -160,7 +161,6 @@ def in_ms(ns: float) -> str:
 
 
 def a_step(series: Series) -> str:
-    """The mean of a cost, in words: ``13 ms a step``."""
     return f"{in_ms(mean_ns(series))} a step"
 
 
@@ -181,31 +181,33 @@ def waited_for(culprits: Culprits, everybody: bool = False) -> str:
 
 
 def who_is_late(culprits: Culprits) -> str:
-    """The ranks at fault; or in words that it is not always the same one, or that this is not proven either."""
+    """The culprits; or in words that the late rank changes, or that neither is proven."""
     if culprits.ranks:
         return ranks_text(culprits.ranks)
-    return "now this rank, now that one" if culprits.moves else "a rank, not certain which,"
+    return "a different rank from step to step" if culprits.moves else "a rank (not certain which)"
 
 
 class Diagnosis(Struct, frozen=True):
-    """What is looked for. ``id`` names it, ``question`` is the same in words. ``find`` looks for it; ``cannot_look``
-    says why the data of this run does not tell, "" where it does."""
+    """A kind of problem. ``id`` names it, ``question`` is its name in words. ``find`` looks for it; ``cannot_look``
+    returns why the data of this run does not show it, "" where it does. ``find_in_summary`` looks for it in a run
+    recorded as summaries, None where these do not contain it."""
 
     id: str
     question: str
     find: Callable[[Subject], Sequence[Finding]]
     cannot_look: Callable[[Subject], str] = lambda _: ""
+    find_in_summary: Callable[[Subject], Sequence[Finding]] | None = None
 
 
 def ranks_not_comparable(subject: Subject) -> str:
     """Why no rank can be called slower than the others; "" where one can."""
     if len(subject.attribution.ranks) < 2:
-        return "one rank was recorded, and it takes two to compare"
+        return "only one rank was recorded, and a comparison takes two"
     if subject.phases_alone:
         return "the device's work was not recorded" if subject.shares.on_device else ""
     return "" if subject.attribution.aligned else "the ranks' clocks could not be aligned"
 
 
 def no_device(subject: Subject) -> str:
-    """Why nothing is said of a device; "" where the run has one."""
+    """Why a diagnosis of devices cannot be looked for; "" where the run has one."""
     return "" if subject.shares.on_device else "the run is on a CPU"

@@ -7,9 +7,7 @@ from collections import Counter
 from diag.model.states import partitions_gradients
 from diag.model.steps import Evidence
 
-from . import comm_parts
-from .comm_cause import is_replicated
-from .comm_parts import Claim, calls_of, is_reduction
+from .comm_cause import Claim, calls_of, cannot_tell_parts, is_reduction, is_replicated
 from .subject import Subject
 
 ID = "sync-every-micro-step"
@@ -22,7 +20,7 @@ _IN_LAST = (
 )
 _BY_ENGINE = "Set gradient_accumulation_steps: ZeRO-1 then reduces in the last micro-batch only."
 _PARTITIONED = (
-    "ZeRO-2 and ZeRO-3 reduce in every micro-batch, since no rank keeps whole gradients between them. Take fewer and "
+    "ZeRO-2 and ZeRO-3 reduce in every micro-batch, since no rank keeps whole gradients between them. Use fewer and "
     "larger micro-batches; or, where memory allows, stage 1, which reduces in the last one only."
 )
 _AS_MANY = 0.5  # of the last micro-batch's reductions, in those before: fewer belong to something else
@@ -30,12 +28,11 @@ _AS_MANY = 0.5  # of the last micro-batch's reductions, in those before: fewer b
 
 def cannot_look(subject: Subject) -> str:
     if micro_batches(subject) is None:
-        return "nothing says how many micro-batches a step has"
-    return comm_parts.cannot_look(subject)
+        return "the number of micro-batches was not recorded"
+    return cannot_tell_parts(subject)
 
 
 def micro_batches(subject: Subject) -> int | None:
-    """Of a step, as the records or the manifest have them."""
     recorded = {record.micro_batches for rank in subject.tables.ranks.values() for record in rank.steps}
     manifest = subject.tables.manifest
     told = manifest.trainer.get("micro_batches") if manifest is not None else None

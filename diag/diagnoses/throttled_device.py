@@ -19,7 +19,7 @@ _SLOWER = 0.9  # of the other ranks' median clock
 
 
 class Throttled(Struct, frozen=True):
-    """``often``: part of the samples with a reason; clocks in MHz, medians, None where NVML does not say."""
+    """``often``: fraction of the samples with a reason; median clocks in MHz, None where NVML does not report them."""
 
     rank: int
     reasons: tuple[str, ...]
@@ -42,7 +42,7 @@ def find(subject: Subject) -> list[Finding]:
             id="throttled-device",
             title=f"The GPU of {ranks_text(ranks)} {be} throttled ({why}): {in_ms(cost)} a step"
             f"{subject.who_waits(ranks)}",
-            action=f"Drain {_hosts(subject, ranks)}, or cap it less: cooling and dust, power supply, power limit "
+            action=f"Drain {_hosts(subject, ranks)}, or remove the reason: cooling and dust, power supply, power limit "
             "(nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER).",
             evidence=[evidence for each in found for evidence in _evidence(each)],
             ranks=ranks,
@@ -84,7 +84,7 @@ def throttled_ranks(subject: Subject) -> tuple[Throttled, ...]:
 
 
 def _samples(subject: Subject, tables: RankTables) -> list[DeviceRecord]:
-    """Those taken during the steps that count, on the rank's own clock; all of them where it recorded no step."""
+    """Samples during the counted steps, on the rank's own clock; all of them where it recorded no step."""
     counted = frozenset(subject.shares.numbers)
     steps = [step for step in tables.steps if step.step in counted]
     found = [record for record in tables.device if record.unavailable is None]

@@ -57,7 +57,7 @@ def _stage(subject: Subject, found: Pipeline) -> str:
 def _action(found: Pipeline) -> str:
     alone = len(found.stages[found.slowest]) == 1
     slow = (
-        " Nothing else runs the same layers, so a slow machine would look the same: check its clocks and other "
+        " No other rank runs the same layers, so a slow machine would look the same: check its clocks and other "
         "processes on it first."
         if alone
         else ""

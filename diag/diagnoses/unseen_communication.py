@@ -1,4 +1,4 @@
-"""Communication that is there and that nobody can see: in kernels of unknown names, and in those that also compute."""
+"""Communication that is not visible: in kernels of unknown names, and in those that also compute."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from diag.model.breakdown import KernelKind
 from diag.model.steps import Attribution, Kind, NotLooked
 from diag.rundir.run import Tables
 from diag.tables.kernels import work_of
-from diag.traces import comm_names
 from diag.traces import kineto_names as names
 from diag.words.wording import fused_words
 
@@ -48,7 +47,7 @@ def inside_fused(attribution: Attribution) -> tuple[NotLooked, ...]:
 
 
 def _seen(attribution: Attribution) -> bool:
-    """Whether any step holds communication, or no trace of a device was read at all."""
+    """Whether any step contains communication, or no trace of a device was read at all."""
     traced = [step for step in attribution.rank_steps if step.source == "trace"]
     return not traced or any(
         step.collectives or step.overlapped_comm_ns or step.segments.total(Kind.COMM) for step in traced
@@ -56,7 +55,8 @@ def _seen(attribution: Attribution) -> bool:
 
 
 def _several_ranks(tables: Tables) -> str:
-    """That the job has several ranks, in words; "" where it has one, nothing says it, or it has no device."""
+    """The evidence that the job has several ranks, in words; "" where it has one, nothing shows it, or it has no
+    device."""
     traces = [trace for own in tables.ranks.values() for trace in own.traces if trace.has_gpu]
     if not traces or tables.world_size == 1:
         return ""
@@ -65,7 +65,7 @@ def _several_ranks(tables: Tables) -> str:
     if ranks > 1:
         return f"the job has {ranks} ranks"
     for trace in traces:
-        calls = trace.select(names.CPU_OP, names.ANNOTATION, name=comm_names.CALL_OP_PATTERN, arguments=True)
+        calls = trace.select(names.CPU_OP, names.ANNOTATION, name=names.CALL_OP_PATTERN, arguments=True)
         group = calls["group_size"].max()
         if len(calls) and group != 1:
             return f"the job has {group} ranks" if isinstance(group, int) else "the host calls collectives"

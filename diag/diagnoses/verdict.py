@@ -37,13 +37,13 @@ from .subject import PHASES_ALONE, WARN, in_ms, resampled, severity
 
 _ONE_STEP = 0.1  # what a single step leaves open; falls with the root of their number
 _FEW_PIECES = 4  # of device work: so many leave half of it open
-_UNDIVIDED = 0.95  # nothing says that the window is what the run is like
+_UNDIVIDED = 0.95  # the window may not represent the run
 _NEAR, _NEAR_WIDTH = 0.3, 0.03  # what a share at the threshold leaves open, and how far from it that reaches
 _CLOSE, _CLOSE_WIDTH = 0.3, 0.05  # the same of a second class nearly as large
 
 
 def evidence(attribution: Attribution, shares: Mapping[Bottleneck, float], bottleneck: Bottleneck) -> float:
-    """How sure an answer is by what the traces hold, 0 to 1. ``shares``: of each class, of the judged time."""
+    """How far the traces support an answer, 0 to 1. ``shares``: of each class, of the judged time."""
     steps = attribution.usable or attribution.steps
     if not any(parts.source == "trace" for step in steps for parts in step.parts):
         return _of_records(len(steps))
@@ -57,7 +57,7 @@ def evidence(attribution: Attribution, shares: Mapping[Bottleneck, float], bottl
 
 
 def _of_records(steps: int) -> float:
-    """Few steps prove little, however alike they are: the rule of succession."""
+    """Few steps prove little, however similar they are: the rule of succession."""
     return (steps + 1) / (steps + 2)
 
 
@@ -86,17 +86,17 @@ def _of_shares(shares: Mapping[Bottleneck, float], bottleneck: Bottleneck) -> fl
 # Two causes whose shares differ by less than this are one "mixed" answer.
 TIE = 0.05
 _INTERVAL = 2.5  # per cent on either side: two causes whose order is within it are of equal weight, too
-_NO_COMMUNICATION_DATA = 0.6  # the most that can be said for sure where communication was not recorded
-_NOT_ALIGNED = 0.6  # ... and where waiting could not be told from transfer
+_NO_COMMUNICATION_DATA = 0.6  # upper bound where communication was not recorded
+_NOT_ALIGNED = 0.6  # ... and where waiting could not be separated from transfer
 _FEW_RANKS, _WAITS_FOR_NOBODY = 0.5, 0.75  # ... and where few of the ranks were seen
-_UNSEEN = 0.6  # ... and where ranks that nobody saw may be whom the others waited for
+_UNSEEN = 0.6  # ... and where the others may have waited for ranks that were not recorded
 _COARSE = 0.5  # ... and where the phases are all there is, with communication somewhere in them
 _DOUBTED = 0.6  # ... and where two accounts of the run contradict each other
 _LATE_AT_LEAST = 0.5  # who was late is known, whatever the reason
-_BASIS = " This rests on the durations of the phases alone: no collectives tie the ranks' timelines together."
+_BASIS = " This is based on the durations of the phases alone: no collectives connect the ranks' timelines."
 _NOT_HEALTHY = 0.3  # idle time of a device, whatever its cause: more is not compute-bound
 _NOT_HEALTHY_ON_CPU = 0.5  # there Python between the operators is work as well
-_STARTUP = 0.8  # of a window: the rest says nothing about a step
+_STARTUP = 0.8  # of a window: the rest is not typical of a step
 _LEAST_WORK_NS, _LEAST_WORK_ON_CPU_NS = 20_000, 500_000  # a handful of kernels, or of operators
 _FEW = 3  # pieces of device work
 _COMPETING = (*REMOVABLE, Bottleneck.UNDETERMINED)
@@ -105,8 +105,8 @@ _EXPLAINED = 0.8  # of the waiting for late ranks (science.md 2.6); below it the
 
 
 def judge(attribution: Attribution, examination: Examination, coverage: Coverage, tables: Tables) -> Verdict:
-    """The run's verdict. The largest removable cost decides; without one the run is bound by its computation. Ranks
-    that exchange nothing come before all of it: what each of them is bound by is said behind that."""
+    """The run's verdict. The largest removable cost decides; without one the run is compute-bound. Ranks that do not
+    communicate come first: what bounds each of them is reported after that."""
     verdict = _judge(attribution, examination, coverage, tables)
     alone = next((finding for finding in examination.findings if finding.id == ranks_train_alone.ID), None)
     if alone is None:
@@ -125,7 +125,7 @@ def judge(attribution: Attribution, examination: Examination, coverage: Coverage
 def _judge(attribution: Attribution, examination: Examination, coverage: Coverage, tables: Tables) -> Verdict:
     shares = examination.shares
     if not len(shares.dur_ns) or shares.dur_ns.sum() <= 0:
-        return _undetermined("no complete step was recorded", "let the training run for some steps more")
+        return _undetermined("no complete step was recorded", "let the training run for more steps")
     if (nothing := _nothing_to_judge(attribution, shares, tables)) is not None:
         return nothing
     shares, findings = faults_first(shares), examination.findings
@@ -142,7 +142,7 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
     most = max(removable.values()) if phases is not None else removable[Bottleneck.DATA]
     if not attribution.comm_known and most < WARN:
         return _undetermined(
-            "the device's work was not recorded", "record a profiler window (diag run --trace), then ask again"
+            "the device's work was not recorded", "record a profiler window (diag run --trace), then analyse again"
         )
     cause = _cause(findings, bottleneck)
     if cause is not None and cause.id == pipeline_bubble.ID:  # what is out of order comes first here, too
@@ -204,8 +204,8 @@ def faults_first(shares: Shares) -> Shares:
 
 
 def classify(shares: Mapping[Bottleneck, float]) -> tuple[Bottleneck, float]:
-    """The class of a step or a run, and the share that decided it, from the share of each class. What nobody can
-    explain decides where it is more than any class, and where it is too much to call the rest healthy."""
+    """The class of a step or a run, and the share that decided it, from the share of each class. Unexplained time
+    decides where it is more than any class, and too much to call the rest healthy."""
     unexplained = shares.get(Bottleneck.UNDETERMINED, 0.0)
     ordered = sorted(((name, of) for name, of in shares.items() if name in REMOVABLE), key=lambda item: -item[1])
     top, share = ordered[0]
@@ -269,8 +269,8 @@ def _margin(drawn: Mapping[Bottleneck, Series], bottleneck: Bottleneck) -> float
 
 
 def _covered(coverage: Coverage, cause: Finding | None, shares: Shares) -> float:
-    """The part of the ranks that were seen, and of the waiting whose reason is known where a late rank is the cause.
-    A rank that hardly communicates in the open waits for nobody: what holds it up is what holds up the job."""
+    """The fraction of the ranks that were recorded, and of the waiting with a known reason where a late rank is the
+    cause. A rank with hardly any exposed communication waits for no other: what holds it up holds up the job."""
     ranks = len(coverage.ranks_used) / max(1, len(coverage.ranks_used) + len(coverage.ranks_missing))
     ranks = max(ranks, _FEW_RANKS if shares.share(Cost.COMM) >= WARN else _WAITS_FOR_NOBODY)
     explained = coverage.explained_wait
@@ -280,8 +280,8 @@ def _covered(coverage: Coverage, cause: Finding | None, shares: Shares) -> float
 
 
 def _waits(bottleneck: Bottleneck, cause: Finding | None, shares: Shares) -> bool:
-    """Whether much of the answer is time in collectives: a transfer begins when the last rank comes, and that may be
-    one that was not seen."""
+    """Whether much of the answer is time in collectives: a transfer begins when the last rank arrives, and that may be
+    a rank that was not recorded."""
     if bottleneck in (Bottleneck.COMMUNICATION, Bottleneck.MIXED):
         return cause is None or cause.id != "slow-link"
     return shares.share(Cost.COMM) >= WARN
@@ -302,7 +302,7 @@ def _resting_on(phases: PhaseAccount) -> float:
 
 
 def _low_use(findings: Sequence[Finding]) -> Finding | None:
-    """Computation that is slow by itself: what a run is bound by where nothing else costs time (science.md 2.7)."""
+    """The finding of low MFU: it bounds a run where nothing else costs time (science.md 2.7)."""
     return next((finding for finding in findings if finding.id == low_mfu.ID), None)
 
 
@@ -314,9 +314,9 @@ def _cause(findings: Sequence[Finding], bottleneck: Bottleneck) -> Finding | Non
 
 
 def _finding_at_fault(cause: Finding, findings: Sequence[Finding], bottleneck: Bottleneck) -> Finding:
-    """The finding that names the ranks at fault: the cause, or of two of equal weight the one that names any. Where the
-    cause is that of all ranks: the finding of a rank that its host holds up, if it costs at least half as much. Time in
-    which a rank stood still or had no core is measured, and is no part of what all ranks have in common."""
+    """The finding that names the culprits: the cause, or of two of equal weight the one that names any. Where the cause
+    is common to all ranks: the finding of a rank that its host delays, if it costs at least half as much. Time in which
+    a rank was blocked or had no core is measured, and not part of what all ranks have in common."""
     if bottleneck == Bottleneck.MIXED:
         return next((finding for finding in _both(findings) if finding.ranks), cause)
     if cause.ranks:
@@ -327,7 +327,6 @@ def _finding_at_fault(cause: Finding, findings: Sequence[Finding], bottleneck: B
 
 
 def _both(findings: Sequence[Finding]) -> list[Finding]:
-    """What a mixed verdict is about."""
     return [finding for finding in findings if finding.bottleneck in REMOVABLE][:2]
 
 
@@ -344,7 +343,7 @@ def _headline(
     # The mean: the share is of it, and so are the milliseconds of a finding.
     step = f"{in_ms(float(shares.dur_ns.mean()))}{per}"
     if phases is not None and (level == Severity.HEALTHY or cause is None):
-        unseen = "" if phases.frontier.communication_known else "; communication is not told from computation"
+        unseen = "" if phases.frontier.communication_known else "; communication cannot be separated from computation"
         return f"No phase and no rank stands out, {step}{unseen}."
     if level == Severity.HEALTHY or cause is None:
         return f"Healthy: compute-bound, {step}; nothing removable costs more than {max(share, 0.0):.0%} of it."
@@ -370,7 +369,7 @@ def _unexplained(cause: Finding | None, share: float) -> Verdict:
 
 
 def _nothing_to_judge(attribution: Attribution, shares: Shares, tables: Tables) -> Verdict | None:
-    """Of a run that has traces only: the work of its device is not in them, or hardly any work, or only start-up."""
+    """For a run with traces only: they lack the device's work, or hold hardly any work, or only start-up."""
     steps = attribution.usable or attribution.steps
     if any(parts.source != "trace" for step in steps for parts in step.parts):
         return None
@@ -395,8 +394,8 @@ def _nothing_to_judge(attribution: Attribution, shares: Shares, tables: Tables) 
 
 
 def _idle(attribution: Attribution, shares: Shares) -> float:
-    """The part of the judged time in which a device was idle for whatever reason; on a CPU that has traces only, in
-    which no operator ran."""
+    """The fraction of the judged time in which a device was idle for any reason; on a CPU with traces only, in which no
+    operator ran."""
     steps = attribution.usable or attribution.steps
     if not shares.on_device and any(parts.source != "trace" for step in steps for parts in step.parts):
         return 0.0

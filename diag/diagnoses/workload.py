@@ -1,7 +1,7 @@
-"""What kind of work a run does, and on what, so that nobody is advised what is done already or cannot apply.
+"""The kind of work of a run, and its device, so that advice is neither in place already nor inapplicable.
 
-Facts come from the names in a few ranks' traces, which all run the same program, and from the manifest; what nothing
-says is None or "". The texts that depend on several facts are here, too: each diagnosis asks, none decides by itself.
+Facts come from the names in a few ranks' traces, which all run the same program, and from the manifest; unknown facts
+are None or "". Texts that depend on several facts are here, too: each diagnosis asks, none decides by itself.
 """
 
 from __future__ import annotations
@@ -61,7 +61,6 @@ def workload(subject: Subject) -> Workload:
 
 
 def workload_of(tables: Tables) -> Workload:
-    """The facts of a run."""
     ranks = [own for _, own in sorted(tables.ranks.items()) if own.traces][:_LOOKED_AT]
     traces = [trace for own in ranks for trace in own.traces[:1]]
     version = tables.manifest.versions.get("torch", "") if tables.manifest is not None else ""
@@ -77,7 +76,6 @@ def workload_of(tables: Tables) -> Workload:
 
 
 def launch_action(facts: Workload) -> str:
-    """What to do where the host launches work more slowly than the device does it."""
     graphs = "HIP graphs" if facts.vendor == AMD else "CUDA graphs"
     changes = []
     if not facts.compiled:
@@ -95,19 +93,16 @@ def launch_action(facts: Workload) -> str:
 
 
 def stall_action(facts: Workload) -> str:
-    """What to do where the host is busy with something else for long."""
     workers = "" if facts.loader is False else "DataLoader workers, "
     return f"Move this work out of the step: into {workers}a background thread or the step before."
 
 
 def sync_action(facts: Workload) -> str:
-    """What to do where the host waits for the device before it launches more."""
     losses = ", printing of losses" if facts.training else ""
     return f"Remove .item(), .cpu(){losses} and other synchronising calls from the step."
 
 
 def allocator_action(facts: Workload) -> str:
-    """What to do where the allocator asks the driver for memory within a step."""
     return f"Set {allocator_setting(facts)}; keep shapes constant; no empty_cache()."
 
 
@@ -122,12 +117,11 @@ def allocator_setting(facts: Workload) -> str:
 
 
 def larger_batches(facts: Workload) -> str:
-    """What gives each kernel more to do."""
     return "larger micro-batches" if facts.training else "larger batches"
 
 
 def less_memory(facts: Workload) -> str:
-    """What needs less memory, in two or three words."""
+    """How to use less memory, in two or three words."""
     return "smaller batches" if facts.training is False else "activation checkpointing"
 
 
@@ -135,12 +129,12 @@ def less_memory(facts: Workload) -> str:
 
 
 def _any(traces: Iterable[Trace], pattern: str) -> bool:
-    """Whether any name of the traces matches; costs a match a distinct name."""
+    """Whether any name in the traces matches; costs one match per distinct name."""
     return any(bool(trace.stored.matching(pattern).any()) for trace in traces)
 
 
 def _occurs(trace: Trace, pattern: str, *categories: str) -> bool:
-    """Whether an event of one of these categories has a name that matches, without reading more than their names."""
+    """Whether an event of one of these categories has a name that matches, reading nothing but names."""
     matching = trace.stored.matching(pattern)
     if not matching.any():
         return False

@@ -1,19 +1,18 @@
-"""ZeRO-1 and ZeRO-2: reductions that the backward does not hide, although nothing else needs them before its end."""
+"""ZeRO-1 and ZeRO-2: gradient reductions that are not overlapped with the backward, although nothing needs them
+earlier."""
 
 from __future__ import annotations
 
 from diag.model.steps import Evidence
-from diag.tables.phased import PhasedCall
+from diag.tables.collectives import PhasedCall
 
-from . import comm_parts
-from .comm_cause import shards_optimizer_only
-from .comm_parts import Claim, calls_of, last_reductions
+from .comm_cause import Claim, calls_of, cannot_tell_parts, last_reductions, shards_optimizer_only
 from .subject import Subject
 
 ID = "zero-buckets"
 QUESTION = "ZeRO's gradient reduction not overlapped with backward"
-cannot_look = comm_parts.cannot_look
-_LARGE = 0.5  # of the gradients in the last bucket, which nothing can hide: then it is worth splitting
+cannot_look = cannot_tell_parts
+_LARGE = 0.5  # of the gradients in the last bucket, which cannot be overlapped: then it is worth splitting
 _HIDDEN_LITTLE = 0.1  # of the reductions: DeepSpeed's overlap_comm is off
 
 
@@ -37,7 +36,7 @@ def claim(subject: Subject) -> Claim | None:
         why = "they run while nothing is computed"
         action = '"overlap_comm": true (off by default in stages 1 and 2), which keeps more buckets in memory.'
     else:
-        why = "the backward hides a part of them only"
+        why = "the backward overlaps only a part of them"
         action = '"reduce_bucket_size" so that a bucket takes less than the backward of its layers; bf16 gradients.'
     return Claim(
         ID,

@@ -15,7 +15,8 @@ from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import Heartbeat, Manifest, RankRecord, StepRecord
 from diag.export import definitions as of
 from diag.export.finished_steps import FinishedSteps, RankTotals, must_be_run
-from diag.model.damaged import DAMAGED, Gap
+from diag.model import DAMAGED, Gap
+from diag.model.breakdown import peak_of
 from diag.model.steps import Parts
 from diag.rundir.lines import (
     SILENT_S,
@@ -27,7 +28,6 @@ from diag.rundir.lines import (
     read_manifest,
 )
 from diag.tables.efficiency import efficiency
-from diag.tables.peaks import peak_of
 
 from .definitions import Kind, Metric, Sample
 

@@ -1,1 +1,13 @@
-"""What the analysis is made of: steps, accounts, findings, verdicts and tables, as data without behaviour."""
+"""Data types of the analysis: steps, accounts, findings, verdicts and tables. They have no behaviour."""
+
+import msgspec
+
+# msgspec raises these for what is not JSON of the expected type, such as text that is not UTF-8, or 100,000 "[".
+DAMAGED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """Something that could not be read, and why: a stated result, never silence."""
+
+    path: str
+    reason: str

@@ -19,9 +19,8 @@ from msgspec import Struct, field
 
 
 def bubble(stages: int, micro_batches: int, chunks: int = 1) -> float:
-    """Part of the step in which a stage waits, where all passes take equally long: of ``micro_batches`` ideal units,
-    (p - 1) / v more. As part of the whole step (p - 1) / (v m + p - 1); Narayanan et al. give it as part of the ideal
-    time, (p - 1) / (v m)."""
+    """Fraction of the step in which a stage waits, where all passes take equally long: (p - 1) / (v m + p - 1).
+    Narayanan et al. give it as a fraction of the ideal time, (p - 1) / (v m)."""
     idle = stages - 1
     return idle / (chunks * micro_batches + idle)
 
@@ -75,12 +74,11 @@ def axis_of(ranks: Sequence[int], mesh: Mesh, world: int | None) -> str | None:
 
 
 def is_data(axis: str | None) -> bool:
-    """Whether gradients or parameters of data parallelism move along it; so they may along one that nothing names."""
+    """Whether gradients or parameters of data parallelism move along this axis; also true for an unknown axis."""
     return axis is None or axis == WORLD or all(part.startswith(_DATA) for part in axis.split(" x "))
 
 
 def axis_words(axis: str) -> str:
-    """``tensor-parallel``."""
     return " and ".join(_WORDS.get(part, part) for part in axis.split(" x "))
 
 
@@ -100,7 +98,7 @@ def rank_words(ranks: Sequence[int]) -> str:
 
 
 class Axes(Struct, frozen=True):
-    """The axes of one run: of its mesh, else as its process groups were described. ``named``: ranks to axis."""
+    """The axes of one run: of its mesh, else from the descriptions of its process groups. ``named``: ranks to axis."""
 
     mesh: dict[str, int] = field(default_factory=dict)
     world: int | None = None
@@ -111,7 +109,7 @@ class Axes(Struct, frozen=True):
 
     @property
     def several(self) -> bool:
-        """Whether groups need the name of their axis to be told apart."""
+        """Whether groups need the name of their axis to be unambiguous."""
         return sum(size > 1 for size in self.mesh.values()) > 1 or len(set(self.named.values())) > 1
 
     def words(self, ranks: Sequence[int]) -> str:

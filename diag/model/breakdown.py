@@ -1,19 +1,21 @@
-"""The tables behind the partition: collectives, kernels, modules, efficiency. Frozen.
+"""Data types of the tables (collectives, kernels, modules, efficiency) and of what-if; the peaks of devices. Frozen.
 
-Times are integers in nanoseconds, sums over all ranks and counted steps unless a name says mean or max; what cannot be
-known is None, with the reason beside it. Divide a sum by ``rank_steps`` for the mean of a rank and step.
+Times are integers in nanoseconds, sums over all ranks and counted steps unless a name says mean or max. What cannot be
+known is None, with a reason. Divide a sum by ``rank_steps`` for the mean of a rank and step.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from enum import StrEnum
 
-from msgspec import Struct
+from msgspec import Struct, field
+
+from .steps import Risk
 
 
 class KernelKind(StrEnum):
-    """What a kernel or operator does."""
-
     GEMM = "gemm"
     ATTENTION = "attention"
     CONVOLUTION = "convolution"
@@ -29,8 +31,6 @@ class KernelKind(StrEnum):
 
 
 class Bound(StrEnum):
-    """What limits a kernel: the device's arithmetic or its memory."""
-
     MATH = "math"
     MEMORY = "memory"
     UNKNOWN = "unknown"
@@ -74,7 +74,7 @@ class CollectiveStat(Struct, frozen=True):
     hidden_ns: int
     inferred: bool  # matched by the order of calls, not by the library's sequence number
     last_counts: tuple[tuple[int, int], ...] = ()  # ranks that arrived last, and in how many of the matched ones
-    axis: str = ""  # of the device mesh that the group lies along (diag.model.axes), "" where nothing says it
+    axis: str = ""  # of the device mesh that the group lies along (diag.model.axes), "" where unknown
     members: tuple[int, ...] = ()  # global ranks of the group, where the list is known
 
 
@@ -103,10 +103,10 @@ class DevicePeak(Struct, frozen=True):
 class KernelStat(Struct, frozen=True):
     """All kernels of one name and kind; on a CPU, all calls of one operator without the operators inside them.
 
-    ``share`` is of the device's busy time before union. ``exposed_ns``: not hidden by work of higher priority (compute
-    hides communication, both hide copies). ``flops`` and ``bytes`` count what the launching operators' recorded shapes
-    ask for, ``shapes_share`` the part of the time that they cover; the rates are over that part. ``bound`` comes from
-    "shapes" against the device's ridge, or is inferred from the "class" of kernel, not measured.
+    ``share`` is of the device's busy time before union. ``exposed_ns``: not overlapped with work of higher priority
+    (compute before communication before copies). ``flops`` and ``bytes`` follow from the launching operators' recorded
+    shapes, ``shapes_share`` is the fraction of the time that these cover; the rates are over that part. ``bound`` comes
+    from "shapes" against the device's ridge, or is inferred from the "class" of kernel, not measured.
     """
 
     name: str
@@ -139,7 +139,6 @@ class KernelTable(Struct, frozen=True):
 
     @property
     def fused_ns(self) -> int:
-        """Time of the kernels that compute and communicate at once."""
         return sum(row.total_ns for row in self.rows if row.kind == KernelKind.FUSED)
 
 
@@ -175,7 +174,7 @@ class ModuleTable(Struct, frozen=True):
 
 
 class Measure(Struct, frozen=True):
-    """A number from 0 to 1, or None and the ``reason``; ``basis`` says what it rests on."""
+    """A number from 0 to 1, or None and the ``reason``; ``basis`` is its source."""
 
     value: float | None
     reason: str = ""
@@ -183,8 +182,8 @@ class Measure(Struct, frozen=True):
 
 
 class Efficiency(Struct, frozen=True):
-    """Model and hardware FLOPs utilisation (science.md 4.4), the part of the compute time that recomputes, and the part
-    by which kernels beside communication take longer than the same kernels alone: hidden communication is not free."""
+    """Model and hardware FLOPs utilisation (science.md 4.4), the fraction of the compute time that recomputes, and by
+    how much kernels slow down while they overlap communication: overlap is not free."""
 
     mfu: Measure
     hfu: Measure
@@ -194,11 +193,11 @@ class Efficiency(Struct, frozen=True):
 
 
 class PathStat(Struct, frozen=True):
-    """Time of the critical path that one rank spent on one thing in one module: what everybody waited for.
+    """Time of the critical path that one rank spent on one thing in one module.
 
-    ``category``: the kind of time and, behind a slash, its finer cause ("compute/backward", "comm", "idle/launch").
-    ``module``: the innermost that a range of the trace names, "" outside of all. ``total_ns`` is the sum over the
-    table's steps, ``ns_per_step`` their mean, ``share`` the part of all steps' time.
+    ``category``: the kind of time and, after a slash, its cause ("compute/backward", "comm", "idle/launch").
+    ``module``: the innermost module that a range of the trace names, "" outside of all. ``total_ns`` is the sum over
+    the table's steps, ``ns_per_step`` their mean, ``share`` the fraction of all steps' time.
     """
 
     rank: int
@@ -221,7 +220,7 @@ class PathTable(Struct, frozen=True):
 
 
 class MemoryPeak(Struct, frozen=True):
-    """The most that one rank's allocator held in any step, in bytes; None where the run does not say."""
+    """The peak of one rank's allocator over all steps, in bytes; None where unknown."""
 
     rank: int
     allocated: int
@@ -240,3 +239,120 @@ class Breakdowns(Struct, frozen=True):
     memory_peaks: tuple[MemoryPeak, ...] = ()
     path: PathTable = PathTable((), (), False, 0, 0)
     notes: tuple[str, ...] = ()  # what a table could not be made of, and why
+
+
+# -- prospects ---------------------------------------------------------------------------------------------------------
+
+
+class KnobChange(Struct, frozen=True):
+    """A setting of one knob. ``memory_delta_bytes``: additional device memory when it is the only change; None where
+    unknown. ``finding``: the id of the finding that it answers."""
+
+    id: str
+    knob: str
+    change: str
+    finding: str
+    risk: Risk
+    memory_delta_bytes: int | None
+
+
+class Code(Struct, frozen=True):
+    """How one change is written, by the name of the API; the run's own first."""
+
+    change: str
+    by_api: Mapping[str, str]
+
+
+class Prospect(Struct, frozen=True):
+    """The predicted gain of combined changes: nanoseconds a step (low, likely, high), as a measurement would find it.
+
+    ``refused``: why nothing is predicted; the gain is 0 then. ``memory_veto``: why the changes do not fit into the
+    device, "" where they do or where there is no device. ``headroom_bytes``: free device memory now, None where it was
+    not recorded. ``command``: of the bundled trainer; "" where it lacks an option for one of them.
+    """
+
+    changes: tuple[KnobChange, ...]
+    step_ns: int
+    gain_ns: tuple[int, int, int]
+    replay_error: float
+    memory_delta_bytes: int | None
+    headroom_bytes: int | None
+    memory_veto: str = ""
+    refused: str = ""
+    assumptions: tuple[str, ...] = ()
+    command: str = ""
+    code: tuple[Code, ...] = field(default=())
+
+    @property
+    def new_step_ns(self) -> tuple[int, int, int]:
+        """The predicted step: shortest, likely, longest."""
+        low, likely, high = self.gain_ns
+        return max(0, self.step_ns - high), max(0, self.step_ns - likely), max(0, self.step_ns - low)
+
+    @property
+    def gain_share(self) -> float:
+        return self.gain_ns[1] / self.step_ns if self.step_ns else 0.0
+
+
+class CostPoint(Struct, frozen=True):
+    """The median transfer of one size; ``error``: relative error of the median. ``bus_gb_s``: None where the operation
+    has no bus bandwidth."""
+
+    bytes: float
+    ns: float
+    error: float
+    bus_gb_s: float | None
+
+
+class CostCurve(Struct, frozen=True):
+    """The cost that the replay assumes for a collective of one group and operation: through the measured ``points``.
+
+    ``line``: sizes within the measured range, each with the transfer (fast, likely, slow) in nanoseconds; ``bus_gb_s``
+    of each, slowest first, where the operation has a bus bandwidth. ``borrowed``: some points come from other
+    operations, by bytes on the wire.
+    """
+
+    group: str
+    op: str
+    ranks: int
+    borrowed: bool
+    points: tuple[CostPoint, ...]
+    line: tuple[tuple[float, float, float, float], ...]
+    bus_gb_s: tuple[tuple[float, float, float], ...]
+
+
+# -- peaks of devices --------------------------------------------------------------------------------------------------
+
+
+# (pattern of the name, TFLOP/s, GB/s), special before general; names as the drivers write them.
+_PEAKS: tuple[tuple[str, float, float], ...] = (
+    (r"GB[23]00", 2500, 8000),
+    (r"B[23]00", 2250, 8000),
+    (r"H200", 989, 4800),
+    (r"H100.*PCIe", 756, 2000),
+    (r"H100.*NVL", 835, 3900),
+    (r"H[18]00", 989, 3350),
+    (r"H20", 148, 4000),
+    (r"A[18]00.*40GB|A100-PG509-200", 312, 1555),
+    (r"A[18]00", 312, 2039),
+    (r"A6000", 155, 768),
+    (r"L40S", 362, 864),
+    (r"V100", 125, 900),
+    (r"A10(?:G)?", 125, 600),
+    (r"L4", 121, 300),
+    (r"T4", 65, 320),
+    (r"4090", 165, 1008),
+    (r"MI355X", 2500, 8000),
+    (r"MI350X", 2309, 8000),
+    (r"MI300X", 1307, 5300),
+    (r"MI250X?", 191.5, 1638),  # one of the two dies that a rank sees as its device
+)
+
+
+def peak_of(device: str | None) -> DevicePeak | None:
+    """The peak of a device by its name, "NVIDIA H100 80GB HBM3"; None where the table does not know it."""
+    for pattern, tflop_s, gb_s in _PEAKS:
+        # Whole words: an "RTX A1000" is no A100, an "L40" no L4, an "RTX 6000 Ada" no A6000.
+        if device and re.search(rf"(?<![A-Za-z0-9])(?:{pattern})(?![A-Za-z0-9])", device):
+            return DevicePeak(device, tflop_s, gb_s)
+    return None

@@ -14,7 +14,7 @@ from diag.collectors.trainer.strategies.base import GRADIENTS, OPTIMIZER, PARAME
 
 
 class Sharding(StrEnum):
-    """What is cut over the ranks of a sharding group."""
+    """The states that a sharding group divides."""
 
     NONE = "nothing"  # DDP
     OPTIMIZER = "optimizer states"  # ZeRO 1
@@ -24,7 +24,7 @@ class Sharding(StrEnum):
 
 @dataclass(frozen=True)
 class BytesPerParameter:
-    """What one parameter takes where nothing is sharded."""
+    """Bytes of one parameter's states without sharding."""
 
     parameters: int
     gradients: int
@@ -61,8 +61,8 @@ class ModelStates:
 
 
 def model_states(parameters: int, sharding: Sharding, shards: int, each: BytesPerParameter) -> ModelStates:
-    """What the states of a model of so many parameters take on each of ``shards`` ranks that share them. Of hybrid
-    sharding, ``shards`` are the ranks of one replica."""
+    """Bytes of a model's states on each of ``shards`` ranks that share them. With hybrid sharding, ``shards`` are the
+    ranks of one replica."""
     cut = _SHARDED[sharding]
     whole = (each.parameters, each.gradients, each.optimizer)
     sizes = (-(-parameters * of_one // (shards if is_cut else 1)) for of_one, is_cut in zip(whole, cut, strict=True))
@@ -70,7 +70,7 @@ def model_states(parameters: int, sharding: Sharding, shards: int, each: BytesPe
 
 
 def sharding_of(strategy: str) -> Sharding | None:
-    """What a strategy shards, by the name that a manifest or a configuration gives it; None where that says nothing."""
+    """The states that a strategy shards, by its name in a manifest or a configuration; None where unknown."""
     return _NAMES.get(_plain(strategy))
 
 
@@ -98,8 +98,8 @@ for _strategy in STRATEGIES.values():
 
 
 def shards_of(mesh: dict[str, int], world_size: int | None) -> int | None:
-    """How many ranks share the states: the sharding axis of a mesh that has one, else the data-parallel axes, else all
-    ranks; None where nothing says how many they are."""
+    """Ranks that share the states: the sharding axis of a mesh that has one, else the data-parallel axes, else all
+    ranks; None where unknown."""
     for axis in ("dp_shard", "shard", "fsdp"):
         if mesh.get(axis):
             return mesh[axis]

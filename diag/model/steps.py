@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct, field
 
+from . import Gap
 from .axes import Axes
-from .damaged import Gap
 
 
 class Kind(IntEnum):
-    """What a rank does at one moment of a step. The kinds partition the step: their durations sum to it exactly."""
+    """A rank's activity at one moment of a step. The kinds partition the step: their durations sum to it exactly."""
 
     COMPUTE = 0
     COMM = 1  # exposed communication
@@ -42,13 +42,13 @@ class Detail(IntEnum):
     DEPENDENCY = 8  # launched and not running: waits for an event, another stream, or what the trace does not hold
     P2P = 9  # pipeline bubble
     OTHER = 10
-    UNKNOWN = 11  # of blame only: a rank was late, and nothing that it recorded says why
+    UNKNOWN = 11  # of blame only: a rank was late for no recorded reason
     OFFLOAD = 12  # parameters, gradients or optimizer states that are kept on the host: copying them, or waiting for it
     IN_LAUNCH = 13  # the host is inside the call that launches the next work
     AFTER_SYNC = 14  # not launched: the host has just returned from waiting for the device
     LOADING = 15  # the host loads code, creates a context, compiles, autotunes or captures a graph
     ONCE = 16  # not launched: one long stall in a window without step marks, which may never come again
-    LATENCY = 18  # the few microseconds from a late launch to its work, which a launch in time would have hidden
+    LATENCY = 18  # the few microseconds from a late launch to its work, which an earlier launch would have overlapped
     OUTSIDE = 17  # before the first or after the last device work of a window without step marks
 
 
@@ -70,7 +70,6 @@ class Segments(Struct, frozen=True):
     detail: npt.NDArray[np.int8]
 
     def total(self, kind: Kind, detail: Detail | None = None) -> int:
-        """Nanoseconds of one kind (and detail)."""
         chosen = self.kind == kind
         if detail is not None:
             chosen &= self.detail == detail
@@ -96,14 +95,14 @@ class CollectiveCall(msgspec.Struct, frozen=True, gc=False):
     key: tuple[str, int, str]
     op: str
     group: str
-    group_ranks: tuple[int, ...]  # () where the trace does not say
+    group_ranks: tuple[int, ...]  # () where unknown
     bytes: int
     start_ns: int
     end_ns: int
     inferred: bool = False  # matched by order of calls, not by a sequence number from the library
     dtype: str = ""  # as the source spells it
-    group_size: int = 0  # 0 where nothing says it; known, too, where the list of ranks was shortened
-    waited_ns: tuple[int, int] | None = None  # when a thread of the training stood still for it; None: not recorded
+    group_size: int = 0  # 0 where unknown; known, too, where the list of ranks was shortened
+    waited_ns: tuple[int, int] | None = None  # when a thread of the training was blocked in it; None: not recorded
 
 
 class Stall(Struct, frozen=True):
@@ -119,8 +118,6 @@ class Stall(Struct, frozen=True):
 
 
 class RankStep(Struct, frozen=True):
-    """One step of one rank, partitioned."""
-
     rank: int
     step: int
     begin_ns: int
@@ -130,8 +127,10 @@ class RankStep(Struct, frozen=True):
     overlapped_comm_ns: int
     optimizer_ns: int  # part of compute or idle
     collectives: tuple[CollectiveCall, ...] = field(default=())
-    comm_known: bool = True  # False: communication ran on a device that nobody recorded, so it hides in compute
-    hidden_known: bool = True  # False: of some of it only the end was recorded, so that more is hidden than is told
+    comm_known: bool = True  # False: communication ran on a device without a trace and counts as compute
+    hidden_known: bool = (
+        True  # False: some collectives were recorded at their end only; overlapped_comm_ns is a lower bound
+    )
     stalls: tuple[Stall, ...] = ()  # the longest pieces of idle time of a device
     pieces: int = 0  # of device work that began in it: kernels, copies, collectives
     fused_ns: int = 0  # part of compute: kernels that compute and communicate at once
@@ -142,7 +141,7 @@ class RankStep(Struct, frozen=True):
 
 
 class NotLooked(Struct, frozen=True):
-    """What could not be looked for, and why. ``diagnosis``: its id, "" where it is none."""
+    """A diagnosis that could not be looked for, and why. ``diagnosis``: its id, "" where it is none."""
 
     question: str
     reason: str
@@ -153,8 +152,8 @@ class NotLooked(Struct, frozen=True):
 
 
 class Coverage(Struct, frozen=True):
-    """What the verdict rests on. ``clock_uncertainty_ns``: half width of the clock offsets; None: not aligned.
-    ``clock_drift_ppm``: how much faster one clock ran than another, before that was taken out; 0: offsets suffice."""
+    """The data behind the verdict. ``clock_uncertainty_ns``: half width of the clock offsets; None: not aligned.
+    ``clock_drift_ppm``: the drift between clocks before it was corrected; 0: offsets suffice."""
 
     ranks_used: tuple[int, ...]
     ranks_missing: tuple[int, ...]
@@ -162,7 +161,7 @@ class Coverage(Struct, frozen=True):
     clock_uncertainty_ns: int | None
     not_looked: tuple[NotLooked, ...] = ()
     clock_drift_ppm: float = 0.0
-    explained_wait: float | None = None  # part of the waiting for late ranks whose reason is known; None: nobody waited
+    explained_wait: float | None = None  # fraction of the waiting for late ranks with a known reason; None: no waiting
     notes: tuple[str, ...] = ()  # what else lowers the confidence
 
     @property
@@ -171,7 +170,7 @@ class Coverage(Struct, frozen=True):
 
 
 class Bottleneck(StrEnum):
-    """The classes a user sees. ``mixed``: two causes of equal weight. ``undetermined``: the data cannot say."""
+    """The classes that users see. ``mixed``: two causes of equal weight. ``undetermined``: the data does not decide."""
 
     COMPUTE = "compute"
     COMMUNICATION = "communication"
@@ -206,7 +205,7 @@ class IdleParts(Struct, frozen=True):
 
 
 class Parts(Struct, frozen=True):
-    """What one rank's step consists of, in nanoseconds. The first six add up to ``dur_ns`` exactly.
+    """The composition of one rank's step, in nanoseconds. The first six add up to ``dur_ns`` exactly.
 
     ``optimizer_ns`` is a part of compute or idle. ``exposed_wait_ns + exposed_transfer_ns == exposed_comm_ns``: waiting
     for a later rank against moving bytes; None where the ranks' clocks could not be aligned.
@@ -232,7 +231,7 @@ class Parts(Struct, frozen=True):
 
 
 class PathPiece(Struct, frozen=True):
-    """A stretch of the critical path: what the rank that everybody waited for was doing."""
+    """A stretch of the critical path: the activity of the rank on it."""
 
     rank: int
     start_ns: int
@@ -269,11 +268,9 @@ class CriticalPath(Struct, frozen=True, eq=False, dict=True):
         return by_cause(self)
 
     def total(self, kind: Kind, detail: Detail | None = None) -> int:
-        """Nanoseconds of one kind (and detail)."""
         return int(self._totals[kind].sum() if detail is None else self._totals[kind, detail])
 
     def idle(self, details: Iterable[Detail]) -> int:
-        """Nanoseconds of idle time of these causes."""
         return int(self._totals[Kind.IDLE, list(details)].sum())
 
     def pieces(self) -> list[PathPiece]:
@@ -313,7 +310,7 @@ class StepAccount(Struct, frozen=True):
 
     @property
     def together(self) -> float:
-        """What part of all blames it cost: ranks that are late together are waited for at the same time."""
+        """The fraction of all blames that was lost: ranks that are late together are waited for at the same time."""
         return self.once_ns / self.waited_ns if self.once_ns else 1.0
 
     @property
@@ -326,8 +323,6 @@ class StepAccount(Struct, frozen=True):
 
 
 class Division(StrEnum):
-    """What divides a run into steps."""
-
     RECORDED = "recorded"  # the collectors' own records
     MARKED = "marked"  # step ranges in the trace
     INFERRED = "inferred"  # what repeats once in each iteration
@@ -340,7 +335,7 @@ class Attribution(Struct, frozen=True):
     steps: tuple[StepAccount, ...]
     ranks: tuple[int, ...]
     clock_uncertainty_ns: int | None
-    aligned: bool  # whether waiting and transfer could be told apart
+    aligned: bool  # whether waiting could be separated from transfer
     comm_known: bool
     collectives: tuple[MatchedCollective, ...]
     untied: tuple[int, ...] = ()  # ranks that no collective ties to the common clock of the others
@@ -360,7 +355,7 @@ class Attribution(Struct, frozen=True):
 
     @property
     def explained_wait(self) -> float | None:
-        """Part of the waiting for late ranks in the steps that count whose reason is known; None: nobody waited."""
+        """Fraction of the waiting for late ranks in the counted steps with a known reason; None: no rank waited."""
         counted = self.usable or self.steps
         waited = sum(step.waited_ns for step in counted)
         return sum(step.explained_ns for step in counted) / waited if waited else None
@@ -385,11 +380,11 @@ class MatchedCollective(Struct, frozen=True):
     tail_ns: tuple[int, ...]
     complete: bool  # every rank of the group was seen
     inferred: bool
-    sizes: tuple[int, ...] = ()  # of the full tensor in bytes as each of ``ranks`` saw it, 0 where it does not say
+    sizes: tuple[int, ...] = ()  # of the full tensor in bytes on each of ``ranks``, 0 where unknown
 
 
 class Evidence(Struct, frozen=True):
-    """A number that anybody can look up again: where, which rows, how much, in which unit."""
+    """A number that can be looked up: table, rows, value, unit."""
 
     table: str
     filter: str
@@ -398,8 +393,8 @@ class Evidence(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """One diagnosis. ``share`` is the part of the step that it costs, 0 to 1; ``ranks`` are those at fault, not the
-    victims; ``bottleneck`` is the class that it speaks for, None for what costs no time by itself (memory)."""
+    """One diagnosis that was made. ``share`` is the fraction of the step that it costs, 0 to 1; ``ranks`` are the
+    culprits, not the victims; ``bottleneck`` is its class, None where it costs no time by itself (memory)."""
 
     id: str
     title: str
@@ -414,7 +409,7 @@ class Finding(Struct, frozen=True):
 
 
 class Risk(StrEnum):
-    """What a change may break: nothing, the fit into memory, the numbers that the training computes, or its meaning."""
+    """What a change may break: nothing, the fit into memory, numerics, or the training itself."""
 
     SAFE = "safe"
     MEMORY = "memory"
@@ -425,9 +420,9 @@ class Risk(StrEnum):
 class Advice(Struct, frozen=True):
     """A change with its predicted gain (low, likely, high; nanoseconds a step) and its cost in bytes of device memory.
 
-    ``finding``: the id of what it is for. ``memory_delta_bytes``: None where it cannot be told. ``command``: what tries
-    it; "" where the bundled trainer has no such option, and then ``code`` (by API) is all there is. ``settings``: the
-    options of the bundled trainer that it changes.
+    ``finding``: the id of the finding that it answers. ``memory_delta_bytes``: None where unknown. ``command``: tries
+    the change; "" where the bundled trainer has no such option, and then there is only ``code`` (by API). ``settings``:
+    the options of the bundled trainer that it changes.
     """
 
     id: str
@@ -455,7 +450,7 @@ class Recommendation(Struct, frozen=True):
 
 
 class Verdict(Struct, frozen=True):
-    """The answer. ``culprit_ranks`` is empty where no rank is at fault."""
+    """The answer. ``culprit_ranks`` is empty where there is no culprit."""
 
     bottleneck: Bottleneck
     severity: Severity

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from diag.collectors.layout import MOST_RANKS
 from diag.errors import DiagError
-from diag.tables.peaks import peak_of
+from diag.model.breakdown import peak_of
 
 from .shape import Shape
 

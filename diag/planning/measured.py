@@ -19,8 +19,7 @@ from diag.errors import DiagError
 from diag.model.states import ModelStates, Sharding, sharding_of, shards_of
 from diag.rundir.run import RankTables, Tables
 from diag.traces.event_table import MEMORY_EVENT
-from diag.traces.sources import opened
-from diag.traces.text_stream import blocks, damaged
+from diag.traces.text_stream import blocks, damaged, opened
 
 from .gathering import FlatUnits, MemoryUse, Peak
 from .recipe import RECIPES
@@ -165,7 +164,7 @@ _NUMBERS = ("layers", "dim", "heads", "kv_heads", "ffn_dim", "vocab", "seq_len",
 def step_of_run(manifest: Manifest | None, on_device: bool) -> Step | str:
     """The step, or the reason why it is not known."""
     if manifest is None:
-        return "no manifest says what was trained"
+        return "no manifest describes what was trained"
     model, trainer = manifest.model, manifest.trainer
     numbers = {name: _number(model, name) for name in _NUMBERS}
     missing = [name for name, value in numbers.items() if value is None]

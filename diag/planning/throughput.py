@@ -12,8 +12,19 @@ from diag.account.match import Key
 from diag.errors import DiagError
 from diag.model.states import Sharding
 from diag.model.steps import Detail, Kind
-from diag.replay.engine import replay
-from diag.replay.program import Collective, Issue, Op, Program, Role, StepEnd, Stretch, Wait, Work, with_collectives
+from diag.replay.program import (
+    Collective,
+    Issue,
+    Op,
+    Program,
+    Role,
+    StepEnd,
+    Stretch,
+    Wait,
+    Work,
+    replay,
+    with_collectives,
+)
 
 from .cluster import Cluster, Topology, ring, stride
 from .memory import BUCKET_BYTES, ZERO_BUCKET, Checkpointing, Need, ShardingUnit, Share, Strategy, units

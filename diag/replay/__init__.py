@@ -1,5 +1,5 @@
 """A training run as a graph of work and collectives that can be replayed, changed, and replayed again.
 
-``build`` reads the graph off an account of the run, ``engine`` replays it, ``mutations`` change it, and ``predict``
-says what a change would gain and how sure that is. Pure: no files, no printing, no torch.
+``predict`` builds the graph from an account of the run and replays it with and without a change, ``mutations`` change
+it, ``knobs`` propose changes and ``advice`` chooses among them. Pure: no files, no printing, no torch.
 """

@@ -1,4 +1,4 @@
-"""What the knobs are given, and what they propose."""
+"""Input and output of the knobs: a case and its candidates."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ GATHERED_AT_ONCE = 3
 
 
 class Sizes(Struct, frozen=True):
-    """Bytes of full tensors in one micro-batch of one step, as the collectives show them.
+    """Bytes of full tensors in one micro-batch of one step, from the collectives.
 
-    ``units``: each sharding unit's parameters, in order of forward. ``regathered``: of those that backward gathers
-    again. ``gradients``: what is reduced.
+    ``units``: each sharding unit's parameters, in order of forward. ``regathered``: parameters that the backward
+    gathers again. ``gradients``: bytes reduced.
     """
 
     units: tuple[int, ...]
@@ -55,7 +55,7 @@ class Sizes(Struct, frozen=True):
         return round(self.largest * self.gradients / self.parameters) if self.parameters else 0
 
     def transient(self, largest: int, units: int) -> int:
-        """What gathered parameters and unreduced gradients take at the peak, with units of this size."""
+        """Peak of gathered parameters and unreduced gradients, with units of this size."""
         gathered = min(GATHERED_AT_ONCE, units) * largest
         gradients = round(largest * self.gradients / self.parameters) if self.parameters else 0
         return gathered + gradients
@@ -80,7 +80,7 @@ def _usual_step(program: Program) -> int:
 
 
 def headroom(tables: Tables) -> int | None:
-    """Capacity less the peak that the allocator reserved, least over the ranks; None where no rank tells both."""
+    """Capacity less the peak that the allocator reserved, least over the ranks; None where no rank recorded both."""
     left = []
     for rank in tables.ranks.values():
         recorded = [s.memory for s in rank.steps if s.memory is not None and s.memory.capacity]
@@ -90,13 +90,12 @@ def headroom(tables: Tables) -> int | None:
 
 
 def grouped(units: Iterable[int], by: int) -> tuple[int, ...]:
-    """Sizes of the units when ``by`` neighbours become one."""
     sizes = list(units)
     return tuple(sum(sizes[i : i + by]) for i in range(0, len(sizes), by))
 
 
 class Api(StrEnum):
-    """What the users of a knob write it in."""
+    """The API in which a knob is set."""
 
     FSDP2 = "fsdp2"
     FSDP1 = "fsdp1"
@@ -111,9 +110,9 @@ Setting = str | int
 
 
 class Candidate(Struct, frozen=True):
-    """A change that might help. ``settings``: of the bundled trainer's options, by name; empty where it has no such
-    option. ``memory_delta_bytes``: of a device; None where what is known does not tell. ``also``: what the prediction
-    takes for granted beside the replay."""
+    """A change that might help. ``settings``: options of the bundled trainer, by name; empty where it has no such
+    option. ``memory_delta_bytes``: of a device; None where unknown. ``also``: assumptions of the prediction beyond the
+    replay."""
 
     id: str
     finding: str
@@ -128,8 +127,6 @@ class Candidate(Struct, frozen=True):
 
 
 class Case(Struct, frozen=True):
-    """The run that is to become faster."""
-
     attribution: Attribution
     tables: Tables
     examination: Examination
@@ -142,12 +139,12 @@ class Case(Struct, frozen=True):
 
     @property
     def strategy(self) -> str:
-        """Its name without variants: "deepspeed", whatever its stage."""
+        """The strategy's name without variants: "deepspeed" for any ZeRO stage."""
         return (self.manifest.strategy or "").partition("-")[0] if self.manifest is not None else ""
 
     @property
     def api(self) -> str:
-        """In whose interface its users write a change: ZeRO 1's in DDP's."""
+        """The API in which users write a change: DDP's for ZeRO-1."""
         kind = STRATEGIES.get(self.strategy)
         return kind.api if kind is not None else self.strategy
 
@@ -157,7 +154,7 @@ class Case(Struct, frozen=True):
         return self.manifest is not None and bool(self.manifest.trainer)
 
     def takes(self, settings: Mapping[str, Setting]) -> bool:
-        """Whether the bundled trainer can train this run with these options: not every strategy has every one."""
+        """Whether the bundled trainer accepts these options for this run: not every strategy has every option."""
         if self.manifest is None:
             return False
         known = {field.name for field in fields(TrainerOptions)}
@@ -170,7 +167,6 @@ class Case(Struct, frozen=True):
         return True
 
     def option(self, name: str, otherwise: Setting) -> Setting:
-        """An option that the bundled trainer ran with."""
         value = self.manifest.trainer.get(name) if self.manifest is not None else None
         return value if isinstance(value, str | int) else otherwise
 
@@ -180,13 +176,12 @@ class Case(Struct, frozen=True):
 
     @property
     def micro_batches(self) -> int:
-        """Of a step: what the bundled trainer ran with, or most often seen."""
+        """Micro-batches of a step: the bundled trainer's setting, else the most frequent number."""
         seen = Counter(record.micro_batches for own in self.tables.ranks.values() for record in own.steps)
         return self.number("micro_batches", max(seen, key=seen.__getitem__, default=1))
 
     @property
     def blocks(self) -> int | None:
-        """Transformer blocks of the model, where the manifest says it."""
         layers = self.manifest.model.get("layers") if self.manifest is not None else None
         return layers if isinstance(layers, int) and layers > 0 else None
 

@@ -1,7 +1,7 @@
-"""What a collective of another size would take: curves through the measured transfers, with their uncertainty.
+"""The cost of a collective of another size: curves through the measured transfers, with their uncertainty.
 
 One line through all sizes is not enough on gloo (science.md 4.3: 20 % mean error held out, 68 % at worst), so between
-neighbouring sizes the curve is interpolated in the logarithms; beyond all of them the last segment goes on straight.
+neighbouring sizes the curve is interpolated in the logarithms; beyond all of them the last segment continues straight.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec import Struct
 from diag.replay.program import Collective, Program
 from diag.tables.collectives import bus_factor
 
-_SPAN = 8  # the largest over the smallest size, from which on a curve says what latency and what bandwidth is
+_SPAN = 8  # the largest over the smallest size, from which on a curve separates latency from bandwidth
 # Errors at a size that was left out, gloo on a noisy machine (science.md 4.3): the mean, and the worst, which here
 # stands for sizes far from all measured ones.
 _BETWEEN, _FAR = 0.17, 0.34
@@ -41,7 +41,7 @@ class Range(NamedTuple):
 
 
 class Point(NamedTuple):
-    """The median transfer of one size; ``error``: of the median, relative."""
+    """The median transfer of one size; ``error``: relative error of the median."""
 
     bytes: float
     ns: float
@@ -49,13 +49,12 @@ class Point(NamedTuple):
 
 
 class Curve(Struct, frozen=True):
-    """Points by ascending size, at least one. ``borrowed``: of other operations, through the bytes on the wire."""
+    """Points by ascending size, at least one. ``borrowed``: from other operations, by bytes on the wire."""
 
     points: tuple[Point, ...]
     borrowed: bool = False
 
     def at(self, size: float) -> Range:
-        """The transfer of ``size`` bytes."""
         points = self.points
         if size < points[0].bytes:
             return self._below(size)
@@ -67,7 +66,7 @@ class Curve(Struct, frozen=True):
         return _between(points[after - 1], points[after], size)
 
     def latency(self) -> Range:
-        """What a collective of no size would take: of one size alone, anything up to all of it."""
+        """The cost of a collective of size zero: of one size alone, anything up to all of it."""
         first = self.points[0]
         if len(self.points) == 1:
             return Range(0.0, first.ns / 2, first.ns)
@@ -111,8 +110,6 @@ class Curve(Struct, frozen=True):
 
 
 class Costs(Struct, frozen=True):
-    """Curves by group and operation."""
-
     curves: dict[tuple[str, str], Curve]
 
     def curve(self, collective: Collective) -> Curve | None:
@@ -128,7 +125,6 @@ class Costs(Struct, frozen=True):
         return round(collective.transfer_ns * curve.at(size)[level] / curve.at(collective.bytes).mid)
 
     def merged(self, members: Sequence[Collective], level: Level) -> int:
-        """The transfer of one collective in place of several of one operation."""
         size = sum(c.bytes for c in members)
         curve = self.curve(members[0])
         if curve is None or not all(c.bytes for c in members):
@@ -137,7 +133,7 @@ class Costs(Struct, frozen=True):
         return round(sum(c.transfer_ns for c in members) * curve.at(size)[level] / expected)
 
     def of(self, collective: Collective, level: Level) -> int:
-        """The transfer that the curve gives it, whatever was measured."""
+        """The transfer that the curve predicts, whatever was measured."""
         curve = self.curve(collective)
         return round(curve.at(collective.bytes)[level]) if curve and collective.bytes else collective.transfer_ns
 
@@ -173,9 +169,9 @@ def fit(program: Program) -> Costs:
 
 
 def _with_borrowed(op: str, curve: Curve, others: dict[str, Curve], ranks: int, gloo: bool) -> Curve:
-    """The curve, and where its sizes are too few or too close, the points of others far from them: they tell latency
-    from bandwidth. Nearer ones would not: an all-gather and a reduce-scatter of one size took the same on an emulated
-    wire and nearly the same on loopback, where the factors say half and double."""
+    """The curve, and where its sizes are too few or too close, points of other operations far from them: they separate
+    latency from bandwidth. Nearer ones would not: an all-gather and a reduce-scatter of one size took the same on an
+    emulated wire and nearly the same on loopback, where the factors predict half and double."""
     first, last = curve.points[0].bytes, curve.points[-1].bytes
     factor = bus_factor(op, ranks, gloo)
     if last >= _SPAN * first or factor is None:

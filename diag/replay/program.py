@@ -1,11 +1,15 @@
-"""What is replayed: for each rank a line of operations over consecutive steps, and the collectives that tie them."""
+"""Programs: for each rank a line of operations over consecutive steps, with the collectives that connect the ranks; and
+their replay, in which every rank runs its line and meets the others in the collectives. Linear in the operations."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from itertools import groupby
 
+import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -15,8 +19,6 @@ from diag.traces.kineto_names import dtype_bytes
 
 
 class Role(StrEnum):
-    """What a collective is for, where that can be told."""
-
     GATHER_FORWARD = "forward all-gather"
     GATHER_BACKWARD = "backward all-gather"
     SCATTER = "gradient reduce-scatter"
@@ -97,7 +99,8 @@ class Stretch(Struct, frozen=True):
 
 
 class Program(Struct, frozen=True):
-    """A run as it can be replayed. ``gloo``: the host itself moves the bytes, and waits unless told otherwise."""
+    """A run that can be replayed. ``gloo``: the host itself moves the bytes, and waits unless the call is
+    asynchronous."""
 
     stretches: tuple[Stretch, ...]
     gloo: bool = False
@@ -128,14 +131,13 @@ def over_stretches(program: Program, change: Callable[[Stretch], Stretch]) -> Pr
 
 
 def with_collectives(program: Program, change: Callable[[Collective], Collective]) -> Program:
-    """The same lines, other collectives."""
     return over_stretches(
         program, lambda s: replace(s, collectives={key: change(c) for key, c in s.collectives.items()})
     )
 
 
 def with_lines(stretch: Stretch, change: Callable[[Line], list[Op]]) -> Stretch:
-    """The same collectives, other lines; those that no line enters any more are dropped."""
+    """The same collectives, other lines; collectives that no line enters any more are dropped."""
     lines = {rank: tuple(change(line)) for rank, line in stretch.lines.items()}
     entered = {op.key for line in lines.values() for op in line if isinstance(op, Issue)}
     kept = {key: c for key, c in stretch.collectives.items() if key in entered}
@@ -213,3 +215,114 @@ def _role(placed: Placed) -> Role:
 def _elements(collective: Collective) -> int:
     """Gradients may be reduced in another type than the parameters are gathered in. Bytes where the type is unknown."""
     return collective.bytes // (dtype_bytes(collective.dtype) or 1)
+
+
+# -- replay ------------------------------------------------------------------------------------------------------------
+
+
+Series = npt.NDArray[np.int64]
+
+
+class StuckError(ValueError):
+    """A rank waits for a collective that another rank never enters: the program is impossible."""
+
+
+class Replayed(Struct, frozen=True, eq=False):
+    """``dur_ns``: of each step, in the order of the program's steps; ``end_ns``: the same for each rank. ``total_ns``:
+    over all ranks, by kind; waiting for collectives is COMM."""
+
+    dur_ns: Series
+    end_ns: Mapping[int, Series]
+    total_ns: Mapping[Kind, int]
+
+    @property
+    def mean_ns(self) -> float:
+        return float(self.dur_ns.mean())
+
+
+def replay(program: Program) -> Replayed:
+    """When every step ends on every rank. StuckError where the program cannot run to its end."""
+    durations: list[Series] = []
+    ends: dict[int, list[int]] = defaultdict(list)
+    totals: Counter[Kind] = Counter()
+    for stretch in program.stretches:
+        found = _run(stretch, totals)
+        durations.append(step_durations(stretch.begin_ns, found))
+        for rank, own in found.items():
+            ends[rank].extend(own)
+    return Replayed(np.concatenate(durations), {rank: np.array(own) for rank, own in ends.items()}, totals)
+
+
+def measured_durations(program: Program) -> Series:
+    return np.concatenate([step_durations(stretch.begin_ns, stretch.end_ns) for stretch in program.stretches])
+
+
+def step_durations(begin_ns: Mapping[int, int], end_ns: Mapping[int, tuple[int, ...] | list[int]]) -> Series:
+    """How much later each step ends on the last rank than the one before it.
+
+    Unlike ``StepAccount.dur_ns``, which follows one step's own path back to its begin, these add up to the time that
+    passed, also where ranks begin a step at different times: what a change gains per step is a difference of these.
+    """
+    frontier: Series = np.array(list(end_ns.values()), dtype=np.int64).max(axis=0)
+    durations: Series = np.diff(frontier, prepend=np.int64(max(begin_ns.values())))
+    return durations
+
+
+def replay_error(program: Program, replayed: Replayed) -> float:
+    """Mean over the steps of |replayed - measured| / measured."""
+    measured = measured_durations(program)
+    return float(np.mean(np.abs(replayed.dur_ns - measured) / np.maximum(measured, 1)))
+
+
+def _run(stretch: Stretch, totals: Counter[Kind]) -> dict[int, list[int]]:
+    lines, collectives = stretch.lines, stretch.collectives
+    members = {key: c.ranks for key, c in collectives.items()}
+    now = dict(stretch.begin_ns)
+    place = dict.fromkeys(lines, 0)
+    entered: dict[Key, dict[int, int]] = defaultdict(dict)
+    done: dict[Key, dict[int, int]] = {}
+    free: dict[tuple[int, str], int] = {}
+    blocked: dict[Key, list[int]] = defaultdict(list)
+    ends: dict[int, list[int]] = {rank: [] for rank in lines}
+    ready = deque(sorted(lines))
+
+    def begin(key: Key) -> None:
+        """Everybody is there: when the collective ends on each rank, and when its wire is free again."""
+        collective, arrivals = collectives[key], entered[key]
+        wire = collective.group
+        queue = max(free.get((rank, wire), 0) for rank in arrivals)
+        first = max(
+            max(arrivals.values()) + collective.transfer_ns, queue + collective.transfer_ns - collective.latency_ns
+        )
+        done[key] = {rank: first + tail for rank, tail in collective.tail_ns.items()}
+        for rank, end in done[key].items():
+            free[rank, wire] = max(end, free.get((rank, wire), 0))
+        ready.extend(blocked.pop(key, ()))
+
+    while ready:
+        rank = ready.popleft()
+        line, at, time = lines[rank], place[rank], now[rank]
+        while at < len(line):
+            op = line[at]
+            if isinstance(op, Work):
+                time += op.ns
+                totals[op.kind] += op.ns
+            elif isinstance(op, Issue):
+                entered[op.key][rank] = time + op.delay_ns
+                if len(entered[op.key]) == len(members[op.key]):
+                    begin(op.key)
+            elif isinstance(op, Wait):
+                if op.key not in done:
+                    blocked[op.key].append(rank)
+                    break
+                totals[Kind.COMM] += max(0, done[op.key][rank] - time)
+                time = max(time, done[op.key][rank])
+            else:
+                ends[rank].append(time)
+            at += 1
+        place[rank], now[rank] = at, time
+    for key, waiting in blocked.items():
+        if waiting:
+            absent = sorted(members[key] - set(entered[key])) if key in members else []
+            raise StuckError(f"rank {waiting[0]} waits for {key}, which ranks {absent} never enter")
+    return ends

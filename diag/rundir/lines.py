@@ -27,7 +27,7 @@ from diag.collectors.reading import (
     too_large,
 )
 from diag.collectors.records import Asked, Heartbeat, Manifest, RankExit, RankRecord, TraceAsked
-from diag.model.damaged import DAMAGED, Gap
+from diag.model import DAMAGED, Gap
 
 # -- tail --------------------------------------------------------------------------------------------------------------
 #

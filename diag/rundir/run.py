@@ -32,14 +32,12 @@ from diag.collectors.records import (
     Unrecorded,
 )
 from diag.errors import DiagError, ExitCode, readable
+from diag.model import Gap
 from diag.model.axes import Axes
-from diag.model.damaged import Gap
 from diag.traces.cache import Cache
-from diag.traces.comm_names import MOST_RULES, CommRule, RuleError, parse_rule
-from diag.traces.kineto_names import PROFILER_STEP_PATTERN, STEP_PATTERN
+from diag.traces.kineto_names import MOST_RULES, PROFILER_STEP_PATTERN, STEP_PATTERN, CommRule, RuleError, parse_rule
 from diag.traces.reading import Reading, read_traces
-from diag.traces.sources import exists, is_remote, trace_files
-from diag.traces.text_stream import file_name
+from diag.traces.text_stream import exists, file_name, is_remote, trace_files
 from diag.traces.trace import Trace
 from diag.words.formatting import rank_ranges
 

@@ -28,7 +28,7 @@ from diag.collectors.records import (
     SummaryLine,
 )
 from diag.errors import DiagError, readable
-from diag.model.damaged import DAMAGED, Gap
+from diag.model import DAMAGED, Gap
 from diag.words.formatting import rank_ranges
 
 from .lines import read_manifest

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from diag.api import Result, describe_run
-from diag.model.damaged import Gap
+from diag.model import Gap
 from diag.model.steps import Advice, Attribution, Bottleneck, Coverage, Evidence, Finding, Parts, Risk, Severity
 from diag.model.steps import Verdict as Answer
 from diag.show.ranks import (
@@ -230,7 +230,7 @@ def _evidence(evidence: tuple[Evidence, ...]) -> tuple[tuple[str, str, str], ...
 RISK = {
     Risk.SAFE: "safe",
     Risk.MEMORY: "takes memory",
-    Risk.NUMERICS: "changes the numbers that are computed",
+    Risk.NUMERICS: "changes numerical results",
     Risk.CORRECTNESS: "may change what is trained",
 }
 

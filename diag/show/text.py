@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from diag.api import Result, describe_run
+from diag.model import Gap
 from diag.model.breakdown import (
     Bound,
     Breakdowns,
@@ -22,12 +23,11 @@ from diag.model.breakdown import (
     ModuleTable,
     PathTable,
 )
-from diag.model.damaged import Gap
 from diag.model.steps import Severity
 from diag.show import page as shown
 from diag.show.page import Advised, Card, Page, advice_of, page_of
 from diag.show.ranks import STALLS_TITLE
-from diag.traces.comm_names import P2P_OPS
+from diag.traces.kineto_names import P2P_OPS
 from diag.words.cells import UNKNOWN, ms, percent, print_columns, report_console, short, size
 from diag.words.formatting import short_name, spaced, visible
 from diag.words.wording import fused_words, run_facts

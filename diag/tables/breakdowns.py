@@ -8,22 +8,22 @@ import numpy as np
 import polars as pl
 
 from diag.account import gpu
+from diag.account.intervals import Window
 from diag.account.kept_steps import windows_of
-from diag.account.layers import Window
-from diag.account.trace_steps import host_windows
-from diag.model.breakdown import Breakdowns, MemoryPeak
+from diag.account.trace_ranges import host_windows
+from diag.model.breakdown import Breakdowns, MemoryPeak, peak_of
 from diag.model.steps import Attribution
 from diag.rundir.run import RankTables, Tables
+from diag.tables.efficiency import device_of
 from diag.traces.trace import Trace
 
-from . import kernels, module_table, module_time
+from . import kernels, module_time
 from .collectives import collective_table
 from .efficiency import Totals, efficiency, recomputed, totals
 from .kernels import work_of
 from .memory import traced_peak
 from .module_ranges import module_ranges
 from .module_time import accounted, charge, on_paths
-from .peaks import device_of, peak_of
 
 
 def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
@@ -49,7 +49,7 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
         of_ranks.append(kernels.partial(work))
         host = [window for window in host_windows(trace) if window[0] in steps]
         for found in module_ranges(trace):
-            modules[found.source].append(module_table.partial(work, found, again, host))
+            modules[found.source].append(module_time.partial(work, found, again, host))
         own = accounted(of_rank, trace, windows, accounts.get(of_rank.rank, {}))
         charged.append(charge(trace, own, paths.of_rank(of_rank.rank)))
         gpu.forget(trace)
@@ -59,7 +59,7 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
         steps=tuple(sorted(steps)),
         collectives=collectives,
         kernels=kernels.kernel_table(of_ranks, "kernel" if on_device else "operator", traced, peak),
-        modules=tuple(module_table.module_table(source, parts, traced) for source, parts in modules.items()),
+        modules=tuple(module_time.module_table(source, parts, traced) for source, parts in modules.items()),
         efficiency=efficiency(
             sums,
             tables.manifest,

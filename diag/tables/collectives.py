@@ -1,28 +1,29 @@
-"""The table of collectives, with the bus bandwidth each of them reached."""
+"""The table of collectives with their bus bandwidth, and the pass of the model that each collective belongs to: how
+much of its transfer is exposed, and how much compute could overlap it."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 
 from diag.account import intervals as iv
-from diag.account.attribute import MAX_UNCERTAINTY
-from diag.account.layers import intervals_of
-from diag.account.match import SEND_RECV, SYNCHRONISING, is_pair
-from diag.account.records import open_span, open_spans
+from diag.account.intervals import Covered, Intervals, intervals_of
+from diag.account.match import MAX_UNCERTAINTY, SEND_RECV, SYNCHRONISING, is_pair
+from diag.account.records import is_transfer, open_span, open_spans
 from diag.collectors.records import RECV, SEND
-from diag.model.axes import PIPELINE, Axes
+from diag.model.axes import PIPELINE, Axes, is_data
 from diag.model.breakdown import CollectiveStat, CollectiveTable
-from diag.model.steps import Attribution, CollectiveCall, Kind, MatchedCollective, RankStep
-from diag.traces.comm_names import P2P_OPS
+from diag.model.steps import Attribution, CollectiveCall, Detail, Kind, MatchedCollective, RankStep
+from diag.traces.kineto_names import P2P_OPS
 
 # -- bandwidth ---------------------------------------------------------------------------------------------------------
 #
-# What a collective's time says about the wire: algorithm and bus bandwidth, and the best that a group has shown.
+# Algorithm and bus bandwidth of a collective, and the best of its group.
 #
 # Factors from nccl-tests' PERFORMANCE.md: the bus bandwidth is what one link must have carried in any optimal
 # algorithm, so it compares across operations and group sizes with the hardware's.
@@ -31,7 +32,7 @@ from diag.traces.comm_names import P2P_OPS
 # about 20, and torch.distributed's own estimate for it never goes below 100 MB.
 SATURATING_BYTES: Final = 32 << 20
 _SATURATED = 0.8  # of the asymptotic bandwidth
-_LEAST_SIZES, _LEAST_SPAN = 3, 8  # below these a line through the sizes says nothing (science.md 4.3)
+_LEAST_SIZES, _LEAST_SPAN = 3, 8  # below these a line through the sizes is not meaningful (science.md 4.3)
 
 
 def bus_factor(op: str, ranks: int | None, gloo: bool = False) -> float | None:
@@ -82,7 +83,7 @@ _Row = tuple[str, str, str, int, int]  # group, op, dtype, bytes from, to
 
 
 class _Part(Struct, frozen=True):
-    """One rank's part in a collective, and what of its time was exposed and hidden, no nanosecond counted twice."""
+    """One rank's part in a collective, with its exposed and overlapped time; no nanosecond counts twice."""
 
     rank: int
     call: CollectiveCall
@@ -107,14 +108,14 @@ class _Met(Struct, frozen=True):
 
     @property
     def bound_ns(self) -> int:
-        """The transfer took at most this long. A send ends when it is handed over, so that only its receive says."""
+        """Upper bound of the transfer. A send ends when it is handed over, so only its receive bounds it."""
         parts = [part for part in self.parts if part.call.op == RECV] if self._pair else self.parts
         return min(part.call.end_ns - part.call.start_ns for part in parts)
 
     @property
     def seen_whole(self) -> bool:
-        """Whether the transfer was measured from its begin: of a message that was under way when the receiver came,
-        only the rest was."""
+        """Whether the transfer was measured from its begin: a message may be under way already when the receiver
+        arrives."""
         if self.match is None or self.match.transfer_ns <= 0:
             return False
         if not self._pair:
@@ -220,12 +221,12 @@ def _transfers(members: Iterable[_Met], uncertainty_ns: int) -> list[tuple[_Met,
 
 
 def _resolved(times_ns: list[int], uncertainty_ns: int) -> list[int]:
-    """The times, or none of them where even the longest is within four times what the clocks may be off."""
+    """The times, or none of them where even the longest is within four times the uncertainty of the clocks."""
     return times_ns if uncertainty_ns <= MAX_UNCERTAINTY * max(times_ns, default=0) else []
 
 
 def _best_of_groups(collectives: Sequence[_Met], uncertainty_ns: int, gloo: bool) -> Mapping[str, float | None]:
-    """Of each group, the best bus bandwidth at saturating sizes."""
+    """For each group, the best bus bandwidth at saturating sizes."""
     seen: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
     for met, transfer in _transfers(collectives, uncertainty_ns):
         factor = bus_factor(met.op, met.group_size, gloo)
@@ -285,3 +286,118 @@ def _stat(
 
 def _mean(values: Sequence[int]) -> int | None:
     return round(sum(values) / len(values)) if values else None
+
+
+# -- passes ------------------------------------------------------------------------------------------------------------
+
+
+GATHERS = frozenset({"all_gather"})
+REDUCTIONS = frozenset({"reduce_scatter", "all_reduce", "reduce"})
+_DETAILS = tuple(Detail)
+_PASSES = (Detail.FORWARD, Detail.BACKWARD, Detail.OPTIMIZER)
+
+
+class PhasedCall(Struct, frozen=True):
+    """One rank's part in one collective.
+
+    ``phase``: the pass that needs a gather's result, or that made the gradients; ``micro``: the micro-batch, from 0;
+    ``place``: index among the collectives of its operation in this pass, from 0, of ``places``. ``exposed_ns``: the
+    exposed transfer, after the last rank's arrival. ``room_ns``: compute of the rank between the previous collective of
+    the operation in this pass and this one; ``after_ns``: compute in passes of this kind from the call's end to the
+    step's. ``transfer_ns``: from the last rank's arrival to this rank's end.
+    """
+
+    rank: int
+    step: int
+    op: str
+    bytes: int
+    phase: Detail
+    micro: int
+    place: int
+    places: int
+    exposed_ns: int
+    room_ns: int
+    start_ns: int
+    end_ns: int
+    after_ns: int
+    transfer_ns: int
+    of_data: bool = True  # its group is of data parallelism, or of an unknown purpose
+
+
+def phased_calls(attribution: Attribution, steps: Collection[int]) -> list[PhasedCall]:
+    """The collectives that start in these steps, by rank and start."""
+    arrival = {met.key: met.arrival_ns for met in attribution.collectives}
+    counted = frozenset(steps)
+    axes = attribution.axes
+    # By the identity of their ranks, which the calls of a group share: hashing a thousand of them for each is slow.
+    groups = {id(call.group_ranks): call.group_ranks for step in attribution.rank_steps for call in step.collectives}
+    of_data = {group: is_data(axes.of(ranks)) for group, ranks in groups.items()}
+    return [
+        call for step in attribution.rank_steps if step.step in counted for call in _calls_of(step, arrival, of_data)
+    ]
+
+
+def _calls_of(
+    step: RankStep, arrival: dict[tuple[str, int, str], int], of_data: dict[int, bool]
+) -> Iterator[PhasedCall]:
+    calls = [call for call in step.collectives if step.begin_ns <= call.start_ns < step.end_ns]
+    calls.sort(key=open_span)
+    if not calls:
+        return
+    passes = _Passes(step)
+    start, end = np.array([_transfer_span(call, arrival) for call in calls], dtype=np.int64).T
+    reach = np.concatenate((start[:1], np.maximum.accumulate(end)[:-1]))
+    begin = np.maximum(start, reach)  # where calls overlap, the first one has the time
+    exposed = Covered(intervals_of(step.segments, Kind.COMM)).between(begin, end)
+    where = passes.of(calls)
+    members: dict[tuple[str, Detail, int, bool], list[int]] = {}
+    for i, (phase, micro) in enumerate(where):
+        members.setdefault((calls[i].op, phase, micro, of_data[id(calls[i].group_ranks)]), []).append(i)
+    until = np.full(len(calls), step.end_ns, dtype=np.int64)
+    after = {phase: Covered(passes.computing(phase)).between(end, until) for phase, _ in set(where)}
+    computed = Covered(intervals_of(step.segments, Kind.COMPUTE))
+    for (op, phase, micro, data), own in members.items():
+        ends = np.array([calls[own[0]].start_ns, *(calls[i].end_ns for i in own[:-1])], dtype=np.int64)
+        starts = np.array([calls[i].start_ns for i in own], dtype=np.int64)
+        room = computed.between(ends, starts)
+        for place, i in enumerate(own):
+            moved = max(0, int(end[i] - start[i]))
+            yield PhasedCall(
+                step.rank, step.step, op, calls[i].bytes, phase, micro, place, len(own), int(exposed[i]),
+                int(room[place]), calls[i].start_ns, calls[i].end_ns, int(after[phase][i]), moved, data,
+            )  # fmt: skip
+
+
+def _transfer_span(call: CollectiveCall, arrival: dict[tuple[str, int, str], int]) -> tuple[int, int]:
+    """From the last rank's arrival."""
+    start, end = open_span(call)
+    met = arrival.get(call.key, start)
+    return max(start, min(met, end) if is_transfer(call) else met), end
+
+
+class _Passes:
+    """The passes of one step in order."""
+
+    def __init__(self, step: RankStep) -> None:
+        cut = self._step = step.segments
+        own = np.isin(cut.kind, (Kind.COMPUTE, Kind.IDLE)) & np.isin(cut.detail, _PASSES)
+        self._start: npt.NDArray[np.int64] = cut.start_ns[own]
+        self._detail = cut.detail[own]
+        # A forward after a backward begins the next micro-batch. What is recomputed counts as backward.
+        again = (self._detail[1:] == Detail.FORWARD) & (self._detail[:-1] == Detail.BACKWARD)
+        self._micro = np.concatenate(([0], np.cumsum(again))) if len(self._detail) else np.zeros(0, dtype=np.int64)
+
+    def computing(self, phase: Detail) -> Intervals:
+        """When the rank computes in passes of this kind."""
+        chosen = (self._step.kind == Kind.COMPUTE) & (self._step.detail == phase)
+        return np.stack((self._step.start_ns[chosen], self._step.end_ns[chosen]), axis=1)
+
+    def of(self, calls: Sequence[CollectiveCall]) -> list[tuple[Detail, int]]:
+        """The pass and the micro-batch of each call: a gather belongs to the work after it, anything else to the work
+        before it."""
+        at = np.searchsorted(self._start, np.array([call.start_ns for call in calls], dtype=np.int64), side="left")
+        at -= np.array([call.op not in GATHERS for call in calls], dtype=np.int64)
+        return [
+            (_DETAILS[self._detail[i]], int(self._micro[i])) if 0 <= i < len(self._detail) else (Detail.NONE, 0)
+            for i in at.tolist()
+        ]

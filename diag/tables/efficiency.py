@@ -12,7 +12,7 @@ import polars as pl
 from msgspec import Struct
 
 from diag.account import trace_ranges as ranges
-from diag.account.attribute import WARMUP_STEPS
+from diag.account.records import WARMUP_STEPS
 from diag.collectors.records import WINDOW_NONE, Manifest, StepRecord
 from diag.model.breakdown import DevicePeak, Efficiency, Measure
 from diag.model.steps import Attribution, Detail
@@ -46,7 +46,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Recomputed(Struct, frozen=True, eq=False):
-    """For each piece of work, whether it repeats a forward. ``basis``: what says so, "" where nothing does."""
+    """For each piece of work, whether it repeats a forward. ``basis``: the evidence for it, "" where there is none."""
 
     mask: Mask
     basis: str
@@ -111,8 +111,8 @@ _ON_CPU = "the run is on a CPU"
 
 
 class Totals(Struct, frozen=True):
-    """What one trace says: nanoseconds of its counted steps, of products, convolutions and attention, the part of
-    those with known FLOPs, these FLOPs; nanoseconds of all computation and of what of it is recomputed."""
+    """Sums over one trace: nanoseconds of its counted steps; of products, convolutions and attention, and the part of
+    them with known FLOPs; these FLOPs; nanoseconds of all computation and of recomputation."""
 
     steps_ns: int
     math_ns: int
@@ -120,7 +120,7 @@ class Totals(Struct, frozen=True):
     flops: float
     compute_ns: int
     recomputed_ns: int
-    basis: str  # that tells recomputation, "" where nothing does
+    basis: str  # evidence of recomputation, "" without
     beside_ns: int = 0  # of kernels that communication ran beside, and that ran without it, too
     alone_ns: int = 0  # what as many of the same kernels take without
     beside: int = 0  # how many they are
@@ -144,8 +144,8 @@ def totals(work: WorkTable, steps_ns: int, found: Recomputed) -> Totals:
 
 
 def _contention(frame: pl.DataFrame) -> dict[str, int]:
-    """Kernels of one name, operator and shape: beside communication for more than half of their time, against without
-    any."""
+    """Kernels of one name, operator and shape: overlapping communication for more than half of their time, against not
+    at all."""
     dur, beside = pl.col("dur_ns"), pl.col("beside_ns")
     compared = (
         frame.filter(pl.col("class") == "compute")
@@ -211,7 +211,7 @@ def _mfu(
     peak: DevicePeak,
 ) -> Measure:
     if manifest is None:
-        return Measure(None, "a folder of traces does not say what the model is; a run directory does")
+        return Measure(None, "a folder of traces does not describe the model; a run directory does")
     per_token = flops_per_token(manifest)
     if per_token is None:
         return Measure(None, "the manifest does not give the model's parameters, layers, dim and seq_len")
@@ -222,7 +222,7 @@ def _mfu(
     tokens = [record.tokens for record in untraced or records if record.tokens]
     seconds = (median(r.end_ns - r.begin_ns for r in untraced) if untraced else step_ns) / 1e9
     if not tokens or not seconds or not world_size:
-        return Measure(None, "no step says how many tokens it had")
+        return Measure(None, "no step recorded its number of tokens")
     per_rank = sum(tokens) / len(tokens)
     basis = (
         f"{per_token:.3g} FLOPs a token x {per_rank * world_size:,.0f} tokens a step of {seconds * 1e3:,.0f} ms, "
@@ -255,10 +255,8 @@ def _contention_share(traced: Sequence[Totals]) -> Measure:
     compute, beside = sum(t.compute_ns for t in traced), sum(t.beside_ns for t in traced)
     alone, count = sum(t.alone_ns for t in traced), sum(t.beside for t in traced)
     if not compute or not alone:
-        return Measure(None, "no kernel ran both beside communication and without it")
-    basis = (
-        f"{count:,} kernels beside communication take {beside / alone:.2f} times as long as the same ones without it"
-    )
+        return Measure(None, "no kernel ran both with and without overlapping communication")
+    basis = f"{count:,} kernels that overlap communication take {beside / alone:.2f} times as long as without"
     return Measure(max(0.0, (beside - alone) / compute), basis=basis)
 
 
@@ -299,3 +297,11 @@ def tokens_of(tables: Tables, attribution: Attribution) -> tuple[int, ...] | str
         for record in counted:
             by_step[record.step] += record.tokens
     return tuple(by_step.values()) if all(by_step.values()) else "not every step says how many tokens it had"
+
+
+def device_of(tables: Tables) -> str | None:
+    """The accelerator's name, from the first rank that has it."""
+    for rank in tables.ranks.values():
+        if rank.identity is not None and rank.identity.device != "cpu":
+            return rank.identity.device
+    return next((name for rank in tables.ranks.values() for trace in rank.traces for name in trace.device_names), None)

@@ -38,13 +38,13 @@ _TIMES = {
     "dur_ns": Column(_INT, "Duration of the rank's step. The next six add up to it."),
     "compute_ns": Column(_INT, "Computation: kernels on a device, operators on a CPU."),
     "exposed_comm_ns": Column(_INT, "Communication that is not overlapped with computation."),
-    "exposed_copy_ns": Column(_INT, "Copies between host and device that are overlapped with nothing."),
+    "exposed_copy_ns": Column(_INT, "Copies between host and device that are not overlapped."),
     "data_wait_ns": Column(_INT, "Waiting for the next batch."),
     "checkpoint_ns": Column(_INT, "Saving a checkpoint."),
     "idle_ns": Column(_INT, "Nothing of the above."),
     "exposed_wait_ns": Column(_INT, "Of exposed_comm_ns, waiting for a later rank; null without common clocks."),
     "exposed_transfer_ns": Column(_INT, "The rest of exposed_comm_ns: bytes are moved."),
-    "overlapped_comm_ns": Column(_INT, "Communication that computation hides. No part of dur_ns."),
+    "overlapped_comm_ns": Column(_INT, "Communication that is overlapped with computation. Not a part of dur_ns."),
     "optimizer_ns": Column(_INT, "The optimizer's step; a part of compute_ns or idle_ns."),
 }  # fmt: skip
 
@@ -95,7 +95,7 @@ COLUMNS: dict[str, dict[str, Column]] = {
         "mean_ns": Column(_INT, "Mean duration."),
         "max_ns": Column(_INT, "Longest duration."),
         "share": Column(_FLOAT, "Fraction of the device's busy time."),
-        "exposed_ns": Column(_INT, "Not hidden by work of higher priority."),
+        "exposed_ns": Column(_INT, "Not overlapped with work of higher priority."),
         "bound": Column(_TEXT, "What limits it: math, memory or unknown."),
         "tflop_s": Column(_FLOAT, "TFLOP/s over the part of the time whose shapes are recorded."),
         "gb_s": Column(_FLOAT, "GB/s over the same part."),
@@ -129,7 +129,7 @@ COLUMNS: dict[str, dict[str, Column]] = {
         "share": Column(_FLOAT, "Fraction of the step that it costs."),
         "cost_ns_per_step": Column(_INT, "The same in nanoseconds a step."),
         "confidence": Column(_FLOAT, "From 0 to 1."),
-        "ranks": Column(_RANKS, "The ranks at fault; empty where it is nobody's."),
+        "ranks": Column(_RANKS, "The culprits; empty where there is none."),
         "title": Column(_TEXT, "What was found."),
         "action": Column(_TEXT, "What to do about it."),
     },
@@ -223,7 +223,6 @@ def modules(tables: Sequence[ModuleTable]) -> pl.DataFrame:
 
 
 def memory(table: MemoryTable) -> pl.DataFrame:
-    """A row for each rank that recorded memory."""
     return frame("memory", map(asdict, table.rows))
 
 
@@ -243,8 +242,8 @@ EVIDENCE = {
 
 
 def evidence(finding: Finding, frame_of: Callable[[str], pl.DataFrame]) -> pl.DataFrame:
-    """The rows that a finding rests on: all collectives where it is about communication, else those of the frame that
-    its first line of evidence names (counted steps of the ranks at fault, modules, kernels, memory). ``frame_of``: a
+    """The rows behind a finding: all collectives where it is about communication, else the rows of the frame that its
+    first line of evidence names (counted steps of the culprits, modules, kernels, memory). ``frame_of``: returns a
     frame by its name."""
     name = EVIDENCE.get(finding.evidence[0].table, "steps") if finding.evidence else "steps"
     if name == "steps" and finding.bottleneck == Bottleneck.COMMUNICATION:

@@ -16,14 +16,12 @@ from msgspec import Struct
 
 from diag.account import intervals as iv
 from diag.account import trace_ranges as ranges
-from diag.account.gpu import COMM, COMPUTE, COPY, device_work
-from diag.account.gpu_idle import NEVER
-from diag.account.layers import Window, covers
+from diag.account.gpu import COMM, COMPUTE, COPY, NEVER, device_work
+from diag.account.intervals import Window, covers
 from diag.model.breakdown import Bound, DevicePeak, KernelKind, KernelStat, KernelTable
 from diag.model.steps import Detail
-from diag.traces import comm_names
 from diag.traces import kineto_names as names
-from diag.traces.comm_names import FUSED_PATTERN
+from diag.traces.kineto_names import FUSED_PATTERN
 from diag.traces.trace import Trace
 
 from . import nesting
@@ -126,7 +124,7 @@ def kinds_of(names: Iterable[str], patterns: Patterns) -> dict[str, str]:
 
 
 def bound_of(kind: KernelKind) -> Bound:
-    """What limits a class of kernels as a rule: they do a few operations on each byte they move."""
+    """The usual limit of a class of kernels: most do few operations on each byte they move."""
     return Bound.MEMORY if kind in _MEMORY_KINDS else Bound.UNKNOWN
 
 
@@ -149,8 +147,6 @@ Outputs = dict[tuple[Shape, Shape], Shape | None]  # input and weight of a convo
 
 
 class Cost(Struct, frozen=True):
-    """FLOPs, bytes, and the size of an element in bytes."""
-
     flops: float
     bytes: float
     element: int
@@ -165,7 +161,7 @@ class ShapedOperator(Struct, frozen=True):
 
 
 def parse(name: str, dims: str | None, types: str | None) -> ShapedOperator | None:
-    """A call from "Input Dims" and "Input type"; None where they do not say enough."""
+    """A call from "Input Dims" and "Input type"; None where they are incomplete."""
     try:
         shapes, kinds = json.loads(dims or "null"), json.loads(types or "null")
     except (ValueError, RecursionError):
@@ -177,7 +173,7 @@ def parse(name: str, dims: str | None, types: str | None) -> ShapedOperator | No
 
 
 def cost(call: ShapedOperator, outputs: Outputs) -> Cost | None:
-    """What the call has to do; None where the shapes do not fit the operator or do not say."""
+    """The work of the call; None where the shapes are unknown or do not fit the operator."""
     op = call.name.removeprefix("aten::")
     try:
         if "convolution" in op or op == "_conv_depthwise2d":
@@ -193,7 +189,7 @@ def cost(call: ShapedOperator, outputs: Outputs) -> Cost | None:
 
 
 def convolution_outputs(calls: Sequence[ShapedOperator]) -> Outputs:
-    """The results of convolutions that their backwards tell. Two strides of one input and weight: None."""
+    """The outputs of convolutions, from their backwards. Two strides of one input and weight: None."""
     found: Outputs = {}
     for call in calls:
         if call.name == "aten::convolution_backward" and len(call.shapes) > 2:
@@ -279,7 +275,6 @@ class WorkTable(Struct, frozen=True, eq=False):
 
     @property
     def launches(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """When and on which thread each piece was launched."""
         return self.frame["at_ns"].to_numpy(), self.frame["thread"].to_numpy()
 
 
@@ -309,15 +304,14 @@ def _kernels(trace: Trace) -> pl.DataFrame:
 
 
 def _launching(operators: pl.DataFrame, work: pl.DataFrame) -> pl.Series:
-    """The name of the innermost operator around each launch."""
     at = nesting.enclosing(operators, work["at_ns"].to_numpy(), work["thread"].to_numpy())
     rows = pl.Series("row", at, dtype=pl.Int64).replace(nesting.NONE, None)
     return operators["name"].gather(rows).alias("operator")
 
 
 def _exposed(work: pl.DataFrame) -> pl.Series:
-    """Nanoseconds of each piece that no work of higher priority hides: compute hides communication, both hide
-    copies."""
+    """Nanoseconds of each piece that are not overlapped with work of higher priority: compute before communication
+    before copies."""
     start, end = work["ts_ns"].to_numpy(), work["end_ns"].to_numpy()
     exposed = work["dur_ns"].to_numpy().copy()
     covered = iv.EMPTY
@@ -370,14 +364,13 @@ def _operators(trace: Trace) -> pl.DataFrame:
         .filter(
             pl.col("leaf") | name.str.starts_with("aten::"),
             ~name.str.starts_with("autograd::engine::"),
-            ~name.str.contains(comm_names.CALL_OP_PATTERN),
+            ~name.str.contains(names.CALL_OP_PATTERN),
         )
         .drop("leaf")
     )
 
 
 def _in_windows(work: pl.DataFrame, windows: Sequence[Window]) -> pl.DataFrame:
-    """The work that starts in a window, with its step."""
     if not windows:
         return work.clear().with_columns(pl.lit(0, pl.Int64).alias("step"))
     steps, begins, ends = (
@@ -394,7 +387,8 @@ def _begin(window: Window) -> int:
 
 
 def _with_kinds(work: pl.DataFrame, by_kernel: bool) -> pl.DataFrame:
-    """By the kernel's name, else by its operator's; in the optimizer, small kernels of any name are the optimizer's."""
+    """The kind by the kernel's name, else by its operator's; in the optimizer, small kernels of any name are the
+    optimizer's."""
     other = str(KernelKind.OTHER)
     own = _kinds(work["name"], KERNELS if by_kernel else OPERATORS)
     launcher = _kinds(work["operator"], OPERATORS)

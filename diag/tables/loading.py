@@ -17,11 +17,11 @@ from diag.tables.frames import caused_waits
 
 # -- loader reserve ----------------------------------------------------------------------------------------------------
 #
-# What a rank's loader has in reserve: batches that are ready when the training asks, and workers that stand still.
+# What a rank's loader has in reserve: batches that are ready when the training asks, and idle workers.
 
 _LEAST = 3  # steps
 
-# A loader is faster than it has to be if a fifth of its workers stand still, and half a one at least: the median of
+# A loader is faster than it has to be if a fifth of its workers are idle, and half a one at least: the median of
 # workers that finish together may lie between two numbers. Measured with loaders that sleep, with 1 to 4 workers: none
 # is idle with a head start alone, one or more where the loader is 1.3 times as fast as the training takes batches.
 _FASTER = 0.2
@@ -29,11 +29,11 @@ _FASTER_AT_LEAST = 0.5
 
 
 class Reserve(Struct, frozen=True):
-    """Of one rank's loader, at the times at which its steps asked for their first batch.
+    """The reserve of one rank's loader, at the times at which its steps asked for their first batch.
 
-    ``ready``: batches that lay ready, of ``capacity``; the median. ``most_if_busy``: more cannot be ready while each of
-    the ``workers`` works on one: half of the queue at the default prefetch factor of 2. A loader that has no more gives
-    all it can, and what is ready is but a head start, however much. ``idle``: workers with nothing left to do.
+    ``ready``: median batches ready, of ``capacity``. ``most_if_busy``: the most that can be ready while each of the
+    ``workers`` works on one: half of the queue at the default prefetch factor of 2. A loader that has no more is at its
+    limit, and its ready batches are only a head start. ``idle``: workers with nothing left to do.
     """
 
     ready: float
@@ -50,7 +50,7 @@ class Reserve(Struct, frozen=True):
 
     @property
     def faster(self) -> bool:
-        """Whether this loader could give more than the training takes."""
+        """Whether this loader could deliver more than the training takes."""
         return self.idle >= max(_FASTER * self.workers, _FASTER_AT_LEAST)
 
 
@@ -65,8 +65,8 @@ def reserve_of(records: Iterable[StepRecord], counted: Collection[int]) -> Reser
 
 
 def full_share(records: Iterable[StepRecord], counted: Collection[int]) -> float | None:
-    """The part of the time that was waited for data in steps which found all batches ready that the queue can hold.
-    None where too few steps looked at the queue."""
+    """The fraction of the data wait in steps that found the queue full. None where too few steps looked at the
+    queue."""
     waited = full = 0
     steps = 0
     for record in records:
@@ -78,27 +78,24 @@ def full_share(records: Iterable[StepRecord], counted: Collection[int]) -> float
 
 
 def _telling(record: StepRecord) -> LoaderQueue | None:
-    """The step's queue, unless the step takes so many batches at once that workers of any speed stand still before."""
+    """The step's queue, unless the step takes so many batches at once that workers of any speed are idle before."""
     queue = record.queue
     return queue if queue is not None and record.micro_batches <= queue.capacity - queue.workers else None
 
 
 # -- loading table -----------------------------------------------------------------------------------------------------
 #
-# How the input reached each rank: waits for its loader, copies to the device, and whom the others wait for.
+# How the input reached each rank: waits for its loader, copies to the device, and waiting of the others.
 
 _WAITED = 0.02  # of a step: from here on it is one that waited for data
 
 
 class RankLoading(Struct, frozen=True):
-    """One rank's input in the steps that count; nanoseconds, means of a step.
-
-    ``waited_steps``: the part of them with a wait of 2 % of the step or more. ``excess_ns``: its mean wait beyond the
-    median of the other ranks', None for a rank alone. ``others_waited_ns``: how long the others waited for it because
-    its loader was later than theirs. ``host_copy_ns``: in the training's own copies to the device, as its host sees
-    them; None where nobody recorded them. ``exposed_copy_ns``: copies on the device that nothing hid. ``reserve``:
-    batches that lay ready when its steps asked for one, None where that is not known.
-    """
+    """One rank's input in the counted steps; mean nanoseconds a step. ``waited_steps``: the fraction of steps that
+    waited 2 % of the step or more. ``excess_ns``: its mean wait beyond the median of the other ranks, None for a single
+    rank. ``others_waited_ns``: how long the others waited for it because its loader was later than theirs.
+    ``host_copy_ns``: the training's own copies to the device on the host; None where not recorded. ``exposed_copy_ns``:
+    exposed copies on the device. ``reserve``: batches ready when its steps asked for one, None where unknown."""
 
     rank: int
     host: str | None
@@ -115,9 +112,8 @@ class RankLoading(Struct, frozen=True):
 
 
 class LoadingTable(Struct, frozen=True):
-    """``workers`` and ``prefetch_factor``: of each rank's loader, by the manifest or as it was seen at work, None where
-    neither says it; ``queue``: batches that it can hold ready. ``waits_recorded``: False where no data wait could have
-    been seen."""
+    """``workers`` and ``prefetch_factor``: of each rank's loader, from the manifest or as observed, None where unknown;
+    ``queue``: its capacity in batches. ``waits_recorded``: False where no data wait could have been recorded."""
 
     rows: tuple[RankLoading, ...]
     steps: tuple[int, ...]

@@ -18,11 +18,11 @@ _LEAST_STEPS = 8  # for a slope: with fewer, one large batch makes one
 
 
 class RankMemory(Struct, frozen=True):
-    """One rank's memory in bytes. On a device the allocator's, on a CPU the process's resident set (``allocated``).
+    """One rank's memory in bytes: on a device the allocator's, on a CPU the process's resident set (``allocated``).
 
-    ``growth_per_step``: the median slope between the steps that count (Theil-Sen), None where they are too few.
-    ``fragmentation``: of what is reserved in the fullest step, the part that was never allocated at once; None without
-    a device. ``retries`` and ``ooms``: since the first recorded step; None where nothing counts them.
+    ``growth_per_step``: the median slope between the counted steps (Theil-Sen), None where they are too few.
+    ``fragmentation``: the fraction of the reserved memory in the fullest step that was never allocated at once; None
+    without a device. ``retries`` and ``ooms``: since the first recorded step; None where not recorded.
     """
 
     rank: int
@@ -36,13 +36,13 @@ class RankMemory(Struct, frozen=True):
 
     @property
     def peak(self) -> int:
-        """What counts against the capacity."""
+        """The peak that counts against the capacity."""
         return self.reserved if self.reserved is not None else self.allocated
 
 
 class StatesEstimate(Struct, frozen=True):
-    """What the model's states take on each rank by formula, or the ``reason`` why that is not known. ``basis`` says
-    from what: parameters, strategy, types."""
+    """Bytes of the model's states on each rank by formula, or the ``reason`` why they are unknown. ``basis``:
+    parameters, strategy, types."""
 
     states: ModelStates | None
     reason: str = ""
@@ -114,9 +114,8 @@ def traced_peak(rank: RankTables) -> MemoryPeak | None:
 
 
 def estimate_of(manifest: Manifest | None) -> StatesEstimate:
-    """Of what the manifest says was trained."""
     if manifest is None:
-        return StatesEstimate(None, "no manifest says what was trained")
+        return StatesEstimate(None, "no manifest describes what was trained")
     parameters = manifest.model.get("parameters")
     if not isinstance(parameters, int) or parameters <= 0:
         return StatesEstimate(None, "the manifest does not say how many parameters the model has")

@@ -1,4 +1,4 @@
-"""Ranges of the host in which a module of the model ran, from whatever a trace has of them."""
+"""Ranges of the host in which a module of the model ran, from any kind of range that a trace has."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def own_paths(names: pl.Series) -> pl.Series:
 
 
 def own_path(name: str) -> str:
-    """Of a unit of several modules, which torch lists with commas, each. What only a wrapper has is the root."""
+    """For a unit of several modules, which torch lists with commas, each path. A path in a wrapper only is the
+    root's."""
     return ", ".join(_own_path(part) for part in name.split(", "))
 
 

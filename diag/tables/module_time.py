@@ -1,4 +1,9 @@
-"""Time of modules: to which module each stretch of a step belongs, and what that adds to the critical path."""
+"""Time of modules: device time by the module that launched it, and its effect on the critical path.
+
+Communication is left out of the table: how long an NCCL kernel lasts depends on the other ranks. Work of the backward
+counts where a range names its module, which only FSDP's hooks and recomputed forwards do: Kineto links a backward to
+its forward by autograd's sequence numbers, which our tables do not keep. The rest is "unattributed".
+"""
 
 from __future__ import annotations
 
@@ -11,22 +16,123 @@ import polars as pl
 from msgspec import Struct
 
 from diag.account import gpu
+from diag.account import intervals as iv
 from diag.account import trace_ranges as ranges
-from diag.account.gpu import COMM, COMPUTE, COPY, device_work
-from diag.account.gpu_idle import NEVER
+from diag.account.critical_path import label_of, labels_of, of_label
+from diag.account.gpu import COMM, COMPUTE, COPY, NEVER, device_work
+from diag.account.intervals import Window, covers
 from diag.account.kept_steps import windows_of
-from diag.account.layers import Window
-from diag.account.timeline import label_of, labels_of, of_label
-from diag.account.trace_steps import host_windows
-from diag.model.breakdown import PathStat, PathTable
+from diag.account.trace_ranges import host_windows
+from diag.model.breakdown import ModuleStat, ModuleTable, PathStat, PathTable
 from diag.model.steps import Attribution, Detail, Kind, RankStep, StepAccount
 from diag.rundir.run import RankTables, Tables
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 
 from . import nesting
-from .module_ranges import module_ranges, own_paths
-from .module_table import UNATTRIBUTED
+from .efficiency import Recomputed
+from .kernels import WorkTable
+from .module_ranges import ModuleRanges, module_ranges, own_paths
+
+_COMM = "comm"
+_TIMES = ("forward", "backward", "recompute")
+UNATTRIBUTED = ""
+
+
+def partial(work: WorkTable, found: ModuleRanges, recomputed: Recomputed, host: Sequence[Window]) -> pl.DataFrame:
+    """One row a module of one trace, "" for work outside of all; these add up over traces.
+
+    Columns: name, parent, calls, host_ns, forward, backward, recompute and their ``own_`` twins (ns). ``host``: the
+    host's windows of the counted steps, whose calls are counted; the device may run behind the host by whole steps.
+    """
+    calls, frame = found.calls, work.frame
+    time = np.where((frame["class"] == _COMM).to_numpy(), 0, frame["dur_ns"].to_numpy())
+    in_backward = (frame["phase"] == int(Detail.BACKWARD)).to_numpy()
+    at = nesting.enclosing(calls, *work.launches)
+    passes = (~in_backward, in_backward, in_backward & recomputed.mask)  # in the order of _TIMES
+    own = np.stack([_sums(at, np.where(chosen, time, 0), len(calls)) for chosen in passes], axis=1)
+    parent = nesting.parents(calls)
+    steps = iv.make((begin, end) for _, begin, end in host)
+    rows = _rows(calls, parent, own[:-1], covers(steps, calls["ts_ns"].to_numpy()))
+    outside = {"name": [UNATTRIBUTED], "parent": [""], "calls": [0], "host_ns": [0]}
+    for i, key in enumerate(_TIMES):
+        outside[key] = outside[f"own_{key}"] = [int(own[-1, i])]
+    return pl.concat([rows, pl.DataFrame(outside, schema=rows.schema)])
+
+
+def module_table(source: str, parts: Sequence[pl.DataFrame], rank_steps: int) -> ModuleTable:
+    """The table of all traces' parts, rows by falling time."""
+    rows = (
+        pl.concat(parts)
+        .group_by("name", maintain_order=True)
+        .agg(
+            pl.col("parent").first(), *(pl.col(key).sum() for key in parts[0].columns if key not in ("name", "parent"))
+        )
+        .with_columns(
+            (pl.col("forward") + pl.col("backward")).alias("total"),
+            (pl.col("own_forward") + pl.col("own_backward")).alias("own"),
+        )
+        .sort(["total", "host_ns", "name"], descending=[True, True, False])
+    )
+    busy = int(rows["own"].sum())
+    outside = rows.filter(pl.col("name") == UNATTRIBUTED)
+    return ModuleTable(
+        source=source,
+        rows=tuple(
+            ModuleStat(
+                name=row["name"],
+                parent=row["parent"],
+                calls=row["calls"],
+                host_ns=row["host_ns"],
+                forward_ns=row["forward"],
+                backward_ns=row["backward"],
+                recompute_ns=row["recompute"],
+                self_ns=row["own"],
+                share=row["total"] / busy if busy else 0.0,
+            )
+            for row in rows.filter(
+                pl.col("name") != UNATTRIBUTED, (pl.col("calls") > 0) | (pl.col("total") > 0)
+            ).to_dicts()
+        ),
+        busy_ns=busy,
+        rank_steps=rank_steps,
+        unattributed_ns=int(outside["own"].sum()),
+        unattributed_backward_ns=int(outside["own_backward"].sum()),
+    )
+
+
+def _sums(at: nesting.Rows, time: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+    """Nanoseconds of each range's own pieces, and last those of no range."""
+    sums = np.zeros(count + 1, dtype=np.int64)
+    np.add.at(sums, at, time)  # -1, outside of all, is the last place
+    return sums
+
+
+def _rows(
+    calls: pl.DataFrame, parent: nesting.Rows, own: npt.NDArray[np.int64], counted: npt.NDArray[np.bool_]
+) -> pl.DataFrame:
+    whole = own.copy()
+    depth = nesting.depths(parent)
+    for level in range(int(depth.max(initial=0)), 0, -1):
+        inner = np.flatnonzero(depth == level)
+        np.add.at(whole, parent[inner], whole[inner])
+    name = calls["name"].cast(pl.String)
+    around = name.gather(pl.Series(parent, dtype=pl.Int64).replace(nesting.NONE, None)).fill_null("")
+    outermost = (name != around).to_numpy()  # a module inside itself is in the outer one's time already
+    times = {key: whole[:, i] * outermost for i, key in enumerate(_TIMES)}
+    owns = {f"own_{key}": own[:, i] for i, key in enumerate(_TIMES)}
+    host = calls["dur_ns"].to_numpy() * (outermost & counted)
+    return (
+        pl.DataFrame(
+            {"name": name, "parent": around, "calls": counted.astype(np.int64), "host_ns": host, **times, **owns}
+        )
+        .group_by("name", maintain_order=True)
+        .agg(pl.col("parent").first(), pl.exclude("name", "parent").sum())
+    )
+
+
+# -- time of modules on the critical path and against the other ranks --------------------------------------------------
+
 
 # -- module tracks -----------------------------------------------------------------------------------------------------
 #
@@ -71,8 +177,8 @@ class Track(Struct, frozen=True, eq=False):
 
 
 class ModuleTracks(Struct, frozen=True, eq=False):
-    """``names`` by number. ``device``: by label (diag.account.timeline), what the launches say of such time;
-    ``host`` says where time with any other label belongs."""
+    """``names`` by number. ``device``: module of device time by label (diag.account.critical_path), from the launches;
+    ``host``: module of time with any other label."""
 
     names: pl.Series
     host: Track
@@ -94,7 +200,6 @@ def tracks_of(trace: Trace) -> ModuleTracks | None:
 
 
 def _calls(trace: Trace) -> pl.DataFrame:
-    """Every range that names a module, sorted like Trace.select does."""
     sources = [found.calls.with_columns(pl.col("name").cast(pl.String)) for found in module_ranges(trace)]
     calls = pl.concat([_hooks(trace), *sources])
     return calls.filter(~pl.col("name").str.contains(_OF_A_PHASE)).sort(
@@ -110,7 +215,7 @@ def _hooks(trace: Trace) -> pl.DataFrame:
 
 
 def _host_track(trace: Trace, calls: pl.DataFrame, code: Times) -> Track:
-    """By the latest range to begin that is still open on a thread of the training, whichever it is: of the main and
+    """The latest range to begin that is still open on a thread of the training, whichever thread: of the main and
     autograd's thread one waits for the other."""
     main = ranges.main_thread(trace)
     threads = {main} if main is not None else set()
@@ -190,7 +295,7 @@ _MOST_DRIFT = 1e-3
 
 
 class Stretches(Struct, frozen=True, eq=False):
-    """Pieces of time on the common clock: ``label`` is of diag.account.timeline, ``step`` and ``rank`` are those
+    """Pieces of time on the common clock: ``label`` is of diag.account.critical_path, ``step`` and ``rank`` are those
     that the time is charged to. Arrays of equal length, in any order."""
 
     step: Times
@@ -216,7 +321,6 @@ class Stretches(Struct, frozen=True, eq=False):
 
 
 def on_paths(accounts: Iterable[StepAccount]) -> Stretches:
-    """The critical paths of these steps."""
     return _stretches(
         (account.step, path.rank, path.start_ns, path.end_ns, path.kind, path.detail)
         for account in accounts
@@ -225,7 +329,6 @@ def on_paths(accounts: Iterable[StepAccount]) -> Stretches:
 
 
 def of_rank_steps(steps: Iterable[RankStep]) -> Stretches:
-    """All that these ranks did in these steps."""
     return _stretches(
         (step.step, np.full(len(cut.kind), step.rank), cut.start_ns, cut.end_ns, cut.kind, cut.detail)
         for step in steps
@@ -234,8 +337,8 @@ def of_rank_steps(steps: Iterable[RankStep]) -> Stretches:
 
 
 def charge(trace: Trace, windows: Sequence[tuple[Window, RankStep]], stretches: Stretches) -> pl.DataFrame:
-    """What of the time of one rank its trace puts into modules: the columns of SCHEMA, one row for each step, label and
-    module. The rest lies in none. ``windows``: of the trace's own clock, each with the account that was made of it."""
+    """The part of one rank's time that its trace attributes to modules: the columns of SCHEMA, one row for each step,
+    label and module. The rest is in no module. ``windows``: on the trace's own clock, each with its account."""
     tracks = tracks_of(trace) if windows else None
     if tracks is None or not len(stretches.step):
         return pl.DataFrame(schema=SCHEMA)
@@ -329,7 +432,6 @@ def shown(counted: Sequence[StepAccount]) -> list[StepAccount]:
 
 
 def by_rank(steps: Iterable[RankStep]) -> dict[int, dict[int, RankStep]]:
-    """The accounts by rank and step."""
     found: dict[int, dict[int, RankStep]] = defaultdict(dict)
     for step in steps:
         found[step.rank][step.step] = step
@@ -419,7 +521,6 @@ def module_excess(
 
 
 def _in_modules(tables: Tables, rank: int, steps: Sequence[RankStep]) -> dict[str, int]:
-    """Nanoseconds of a rank's own time by module, over these steps."""
     own = tables.ranks[rank]
     numbers = {step.step: step for step in steps}
     spent = of_rank_steps(steps).of_labels(_OWN)

@@ -53,7 +53,6 @@ def own_time(ranges: pl.DataFrame, parent: Rows) -> Times:
 
 
 def depths(parent: Rows) -> Rows:
-    """How many ranges are around each; parents come before their children."""
     depth = np.zeros(len(parent), dtype=np.int64)
     inside = np.flatnonzero(parent >= 0)
     at = parent[inside]

@@ -16,14 +16,13 @@ from diag.account import gpu
 from diag.account import intervals as iv
 from diag.account import trace_ranges as ranges
 from diag.account.attribute import waiting
-from diag.account.gpu_idle import of_device, part_of
+from diag.account.critical_path import labels_of, of_label
+from diag.account.gpu import of_device, part_of
 from diag.account.intervals import Covered, Intervals, Times
 from diag.account.kept_steps import windows_of
 from diag.account.match import by_key
-from diag.account.timeline import labels_of, of_label
 from diag.model.steps import Attribution, Detail, Kind, RankStep, by_cause
 from diag.rundir.run import RankTables
-from diag.traces import comm_names
 from diag.traces import kineto_names as names
 from diag.traces.trace import Trace
 
@@ -38,12 +37,12 @@ Codes = npt.NDArray[np.uint32]
 
 
 class Category(StrEnum):
-    """What a lane shows. The first ten partition a step."""
+    """The content of a lane. The first ten partition a step."""
 
     COMPUTE = "compute"
     TRANSFER = "transfer"  # exposed communication that is not waiting
     WAITING = "waiting"  # exposed communication that waits for a later rank
-    COMMUNICATION = "communication"  # where the two cannot be told apart
+    COMMUNICATION = "communication"  # where wait and transfer cannot be separated
     COPY = "copy"
     DATA = "data"
     CHECKPOINT = "checkpoint"
@@ -78,7 +77,6 @@ class Lane:
         return found
 
     def busy_ns(self, edges: Times) -> Times:
-        """How much of the time between each two edges the events cover."""
         return np.diff(self.covered.until(edges))
 
     def busy_in(self, begin_ns: int, end_ns: int) -> int:
@@ -190,7 +188,7 @@ def all_ranks(attribution: Attribution) -> AllRanks:
         by_rank[step.rank].append(step)
     tied = _tied(attribution, list(by_rank))
     calls = {rank: [call for step in by_rank[rank] for call in step.collectives] for rank in tied}
-    # Of a rank alone, nobody knows whether it waits.
+    # For a single rank, it is unknown whether it waits.
     waits = waiting(by_key(calls)) if len(tied) > 1 else {}
     moved = _moved(by_rank, tied)
     ranks = {
@@ -209,14 +207,15 @@ def all_ranks(attribution: Attribution) -> AllRanks:
 
 
 def _tied(attribution: Attribution, ranks: Sequence[int]) -> tuple[int, ...]:
-    """Ranks on one clock; where there is no common one, the first rank by itself."""
+    """Ranks on one clock; without a common one, the first rank alone."""
     if attribution.aligned:
         return tuple(rank for rank in ranks if rank not in attribution.untied)
     return tuple(ranks[:1])
 
 
 def _moved(by_rank: Mapping[int, Sequence[RankStep]], tied: Sequence[int]) -> dict[int, int]:
-    """What to add to each rank's times, so that the first step begins at zero and loose ranks beside the others."""
+    """Offset of each rank's times, so that the first step begins at zero, and ranks without a common clock begin with
+    the others."""
     if not tied:
         return {}
     origin = min(step.begin_ns for rank in tied for step in by_rank[rank])
@@ -340,9 +339,7 @@ def _parts(trace: Trace) -> Iterator[_Part]:
     if trace.has_gpu:
         yield from _device_parts(trace)
     else:
-        yield _part(
-            "communication", Category.COMMUNICATION, trace.select(names.ANNOTATION, name=comm_names.WIRE_PATTERN)
-        )
+        yield _part("communication", Category.COMMUNICATION, trace.select(names.ANNOTATION, name=names.WIRE_PATTERN))
     main, autograd = ranges.main_thread(trace), ranges.autograd_threads(trace)
     operators = trace.unsorted(names.CPU_OP, columns=_STORED)
     of_main = operators["thread"] == (main if main is not None else -1)
@@ -353,7 +350,7 @@ def _parts(trace: Trace) -> Iterator[_Part]:
     yield _part("calls of the runtime", Category.HOST, trace.unsorted(*names.LAUNCH_CATEGORIES, columns=_STORED))
     told = trace.unsorted(names.ANNOTATION, columns=_STORED)
     if not trace.has_gpu:  # the others are in the lane of communication
-        told = told.filter(~pl.Series(trace.stored.matching(comm_names.WIRE_PATTERN))[told["name"]])
+        told = told.filter(~pl.Series(trace.stored.matching(names.WIRE_PATTERN))[told["name"]])
     yield _part("ranges", Category.HOST, told)
 
 
@@ -389,7 +386,6 @@ class Pixels:
 
     @property
     def share(self) -> npt.NDArray[np.float64]:
-        """Busy part of each pixel, 0 to 1."""
         found: npt.NDArray[np.float64] = self.busy_ns / np.diff(self.edges)
         return found
 

@@ -1,11 +1,11 @@
-"""What was read of large trace files, kept in Parquet, so that the second opening reads a fraction of the first.
+"""The cache of large trace files, in Parquet, so that opening one again reads a fraction of it.
 
-An entry belongs to a file's content, not to its name, and to the version of this reader. It is written beside its place
-and moved there when it is whole; a cache that cannot be written or read costs time, never a result.
+An entry is keyed by a file's content, not its name, and by the version of this reader. It is written next to its place
+and moved there when complete; a cache that cannot be written or read costs time, never a result.
 
-The folder may lie on storage that others write to. So links in it are not followed, entries have the permissions that
-the user's umask gives, and what is removed is removed by name: files that have the names of ours, in folders that have
-the names of ours and whose contents.json says that they are entries.
+Others may write to the folder's storage. So links in it are not followed, entries have the permissions that the user's
+umask gives, and files are removed by name: files that have the names of ours, in folders that have the names of ours
+and whose contents.json identifies an entry.
 
     <cache>/<version>/<content key>/contents.json    header and totals
     <cache>/<version>/<content key>/*.parquet        events (in parts), names, arguments, counters
@@ -34,9 +34,9 @@ from msgspec import Struct, field
 from diag.collectors.files import replace_file
 from diag.collectors.layout import run_of
 from diag.collectors.reading import ANSWER_BYTES, DOCUMENT_BYTES, open_regular, read_regular
-from diag.model.damaged import DAMAGED
+from diag.model import DAMAGED
+from diag.traces.trace import ROW, STORED, Events, Process
 
-from .stored_events import ROW, STORED, Events, Process
 from .trace import Contents
 
 ENVIRONMENT = "DIAG_CACHE"  # a folder, or "off"
@@ -72,7 +72,7 @@ class _Saved(msgspec.Struct):
 
 
 class _Entry(msgspec.Struct):
-    """What of contents.json shows that a folder is an entry; those of earlier versions do not name their key."""
+    """The fields of contents.json that identify an entry; earlier versions do not name their key."""
 
     sizes: dict[str, int]
     key: str = ""
@@ -179,7 +179,6 @@ class Cache(Struct, frozen=True):
             return None
 
     def prune(self, limit_gb: float | None = None) -> None:
-        """Removes the least recently used entries beyond the limit."""
         if self.folder is None:
             return
         limit = (limit_gb if limit_gb is not None else _limit_gb()) * 1e9
@@ -192,8 +191,6 @@ class Cache(Struct, frozen=True):
 
 
 class Shelf(Struct, frozen=True):
-    """Files of an entry that an analysis adds later."""
-
     folder: Path
 
     def load(self, name: str) -> bytes | None:
@@ -208,11 +205,11 @@ class Shelf(Struct, frozen=True):
 
 
 class UnwritableError(Exception):
-    """The cache cannot be written, mostly because the disk is full. Not an OSError: the trace is not at fault."""
+    """The cache cannot be written, mostly because the disk is full. Not an OSError: the trace is fine."""
 
 
 class Writer(Struct):
-    """Writes one entry beside its place. UnwritableError where that fails."""
+    """Writes one entry, then moves it to its place. UnwritableError where that fails."""
 
     folder: Path
     place: Path
@@ -235,7 +232,6 @@ class Writer(Struct):
             self.parts, self._rows, self._open = self.parts + 1, 0, []
 
     def finish(self, contents: Contents) -> None:
-        """Moves the entry to its place."""
         self._flush()
         events = contents.events
         _write(events.names.to_frame(), self.folder / "names.parquet")
@@ -281,7 +277,6 @@ def hash_of_sources(*files: Path) -> str:
 
 
 def _is_own_folder(folder: Path) -> bool:
-    """Whether it is a folder itself, not a link to one that may be somebody's."""
     return stat.S_ISDIR(folder.lstat().st_mode)
 
 

@@ -12,10 +12,13 @@ from msgspec import Struct, field
 
 from diag.collectors.layout import MOST_RANKS
 
-from . import comm_names
 from . import kineto_names as names
 from .kineto_json import NO_ARGS, Args, KinetoEvent
-from .stored_events import ARGS_ROW, ARGUMENTS, COUNTERS, ROW, STORED, Events, Process
+from .kineto_names import FAR_NS, whole
+from .trace import ARGS_ROW, ARGUMENTS, COUNTERS, ROW, STORED, Events, Process
+
+# -- event table -------------------------------------------------------------------------------------------------------
+
 
 K = TypeVar("K", str, tuple[str, str])
 
@@ -25,13 +28,12 @@ MAX_NAME_CHARS = 4096  # kernels of templates of templates have names of a few t
 MAX_THREADS = 1_000_000
 MAX_PROCESSES = 10_000
 OTHER_NAMES = "(other names)"
-FAR_NS = (1 << 62) - 1  # the year 2116: a later time is damage, and a start plus a duration must fit int64
 
 _WITH_LAUNCH = frozenset((*names.DEVICE_CATEGORIES, *names.LAUNCH_CATEGORIES))
 
 
 class Head(Struct, frozen=True):
-    """What an event's category, name and thread come to. ``kept`` is False for events about the profiler itself."""
+    """The category, name and thread of an event as codes. ``kept`` is False for events about the profiler itself."""
 
     kept: bool
     name: int = 0
@@ -64,7 +66,6 @@ class EventTable(Struct):
     rows: int = 0
 
     def head_of(self, event: KinetoEvent) -> Head:
-        """The codes of the event's category, name and thread."""
         key = (event.cat, event.name, event.pid, event.tid)
         found = self._heads.get(key)
         if found is None:
@@ -94,7 +95,7 @@ class EventTable(Struct):
             tells_stream=category == names.CPU_OP and name.startswith("triton_"),
             arguments=bool(
                 re.match(names.ARGUMENT_PATTERN, name)
-                or (category == names.KERNEL and re.search(comm_names.KERNEL_PATTERN, name))
+                or (category == names.KERNEL and re.search(names.KERNEL_PATTERN, name))
             ),
         )
 
@@ -117,7 +118,6 @@ class EventTable(Struct):
         return found
 
     def says_rank(self, event: KinetoEvent) -> None:
-        """An event's arguments say of which rank it is."""
         rank = whole(event.args.rank) if event.args is not None else None
         if event.args is not None and rank is not None and 0 <= rank <= MOST_RANKS:
             process = self._process(event)
@@ -127,7 +127,6 @@ class EventTable(Struct):
             )
 
     def names_process(self, event: KinetoEvent) -> None:
-        """Metadata: the name of a process."""
         if event.args is not None and isinstance(event.args.name, str):
             self._process(event).name = event.args.name[:256]
 
@@ -166,7 +165,6 @@ class EventTable(Struct):
             self.write(timed)
 
     def add_counters(self, part: pl.DataFrame) -> None:
-        """Allocator samples, with the columns of COUNTERS."""
         self._counters.append(part)
 
     @property
@@ -189,7 +187,7 @@ class EventTable(Struct):
 
     @property
     def processes(self) -> dict[str, Process]:
-        """What is said of processes, by how the events call them."""
+        """The file's information on processes, by the id that events use."""
         return self._processes
 
     def events(self) -> Events:
@@ -208,7 +206,7 @@ class EventTable(Struct):
 
 
 def _in_bounds(times: pl.Series, least: int) -> bool:
-    """Whether all of them are times that can be kept; so it is in all chunks of most traces."""
+    """Whether all of them are valid times; true for all chunks of most traces."""
     if times.null_count() or times.is_empty():
         return False
     values = times.to_numpy()
@@ -221,7 +219,6 @@ def _timed(part: pl.DataFrame) -> pl.DataFrame:
 
 
 def _label(value: str | int | float | None) -> str:
-    """A process or a thread as text."""
     return "" if value is None else str(value)
 
 
@@ -234,15 +231,6 @@ def _text(value: object) -> str | None:
 def _raw(value: bytes) -> str | None:
     text = bytes(value).decode("utf-8", "replace")
     return None if text in ("null", "") else text
-
-
-def whole(value: object) -> int | None:
-    """An integer that fits int64, from a number or its text."""
-    if isinstance(value, str) and len(value) < 20 and value.strip().removeprefix("-").isdecimal():
-        value = int(value)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= FAR_NS else None
 
 
 # -- kineto events -----------------------------------------------------------------------------------------------------
@@ -299,7 +287,6 @@ def add_events(table: EventTable, events: Sequence[KinetoEvent]) -> None:
 
 
 def _kept(head: Head, args: Args) -> bool:
-    """Whether anybody reads the arguments of such an event."""
     return head.arguments and (args.told or (head.tells_stream and args.stream is not None))
 
 
@@ -326,7 +313,6 @@ def us_to_ns(text: pl.Series) -> pl.Series:
 
 
 def _thousandfold(us: pl.Series) -> pl.Series:
-    """Times 1000; null instead of an overflow."""
     safe = us.abs() <= (1 << 62) // 1000
     return us.to_frame("us").select(pl.when(safe).then(pl.col("us") * 1000)).to_series()
 

@@ -1,7 +1,7 @@
-"""What a file is that is no trace of PyTorch's profiler, in one sentence with what to give instead.
+"""Describes a file that is not a trace of PyTorch's profiler, in one sentence with what to give instead.
 
-Many files end in .json, and half of the tools of this field write Chrome's trace format. Each sentence rests on what
-the file holds: how it begins, the keys at its top, or the categories, phases and processes of its events. The formats
+Many files end in .json, and half of the tools of this field write Chrome's trace format. Each sentence is based on the
+file's content: its beginning, the keys at its top, or the categories, phases and processes of its events. The formats
 were read in their writers' sources or documentation (August 2026).
 """
 
@@ -14,6 +14,7 @@ import msgspec
 
 from diag.errors import DiagError
 
+from .kineto_names import is_known
 from .text_stream import damaged, file_name
 
 _KINETO = "give the trace that torch.profiler wrote of the run"
@@ -75,19 +76,12 @@ _WRITERS = (
 )
 # Kernels of these are called Kernel too, as PyTorch 1.10 called them.
 _ONNX_RUNTIME = frozenset({"session", "node"})
-# What libkineto and PyTorch write (ActivityType.cpp, August 2026), as `kineto_names.category` spells them, without what
-# other tools' traces have as well.
-_OURS = re.compile(
-    r"^(?:cpu_op|user_annotation|gpu_user_annotation|cpu_instant_event|python_function|kernel|gpu_memcpy|gpu_memset"
-    r"|concurrent_kernel|cuda_(?:runtime|driver|sync|event|profiler_range)|external_correlation|overhead"
-    r"|collective_comm|(?:xpu|mtia|hpu|privateuse1|glow|neuron|npu)_\w+)$"
-)
 _MOST_SHOWN = 6
 
 
 def no_trace(name: str, text: bytes, whole: bool, otherwise: DiagError | None = None) -> DiagError:
-    """The error for a text in which no list of events begins. ``whole``: this is all of the file; ``otherwise``: what
-    the decoder says of it."""
+    """The error for a text without a list of events. ``whole``: this is all of the file; ``otherwise``: the decoder's
+    message."""
     what = _by_beginning(text)
     if what:
         return DiagError(f"{file_name(name)}: {what}", hint=INSTEAD, path=name)
@@ -116,13 +110,7 @@ def no_events(name: str) -> DiagError:
     )
 
 
-def is_known(category: str) -> bool:
-    """Whether PyTorch's profiler writes events of this category."""
-    return _OURS.match(category) is not None
-
-
 def is_ours(categories: Collection[str]) -> bool:
-    """Whether events of these categories are from PyTorch's profiler."""
     if _ONNX_RUNTIME & set(categories) and "cpu_op" not in categories:
         return False
     return any(map(is_known, categories))
@@ -168,7 +156,7 @@ def _by_beginning(text: bytes) -> str:
 
 
 def _keys(text: bytes) -> list[str]:
-    """The keys at the top of an object; [] where it is none. Of a text that is no whole JSON those in its beginning."""
+    """The keys at the top of an object; [] where it is none. For incomplete JSON, those in its beginning."""
     if not text[:256].lstrip().startswith(b"{"):
         return []
     try:
@@ -192,7 +180,6 @@ _SEARCHED_BYTES = 1 << 18
 
 
 def _json_lines(text: bytes) -> bool:
-    """Whether the first two lines are an object each."""
     lines = [line for line in text[:_SEARCHED_BYTES].split(b"\n", 64) if line.strip()][:2]
     try:
         return len(lines) == 2 and all(isinstance(msgspec.json.decode(line), dict) for line in lines)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,15 +15,16 @@ from msgspec.structs import replace
 
 from diag.collectors.layout import MOST_RANKS
 from diag.errors import DiagError
+from diag.traces.event_table import EventTable, add_events
+from diag.traces.kineto_names import whole
+from diag.traces.trace import COUNTERS, Events
 
 from . import foreign, kineto_json
 from . import kineto_names as names
-from .event_chunks import Cutter, exact_cut
-from .event_table import EventTable, add_events, whole
 from .fast.kineto_text import KinetoText
-from .sources import opened
-from .stored_events import COUNTERS, Events
-from .text_stream import blocks, damaged, file_name
+from .kineto_json import Cutter, exact_cut
+from .kineto_names import index_of, parse_ranks
+from .text_stream import blocks, damaged, file_name, opened
 from .trace import Contents, Derived, Trace
 
 # -- several ranks -----------------------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ _HINT = "Give the ranks' own files, one each, or merge them with ids that differ
 
 
 class RankContents(Struct, frozen=True, eq=False):
-    """One rank's events. ``rank`` is None where the file does not say it."""
+    """One rank's events. ``rank`` is None where the file does not contain it."""
 
     rank: int | None
     contents: Contents
@@ -73,8 +73,8 @@ def only_rank(contents: Contents) -> int | None:
 
 
 def parts_by_rank(contents: Contents, path: str) -> list[RankContents]:
-    """The part of each rank, in order; [] where the file is one rank's, as nearly all are. DiagError where it holds
-    several that cannot be told apart."""
+    """The events of each rank, in order; [] where the file holds a single rank, as nearly all do. DiagError where it
+    holds several that cannot be separated."""
     told = _told(contents, path)
     if told:
         return [_part(contents, rank, pids, _said(contents, told, rank)) for rank, pids in sorted(told.items())]
@@ -174,7 +174,6 @@ def _busy_pids(contents: Contents) -> list[str]:
 
 
 def _owners(contents: Contents, pids: Sequence[str], devices: Sequence[str], path: str) -> dict[str, str]:
-    """The process of each device."""
     launches = _by_pid(contents, names.LAUNCH_CATEGORIES, names.LAUNCH_PATTERN).filter(pl.col("pid").is_in(pids))
     work = _by_pid(contents, names.DEVICE_CATEGORIES).drop_nulls("correlation")
     joined = work.unique(["pid", "correlation"], keep="first").join(
@@ -210,7 +209,6 @@ def _owners(contents: Contents, pids: Sequence[str], devices: Sequence[str], pat
 
 
 def _by_pid(contents: Contents, categories: Collection[str], name: str | None = None) -> pl.DataFrame:
-    """Process, correlation and start of all events of these categories."""
     events = contents.events
     codes = [code for code, category in enumerate(events.categories) if category in categories]
     found = events.columns(codes, ("thread", "correlation", "ts_ns", "name"))
@@ -262,7 +260,7 @@ def _part(contents: Contents, rank: int | None, pids: Collection[str], reason: s
 
 
 class _PartsDerived(Struct, frozen=True):
-    """What is derived from one part, beside what is derived from the others."""
+    """Derived data of one rank, kept apart from the others'."""
 
     whole: Derived
     key: str
@@ -289,7 +287,6 @@ def _raw(contents: Contents, pid: str) -> str:
 
 
 def _pids(contents: Contents, categories: Collection[str]) -> list[str]:
-    """Processes with events of these categories."""
     codes = {code for code, category in enumerate(contents.events.categories) if category in categories}
     return list(dict.fromkeys(contents.threads[thread][0] for code, thread in contents.places if code in codes))
 
@@ -351,7 +348,7 @@ def read_contents(file: BinaryIO, name: str, write: Callable[[pl.DataFrame], Non
 
 
 def _documents(cutter: Cutter, name: str) -> tuple[kineto_json.KinetoDocument, kineto_json.KinetoDocument]:
-    """What is before and behind the chunks. DiagError where the file is no whole trace."""
+    """The JSON before and after the chunks. DiagError where the file is incomplete."""
     head, tail = cutter.documents()
     try:
         first = kineto_json.document(head, name)
@@ -377,8 +374,8 @@ def _decode_any(table: EventTable, cutter: Cutter, chunk: bytes, name: str) -> N
 
 
 def as_traces(contents: Contents, path: str, rank: int | None = None) -> list[Trace]:
-    """The contents as the trace at a path, or as the traces of several ranks where the file holds the events of
-    several. DiagError where it does and they cannot be told apart."""
+    """The contents as the trace at a path, or as the traces of several ranks where the file holds several. DiagError
+    where they cannot be separated."""
     parts = parts_by_rank(contents, path)
     if not parts:
         return [as_trace(contents, path, rank)]
@@ -390,11 +387,11 @@ def as_trace(contents: Contents, path: str, rank: int | None = None, of_several:
     neither does for a file ``of_several`` ranks."""
     info = contents.distributed if isinstance(contents.distributed, dict) else {}
     if rank is None and not of_several:
-        rank = _index(info.get("rank"))
+        rank = index_of(info.get("rank"))
         rank = rank if rank is not None else only_rank(contents)
         rank = rank if rank is not None else names.rank_from_path(path)
     gaps = contents.gaps
-    world_size = _index(info.get("world_size"))
+    world_size = index_of(info.get("world_size"))
     if world_size is not None and world_size > MOST_RANKS:
         world_size, gaps = None, (*gaps, f"says that the run has {world_size:,} ranks: not believed")
     return Trace(
@@ -419,27 +416,6 @@ def as_trace(contents: Contents, path: str, rank: int | None = None, of_several:
     )
 
 
-def parse_ranks(value: object) -> tuple[int, ...]:
-    """Global ranks from a list, ``"[0, 1]"`` or ``"0,1"``; () where the list was shortened ("[0, ..., 127]")."""
-    if isinstance(value, str):
-        return _parse_ranks(value)
-    if not isinstance(value, list | tuple):
-        return ()
-    ranks = [_index(item) for item in value]
-    return tuple(rank for rank in ranks if rank is not None) if None not in ranks else ()
-
-
-@lru_cache(maxsize=1024)
-def _parse_ranks(text: str) -> tuple[int, ...]:
-    return () if "..." in text else parse_ranks([part for part in text.strip("[]() ").split(",") if part.strip()])
-
-
-def _index(value: object) -> int | None:
-    """A rank, a size: a non-negative integer."""
-    found = whole(value)
-    return found if found is not None and found >= 0 else None
-
-
 def _text(value: object) -> str | None:
     if value is None or isinstance(value, str):
         return value or None
@@ -453,19 +429,17 @@ def _device_names(properties: object) -> tuple[str, ...]:
 
 
 def _groups(config: object) -> dict[str, tuple[int, ...]]:
-    """The ranks of the process groups, by name."""
     found = {}
     for item in _configured(config):
         ranks = parse_ranks(item.get("ranks"))
         # An empty list stands for the default group in some versions.
-        found[str(item["pg_name"])] = ranks or tuple(range(min(_index(item.get("pg_size")) or 0, MOST_RANKS))) * (
+        found[str(item["pg_name"])] = ranks or tuple(range(min(index_of(item.get("pg_size")) or 0, MOST_RANKS))) * (
             item.get("pg_desc") == "default_pg"
         )
     return found
 
 
 def _descriptions(config: object) -> dict[str, str]:
-    """What the process groups are for, by name, where they say it."""
     return {str(item["pg_name"]): str(item["pg_desc"]) for item in _configured(config) if item.get("pg_desc")}
 
 

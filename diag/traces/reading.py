@@ -17,11 +17,11 @@ import msgspec
 from msgspec import Struct, field
 
 from diag.errors import DiagError
-from diag.model.damaged import Gap
+from diag.model import Gap
 
-from . import kineto, sources
+from . import kineto, text_stream
 from .cache import Cache, UnwritableError, user_cache
-from .comm_names import CommRule
+from .kineto_names import CommRule
 from .text_stream import file_name, members
 from .trace import Trace
 
@@ -51,9 +51,9 @@ _BYTES_A_PROCESS = 600 << 20  # of memory, at least
 
 
 class Reading(Struct, frozen=True):
-    """How to read. ``ranks``: rank by path, where neither the header nor the name says it (or says it wrong);
-    ``progress`` is told (files done, files in all, the file). ``comm_kernels``: the user's own names of kernels that
-    communicate; `diag.rundir.run` adds those of diag.toml."""
+    """How to read. ``ranks``: rank by path, where the header and the name lack it or are wrong; ``progress`` is called
+    with (files done, files in all, the file). ``comm_kernels``: the user's own names of communication kernels;
+    `diag.rundir.run` adds those of diag.toml."""
 
     cache: Cache = field(default_factory=user_cache)
     jobs: int | None = None  # processes; None: as many as pay
@@ -74,7 +74,7 @@ def read_traces(paths: Sequence[str], reading: Reading) -> Iterator[Trace | Gap]
 def _traces(item: Found, reading: Reading) -> Sequence[Trace | Gap]:
     """One, unless a tool merged the traces of several ranks into the file."""
     contents = item.contents if item.contents is not None else reading.cache.load(item.key) if item.key else None
-    if contents is None and item.key and not sources.is_archive(item.path.partition("!")[0]):
+    if contents is None and item.key and not text_stream.is_archive(item.path.partition("!")[0]):
         (item,) = read_file(item.path, None)  # somebody removed the entry, or it may not be read
         contents = item.contents
     if contents is None:
@@ -122,7 +122,7 @@ def _run(paths: Sequence[str], reading: Reading) -> Iterator[list[Found]]:
 
 
 def _in_cache(path: str, cache: Cache) -> list[Found] | None:
-    if cache.folder is None or sources.is_archive(path) or not _is_large(path):
+    if cache.folder is None or text_stream.is_archive(path) or not _is_large(path):
         return None
     try:
         key = _key(path, cache)
@@ -137,7 +137,7 @@ def _in_processes(
 ) -> dict[str, list[Found]]:
     workers = Workers(jobs, folder)
     # The largest first, so that none is left for the end.
-    waiting = workers.read(sorted(paths, key=sources.size_of, reverse=True))
+    waiting = workers.read(sorted(paths, key=text_stream.size_of, reverse=True))
     done: dict[str, list[Found]] = {}
     for number, future in enumerate(as_completed(waiting)):
         done[waiting[future]] = future.result()
@@ -167,7 +167,7 @@ def _on_cluster(
         raise DiagError(f"no Dask scheduler answers at {address}", hint="Start one: dask scheduler") from error
     with client:
         # Workers have working directories of their own.
-        places = [path if sources.is_remote(path) else str(Path(path).absolute()) for path in paths]
+        places = [path if text_stream.is_remote(path) else str(Path(path).absolute()) for path in paths]
         futures = client.map(read_file, places, folder=folder, keep_small=True, pure=False, retries=2)
         for number, future in enumerate(done_in_order(futures)):  # type: ignore[no-untyped-call]
             say(number + 1, len(paths), paths[futures.index(future)])
@@ -191,13 +191,13 @@ def read_file(path: str, folder: str | None, keep_small: bool = False) -> list[F
 
 
 def _read_file(path: str, cache: Cache, keep_small: bool) -> list[Found]:
-    if sources.is_archive(path):
+    if text_stream.is_archive(path):
         try:
             return list(_read_archive(path, cache))
         except UnwritableError:
             return list(_read_archive(path, Cache(None)))
     if cache.folder is None or not (keep_small or _is_large(path)):
-        with sources.opened(path) as file:
+        with text_stream.opened(path) as file:
             return [Found(path, contents=kineto.read_contents(file, path))]
     key = _key(path, cache)
     if cache.load(key) is not None:
@@ -206,11 +206,11 @@ def _read_file(path: str, cache: Cache, keep_small: bool) -> list[Found]:
 
 
 def _is_large(path: str) -> bool:
-    return sources.size_of(path) >= (_CACHED_FROM_GZIP_BYTES if path.endswith(".gz") else _CACHED_FROM_BYTES)
+    return text_stream.size_of(path) >= (_CACHED_FROM_GZIP_BYTES if path.endswith(".gz") else _CACHED_FROM_BYTES)
 
 
 def _key(path: str, cache: Cache) -> str:
-    return sources.remote_key(path) if sources.is_remote(path) else cache.key_of(Path(path))
+    return text_stream.remote_key(path) if text_stream.is_remote(path) else cache.key_of(Path(path))
 
 
 def _ingest(path: str, cache: Cache, key: str) -> Found:
@@ -218,14 +218,14 @@ def _ingest(path: str, cache: Cache, key: str) -> Found:
     with cache.writing(key) as writer:
         if writer is not None:
             try:
-                with sources.opened(path) as file:
+                with text_stream.opened(path) as file:
                     writer.finish(kineto.read_contents(file, path, writer.write))
                 cache.prune()
                 if cache.load(key) is not None:  # else another user's entry is in its place, which may not be read
                     return Found(path, key)
             except UnwritableError:
                 pass
-    with sources.opened(path) as file:
+    with text_stream.opened(path) as file:
         return Found(path, contents=kineto.read_contents(file, path))
 
 
@@ -236,9 +236,9 @@ def _read_archive(path: str, cache: Cache) -> Iterator[Found]:
         archive_key = _key(path, cache)
     found = 0
     try:
-        with sources.opened(path) as file:
+        with text_stream.opened(path) as file:
             for name, content in members(file, path):
-                if not name.endswith(sources.TRACE_ENDINGS):
+                if not name.endswith(text_stream.TRACE_ENDINGS):
                     continue
                 found += 1
                 inner = f"{path}!{name}"
@@ -272,7 +272,7 @@ def _read_member(path: str, content: BinaryIO, cache: Cache, key: str) -> Found:
 
 def _paying_jobs(paths: Sequence[str]) -> int:
     """Processes that are worth their start, and that the memory has room for."""
-    text = sum(sources.size_of(p) * (_GZIP_RATIO if p.endswith(("gz",)) else 1) for p in paths)
+    text = sum(text_stream.size_of(p) * (_GZIP_RATIO if p.endswith(("gz",)) else 1) for p in paths)
     if text < _POOL_FROM_BYTES:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

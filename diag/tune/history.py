@@ -14,7 +14,7 @@ from diag.collectors.layout import SCHEMA_VERSION, is_regular
 from diag.collectors.reading import ANSWER_BYTES, read_regular
 from diag.collectors.text import masked_arguments
 from diag.errors import DiagError
-from diag.model.damaged import DAMAGED
+from diag.model import DAMAGED
 
 FILE_NAME = "tune.json"
 

@@ -21,7 +21,7 @@ from diag.collectors.records import WINDOW_NONE
 from diag.collectors.text import masked_arguments
 from diag.errors import DiagError
 from diag.model.steps import Advice
-from diag.replay.recommend import changed_arguments
+from diag.replay.advice import changed_arguments
 
 from .history import History, Interval, Outcome, Round, Run, save
 

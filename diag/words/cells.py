@@ -9,9 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from .terminal import console
+
 if TYPE_CHECKING:
     from rich.console import Console
-from .terminal import console
+
 
 WIDEST = 110
 UNKNOWN = "-"

@@ -95,9 +95,9 @@ _NOISE = re.compile(
 _IDENTIFIER = re.compile(r"(?<!\w)[A-Za-z_]\w+")
 _MANGLED = re.compile(r"(\d+)([A-Za-z_])")
 _TELLING = re.compile(r"(\d\d)([A-Z]\w+?)(?=\d|$)")
-# Frames around a functor, which alone says what is done.
+# Frames around a functor, which alone names the operation.
 _FRAME = re.compile(r"^(?:Kernel|\w*elementwise_kernel\w*|multi_tensor_apply_kernel)$")
-# Template arguments that say how a kernel is built, not what it does.
+# Template arguments that describe how a kernel is built, not its operation.
 _DULL = re.compile(
     r"^(?:float\d?|double|int|u?int\d+_t|long|unsigned|signed|bool|char|const|void|true|false|BFloat16|Half|lambda|"
     r"array|Array|operator|Kernel|ReduceOp|func_wrapper_t|[AB]?(?:Unary|Binary)Functor|gpu_kernel_impl\w*|"
@@ -123,7 +123,7 @@ def short_name(name: str) -> str:
 def _mangled_parts(name: str) -> list[str]:
     """The nested name at the start of an Itanium-mangled one: ``["ck", "tensor_operation", "kernel_grouped_conv"]``.
 
-    CUTLASS calls every kernel Kernel: then with the first telling template argument behind it.
+    CUTLASS calls every kernel Kernel: then with its first specific template argument appended.
     """
     parts, at = [], len("_ZN")
     while found := _MANGLED.match(name, at):

@@ -1,8 +1,8 @@
-"""The one way out to a terminal: text for people with what a terminal would act on as escapes, and data as it is.
+"""The only output to a terminal: text for people with control characters escaped, and data unchanged.
 
-Names in a manifest, a heartbeat, a trace or a budget file were written by others, and an escape sequence in one of them
-can write the clipboard or hide a line. So the commands print, report errors and draw tables through this module and
-nothing else. Output that is no terminal is treated alike: a log is shown by one later.
+Names in a manifest, a heartbeat, a trace or a budget file come from others, and an escape sequence in one of them can
+write the clipboard or hide a line. So the commands print, report errors and draw tables through this module only.
+Output to a file is treated alike: a log is shown by a terminal later.
 """
 
 from __future__ import annotations

@@ -15,13 +15,13 @@ _MESSAGES = ("send", "recv", "send_recv", "wait")
 
 
 def pieces(text: str) -> list[tuple[str, bool]]:
-    """Of one of our own sentences: its text, and whether it is a command to type, which stands between backticks."""
+    """The pieces of one of our own sentences, each with whether it is a command to type (between backticks)."""
     parts = text.split("`")
     return [(part, i % 2 == 1) for i, part in enumerate(parts)] if len(parts) % 2 else [(text, False)]
 
 
 def run_facts(run: Mapping[str, Any], coverage: Coverage) -> list[str]:
-    """Of ``api.describe_run``'s answer what fits under a title; the last one is the path."""
+    """The part of ``api.describe_run``'s answer that fits under a title; the last fact is the path."""
     total = len(coverage.ranks_used) + len(coverage.ranks_missing)
     hosts = run["hosts"]
     parts = [
@@ -67,18 +67,18 @@ def class_name(bottleneck: Bottleneck) -> str:
 
 
 def group_name(row: CollectiveStat, several: bool) -> str:
-    """Of a row of the collectives: its axis of the mesh, where there are ``several``; else the library's name for it,
-    which can be a hash, or hold all of its ranks."""
+    """A group's axis of the mesh, where there are ``several``; else the library's name for it, which can be a hash, or
+    contain all of its ranks."""
     if row.op in _MESSAGES and len(row.members) == 2:
         return f"{row.members[0]} to {row.members[1]}"
     return axis_words(row.axis) if several and row.axis else row.group.split("@")[0]
 
 
 def fused_words(ns_per_step: float) -> str:
-    """What the time in kernels that compute and communicate at once means, nanoseconds of a rank and step."""
+    """The effect of kernels that compute and communicate at once, nanoseconds of a rank and step."""
     return (
         f"{duration(ns_per_step)} a step are spent in kernels that compute and communicate at once, and communication "
-        "inside them cannot be told apart"
+        "inside them cannot be separated"
     )
 
 
@@ -87,10 +87,10 @@ def sentence(text: str) -> str:
 
 
 def incomplete(coverage: Coverage) -> str:
-    """What is missing, in a sentence; "" where nothing is."""
+    """The missing data in a sentence; "" where nothing is missing."""
     parts = []
     if coverage.ranks_missing:
-        parts.append(f"nothing usable of {listing(coverage.ranks_missing)}")
+        parts.append(f"no usable data of {listing(coverage.ranks_missing)}")
     if coverage.skipped:
         parts.append(f"{counted(len(coverage.skipped), 'thing')} could not be read or used")
     return f"Incomplete: {', '.join(parts)}." if parts else ""

@@ -8,8 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from diag.account.clock import Alignment, align
-from diag.account.match import Key
+from diag.account.match import Alignment, Key, align
 from diag.model.steps import CollectiveCall
 
 US, MS, S = 1_000, 1_000_000, 1_000_000_000

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diag.account import intervals as iv
-from diag.account.layers import Layer, covers, cut, disjoint, within
+from diag.account.intervals import Layer, covers, cut, disjoint, within
 from diag.model.steps import Detail, Kind
 
 SIZE = 64

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diag.account.trace_steps import iterations_of
+from diag.account.trace_ranges import iterations_of
 from diag.api import open_run
 from diag.model.steps import Division
 from diag.traces.kineto import read_trace

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diag.account import cpu, gpu
-from diag.account.trace_steps import host_windows
+from diag.account.trace_ranges import host_windows
 from diag.model.steps import Kind
 from diag.traces.kineto import read_trace
 from tests.account.kineto_builder import AUTOGRAD, BASE_NS, KinetoBuilder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diag.api import Result
-from diag.model.damaged import Gap
+from diag.model import Gap
 from diag.model.steps import Advice, Evidence, Finding, NotLooked, Recommendation, Risk
 from tests.copies import replace
 

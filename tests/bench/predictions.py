@@ -24,11 +24,11 @@ if not __package__:
 import numpy as np
 
 from diag.api import open_run
+from diag.replay.advice import LEAST_SHARE, changed_arguments
 from diag.replay.case import Candidate, Case, sizes_of
-from diag.replay.knobs import REGISTRY
+from diag.replay.knobs import KNOBS
 from diag.replay.predict import baseline, gain
 from diag.replay.program import Refusal
-from diag.replay.recommend import LEAST_SHARE, changed_arguments
 from diag.tune.loop import Series, measured, train
 from diag.tune.loop import gain as measured_gain
 
@@ -124,7 +124,7 @@ def measure(name: str, arguments: tuple[str, ...], repeats: int) -> list[Pair]:
             return []
         sizes = sizes_of(base.program)
         case = Case(result.attribution, result.tables, result.examination, base.program, sizes)
-        changes = [c for propose in REGISTRY.values() for c in propose(case) if c.settings]
+        changes = [c for propose in KNOBS.values() for c in propose(case) if c.settings]
         predicted = {change.id: gain(base, change.mutation) for change in changes}
         changes = [change for change in changes if predicted[change.id].refused is None]
         times: dict[str, list[Series]] = {"": [measured(result)[0]], **{change.id: [] for change in changes}}

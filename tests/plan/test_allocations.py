@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from diag.errors import DiagError
-from diag.planning.measured import Allocations, Change, host_allocations, peak_of
+from diag.planning.measured import Allocations, MemoryChange, host_allocations, peak_of
 
 
-def changes(*rows: tuple[int, int]) -> list[Change]:
+def changes(*rows: tuple[int, int]) -> list[MemoryChange]:
     """(address, bytes), a microsecond apart."""
-    return [Change(float(at), address, size) for at, (address, size) in enumerate(rows)]
+    return [MemoryChange(float(at), address, size) for at, (address, size) in enumerate(rows)]
 
 
 def test_what_is_taken_and_given_back() -> None:

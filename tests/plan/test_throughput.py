@@ -6,12 +6,12 @@ import pytest
 
 from diag.model.axes import bubble
 from diag.planning.cluster import cluster_of, topology_of
-from diag.planning.memory import STRATEGIES, Checkpointing, Unit
+from diag.planning.memory import STRATEGIES, Checkpointing, ShardingUnit
 from diag.planning.plan import Batch, Plan, plan
 from diag.planning.recipe import RECIPES
 from diag.planning.shape import size_of
 from diag.planning.throughput import Data, Job, Link, Schedule, Speed, Stage, link, program, speed_of
-from diag.replay.engine import replay
+from diag.replay.program import replay
 
 BY_NAME = {strategy.name: strategy for strategy in STRATEGIES}
 SPEED = Speed(peak=1e12, mfu=1.0)  # a FLOP takes a thousandth of a nanosecond
@@ -25,9 +25,9 @@ def step_ns(job: Job) -> int:
 def of(strategy: str, wire: Link, units: int = 6, micro_batches: int = 1, bucket: int = 1 << 40) -> Job:
     own = BY_NAME[strategy]
     # 1 ms of forward and 2 of backward each
-    parts = tuple(Unit(1_000_000, 1, 1e9, 2e9) for _ in range(units))
+    parts = tuple(ShardingUnit(1_000_000, 1, 1e9, 2e9) for _ in range(units))
     data = Data(own, own.keeps, wire, ALONE, 2, 2, bucket)
-    return Job((Stage(Unit(0, 0, 0, 0), parts),), data, SPEED, micro_batches, Schedule.GPIPE)
+    return Job((Stage(ShardingUnit(0, 0, 0, 0), parts),), data, SPEED, micro_batches, Schedule.GPIPE)
 
 
 @pytest.mark.parametrize("bandwidth", [1e9, 5e9, 1e11])
@@ -82,7 +82,10 @@ def test_the_replay_finds_the_bubble(schedule: Schedule, stages: int, micro_batc
     chunks = 2 if schedule == Schedule.INTERLEAVED else 1
     parts = tuple(
         Stage(
-            Unit(0, 0, 0, 0), tuple(Unit(0, 1, 1e9, 2e9) for _ in range(2)), first=stage == 0, last=stage == stages - 1
+            ShardingUnit(0, 0, 0, 0),
+            tuple(ShardingUnit(0, 1, 1e9, 2e9) for _ in range(2)),
+            first=stage == 0,
+            last=stage == stages - 1,
         )
         for stage in range(stages)
     )

@@ -9,12 +9,10 @@ import pytest
 
 from diag.api import open_run
 from diag.model.steps import Attribution, CollectiveCall, CriticalPath, Detail, Kind, RankStep, Segments, StepAccount
-from diag.replay.build import build
 from diag.replay.costs import Level, fit
-from diag.replay.engine import replay, replay_error
-from diag.replay.mutations.network import more_bandwidth
-from diag.replay.predict import Baseline, baseline
-from diag.replay.program import Collective, Mutated, Program, with_collectives
+from diag.replay.mutations import more_bandwidth
+from diag.replay.predict import Baseline, baseline, build
+from diag.replay.program import Collective, Mutated, Program, replay, replay_error, with_collectives
 from diag.rundir.run import RankTables, Tables
 from tests.copies import replace
 from tests.test_invariance import Plan, write

@@ -5,14 +5,18 @@ from __future__ import annotations
 import pytest
 
 from diag.replay.costs import Level
-from diag.replay.engine import replay
-from diag.replay.mutations import Mutation, in_turn
-from diag.replay.mutations.network import hybrid_shard, more_bandwidth, reduce_in
-from diag.replay.mutations.schedule import keep_gathered, prefetch, sync_last_micro_batch
-from diag.replay.mutations.work import more_workers, without_straggler
-from diag.replay.mutations.wrapping import merge_units, split_root
+from diag.replay.mutations import (
+    Mutation,
+    hybrid_shard,
+    in_turn,
+    more_bandwidth,
+    more_workers,
+    reduce_in,
+    without_straggler,
+)
 from diag.replay.predict import gain
-from diag.replay.program import Mutated, Role
+from diag.replay.program import Mutated, Role, replay
+from diag.replay.sharding_mutations import keep_gathered, merge_units, prefetch, split_root, sync_last_micro_batch
 from tests.copies import replace
 from tests.replay.fsdp import MS, Fsdp, simulate
 from tests.replay.test_replay import base_of

@@ -11,13 +11,10 @@ from hypothesis import strategies as st
 
 from diag.api import analyze, open_run
 from diag.collectors.records import BACKWARD, FORWARD
-from diag.replay.mutations import Mutation, in_turn
-from diag.replay.mutations.network import hybrid_shard, more_bandwidth
-from diag.replay.mutations.schedule import keep_gathered, prefetch, sync_last_micro_batch
-from diag.replay.mutations.work import more_workers, without_straggler
-from diag.replay.mutations.wrapping import merge_units, split_root
+from diag.replay.mutations import Mutation, hybrid_shard, in_turn, more_bandwidth, more_workers, without_straggler
 from diag.replay.predict import Baseline, Prediction, baseline, gain, predict
 from diag.replay.program import Mutated, Refusal
+from diag.replay.sharding_mutations import keep_gathered, merge_units, prefetch, split_root, sync_last_micro_batch
 from tests.copies import replace
 from tests.simulate import MS, Plan, simulate
 

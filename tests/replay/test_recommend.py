@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from diag.api import Result, analyze, open_run
 from diag.collectors.records import FORWARD, MemoryRecord
 from diag.model.steps import Risk
-from diag.replay.recommend import MOST, changed_arguments, memory_veto, recommend
+from diag.replay.advice import MOST, changed_arguments, memory_veto, recommend
 from diag.rundir.run import Tables
 from tests.command import diag
 from tests.copies import replace
@@ -124,7 +124,7 @@ def test_memory_that_nobody_recorded_is_not_filled() -> None:
     assert memory_veto(-1, device) == ""
     assert memory_veto(30 * GB, device) == ""
     assert "40,000 MB are free" in memory_veto(38 * GB, device)
-    assert "cannot be told" in memory_veto(None, device)
+    assert "is unknown" in memory_veto(None, device)
     silent = {r: replace(t, steps=tuple(replace(s, memory=None) for s in t.steps)) for r, t in device.ranks.items()}
     bare = replace(device, ranks=silent)
     assert "not recorded" in memory_veto(1, bare)

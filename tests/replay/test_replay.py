@@ -12,19 +12,20 @@ from hypothesis import strategies as st
 from diag.account.attribute import attribute
 from diag.api import open_run
 from diag.model.steps import Kind
-from diag.replay.build import build
 from diag.replay.costs import Level, fit
-from diag.replay.engine import StuckError, measured_durations, replay, replay_error
-from diag.replay.mutations.network import more_bandwidth
-from diag.replay.mutations.work import without_straggler
-from diag.replay.predict import Baseline, Prediction, baseline, gain, predict
+from diag.replay.mutations import more_bandwidth, without_straggler
+from diag.replay.predict import Baseline, Prediction, baseline, build, gain, predict
 from diag.replay.program import (
     Issue,
     Mutated,
     Program,
     Refusal,
     Role,
+    StuckError,
     Wait,
+    measured_durations,
+    replay,
+    replay_error,
     with_lines,
 )
 from diag.rundir.run import Tables

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from diag.api import Result, analyze, open_run
-from diag.replay.knobs import REGISTRY
+from diag.replay.advice import WhatIf, what_if
+from diag.replay.knobs import KNOBS
 from diag.replay.predict import Baseline, gain
-from diag.replay.whatif import WhatIf, what_if
 from diag.rundir.run import Tables
 from tests.copies import replace
 from tests.replay.test_recommend import GB, with_device
@@ -39,7 +39,7 @@ def test_all_that_the_knobs_propose_is_offered(result: Result) -> None:
     offered = {change.id for change in result.what_if.changes}
     case = result.what_if._case
     assert case is not None
-    assert offered == {candidate.id for propose in REGISTRY.values() for candidate in propose(case)}
+    assert offered == {candidate.id for propose in KNOBS.values() for candidate in propose(case)}
     assert {"prefetch-1", "prefetch-2", "keep-after-forward", "loader-workers-2", "wrap-2-blocks"} <= offered
 
 
@@ -47,7 +47,7 @@ def test_one_change_gains_what_the_replay_says(result: Result) -> None:
     base, case = result.baseline, result.what_if._case
     assert isinstance(base, Baseline)
     assert case is not None
-    for candidate in (candidate for propose in REGISTRY.values() for candidate in propose(case)):
+    for candidate in (candidate for propose in KNOBS.values() for candidate in propose(case)):
         prospect = result.what_if.predict([candidate.id])
         assert prospect.gain_ns == gain(base, candidate.mutation).expected_ns_per_step
         assert prospect.memory_delta_bytes == candidate.memory_delta_bytes
@@ -70,7 +70,7 @@ def test_changes_of_different_things_add_up(result: Result) -> None:
     assert both.gain_ns[1] == pytest.approx(keep.gain_ns[1] + load.gain_ns[1], rel=0.02)
     assert [change.id for change in both.changes] == ["keep-after-forward", "loader-workers-4"]
     assert both.memory_delta_bytes == keep.memory_delta_bytes
-    assert any("as fast as beside the measured steps" in told for told in both.assumptions)
+    assert any("as fast as in the measured steps" in told for told in both.assumptions)
     low, likely, high = both.new_step_ns
     assert low <= likely <= high < both.step_ns
 

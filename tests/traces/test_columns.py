@@ -12,11 +12,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from diag.traces.event_chunks import KINETO_BETWEEN, Cutter
 from diag.traces.event_table import EventTable
 from diag.traces.fast import kineto_text
 from diag.traces.fast.byte_columns import Text
 from diag.traces.fast.kineto_text import ABSENT, Heads, Key, integers, layout, read_times
+from diag.traces.kineto_json import KINETO_BETWEEN, Cutter
 
 CORRELATION: Key = (b'"correlation": ', 3)
 TOTAL: Key = (b'"Total Allocated": ', 7)

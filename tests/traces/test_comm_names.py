@@ -6,19 +6,18 @@ import polars as pl
 import pytest
 
 from diag.tables.kernels import KERNELS, kinds_of
-from diag.traces import comm_names
 from diag.traces import kineto_names as names
 
 
 def is_communication(kernel: str) -> bool:
     """As diag.account.gpu asks, by the same engine of regular expressions."""
     one = pl.Series([kernel])
-    return bool((one.str.contains(comm_names.KERNEL_PATTERN) & ~one.str.contains(comm_names.NOT_KERNEL_PATTERN)).item())
+    return bool((one.str.contains(names.KERNEL_PATTERN) & ~one.str.contains(names.NOT_KERNEL_PATTERN)).item())
 
 
 def is_fused(kernel: str) -> bool:
     one = pl.Series([kernel])
-    return bool((one.str.contains(comm_names.FUSED_PATTERN) & ~one.str.contains(comm_names.FUSED_NOT_PATTERN)).item())
+    return bool((one.str.contains(names.FUSED_PATTERN) & ~one.str.contains(names.FUSED_NOT_PATTERN)).item())
 
 
 OPERATIONS = {
@@ -112,7 +111,7 @@ OPERATIONS = {
 @pytest.mark.parametrize(("kernel", "op"), OPERATIONS.items())
 def test_kernels_of_every_library(kernel: str, op: str) -> None:
     assert is_communication(kernel)
-    assert comm_names.collective_op(comm_names.without_parameters(kernel)) == op
+    assert names.collective_op(names.without_parameters(kernel)) == op
 
 
 @pytest.mark.parametrize(
@@ -198,12 +197,12 @@ def test_kernels_that_only_compute_or_only_communicate_are_not_fused(kernel: str
 @pytest.mark.parametrize("prefix", ["nccl", "nccl2", "nccl-lazy", "ncclx", "xccl"])
 def test_host_ranges_of_every_backend(prefix: str) -> None:
     range_names = pl.Series([f"{prefix}:all_reduce", f"{prefix}:send 0->1", f"{prefix}:coalesced"])
-    assert range_names.str.contains(comm_names.CALL_PATTERN).all()
-    assert range_names.str.contains(comm_names.CALL_OP_PATTERN).all()
+    assert range_names.str.contains(names.CALL_PATTERN).all()
+    assert range_names.str.contains(names.CALL_OP_PATTERN).all()
     assert range_names.str.contains(names.ARGUMENT_PATTERN).all()
-    assert range_names.str.contains(comm_names.P2P_RANGE_PATTERN).to_list() == [False, True, False]
-    assert range_names.str.contains(comm_names.COALESCED_PATTERN).to_list() == [False, False, True]
-    assert comm_names.peers(f"{prefix}:send 0->1") == (0, 1)
+    assert range_names.str.contains(names.P2P_RANGE_PATTERN).to_list() == [False, True, False]
+    assert range_names.str.contains(names.COALESCED_PATTERN).to_list() == [False, False, True]
+    assert names.peers(f"{prefix}:send 0->1") == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -218,12 +217,12 @@ def test_host_ranges_of_every_backend(prefix: str) -> None:
     ],
 )  # fmt: skip
 def test_titles_of_torch(title: str, op: str) -> None:
-    assert comm_names.collective_op(title) == op
+    assert names.collective_op(title) == op
 
 
 def test_peers_are_sender_and_receiver() -> None:
-    assert comm_names.peers("nccl:send 0->3") == comm_names.peers("nccl:recv 3<-0") == (0, 3)
-    assert comm_names.peers("nccl:send") is comm_names.peers("gloo:recvAnySource") is comm_names.peers(None) is None
+    assert names.peers("nccl:send 0->3") == names.peers("nccl:recv 3<-0") == (0, 3)
+    assert names.peers("nccl:send") is names.peers("gloo:recvAnySource") is names.peers(None) is None
 
 
 @pytest.mark.parametrize(

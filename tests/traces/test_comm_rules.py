@@ -12,7 +12,7 @@ from diag.api import Reading, open_run
 from diag.errors import DiagError, ExitCode
 from diag.rundir.run import with_settings
 from diag.traces.cache import Cache
-from diag.traces.comm_names import NAME_CHARS, CommRule, RuleError, operations, parse_rule
+from diag.traces.kineto_names import NAME_CHARS, CommRule, RuleError, operations, parse_rule
 from tests.account.kineto_builder import KinetoBuilder
 from tests.command import diag
 

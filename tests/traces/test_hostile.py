@@ -21,10 +21,10 @@ from isal import igzip
 
 from diag.api import open_run
 from diag.errors import DiagError
-from diag.model.damaged import Gap
-from diag.traces.event_chunks import Cutter
+from diag.model import Gap
 from diag.traces.event_table import MAX_NAME_CHARS
 from diag.traces.kineto import read_trace
+from diag.traces.kineto_json import Cutter
 from diag.traces.reading import Reading, read_file, read_traces
 from tests.account.kineto_builder import KinetoBuilder, Layout, nccl_args, serialised
 from tests.traces.outcomes import Outcome, apart, is_part_of, is_plain, opened, read, rows

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from diag.errors import DiagError
-from diag.traces.comm_names import collective_op
-from diag.traces.kineto import parse_ranks, read_trace
-from diag.traces.kineto_names import category, dtype_bytes, rank_from_name, rank_from_path
+from diag.traces.kineto import read_trace
+from diag.traces.kineto_names import category, collective_op, dtype_bytes, parse_ranks, rank_from_name, rank_from_path
 from tests.account.kineto_builder import serialised
 
 OP = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2}

@@ -18,7 +18,7 @@ import pytest
 from diag.account import gpu
 from diag.api import Result, open_run
 from diag.errors import DiagError
-from diag.model.damaged import Gap
+from diag.model import Gap
 from diag.traces import kineto, reading
 from diag.traces.cache import Cache
 from diag.traces.reading import Reading, Workers, read_traces

@@ -12,7 +12,7 @@ import pytest
 
 from diag.api import open_run
 from diag.errors import DiagError
-from diag.model.damaged import Gap
+from diag.model import Gap
 from diag.rundir.run import Tables
 from diag.traces import reading
 from diag.traces.cache import Cache

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from diag.errors import DiagError
 from diag.perfetto import Trimming
-from diag.traces.event_chunks import MAX_PIECE_BYTES
+from diag.traces.kineto_json import MAX_PIECE_BYTES
 from diag.traces.text_stream import blocks
 from tests.account.kineto_builder import LAYOUTS, KinetoBuilder, Layout, serialised
 from tests.traces.outcomes import apart

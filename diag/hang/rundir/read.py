@@ -22,7 +22,7 @@ from diag.collectors.records import (
 )
 from diag.hang.model import Culprit
 from diag.hang.raised import Chain, chain_of, chain_of_message
-from diag.model.damaged import Gap
+from diag.model import Gap
 from diag.rundir.lines import (
     read_asked,
     read_exits,

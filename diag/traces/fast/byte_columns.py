@@ -65,16 +65,15 @@ class Text:
         return found.view("<u8").reshape(-1, words)
 
     def equal(self, begin: Positions, expected: bytes) -> Mask:
-        """Whether the expected bytes stand at each position."""
+        """Whether the expected bytes are at each position."""
         return starts_with(self.windows(begin, -(-len(expected) // WORD)), expected)
 
     def slices(self, begin: Positions, end: Positions) -> list[bytes]:
-        """The text of each ``[begin, end)``: for a few."""
         return [self.raw[a:b] for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
 
     def places(self, key: bytes, rare: int) -> Positions:
-        """Everywhere that ``key`` stands, in order. ``rare``: index in it of the byte to look for first, or of the
-        first of two equal ones."""
+        """All positions of ``key``, in order. ``rare``: index in it of the byte to look for first, or of the first of
+        two equal ones."""
         hit = self.at == key[rare]
         if key[rare + 1] == key[rare]:
             hit[:-1] &= hit[1:]
@@ -146,7 +145,6 @@ class Text:
 
 
 def starts_with(windows: Words, expected: bytes) -> Mask:
-    """Whether each window of words begins with the expected bytes."""
     same: Mask = np.ones(len(windows), dtype=np.bool_)
     for word, found in enumerate(windows.T[: -(-len(expected) // WORD)]):
         part = expected[word * WORD : (word + 1) * WORD]
@@ -183,7 +181,7 @@ def digits(words: Words, length: int | Positions, valid: Mask) -> Positions:
 
 
 def goes_on(byte: npt.NDArray[np.uint8]) -> Mask:
-    """Whether a number goes on with these: digits and points."""
+    """Whether a number continues with these bytes: digits and points."""
     found: Mask = ((byte - np.uint8(ord("0"))) <= 9) | (byte == ord("."))
     return found
 

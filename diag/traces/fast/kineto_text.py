@@ -1,10 +1,10 @@
-"""Events as Kineto prints them, decoded column by column.
+"""Decodes events in Kineto's own layout column by column.
 
-Kineto prints an event on lines of its own (kineto_layout). The first lines repeat, so each distinct one is
-decoded once (kineto_heads), and the numbers are read where they stand, all of a chunk at once
-(byte_columns): 22 ms for 8 MB, where decoding every event and making columns of them takes 55.
-Events that look different are decoded one by one; a chunk in which many do, or whose lines do not add up to its events,
-is none of ours (`KinetoText.decode` returns False): the decoder of any JSON takes it, and complains if need be.
+Kineto prints an event on lines of its own. The first lines (category, name, thread) repeat, so each distinct one is
+decoded once, and the numbers of a whole chunk are read in place at once (byte_columns): 22 ms for 8 MB, where decoding
+every event and making columns of them takes 55. Events of another layout are decoded one by one; a chunk in which many
+have one, or whose lines do not add up to its events, is refused (`KinetoText.decode` returns False): the decoder of any
+JSON takes it, and reports errors.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import numpy.typing as npt
 import polars as pl
 from msgspec import Struct, field
 
+from diag.traces.event_table import MAX_NAMES, MEMORY_EVENT, EventTable, Head, add_events
+from diag.traces.trace import ARGS_ROW, COUNTERS, STORED
+
 from .. import kineto_json
-from ..event_table import MAX_NAMES, MEMORY_EVENT, EventTable, Head, add_events
-from ..stored_events import ARGS_ROW, COUNTERS, STORED
 from .byte_columns import FAR_US, WORD, Mask, Positions, Text, Words, digits, goes_on, number_at, starts_with, word_at
 
 # -- kineto heads ------------------------------------------------------------------------------------------------------
@@ -49,8 +50,6 @@ _fields = attrgetter(*_HEAD.names or ())
 
 
 class Heads(Struct):
-    """Those of one file."""
-
     table: EventTable
     _known: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, _HEAD))  # columns of Head
     _index: dict[int, int] = field(default_factory=dict)  # fingerprint: its place in _known
@@ -227,8 +226,7 @@ def integers(events: Layout, keys: Sequence[Key]) -> npt.NDArray[np.int64]:
 
 
 class _Part(Struct, frozen=True):
-    """What stands before a number in an example, and how wide the number is there: with its quote and sign, and
-    without."""
+    """The text before a number in an example, and the width of the number: with its quote and sign, and without."""
 
     text: bytes
     width: int
@@ -258,8 +256,8 @@ def _between_numbers(body: bytes, keys: Sequence[Key]) -> list[_Part] | None:
 
 
 def _follow(text: Text, at: Positions, parts: Sequence[_Part], keys: int) -> tuple[Positions, npt.NDArray[np.int64]]:
-    """Which of the texts that begin at these positions are alike in all that stands between their numbers, and the
-    integers behind the keys in these."""
+    """Which of the texts that begin at these positions agree in everything between their numbers, and the integers
+    after the keys in these."""
     alike = np.arange(len(at))
     found = np.full((keys, len(at)), ABSENT, dtype=np.int64)
     number = at  # where the last one began
@@ -347,8 +345,8 @@ def read_times(events: Layout) -> tuple[Positions, Positions, Mask]:
 
 
 def _like_the_first(text: Text, begin: Positions, end: Positions) -> tuple[Positions, Positions, Mask]:
-    """The times in lines ``[begin, end)`` in which everything stands where it stands in the first one; which these are.
-    Durations of up to eight digits before the point."""
+    """The times in lines ``[begin, end)`` with the same layout as the first one; and which lines these are. Durations
+    of up to eight digits before the point."""
     none = np.zeros(len(begin), dtype=np.int64)
     first = _FIRST.match(text.raw, int(begin[0]), int(end[0])) if len(begin) else None
     if first is None:
@@ -400,7 +398,7 @@ _COUNTER_KEYS: dict[str, Key] = {
 
 
 class KinetoText:
-    """Decodes chunks into a table. Remembers what the first lines of events say."""
+    """Decodes chunks into a table. Caches the decoded first lines of events."""
 
     def __init__(self, table: EventTable, name: str) -> None:
         self.table = table
@@ -408,7 +406,7 @@ class KinetoText:
         self._heads = Heads(table)
 
     def decode(self, pieces: Sequence[bytes]) -> bool:
-        """Whether the chunk was Kineto's own printing; if so, it is in the table now."""
+        """Whether the chunk has Kineto's own layout; if so, it is in the table now."""
         text = Text(*pieces)
         events = layout(text)
         if events is None:
@@ -454,7 +452,6 @@ class KinetoText:
         self.table.add(_with_nulls(columns, STORED))
 
     def _argument_rows(self, events: Layout, candidates: Positions, tells_stream: Mask) -> Positions:
-        """For each event, its arguments' row in the table."""
         found = np.full(len(events), ABSENT)
         bodies = events.text.slices(*events.only(candidates).arguments)
         keys = _TELLING if not tells_stream[candidates].any() else (*_TELLING, _STREAM)
@@ -467,7 +464,6 @@ class KinetoText:
         return found
 
     def _add_samples(self, events: Layout) -> None:
-        """The allocator's samples among these instants."""
         text, (_, end) = events.text, events.head
         events = events.only(text.equal(end - len(_SAMPLE_END), _SAMPLE_END))
         if not len(events):
@@ -485,7 +481,6 @@ class KinetoText:
 
 
 def _with_nulls(columns: dict[str, npt.NDArray[np.generic]], schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
-    """The columns as a table, with null for ABSENT."""
     found = []
     for name, kind in schema.items():
         column = pl.Series(name, columns[name])

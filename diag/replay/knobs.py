@@ -1,0 +1,402 @@
+"""The knobs: functions from a case to the changes that they propose, by name in KNOBS. Rules: science.md 3.2."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from msgspec.structs import replace
+
+from diag.account.records import loader_settings
+from diag.diagnoses.contended_host import dominates
+from diag.diagnoses.subject import ranks_text
+from diag.model.states import partitions_gradients
+from diag.model.steps import Risk
+from diag.traces.kineto_names import dtype_bytes
+
+from .case import Api, Candidate, Case, grouped
+from .mutations import hybrid_shard, in_turn, more_workers, reduce_in, without_straggler
+from .program import GRADIENTS
+from .sharding_mutations import keep_gathered, merge_units, prefetch, split_root, sync_last_micro_batch
+
+# -- wrap granularity: the model, a block, several blocks or a layer in one sharding unit (rules 1 and 2) --------------
+
+
+_MENDED_BY_WRAPPING = (
+    "root-only-unit",
+    "latency-bound-collectives",
+    "communication-not-overlapped",
+    "missing-prefetch",
+    "exposed-communication",
+    "slow-network",
+    "reduce-scatter-stall",
+)
+_BLOCK_CODE = {
+    Api.FSDP2: "for block in model.layers:\n    fully_shard(block)\nfully_shard(model)",
+    Api.FSDP1: "FSDP(model, auto_wrap_policy=ModuleWrapPolicy({TransformerBlock}))",
+    Api.ACCELERATE: "fsdp_config:\n  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n"
+    "  fsdp_transformer_layer_cls_to_wrap: TransformerBlock",
+    Api.HF_TRAINER: '"fsdp": "full_shard auto_wrap",\n'
+    '"fsdp_config": {"transformer_layer_cls_to_wrap": ["TransformerBlock"]}',
+}
+
+
+def wrap_granularity(case: Case) -> Sequence[Candidate]:
+    found = case.found(*_MENDED_BY_WRAPPING)
+    if found is None or not case.sizes.units:
+        return ()
+    if len(case.sizes.units) == 1:
+        return list(_wrap_blocks(case, found.id))
+    return list(_coarser_units(case, found.id))
+
+
+def _wrap_blocks(case: Case, finding: str) -> Iterator[Candidate]:
+    """The whole model is one unit: nothing overlaps, and all of it is gathered at once."""
+    if case.blocks is None or case.blocks < 2:
+        return
+    size = case.sizes
+    before, after = size.transient(size.parameters, 1), size.transient(size.parameters // case.blocks, case.blocks)
+    blocks = Candidate(
+        id="wrap-blocks",
+        finding=finding,
+        knob="wrap granularity",
+        change=f"shard each of the {case.blocks} blocks as a unit of its own, not the whole model as one",
+        mutation=split_root(case.blocks),
+        memory_delta_bytes=after - before,
+        risk=Risk.SAFE,
+        code=_BLOCK_CODE,
+        settings={"wrap": "block"} if case.bundled else {},
+        also=("all parameters are in the blocks, which are alike",),
+    )
+    yield blocks
+    # Units overlap by themselves on a GPU; on gloo only where they are prefetched.
+    ahead = replace(
+        blocks,
+        id="wrap-blocks-prefetch",
+        change=f"{blocks.change}, and gather the next one while one computes",
+        mutation=in_turn(split_root(case.blocks), prefetch(1)),
+        code={api: text for api, text in _BLOCK_CODE.items() if api != Api.FSDP2}
+        | {Api.FSDP2: f"{_BLOCK_CODE[Api.FSDP2]}\n{next_unit(1, case.program.gloo)}"},
+        settings={"wrap": "block", "prefetch": 1} if case.bundled else {},
+    )
+    yield ahead
+    # The root keeps its parameters for the backward, blocks only do so when set to.
+    kept = _BLOCK_CODE[Api.FSDP2].replace("(block)", "(block, reshard_after_forward=False)")
+    yield replace(
+        ahead,
+        id="wrap-blocks-prefetch-keep",
+        change=f"{ahead.change}; keep the parameters for the backward, as now",
+        mutation=in_turn(split_root(case.blocks), prefetch(1), keep_gathered),
+        memory_delta_bytes=size.parameters + (after - before),
+        code={Api.FSDP2: f"{kept}\n{next_unit(1, case.program.gloo)}"},
+        settings={"wrap": "block", "prefetch": 1, "reshard_after_forward": "no"} if case.bundled else {},
+    )
+
+
+def _coarser_units(case: Case, finding: str) -> Iterator[Candidate]:
+    """Fewer, larger collectives: their latency is paid less often."""
+    units, blocks = case.sizes.units, case.blocks
+    if case.option("wrap", "") == "linear" and blocks is not None:
+        inner = len(units) - 1  # the last unit gathered is not always the root, but one is
+        yield _units_merged(
+            case, finding, max(2, round(inner / blocks)), "block", "each block a unit, not each linear layer"
+        )
+        return
+    if blocks is not None and len(units) >= 4:
+        for by in (2, 4):
+            now = case.option("wrap", "block")
+            blocks_now = int(now) if str(now).isdecimal() else 1
+            if blocks_now * by <= blocks // 2:
+                wrap = str(blocks_now * by)
+                yield _units_merged(case, finding, by, wrap, f"{wrap} blocks in one unit, not {blocks_now}")
+
+
+def _units_merged(case: Case, finding: str, by: int, wrap: str, change: str) -> Candidate:
+    size = case.sizes
+    largest = max(grouped(size.units, by))
+    now, then = size.transient(size.largest, len(size.units)), size.transient(largest, -(-len(size.units) // by))
+    pairs = {
+        Api.FSDP2: f"for i in range(0, len(model.layers), {by}):\n"
+        f"    fully_shard([*model.layers[i : i + {by}]])\nfully_shard(model)",
+        Api.DEEPSPEED: f'"zero_optimization": {{"stage3_param_persistence_threshold": {size.largest // 4}}}',
+    }
+    return Candidate(
+        id="wrap-blocks" if wrap == "block" else f"wrap-{wrap}-blocks",
+        finding=finding,
+        knob="wrap granularity",
+        change=change,
+        mutation=merge_units(by),
+        memory_delta_bytes=then - now,
+        risk=Risk.MEMORY,
+        code=_BLOCK_CODE if wrap == "block" else pairs,
+        settings={"wrap": wrap} if case.bundled else {},
+    )
+
+
+# -- prefetch: how many units are gathered ahead of their use (rules 3, 4 and 30) --------------------------------------
+
+
+_DEEPEST_PREFETCH = 3
+
+
+def prefetch_depth(case: Case) -> Sequence[Candidate]:
+    found = case.found(
+        "communication-not-overlapped",
+        "missing-prefetch",
+        "exposed-communication",
+        "slow-network",
+        "latency-bound-collectives",
+        "reduce-scatter-stall",
+        "regather-in-backward",
+    )
+    if found is None or len(case.sizes.units) < 3 or (case.strategy and case.strategy != "fsdp2"):
+        return ()
+    now = case.number("prefetch", 0)
+    asynchronous = case.program.gloo and not now
+    return [
+        _deeper_prefetch(case, found.id, depth, asynchronous)
+        for depth in range(now + 1, min(now + 2, _DEEPEST_PREFETCH) + 1)
+    ]
+
+
+def next_unit(depth: int, asynchronous: bool) -> str:
+    """The code of it for FSDP2. ``asynchronous``: has to be asked for, too, as on gloo."""
+    code = (
+        "blocks = list(model.layers)\nfor i, block in enumerate(blocks):\n"
+        f"    block.set_modules_to_forward_prefetch(blocks[i + 1 : i + {1 + depth}])\n"
+        f"    block.set_modules_to_backward_prefetch(blocks[max(0, i - {depth}) : i][::-1])"
+    )
+    return code + "\nmodel._set_unshard_async_op(True)  # gloo gathers synchronously otherwise" * asynchronous
+
+
+def _deeper_prefetch(case: Case, finding: str, depth: int, asynchronous: bool) -> Candidate:
+    units = "the next unit" if depth == 1 else f"the next {depth} units"
+    return Candidate(
+        id=f"prefetch-{depth}",
+        finding=finding,
+        knob="prefetch",
+        change=f"gather {units} while one computes, in forward and in backward",
+        mutation=prefetch(depth),
+        # One more unit is gathered at any time for each that is gathered further ahead.
+        memory_delta_bytes=(depth - case.number("prefetch", 0)) * case.sizes.largest,
+        risk=Risk.MEMORY,
+        code={
+            Api.FSDP2: next_unit(depth, asynchronous),
+            Api.FSDP1: "FSDP(model, forward_prefetch=True, backward_prefetch=BackwardPrefetch.BACKWARD_PRE)",
+            Api.DEEPSPEED: '"zero_optimization": {"overlap_comm": true, "stage3_prefetch_bucket_size": '
+            f"{depth * case.sizes.largest // 2}}}",
+            Api.ACCELERATE: "fsdp_config:\n  fsdp_forward_prefetch: true\n  fsdp_backward_prefetch: BACKWARD_PRE",
+            Api.HF_TRAINER: '"fsdp_config": {"forward_prefetch": true, "backward_prefetch": "backward_pre"}',
+        },
+        settings={"prefetch": depth} if case.bundled else {},
+    )
+
+
+# -- reshard after forward (rule 5) ------------------------------------------------------------------------------------
+
+
+def reshard_after_forward(case: Case) -> Sequence[Candidate]:
+    found = case.communication
+    if found is None or not case.sizes.regathered:
+        return ()
+    return [
+        Candidate(
+            id="keep-after-forward",
+            finding=found.id,
+            knob="reshard after forward",
+            change="keep the parameters between forward and backward, so that backward gathers nothing",
+            mutation=keep_gathered,
+            memory_delta_bytes=case.sizes.regathered,
+            risk=Risk.MEMORY,
+            code={
+                Api.FSDP2: "fully_shard(block, reshard_after_forward=False)",
+                Api.FSDP1: "FSDP(model, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)",
+                Api.DEEPSPEED: '"zero_optimization": {"stage": 2}',
+                Api.ACCELERATE: "fsdp_config:\n  fsdp_version: 2\n  fsdp_reshard_after_forward: false",
+                Api.HF_TRAINER: '"fsdp": "shard_grad_op auto_wrap"',
+            },
+            settings={"reshard_after_forward": "no"} if case.bundled else {},
+        )
+    ]
+
+
+# -- sharding group: parameters sharded within a host, gradients all-reduced between hosts (rule 6) --------------------
+
+
+_STATE_BYTES = 4  # sharded bytes for each byte of fp32 parameters: themselves, gradients, two moments of Adam
+
+
+def sharding_group(case: Case) -> Sequence[Candidate]:
+    found = case.communication
+    if found is None or not case.sizes.units:
+        return ()
+    sizes = set(Counter(tables.host for tables in case.tables.ranks.values() if tables.host).values())
+    world = len(case.program.ranks)
+    if len(sizes) != 1 or not 1 < (ranks := sizes.pop()) < world:
+        return ()
+    state = _STATE_BYTES * case.sizes.parameters
+    return [
+        Candidate(
+            id="shard-within-host",
+            finding=found.id,
+            knob="sharding group",
+            change=f"shard over the {ranks} ranks of a host only, and all-reduce gradients between hosts (HSDP)",
+            mutation=hybrid_shard(ranks),
+            memory_delta_bytes=state // ranks - state // world,
+            risk=Risk.MEMORY,
+            code={
+                Api.FSDP2: f'mesh = init_device_mesh("cuda", ({world // ranks}, {ranks}), '
+                'mesh_dim_names=("replicate", "shard"))\nfully_shard(block, mesh=mesh)',
+                Api.FSDP1: "FSDP(model, sharding_strategy=ShardingStrategy.HYBRID_SHARD, device_mesh=mesh)",
+                Api.DEEPSPEED: f'"zero_optimization": {{"stage": 3, "zero_hpz_partition_size": {ranks}}}',
+                Api.ACCELERATE: "fsdp_config:\n  fsdp_sharding_strategy: HYBRID_SHARD",
+                Api.HF_TRAINER: '"fsdp": "hybrid_shard auto_wrap"',
+            },
+        )
+    ]
+
+
+# -- gradient synchronisation: once a step, not in every micro-batch (rule 10) -----------------------------------------
+
+
+def gradient_sync(case: Case) -> Sequence[Candidate]:
+    found = case.communication
+    if found is None:
+        return ()
+    reduced_in = {c.micro_batch for c in case.program.collectives() if c.role in GRADIENTS}
+    if len(reduced_in) < 2 or (case.manifest is not None and partitions_gradients(case.manifest.strategy or "")):
+        return ()
+    # DDP and ZeRO-1 have the whole gradient anyway; FSDP then keeps it unsharded until the last micro-batch.
+    whole = case.api in (Api.DDP, Api.DEEPSPEED)
+    memory = 0 if whole else case.sizes.gradients
+    return [
+        Candidate(
+            id="sync-last-micro-batch",
+            finding=found.id,
+            knob="gradient synchronisation",
+            change=f"reduce gradients in the last of the {len(reduced_in)} micro-batches only",
+            mutation=sync_last_micro_batch,
+            memory_delta_bytes=memory,
+            risk=Risk.SAFE if whole else Risk.MEMORY,
+            code={
+                Api.FSDP2: "model.set_requires_gradient_sync(is_last_micro_batch)  # before each micro-batch",
+                Api.FSDP1: "with contextlib.nullcontext() if is_last_micro_batch else model.no_sync():\n    ...",
+                Api.DDP: "with contextlib.nullcontext() if is_last_micro_batch else model.no_sync():\n    ...",
+                Api.DEEPSPEED: f'"gradient_accumulation_steps": {len(reduced_in)}',
+                Api.ACCELERATE: "with accelerator.accumulate(model):\n    ...",
+                Api.HF_TRAINER: f'"gradient_accumulation_steps": {len(reduced_in)}',
+            },
+            settings={"grad_sync": "last"} if case.bundled else {},
+        )
+    ]
+
+
+# -- type of the gradients (rule 9) ------------------------------------------------------------------------------------
+
+
+def gradient_dtype(case: Case) -> Sequence[Candidate]:
+    found = case.communication
+    types = {c.dtype for c in case.program.collectives() if c.role in GRADIENTS}
+    # On a CPU bf16 is emulated: ten times slower than fp32 [measured, trainer.md].
+    if found is None or case.program.gloo:
+        return ()
+    if not types or any(dtype_bytes(dtype) != 4 for dtype in types):
+        return ()
+    return [
+        Candidate(
+            id="reduce-bf16",
+            finding=found.id,
+            knob="type of the gradients",
+            change="reduce gradients in bf16, half the bytes",
+            mutation=reduce_in("BFloat16"),
+            memory_delta_bytes=-(case.sizes.largest_gradient // 2),
+            risk=Risk.NUMERICS,
+            code={
+                Api.FSDP2: "fully_shard(block, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))",
+                Api.FSDP1: "FSDP(model, mixed_precision=MixedPrecision(reduce_dtype=torch.bfloat16))",
+                Api.DDP: "model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
+                Api.DEEPSPEED: '"communication_data_type": "bf16"',
+            },
+        )
+    ]
+
+
+# -- loader processes of each rank (rule 18) ---------------------------------------------------------------------------
+
+
+_MOST_WORKERS = 32
+
+
+def loader_workers(case: Case) -> Sequence[Candidate]:
+    found = case.found("slow-data-all-ranks", "slow-data-bursty")
+    workers = loader_settings(case.manifest).workers
+    if found is None or workers is None:
+        return ()
+    if dominates(case.examination.shares):
+        return ()  # there is no core for another process
+    return [_more_workers(case, found.id, workers, then) for then in _worker_counts(workers)]
+
+
+def _worker_counts(now: int) -> list[int]:
+    """Powers of two above what there is: the smallest that takes the wait away is advised."""
+    choices = [1 << exponent for exponent in range(6)]
+    return [count for count in choices if now < count <= _MOST_WORKERS][:4]
+
+
+def _more_workers(case: Case, finding: str, now: int, then: int) -> Candidate:
+    return Candidate(
+        id=f"loader-workers-{then}",
+        finding=finding,
+        knob="data loader",
+        change=f"{then} loader processes a rank, not {now}",
+        mutation=more_workers(now, then, case.micro_batches),
+        memory_delta_bytes=0,
+        risk=Risk.SAFE,
+        code={
+            Api.PYTORCH: f"DataLoader(..., num_workers={then}, persistent_workers=True)",
+            Api.HF_TRAINER: f'"dataloader_num_workers": {then}, "dataloader_persistent_workers": true',
+        },
+        settings={"num_workers": then} if case.bundled else {},
+        also=("each process holds the dataset's state and its batches in host memory, and needs a core of its own",),
+    )
+
+
+# -- straggler: no setting, but its gain is worth knowing (rule 25) ----------------------------------------------------
+
+
+_STRAGGLER_CHANGES = {
+    "compute-straggler": "make {ranks} as fast as the others, or replace {its} host or device",
+    "stalled-rank": "remove what blocks {ranks}",
+    "contended-host": "give cores to {ranks}, or move {its} neighbours elsewhere",
+}
+
+
+def straggler(case: Case) -> Sequence[Candidate]:
+    found = case.found("compute-straggler", "stalled-rank", "contended-host")
+    if found is None or not found.ranks:
+        return ()
+    its = "its" if len(found.ranks) == 1 else "their"
+    return [
+        Candidate(
+            id="straggler",
+            finding=found.id,
+            knob="straggler",
+            change=_STRAGGLER_CHANGES[found.id].format(ranks=ranks_text(found.ranks), its=its),
+            mutation=without_straggler(found.ranks),
+            memory_delta_bytes=0,
+            risk=Risk.SAFE,
+            code={},
+        )
+    ]
+
+
+KNOBS: dict[str, Callable[[Case], Sequence[Candidate]]] = {
+    "wrap granularity": wrap_granularity,
+    "prefetch": prefetch_depth,
+    "reshard after forward": reshard_after_forward,
+    "sharding group": sharding_group,
+    "gradient synchronisation": gradient_sync,
+    "type of the gradients": gradient_dtype,
+    "data loader": loader_workers,
+    "straggler": straggler,
+}
