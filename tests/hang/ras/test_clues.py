@@ -87,7 +87,7 @@ def test_a_difference_that_is_gone_in_the_second_report_is_progress(tmp_path: Pa
 def test_equal_counts_are_no_evidence_of_anything(tmp_path: Path) -> None:
     found = said(tmp_path, job())
     assert (found.fault_class, found.culprits) == ("undetermined", ())
-    assert "as in any running job" in found.headline
+    assert "two reports show whether" in found.headline
     assert "--ras" in found.next_steps[0]
 
 
