@@ -15,7 +15,7 @@ import typer
 from diag.cli.reading import with_options
 from diag.collectors.files import replace_file
 from diag.collectors.layout import MOST_RANKS, RunLayout
-from diag.collectors.settings import COLLECT_VARIABLE, CollectorSettings, collecting
+from diag.collectors.settings import COLLECT_VARIABLE, CollectorSettings
 from diag.collectors.trainer.keys import option, options_of
 from diag.collectors.trainer.options import COLLECT, LAUNCH, TrainerOptions
 from diag.errors import DiagError, ExitCode
@@ -283,7 +283,7 @@ def _run_own(context: typer.Context, command: list[str], options: RunOptions) ->
     if is_script and not options.module and not Path(command[0]).is_file():
         raise DiagError("there is no such script", path=Path(command[0]), exit_code=ExitCode.USAGE)
     launch = options.of_launch()
-    collect = collecting(launch.environment)
+    collect = options.collect
     named = options.hang_timeout is not None
     launch = replace(
         launch,
