@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser screenshots demo test test-all check check-format check-lint check-types check-layers format bench clean
+.PHONY: help setup browser screenshots demo test test-matrix test-all check check-format check-lint check-types check-layers format bench clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,15 +46,21 @@ ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
 	$(compiled)
-	$(PYTEST_PARALLEL) -m 'not matrix'
+	$(PYTEST_PARALLEL) $(PROFILE) -m 'not matrix'
 endif
 
-test-all: setup browser ## run every test: also every strategy, launcher and kill, and longer searches for bad input
+test-matrix: setup browser ## run what `make test` leaves out: every strategy, launcher, framework and kill
 	$(compiled)
 	@# Those that judge times of a training run by themselves, after the others.
 	@failed=0; \
-	$(PYTEST_PARALLEL) -m 'not multiproc' --hypothesis-profile=thorough || failed=1; \
+	$(PYTEST_PARALLEL) $(PROFILE) -m 'matrix and not multiproc' || failed=1; \
 	$(BIN)/python -m pytest -m multiproc $(sort $(shell grep -rl '^@pytest.mark.multiproc' tests)) || failed=1; \
+	exit $$failed
+
+test-all: ## run every test, with longer searches for bad input; CI runs this
+	@failed=0; \
+	$(MAKE) test-matrix PROFILE=--hypothesis-profile=thorough || failed=1; \
+	$(MAKE) test PROFILE=--hypothesis-profile=thorough || failed=1; \
 	exit $$failed
 
 check: check-format check-lint check-types check-layers ## formatting, lint, types, layers: what pre-commit and CI run
