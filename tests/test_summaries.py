@@ -220,7 +220,7 @@ def test_a_run_of_many_ranks_without_traces_is_read_by_its_summaries(tmp_path: P
     done = diag("analyze", str(layout.root))
     assert done.returncode == 0, done.stderr
     assert "the data loader of rank 5 is slow" in done.stdout.replace("\n", " ")
-    assert "the verdict rests on the ranks' summaries of steps 0 to 49" in done.stdout
+    assert "The verdict rests on the ranks' summaries of steps 0 to 49" in done.stdout
     told = json.loads(diag("analyze", "--json", str(layout.root)).stdout)
     assert told["verdict"]["culprit"] == {"ranks": [5], "hosts": ["node0000"]}
     assert told["coverage"]["notes"][0].startswith("the verdict rests on the ranks' summaries")

@@ -84,7 +84,6 @@ EXCEPTIONS = {
     "watch/logs.py": "passes on what the training prints, unchanged",
     "traces/reading.py": "its standard output is a pipe to the process that started it",
     "cli/main.py": "closes standard error when nobody reads any more",
-    "hang/classes/page.py": "writes a page of the documentation",
 }
 ASKING = {"isatty", "fileno"}  # what may be asked of a stream
 
