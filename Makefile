@@ -36,8 +36,8 @@ screenshots: setup browser ## pictures of every page of the dashboard, light and
 demo: setup ## train small, plant faults, find them (OUT=folder, default runs/demo)
 	$(BIN)/python -m diag.demo --out $(or $(OUT),runs/demo)
 
-# Two workers more than cores: many tests wait for a training.
-PYTEST_PARALLEL = $(BIN)/python -m pytest --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 2)) --dist loadfile --no-loadscope-reorder
+# Four workers more than cores: many tests wait for a training.
+PYTEST_PARALLEL = $(BIN)/python -m pytest --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 4)) --dist loadfile --no-loadscope-reorder
 # Every process of a training imports diag: compiled once, where PYTHONDONTWRITEBYTECODE keeps Python from doing so.
 compiled = @$(BIN)/python -m compileall -q diag collectors app
 

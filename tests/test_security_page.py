@@ -18,8 +18,8 @@ def test_every_file_is_in_the_table() -> None:
     names = {
         value.name
         for one in (run, run.rank(0))
-        for name in dir(type(one))
-        if isinstance(getattr(type(one), name), property) and isinstance(value := getattr(one, name), Path)
+        for name in vars(type(one))
+        if not name.startswith("_") and isinstance(value := getattr(one, name), Path)
     }
     names |= {run.nvidia_smi("node1").name, run.nccl_ras("node1", 1).name, RankLayout.trace(run.rank(0), 10).name}
     text = PAGE.read_text()

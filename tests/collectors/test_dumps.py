@@ -108,6 +108,7 @@ def calls_in(path: Path) -> list[list[list[int]]]:
 
 def test_a_request_is_answered_while_the_training_hangs(layout: RunLayout, train: Train) -> None:
     train("hangs")
+    wait_for(layout.rank(0).heartbeat.is_file)
     replace_file(layout.asked, encode(Asked(1, HANG, time.time_ns())))
     wait_for(lambda: beat(layout)["answered"] == 1)
     # gloo's threads say so after the call has returned, and of two calls in any order.

@@ -28,7 +28,7 @@ def test_compare_says_which_part_changed(runs: dict[str, str]) -> None:
     assert ended.returncode == 0, ended.stderr
     text = " ".join(ended.stdout.split())
     assert "The step is 30% longer: 100 ms before, 130 ms after, +30.3 ms (+30.1 ms to +30.5 ms)." in text
-    assert "It is in data wait (+30.3 ms)." in text
+    assert "The difference is in data wait (+30.3 ms)." in text
     assert "Data-bound" in text
     rows = {line[:22].strip(): line for line in ended.stdout.splitlines()}
     assert rows["data wait"].rstrip().endswith("longer")
@@ -63,7 +63,7 @@ def test_what_is_not_the_same_work_is_refused_with_the_reasons(runs: dict[str, s
     assert "2 ranks" in error["message"]
     forced = diag("compare", runs["before"], runs["four"], "--anyway")
     assert forced.returncode == 0
-    assert "at your own risk" in forced.stdout
+    assert "a comparison may mislead" in forced.stdout
     assert not json.loads(diag("compare", runs["before"], runs["four"], "--anyway", "--json").stdout)["comparison"][
         "comparable"
     ]
