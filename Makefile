@@ -36,8 +36,10 @@ screenshots: setup browser ## pictures of every page of the dashboard, light and
 demo: setup ## train small, plant faults, find them (OUT=folder, default runs/demo)
 	$(BIN)/python -m diag.demo --out $(or $(OUT),runs/demo)
 
-# Four workers more than cores: many tests wait for a training.
-PYTEST_PARALLEL = $(BIN)/python -m pytest --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 4)) --dist loadfile --no-loadscope-reorder
+# Three workers more than cores: many tests wait for a training.
+PYTEST_PARALLEL = $(BIN)/python -m pytest --numprocesses $$(($$(getconf _NPROCESSORS_ONLN) + 3)) --dist loadfile --no-loadscope-reorder
+# Verdicts that rest on the times of a training: one after the other, and nothing beside them.
+PYTEST_ALONE = $(BIN)/python -m pytest $(sort $(shell grep -rl 'pytest.mark.multiproc' --include='test_*.py' tests))
 # Every process of a training imports diag: compiled once, where PYTHONDONTWRITEBYTECODE keeps Python from doing so.
 compiled = @$(BIN)/python -m compileall -q diag collectors app
 
@@ -46,15 +48,17 @@ ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
 	$(compiled)
-	$(PYTEST_PARALLEL) $(PROFILE) -m 'not matrix'
+	@failed=0; \
+	$(PYTEST_PARALLEL) $(PROFILE) -m 'not matrix and not multiproc' || failed=1; \
+	$(PYTEST_ALONE) -m 'multiproc and not matrix' || failed=1; \
+	exit $$failed
 endif
 
 test-matrix: setup browser ## run what `make test` leaves out: every strategy, launcher, framework and kill
 	$(compiled)
-	@# Those that judge times of a training run by themselves, after the others.
 	@failed=0; \
 	$(PYTEST_PARALLEL) $(PROFILE) -m 'matrix and not multiproc' || failed=1; \
-	$(BIN)/python -m pytest -m multiproc $(sort $(shell grep -rl '^@pytest.mark.multiproc' tests)) || failed=1; \
+	$(PYTEST_ALONE) -m 'multiproc and matrix' || failed=1; \
 	exit $$failed
 
 test-all: ## run every test, with longer searches for bad input; CI runs this

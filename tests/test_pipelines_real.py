@@ -26,6 +26,8 @@ from tests.busy import others_take_cores
 from tests.forked import fork_server
 from tests.ports import free_port
 
+pytestmark = pytest.mark.multiproc
+
 STEPS, BATCHES, WIDTH = 10, 4, 32
 FORWARD_S, DELAY_S = 0.020, 0.200
 SETTINGS = CollectorSettings(trace=False, nvml=False)

@@ -15,6 +15,7 @@ from diag.api import Result, open_run
 from tests.matrix import chosen, matrix
 from tests.run.strategy_cases import FAULTS, WAYS, is_found_on_a_busy_machine, is_right, record
 
+pytestmark = pytest.mark.multiproc
 REPEATS = int(os.environ.get("DIAG_REPEATS", "1"))
 
 Case = tuple[int, str, str, int]  # ranks, way, fault, repeat

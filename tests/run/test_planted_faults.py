@@ -15,6 +15,7 @@ import pytest
 from tests.busy import contended
 from tests.command import analyze_json, diag
 
+pytestmark = pytest.mark.multiproc
 REPEATS = int(os.environ.get("DIAG_REPEATS", "1"))
 STEPS = 20
 
@@ -110,7 +111,6 @@ def test_nothing_planted(tmp_path: Path, strategy: str, ranks: int, repeat: int)
 
 
 @pytest.mark.matrix
-@pytest.mark.multiproc
 def test_prefetch_really_overlaps_on_gloo(tmp_path: Path) -> None:
     """The wire takes 15 ms: without prefetch nobody computes meanwhile, with it the analyser sees it hidden."""
     hidden = {}
