@@ -112,6 +112,7 @@ def test_straggler_of_a_sharded_loop(tmp_path: Path, strategy: str) -> None:
     assert result["run"]["strategy"] == strategy
 
 
+@pytest.mark.matrix
 def test_command_without_process_group_and_with_children(tmp_path: Path) -> None:
     """A child that is forked, and a Python that the script starts, train too: neither gets into the records."""
     run = tmp_path / "run"
@@ -175,6 +176,7 @@ def test_crash_within_a_hook_shows_none_of_our_lines(tmp_path: Path) -> None:
     assert len(steps_of(tmp_path / "run")) == 2
 
 
+@pytest.mark.matrix
 def test_names_of_ours_are_free_for_the_script(tmp_path: Path) -> None:
     """Packages called diag, collectors and app, and a sitecustomize: the script gets its own."""
     for name in ("diag", "collectors", "app"):
@@ -250,6 +252,7 @@ def test_processes_that_another_launcher_starts(tmp_path: Path) -> None:
     assert result["run"]["world_size"] == 2
 
 
+@pytest.mark.matrix
 def test_the_training_profiles_itself(tmp_path: Path) -> None:
     run = tmp_path / "run"
     done = diag("run", "--out", run, "--", sys.executable, TRAIN, "--strategy", "none", "--profile")

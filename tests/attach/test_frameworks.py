@@ -143,6 +143,7 @@ def test_straggler_of_lightning_among_micro_batches_evaluations_and_checkpoints(
     assert holding(steps, CHECKPOINT) == [8, 16]
 
 
+@pytest.mark.matrix
 def test_slow_loader_of_one_rank_of_deepspeed(tmp_path: Path) -> None:
     """DeepSpeed's own loader, with the two worker processes that it starts unasked."""
     run = tmp_path / "run"
@@ -172,6 +173,7 @@ def test_straggler_of_deepspeed_among_micro_batches_and_checkpoints(tmp_path: Pa
     assert holding(steps, CHECKPOINT) == [8, 16]
 
 
+@pytest.mark.matrix
 def test_slow_loader_of_one_rank_of_torchtitan(tmp_path: Path) -> None:
     """Its loader is torchdata's, whose iterators are its own, with a worker process."""
     run = tmp_path / "run"

@@ -49,6 +49,7 @@ def numbers(lines: Path) -> set[int]:
     return {json.loads(line)["step"] for line in lines.read_text().splitlines()}
 
 
+@pytest.mark.matrix
 def test_the_last_byte(tmp_path: Path) -> None:
     """300 kB hold some 150 steps, and not what the profiler writes before it is packed."""
     to = on_a_small_disk(tmp_path, "300k")

@@ -79,6 +79,7 @@ def test_a_killed_rank_of_a_script_is_named(tmp_path: Path, rank: int) -> None:
     assert [step.step for step in open_run(run).attribution.steps] == list(range(6))
 
 
+@pytest.mark.matrix
 def test_killed_readers_change_nothing(tmp_path: Path) -> None:
     """One that serves, one that analyses, one that waits for a profiler window."""
     run = tmp_path / "run"

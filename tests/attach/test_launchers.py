@@ -71,7 +71,8 @@ def on_two_ranks(way: str, *options: str) -> list[str]:
     return [sys.executable, LAUNCHED, way, "--port", str(free_port()), *options]
 
 
-@pytest.mark.parametrize("way", ["spawn", pytest.param("fork", marks=pytest.mark.matrix)])
+@pytest.mark.matrix
+@pytest.mark.parametrize("way", ["spawn", "fork"])
 def test_straggler_of_torch_multiprocessing(tmp_path: Path, way: str) -> None:
     """Forked ranks end without Python's atexit. They leave their process group as it is, as many scripts do."""
     options = ["--slow-rank", "1", "--no-destroy"]

@@ -73,6 +73,7 @@ def test_hogwild(tmp_path: Path, method: str) -> None:
     assert "2 trainer processes were not recorded: there is a rank 0" in " ".join(analysis.stdout.split())
 
 
+@pytest.mark.matrix
 def test_a_fork_that_trains(tmp_path: Path) -> None:
     script, run = tmp_path / "forked.py", tmp_path / "run"
     script.write_text(FORKED)

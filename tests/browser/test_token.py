@@ -129,6 +129,7 @@ def test_the_page_that_opens_the_browser(browser: Browser, tmp_path: Path) -> No
             assert urlsplit(found.page.url).netloc == f"127.0.0.1:{served.port}"
 
 
+@pytest.mark.matrix
 def test_a_restart(browser: Browser) -> None:
     with visit(browser) as found:
         with dashboard(RUN) as first:

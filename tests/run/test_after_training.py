@@ -64,6 +64,7 @@ def test_a_full_disk_behind_the_output_does_not(tmp_path: Path, code: int) -> No
     assert ended.returncode == code
 
 
+@pytest.mark.matrix
 def test_nor_behind_that_of_the_bundled_trainer(tmp_path: Path) -> None:
     command = [
         sys.executable,

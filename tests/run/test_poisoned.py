@@ -53,6 +53,7 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.matrix
 def test_each_string_of_a_run_in_its_turn(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(SAMPLES / "ddp-healthy", folder, ignore=shutil.ignore_patterns("verdict.json"))
