@@ -27,7 +27,7 @@ from diag.show.ranks import (
 )
 from diag.tables.efficiency import token_rate, tokens_of
 from diag.tables.memory import peak_memory
-from diag.words.formatting import NBSP, UNKNOWN, counted, duration, listing, measured, share, size
+from diag.words.formatting import NBSP, UNKNOWN, counted, duration, listing, measured, share, size, spaced
 from diag.words.wording import class_name, incomplete, run_facts, sentence, steps_counted
 
 # Headings and captions.
@@ -202,8 +202,10 @@ def verdict_of(verdict: Answer, steps: str = "", why: str = "", action: str = ""
 
 
 def _card(finding: Finding) -> Card:
-    costs = finding.cost_ns_per_step
-    cost = f"{share(finding.share)} of the step, {duration(costs)}" if costs else ""
+    cost = f"{share(finding.share)} of the step" if finding.cost_ns_per_step else ""
+    amount = duration(finding.cost_ns_per_step)
+    if cost and spaced(amount) not in spaced(finding.title):
+        cost += f", {amount}"
     ranks = listing(finding.ranks) if finding.ranks else ""
     facts = (cost, ranks, f"confidence {share(finding.confidence)}", finding.id)
     return Card(
