@@ -288,6 +288,16 @@ def test_a_late_result_on_a_crowded_host_is_no_slow_link() -> None:
     assert crowded.culprit_ranks == ()
 
 
+def test_late_results_that_are_little_of_the_communication_are_no_slow_link() -> None:
+    """Each collective takes 3 ms on all ranks, and its result comes 1 ms later on one of them."""
+    plan = Plan(ranks=2, steps=36, transfer_ns=3 * MS, tail=lambda step, rank: MS if rank == 1 else 0)
+    verdict = analyze(simulate(plan)).verdict
+    assert (verdict.bottleneck, verdict.culprit_ranks) == (Bottleneck.COMMUNICATION, ())
+    assert verdict.cause != "slow-link"
+    link = analyze(simulate(replace(plan, tail=lambda step, rank: 15 * MS if rank == 1 else 0))).verdict
+    assert (link.cause, link.culprit_ranks) == ("slow-link", (1,))
+
+
 def test_a_result_that_is_late_in_every_step_is_a_slow_link_on_a_crowded_host_too() -> None:
     plan = Plan(
         ranks=4, steps=36, tail=lambda step, rank: 4 * MS if rank == 3 else 0, queued=lambda step, rank: 12 * MS
