@@ -289,8 +289,8 @@ def test_a_late_result_on_a_crowded_host_is_no_slow_link() -> None:
 
 
 def test_late_results_that_are_little_of_the_communication_are_no_slow_link() -> None:
-    """Each collective takes 3 ms on all ranks, and its result comes 1 ms later on one of them."""
-    plan = Plan(ranks=2, steps=36, transfer_ns=3 * MS, tail=lambda step, rank: MS if rank == 1 else 0)
+    """Each collective takes 6 ms on all ranks, and its result comes 2 ms later on one of them."""
+    plan = Plan(ranks=2, steps=36, transfer_ns=6 * MS, tail=lambda step, rank: 2 * MS if rank == 1 else 0)
     verdict = analyze(simulate(plan)).verdict
     assert (verdict.bottleneck, verdict.culprit_ranks) == (Bottleneck.COMMUNICATION, ())
     assert verdict.cause != "slow-link"
