@@ -25,6 +25,7 @@ _forks = 0  # that led to this process, of those this module has seen: cheaper t
 def _forked() -> None:
     global _forks
     _forks += 1
+    _elsewhere.ns = 0  # as the CPU time of the child's thread
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -82,14 +83,19 @@ _LEAST_PAUSE_NS = 30_000_000
 _MOST_PAUSES = 64  # between two samples
 
 
-_elsewhere_ns = 0
+class _Elsewhere(threading.local):
+    """Of each thread by itself."""
+
+    ns = 0
+
+
+_elsewhere = _Elsewhere()
 
 
 def computed_elsewhere(ns: int) -> None:
-    """The training's thread slept so long while a device that is only imitated computed for it: counted as its own CPU
+    """The thread that calls slept so long while a device that is only imitated computed for it: counted as its own CPU
     time, as that of a CPU that is the device."""
-    global _elsewhere_ns
-    _elsewhere_ns += ns
+    _elsewhere.ns += ns
 
 
 class CpuTime(NamedTuple):
@@ -115,7 +121,7 @@ class ThreadTime:
             self._file.close()
             self._file = self._file_of_this_thread()
         # Not schedstat's own on-core time, which advances with the scheduler's tick.
-        return CpuTime(time.thread_time_ns() + _elsewhere_ns, self._file.number(_QUEUED))
+        return CpuTime(time.thread_time_ns() + _elsewhere.ns, self._file.number(_QUEUED))
 
     def close(self) -> None:
         self._file.close()

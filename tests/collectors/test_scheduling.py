@@ -97,6 +97,29 @@ def test_a_forked_child_has_its_own() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@needs_linux
+def test_the_time_of_an_imitated_device_is_that_of_the_thread_that_slept_for_it() -> None:
+    found: list[CpuTime] = []
+
+    def train() -> None:
+        own = ThreadTime()
+        before = own.read()
+        scheduling.computed_elsewhere(10_000_000_000)
+        found.extend([before, own.read()])
+        child = os.fork()
+        if not child:
+            os._exit(0 if (own.read().on_cpu_ns or 0) < 10_000_000_000 else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        found.append(own.read())
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    before, after, last = (read.on_cpu_ns or 0 for read in found)
+    assert before < 10_000_000_000 <= after <= last
+    assert (ThreadTime().read().on_cpu_ns or 0) <= time.process_time_ns()
+
+
 def test_a_system_that_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduling.threading, "get_native_id", lambda: -1)  # no such file
     assert ThreadTime().read().queued_ns is None
