@@ -134,6 +134,7 @@ def test_the_path_of_every_sample_adds_up(name: str) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.skipif(not FILES, reason="no ../shared/traces beside this checkout")
+@pytest.mark.matrix
 def test_the_path_of_every_shared_trace_adds_up(name: str) -> None:
     check_path(open_run(TRACES / name))
 

@@ -184,7 +184,7 @@ def test_a_stage_with_more_work(tmp_path: Path) -> None:
     assert result.verdict.culprit_ranks == (0,)
 
 
-@pytest.mark.parametrize("slow", [0, 1])
+@pytest.mark.parametrize("slow", [0, pytest.param(1, marks=pytest.mark.matrix)])
 def test_a_slow_loader_of_a_stage(tmp_path: Path, slow: int) -> None:
     result = run(tmp_path, pipeline, 2, {DATA: {slow: DELAY_S}}, 1, (FORWARD_S, FORWARD_S))
     if contended(result, "slow-data-one-rank", slow):
@@ -193,6 +193,7 @@ def test_a_slow_loader_of_a_stage(tmp_path: Path, slow: int) -> None:
     assert result.verdict.culprit_ranks == (slow,), result.verdict.headline
 
 
+@pytest.mark.matrix
 def test_a_straggler_among_replicas_of_a_stage(tmp_path: Path) -> None:
     result = run(tmp_path, pipeline, 4, {FORWARD: {2: DELAY_S}}, 2, (FORWARD_S, FORWARD_S))
     if contended(result, "compute-straggler", 2):

@@ -51,6 +51,7 @@ def test_kernels_in_a_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.skipif(not FILES, reason="no ../shared/traces beside this checkout")
+@pytest.mark.matrix
 def test_every_shared_trace_has_tables_that_fit_and_add_up(run: str) -> None:
     result = open_run(TRACES / run)
     check_sums(result)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.attach.trainings import collective_lines_of, is_stalled
 from tests.command import analyze_json
 from tests.ports import free_port
@@ -36,6 +38,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.matrix
 def test_straggler_of_a_model_that_was_wrapped_before(tmp_path: Path) -> None:
     run, script = tmp_path / "run", tmp_path / "train.py"
     script.write_text(SCRIPT)

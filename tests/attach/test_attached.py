@@ -67,6 +67,7 @@ def test_one_rank_shows_that_the_loaders_of_all_are_too_slow(tmp_path: Path) -> 
     assert sum(queue[0] for queue in ready[0]) > sum(queue[0] for queue in ready[1])
 
 
+@pytest.mark.matrix
 def test_straggler_among_micro_batches_evaluations_and_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +138,7 @@ def test_torchrun_as_the_command(tmp_path: Path) -> None:
     is_stalled(result)
 
 
+@pytest.mark.matrix
 def test_crash_is_as_without_us(tmp_path: Path) -> None:
     """Exit code, output and traceback, to the letter."""
     command = [sys.executable, str(TRAIN), "--strategy", "none", "--crash-at", "5"]
@@ -262,6 +264,7 @@ def test_the_training_profiles_itself(tmp_path: Path) -> None:
     assert "a profiler of its own" in RunLayout(run).rank(0).heartbeat.read_text()
 
 
+@pytest.mark.matrix
 def test_a_recording_that_breaks_in_the_middle(tmp_path: Path) -> None:
     """Within an optimizer's hook, where taking hooks away would raise: the training goes on, its end is told."""
     script = tmp_path / "train.py"

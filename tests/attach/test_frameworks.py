@@ -57,6 +57,7 @@ def told_of_transformers(
     return result, steps_of(run)
 
 
+@pytest.mark.matrix
 def test_slow_loader_under_fsdp2_of_transformers(tmp_path: Path) -> None:
     result, steps = told_of_transformers(tmp_path, "--fsdp2", "--slow-loader", "0.15")
     is_slow_loader(result)
@@ -121,6 +122,7 @@ def test_straggler_of_accelerate_among_micro_batches_evaluations_and_checkpoints
     assert {"saving: transformers.trainer", "saving: safetensors.torch"} <= set(told["hooked"])
 
 
+@pytest.mark.matrix
 def test_slow_loader_of_lightning_by_its_own_launcher(tmp_path: Path) -> None:
     result = told_by(tmp_path / "run", "--", sys.executable, LIGHTNING, "--slow-loader", "0.2")
     is_slow_loader(result)

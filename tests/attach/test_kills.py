@@ -65,7 +65,8 @@ def test_a_killed_rank_ends_the_training_as_without_us(tmp_path: Path) -> None:
     assert [culprit["rank"] for culprit in found["culprits"]] == [1]
 
 
-@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.matrix)])
+@pytest.mark.matrix  # tests/run/test_crashes.py does it to the bundled trainer
+@pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_rank_of_a_script_is_named(tmp_path: Path, rank: int) -> None:
     """Here the launcher is ours."""
     run = tmp_path / "run"

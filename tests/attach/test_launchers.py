@@ -126,6 +126,7 @@ def test_mpirun_of_ranks_without_a_process_group(tmp_path: Path) -> None:
     assert [len(steps_of(tmp_path, rank)) for rank in range(2)] == [STEPS, STEPS]
 
 
+@pytest.mark.matrix
 def test_straggler_under_srun(tmp_path: Path) -> None:
     """Where Slurm is not installed or does not run, its variables are set as it sets them."""
     run = tmp_path / "run"

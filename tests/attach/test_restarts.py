@@ -21,6 +21,7 @@ def own_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
 
 
+@pytest.mark.matrix
 def test_each_attempt_is_recorded(tmp_path: Path) -> None:
     options = ["--max-restarts", "1", EVENTFUL, "--kill", "1", "--once"]
     run = tmp_path / "run"

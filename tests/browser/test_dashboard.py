@@ -51,6 +51,7 @@ def test_a_click_on_a_rank_shows_that_rank(opened: Visit) -> None:
     assert opened.complaints == []
 
 
+@pytest.mark.matrix
 def test_a_drag_over_the_timeline_looks_closer(browser: Browser, served: Served) -> None:
     with visit(browser) as found:
         found.open(served.at("timeline"), until="Timeline")
@@ -77,6 +78,7 @@ def _window(url: str) -> tuple[float, float]:
     return float(asked["from"][0]), float(asked["to"][0])
 
 
+@pytest.mark.matrix
 def test_the_report_is_downloaded(opened: Visit, browser: Browser, tmp_path: Path) -> None:
     with opened.page.expect_download() as download:
         opened.page.get_by_role("button", name="Report").click()

@@ -80,6 +80,7 @@ def test_a_link_opens_its_page(opened: Visit) -> None:
     assert opened.complaints == []
 
 
+@pytest.mark.matrix
 def test_another_run_is_chosen_from_the_list(opened: Visit) -> None:
     page = opened.page
     box = page.get_by_role("combobox", name=re.compile(r"\bRun\b"))
@@ -91,6 +92,7 @@ def test_another_run_is_chosen_from_the_list(opened: Visit) -> None:
     assert opened.complaints == []
 
 
+@pytest.mark.matrix
 def test_a_button_and_what_it_opens(browser: Browser, served: Served) -> None:
     with visit(browser) as found:
         page = found.page

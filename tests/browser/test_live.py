@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser, expect
 
 from diag.collectors.layout import RunLayout
@@ -26,6 +27,7 @@ def test_new_steps_appear_by_themselves(browser: Browser, tmp_path: Path) -> Non
         assert found.complaints == []
 
 
+@pytest.mark.matrix
 def test_a_run_is_chosen_from_the_list(browser: Browser, tmp_path: Path) -> None:
     write_run(tmp_path / "one")
     write_run(tmp_path / "two", slow_data_ms={1: 40})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser
 
 from tests.app.runs import write_run
@@ -15,6 +16,7 @@ _FOLLOWED = """() => [...document.querySelectorAll("a, img, iframe, .katex")]
     .map(node => node.href || node.src || node.outerHTML).filter(text => /evil|mailto|katex/.test(text))"""
 
 
+@pytest.mark.matrix
 def test_names_of_a_run(browser: Browser, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", slow_data_ms={1: 40})
     Poisoner(run).write_all("phases", "schema_version", "rows")

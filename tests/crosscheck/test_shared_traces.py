@@ -30,6 +30,7 @@ def assert_explained(check: CrossCheck) -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.matrix
 def test_every_number_is_equal_or_its_difference_explained(folder: str) -> None:
     run = open_run(TRACES / folder)
     check = explain(cross_check(run), run)

@@ -14,6 +14,7 @@ from tests.bench.grid.gpu.kineto import write_traces
 from tests.bench.grid.gpu.simulate import simulate
 from tests.bench.grid.report import wrong
 from tests.copies import replace
+from tests.matrix import matrix
 
 ANSWERED = (
     "tuning/H0-ddp/0", "tuning/H0-fsdp2/0", "tuning/H0-fsdp2-no-reshard/0", "tuning/H0-hsdp/0",
@@ -33,7 +34,7 @@ ANSWERED = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("case", ANSWERED)
+@pytest.mark.parametrize("case", matrix(ANSWERED, ANSWERED[::3]))
 def test_the_first_answer_is_right(case: str) -> None:
     found = score(case, replays=False)
     assert found.first_right, wrong([found])

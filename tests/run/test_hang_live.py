@@ -50,6 +50,7 @@ def test_class_and_rank_of_what_was_planted(tmp_path: Path, name: str, ranks: in
     assert len(layout.rank(culprit).steps.read_text().splitlines()) == STEP
 
 
+@pytest.mark.matrix
 def test_a_slow_checkpoint_is_waited_for(tmp_path: Path) -> None:
     """Longer than the limit of a hang, and nothing but a line about it."""
     ended = diag(

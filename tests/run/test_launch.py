@@ -12,6 +12,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from diag.collectors.layout import RunLayout
 from diag.errors import DiagError
 from diag.watch.launch import Launch, open_run_directory
@@ -24,6 +26,7 @@ def start(*arguments: str | Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.matrix
 def test_two_nodes_share_one_run_directory(tmp_path: Path) -> None:
     run = tmp_path / "run"
     shared = ["--nnodes", "2", "--nproc", "1", "--steps", "8", "--rdzv-id", "job-7"]

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import diag
+from tests.matrix import matrix
 from tests.poisoned import ESCAPES, POISON, Poisoner, is_harmless
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -83,7 +84,7 @@ def test_each_string_of_a_run_in_its_turn(tmp_path: Path) -> None:
     ],
     ids=lambda arguments: "-".join(word for word in arguments if word.islower() or word.startswith("--")),
 )
-@pytest.mark.parametrize("which", ["run", "named"])
+@pytest.mark.parametrize("which", matrix(["run", "named"], ["named"]))
 def test_commands(arguments: list[str], which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     folder = request.getfixturevalue(which)
     out = tmp_path / f"{ESCAPES}out"
