@@ -19,6 +19,7 @@ from time import monotonic_ns
 from typing import Any, Protocol
 
 from ..records import BACKWARD, DATA, FORWARD, OPTIMIZER, LoaderQueue, StepRecord
+from ..scheduling import Stamp
 from ..session import BETWEEN_STEPS, Moment
 from .timeline import Timeline
 
@@ -29,7 +30,7 @@ _STILL_NS = 500_000_000  # without an event: the training makes no progress
 _AHEAD = {"backward_begins": BACKWARD, "backward_ends": OPTIMIZER, "fetch_begins": DATA, "fetch_ends": FORWARD}
 
 # Name, values, when it was heard (None: nobody asks), and the boundary between steps that it was.
-_Event = tuple[str, tuple[Any, ...], Moment | None, Moment | None]
+_Event = tuple[str, tuple[Any, ...], Moment | Stamp | None, Moment | None]
 
 
 class Recorder(Protocol):
@@ -40,6 +41,9 @@ class Recorder(Protocol):
     @property
     def on_device(self) -> bool: ...
     def moment(self, ahead: str = "") -> Moment: ...
+    @property
+    def stamp(self) -> Callable[[], Stamp]: ...
+    def moment_of(self, stamp: Stamp, /) -> Moment: ...
     def passed(self, name: str, start: Moment, end: Moment, /) -> None: ...
     def step(self, step: int, passed: Callable[[], Moment | None], /) -> AbstractContextManager[StepRecord]: ...
     def pass_boundary(self) -> Moment | None: ...
@@ -100,7 +104,7 @@ class Events:
         self._look_ns = 0
         self._waiting: deque[_Event] = deque()
         self._last: _Event | None = None  # of those that wait, from which heartbeats take the phase
-        self._at: Callable[[], Moment] = self._now_here
+        self._at: Callable[[], Moment | Stamp] = self._now_here
         self._moment: Moment | None = None  # when what is told belatedly was heard
         self._boundary: Moment | None = None  # which it was
         # The training's thread passes events on, or the heartbeat's where that makes no progress. A signal handler of
@@ -125,7 +129,7 @@ class Events:
         """From here on they are told to a timeline that tells ``recorder``."""
         self._recorder = recorder
         self.passed = recorder.passed
-        self._at = self._mark if recorder.on_device else recorder.moment
+        self._at = self._mark if recorder.on_device else recorder.stamp
         self.timeline = Timeline(self)
         self._loaders = self.timeline.loaders
 
@@ -268,7 +272,7 @@ class Events:
         if last is None:
             return self._recorder.doing
         name, _, at, _ = last
-        return _AHEAD.get(name, BETWEEN_STEPS), at.ns if at is not None else 0
+        return _AHEAD.get(name, BETWEEN_STEPS), at[0] if at is not None else 0
 
     def catch_up(self, if_still: bool) -> None:
         """Tells what waits; by another thread only ``if_still``: where no event has come for a while."""
@@ -315,7 +319,7 @@ class Events:
         try:
             while self._waiting:
                 name, values, at, self._boundary = self._waiting.popleft()
-                self._moment = at
+                self._moment = at if at is None or isinstance(at, Moment) else self._recorder.moment_of(at)
                 getattr(self.timeline, name)(*values)
         finally:
             self._teller, self._moment, self._boundary = 0, None, None

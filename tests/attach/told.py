@@ -9,6 +9,7 @@ from typing import Any
 from diag.collectors.attach.events import Events
 from diag.collectors.attach.timeline import Timeline
 from diag.collectors.records import LoaderQueue, StepRecord
+from diag.collectors.scheduling import Stamp
 from diag.collectors.session import BETWEEN_STEPS, Moment
 
 TRAIN, VALIDATION, OTHER = 1, 2, 3  # loaders
@@ -45,6 +46,13 @@ class Recorder:
     def moment(self, ahead: str = "") -> Moment:
         self.doing = (ahead or self.doing[0]), self.now
         return Moment(self.now, None)
+
+    def stamp(self) -> Stamp:
+        return self.now, 0, b""
+
+    @staticmethod
+    def moment_of(stamp: Stamp) -> Moment:
+        return Moment(stamp[0])
 
     def pass_boundary(self) -> Moment | None:
         """All but every fourth."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from diag.collectors import scheduling
-from diag.collectors.scheduling import CpuTime, ThreadTime
+from diag.collectors.scheduling import CpuTime, Stamp, ThreadTime
 
 LINUX = Path("/proc/self/schedstat").exists()
 needs_linux = pytest.mark.skipif(not LINUX, reason="the system keeps no scheduler statistics")
@@ -82,6 +82,22 @@ def test_it_is_the_time_of_the_thread_that_reads() -> None:
     assert found[0].on_cpu_ns is not None
     assert here.on_cpu_ns is not None
     assert found[0].on_cpu_ns < 200_000_000 <= here.on_cpu_ns
+
+
+@needs_linux
+def test_a_stamp_is_a_reading_for_later() -> None:
+    own = ThreadTime()
+    before, stamp, after = own.read(), own.stamp(), own.read()
+    read = ThreadTime.read_at(stamp)
+    assert None not in (*before, *read, *after)
+    assert before <= read <= after  # both only grow
+    assert before[1] <= read[1] <= after[1]  # type: ignore[operator]
+    stamps: list[Stamp] = []
+    thread = threading.Thread(target=lambda: stamps.append(own.stamp()))  # a stamp is of the thread that makes it, too
+    thread.start()
+    thread.join()
+    assert 0 <= (ThreadTime.read_at(stamps[0]).on_cpu_ns or -1) < (after.on_cpu_ns or 0)
+    assert ThreadTime.read_at((5, 6, b"")) == (6, None)
 
 
 @needs_linux
