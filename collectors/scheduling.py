@@ -19,7 +19,6 @@ from .records import HostRecord, LoaderQueue
 #
 # Numbers that Linux has of a process, read once a step from a file that stays open: four times cheaper.
 
-_MOST_BYTES = 200  # of such a file
 _forks = 0  # that led to this process, of those this module has seen: cheaper than to ask the system for its number
 
 
@@ -37,43 +36,48 @@ class ProcFile:
 
     def __init__(self, path: Callable[[], str]) -> None:
         self._path = path
-        self.fd: int | None = None
+        self._fd: int | None = None
         self.process = -1  # whose file was read: how many forks lie before it
 
     def number(self, field: int) -> int | None:
         """The integer in a field, counted from 0; None where the system does not say."""
-        fields = self._fields()
-        try:
-            return int(fields[field])
-        except (ValueError, IndexError):
-            return None
+        return number_in(self.read(), field)
 
     def numbers(self) -> list[int] | None:
         """All fields; None where the system does not say, or one is no integer."""
         try:
-            return [int(field) for field in self._fields()] or None
+            return [int(field) for field in self.read().split()] or None
         except ValueError:
             return None
 
-    def _fields(self) -> list[bytes]:
+    def read(self) -> bytes:
+        """Its fields, not yet parsed; empty where the system does not say."""
         if self.process != _forks:
             self.process = _forks
             try:
-                self.fd = os.open(self._path(), os.O_RDONLY | os.O_CLOEXEC)
+                self._fd = os.open(self._path(), os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
-                self.fd = None
-        if self.fd is None:
-            return []
+                self._fd = None
+        if self._fd is None:
+            return b""
         try:
-            return os.pread(self.fd, _MOST_BYTES, 0).split()
+            return os.pread(self._fd, 200, 0)
         except OSError:
-            return []
+            return b""
 
     def close(self) -> None:
-        fd, self.fd = self.fd, None
+        fd, self._fd = self._fd, None
         if fd is not None:
             with contextlib.suppress(OSError):
                 os.close(fd)
+
+
+def number_in(fields: bytes, field: int) -> int | None:
+    """The integer in one of the fields, counted from 0; None where there is none."""
+    try:
+        return int(fields.split()[field])
+    except (ValueError, IndexError):
+        return None
 
 
 _ON_CPU, _QUEUED = 0, 1  # "on a core, waiting for one, slices": Documentation/scheduler/sched-stats.rst
@@ -122,32 +126,21 @@ class ThreadTime:
         return ProcFile(lambda: f"/proc/self/task/{threading.get_native_id()}/schedstat")
 
     def read(self) -> CpuTime:
+        return self.read_at(self.stamp())
+
+    def stamp(self) -> Stamp:
+        """Now, for ``read_at`` to parse later: between two parts of a step the code of every function that is called
+        is no longer in the caches of the core, and that is what a reading costs there."""
         if get_ident() != self._thread:
             self._file.close()
             self._file = self._file_of_this_thread()
         # Not schedstat's own on-core time, which advances with the scheduler's tick.
-        return CpuTime(thread_time_ns() + _elsewhere.ns, self._file.number(_QUEUED))
-
-    def stamp(self) -> Stamp:
-        """Now, for ``read_at`` to make something of later. One function instead of four: between two parts of a step
-        their code is no longer in the caches of the core, and that is what a call costs there."""
-        file = self._file
-        if file.process != _forks or get_ident() != self._thread:
-            self.read()  # opens the file of this thread
-            file = self._file
-        try:
-            said = b"" if file.fd is None else os.pread(file.fd, _MOST_BYTES, 0)
-        except OSError:
-            said = b""
-        return monotonic_ns(), thread_time_ns() + _elsewhere.ns, said
+        return monotonic_ns(), thread_time_ns() + _elsewhere.ns, self._file.read()
 
     @staticmethod
     def read_at(stamp: Stamp) -> CpuTime:
         """What ``read`` would have returned then."""
-        try:
-            return CpuTime(stamp[1], int(stamp[2].split()[_QUEUED]))
-        except (ValueError, IndexError):
-            return CpuTime(stamp[1], None)
+        return CpuTime(stamp[1], number_in(stamp[2], _QUEUED))
 
     def close(self) -> None:
         self._file.close()
