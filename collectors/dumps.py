@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import json
 import signal
 import sys
 import time
@@ -19,14 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-import torch
-
+from . import flight_recorder
 from .files import Complaints, append_to, encode, replace_file
 from .text import masked
-
-# The dump's name since torch 2.9, and before. Only builds with a backend that records have them.
-_DUMP = ("_dump_fr_trace", "_dump_nccl_trace")
-_DUMP_JSON = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 
 
 class Stacks:
@@ -70,45 +64,23 @@ class Stacks:
                 path.unlink()
 
 
-def write_flight_recorder(path: Path) -> str:
-    """Writes the dump as PyTorch's own pickle; "" or the reason why there is none.
+def write_flight_recorders(path_of: Callable[[str], Path]) -> str:
+    """Writes the dumps of all Flight Recorders as PyTorch's own pickles; "" or the reason why there is none.
+    ``path_of``: the file for a recorder's name, "" for the first one, which of an accelerator's backend comes first.
 
     First without stacks, which takes 20 ms for 2,000 collectives: with stacks the first dump of a process took more
     than a second, and up to six on a busy host, and a process that dies may not have them.
     """
-    dump = _recorder_function(_DUMP)
-    if dump is None:
-        return "this torch has no Flight Recorder"
     try:
         for stacks in (False, True):
-            content = dump(includeStackTraces=stacks)
-            if not content:
-                return "the Flight Recorder holds nothing"
-            replace_file(path, content)
-    except Exception as error:  # a full disk, or whatever C++ raises
+            dumps, problems = flight_recorder.dumps(stacks)
+            if not dumps:
+                return "; ".join(problems) or "the Flight Recorder holds nothing"
+            for place, (name, content) in enumerate(dumps.items()):
+                replace_file(path_of((name or "generic") if place else ""), content)
+    except OSError as error:  # a full disk
         return repr(error)
     return ""
-
-
-def recorder_status() -> dict[str, tuple[int, int]]:
-    """(last enqueued, last completed) of every process group, by the recorder's number for it; empty where it is not
-    told. Without the entries this is a few hundred bytes."""
-    dump = _recorder_function(_DUMP_JSON)
-    if dump is None:
-        return {}
-    try:
-        groups = json.loads(dump(includeCollectives=False))["pg_status"]
-        return {
-            str(name): (int(group["last_enqueued_collective"]), int(group["last_completed_collective"]))
-            for name, group in groups.items()
-        }
-    except Exception:  # an older signature, another format, or whatever C++ raises: it is only asked for to be precise
-        return {}
-
-
-def _recorder_function(names: tuple[str, ...]):  # type: ignore[no-untyped-def]
-    c10d = getattr(torch._C, "_distributed_c10d", None)
-    return next((function for name in names if (function := getattr(c10d, name, None)) is not None), None)
 
 
 # -- exceptions --------------------------------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ Everything a run leaves behind lies under one folder, written by the training pr
     <run>/ranks/00017/heartbeat.json       where the process was a second ago
     <run>/ranks/00017/stacks.txt           stacks of all threads, when asked for and when the process crashed
     <run>/ranks/00017/py-spy.txt           the same as py-spy sees it, where it may
-    <run>/ranks/00017/flight_recorder17    PyTorch's own dump; flight_recorder_asked_17 is one that we asked for
+    <run>/ranks/00017/flight_recorder17    PyTorch's own dump; flight_recorder_asked_17 is one that we asked for,
+                                           flight_recorder_asked_gloo_17 that of a second recorder
     <run>/asked.json                       the launcher asks every rank for stacks, dump and a last heartbeat
     <run>/trace_asked.json                 `diag trace` asks some ranks for a profiler window
     <run>/exits.json                       how the processes ended, where not all ended well
@@ -32,6 +33,7 @@ Everything a run leaves behind lies under one folder, written by the training pr
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from dataclasses import dataclass
@@ -43,6 +45,7 @@ MOST_RANKS = 1 << 20  # ten times the largest training that is known; a document
 MOST_NS = 3 * 10**18  # the year 2065, since 1970; sums of three fit 64 bits
 
 _TRACE_NAME = re.compile(r"trace-step([0-9]{1,18})\.json(?:\.gz)?$")
+_ASKED_DUMP = "flight_recorder_asked_"
 _RANK_NAME = re.compile(r"[0-9]{5,}$")
 _RESTART_NAME = re.compile(r"restart-([0-9]{1,9})$")
 
@@ -126,10 +129,17 @@ class RankLayout:
         """The run directory, which none of these files may lead out of."""
         return self.folder.parent.parent
 
-    def flight_recorder_asked(self, rank: int) -> Path:
+    def flight_recorder_asked(self, rank: int, recorder: str = "") -> Path:
         """A dump that the launcher asked for, or that the process wrote when it failed. The rank is last in its name:
-        that is how readers of dumps know it."""
-        return self.folder / f"flight_recorder_asked_{rank}"
+        that is how readers of dumps know it. ``recorder``: whose dump it is, where the process has several."""
+        of_recorder = re.sub(r"\W", "-", recorder) + "_" if recorder else ""
+        return self.folder / f"{_ASKED_DUMP}{of_recorder}{rank}"
+
+    def remove_flight_recorders_asked(self) -> None:
+        """Dumps that were asked for in a doubt that has passed. What cannot be removed stays."""
+        for path in self.folder.glob(f"{_ASKED_DUMP}*"):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     def trace(self, first_step: int) -> Path:
         return self.folder / f"trace-step{first_step:06d}.json.gz"

@@ -30,10 +30,11 @@ from typing import Any, NamedTuple, Protocol, Self
 import torch
 import torch.distributed as dist
 
+from . import flight_recorder
 from .accelerator import Accelerator, DeviceClock, Mark, accelerator_of, current_device, runtime_versions
 from .background import Background, TraceRequests
 from .collectives import CollectiveTimer
-from .dumps import Stacks, recorder_status, write_flight_recorder
+from .dumps import Stacks, write_flight_recorders
 from .files import Budget, Complaints, LineFile, encode, replace_file
 from .identity import identify, rank_and_world
 from .layout import RunLayout
@@ -238,8 +239,7 @@ class Collector(AbstractContextManager["Collector"]):
         # What was asked for in a doubt that passed is no evidence of anything.
         self._stacks.uninstall(self._layout.stacks, keep=kind is not None)
         if kind is None:
-            with contextlib.suppress(OSError):
-                self._layout.flight_recorder_asked(self._rank).unlink(missing_ok=True)
+            self._layout.remove_flight_recorders_asked()
         for file in self._files:
             file.close()
         self._memory.close()
@@ -448,16 +448,19 @@ class Collector(AbstractContextManager["Collector"]):
             self._gc_pauses.append((self._gc_start_ns, now))
 
     def _dump(self) -> None:
-        """Leaves the Flight Recorder's dump, which others need to see who called what."""
-        path = self._layout.flight_recorder_asked(self._rank)
-        if why := write_flight_recorder(path):
-            self._complaints.messages.append(f"{path.name} could not be written: {why}")
+        """Leaves the Flight Recorders' dumps, which others need to see who called what."""
+
+        def path_of(recorder: str) -> Path:
+            return self._layout.flight_recorder_asked(self._rank, recorder)
+
+        if why := write_flight_recorders(path_of):
+            self._complaints.messages.append(f"{path_of('').name} could not be written: {why}")
 
     def _heartbeat(self) -> Heartbeat:
         beat = self._plain_heartbeat()
         reached = (beat.step, beat.phase_since_ns, beat.last_started, beat.last_finished)
         if reached == self._standstill:
-            beat.recorder = recorder_status()
+            beat.recorder = flight_recorder.status()
         self._standstill = reached
         if self._background.answering or self._failed_in:
             beat.answered = self._background.answered

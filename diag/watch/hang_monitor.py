@@ -75,8 +75,9 @@ def take_back(layout: RunLayout) -> None:
     """The training goes on: no more requests, and nothing is left that a later triage would take for a hang. Without a
     request the ranks' heartbeats are short again. stacks.txt is emptied: the processes have it open."""
     paths = [layout.asked, layout.nvidia_smi(_host()), *layout.all_nccl_ras(_host())]
-    for rank, files in layout.ranks().items():
-        paths += [files.flight_recorder_asked(rank), files.pyspy]
+    for files in layout.ranks().values():
+        files.remove_flight_recorders_asked()
+        paths.append(files.pyspy)
         with contextlib.suppress(OSError):
             os.truncate(files.stacks, 0)
     for path in paths:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -234,22 +235,65 @@ def _kept_apart(dumps: dict[int, Dump]) -> dict[int, Dump]:
 
 
 def _renamed(dump: Dump, double: set[str]) -> Dump:
-    def new(name: str) -> str:
-        group = dump.groups.get(name)
-        return f"{name} of {', '.join(map(str, group.ranks))}" if name in double and group else name
+    listed = {name: group.ranks for name, group in dump.groups.items() if name in double}
+    return _with_names(dump, {name: f"{name} of {', '.join(map(str, ranks))}" for name, ranks in listed.items()})
+
+
+def _with_names(dump: Dump, names: Mapping[str, str]) -> Dump:
+    """The dump with other names of some groups."""
+
+    def name_of(name: str) -> str:
+        return names.get(name, name)
 
     def moved(op: RecordedOp) -> RecordedOp:
-        return replace(op, group=new(op.group))
+        return replace(op, group=name_of(op.group))
 
     return replace(
         dump,
-        groups={new(name): replace(group, name=new(name)) for name, group in dump.groups.items()},
-        histories={new(name): history for name, history in dump.histories.items()},
+        groups={name_of(name): replace(group, name=name_of(name)) for name, group in dump.groups.items()},
+        histories={name_of(name): history for name, history in dump.histories.items()},
         pending=tuple(map(moved, dump.pending)),
-        recent={new(name): tuple(map(moved, ops)) for name, ops in dump.recent.items()},
+        recent={name_of(name): tuple(map(moved, ops)) for name, ops in dump.recent.items()},
         last=moved(dump.last) if dump.last else None,
-        last_called={new(name): number for name, number in dump.last_called.items()},
-        pair_counts={(new(key[0]), *key[1:]): count for key, count in dump.pair_counts.items()},
+        last_called={name_of(name): number for name, number in dump.last_called.items()},
+        pair_counts={(name_of(key[0]), *key[1:]): count for key, count in dump.pair_counts.items()},
+    )
+
+
+def with_groups_of(dump: Dump, others: Sequence[Dump]) -> Dump:
+    """The dump with the groups of the process's other recorders. Each recorder counts its calls by itself, so their
+    order is that of the times at which they were called; a group of both (``cpu:gloo,cuda:nccl``) has two names."""
+    if not others:
+        return dump
+    dump = _by_time(dump)
+    for other in map(_by_time, others):
+        both = dump.groups.keys() & other.groups.keys()
+        added = _with_names(other, {name: f"{name} ({other.backend})" for name in both})
+        dump = replace(
+            dump,
+            groups=dump.groups | added.groups,
+            histories=dump.histories | added.histories,
+            pending=tuple(sorted((*dump.pending, *added.pending), key=lambda op: op.record_id)),
+            recent=dump.recent | added.recent,
+            last=max((op for op in (dump.last, added.last) if op), key=lambda op: op.record_id, default=None),
+            last_called=dump.last_called | added.last_called,
+            entries=dump.entries + added.entries,
+            whole=dump.whole and added.whole,
+            pair_counts=dump.pair_counts | added.pair_counts,
+            newest_ns=max(dump.newest_ns, added.newest_ns),
+        )
+    return dump
+
+
+def _by_time(dump: Dump) -> Dump:
+    def moved(op: RecordedOp) -> RecordedOp:
+        return replace(op, record_id=op.created_ns)
+
+    return replace(
+        dump,
+        pending=tuple(map(moved, dump.pending)),
+        recent={name: tuple(map(moved, ops)) for name, ops in dump.recent.items()},
+        last=moved(dump.last) if dump.last else None,
     )
 
 

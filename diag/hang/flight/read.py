@@ -6,7 +6,7 @@ import gzip
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -19,7 +19,7 @@ from diag.collectors.bounded_pickle import MAX_BYTES, MAX_CONTAINERS, RefusedErr
 from diag.collectors.layout import RunLayout, is_folder, run_of
 from diag.collectors.reading import is_no_file, open_regular, walk
 from diag.errors import DiagError
-from diag.hang.flight.board import Dump, Dumps, Unreadable
+from diag.hang.flight.board import Dump, Dumps, Unreadable, with_groups_of
 from diag.hang.flight.parse import DumpName, ShapeTable, is_dump, loads, parse_dump
 from diag.hang.text.streams import GZIP, ZSTD
 
@@ -220,10 +220,11 @@ def _one_a_rank(reading: _Reading) -> list[Dump]:
     chosen: list[Dump] = []
     for rank, found in by_rank.items():
         current = [dump for dump in found if _folder(dump) not in several or _folder(dump) == used]
-        best = max(current, key=_value, default=None)
-        chosen += [best] if best else []
+        used_dumps = _one_a_recorder(current)
+        best = used_dumps[0] if used_dumps else None
+        chosen += [with_groups_of(best, used_dumps[1:])] if best else []
         for dump in found:
-            if dump is not best:
+            if not any(dump is used_dump for used_dump in used_dumps):
                 why = (
                     f"{best.path} is of the same rank {rank}"
                     if best and dump in current
@@ -231,6 +232,17 @@ def _one_a_rank(reading: _Reading) -> list[Dump]:
                 )
                 reading.gaps.append((dump.path, f"not used: {why}"))
     return chosen
+
+
+def _one_a_recorder(dumps: Sequence[Dump]) -> list[Dump]:
+    """The newest dump, and those of the process's other recorders: of other backends, in the same folder. A process
+    with groups of NCCL and of gloo has two recorders. gloo's comes last."""
+    newest = sorted(dumps, key=_value)
+    if not newest:
+        return []
+    folder, backend = _folder(newest[-1]), newest[-1].backend
+    by_backend = {d.backend: d for d in newest if backend and d.backend and _folder(d) == folder}
+    return sorted(by_backend.values(), key=lambda dump: dump.backend == "gloo") or newest[-1:]
 
 
 def _value(dump: Dump) -> tuple[int, int, bool]:

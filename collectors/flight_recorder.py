@@ -1,0 +1,112 @@
+"""PyTorch's Flight Recorders in this process.
+
+There is more than one. ProcessGroupNCCL has a recorder of its own (``_dump_nccl_trace``), which a build without NCCL
+does not even have, and so has XCCL (``_dump_xccl_trace``). The generic one (``_dump_fr_trace``, torch 2.8 and newer) is
+in every build: gloo records there, and after NCCL collectives it is empty. Where it takes ``backend=``, each backend
+without native recording has another (pytorch/pytorch#192233). So all of them are asked, those of accelerators first,
+and those without an entry are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+# The name of the recorder, and of its functions without and with "_json": those of accelerators first.
+_NATIVE = (("nccl", "_dump_nccl_trace"), ("xccl", "_dump_xccl_trace"))
+_GENERIC = "_dump_fr_trace"
+# The first field of an entry, in the pickled form as in JSON: what no dump of an empty recorder contains.
+_ENTRY = b"record_id"
+
+Status = dict[str, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """``name``: of its backend; "" for the generic one, which several backends may share."""
+
+    name: str
+    pickled: Callable[..., bytes] | None
+    json: Callable[..., bytes] | None
+
+    def status(self) -> Status:
+        """(last enqueued, last completed) of every process group, by the recorder's number for it; empty where it does
+        not report them. Without the entries this is a few hundred bytes."""
+        if self.json is None:
+            return {}
+        try:
+            groups = json.loads(self.json(includeCollectives=False))["pg_status"]
+            return {
+                str(name): (int(group["last_enqueued_collective"]), int(group["last_completed_collective"]))
+                for name, group in groups.items()
+            }
+        except Exception:  # an older signature, another format, or whatever C++ raises: it only makes a report precise
+            return {}
+
+
+def recorders() -> Iterator[Recorder]:
+    """Every recorder that this build of torch has, those of accelerators first, whether it holds anything or not."""
+    c10d = getattr(torch._C, "_distributed_c10d", None)
+    for name, function in _NATIVE:
+        pickled, as_json = getattr(c10d, function, None), getattr(c10d, f"{function}_json", None)
+        if pickled is not None or as_json is not None:
+            yield Recorder(name, pickled, as_json)
+    pickled, as_json = getattr(c10d, _GENERIC, None), getattr(c10d, f"{_GENERIC}_json", None)
+    if pickled is None and as_json is None:
+        return
+    if _takes_backend(pickled or as_json):
+        for name in _backends():
+            yield Recorder(name, _of_backend(pickled, name), _of_backend(as_json, name))
+    yield Recorder("", pickled, as_json)
+
+
+def dumps(stacks: bool) -> tuple[dict[str, bytes], list[str]]:
+    """The pickled dump of every recorder that holds an entry, by the recorder's name, those of accelerators first; and
+    what went wrong. Two names for one recorder give one dump."""
+    found: dict[str, bytes] = {}
+    problems = []
+    for recorder in recorders():
+        if recorder.pickled is None or recorder.name in found:
+            continue
+        try:
+            content = recorder.pickled(includeStackTraces=stacks)
+        except Exception as error:  # whatever C++ raises: the next one may answer
+            problems.append(f"{recorder.name or 'generic'}: {error!r}")
+            continue
+        if content and _ENTRY in content and content not in found.values():
+            found[recorder.name] = content
+    return found, problems
+
+
+def status() -> Status:
+    """``Recorder.status`` of all recorders; where two have a group of one name, the accelerator's counts."""
+    found: Status = {}
+    for recorder in recorders():
+        for group, counts in recorder.status().items():
+            found.setdefault(group, counts)
+    return found
+
+
+def _backends() -> list[str]:
+    """The backends of this process's groups: "nccl2" and "gloo" for "cpu:gloo,cuda:nccl2"."""
+    if not dist.is_available() or not dist.is_initialized():
+        return []
+    texts = [str(backend) for backend, _ in dist.distributed_c10d._world.pg_map.values()]
+    names = [part.rpartition(":")[2] for text in texts for part in text.split(",")]
+    return [name for name in dict.fromkeys(names) if name]
+
+
+def _takes_backend(function: Any) -> bool:
+    """pybind puts the signature into the docstring; there is no other way to see it."""
+    return "backend:" in (getattr(function, "__doc__", None) or "").partition("\n")[0]
+
+
+def _of_backend(function: Callable[..., bytes] | None, name: str) -> Callable[..., bytes] | None:
+    if function is None:
+        return None
+    return lambda **arguments: function(backend=name, **arguments)
