@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from diag.account.attribute import attribute, with_comparable_steps
+from diag.account.durations import Durations, durations_of
 from diag.collectors.layout import RunLayout, is_folder
 from diag.diagnoses import Examination, examine
+from diag.diagnoses.durations import ONLY_DURATIONS, examine_durations, judge_durations
 from diag.diagnoses.shares import Cost
 from diag.diagnoses.verdict import classes_of, faults_first, judge, step_bottleneck
 from diag.errors import DiagError, readable
@@ -26,12 +30,14 @@ from diag.model.steps import (
     StepAccount,
     Verdict,
 )
+from diag.rundir.inspector import alone, newest_job, ranks_of, read_inspector, tables_of
 from diag.rundir.run import Tables, open_paths
 from diag.rundir.runs import RunState as RunState
 from diag.rundir.runs import State as State
 from diag.rundir.runs import newest_change as newest_change
 from diag.rundir.runs import state_of as state_of
 from diag.tables import frames
+from diag.tables.collectives import duration_table
 from diag.traces.reading import Reading as Reading
 from diag.words.formatting import NBSP, masked, rank_ranges
 from diag.words.wording import run_facts
@@ -259,8 +265,10 @@ class Result(Struct, frozen=True, dict=True):
 
 
 def open_run(*paths: Path | str, reading: Reading | None = None) -> Result:
-    """Analyses a run directory, or folders, files, archives or addresses of Kineto traces. ``reading``: how they are
-    read, where not as usual. DiagError where there is nothing to analyse."""
+    """Analyses a run directory; folders, files, archives or addresses of Kineto traces; or files of NCCL Inspector.
+    ``reading``: how they are read, where not as usual. DiagError where there is nothing to analyse."""
+    if files := alone(paths):
+        return open_inspector(paths[0], files)
     return analyze(open_paths(paths, reading))
 
 
@@ -288,8 +296,65 @@ def analyze(tables: Tables) -> Result:
     return Result(tables, attribution, examination, coverage, verdict)
 
 
+# -- durations of collectives alone ------------------------------------------------------------------------------------
+
+
+class DurationResult(Result, frozen=True, dict=True):
+    """A job of which NCCL Inspector's files are all there is: it has no steps. ``durations``: what the verdict rests
+    on."""
+
+    durations: Durations
+
+    @cached_property
+    def breakdowns(self) -> Breakdowns:
+        from diag.tables.breakdowns import breakdowns
+
+        return replace(
+            breakdowns(self.tables, self.attribution),
+            collectives=duration_table(self.durations),
+            notes=(f"kernels and modules are not known: {ONLY_DURATIONS}",),
+        )
+
+    @property
+    def recommendation(self) -> Recommendation:
+        return Recommendation(not_advised=(f"nothing was predicted: {ONLY_DURATIONS}",))
+
+    @property
+    def what_if(self) -> WhatIf:
+        from diag.replay.advice import WhatIf
+
+        return WhatIf((), ONLY_DURATIONS)
+
+
+def open_inspector(root: Path | str, files: Sequence[Path]) -> DurationResult:
+    """The verdict from these files of NCCL Inspector. DiagError where no collective of two ranks can be compared."""
+    read = newest_job(read_inspector(files))
+    ranks, numbered = ranks_of(read)
+    rows = read.rows.with_columns(rank=read.rows["process"].replace_strict(ranks, return_dtype=read.rows["seq"].dtype))
+    account = durations_of(rows, read.sizes)
+    if not account.complete:
+        reasons = [gap.reason for gap in read.gaps[:3]] or ["none was recorded on all ranks of its communicator"]
+        raise DiagError(
+            f"no collective can be compared: {'; '.join(reasons)}",
+            path=root,
+            hint="give the files of all ranks: Inspector writes one a process",
+        )
+    notes = [] if numbered else ["no communicator has all processes: ranks are numbered by host and process"]
+    tables = tables_of(Path(root), read, ranks)
+    examination, coverage = examine_durations(account, read, tables, notes)
+    verdict = judge_durations(account, examination, tables)
+    attribution = Attribution((), account.ranks, None, False, True, ())
+    return DurationResult(tables, attribution, examination, coverage, verdict, durations=account)
+
+
+# -- several runs, and descriptions ------------------------------------------------------------------------------------
+
+
 def compare_runs(before: Result, after: Result) -> Comparison:
-    """In which part of the step the second run differs from the first."""
+    """In which part of the step the second run differs from the first. DiagError where one of them has no steps."""
+    for result in (before, after):
+        if not result.attribution.steps:
+            raise DiagError(f"has no steps to compare: {ONLY_DURATIONS}", path=result.tables.root)
     from diag.diagnoses.compare import compare
 
     return compare((before.tables, before.attribution), (after.tables, after.attribution))

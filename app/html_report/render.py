@@ -23,6 +23,7 @@ from diag.app import drawings
 from diag.app.drawings import Drawing
 from diag.app.run_view import RunView, view_of
 from diag.app.theme import DARK, LIGHT, Theme, favicon
+from diag.diagnoses.durations import ONLY_DURATIONS
 from diag.show import page as words
 from diag.show import ranks
 from diag.show.page import Command, RunName, advice_of
@@ -89,7 +90,10 @@ class Sections:
 
 
 def sections_of(view: RunView) -> Sections:
-    """As the overview draws them when it opens."""
+    """As the overview draws them when it opens; none where no step was recorded."""
+    if not view.result.attribution.steps:
+        nothing = Section(f"{ONLY_DURATIONS}.", ())
+        return Sections(nothing, nothing, nothing, nothing)
     rank = view.page.rank
     differences, by_rank = drawings.of_differences(view)
     waiting, by_step = drawings.of_waiting(view)

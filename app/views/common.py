@@ -10,6 +10,7 @@ import streamlit as st
 
 from diag.app.markup import plain, prose
 from diag.app.run_view import RunView
+from diag.diagnoses.durations import ONLY_DURATIONS
 from diag.errors import DiagError
 from diag.show.page import Metric
 from diag.words.formatting import listing, visible, visible_lines
@@ -23,7 +24,7 @@ def head(title: str, view: RunView, what: str) -> None:
     """The page's title and a caption: contents, run, ranks and counted steps."""
     st.title(title)
     run = view.result.tables.root.resolve().name
-    st.caption(plain(f"{what} · {run} · {listing(view.ranks)} · {view.steps_counted}"))
+    st.caption(plain(" · ".join(part for part in (what, run, listing(view.ranks), view.steps_counted) if part)))
 
 
 def show_metrics(*found: Metric, places: int | None = None) -> None:
@@ -84,6 +85,18 @@ def beyond_summaries(title: str, view: RunView) -> bool:
         "of each was read. The overview shows what the summaries hold.",
         f"`diag trace {run}{ranks}` records a profiler window of ranks while the job runs; "
         f"`diag analyze --no-summary {run}` reads everything.",
+    )
+    return True
+
+
+def without_steps(title: str, view: RunView) -> bool:
+    """Whether durations of collectives are all there is, so that the page cannot be drawn; shows a message then."""
+    if view.result.attribution.steps:
+        return False
+    head(title, view, "Not in the files")
+    nothing(
+        f"{ONLY_DURATIONS}. The overview and the collectives page show what they hold.",
+        "`diag run` records the steps of a training.",
     )
     return True
 

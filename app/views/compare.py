@@ -15,7 +15,7 @@ from diag.app.figures import MS, finish
 from diag.app.markup import label, plain
 from diag.app.run_view import PART_OF, RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import bullets, draw, head, show_error
+from diag.app.views.common import bullets, draw, head, show_error, without_steps
 from diag.diagnoses.compare import Comparison
 from diag.errors import DiagError
 from diag.model.steps import Bottleneck
@@ -26,6 +26,8 @@ _REFUSED = "This cannot be compared"
 
 
 def show(view: RunView, root: Path) -> None:
+    if without_steps("Compare", view):
+        return
     head("Compare", view, "The critical path of another run's steps against this run's")
     other = _other(view, root)
     if other is None:

@@ -13,7 +13,7 @@ from diag.app.figures import MS, finish, rows_height
 from diag.app.markup import label, plain
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import EMPTY, beyond_summaries, draw, head, known_columns, nothing, shown_rows
+from diag.app.views.common import EMPTY, beyond_summaries, draw, head, known_columns, nothing, shown_rows, without_steps
 from diag.model.breakdown import (
     Bound,
     Efficiency,
@@ -34,7 +34,7 @@ _FROM = {"shapes": "measured", "class": "inferred"}  # from recorded shapes, or 
 
 
 def show(view: RunView) -> None:
-    if beyond_summaries("Operators and modules", view):
+    if without_steps("Operators and modules", view) or beyond_summaries("Operators and modules", view):
         return
     found = view.result.breakdowns
     on_device = found.kernels.unit == "kernel"

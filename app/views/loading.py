@@ -13,7 +13,7 @@ from diag.app.figures import MOST_RANK_BARS, MS, finish, rank_names, rows_height
 from diag.app.markup import plain
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import EMPTY, draw, head, known_columns, nothing, show_metrics, shown_rows
+from diag.app.views.common import EMPTY, draw, head, known_columns, nothing, show_metrics, shown_rows, without_steps
 from diag.model.steps import Bottleneck, Severity
 from diag.show.page import DATA_WAIT, Metric
 from diag.tables.loading import LoadingTable
@@ -21,6 +21,8 @@ from diag.words.formatting import UNKNOWN, counted, duration, share
 
 
 def show(view: RunView) -> None:
+    if without_steps("Input pipeline", view):
+        return
     table = view.result.loading
     head("Input pipeline", view, "Waiting for data and copies to the device, means of a step")
     theme = theme_of(st.context.theme.type)

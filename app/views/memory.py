@@ -21,7 +21,7 @@ from diag.app.figures import (
 from diag.app.markup import plain
 from diag.app.run_view import Memory, Part, RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import EMPTY, beyond_summaries, draw, head, nothing, show_metrics
+from diag.app.views.common import EMPTY, beyond_summaries, draw, head, nothing, show_metrics, without_steps
 from diag.model.steps import Severity
 from diag.show.page import Metric
 from diag.tables.memory import MemoryTable
@@ -31,7 +31,7 @@ _FINDINGS = ("allocator-retries", "near-out-of-memory", "recompute-with-memory-f
 
 
 def show(view: RunView) -> None:
-    if beyond_summaries("Memory", view):
+    if without_steps("Memory", view) or beyond_summaries("Memory", view):
         return
     table, memory = view.result.memory_table, view.memory
     what = "Peaks of the device's allocator" if table.on_device else "Resident memory of the training processes"

@@ -48,6 +48,22 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
         st.warning(f"{plain(page.incomplete)} [Details](#coverage)", icon=":material/warning:")
     _verdict(page.verdict)
     show_metrics(*(metrics_of(view.result, baseline.result) if baseline is not None else page.metrics))
+    if view.result.attribution.steps:
+        _steps(view, theme)
+    else:
+        _to_do(view)
+        st.subheader(page.ranks.title, anchor="ranks")
+        table(("rank", *page.ranks.columns), [(str(rank), *cells) for rank, _, cells in page.ranks.rows])
+    st.subheader(words.FINDINGS, anchor="findings")
+    if not page.findings:
+        st.markdown(words.NOTHING_FOUND)
+    for position, finding in enumerate(page.findings):
+        _finding(finding, expanded=position == 0)
+    _coverage(page)
+
+
+def _steps(view: RunView, theme: Theme) -> None:
+    """Where the time of the steps goes, in figures."""
     evidence, todo = st.columns([3, 2], gap="medium")
     with evidence:
         _differences(view, theme)
@@ -57,12 +73,6 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
     _idle(view, rank, step)
     _waiting(view, theme)
     _memory(view, rank, theme)
-    st.subheader(words.FINDINGS, anchor="findings")
-    if not page.findings:
-        st.markdown(words.NOTHING_FOUND)
-    for position, finding in enumerate(page.findings):
-        _finding(finding, expanded=position == 0)
-    _coverage(page)
 
 
 def show_last_answer(run: str, answer: Answer) -> None:

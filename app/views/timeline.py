@@ -21,7 +21,7 @@ from diag.app.views.time_figures import Window, title, words
 from diag.tables.zoom import AllRanks, Bars, Category, Lane, Pixels, by_name, read_lanes
 from diag.words.formatting import counted, duration, listing, share
 
-from .common import CONFIG, beyond_summaries, show_code
+from .common import CONFIG, beyond_summaries, show_code, without_steps
 
 # -- timeline window ---------------------------------------------------------------------------------------------------
 #
@@ -156,7 +156,7 @@ _NAME_CHARS = 100
 
 
 def show(view: RunView) -> None:
-    if beyond_summaries("Timeline", view):
+    if without_steps("Timeline", view) or beyond_summaries("Timeline", view):
         return
     timeline = view.result.timeline
     st.title("Timeline")

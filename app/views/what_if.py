@@ -16,7 +16,7 @@ from diag.app.figures import (
 from diag.app.markup import label, plain
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import beyond_summaries, bullets, draw, head, nothing, show_code
+from diag.app.views.common import beyond_summaries, bullets, draw, head, nothing, show_code, without_steps
 from diag.model.breakdown import KnobChange, Prospect
 from diag.model.steps import Risk
 from diag.words.formatting import UNKNOWN, duration, number, share, size
@@ -31,7 +31,7 @@ _RISK = {
 
 
 def show(view: RunView) -> None:
-    if beyond_summaries("What if", view):
+    if without_steps("What if", view) or beyond_summaries("What if", view):
         return
     head("What if", view, "Step time with other settings, predicted by replaying the recorded steps")
     with st.spinner("Replaying the steps…", show_time=True):

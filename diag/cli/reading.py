@@ -51,7 +51,10 @@ def reading_progress(what: str = "reading") -> Iterator[Callable[[int, int, str]
 
 PathsArgument = Annotated[
     list[str],
-    typer.Argument(help="A run directory, or folders, files, tar archives or addresses (s3://...) of Kineto traces."),
+    typer.Argument(
+        help="A run directory; folders, files, tar archives or addresses (s3://...) of Kineto traces; or files of NCCL "
+        "Inspector."
+    ),
 ]
 RankOption = Annotated[
     list[str] | None,

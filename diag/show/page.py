@@ -11,7 +11,8 @@ from collections.abc import Callable
 import numpy as np
 from msgspec import Struct
 
-from diag.api import Result, describe_run
+from diag.account.durations import Durations
+from diag.api import DurationResult, Result, describe_run
 from diag.model import Gap
 from diag.model.steps import Advice, Attribution, Bottleneck, Coverage, Evidence, Finding, Parts, Risk, Severity
 from diag.model.steps import Verdict as Answer
@@ -20,6 +21,7 @@ from diag.show.ranks import (
     IdleTable,
     RankTable,
     StallTable,
+    duration_rank_table,
     idle_table,
     rank_table,
     stall_lines,
@@ -171,7 +173,9 @@ def page_of(result: Result, most_ranks: int = MOST_RANKS) -> Page:
         ),
         metrics=metrics_of(result),
         rank=rank,
-        ranks=rank_table(attribution, culprits, result.scheduled, most_ranks),
+        ranks=duration_rank_table(result.durations, culprits, most_ranks)
+        if isinstance(result, DurationResult)
+        else rank_table(attribution, culprits, result.scheduled, most_ranks),
         idle=idle_table(attribution, rank),
         stalls=stall_table(attribution),
         stall_lines=stall_lines(attribution),
@@ -194,7 +198,7 @@ def verdict_of(verdict: Answer, steps: str = "", why: str = "", action: str = ""
     if verdict.culprit_ranks:
         where = f" on {', '.join(verdict.culprit_hosts)}" if verdict.culprit_hosts else ""
         facts.append(f"At fault: {listing(verdict.culprit_ranks)}{where}")
-    if verdict.bottleneck != Bottleneck.UNDETERMINED:
+    if verdict.bottleneck != Bottleneck.UNDETERMINED or verdict.culprit_ranks:
         facts.append(f"Confidence {share(verdict.confidence)}")
     if steps:
         facts.append(steps if facts else sentence(steps))
@@ -321,6 +325,8 @@ class _Number(Struct, frozen=True):
 
 def metrics_of(result: Result, baseline: Result | None = None) -> tuple[Metric, ...]:
     """The numbers of the counted steps, with their differences to a baseline's."""
+    if isinstance(result, DurationResult):
+        return _of_durations(result.durations)
     shown = []
     for number in _NUMBERS:
         value = number.value(result)
@@ -337,6 +343,21 @@ def metrics_of(result: Result, baseline: Result | None = None) -> tuple[Metric, 
             )
         )
     return tuple(shown)
+
+
+def _of_durations(account: Durations) -> tuple[Metric, ...]:
+    waits = float(account.wait_ns.sum() / account.busy_ns.sum()) if account.busy_ns.any() else 0.0
+    busy = UNKNOWN if account.share is None else share(account.share)
+    return (
+        Metric("Collectives", f"{account.complete:,}", "That were recorded on all ranks of their communicator."),
+        Metric(
+            "In collectives",
+            busy,
+            "Time of a rank in collectives, overlapped with computation or not, as a share of what the records "
+            "span. Mean over the ranks.",
+        ),
+        Metric("Waiting", share(waits), "For the last rank to arrive, as a share of the time in collectives."),
+    )
 
 
 def _difference(number: _Number, value: float, before: float) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from diag.account.durations import Durations
 from diag.model.steps import Attribution, Parts, Stall, StepAccount
 from diag.tables.frames import rank_means
-from diag.words.formatting import duration, share, spaced
+from diag.words.formatting import counted, duration, share, spaced
 from diag.words.wording import averaged_over, sentence
 
 IDLE_TITLE = "Why the device was idle"
@@ -122,6 +123,21 @@ def rank_table(
             for rank in shown
         ),
         left_out=len(means) - len(shown),
+    )
+
+
+def duration_rank_table(account: Durations, culprits: Sequence[int] = (), most: int = MOST_RANKS) -> RankTable:
+    """The same where only durations of collectives are known."""
+    shown = sorted(sorted(account.ranks, key=lambda rank: (rank not in culprits, rank))[:most])
+    spent = {
+        rank: (busy_ns, wait_ns, busy_ns - wait_ns)
+        for rank, busy_ns, wait_ns in zip(account.ranks, account.busy_ns, account.wait_ns, strict=True)
+    }
+    return RankTable(
+        title=f"Milliseconds in {counted(account.complete, 'collective')}",
+        columns=("in collectives", "of which wait", "of which transfer"),
+        rows=tuple((rank, rank in culprits, tuple(_ms(ns, 1e6) for ns in spent[rank])) for rank in shown),
+        left_out=len(account.ranks) - len(shown),
     )
 
 

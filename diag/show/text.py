@@ -43,8 +43,9 @@ def print_report(result: Result, console: Console | None = None) -> None:
     _say(console, " · ".join(page.facts), "dim")
     console.print()
     _say(console, page.verdict.headline, f"bold {COLOUR[page.verdict.severity]}")
-    first, *facts = page.verdict.facts
-    _say(console, "; ".join((first, *(f"{fact[:1].lower()}{fact[1:]}" for fact in facts))) + ".")
+    if page.verdict.facts:
+        first, *facts = page.verdict.facts
+        _say(console, "; ".join((first, *(f"{fact[:1].lower()}{fact[1:]}" for fact in facts))) + ".")
     _say(console, " · ".join(f"{metric.label} {metric.value}" for metric in page.metrics), "dim")
     for number, finding in enumerate(page.findings):
         _print_finding(console, finding, first=number == 0)

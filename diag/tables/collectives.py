@@ -9,9 +9,11 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 from msgspec import Struct
 
 from diag.account import intervals as iv
+from diag.account.durations import Durations
 from diag.account.intervals import Covered, Intervals, intervals_of
 from diag.account.match import MAX_UNCERTAINTY, SEND_RECV, SYNCHRONISING, is_pair
 from diag.account.records import is_transfer, open_span, open_spans
@@ -286,6 +288,90 @@ def _stat(
 
 def _mean(values: Sequence[int]) -> int | None:
     return round(sum(values) / len(values)) if values else None
+
+
+# -- durations ---------------------------------------------------------------------------------------------------------
+
+
+def duration_table(account: Durations) -> CollectiveTable:
+    """The same from durations alone, of collectives that were recorded on all their ranks: the shortest duration is
+    the transfer, what a rank took longer is its waiting."""
+    met, size_of = account.met, account.sizes
+    best: dict[str, float | None] = {}
+    for (group,), own in met.group_by("group"):
+        factors = np.array([bus_factor(op, size_of[str(group)]) or 0.0 for op in own["op"]])
+        sizes, times = own["bytes"].to_numpy(), np.maximum(1, own["transfer_ns"].to_numpy())
+        timed = (factors > 0) & (sizes > 0)
+        bus = factors[timed] * sizes[timed] / times[timed]
+        best[str(group)] = best_bandwidth(sizes[timed].tolist(), times[timed].tolist(), bus.tolist())
+    several = met.group_by("group", "op").agg(pl.col("bytes").n_unique().alias("sizes"))
+    classes = met.join(several, on=["group", "op"]).with_columns(
+        low=pl.when(pl.col("sizes") <= _MOST_SIZES).then("bytes").otherwise(_power_of_two(pl.col("bytes")))
+    )
+    rows = []
+    for (group, op, low), own in classes.group_by("group", "op", "low"):
+        exact = int(own["sizes"][0]) <= _MOST_SIZES or not low
+        rows.append(_duration_stat(str(group), str(op), int(low), exact, own, account, best))
+    return CollectiveTable(
+        rows=tuple(sorted(rows, key=lambda row: (-row.duration_mean_ns * row.count, row.group, row.op, row.bytes_low))),
+        rank_steps=0,
+        rest_exposed_ns=0,
+        rest_hidden_ns=0,
+    )
+
+
+def _power_of_two(size: pl.Expr) -> pl.Expr:
+    """The largest power of two that is not above it; 0 for 0."""
+    power: pl.Expr = pl.when(size > 0).then(2 ** size.log(2).floor().cast(pl.Int64)).otherwise(0).cast(pl.Int64)
+    return power
+
+
+def _duration_stat(
+    group: str,
+    op: str,
+    low: int,
+    exact: bool,
+    own: pl.DataFrame,
+    account: Durations,
+    best: Mapping[str, float | None],
+) -> CollectiveStat:
+    size_of = account.sizes
+    transfer_ns, total = int(own["transfer_ns"].sum()), int(own["bytes"].sum())
+    algbw = total / transfer_ns if total and transfer_ns else None
+    factor = bus_factor(op, size_of[group])
+    busbw = algbw * factor if algbw is not None and factor else None
+    last = Counter(own["last"].to_list()).most_common()
+    top = best.get(group)
+    transfer_mean_ns = round(transfer_ns / len(own))
+    return CollectiveStat(
+        group=group,
+        op=op,
+        dtype="",
+        bytes_low=low,
+        bytes_high=low if exact else 2 * low,
+        bytes_mean=round(total / len(own)),
+        count=len(own),
+        matched=len(own),
+        ranks=size_of[group],
+        group_size=size_of[group],
+        duration_mean_ns=round(float(own["duration_ns"].sum()) / len(own)),
+        wait_mean_ns=round(float(own["wait_ns"].sum()) / len(own)),
+        wait_max_ns=max((own["longest_ns"] - own["transfer_ns"]).to_list()),
+        last_rank=last[0][0],
+        last_share=last[0][1] / len(own),
+        transfer_mean_ns=transfer_mean_ns,
+        transfer_bound_ns=transfer_mean_ns,
+        tail_mean_ns=None,
+        algbw_gb_s=algbw,
+        busbw_gb_s=busbw,
+        bandwidth_is_bound=False,
+        efficiency=busbw / top if busbw is not None and top else None,
+        exposed_ns=0,
+        hidden_ns=0,
+        inferred=False,
+        last_counts=tuple(last),
+        members=account.members.get(group, ()),
+    )
 
 
 # -- passes ------------------------------------------------------------------------------------------------------------

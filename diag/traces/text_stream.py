@@ -218,8 +218,8 @@ def trace_files(paths: Iterable[str], gaps: list[Gap]) -> list[str]:
 
     for path in paths:
         if not is_remote(path) and is_folder(path):
-            found.extend(sorted(walk(path, refused, wanted=_may_be_trace)))
-        elif _may_be_trace(path):
+            found.extend(sorted(walk(path, refused, wanted=may_be_trace)))
+        elif may_be_trace(path):
             found.append(path)
         elif is_remote(path):
             found.extend(_remote_files(path))
@@ -230,14 +230,14 @@ def trace_files(paths: Iterable[str], gaps: list[Gap]) -> list[str]:
     return found
 
 
-def _may_be_trace(path: str) -> bool:
+def may_be_trace(path: str) -> bool:
     return path.endswith((*TRACE_ENDINGS, *ARCHIVE_ENDINGS)) and file_name(path) not in _OURS
 
 
 def _remote_files(path: str) -> list[str]:
     with _store_errors(path):
         system, inner = _store(path)
-        return sorted(system.unstrip_protocol(name) for name in system.find(inner) if _may_be_trace(name))
+        return sorted(system.unstrip_protocol(name) for name in system.find(inner) if may_be_trace(name))
 
 
 @contextmanager

@@ -38,13 +38,17 @@ def run_facts(run: Mapping[str, Any], coverage: Coverage) -> list[str]:
 
 
 def divided_into(run: Mapping[str, Any]) -> str:
-    """``41 steps``, or ``1 window`` where nothing divides the run into steps."""
+    """``41 steps``, or ``1 window`` where nothing divides the run into steps; "" where no step was recorded."""
+    if not run["steps"]:
+        return ""
     return counted(run["steps"], "window" if run["steps_from"] == Division.UNDIVIDED else "step")
 
 
 def steps_counted(attribution: Attribution) -> str:
-    """How many steps of all an answer rests on."""
+    """How many steps of all an answer rests on; "" where no step was recorded."""
     steps = len(attribution.steps)
+    if not steps:
+        return ""
     used = len(attribution.usable) or steps
     if attribution.undivided:
         windows = "one window" if steps == 1 else f"{used:,} of {counted(steps, 'window')} counted"

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.app.runs import write_run
-from tests.app.shown import RUN_PAGES, shown
+from tests.app.shown import RUN_PAGES, shown, text
+from tests.inspector.files import write_job
 from tests.test_breakdowns import rank_trace, two_ranks
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -34,6 +35,14 @@ def test_samples(page: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_two_ranks_of_a_device(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     two_ranks(tmp_path)
     check(page, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("page", RUN_PAGES)
+def test_durations_of_collectives_alone(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of NCCL Inspector hold no steps: a page that shows steps says so."""
+    write_job(tmp_path / "job", {"0xa": (0, 1, 2)}, lambda rank, *_: 300 if rank == 1 else 2300, count=30)
+    test = shown(page, tmp_path / "job", monkeypatch)
+    assert "Rank 1 comes last" in text(test) or page != "overview"
 
 
 @pytest.mark.parametrize("page", PAGES)

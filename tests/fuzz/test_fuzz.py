@@ -61,6 +61,12 @@ COMMANDS: dict[str, list[list[str]]] = {
         ["report", "IN", "-o", "OUT"],
         ["open", "IN", "--rank", "0", "-o", "OUT"],
     ],
+    "inspector": [
+        ["analyze", "IN"],
+        ["analyze", "IN", "--json"],
+        ["report", "IN", "-o", "OUT"],
+        ["compare", "IN", "RUN"],
+    ],
     "archive": [["analyze", "IN"], ["analyze", "IN", "--json"]],
     "dump": [["triage", "IN"], ["triage", "IN", "--json"]],
     "log": [["triage", "IN"], ["triage", "IN", "--json"]],

@@ -21,8 +21,10 @@ from tests.bench.grid.gpu.recorded import write_run as write_recorded
 from tests.bench.grid.gpu.recorded_rows import MORE_ROWS
 from tests.bench.grid.gpu.rows import GPU_ROWS, HALVES, Row
 from tests.bench.grid.gpu.simulate import simulate
+from tests.bench.grid.inspector_rows import INSPECTOR_ROWS, STRAGGLER, inspector_truth, write_inspector
 from tests.bench.grid.record_rows import RECORD_ROWS, RecordRow, analysed, record_truth
 from tests.bench.grid.truth import HEALTHY, UNDETERMINED, Truth, truth_of
+from tests.copies import replace
 from tests.simulate import write_run
 
 TRACE_ROWS = (*GPU_ROWS, *MORE_ROWS)
@@ -108,7 +110,7 @@ class Scored:
 
 def case_ids(halves: tuple[str, ...], rows: tuple[str, ...], numbers: int) -> list[str]:
     """Ids in an order whose beginning is a cross-section: one of each row, then the next of each."""
-    names = [row.id for row in (*TRACE_ROWS, *RECORD_ROWS)]
+    names = [row.id for row in (*TRACE_ROWS, *RECORD_ROWS, *INSPECTOR_ROWS)]
     chosen = [name for name in names if not rows or any(name.startswith(row) for row in rows)]
     return [f"{half}/{row}/{n}" for n in range(numbers) for half in halves for row in chosen]
 
@@ -125,7 +127,22 @@ def score(case: str, seed: int = 0, keep: Path | None = None, replays: bool = Tr
     for record_row in RECORD_ROWS:
         if record_row.id == row_id:
             return _of_records(case, record_row, share, rng, keep, replays)
+    for row in INSPECTOR_ROWS:
+        if row.id == row_id:
+            return _of_inspector(case, row, row.make(half, rng, share), share, rng, keep)
     raise KeyError(f"no such row: {row_id}")
+
+
+def _of_inspector(case: str, row: Row, job: Job, share: float, rng: Random, keep: Path | None) -> Scored:
+    """Files of NCCL Inspector do not show what a rank does between its collectives: the answer is who is late."""
+    found = simulate(job, keep=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = keep / case.replace("/", "-") if keep is not None else Path(temporary)
+        write_inspector(job, found.ranks, folder, rng)
+        said, _ = _said(folder, replays=False)
+    said = replace(said, bottleneck=STRAGGLER if said.culprits else HEALTHY)
+    truth = inspector_truth(truth_of(costs_of(job), share_of(job, row.rid, found.step_ns)), job)
+    return Scored(case, share, row.graded, truth, said, described(job))
 
 
 def _of_traces(case: str, row: Row, job: Job, share: float, rng: Random, keep: Path | None, replays: bool) -> Scored:

@@ -1,0 +1,179 @@
+"""Who waits for whom, from the durations of collectives alone: no clocks, no steps.
+
+A collective ends on all its ranks at about the same time, and lasts on each from its own arrival. So the shortest
+duration is that of the last rank to arrive, and what another rank took longer is its waiting. A rank that others wait
+for waits less than they do: its total is what tells a straggler from a rank that was only made late by one, because
+ranks that a straggler holds up in one group wait for it there, and are late in their other groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from msgspec import Struct
+
+from .match import SYNCHRONISING
+
+_CHUNKS: Final = 20  # parts of the job in which a straggler must be one again
+_LEAST: Final = 24  # collectives of a rank in each part: most steps have fewer, and being late comes once a step
+_DUMPS: Final = 8
+# Ranks of one collective end that far apart without anybody being late [measured: 11 us on four MI300s].
+_TAIL_NS: Final = 20_000
+_MOSTLY: Final = 0.5  # of what the others wait, a straggler does not wait
+_TELLING: Final = 0.5  # of the mean cost: in parts with less nobody was late
+
+Series = npt.NDArray[np.float64]
+
+
+class Durations(Struct, frozen=True, eq=False):
+    """The account of a job's collectives. Nanoseconds.
+
+    ``ranks``: those that took part in collectives. ``busy_ns``, ``wait_ns``: of each, over all complete collectives;
+    ``chunk_wait_ns[chunk, rank]``: the same by parts of the job, in order. ``complete`` of ``collectives`` were
+    recorded on all their ranks. ``wall_ns``: the time that the records span, None where they do not say. ``met``: a row
+    for each complete collective. ``sizes``: ranks of each group; ``members``: those of them that were recorded.
+    """
+
+    ranks: tuple[int, ...]
+    busy_ns: Series
+    wait_ns: Series
+    chunk_wait_ns: Series
+    collectives: int
+    complete: int
+    wall_ns: int | None
+    met: pl.DataFrame
+    sizes: dict[str, int]
+    members: dict[str, tuple[int, ...]]
+
+    @property
+    def share(self) -> float | None:
+        """Part of the time in which a rank is in collectives, on average; None where the records do not say."""
+        return float(self.busy_ns.mean()) / self.wall_ns if self.wall_ns and len(self.ranks) else None
+
+
+class Late(Struct, frozen=True):
+    """Ranks that the others wait for. ``cost_ns``: what the others wait more than they do, over all records;
+    ``of_busy``: of the others' time in collectives. ``lasting``: of what the latest rank of each part of the job cost,
+    the fraction in parts in which it was one of them; ``led`` of ``telling`` parts were led by them, not counting those
+    in which nobody was late."""
+
+    ranks: tuple[int, ...]
+    cost_ns: float
+    of_busy: float
+    lasting: float
+    led: int
+    telling: int
+
+
+def durations_of(rows: pl.DataFrame, size_of: Mapping[str, int]) -> Durations:
+    """``rows``: ``rank``, ``group``, ``seq``, ``op``, ``bytes``, ``duration_ns``, ``dumped_ns`` and ``end_ns``, in the
+    order of each rank's calls; ``size_of``: the number of ranks of each group."""
+    wall_ns = _wall(rows)
+    calls = (
+        rows.filter(pl.col("op").is_in(list(SYNCHRONISING)))
+        .with_columns(place=(pl.int_range(pl.len()) / pl.len()).over("rank"))
+        .unique(["rank", "group", "seq", "op"], keep="first", maintain_order=True)
+    )
+    key = ["group", "op", "seq"]
+    sizes = pl.DataFrame(
+        {"group": list(size_of), "size": list(size_of.values())}, schema={"group": pl.String, "size": pl.Int64}
+    )
+    met = (
+        calls.group_by(key, maintain_order=True)
+        .agg(
+            bytes=pl.col("bytes").max(),
+            members=pl.len(),
+            transfer_ns=pl.col("duration_ns").min(),
+            longest_ns=pl.col("duration_ns").max(),
+            duration_ns=pl.col("duration_ns").mean(),
+            last=pl.col("rank").get(pl.col("duration_ns").arg_min()),
+            middle_ns=pl.col("duration_ns").median(),
+            place=pl.col("place").mean(),
+        )
+        .join(sizes, on="group", how="left")
+        .with_columns(wait_ns=pl.col("duration_ns") - pl.col("transfer_ns"))
+    )
+    whole = met.filter((pl.col("members") == pl.col("size")) & (pl.col("size") > 1))
+    a_rank = float(whole["size"].sum()) / max(1, calls["rank"].n_unique())
+    chunks = max(1, min(_CHUNKS, int(a_rank / _LEAST)))
+    whole = whole.with_columns(chunk=(pl.col("place") * chunks).floor().clip(0, chunks - 1).cast(pl.Int64))
+    own = calls.join(whole.select(*key, "transfer_ns", "chunk"), on=key, how="inner")
+    own = own.with_columns(wait_ns=pl.col("duration_ns") - pl.col("transfer_ns"))
+    ranks = tuple(own["rank"].unique().sort().to_list())
+    row_of = {rank: row for row, rank in enumerate(ranks)}
+    busy, waits = np.zeros((chunks, len(ranks))), np.zeros((chunks, len(ranks)))
+    for chunk, rank, busy_ns, wait_ns in (
+        own.group_by("chunk", "rank").agg(pl.sum("duration_ns", "wait_ns")).iter_rows()
+    ):
+        busy[chunk, row_of[rank]], waits[chunk, row_of[rank]] = busy_ns, wait_ns
+    members = calls.group_by("group").agg(pl.col("rank").unique().sort())
+    return Durations(
+        ranks,
+        busy.sum(axis=0),
+        waits.sum(axis=0),
+        waits,
+        len(met.filter(pl.col("size") > 1)),
+        len(whole),
+        wall_ns,
+        whole,
+        dict(size_of),
+        {group: tuple(own) for group, own in members.iter_rows()},
+    )
+
+
+def _wall(rows: pl.DataFrame) -> int | None:
+    """What the records of a rank span on its host's clock, on average over the ranks: from end to end of calls, else
+    from dump to dump, where there are enough of them that what lies before the first hardly counts."""
+    spans = rows.group_by("rank").agg(
+        ended=pl.col("end_ns").max() - pl.col("end_ns").min(),
+        dumped=pl.col("dumped_ns").max() - pl.col("dumped_ns").min(),
+        dumps=pl.col("dumped_ns").n_unique(),
+    )
+    if len(spans) and spans["ended"].null_count() == 0 and (spans["ended"] > 0).all():
+        return int(spans["ended"].mean())  # type: ignore[arg-type]
+    dumped = spans.filter((pl.col("dumps") >= _DUMPS) & (pl.col("dumped") > 0))
+    if not len(dumped) or len(dumped) < len(spans):
+        return None
+    # What was recorded before the first dump took about as long as what lies between two of them.
+    return int((dumped["dumped"] * dumped["dumps"] / (dumped["dumps"] - 1)).mean())  # type: ignore[arg-type]
+
+
+def late_ranks(account: Durations, least: float = 0.1) -> Late | None:
+    """The ranks that the others wait for, in most parts of the job; None where nobody stands out, or what it costs is
+    below ``least`` of the time in collectives, or more ranks are late than wait."""
+    count = len(account.ranks)
+    if count < 2 or not account.complete:
+        return None
+    excess = _behind(account.wait_ns)
+    largest = float(excess.max())
+    chosen = np.flatnonzero(excess >= 0.5 * largest)
+    others = np.setdiff1d(np.arange(count), chosen)
+    if not largest > 0 or len(chosen) > max(1, (count - 1) // 2):
+        return None
+    busy_ns, waited_ns = (float(np.median(times[others])) for times in (account.busy_ns, account.wait_ns))
+    cost_ns = float(excess[chosen].mean())
+    average_ns = cost_ns / account.complete
+    if cost_ns < max(least * busy_ns, _MOSTLY * waited_ns) or average_ns < _TAIL_NS:
+        return None
+    by_part = np.array([_behind(waits) for waits in account.chunk_wait_ns])
+    worst_ns = by_part.max(axis=1)
+    leading = by_part[:, chosen].max(axis=1) >= worst_ns
+    telling = worst_ns >= _TELLING * worst_ns.mean()
+    return Late(
+        tuple(account.ranks[row] for row in chosen.tolist()),
+        cost_ns,
+        cost_ns / busy_ns,
+        float(worst_ns[leading].sum() / worst_ns.sum()),
+        int((leading & telling).sum()),
+        int(telling.sum()),
+    )
+
+
+def _behind(wait_ns: Series) -> Series:
+    """By how much less each rank waits than the median of the others."""
+    count = len(wait_ns)
+    return np.array([np.median(np.delete(wait_ns, row)) - wait_ns[row] for row in range(count)])

@@ -1,0 +1,159 @@
+"""Who is late, from the durations of collectives alone (``diag.account.durations``).
+
+The files of NCCL Inspector hold nothing of what a rank does between its collectives. So the verdict names the rank that
+the others wait for, and leaves open why it is late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from diag.account.durations import Durations, Late, late_ranks
+from diag.model.steps import Bottleneck, Coverage, Evidence, Finding, NotLooked, Severity, Verdict
+from diag.rundir.inspector import Inspector
+from diag.rundir.run import Tables
+from diag.words.formatting import counted, share
+from diag.words.wording import sentence
+
+from . import DIAGNOSES, Examination
+from .shares import Noise, Shares
+from .straggler import DIAGNOSIS as STRAGGLER
+from .subject import WARN, ranks_text, severity
+
+ONLY_DURATIONS = "NCCL Inspector records durations of collectives only"
+_INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=1000000"
+_MOST_SURE, _OF_MEANS, _OF_HOST_TIMES, _OF_PARTS = 0.97, 0.6, 0.8, 0.6
+_LASTING = 0.7  # of what late ranks cost: one that is the latest in less is not always the same one
+
+
+def examine_durations(
+    account: Durations, read: Inspector, tables: Tables, notes: Sequence[str]
+) -> tuple[Examination, Coverage]:
+    """What was found. ``notes``: what else lowers the confidence."""
+    late = late_ranks(account)
+    findings = (_straggler(account, late, read),) if late is not None and late.lasting >= _LASTING else ()
+    not_looked = tuple(NotLooked(d.question, ONLY_DURATIONS, d.id) for d in DIAGNOSES if d.id != STRAGGLER.id)
+    nothing = np.zeros(0)
+    shares = Shares((), nothing, {}, {}, {}, {}, account.ranks, True, Noise(0, 0))
+    examination = Examination(findings, () if findings else (STRAGGLER.question,), not_looked, shares)
+    coverage = Coverage(
+        ranks_used=tuple(tables.ranks),
+        ranks_missing=tuple(rank for rank in range(tables.world_size or 0) if rank not in tables.ranks),
+        skipped=read.gaps,
+        clock_uncertainty_ns=0,
+        not_looked=not_looked,
+        notes=(*notes, *_notes(account, read)),
+    )
+    return examination, coverage
+
+
+def judge_durations(account: Durations, examination: Examination, tables: Tables) -> Verdict:
+    busy = account.share
+    for finding in examination.findings:
+        hosts = dict.fromkeys(tables.ranks[rank].host or "" for rank in finding.ranks)
+        cost = f", and {share(finding.share)} of all time" if account.wall_ns else ""
+        return Verdict(
+            Bottleneck.UNDETERMINED,
+            finding.severity,
+            finding.id,
+            finding.share,
+            finding.confidence,
+            finding.ranks,
+            tuple(host for host in hosts if host),
+            f"{finding.title}{cost}. What it does meanwhile is not recorded.",
+        )
+    nobody = "no rank comes last much more often than the others"
+    if busy is None:
+        text = f"Undetermined: {nobody}; how much of the time is communication is not recorded. Next: set {_INTERVAL}."
+        return Verdict(Bottleneck.UNDETERMINED, Severity.WARN, "", 0.0, 0.0, (), (), text)
+    if busy < WARN:
+        text = f"Communication does not bound this job: {share(busy)} of the time is in collectives, and {nobody}."
+        return Verdict(Bottleneck.UNDETERMINED, Severity.HEALTHY, "", round(busy, 4), 0.0, (), (), text)
+    text = (
+        f"Undetermined: {share(busy)} of the time is in collectives, and {nobody}; how much of it overlaps with "
+        "computation is not recorded. Next: record a profiler window (`diag run --trace`)."
+    )
+    return Verdict(Bottleneck.UNDETERMINED, Severity.WARN, "", round(busy, 4), 0.0, (), (), text)
+
+
+def _straggler(account: Durations, late: Late, read: Inspector) -> Finding:
+    cost_share = late.cost_ns / account.wall_ns if account.wall_ns else 0.0
+    who = ranks_text(late.ranks)
+    waits = account.wait_ns[[account.ranks.index(rank) for rank in late.ranks]]
+    others = np.delete(account.wait_ns, [account.ranks.index(rank) for rank in late.ranks])
+    per = account.complete
+    return Finding(
+        id=STRAGGLER.id,
+        title=f"{sentence(who)} come{'s' if len(late.ranks) == 1 else ''} last to the collectives: waiting for "
+        f"{'it' if len(late.ranks) == 1 else 'them'} is {share(late.of_busy)} of the other ranks' time in collectives",
+        severity=severity(cost_share) if account.wall_ns else Severity.WARN,
+        share=round(cost_share, 4),
+        cost_ns_per_step=0,
+        confidence=_confidence(account, late, read),
+        ranks=late.ranks,
+        evidence=(
+            Evidence("collectives", f"waiting of {who}", round(float(waits.mean()) / per / 1e6, 3), "ms a collective"),
+            Evidence(
+                "collectives",
+                "waiting of the other ranks, median",
+                round(float(np.median(others)) / per / 1e6, 3),
+                "ms a collective",
+            ),
+            Evidence(
+                "collectives",
+                f"{who} latest, of {late.telling} parts of the job with a late rank",
+                float(late.led),
+                "parts",
+            ),
+        ),
+        bottleneck=None,
+        action=f"Record what {who} does between {'its' if len(late.ranks) == 1 else 'their'} collectives: `diag run`, "
+        "or profiler traces of it and of one other rank. Compare clocks, temperature and host load with others'.",
+    )
+
+
+def _confidence(account: Durations, late: Late, read: Inspector) -> float:
+    """The rule of succession over the parts of the job, and how much of it was seen."""
+    sure = (late.led + 1) / (late.telling + 2)
+    return round(
+        min(
+            sure,
+            _MOST_SURE,
+            _OF_MEANS if read.means else 1.0,
+            _OF_HOST_TIMES if 2 * read.on_cpu > len(read.rows) else 1.0,
+            _OF_PARTS if 2 * account.complete < account.collectives else 1.0,
+        ),
+        2,
+    )
+
+
+def _notes(account: Durations, read: Inspector) -> list[str]:
+    notes = [f"the verdict rests on the durations of {account.complete:,} collectives: {ONLY_DURATIONS}"]
+    if account.complete < account.collectives:
+        left = account.collectives - account.complete
+        notes.append(f"{left:,} collectives were not recorded on all their ranks: left out")
+    if read.dropped:
+        notes.append(f"NCCL Inspector dropped {counted(read.dropped, 'record')}: NCCL_INSPECTOR_DUMP_COLL_RING_SIZE")
+    if read.means:
+        notes.append("the files are Prometheus text: means over an interval, in which no single collective is seen")
+    if len({process.host for process in read.processes}) > 1 and (parts := _by_reach(account, read)):
+        notes.append(parts)
+    return notes
+
+
+def _by_reach(account: Durations, read: Inspector) -> str:
+    """How much of the time in collectives is spent in groups within a host, and in groups across hosts."""
+    hosts_of: dict[str, set[str]] = {}
+    for process in read.processes:
+        for group in process.communicators:
+            hosts_of.setdefault(group, set()).add(process.host)
+    spent = account.met.group_by("group").agg((pl.col("duration_ns") * pl.col("size")).sum()).rows()
+    total = sum(ns for _, ns in spent)
+    across = sum(ns for group, ns in spent if len(hosts_of.get(group, ())) > 1)
+    if not total:
+        return ""
+    within, between = share(1 - across / total), share(across / total)
+    return f"of the time in collectives, {within} is within a host and {between} across hosts"

@@ -1,0 +1,494 @@
+"""Reads the files of NCCL Inspector and RCCL Inspector: how long every collective took on every rank.
+
+Inspector is a profiler plugin of NCCL (2.28 and newer) and of RCCL. It writes a file of JSON lines a process, or
+Prometheus text with means over the last interval. Facts of NCCL's plugins/profiler/inspector (versions v4.0 to v4.3 of
+its JSON, October 2025 to August 2026):
+
+* ``header.rank`` is the rank within the communicator; a process is known by host and process id.
+* ``coll_sn`` counts the calls of one operation on one communicator.
+* ``coll_exec_time_us`` includes the time in which the rank waited for the others. There are no begins and ends, unless
+  the output is verbose, and then they are times of the host's clock in microseconds.
+* ``coll_msg_size_bytes`` is what one rank contributes; the full tensor of an all-gather or a reduce-scatter is as often
+  as large as there are ranks. ``coll_algobw_gbs`` rests on the full tensor, which decides between the two.
+* Collectives below 8 KiB are not recorded by default, and a full ring buffer drops the oldest.
+* In v4.3 a ``dump_stats`` line has the header of the records that follow it; before, each record has its own.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from array import array
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, BinaryIO, Final, cast
+
+import msgspec
+import polars as pl
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from diag.collectors.layout import MOST_NS, MOST_RANKS, RunLayout, is_folder
+from diag.collectors.reading import open_regular, walk
+from diag.collectors.records import RECV, SEND, RankRecord
+from diag.model import DAMAGED, Gap
+from diag.traces.text_stream import exists, is_remote, may_be_trace
+
+from .run import RankTables, Tables
+
+_HEAD: Final = 1 << 14
+_LINE: Final = 1 << 20  # a verbose record with 64 channels takes 20 kB
+MOST_RECORDS: Final = 20_000_000  # 1.2 GB of columns
+_GZIP: Final = b"\x1f\x8b"
+_MARKS: Final = (b'"coll_perf"', b'"p2p_perf"', b'"dump_stats"', b'"inspector_output_format_version"')
+_METRIC: Final = re.compile(
+    rb"^(?:# (?:HELP|TYPE) )?nccl_(?:p2p_)?(?:bus_bandwidth_gbs|\w+_exec_time_microseconds)\b", re.MULTILINE
+)
+_SAMPLE: Final = re.compile(
+    r"nccl_(?:collective|p2p)_exec_time_microseconds\{(?P<labels>[^}]*)\}\s+(?P<value>[0-9.eE+-]+)\s*$"
+)
+_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+# ncclFuncToString of src/enqueue.cc: the names of torch.distributed's operations.
+OPERATIONS: Final = {
+    "AllReduce": "all_reduce",
+    "AllGather": "all_gather",
+    "ReduceScatter": "reduce_scatter",
+    "Broadcast": "broadcast",
+    "Reduce": "reduce",
+    "AlltoAll": "all_to_all",
+    "AllToAll": "all_to_all",
+    "Gather": "gather",
+    "Scatter": "scatter",
+    "Send": SEND,
+    "Recv": RECV,
+}
+_PER_RANK: Final = frozenset({"all_gather", "reduce_scatter", "all_to_all"})
+
+Count = Annotated[int, Meta(ge=0, lt=1 << 62)]
+Time = Annotated[float, Meta(ge=0, lt=1e15)]  # microseconds: 30 years
+
+
+class _Header(Struct):
+    id: str | int
+    rank: Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
+    n_ranks: Annotated[int, Meta(ge=1, le=MOST_RANKS)]
+    comm_name: str = ""
+
+
+class _Metadata(Struct):
+    inspector_output_format_version: str = ""
+    hostname: str = ""
+    pid: Count = 0
+    dump_timestamp_us: Count = 0
+
+
+class _Times(Struct):
+    coll_start_ts: Count = 0
+    coll_stop_ts: Count = 0
+    p2p_start_ts: Count = 0
+    p2p_stop_ts: Count = 0
+
+
+class _Collective(Struct):
+    coll: str
+    coll_sn: Count
+    coll_msg_size_bytes: Count
+    coll_exec_time_us: Time
+    coll_timing_source: str = ""
+    coll_algobw_gbs: Time = 0.0
+    event_trace_ts: _Times | None = None
+
+
+class _P2p(Struct):
+    p2p: str
+    p2p_sn: Count
+    p2p_peer: int
+    p2p_msg_size_bytes: Count
+    p2p_exec_time_us: Time
+    p2p_timing_source: str = ""
+    event_trace_ts: _Times | None = None
+
+
+class _Stats(Struct):
+    coll_records: Count = 0
+    coll_dropped_total: Count = 0
+    p2p_records: Count = 0
+    p2p_dropped_total: Count = 0
+
+
+class _Record(Struct):
+    header: _Header | None = None
+    metadata: _Metadata | None = None
+    coll_perf: _Collective | None = None
+    p2p_perf: _P2p | None = None
+    dump_stats: _Stats | None = None
+    proxy_trace: dict[str, object] | None = None
+
+
+class Process(Struct, frozen=True):
+    """A process that wrote records, or of Prometheus text a GPU. ``communicators``: its rank in each, and the size."""
+
+    host: str
+    pid: int
+    communicators: dict[str, tuple[int, int]]
+    gpu: str = ""
+
+
+class Inspector(Struct, frozen=True, eq=False):
+    """All records of a job, one row each, in the order in which each process wrote them.
+
+    ``rows``: ``process`` (place in ``processes``), ``group`` (the communicator's id), ``seq``, ``op``, ``bytes`` (of
+    the full tensor), ``duration_ns``, ``end_ns`` (of the host's clock; null unless the output is verbose),
+    ``dumped_ns`` (when the record was written), ``peer`` (of a send or receive, else -1). ``names``: of communicators.
+    ``on_cpu``: records whose times were measured on the host. ``means``: the rows are means over an interval.
+    """
+
+    rows: pl.DataFrame
+    processes: tuple[Process, ...]
+    names: dict[str, str]
+    files: tuple[str, ...]
+    gaps: tuple[Gap, ...]
+    dropped: int = 0
+    on_cpu: int = 0
+    means: bool = False
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The number of ranks of each communicator."""
+        return {group: size for process in self.processes for group, (_, size) in process.communicators.items()}
+
+
+def alone(paths: Sequence[Path | str]) -> list[Path]:
+    """The files of NCCL Inspector at or below the paths, known by what they begin with; none where there is a run
+    directory or any other file that may be a trace, which holds more."""
+    found: list[Path] = []
+    for path in map(str, paths):
+        if is_remote(path) or not exists(path) or RunLayout(Path(path)).is_run():
+            return []
+        for file in walk(path) if is_folder(path) else [path]:
+            if _is_inspector(file):
+                found.append(Path(file))
+            elif may_be_trace(file):
+                return []
+    return found
+
+
+def _is_inspector(path: str) -> bool:
+    try:
+        with open_regular(path) as file:
+            head = file.read(_HEAD)
+            if head.startswith(_GZIP):
+                head = zlib.decompressobj(wbits=31).decompress(head, _HEAD)
+    except (OSError, zlib.error):
+        return False
+    is_json = head.lstrip()[:1] == b"{" and any(mark in head for mark in _MARKS)
+    return is_json or _METRIC.search(head) is not None
+
+
+def _unpacked(file: BinaryIO) -> BinaryIO:
+    head = file.read(2)
+    file.seek(0)
+    return cast(BinaryIO, gzip.open(file, "rb")) if head == _GZIP else file
+
+
+def read_inspector(files: Sequence[Path]) -> Inspector:
+    """The records of these files. What cannot be read is a gap; the rest is as good as ever."""
+    reading = _Reading()
+    for path in files:
+        _read(path, reading)
+    return reading.done(files)
+
+
+class _Reading:
+    """What has been read so far. Columns of numbers are arrays: a job leaves millions of records."""
+
+    def __init__(self) -> None:
+        self.processes: dict[tuple[str, int, str], int] = {}
+        self.communicators: list[dict[str, tuple[int, int]]] = []
+        self.names: dict[str, str] = {}
+        self.columns: dict[str, array[int]] = {
+            name: array("q") for name in ("process", "seq", "bytes", "duration_ns", "end_ns", "dumped_ns", "peer")
+        }
+        self.groups: dict[str, int] = {}
+        self.ops: dict[str, int] = {}
+        self.group, self.op = array("l"), array("l")
+        self.gaps: list[Gap] = []
+        self.dropped: dict[tuple[int, str], int] = defaultdict(int)
+        self.on_cpu = 0
+        self.means = False
+
+    @property
+    def full(self) -> bool:
+        return len(self.group) >= MOST_RECORDS
+
+    def process_of(self, host: str, pid: int, gpu: str = "") -> int:
+        key = host, pid, gpu
+        if key not in self.processes:
+            self.processes[key] = len(self.processes)
+            self.communicators.append({})
+        return self.processes[key]
+
+    def add(self, process: int, group: str, op: str, **values: int) -> None:
+        self.group.append(self.groups.setdefault(group, len(self.groups)))
+        self.op.append(self.ops.setdefault(op, len(self.ops)))
+        self.columns["process"].append(process)
+        for name, value in values.items():
+            self.columns[name].append(value)
+
+    def done(self, files: Sequence[Path]) -> Inspector:
+        groups, ops = (pl.Series(list(names), dtype=pl.String) for names in (self.groups, self.ops))
+        rows = pl.DataFrame({name: pl.Series(values, dtype=pl.Int64) for name, values in self.columns.items()})
+        rows = rows.with_columns(
+            group=groups.gather(pl.Series(self.group, dtype=pl.UInt32)),
+            op=ops.gather(pl.Series(self.op, dtype=pl.UInt32)),
+            end_ns=pl.when(pl.col("end_ns") > 0).then(pl.col("end_ns")),
+            dumped_ns=pl.when(pl.col("dumped_ns") > 0).then(pl.col("dumped_ns")),
+        )
+        processes = [
+            Process(host, pid, communicators, gpu)
+            for (host, pid, gpu), communicators in zip(self.processes, self.communicators, strict=True)
+        ]
+        return Inspector(
+            rows,
+            tuple(processes),
+            self.names,
+            tuple(map(str, files)),
+            tuple(self.gaps),
+            sum(self.dropped.values()),
+            self.on_cpu,
+            self.means,
+        )
+
+
+def _read(path: Path, reading: _Reading) -> None:
+    try:
+        with open_regular(path) as file:
+            lines = iter(partial(_unpacked(file).readline, _LINE), b"")
+            first = next((line for line in lines if line.strip()), b"")
+            several = _chain(first, lines)
+            if first.lstrip()[:1] == b"{":
+                _read_json(path, several, reading)
+            else:
+                _read_prometheus(path, several, reading)
+    except (OSError, EOFError, zlib.error) as error:
+        what = getattr(error, "strerror", None) or str(error) or "it is cut off"
+        reading.gaps.append(Gap(str(path), f"cannot be read to its end: {what}"))
+
+
+def _chain(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from rest
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def _read_json(path: Path, lines: Iterator[bytes], reading: _Reading) -> None:
+    decode = msgspec.json.Decoder(_Record).decode
+    context: tuple[_Header, _Metadata] | None = None
+    damaged = alone = 0
+    for line in lines:
+        if reading.full:
+            reading.gaps.append(Gap(str(path), f"more than {MOST_RECORDS:,} records: the others were left out"))
+            break
+        if not line.strip():
+            continue
+        try:
+            record = decode(line)
+        except DAMAGED:
+            if not line.endswith(b"\n") and len(line) < _LINE:
+                reading.gaps.append(Gap(str(path), "the last line is cut off (a kill, or a full disk); left out"))
+            else:
+                damaged += 1
+            continue
+        header, metadata = record.header, record.metadata
+        if record.dump_stats is not None:
+            context = (header, metadata) if header is not None and metadata is not None else None
+            if context is not None:
+                _count_dropped(*context, record.dump_stats, reading)
+            continue
+        if header is None or metadata is None:
+            if context is None:
+                alone += 1
+                continue
+            header, metadata = context
+        _take(record, header, metadata, reading)
+    if damaged:
+        reading.gaps.append(Gap(str(path), f"{damaged:,} lines are not what NCCL Inspector writes; left out"))
+    if alone:
+        reading.gaps.append(Gap(str(path), f"{alone:,} records name no communicator, their begin is missing; left out"))
+
+
+def _take(record: _Record, header: _Header, metadata: _Metadata, reading: _Reading) -> None:
+    group = str(header.id)
+    process = reading.process_of(metadata.hostname, metadata.pid)
+    reading.communicators[process].setdefault(group, (header.rank, header.n_ranks))
+    if header.comm_name not in ("", "unknown"):
+        reading.names.setdefault(group, header.comm_name)
+    dumped_ns = _ns(metadata.dump_timestamp_us)
+    if (one := record.coll_perf) is not None:
+        op = OPERATIONS.get(one.coll, one.coll.lower()[:40])
+        reading.on_cpu += one.coll_timing_source.endswith("_cpu")
+        reading.add(
+            process,
+            group,
+            op,
+            seq=one.coll_sn,
+            bytes=_full_tensor(op, one, header.n_ranks),
+            duration_ns=round(one.coll_exec_time_us * 1000),
+            end_ns=_ns(one.event_trace_ts.coll_stop_ts) if one.event_trace_ts is not None else 0,
+            dumped_ns=dumped_ns,
+            peer=-1,
+        )
+    elif (two := record.p2p_perf) is not None:
+        reading.on_cpu += two.p2p_timing_source.endswith("_cpu")
+        reading.add(
+            process,
+            group,
+            OPERATIONS.get(two.p2p, two.p2p.lower()[:40]),
+            seq=two.p2p_sn,
+            bytes=two.p2p_msg_size_bytes,
+            duration_ns=round(two.p2p_exec_time_us * 1000),
+            end_ns=_ns(two.event_trace_ts.p2p_stop_ts) if two.event_trace_ts is not None else 0,
+            dumped_ns=dumped_ns,
+            peer=min(max(two.p2p_peer, -1), MOST_RANKS),
+        )
+
+
+def _ns(microseconds: int) -> int:
+    return microseconds * 1000 if microseconds * 1000 < MOST_NS else 0
+
+
+def _full_tensor(op: str, one: _Collective, ranks: int) -> int:
+    if op not in _PER_RANK:
+        return one.coll_msg_size_bytes
+    moved = one.coll_algobw_gbs * one.coll_exec_time_us * 1000
+    whole = min(one.coll_msg_size_bytes * ranks, (1 << 62) - 1)
+    return one.coll_msg_size_bytes if moved and abs(moved - whole) > abs(moved - one.coll_msg_size_bytes) else whole
+
+
+def _count_dropped(header: _Header, metadata: _Metadata, stats: _Stats, reading: _Reading) -> None:
+    place = reading.process_of(metadata.hostname, metadata.pid), str(header.id)
+    reading.communicators[place[0]].setdefault(place[1], (header.rank, header.n_ranks))
+    total = stats.coll_dropped_total + stats.p2p_dropped_total
+    reading.dropped[place] = max(reading.dropped[place], total)
+
+
+# -- Prometheus --------------------------------------------------------------------------------------------------------
+#
+# Means over the last interval (30 s) by GPU, communicator name, operation and a class of sizes. There are no ranks and
+# no single collectives: GPUs of one communicator are compared by their means.
+
+_UNITS: Final = {"B": 0, "KB": 10, "MB": 20, "GB": 30, "TB": 40}
+_SIZE: Final = re.compile(r"(\d{1,5})(?:-\d{1,5})?(B|KB|MB|GB|TB)$")
+
+
+def _read_prometheus(path: Path, lines: Iterator[bytes], reading: _Reading) -> None:
+    reading.means = True
+    strange = 0
+    for line in lines:
+        text = line.decode("utf-8", "replace")
+        if not text.startswith("nccl_") or "_exec_time_microseconds{" not in text:
+            continue
+        found = _SAMPLE.match(text.strip())
+        labels = dict(_LABEL.findall(found["labels"])) if found else {}
+        op = labels.get("collective") or labels.get("p2p_operation", "")
+        size = _SIZE.fullmatch(labels.get("message_size", ""))
+        try:
+            ranks, microseconds = int(labels["nranks"]), float(found["value"]) if found else 0.0
+        except (KeyError, ValueError):
+            strange += 1
+            continue
+        if not op or size is None or not 1 <= ranks <= MOST_RANKS or not 0 <= microseconds < 1e15:
+            strange += 1
+            continue
+        name = labels.get("comm_name", "")
+        group = f"{name or 'unknown'} of {ranks} ranks"
+        process = reading.process_of(labels.get("node", ""), 0, labels.get("gpu", ""))
+        reading.communicators[process].setdefault(group, (-1, ranks))
+        amount = int(size[1]) << _UNITS[size[2]]
+        reading.add(
+            process,
+            group,
+            OPERATIONS.get(op, op.lower()[:40]),
+            seq=amount,
+            bytes=amount,
+            duration_ns=round(microseconds * 1000),
+            end_ns=0,
+            dumped_ns=0,
+            peer=-1,
+        )
+    if strange:
+        reading.gaps.append(Gap(str(path), f"{strange:,} samples are not what NCCL Inspector writes; left out"))
+
+
+# -- processes and ranks -----------------------------------------------------------------------------------------------
+
+
+def newest_job(read: Inspector) -> Inspector:
+    """The records of the newest job in the files; what was left out is a gap. Processes that share no communicator with
+    others, and wrote at another time, are another job's: NCCL_INSPECTOR_DUMP_DIR is often used again."""
+    grouped: list[tuple[set[int], set[str]]] = []
+    for at, process in enumerate(read.processes):
+        members, groups = {at}, set(process.communicators)
+        for other in [other for other in grouped if other[1] & groups]:
+            grouped.remove(other)
+            members, groups = members | other[0], groups | other[1]
+        grouped.append((members, groups))
+    jobs = [members for members, _ in grouped]
+    spans = [
+        (times["dumped_ns"].min(), times["dumped_ns"].max())
+        for job in jobs
+        if len(times := read.rows.filter(pl.col("process").is_in(list(job)) & pl.col("dumped_ns").is_not_null()))
+    ]
+    if len(jobs) < 2 or len(spans) < len(jobs):
+        return read
+    newest = max(spans, key=lambda span: span[1])  # type: ignore[arg-type, return-value]
+    kept = [job for job, span in zip(jobs, spans, strict=True) if span[1] >= newest[0]]  # type: ignore[operator]
+    if len(kept) == len(jobs):
+        return read
+    chosen = sorted(set().union(*kept))
+    left = len(read.processes) - len(chosen)
+    place = {process: at for at, process in enumerate(chosen)}
+    rows = read.rows.filter(pl.col("process").is_in(chosen)).with_columns(
+        process=pl.col("process").replace_strict(place, return_dtype=pl.Int64)
+    )
+    processes_left = f"{left:,} process{'es' if left > 1 else ''}"
+    gap = Gap(read.files[0], f"{processes_left} of an earlier job in the same folder: left out")
+    processes = tuple(read.processes[at] for at in chosen)
+    return replace(read, rows=rows, processes=processes, gaps=(*read.gaps, gap))
+
+
+def ranks_of(read: Inspector) -> tuple[dict[int, int], bool]:
+    """The rank of each process, by its place; and whether that is its rank in the communicator of all processes."""
+    sizes = [(size, group) for process in read.processes for group, (_, size) in process.communicators.items()]
+    _, world = max(sizes, default=(0, ""))
+    own = {at: p.communicators[world][0] for at, p in enumerate(read.processes) if world in p.communicators}
+    if len(own) == len(read.processes) and len(set(own.values())) == len(own) and min(own.values(), default=0) >= 0:
+        return own, True
+    order = sorted(range(len(read.processes)), key=lambda at: _order(read.processes[at]))
+    return {at: rank for rank, at in enumerate(order)}, False
+
+
+def _order(process: Process) -> tuple[str, int, str, int]:
+    return process.host, len(process.gpu), process.gpu, process.pid
+
+
+def tables_of(root: Path, read: Inspector, ranks: Mapping[int, int]) -> Tables:
+    """The processes as ranks of a run of which no step was recorded."""
+    world = max((size for process in read.processes for _, size in process.communicators.values()), default=0)
+    world = max(world, len(ranks))
+    of_host: dict[str, int] = {}
+    identities = {}
+    for at in sorted(ranks, key=lambda at: ranks[at]):
+        process, rank = read.processes[at], ranks[at]
+        local = of_host.setdefault(process.host, 0)
+        of_host[process.host] += 1
+        identities[rank] = RankRecord(rank, local, world, process.host, process.pid, process.host, 0, 0, "GPU")
+    return Tables(
+        root, None, world, {rank: RankTables(rank, identity) for rank, identity in identities.items()}, read.gaps
+    )
