@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from diag.model.states import partitions_gradients
+from diag.collectors.trainer.strategies import named
+from diag.model.states import Sharding, partitions_gradients, sharding_of
 from diag.model.steps import Evidence
 
 from .comm_cause import Claim, calls_of, cannot_tell_parts, is_reduction, is_replicated
@@ -69,8 +70,9 @@ def claim(subject: Subject) -> Claim | None:
 def _action(subject: Subject) -> str:
     manifest = subject.tables.manifest
     strategy = (manifest.strategy or "") if manifest is not None else ""
-    if strategy.startswith("deepspeed"):
+    kind = named(strategy)
+    if kind is not None and kind.by_engine:
         return _PARTITIONED if partitions_gradients(strategy) else _BY_ENGINE
-    if strategy == "fsdp1":
-        return _NO_SYNC_SHARDED
-    return _NO_SYNC if strategy == "zero1" or is_replicated(subject) else _IN_LAST
+    if kind is not None and kind.no_sync:
+        return _NO_SYNC_SHARDED if sharding_of(strategy) == Sharding.PARAMETERS else _NO_SYNC
+    return _NO_SYNC if is_replicated(subject) else _IN_LAST

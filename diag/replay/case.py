@@ -14,7 +14,7 @@ from diag.collectors.records import Manifest
 from diag.collectors.trainer.keys import OptionError
 from diag.collectors.trainer.options import TrainerOptions
 from diag.collectors.trainer.refusals import validate
-from diag.collectors.trainer.strategies import STRATEGIES
+from diag.collectors.trainer.strategies import named
 from diag.diagnoses import Examination
 from diag.model.steps import Attribution, Bottleneck, Finding, Risk
 from diag.rundir.run import Tables
@@ -145,7 +145,7 @@ class Case(Struct, frozen=True):
     @property
     def api(self) -> str:
         """The API in which users write a change: DDP's for ZeRO-1."""
-        kind = STRATEGIES.get(self.strategy)
+        kind = named(self.strategy)
         return kind.api if kind is not None else self.strategy
 
     @property

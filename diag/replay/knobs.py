@@ -149,7 +149,7 @@ def prefetch_depth(case: Case) -> Sequence[Candidate]:
         "reduce-scatter-stall",
         "regather-in-backward",
     )
-    if found is None or len(case.sizes.units) < 3 or (case.strategy and case.strategy != "fsdp2"):
+    if found is None or len(case.sizes.units) < 3 or case.api not in ("", Api.FSDP2):
         return ()
     now = case.number("prefetch", 0)
     asynchronous = case.program.gloo and not now

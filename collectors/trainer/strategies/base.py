@@ -121,6 +121,9 @@ class Strategy(ABC):
     # By the name that a manifest has: what is cut over the ranks of a sharding group.
     shards: ClassVar[Mapping[str, tuple[str, ...]]]
     api: ClassVar[str]  # the ``id`` of the strategy in whose interface its users write a change
+    by_engine: ClassVar[bool] = False  # an engine of its own decides when gradients are reduced, and saves
+    no_sync: ClassVar[bool] = False  # inside ``model.no_sync()`` a backward reduces no gradients
+    flat_parameters: ClassVar[bool] = False  # each sharding unit is one flat parameter
 
     # -- what it refuses -------------------------------------------------------------------------------------------
 
