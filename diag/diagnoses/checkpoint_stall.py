@@ -10,7 +10,7 @@ from diag.collectors.trainer.strategies import named
 from diag.model.steps import Evidence, Finding
 
 from .shares import Cost
-from .subject import MENTION, Diagnosis, Subject, in_ms
+from .subject import MENTION, Diagnosis, Subject, in_ms, rounded_ms
 
 _NOT_RECORDED = "Save asynchronously (torch.distributed.checkpoint.async_save with its own group), or less often."
 _IN_FOREGROUND = (
@@ -43,6 +43,7 @@ def find(subject: Subject) -> list[Finding]:
                 *_evidence([record for record in records if not record.failed]),
             ],
             ranks=culprits.ranks,
+            title_ms=rounded_ms(saving.mean()),
         )
     ]
 

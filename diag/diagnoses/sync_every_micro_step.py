@@ -53,16 +53,17 @@ def claim(subject: Subject) -> Claim | None:
         return None
     exposed = sum(call.exposed_ns for call in reductions if call.micro < last)
     per_step = len(reductions) / max(1, calls.rank_steps)
+    ms = calls.ms_per_step(exposed)
     return Claim(
         ID,
         calls.part(exposed),
-        f"Gradients are reduced in each of {told} micro-batches: {calls.ms_per_step(exposed):.1f} ms a step before the "
-        "last one",
+        ms,
+        f"Gradients are reduced in each of {told} micro-batches: {ms:.1f} ms a step before the last one",
         _action(subject),
         (
             Evidence("collectives", "reductions of gradients", round(per_step, 1), "a step"),
             Evidence("steps", "micro_batches", float(told), "a step"),
-            Evidence("collectives", "reductions before the last, exposed", calls.ms_per_step(exposed), "ms a step"),
+            Evidence("collectives", "reductions before the last, exposed", ms, "ms a step"),
         ),
     )
 

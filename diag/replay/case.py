@@ -16,7 +16,7 @@ from diag.collectors.trainer.options import TrainerOptions
 from diag.collectors.trainer.refusals import validate
 from diag.collectors.trainer.strategies import named
 from diag.diagnoses import Examination
-from diag.model.steps import Attribution, Bottleneck, Finding, Risk
+from diag.model.steps import Attribution, Bottleneck, Finding, Knob, Risk
 from diag.rundir.run import Tables
 
 from .mutations import Mutation
@@ -116,7 +116,7 @@ class Candidate(Struct, frozen=True):
 
     id: str
     finding: str
-    knob: str
+    knob: Knob
     change: str
     mutation: Mutation
     memory_delta_bytes: int | None

@@ -11,7 +11,7 @@ from diag.account.records import loader_settings
 from diag.diagnoses.contended_host import dominates
 from diag.diagnoses.subject import ranks_text
 from diag.model.states import partitions_gradients
-from diag.model.steps import Risk
+from diag.model.steps import Knob, Risk
 from diag.traces.kineto_names import dtype_bytes
 
 from .case import Api, Candidate, Case, grouped
@@ -59,7 +59,7 @@ def _wrap_blocks(case: Case, finding: str) -> Iterator[Candidate]:
     blocks = Candidate(
         id="wrap-blocks",
         finding=finding,
-        knob="wrap granularity",
+        knob=Knob.WRAP,
         change=f"shard each of the {case.blocks} blocks as a unit of its own, not the whole model as one",
         mutation=split_root(case.blocks),
         memory_delta_bytes=after - before,
@@ -123,7 +123,7 @@ def _units_merged(case: Case, finding: str, by: int, wrap: str, change: str) -> 
     return Candidate(
         id="wrap-blocks" if wrap == "block" else f"wrap-{wrap}-blocks",
         finding=finding,
-        knob="wrap granularity",
+        knob=Knob.WRAP,
         change=change,
         mutation=merge_units(by),
         memory_delta_bytes=then - now,
@@ -174,7 +174,7 @@ def _deeper_prefetch(case: Case, finding: str, depth: int, asynchronous: bool) -
     return Candidate(
         id=f"prefetch-{depth}",
         finding=finding,
-        knob="prefetch",
+        knob=Knob.PREFETCH,
         change=f"gather {units} while one computes, in forward and in backward",
         mutation=prefetch(depth),
         # One more unit is gathered at any time for each that is gathered further ahead.
@@ -203,7 +203,7 @@ def reshard_after_forward(case: Case) -> Sequence[Candidate]:
         Candidate(
             id="keep-after-forward",
             finding=found.id,
-            knob="reshard after forward",
+            knob=Knob.RESHARD,
             change="keep the parameters between forward and backward, so that backward gathers nothing",
             mutation=keep_gathered,
             memory_delta_bytes=case.sizes.regathered,
@@ -239,7 +239,7 @@ def sharding_group(case: Case) -> Sequence[Candidate]:
         Candidate(
             id="shard-within-host",
             finding=found.id,
-            knob="sharding group",
+            knob=Knob.GROUP,
             change=f"shard over the {ranks} ranks of a host only, and all-reduce gradients between hosts (HSDP)",
             mutation=hybrid_shard(ranks),
             memory_delta_bytes=state // ranks - state // world,
@@ -273,7 +273,7 @@ def gradient_sync(case: Case) -> Sequence[Candidate]:
         Candidate(
             id="sync-last-micro-batch",
             finding=found.id,
-            knob="gradient synchronisation",
+            knob=Knob.SYNC,
             change=f"reduce gradients in the last of the {len(reduced_in)} micro-batches only",
             mutation=sync_last_micro_batch,
             memory_delta_bytes=memory,
@@ -306,7 +306,7 @@ def gradient_dtype(case: Case) -> Sequence[Candidate]:
         Candidate(
             id="reduce-bf16",
             finding=found.id,
-            knob="type of the gradients",
+            knob=Knob.DTYPE,
             change="reduce gradients in bf16, half the bytes",
             mutation=reduce_in("BFloat16"),
             memory_delta_bytes=-(case.sizes.largest_gradient // 2),
@@ -347,7 +347,7 @@ def _more_workers(case: Case, finding: str, now: int, then: int) -> Candidate:
     return Candidate(
         id=f"loader-workers-{then}",
         finding=finding,
-        knob="data loader",
+        knob=Knob.LOADER,
         change=f"{then} loader processes a rank, not {now}",
         mutation=more_workers(now, then, case.micro_batches),
         memory_delta_bytes=0,
@@ -380,7 +380,7 @@ def straggler(case: Case) -> Sequence[Candidate]:
         Candidate(
             id="straggler",
             finding=found.id,
-            knob="straggler",
+            knob=Knob.STRAGGLER,
             change=_STRAGGLER_CHANGES[found.id].format(ranks=ranks_text(found.ranks), its=its),
             mutation=without_straggler(found.ranks),
             memory_delta_bytes=0,
@@ -390,13 +390,13 @@ def straggler(case: Case) -> Sequence[Candidate]:
     ]
 
 
-KNOBS: dict[str, Callable[[Case], Sequence[Candidate]]] = {
-    "wrap granularity": wrap_granularity,
-    "prefetch": prefetch_depth,
-    "reshard after forward": reshard_after_forward,
-    "sharding group": sharding_group,
-    "gradient synchronisation": gradient_sync,
-    "type of the gradients": gradient_dtype,
-    "data loader": loader_workers,
-    "straggler": straggler,
+KNOBS: dict[Knob, Callable[[Case], Sequence[Candidate]]] = {
+    Knob.WRAP: wrap_granularity,
+    Knob.PREFETCH: prefetch_depth,
+    Knob.RESHARD: reshard_after_forward,
+    Knob.GROUP: sharding_group,
+    Knob.SYNC: gradient_sync,
+    Knob.DTYPE: gradient_dtype,
+    Knob.LOADER: loader_workers,
+    Knob.STRAGGLER: straggler,
 }
