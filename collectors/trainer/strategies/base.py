@@ -264,11 +264,11 @@ class Strategy(ABC):
         self, draft: Path, of_this_rank: dict[str, Any], manifest: CheckpointManifest, keep: int, group: Any
     ) -> tuple[int, str]:
         """Saves and publishes. Bytes that this rank wrote, and why it failed on some rank; "" if it did not."""
-        raise NotImplementedError
+        raise NotImplementedError(f"--strategy {self.id} has no checkpoint format of its own")
 
     def load_checkpoint(self, optimizer: Optimizer, checkpoint: Checkpoint) -> None:
         """Fills model and optimizer. OptionError where the files are not what they should be."""
-        raise NotImplementedError
+        raise NotImplementedError(f"--strategy {self.id} has no checkpoint format of its own")
 
     @classmethod  # noqa: B027
     def refuse_resume(
