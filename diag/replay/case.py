@@ -138,15 +138,11 @@ class Case(Struct, frozen=True):
         return self.tables.manifest
 
     @property
-    def strategy(self) -> str:
-        """The strategy's name without variants: "deepspeed" for any ZeRO stage."""
-        return (self.manifest.strategy or "").partition("-")[0] if self.manifest is not None else ""
-
-    @property
     def api(self) -> str:
-        """The API in which users write a change: DDP's for ZeRO-1."""
-        kind = named(self.strategy)
-        return kind.api if kind is not None else self.strategy
+        """The API in which users write a change: DDP's for ZeRO-1. "" where no strategy is known."""
+        name = (self.manifest.strategy or "") if self.manifest is not None else ""
+        kind = named(name)
+        return kind.api if kind is not None else name
 
     @property
     def bundled(self) -> bool:
