@@ -42,12 +42,12 @@ _BLOCK_CODE = {
 
 
 def wrap_granularity(case: Case) -> Sequence[Candidate]:
-    found = case.found(*_MENDED_BY_WRAPPING)
-    if found is None or not case.sizes.units:
+    finding = case.found(*_MENDED_BY_WRAPPING)
+    if finding is None or not case.sizes.units:
         return ()
     if len(case.sizes.units) == 1:
-        return list(_wrap_blocks(case, found.id))
-    return list(_coarser_units(case, found.id))
+        return list(_wrap_blocks(case, finding.id))
+    return list(_coarser_units(case, finding.id))
 
 
 def _wrap_blocks(case: Case, finding: str) -> Iterator[Candidate]:
@@ -81,14 +81,14 @@ def _wrap_blocks(case: Case, finding: str) -> Iterator[Candidate]:
     )
     yield ahead
     # The root keeps its parameters for the backward, blocks only do so when set to.
-    kept = _BLOCK_CODE[Api.FSDP2].replace("(block)", "(block, reshard_after_forward=False)")
+    keeping = _BLOCK_CODE[Api.FSDP2].replace("(block)", "(block, reshard_after_forward=False)")
     yield replace(
         ahead,
         id="wrap-blocks-prefetch-keep",
         change=f"{ahead.change}; keep the parameters for the backward, as now",
         mutation=in_turn(split_root(case.blocks), prefetch(1), keep_gathered),
         memory_delta_bytes=size.parameters + (after - before),
-        code={Api.FSDP2: f"{kept}\n{next_unit(1, case.program.gloo)}"},
+        code={Api.FSDP2: f"{keeping}\n{next_unit(1, case.program.gloo)}"},
         settings={"wrap": "block", "prefetch": 1, "reshard_after_forward": "no"} if case.bundled else {},
     )
 
@@ -140,7 +140,7 @@ _DEEPEST_PREFETCH = 3
 
 
 def prefetch_depth(case: Case) -> Sequence[Candidate]:
-    found = case.found(
+    finding = case.found(
         "communication-not-overlapped",
         "missing-prefetch",
         "exposed-communication",
@@ -149,12 +149,12 @@ def prefetch_depth(case: Case) -> Sequence[Candidate]:
         "reduce-scatter-stall",
         "regather-in-backward",
     )
-    if found is None or len(case.sizes.units) < 3 or case.api not in ("", Api.FSDP2):
+    if finding is None or len(case.sizes.units) < 3 or case.api not in ("", Api.FSDP2):
         return ()
     now = case.number("prefetch", 0)
     asynchronous = case.program.gloo and not now
     return [
-        _deeper_prefetch(case, found.id, depth, asynchronous)
+        _deeper_prefetch(case, finding.id, depth, asynchronous)
         for depth in range(now + 1, min(now + 2, _DEEPEST_PREFETCH) + 1)
     ]
 
@@ -196,13 +196,13 @@ def _deeper_prefetch(case: Case, finding: str, depth: int, asynchronous: bool) -
 
 
 def reshard_after_forward(case: Case) -> Sequence[Candidate]:
-    found = case.communication
-    if found is None or not case.sizes.regathered:
+    finding = case.communication
+    if finding is None or not case.sizes.regathered:
         return ()
     return [
         Candidate(
             id="keep-after-forward",
-            finding=found.id,
+            finding=finding.id,
             knob=Knob.RESHARD,
             change="keep the parameters between forward and backward, so that backward gathers nothing",
             mutation=keep_gathered,
@@ -227,8 +227,8 @@ _STATE_BYTES = 4  # sharded bytes for each byte of fp32 parameters: themselves, 
 
 
 def sharding_group(case: Case) -> Sequence[Candidate]:
-    found = case.communication
-    if found is None or not case.sizes.units:
+    finding = case.communication
+    if finding is None or not case.sizes.units:
         return ()
     sizes = set(Counter(tables.host for tables in case.tables.ranks.values() if tables.host).values())
     world = len(case.program.ranks)
@@ -238,7 +238,7 @@ def sharding_group(case: Case) -> Sequence[Candidate]:
     return [
         Candidate(
             id="shard-within-host",
-            finding=found.id,
+            finding=finding.id,
             knob=Knob.GROUP,
             change=f"shard over the {ranks} ranks of a host only, and all-reduce gradients between hosts (HSDP)",
             mutation=hybrid_shard(ranks),
@@ -260,8 +260,8 @@ def sharding_group(case: Case) -> Sequence[Candidate]:
 
 
 def gradient_sync(case: Case) -> Sequence[Candidate]:
-    found = case.communication
-    if found is None:
+    finding = case.communication
+    if finding is None:
         return ()
     reduced_in = {c.micro_batch for c in case.program.collectives() if c.role in GRADIENTS}
     if len(reduced_in) < 2 or (case.manifest is not None and partitions_gradients(case.manifest.strategy or "")):
@@ -272,7 +272,7 @@ def gradient_sync(case: Case) -> Sequence[Candidate]:
     return [
         Candidate(
             id="sync-last-micro-batch",
-            finding=found.id,
+            finding=finding.id,
             knob=Knob.SYNC,
             change=f"reduce gradients in the last of the {len(reduced_in)} micro-batches only",
             mutation=sync_last_micro_batch,
@@ -295,17 +295,17 @@ def gradient_sync(case: Case) -> Sequence[Candidate]:
 
 
 def gradient_dtype(case: Case) -> Sequence[Candidate]:
-    found = case.communication
+    finding = case.communication
     types = {c.dtype for c in case.program.collectives() if c.role in GRADIENTS}
     # On a CPU bf16 is emulated: ten times slower than fp32 [measured, trainer.md].
-    if found is None or case.program.gloo:
+    if finding is None or case.program.gloo:
         return ()
     if not types or any(dtype_bytes(dtype) != 4 for dtype in types):
         return ()
     return [
         Candidate(
             id="reduce-bf16",
-            finding=found.id,
+            finding=finding.id,
             knob=Knob.DTYPE,
             change="reduce gradients in bf16, half the bytes",
             mutation=reduce_in("BFloat16"),
@@ -328,13 +328,13 @@ _MOST_WORKERS = 32
 
 
 def loader_workers(case: Case) -> Sequence[Candidate]:
-    found = case.found("slow-data-all-ranks", "slow-data-bursty")
+    finding = case.found("slow-data-all-ranks", "slow-data-bursty")
     workers = loader_settings(case.manifest).workers
-    if found is None or workers is None:
+    if finding is None or workers is None:
         return ()
     if dominates(case.examination.shares):
         return ()  # there is no core for another process
-    return [_more_workers(case, found.id, workers, then) for then in _worker_counts(workers)]
+    return [_more_workers(case, finding.id, workers, then) for then in _worker_counts(workers)]
 
 
 def _worker_counts(now: int) -> list[int]:
@@ -372,17 +372,17 @@ _STRAGGLER_CHANGES = {
 
 
 def straggler(case: Case) -> Sequence[Candidate]:
-    found = case.found("compute-straggler", "stalled-rank", "contended-host")
-    if found is None or not found.ranks:
+    finding = case.found("compute-straggler", "stalled-rank", "contended-host")
+    if finding is None or not finding.ranks:
         return ()
-    its = "its" if len(found.ranks) == 1 else "their"
+    its = "its" if len(finding.ranks) == 1 else "their"
     return [
         Candidate(
             id="straggler",
-            finding=found.id,
+            finding=finding.id,
             knob=Knob.STRAGGLER,
-            change=_STRAGGLER_CHANGES[found.id].format(ranks=ranks_text(found.ranks), its=its),
-            mutation=without_straggler(found.ranks),
+            change=_STRAGGLER_CHANGES[finding.id].format(ranks=ranks_text(finding.ranks), its=its),
+            mutation=without_straggler(finding.ranks),
             memory_delta_bytes=0,
             risk=Risk.SAFE,
             code={},
