@@ -33,7 +33,7 @@ class SummaryResult(Result, frozen=True, dict=True):
 
     @property
     def recommendation(self) -> Recommendation:
-        return Recommendation(not_advised=(f"nothing was predicted: {_NO_REPLAY}",))
+        return Recommendation(not_advised=(f"nothing was predicted: {_NO_REPLAY}",), refused=True)
 
     @property
     def what_if(self) -> WhatIf:

@@ -18,7 +18,7 @@ from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import beyond_summaries, bullets, draw, head, nothing, show_code, without_steps
 from diag.model.breakdown import KnobChange, Prospect
-from diag.model.steps import Risk
+from diag.model.steps import Knob, Risk
 from diag.words.formatting import UNKNOWN, duration, number, share, size
 
 AS_IT_IS = "as-it-is"
@@ -77,7 +77,7 @@ def show(view: RunView) -> None:
 def _choose(view: RunView, changes: tuple[KnobChange, ...]) -> list[KnobChange]:
     """One list a knob; the best advice is chosen until somebody chooses otherwise."""
     advised = {advice.id for advice in view.result.advice[:1]}
-    by_knob: dict[str, list[KnobChange]] = {}
+    by_knob: dict[Knob, list[KnobChange]] = {}
     for change in changes:
         by_knob.setdefault(change.knob, []).append(change)
     chosen: list[KnobChange] = []

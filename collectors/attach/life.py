@@ -40,8 +40,9 @@ from .hooks import Hooks, Reducers, Saving
 
 # -- strategy ----------------------------------------------------------------------------------------------------------
 #
-# How a training is parallel, inferred from the objects that exist when it first steps. Names are those of
-# ``diag run --strategy``.
+# How a training is parallel, inferred from the objects that exist when it first steps. Names are those that the
+# classes of ``collectors/trainer/strategies`` write into a manifest, spelled again here: the bundled trainer's package
+# is not loaded into somebody else's training. ``tests/attach/test_strategies.py`` holds them equal.
 
 
 def strategy_of(optimizer: Any, engine: Any, ddp: bool) -> tuple[str, dict[str, int]]:

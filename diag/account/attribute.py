@@ -49,17 +49,17 @@ def attribute(tables: Tables) -> Attribution:
     steps = {rank: rank_steps(t) for rank, t in ranks.items()}
     anchors = _anchors(ranks)
     alignment = _align(ranks, steps, anchors)
-    placed = {rank: _placed(own, anchors[rank], alignment, rank) for rank, own in steps.items()}
+    placed = {rank: _placed(of_rank, anchors[rank], alignment, rank) for rank, of_rank in steps.items()}
     # Ranks off the common clock are accounted for by themselves: no waits, no blame.
     tied = frozenset(alignment.offset_ns) if _sure_enough(alignment, placed) else frozenset()
-    matched = by_key({rank: _calls(own) for rank, own in placed.items() if rank in tied})
-    timelines = {rank: Timeline(own) for rank, own in placed.items() if own}
+    matched = by_key({rank: _calls(of_rank) for rank, of_rank in placed.items() if rank in tied})
+    timelines = {rank: Timeline(of_rank) for rank, of_rank in placed.items() if of_rank}
     came = readiness(matched, timelines)
     axes = axes_of(tables)
     meetings = Meetings(matched, timelines, came, StagePeers(axes.stages(), timelines, placed, matched, came))
     by_step: dict[int, dict[int, RankStep]] = defaultdict(dict)
-    for rank, own in placed.items():
-        for step in own:
+    for rank, of_rank in placed.items():
+        for step in of_rank:
             by_step[step.step][rank] = step
     waits = waiting(matched)
     collectives = _measured(matched, by_step)
@@ -99,9 +99,9 @@ def attribute(tables: Tables) -> Attribution:
         clock_drift=max(rates) - min(rates) if (rates := alignment.rate.values()) else 0.0,
         aligned=bool(tied),
         untied=tuple(sorted(set(placed) - tied)) if tied else (),
-        comm_known=any(step.comm_known for own in placed.values() for step in own),
+        comm_known=any(step.comm_known for of_rank in placed.values() for step in of_rank),
         collectives=collectives,
-        rank_steps=tuple(step for _, own in sorted(placed.items()) for step in own),
+        rank_steps=tuple(step for _, of_rank in sorted(placed.items()) for step in of_rank),
         axes=axes,
         division=division,
         step_marker=marker,
@@ -139,8 +139,8 @@ def _division(ranks: Mapping[int, RankTables]) -> tuple[Division, str]:
         return Division.MARKED, ""
     if any(not outside_of_iterations(trace) for trace in unmarked):
         return Division.UNDIVIDED, ""
-    found = iterations_of(unmarked[0])
-    return Division.INFERRED, found.marker if found is not None else ""
+    iterations = iterations_of(unmarked[0])
+    return Division.INFERRED, iterations.marker if iterations is not None else ""
 
 
 def _placed(steps: Sequence[RankStep], anchor_ns: int, alignment: Alignment, rank: int) -> list[RankStep]:
@@ -162,13 +162,13 @@ def _comparable(members: Mapping[int, RankStep], tied: frozenset[int]) -> dict[i
 def rank_steps(tables: RankTables) -> list[RankStep]:
     """Every step of one rank on its own clock: from its traces where they cover the step, else from the records."""
     recorded = records.partition(tables.rank, tables.steps, tables.rows, tables.groups, tables.on_device)
-    found: list[RankStep] = []
+    traced_steps: list[RankStep] = []
     for trace in tables.traces:
         # The device may still be at the last step of one file when the first step of the next begins on the host.
-        found.extend(_from_trace(tables, trace, found[-1].end_ns if found else None))
+        traced_steps.extend(_from_trace(tables, trace, traced_steps[-1].end_ns if traced_steps else None))
     if not recorded:
-        return found
-    traced = {step.step: step for step in found}
+        return traced_steps
+    traced = {step.step: step for step in traced_steps}
     steps = [traced.get(step.step, step) for step in recorded]
     if tables.on_device and traced:
         # Without a trace a GPU's communication is not known: those steps would look like pure compute.
@@ -191,12 +191,12 @@ def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[R
         free_ns += delta
         windows = [(step, max(begin, free_ns), end) for step, begin, end in windows if end > free_ns]
     if trace.has_gpu:
-        found = steps_of(trace, windows, tables.rank, lambda: gpu.partition(trace, windows, tables.rank))
+        steps = steps_of(trace, windows, tables.rank, lambda: gpu.partition(trace, windows, tables.rank))
         gpu.forget(trace)
     else:
         # Of what was recorded from its end only the trace has all.
         rows = tables.rows if all(row.whole for row in tables.rows) else ()
-        found = cpu.partition(
+        steps = cpu.partition(
             trace,
             windows,
             tables.rank,
@@ -204,7 +204,7 @@ def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[R
             waits=records.blocked(tables.rows) + np.int64(delta),
             phases=[(cpu.GC_PHASE, a + delta, b + delta) for record in tables.steps for a, b in record.gc],
         )
-    return [shift(step, -delta) for step in found]
+    return [shift(step, -delta) for step in steps]
 
 
 def parts_of(step: RankStep, waits: iv.Intervals | None) -> Parts:
@@ -269,7 +269,7 @@ def _align(
     if len(ranks) < 2:
         return align({}, _domains(ranks))
     on_device = all(t.traces and all(trace.has_gpu for trace in t.traces) for t in ranks.values())
-    calls = by_key({rank: _calls(own) for rank, own in steps.items()})
+    calls = by_key({rank: _calls(of_rank) for rank, of_rank in steps.items()})
     return align(calls, _domains(ranks), anchors, on_device)
 
 
@@ -288,13 +288,13 @@ def waiting(matched: Mapping[Key, Mapping[int, CollectiveCall]]) -> dict[int, iv
 
 
 def _measured(matched: _Matched, by_step: Mapping[int, Mapping[int, RankStep]]) -> tuple[MatchedCollective, ...]:
-    found: list[MatchedCollective] = []
+    collectives: list[MatchedCollective] = []
     for number, members in sorted(by_step.items()):
         keys = {
             call.key: None for step in members.values() for call in step.collectives if call.start_ns >= step.begin_ns
         }
-        found.extend(measure(number, key, matched[key]) for key in keys if key in matched)
-    return tuple(found)
+        collectives.extend(measure(number, key, matched[key]) for key in keys if key in matched)
+    return tuple(collectives)
 
 
 def steps_left_out(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:
@@ -315,7 +315,7 @@ def _incomplete(ranks: Mapping[int, RankTables]) -> dict[int, str]:
     if not recorded:
         return {}
     every, common = set().union(*recorded.values()), set.intersection(*recorded.values())
-    lacking = {step: [rank for rank, own in recorded.items() if step not in own] for step in every - common}
+    lacking = {step: [rank for rank, steps in recorded.items() if step not in steps] for step in every - common}
     return {step: f"{rank_ranges(absent)} did not record it" for step, absent in lacking.items()}
 
 
@@ -331,27 +331,27 @@ def _evaluating(ranks: Mapping[int, RankTables]) -> dict[int, str]:
 
 def _disturbed(tables: Tables) -> dict[int, str]:
     records = [r for t in tables.ranks.values() for r in t.steps]
-    found = {r.step: "the profiler was starting" for r in records if r.window == WINDOW_WARMUP}
+    reasons = {r.step: "the profiler was starting" for r in records if r.window == WINDOW_WARMUP}
     for after in {r.step for r in records if r.window == WINDOW_AFTER}:
         # While the ranks wrote their traces the loaders went on: until their queues are empty again, no rank waits.
         for step in range(after + 1, after + 1 + queued_steps(tables.manifest)):
-            found.setdefault(step, "the loader's queue filled up while a trace was written")
-        found[after] = "the profiler was writing a trace before it"
-    return found
+            reasons.setdefault(step, "the loader's queue filled up while a trace was written")
+        reasons[after] = "the profiler was writing a trace before it"
+    return reasons
 
 
 def _compiling(ranks: Mapping[int, RankTables]) -> dict[int, str]:
     """Steps in which ``torch.compile`` compiled something, on any rank with a trace."""
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     for trace in [trace for tables in ranks.values() for trace in tables.traces]:
         spans = compiling(trace)
         if len(spans):
-            found.update(
+            reasons.update(
                 (step, "torch.compile was compiling")
                 for step, begin, end in host_windows(trace)
                 if len(within(spans, begin, end))
             )
-    return found
+    return reasons
 
 
 def queued_steps(manifest: Manifest | None) -> int:
@@ -378,5 +378,5 @@ def _sure_enough(alignment: Alignment, placed: Mapping[int, Sequence[RankStep]])
     """Whether the clocks are close enough to separate waiting from transfer: within a quarter of the communication."""
     if alignment.uncertainty_ns is None:
         return False
-    exposed = [step.segments.total(Kind.COMM) for own in placed.values() for step in own]
+    exposed = [step.segments.total(Kind.COMM) for steps in placed.values() for step in steps]
     return alignment.uncertainty_ns == 0 or alignment.uncertainty_ns <= MAX_UNCERTAINTY * float(np.mean(exposed or [0]))

@@ -51,8 +51,8 @@ def median_of_others(values: Values) -> Values:
     ordered = np.partition(values, sorted(set(kth)), axis=0)
     below, at, above = (ordered[index] for index in kth)
     if count % 2 == 0:  # an odd number of others: one of them is in the middle
-        found: Values = np.where(values > below, below, at)
-        return found
+        median: Values = np.where(values > below, below, at)
+        return median
     others = np.where(values > at, below + at, np.where(values < at, at + above, below + above))
     halved: Values = others // 2
     return halved
@@ -81,8 +81,10 @@ class StagePeers:
     ) -> None:
         self._stages = stages
         self._timelines = timelines
-        self._begins = {rank: np.array([s.begin_ns for s in own], dtype=np.int64) for rank, own in steps.items()}
-        self._source = {(rank, s.begin_ns): s.source for rank, own in steps.items() for s in own}
+        self._begins = {
+            rank: np.array([s.begin_ns for s in of_rank], dtype=np.int64) for rank, of_rank in steps.items()
+        }
+        self._source = {(rank, s.begin_ns): s.source for rank, of_rank in steps.items() for s in of_rank}
         self._matched, self._came = matched, came.of
         self._done: dict[_Message, dict[int, Activity]] = {}
         self._by_group: dict[int, dict[str, dict[Key, tuple[int, int]]]] = {}
@@ -114,8 +116,8 @@ class StagePeers:
         else:
             mates = np.copy(activity)
             for stage in set(stages) - {None}:
-                own = [at for at, other in enumerate(stages) if other == stage]
-                mates[own] = median_of_others(activity[own])
+                places = [at for at, other in enumerate(stages) if other == stage]
+                mates[places] = median_of_others(activity[places])
             alike = mates[asked]
         return np.where(_OF_LAYERS[labels], alike, everybody[asked])
 
@@ -139,14 +141,14 @@ class StagePeers:
     @cached_property
     def _messages(self) -> dict[_Message, dict[int, int]]:
         """For each message of a pipeline, when each rank of the stage that sends, or receives, it was ready."""
-        found: dict[_Message, dict[int, int]] = defaultdict(dict)
+        ready_ns: dict[_Message, dict[int, int]] = defaultdict(dict)
         for key, members in self._matched.items():
             if len(members) == 2 and is_pair(members.values()):
                 (a, b) = members
                 for rank, other in ((a, b), (b, a)):
                     message = members[rank].op, self._stages.get(rank), self._stages.get(other), key[1]
-                    found[message][rank] = self._came[key].ready_of(rank)
-        return found
+                    ready_ns[message][rank] = self._came[key].ready_of(rank)
+        return ready_ns
 
     def _own_usual(self, rank: int, key: Key) -> Activity:
         """The rank's usual activity in a step up to this one of its sends, or receives."""
@@ -176,11 +178,11 @@ class StagePeers:
     @cached_property
     def _keys(self) -> dict[int, list[Key]]:
         """The collectives of each rank, in the order of their numbers."""
-        found: dict[int, list[Key]] = defaultdict(list)
+        by_rank: dict[int, list[Key]] = defaultdict(list)
         for key in sorted(self._came, key=lambda key: (key[0], key[1])):
             for rank in self._came[key].rank.tolist():
-                found[rank].append(key)
-        return found
+                by_rank[rank].append(key)
+        return by_rank
 
 
 # -- blame -------------------------------------------------------------------------------------------------------------
@@ -210,14 +212,15 @@ class Standing:
         not: the median over the others. ``rows``, ``idle_ns``, ``ready_ns``: of all members; ``counted_ns``: from when
         it counts, for each member in ``asked``. Values below ``least_ns`` may be too small."""
         until = self._covered.stretch_end(rows, idle_ns)
-        found = self._while_all_stand(rows, idle_ns, ready_ns, asked, counted_ns)
+        blocked_ns = self._while_all_stand(rows, idle_ns, ready_ns, asked, counted_ns)
         first, second = np.partition(until, 1)[:2].tolist()
         left_before = ready_ns[asked] > np.where(until[asked] == first, second, first)  # somebody else
-        pairs = np.flatnonzero(left_before & (found > least_ns))  # standing in part is less than standing throughout
+        # Standing in part is less than standing throughout.
+        pairs = np.flatnonzero(left_before & (blocked_ns > least_ns))
         if len(pairs):
             for some in np.array_split(pairs, 1 + len(pairs) * len(rows) // _PAIRS):
-                found[some] = self._by_pairs(rows, idle_ns, ready_ns, asked[some], counted_ns[some], until)
-        return found
+                blocked_ns[some] = self._by_pairs(rows, idle_ns, ready_ns, asked[some], counted_ns[some], until)
+        return blocked_ns
 
     def _while_all_stand(self, rows: Times, idle_ns: Times, ready_ns: Times, asked: Times, counted_ns: Times) -> Times:
         """The same where all ranks are blocked from ``idle_ns`` until the rank is ready."""
@@ -229,8 +232,8 @@ class Standing:
         middle = middle + (middle >= place[asked])  # without the rank itself
         since = np.maximum(idle_ns[order][middle], counted_ns)
         stood = np.maximum(ready_ns[asked] - since, 0)
-        found: Times = (stood - self._covered.between(rows[asked], since, ready_ns[asked])).sum(axis=0) // 2
-        return found
+        blocked_ns: Times = (stood - self._covered.between(rows[asked], since, ready_ns[asked])).sum(axis=0) // 2
+        return blocked_ns
 
     def _by_pairs(
         self, rows: Times, idle_ns: Times, ready_ns: Times, asked: Times, counted_ns: Times, until: Times
@@ -248,8 +251,8 @@ class Standing:
         others = len(rows) - 1
         low, high = 1 + (others - 1) // 2, 1 + others // 2
         stood.partition((low, high), axis=0)
-        found: Times = (stood[low] + stood[high]) // 2
-        return found
+        blocked_ns: Times = (stood[low] + stood[high]) // 2
+        return blocked_ns
 
 
 _UNKNOWN = label_of(Kind.IDLE, Detail.UNKNOWN)
@@ -298,14 +301,14 @@ class Meetings:
 
     def lateness(self, met: Iterable[Key]) -> Lateness:
         """Over all collectives at which the path met other ranks."""
-        found = self._late_ranks(met)
-        if not found:
+        late_ranks = self._late_ranks(met)
+        if not late_ranks:
             return Lateness((), 0, 0, 0)
         blame_ns = np.zeros((len(self._ranks), len(self._labels)), dtype=np.int64)
         unknown = np.zeros(len(self._ranks), dtype=np.int64)
         charged = _Charged(len(self._ranks))
         waited = explained = once = 0
-        for late, activity in zip(found, self._activities(found), strict=True):
+        for late, activity in zip(late_ranks, self._activities(late_ranks), strict=True):
             ready, rows = late.came.ready_ns[late.at], late.came.row[late.at]
             once += int(late.waited_ns.max())
             others = self._peers.others(late.key, self._matched[late.key], late.came, activity, late.at, self._labels)
@@ -329,45 +332,45 @@ class Meetings:
         """By rank and label, without zeros. ``blame_ns``: by row and label in use."""
         at, column = np.nonzero(blame_ns > 0)
         ranks, labels = self._ranks[at].tolist(), self._labels[column].tolist()
-        found = list(zip(ranks, labels, blame_ns[at, column].tolist(), strict=True))
+        blamed = list(zip(ranks, labels, blame_ns[at, column].tolist(), strict=True))
         unseen = np.flatnonzero(unknown > 0)
-        found += [
+        blamed += [
             (rank, _UNKNOWN, ns)
             for rank, ns in zip(self._ranks[unseen].tolist(), unknown[unseen].tolist(), strict=True)
         ]
-        return tuple(Blame(rank, *of_label(label), ns) for rank, label, ns in sorted(found))
+        return tuple(Blame(rank, *of_label(label), ns) for rank, label, ns in sorted(blamed))
 
     def _late_ranks(self, met: Iterable[Key]) -> list[_Late]:
-        told = np.full(len(self._ranks), _NEVER)  # by row, the time until which waiting for it is accounted for
-        found = []
+        accounted_ns = np.full(len(self._ranks), _NEVER)  # by row, the time until which waiting for it is accounted for
+        late_ranks = []
         for key in met:
             came = self._came[key]
-            at, waited_ns = self._late(came, told)
+            at, waited_ns = self._late(came, accounted_ns)
             if is_handed_over(self._matched[key].values()):  # then the sender did not wait for its receiver
                 sent = [self._matched[key][rank].op == SEND for rank in came.rank[at].tolist()]
                 at, waited_ns = at[sent], waited_ns[sent]
             if not len(at):
                 continue
             rows, ready = came.row[at], came.ready_ns[at]
-            told[rows] = np.maximum(ready, told[rows])
+            accounted_ns[rows] = np.maximum(ready, accounted_ns[rows])
             # Up to one moment on all ranks: what the late one did more of until then is what the others waited for.
             # Their progress up to the meeting would not compare: some compute during the transfer.
-            found.append(_Late(key, came, at, waited_ns, self._last_met_ns(key, came), int(ready.max())))
-        return found
+            late_ranks.append(_Late(key, came, at, waited_ns, self._last_met_ns(key, came), int(ready.max())))
+        return late_ranks
 
-    def _activities(self, found: list[_Late]) -> list[npt.NDArray[np.int64]]:
+    def _activities(self, late_ranks: list[_Late]) -> list[npt.NDArray[np.int64]]:
         """For each of these meetings what its members did since they last met: shape (members, labels in use). Each
         rank is asked once."""
-        rows = np.concatenate([late.came.row for late in found])
-        since = np.concatenate([late.since_ns for late in found])
-        until = np.concatenate([np.full(len(late.came.row), late.time_ns) for late in found])
+        rows = np.concatenate([late.came.row for late in late_ranks])
+        since = np.concatenate([late.since_ns for late in late_ranks])
+        until = np.concatenate([np.full(len(late.came.row), late.time_ns) for late in late_ranks])
         done = np.zeros((len(rows), len(self._labels)), dtype=np.int64)
         order = np.argsort(rows, kind="stable")
         edges = np.searchsorted(rows[order], np.arange(len(self._timelines) + 1))
         for row in np.unique(rows).tolist():
-            own = order[edges[row] : edges[row + 1]]
-            done[own] = self._timelines[row].activities(since[own], until[own])[:, self._labels]
-        return np.split(done, np.cumsum([len(late.came.row) for late in found])[:-1])
+            of_row = order[edges[row] : edges[row + 1]]
+            done[of_row] = self._timelines[row].activities(since[of_row], until[of_row])[:, self._labels]
+        return np.split(done, np.cumsum([len(late.came.row) for late in late_ranks])[:-1])
 
     @cached_property
     def _labels(self) -> npt.NDArray[np.int64]:
@@ -377,16 +380,16 @@ class Meetings:
     def _of_comm(self) -> npt.NDArray[np.bool_]:
         return np.isin(self._labels, _COMM_LABELS)
 
-    def _late(self, came: Attendance, told: Times) -> tuple[Times, Times]:
+    def _late(self, came: Attendance, accounted_ns: Times) -> tuple[Times, Times]:
         """Ranks for which most of the others were blocked, by place, and for how long. Waiting that compute overlaps
-        costs nothing, nor does time that the late rank waited as well; time in ``told`` is charged already and counts
-        once."""
+        costs nothing, nor does time that the late rank waited as well; time in ``accounted_ns`` is charged already and
+        counts once."""
         first = came.idle_ns.min()
         if came.ready_ns.max() - first <= EPSILON_NS:
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
         # At most half of the others can have waited for one that was ready before the middle one.
         asked = np.flatnonzero(came.ready_ns >= np.median(came.ready_ns))
-        before = told[came.row[asked]]
+        before = accounted_ns[came.row[asked]]
         counted = np.where(before == _NEVER, first, before)
         usual = self._standing.usual(came.row, came.idle_ns, came.ready_ns, asked, counted, EPSILON_NS)
         late = usual > EPSILON_NS
@@ -414,17 +417,17 @@ class Meetings:
             by_group[key[0]].append(key)
         records = np.array([int(timeline.start_ns[0]) for timeline in self._timelines], dtype=np.int64)
         begun, left = np.empty_like(records), np.empty_like(records)
-        found = {}
+        last_met = {}
         for keys in by_group.values():
             keys.sort(key=lambda key: int(self._came[key].start_ns.min()))
             members = np.concatenate([self._came[key].row for key in keys])
             begun[members], left[members] = records[members], records[members]
             for key in keys:
                 came = self._came[key]
-                found[key] = begun[came.row], left[came.row]
+                last_met[key] = begun[came.row], left[came.row]
                 if came.in_step:
                     begun[came.row], left[came.row] = came.start_ns, came.end_ns
-        return found
+        return last_met
 
 
 class _Charged:
@@ -445,5 +448,5 @@ class _Charged:
 
     def after(self, rows: Times, since_ns: Times) -> Times:
         """The sum of what each was charged for when it was ready after this time."""
-        found: Times = np.where(self._at[rows] > since_ns[:, None], self._ns[rows], 0).sum(axis=1)
-        return found
+        charged_ns: Times = np.where(self._at[rows] > since_ns[:, None], self._ns[rows], 0).sum(axis=1)
+        return charged_ns

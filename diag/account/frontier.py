@@ -80,12 +80,12 @@ class Frontier(Struct, frozen=True, eq=False):
     communication_known: bool
 
     def increment(self, phase: str) -> Times:
-        found: Times = self.increment_ns[PHASES_AND_REST.index(phase)]
-        return found
+        ns: Times = self.increment_ns[PHASES_AND_REST.index(phase)]
+        return ns
 
     def late(self, phase: str) -> Times:
-        found: Times = self.late_ns[PHASES_AND_REST.index(phase)]
-        return found
+        ns: Times = self.late_ns[PHASES_AND_REST.index(phase)]
+        return ns
 
     def share(self, phase: str) -> float:
         total = int(self.dur_ns.sum())
@@ -134,8 +134,8 @@ def frontier(
 
 
 def _head_starts(records: Mapping[int, Mapping[int, StepRecord]]) -> dict[int, Times]:
-    numbers = sorted(set.intersection(*(set(own) for own in records.values())))
-    begin = np.array([[own[number].begin_ns for number in numbers] for own in records.values()], dtype=np.int64)
+    numbers = sorted(set.intersection(*(set(by_step) for by_step in records.values())))
+    begin = np.array([[by_step[number].begin_ns for number in numbers] for by_step in records.values()], dtype=np.int64)
     return dict(zip(numbers, head_starts(begin).T, strict=True))
 
 
@@ -150,8 +150,8 @@ def head_starts(begin: Times) -> Times:
         padded = np.pad(rows, ((0, 0), (wide, wide)), "edge")
         windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * wide + 1, 1)
         unusual[first : first + _ROWS] = rows - np.median(windows, axis=2).astype(np.int64)
-    found: Times = unusual - unusual.min(axis=0)
-    return found
+    ahead: Times = unusual - unusual.min(axis=0)
+    return ahead
 
 
 class _Rank:
@@ -164,8 +164,8 @@ class _Rank:
 
     def worked(self, begin_ns: int, times: Times) -> Times:
         """From ``begin_ns`` to each of the times."""
-        found: Times = times - begin_ns - self._still.between(np.full_like(times, begin_ns), times)
-        return found
+        worked_ns: Times = times - begin_ns - self._still.between(np.full_like(times, begin_ns), times)
+        return worked_ns
 
     def transfers(self, begin_ns: int, end_ns: int) -> int:
         """For the collectives that it began to wait for in the window."""
@@ -180,7 +180,7 @@ def _edges(members: Sequence[StepRecord], clocks: Sequence[_Rank]) -> tuple[list
     """
     phases = [sorted(record.phases, key=lambda row: row.start_ns) for record in members]
     order = [row.phase for row in phases[0]]
-    if all([row.phase for row in own] == order for own in phases):
+    if all([row.phase for row in rows] == order for rows in phases):
         return _phase_order(order), np.stack([_until(*each) for each in zip(members, phases, clocks, strict=True)])
     sums = np.stack([_sums(*each) for each in zip(members, phases, clocks, strict=True)])
     return list(range(len(PHASES_AND_REST))), np.cumsum(sums, axis=1)
@@ -206,33 +206,33 @@ def _sums(record: StepRecord, phases: Sequence[PhaseRow], clock: _Rank) -> Times
 
 def alike(ranks: Sequence[int], stages: Mapping[int, int]) -> list[npt.NDArray[np.intp]]:
     """The places of the ranks that do the same work: those of one stage of a pipeline."""
-    own = np.array([stages.get(rank, -1) for rank in ranks])
-    return [np.flatnonzero(own == stage) for stage in np.unique(own)]
+    stage_of = np.array([stages.get(rank, -1) for rank in ranks])
+    return [np.flatnonzero(stage_of == stage) for stage in np.unique(stage_of)]
 
 
 def behind(edges: Times, peers: Sequence[npt.NDArray[np.intp]] | None = None) -> Times:
     """By how much each rank has spent more than the median of its peers at each edge; 0 where it has not."""
-    found = np.zeros_like(edges)
+    excess = np.zeros_like(edges)
     for places in peers if peers is not None else (np.arange(len(edges)),):
-        found[places] = np.maximum(edges[places] - median_of_others(edges[places]), 0)
-    return found
+        excess[places] = np.maximum(edges[places] - median_of_others(edges[places]), 0)
+    return excess
 
 
 def _transfers(rows: Mapping[int, Sequence[CollectiveRow]]) -> dict[int, list[tuple[int, int]]]:
     """By rank, each collective as (begin of its wait, least time that any rank was blocked in it). The last to arrive
     does not wait, so that is the transfer or more."""
     members: dict[tuple[str, int, str], dict[int, CollectiveRow]] = defaultdict(dict)
-    for rank, own in rows.items():
-        for row in own:
+    for rank, of_rank in rows.items():
+        for row in of_rank:
             if is_p2p(row):  # a receiver may wait for its sender the whole time
                 continue
             members[row.group, row.seq, row.op][rank] = row
-    found: dict[int, list[tuple[int, int]]] = {rank: [] for rank in rows}
+    transfers: dict[int, list[tuple[int, int]]] = {rank: [] for rank in rows}
     for met in members.values():
         least = min((row.wait_end_ns or 0) - (row.wait_start_ns or 0) for row in met.values())
         for rank, row in met.items():
-            found[rank].append((row.wait_start_ns or 0, least))
-    return found
+            transfers[rank].append((row.wait_start_ns or 0, least))
+    return transfers
 
 
 # -- runs recorded as summaries ----------------------------------------------------------------------------------------
@@ -247,25 +247,25 @@ _NO_PATH = CriticalPath(_NO_TIMES, _NO_TIMES, _NO_TIMES, _NO_TIMES, _NO_TIMES, _
 
 
 def summary_frontier(
-    found: Summaries, counted: Collection[int], stages: Mapping[int, int] | None = None
+    summaries: Summaries, counted: Collection[int], stages: Mapping[int, int] | None = None
 ) -> Frontier | None:
     """The frontiers of the counted steps; None with fewer than two ranks, or no such step. ``stages``: pipeline stages
     by rank: a rank is late against the others of its stage."""
-    places = [at for at, number in enumerate(found.numbers) if number in counted]
-    ranks, steps = len(found.ranks), len(places)
+    places = [at for at, number in enumerate(summaries.numbers) if number in counted]
+    ranks, steps = len(summaries.ranks), len(places)
     if ranks < 2 or not steps:
         return None
-    peers = alike(found.ranks, stages or {})
-    ahead = head_starts(found.begin_us)
+    peers = alike(summaries.ranks, stages or {})
+    ahead = head_starts(summaries.begin_us)
     # On a device the host only launches collectives: its phases do not show waiting for other ranks.
-    known = found.waits_known and not found.on_device
-    names = np.array(found.ranks, dtype=np.int64)
+    known = summaries.waits_known and not summaries.on_device
+    names = np.array(summaries.ranks, dtype=np.int64)
     increment = np.zeros((len(PHASES_AND_REST), steps), dtype=np.int64)
     leader = np.zeros_like(increment)
     late = np.zeros((len(PHASES_AND_REST), steps, ranks), dtype=np.int64)
     dur, communication = np.zeros(steps, dtype=np.int64), np.zeros(steps, dtype=np.int64)
     for i, (at, values) in enumerate(
-        zip(places, _by_step(found, (*PHASES_AND_REST, *_STILL, STEP), places), strict=True)
+        zip(places, _by_step(summaries, (*PHASES_AND_REST, *_STILL, STEP), places), strict=True)
     ):
         worked, still, whole = values[:, : len(PHASES_AND_REST)], values[:, len(PHASES_AND_REST) : -1], values[:, -1]
         begun = ahead[:, at]
@@ -279,83 +279,85 @@ def summary_frontier(
         left = max(0, int(dur[i] - (front[-1] - front[0])))
         if known:
             last = int(edges[:, -1].argmax())
-            own = next(alike for alike in peers if last in alike)
+            mates = next(alike for alike in peers if last in alike)
             # The least time that any rank is blocked in each phase.
-            communication[i] = min(left, int(still[own].min(axis=0).sum()))
+            communication[i] = min(left, int(still[mates].min(axis=0).sum()))
         increment[PHASES_AND_REST.index(REST), i] += left - communication[i]
     for times in (dur, increment, late, communication):
         times *= _US
-    numbers = tuple(found.numbers[at] for at in places)
-    return Frontier(numbers, found.ranks, dur, increment, leader, late, communication, known)
+    numbers = tuple(summaries.numbers[at] for at in places)
+    return Frontier(numbers, summaries.ranks, dur, increment, leader, late, communication, known)
 
 
-def steps_left_out(found: Summaries) -> dict[int, str]:
+def steps_left_out(summaries: Summaries) -> dict[int, str]:
     """The steps that do not represent the run, each with the reason."""
-    left_out = dict.fromkeys(found.marked.get(WINDOW_WARMUP, ()), "the profiler was starting")
-    for after in found.marked.get(WINDOW_AFTER, ()):
-        for step in range(after + 1, after + 1 + queued_steps(found.manifest)):
+    left_out = dict.fromkeys(summaries.marked.get(WINDOW_WARMUP, ()), "the profiler was starting")
+    for after in summaries.marked.get(WINDOW_AFTER, ()):
+        for step in range(after + 1, after + 1 + queued_steps(summaries.manifest)):
             left_out.setdefault(step, "the loader's queue filled up while a trace was written")
         left_out[after] = "the profiler was writing a trace before it"
-    if found.from_start and len(found.numbers) > 2 * WARMUP_STEPS:
-        left_out.update(dict.fromkeys(found.numbers[:WARMUP_STEPS], "warm-up"))
-    return {step: left_out[step] for step in found.numbers if step in left_out}
+    if summaries.from_start and len(summaries.numbers) > 2 * WARMUP_STEPS:
+        left_out.update(dict.fromkeys(summaries.numbers[:WARMUP_STEPS], "warm-up"))
+    return {step: left_out[step] for step in summaries.numbers if step in left_out}
 
 
-def summary_attribution(found: Summaries, left_out: Mapping[int, str], shown: Sequence[int], axes: Axes) -> Attribution:
+def summary_attribution(
+    summaries: Summaries, left_out: Mapping[int, str], shown: Sequence[int], axes: Axes
+) -> Attribution:
     """Every step with how long it took and the parts of the ranks ``shown``. No path: that takes collectives."""
-    longest = found.column(STEP).max(axis=0)
-    parts = [_parts(found, rank) for rank in sorted(shown)]
+    longest = summaries.column(STEP).max(axis=0)
+    parts = [_parts(summaries, rank) for rank in sorted(shown)]
     return Attribution(
         steps=tuple(
             StepAccount(
                 step=number,
                 dur_ns=int(longest[at]) * _US,
-                parts=tuple(own[at] for own in parts),
+                parts=tuple(of_rank[at] for of_rank in parts),
                 path=_NO_PATH,
                 blames=(),
                 usable=number not in left_out,
                 note=left_out.get(number, ""),
             )
-            for at, number in enumerate(found.numbers)
+            for at, number in enumerate(summaries.numbers)
         ),
-        ranks=found.ranks,
+        ranks=summaries.ranks,
         clock_uncertainty_ns=None,
         aligned=False,
-        comm_known=not found.on_device,
+        comm_known=not summaries.on_device,
         collectives=(),
         axes=axes,
     )
 
 
-def telling_ranks(found: Frontier) -> tuple[int, ...]:
+def telling_ranks(frontier: Frontier) -> tuple[int, ...]:
     """The ranks whose parts are worth showing: those that were latest in sum, and some that were not late."""
-    late = found.late_ns.sum(axis=(0, 1))
+    late = frontier.late_ns.sum(axis=(0, 1))
     order = np.argsort(-late, kind="stable")
     few = max(1, SHOWN - SHOWN // 4)
     chosen = order if len(order) <= SHOWN else np.concatenate((order[:few], order[few - SHOWN :]))
-    return tuple(found.ranks[at] for at in chosen.tolist())
+    return tuple(frontier.ranks[at] for at in chosen.tolist())
 
 
 _STILL = tuple(phase + STILL for phase in PHASES_AND_REST)
 
 
-def _by_step(found: Summaries, columns: Sequence[str], places: Sequence[int]) -> Iterator[Times]:
+def _by_step(summaries: Summaries, columns: Sequence[str], places: Sequence[int]) -> Iterator[Times]:
     """For each of the steps at ``places`` the values of each rank (a row) and column. Some steps at a time: in the
     table those of one rank lie side by side."""
     for first in range(0, len(places), _STEPS):
         some = places[first : first + _STEPS]
-        block = np.stack([found.column(name)[:, some].T for name in columns], axis=2)
+        block = np.stack([summaries.column(name)[:, some].T for name in columns], axis=2)
         yield from block.astype(np.int64)
 
 
-def _parts(found: Summaries, rank: int) -> list[Parts]:
-    at = found.ranks.index(rank)
+def _parts(summaries: Summaries, rank: int) -> list[Parts]:
+    at = summaries.ranks.index(rank)
 
     def of(*columns: str) -> list[int]:
-        total = sum(found.column(name)[at].astype(np.int64) for name in columns) * _US
+        total = sum(summaries.column(name)[at].astype(np.int64) for name in columns) * _US
         return list(np.asarray(total).tolist())
 
-    told = zip(
+    values = zip(
         of(STEP), of(FORWARD, BACKWARD, OPTIMIZER), of(*_STILL), of(H2D), of(DATA), of(CHECKPOINT), of(OPTIMIZER),
         strict=True,
     )  # fmt: skip
@@ -375,5 +377,5 @@ def _parts(found: Summaries, rank: int) -> list[Parts]:
             exposed_wait_ns=None,
             exposed_transfer_ns=None,
         )
-        for dur, compute, still, copy, data, checkpoint, optimizer in told
+        for dur, compute, still, copy, data, checkpoint, optimizer in values
     ]

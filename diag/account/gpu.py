@@ -186,16 +186,16 @@ def _of_graphs(work: pl.DataFrame, launch: Times) -> npt.NDArray[np.bool_]:
 
 def _first_of_their_name(work: pl.DataFrame) -> npt.NDArray[np.bool_]:
     _, first = np.unique(work["name"].to_physical().to_numpy(), return_index=True)
-    found = np.zeros(len(work), dtype=np.bool_)
-    found[first] = True
-    return found
+    is_first = np.zeros(len(work), dtype=np.bool_)
+    is_first[first] = True
+    return is_first
 
 
 def _holds(pieces: Intervals, times: Times) -> npt.NDArray[np.bool_]:
     first = np.searchsorted(times, pieces[:, 0], side="left")
     last = np.searchsorted(times, pieces[:, 1], side="right")
-    found: npt.NDArray[np.bool_] = last > first
-    return found
+    holds: npt.NDArray[np.bool_] = last > first
+    return holds
 
 
 def _blocking(trace: Trace, work: pl.DataFrame, threads: set[Thread]) -> pl.DataFrame:
@@ -235,19 +235,19 @@ _NOT_A_CAUSE = f"{names.STEP_PATTERN}|{names.PROFILER_STEP_PATTERN}|^PyTorch Pro
 
 def with_stalls(trace: Trace, steps: Sequence[RankStep], threads: set[Thread]) -> list[RankStep]:
     """The steps with their longest idle pieces named. Times of the steps are those of the trace."""
-    found: list[tuple[int, int, int, int]] = []  # duration, step by index, piece by index, its begin
+    idle_pieces: list[tuple[int, int, int, int]] = []  # duration, step by index, piece by index, its begin
     for index, step in enumerate(steps):
         cut = step.segments
         dur = cut.end_ns - cut.start_ns
         idle = np.flatnonzero((cut.kind == Kind.IDLE) & (dur >= LONG_NS))
         longest = idle[np.argsort(-dur[idle], kind="stable")][:_MOST_A_STEP]
-        found += [(int(dur[at]), index, int(at), int(cut.start_ns[at])) for at in longest]
-    found = sorted(found, key=lambda piece: (-piece[0], piece[3]))[:_MOST]
-    if not found:
+        idle_pieces += [(int(dur[at]), index, int(at), int(cut.start_ns[at])) for at in longest]
+    idle_pieces = sorted(idle_pieces, key=lambda piece: (-piece[0], piece[3]))[:_MOST]
+    if not idle_pieces:
         return list(steps)
-    named = _innermost(trace, [(begin, begin + dur) for dur, _, _, begin in found], threads)
+    named = _innermost(trace, [(begin, begin + dur) for dur, _, _, begin in idle_pieces], threads)
     stalls: dict[int, list[Stall]] = {}
-    for (length, index, at, begin), (name, share) in zip(found, named, strict=True):
+    for (length, index, at, begin), (name, share) in zip(idle_pieces, named, strict=True):
         part = part_of(Detail(int(steps[index].segments.detail[at]))).removesuffix("_ns")
         stalls.setdefault(index, []).append(Stall(begin - steps[index].begin_ns, length, part, name, round(share, 4)))
     return [replace(step, stalls=tuple(stalls[index])) if index in stalls else step for index, step in enumerate(steps)]
@@ -261,16 +261,16 @@ def _innermost(trace: Trace, pieces: Sequence[tuple[int, int]], threads: set[Thr
     start, dur = events["ts_ns"].to_numpy(), events["dur_ns"].to_numpy()
     code, end = events["name"].to_numpy(), start + dur
     skip = trace.stored.matching(_NOT_A_CAUSE)
-    found = []
+    covering = []
     for piece_begin, piece_end in pieces:
         covered = np.minimum(end, piece_end) - np.maximum(start, piece_begin)
         rows = np.flatnonzero((covered >= _COVERS * (piece_end - piece_begin)) & ~skip[code])
         if not len(rows):
-            found.append(("", 0.0))
+            covering.append(("", 0.0))
             continue
         at = rows[np.argmin(dur[rows])]
-        found.append((short_name(trace.stored.names[int(code[at])]), float(covered[at] / (piece_end - piece_begin))))
-    return found
+        covering.append((short_name(trace.stored.names[int(code[at])]), float(covered[at] / (piece_end - piece_begin))))
+    return covering
 
 
 def short_name(name: str) -> str:
@@ -307,8 +307,8 @@ def offload_copies(trace: Trace, work: pl.DataFrame, computes: Flags) -> Flags:
     late = np.isin(work["phase"].to_numpy(), (Detail.BACKWARD, Detail.OPTIMIZER)) | _beside_forward(
         trace, work, computes
     )
-    found: Flags = known & (named | (late & (work["dur_ns"].to_numpy() >= _MORE_THAN_A_NUMBER_NS)))
-    return found
+    offloads: Flags = known & (named | (late & (work["dur_ns"].to_numpy() >= _MORE_THAN_A_NUMBER_NS)))
+    return offloads
 
 
 def waits(trace: Trace, work: pl.DataFrame, offloading: Flags) -> Intervals:
@@ -331,20 +331,20 @@ def waits(trace: Trace, work: pl.DataFrame, offloading: Flags) -> Intervals:
 
 def _beside_forward(trace: Trace, work: pl.DataFrame, computes: Flags) -> Flags:
     """Work launched in a forward behind its first kernel, on another stream than forwards compute on."""
-    found = np.zeros(len(work), dtype=np.bool_)
+    is_beside = np.zeros(len(work), dtype=np.bool_)
     launch, stream = work["launch_ns"].to_numpy(), work["stream"].to_numpy()
     in_forward = work["phase"].to_numpy() == Detail.FORWARD
-    own = work.filter(pl.Series(in_forward & computes)).group_by("stream").agg(pl.col("dur_ns").sum())
-    if own.is_empty():
-        return found
-    main = min(own.filter(pl.col("dur_ns") == own["dur_ns"].max())["stream"])
+    by_stream = work.filter(pl.Series(in_forward & computes)).group_by("stream").agg(pl.col("dur_ns").sum())
+    if by_stream.is_empty():
+        return is_beside
+    main = min(by_stream.filter(pl.col("dur_ns") == by_stream["dur_ns"].max())["stream"])
     kernels = np.sort(launch[in_forward & computes & (stream == main)])
     beside = np.flatnonzero(in_forward & (stream != main))
     begins = ranges.forward(trace)[:, 0]
     begin = begins[np.searchsorted(begins, launch[beside], side="right") - 1]
     first = np.append(kernels, trace.end_ns)[np.searchsorted(kernels, begin)]
-    found[beside] = first < launch[beside]
-    return found
+    is_beside[beside] = first < launch[beside]
+    return is_beside
 
 
 COMPUTE, COMM, COPY = "compute", "comm", "copy"  # the classes of device_work
@@ -427,9 +427,9 @@ def _device_work(trace: Trace) -> pl.DataFrame:
     work = work.with_columns((pl.col("ts_ns") + pl.col("dur_ns")).alias("end_ns"), _classes(trace, work).alias("class"))
     joined = work.with_columns(*_launches(trace, work["correlation"]))
     first_known = pl.col("ts_ns").filter(pl.col("launch_known_ns").is_not_null()).min()
-    own = pl.when(pl.col("ts_ns") < first_known).then(trace.begin_ns - 1).otherwise(pl.col("ts_ns"))
+    unlaunched = pl.when(pl.col("ts_ns") < first_known).then(trace.begin_ns - 1).otherwise(pl.col("ts_ns"))
     joined = joined.with_columns(
-        pl.coalesce("launch_known_ns", own).alias("launch_ns"),
+        pl.coalesce("launch_known_ns", unlaunched).alias("launch_ns"),
         pl.col("launch_known_ns", "launch_until_ns").fill_null(NEVER),
     )
     made_by_collective = pl.lit(engine_copies(trace, joined))
@@ -452,7 +452,7 @@ def _launches(trace: Trace, correlation: pl.Series) -> list[pl.Series]:
     known = at < len(keys)
     known[known] = keys[at[known]] == wanted[known]
     call = order[at[known]]
-    found = []
+    columns = []
     for name, values, kind in (
         ("launch_known_ns", starts, pl.Int64),
         ("launch_until_ns", starts + durs, pl.Int64),
@@ -460,8 +460,8 @@ def _launches(trace: Trace, correlation: pl.Series) -> list[pl.Series]:
     ):
         column = np.zeros(len(wanted), dtype=values.dtype)
         column[known] = values[call]
-        found.append(pl.Series(name, column, dtype=kind).set(pl.Series(~known), None))
-    return found
+        columns.append(pl.Series(name, column, dtype=kind).set(pl.Series(~known), None))
+    return columns
 
 
 def _classes(trace: Trace, work: pl.DataFrame) -> pl.Series:
@@ -472,19 +472,19 @@ def _classes(trace: Trace, work: pl.DataFrame) -> pl.Series:
         (work["cat"] == names.KERNEL) & (called | work[ARGS_ROW].is_not_null() | trace.named_by_user(work))
     )
     copy = is_copy & ~comm & ~trace.says(work, names.LOCAL_COPY_PATTERN)
-    found = np.select([comm.to_numpy(), copy.to_numpy()], [1, 2], 0).astype(np.uint8)
-    return pl.Series(found).cat.to(_CLASSES)
+    codes = np.select([comm.to_numpy(), copy.to_numpy()], [1, 2], 0).astype(np.uint8)
+    return pl.Series(codes).cat.to(_CLASSES)
 
 
 def _phases(trace: Trace, work: pl.DataFrame) -> pl.Series:
     """The Detail of each device event: the phase in which the host launched it; NONE where unknown."""
     launch = work["launch_ns"].to_numpy()
     known = work["launch_known_ns"].to_numpy() != NEVER
-    found = np.full(len(work), Detail.NONE, dtype=np.int8)
-    found[covers(ranges.forward(trace), launch) & known] = Detail.FORWARD
-    found[covers(ranges.backward(trace), launch) & known] = Detail.BACKWARD
-    found[covers(ranges.optimizer(trace), launch) & known] = Detail.OPTIMIZER
-    return pl.Series("phase", found, dtype=pl.Int8)
+    details = np.full(len(work), Detail.NONE, dtype=np.int8)
+    details[covers(ranges.forward(trace), launch) & known] = Detail.FORWARD
+    details[covers(ranges.backward(trace), launch) & known] = Detail.BACKWARD
+    details[covers(ranges.optimizer(trace), launch) & known] = Detail.OPTIMIZER
+    return pl.Series("phase", details, dtype=pl.Int8)
 
 
 def _layers(

@@ -82,39 +82,41 @@ class Scheduling(Struct, frozen=True):
     def apart(self, ranks: Sequence[int], *names: str) -> bool:
         """Whether these ranks have so much more of these fields, together, than each of the others that they are the
         culprits: on a busy host all ranks are queued, some of them always more than others."""
-        spent = {rank: sum(float(getattr(own, name).mean()) for name in names) for rank, own in self.ranks.items()}
+        spent = {
+            rank: sum(float(getattr(of_rank, name).mean()) for name in names) for rank, of_rank in self.ranks.items()
+        }
         others = [ns for rank, ns in spent.items() if rank not in ranks]
         return bool(ranks and others) and min(spent.get(r, 0.0) for r in ranks) >= _APART * max(others)
 
     def mean_ms(self, name: str) -> dict[int, float]:
         """The mean over the steps of a rank's field, milliseconds."""
-        return {rank: float(getattr(own, name).mean()) / 1e6 for rank, own in self.ranks.items()}
+        return {rank: float(getattr(of_rank, name).mean()) / 1e6 for rank, of_rank in self.ranks.items()}
 
     def common(self, name: str, ranks: Sequence[int]) -> Series | None:
         """A field's common part, per step: the lower median over the ranks. None unless all of them are known."""
         if not ranks or not set(ranks) <= set(self.ranks):
             return None
         each = np.sort([getattr(self.ranks[rank], name) for rank in ranks], axis=0)
-        found: Series = each[(len(ranks) - 1) // 2]
-        return found
+        median: Series = each[(len(ranks) - 1) // 2]
+        return median
 
     def columns(self, least_ms: float) -> dict[str, dict[int, float]]:
         """Mean milliseconds a step by column and rank, for a table: what costs a rank that much or more."""
-        found = {"queued for a core": self.mean_ms("queued_ns"), "blocked": self.mean_ms("blocked_ns")}
-        return {name: means for name, means in found.items() if max(means.values(), default=0.0) >= least_ms}
+        by_name = {"queued for a core": self.mean_ms("queued_ns"), "blocked": self.mean_ms("blocked_ns")}
+        return {name: means for name, means in by_name.items() if max(means.values(), default=0.0) >= least_ms}
 
     def excess(self, name: str, rank: int) -> Series:
         """How much more of a field a rank has than the median of the others, per step."""
-        own: Series = getattr(self.ranks[rank], name)
+        of_rank: Series = getattr(self.ranks[rank], name)
         others = [getattr(other, name) for number, other in self.ranks.items() if number != rank]
-        found: Series = np.maximum(0.0, own - np.median(others, axis=0)) if others else np.zeros_like(own)
-        return found
+        excess: Series = np.maximum(0.0, of_rank - np.median(others, axis=0)) if others else np.zeros_like(of_rank)
+        return excess
 
 
 def scheduling_of(tables: Tables, numbers: Sequence[int]) -> Scheduling:
     """For the steps with these numbers."""
-    found = {rank: own for rank, each in tables.ranks.items() if (own := _of_rank(each, numbers)) is not None}
-    return Scheduling(tuple(numbers), found)
+    by_rank = {rank: of_rank for rank, each in tables.ranks.items() if (of_rank := _of_rank(each, numbers)) is not None}
+    return Scheduling(tuple(numbers), by_rank)
 
 
 def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | None:
@@ -135,9 +137,11 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
     slowest, workers, carried = _sampled(tables.scheduling, steps)
     ends = np.array([step.end_ns for step in steps], dtype=np.int64)
     slow = slowest.at(ends) * wall
-    own = queued - waking
-    loading = np.maximum(own[:, _DATA], workers.at(ends) * data)
-    local = np.maximum(own.sum(axis=1) - own[:, _DATA], np.minimum(slow, np.maximum(0, wall - waiting - data)))
+    not_waking = queued - waking
+    loading = np.maximum(not_waking[:, _DATA], workers.at(ends) * data)
+    local = np.maximum(
+        not_waking.sum(axis=1) - not_waking[:, _DATA], np.minimum(slow, np.maximum(0, wall - waiting - data))
+    )
     talking = np.maximum(waking.sum(axis=1), np.minimum(carried.at(ends) * wall, waiting))
     # Waiting of the training's thread while another thread of its team is queued is not a stall.
     blocked = np.maximum(0, stalled.sum(axis=1) - slow)
@@ -153,9 +157,9 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
     blocked, paused, loading, talking = (np.where(known, each, 0) for each in (blocked, paused, loading, talking))
 
     def series(values: npt.NDArray[Any]) -> Series:
-        found = np.zeros(len(numbers))
-        found[at] = values
-        return found
+        per_step = np.zeros(len(numbers))
+        per_step[at] = values
+        return per_step
 
     samples = [sample.runnable for sample in tables.scheduling if sample.runnable is not None]
     return RankScheduling(
@@ -187,10 +191,10 @@ def _starved(steps: Sequence[StepRecord], loading: Series, data: Times, wall: Ti
 def _while_loading(steps: Sequence[StepRecord], pauses: iv.Covered) -> Series:
     """How long the process was seen to be stopped while each step waited for data."""
     rows = [(at, row.start_ns, row.end_ns) for at, step in enumerate(steps) for row in step.phases if row.phase == DATA]
-    found = np.zeros(len(steps))
+    seen_ns = np.zeros(len(steps))
     place, begin, end = np.array(rows, dtype=np.int64).reshape(-1, 3).T
-    np.add.at(found, place, pauses.between(begin, end))
-    return found
+    np.add.at(seen_ns, place, pauses.between(begin, end))
+    return seen_ns
 
 
 def _pause(active: Times, stalled: Times) -> float:
@@ -242,8 +246,8 @@ class _Sampled:
         if not len(self._ends):
             return np.zeros(len(times_ns))
         places = np.minimum(np.searchsorted(self._ends, times_ns, side="left"), len(self._ends) - 1)
-        found: Series = self._values[places]
-        return found
+        values: Series = self._values[places]
+        return values
 
 
 def _sampled(samples: Sequence[HostRecord], steps: Sequence[StepRecord]) -> tuple[_Sampled, _Sampled, _Sampled]:

@@ -54,14 +54,14 @@ def with_callers(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
     filled = _with_range(
         filled, host.filter(~is_param).with_columns(pl.col("name").cast(pl.String)), "caller", described
     )
-    found = filled.drop("caller_end").sort("ts_ns")
+    calls = filled.drop("caller_end").sort("ts_ns")
     # Most traces have neither, and going through ten thousand calls one by one takes as long as all the rest here.
     coalesced = pl.col("group_name").is_null() & pl.col("caller_name").str.contains(names.COALESCED_CALL_PATTERN)
-    if not found.select((coalesced | _IS_PART).any()).item():
-        return found
-    rows = found.to_dicts()
+    if not calls.select((coalesced | _IS_PART).any()).item():
+        return calls
+    rows = calls.to_dicts()
     _describe_coalesced(rows, host)
-    return pl.DataFrame(_one_a_call(rows), schema=found.schema)
+    return pl.DataFrame(_one_a_call(rows), schema=calls.schema)
 
 
 def _with_range(work: pl.DataFrame, ranges: pl.DataFrame, prefix: str, columns: Mapping[str, str]) -> pl.DataFrame:
@@ -95,9 +95,9 @@ def point_to_point(trace: Trace, work: pl.DataFrame) -> npt.NDArray[np.bool_]:
     grouped = covers(as_intervals(named(trace, names.COALESCED_PATTERN)), launch)
     kernel = trace.says(work, names.SEND_RECV_KERNEL_PATTERN).to_numpy()
     called = work["coll_name"]
-    told = called.str.contains(names.P2P_PATTERN).fill_null(False).to_numpy()
-    found: npt.NDArray[np.bool_] = np.where(called.is_null().to_numpy(), sent | (grouped & kernel), told)
-    return found
+    by_argument = called.str.contains(names.P2P_PATTERN).fill_null(False).to_numpy()
+    is_p2p: npt.NDArray[np.bool_] = np.where(called.is_null().to_numpy(), sent | (grouped & kernel), by_argument)
+    return is_p2p
 
 
 def engine_copies(trace: Trace, work: pl.DataFrame) -> npt.NDArray[np.bool_]:
@@ -108,18 +108,18 @@ def engine_copies(trace: Trace, work: pl.DataFrame) -> npt.NDArray[np.bool_]:
     operators in it: ``aten::copy_`` there copies results into a list of tensors. Calls of a single rank copy locally.
     """
     local = (work["cat"] == names.MEMCPY) & trace.says(work, names.LOCAL_COPY_PATTERN)
-    found: npt.NDArray[np.bool_] = (local & work["launch_thread"].is_not_null()).to_numpy()
-    if trace.world_size == 1 or not found.any():
+    candidates: npt.NDArray[np.bool_] = (local & work["launch_thread"].is_not_null()).to_numpy()
+    if trace.world_size == 1 or not candidates.any():
         return np.zeros(len(work), dtype=np.bool_)
     calls = _library_calls(trace)
     made = np.zeros(len(work), dtype=np.bool_)
-    copies = np.flatnonzero(found)
+    copies = np.flatnonzero(candidates)
     launch, threads = (work[key][copies].to_numpy() for key in ("launch_ns", "launch_thread"))
     for thread in thread_set(calls) & set(threads.tolist()):
-        own = on_threads(calls, {thread})
-        inside = (threads == thread) & covers(as_intervals(own), launch)
+        of_thread = on_threads(calls, {thread})
+        inside = (threads == thread) & covers(as_intervals(of_thread), launch)
         if inside.any():
-            made[copies[inside & ~covers(_local_within(trace, own), launch)]] = True
+            made[copies[inside & ~covers(_local_within(trace, of_thread), launch)]] = True
     return made
 
 
@@ -141,12 +141,12 @@ def _one_a_call(rows: Iterable[Row]) -> list[Row]:
     """
     rows = list(rows)
     with_kernel = {_call_of(row) for row in rows if not _is_part(row)}
-    found: list[Row] = []
+    calls: list[Row] = []
     first: dict[tuple[Any, Any], Row] = {}
     for row in rows:
         call = _call_of(row)
         if not _is_part(row):
-            found.append(row)
+            calls.append(row)
         elif call[1] is None or call in with_kernel:
             continue
         elif call in first:
@@ -154,8 +154,8 @@ def _one_a_call(rows: Iterable[Row]) -> list[Row]:
             before["dur_ns"] = max(before["dur_ns"], row["ts_ns"] + row["dur_ns"] - before["ts_ns"])
         else:
             first[call] = row
-            found.append(row)
-    return found
+            calls.append(row)
+    return calls
 
 
 def _is_part(row: Row) -> bool:
@@ -225,13 +225,15 @@ def from_kernels(trace: Trace, kernels: pl.DataFrame, windows: Sequence[Window])
     come from the ``record_param_comms`` or ``nccl:*`` range around the launch.
     """
 
-    def told(row: Row) -> _Told:
+    def describe(row: Row) -> _Told:
         op = trace.operation_named(row["name"]) or _op(row["coll_name"], row["caller_name"], row["name"])
         size = full_bytes(op, row["in_elems"], row["out_elems"], names.dtype_bytes(row["dtype"]))
         return _told(trace, row, op, size or _shape_bytes(row["caller_dims"], row["caller_type"]))
 
     calls = with_callers(trace, kernels)
-    return _calls(calls, _of_equal_rows(calls, ("name", "caller_name", "caller_dims", "caller_type"), told), windows)
+    return _calls(
+        calls, _of_equal_rows(calls, ("name", "caller_name", "caller_dims", "caller_type"), describe), windows
+    )
 
 
 def from_gloo(trace: Trace, wire: pl.DataFrame, windows: Sequence[Window]) -> list[tuple[CollectiveCall, ...]]:
@@ -241,7 +243,7 @@ def from_gloo(trace: Trace, wire: pl.DataFrame, windows: Sequence[Window]) -> li
     only = next(iter(trace.groups)) if len(trace.groups) == 1 else None
     size = len(trace.groups[only]) if only is not None else (trace.world_size or 1 if not trace.groups else 1)
 
-    def told(row: Row) -> _Told:
+    def describe(row: Row) -> _Told:
         op = names.collective_op(row["name"].partition(":")[2])
         # The shapes are the inputs: one rank's shard of an all-gather.
         full = _shape_bytes(row["input_dims"], row["input_type"]) * (size if op == "all_gather" else 1)
@@ -249,18 +251,18 @@ def from_gloo(trace: Trace, wire: pl.DataFrame, windows: Sequence[Window]) -> li
         return _told(trace, {**row, **known}, op, full)
 
     calls = wire.sort("ts_ns").with_columns(seq=pl.lit(None, pl.Int64))
-    return _calls(calls, _of_equal_rows(calls, ("name", "input_dims", "input_type"), told), windows)
+    return _calls(calls, _of_equal_rows(calls, ("name", "input_dims", "input_type"), describe), windows)
 
 
-def _of_equal_rows(calls: pl.DataFrame, columns: Sequence[str], told: Callable[[Row], _Told]) -> list[_Told]:
+def _of_equal_rows(calls: pl.DataFrame, columns: Sequence[str], describe: Callable[[Row], _Told]) -> list[_Told]:
     """The description of each call, computed once for all calls with the same arguments and the same values in these
     columns."""
     alike = calls.select(*columns, *(key for key in ARGS if key != "seq")).with_row_index("row")
     groups = alike.group_by(pl.exclude("row")).agg("row")
-    found = np.empty(len(calls), dtype=object)
+    described = np.empty(len(calls), dtype=object)
     for row in groups.to_dicts():
-        found[row["row"]] = told(row)
-    return list(found)
+        described[row["row"]] = describe(row)
+    return list(described)
 
 
 def in_windows(calls: Sequence[CollectiveCall], windows: Sequence[Window]) -> list[tuple[CollectiveCall, ...]]:
@@ -286,23 +288,25 @@ def _op(collective: str | None, caller: str | None, kernel: str) -> str:
     return names.UNKNOWN_OP
 
 
-def _calls(calls: pl.DataFrame, told: Sequence[_Told], windows: Sequence[Window]) -> list[tuple[CollectiveCall, ...]]:
+def _calls(
+    calls: pl.DataFrame, described: Sequence[_Told], windows: Sequence[Window]
+) -> list[tuple[CollectiveCall, ...]]:
     numbers = calls["seq"].to_list()
     repeats = Counter(
-        (each.group, number, each.key_op) for each, number in zip(told, numbers, strict=True) if number is not None
+        (each.group, number, each.key_op) for each, number in zip(described, numbers, strict=True) if number is not None
     )
     doubted = {(group, op) for (group, _, op), count in repeats.items() if count > 1}
     start = calls["ts_ns"].to_numpy()
     spans = list(zip(start.tolist(), (start + calls["dur_ns"].to_numpy()).tolist(), strict=True))
-    found = []
+    by_window = []
     last = 0
     for step, begin, end in windows:
         first = max(last, int(np.searchsorted(start, begin)))
         last = max(first, int(np.searchsorted(start, end)))
         counts: dict[tuple[str, str], int] = defaultdict(int)
-        own = []
+        in_window = []
         for at in range(first, last):
-            each, number = told[at], numbers[at]
+            each, number = described[at], numbers[at]
             group, op = each.group or "", each.key_op
             # A number that comes twice (several kernels of one grouped call) names no call: count instead. Those of
             # sends and receives count what this rank did, which may be more than its peer.
@@ -312,11 +316,11 @@ def _calls(calls: pl.DataFrame, told: Sequence[_Told], windows: Sequence[Window]
             key = (group, number if known else step * CALLS_A_STEP + counts[group, op], op)
             counts[group, op] += 1
             size, members = each.bytes, each.group_size
-            own.append(
+            in_window.append(
                 CollectiveCall(key, each.op, group, each.group_ranks, size, *spans[at], not known, each.dtype, members)
             )
-        found.append(tuple(own))
-    return found
+        by_window.append(tuple(in_window))
+    return by_window
 
 
 def _told(trace: Trace, row: Row, op: str, size: int) -> _Told:

@@ -82,9 +82,9 @@ def _iterations_of(trace: Trace) -> Iterations | None:
 
 def _spanning(trace: Trace, ranges: pl.DataFrame) -> Iterations | None:
     """Ranges of one name, but for its numbers, that follow each other through most of the time."""
-    own = ranges.filter(~trace.says(ranges, _PHASES))
-    texts = {name: _NUMBERS.sub("#", name) for name in own["name"].unique().cast(pl.String)}
-    families = own.with_columns(pl.col("name").cast(pl.String).replace_strict(texts, default="").alias("family"))
+    candidates = ranges.filter(~trace.says(ranges, _PHASES))
+    texts = {name: _NUMBERS.sub("#", name) for name in candidates["name"].unique().cast(pl.String)}
+    families = candidates.with_columns(pl.col("name").cast(pl.String).replace_strict(texts, default="").alias("family"))
     best: tuple[float, Iterations] | None = None
     for (family, _), rows in families.group_by("family", "thread", maintain_order=True):
         begin, end = _outermost_only(rows)
@@ -113,16 +113,16 @@ def _outermost_only(rows: pl.DataFrame) -> tuple[Times, Times]:
 
 def _in_no_other(begin: Times, end: Times) -> npt.NDArray[np.bool_]:
     """Which of the ranges, in order of time, begin when all before them have ended."""
-    found: npt.NDArray[np.bool_] = begin >= np.concatenate((begin[:1], np.maximum.accumulate(end)[:-1]))
-    return found
+    separate: npt.NDArray[np.bool_] = begin >= np.concatenate((begin[:1], np.maximum.accumulate(end)[:-1]))
+    return separate
 
 
 def _repeated(ranges: pl.DataFrame, pattern: str, last: bool = False) -> Iterations | None:
     """Iterations that begin with a range of this name, or end with one (``last``): of the least frequent name, since a
     part of an iteration (a micro-batch, one of two optimizers) may repeat in it."""
-    found = ranges.filter(pl.col("name").cast(pl.String).str.contains(pattern))
+    matching = ranges.filter(pl.col("name").cast(pl.String).str.contains(pattern))
     best: Iterations | None = None
-    for (name, _), rows in found.group_by("name", "thread", maintain_order=True):
+    for (name, _), rows in matching.group_by("name", "thread", maintain_order=True):
         begin, end = _outermost_only(rows)
         if len(begin) >= _LEAST and (best is None or len(begin) < len(best.edges)):
             best = Iterations(tuple((end if last else begin).tolist()), str(name))
@@ -141,9 +141,9 @@ def _of_operators(trace: Trace) -> Iterations | None:
     )
     exchanges = np.sort(calls["ts_ns"].to_numpy())
     for (_,), rows in sorted(events.group_by("thread"), key=lambda group: -len(group[1])):
-        found = _period(trace, rows.sort("ts_ns", "dur_ns", descending=[False, True]), exchanges)
-        if found is not None:
-            return found
+        iterations = _period(trace, rows.sort("ts_ns", "dur_ns", descending=[False, True]), exchanges)
+        if iterations is not None:
+            return iterations
     return None
 
 
@@ -172,8 +172,8 @@ def _period(trace: Trace, rows: pl.DataFrame, exchanges: Times) -> Iterations | 
 @lru_cache(maxsize=1)
 def _launches(trace: Trace) -> Times:
     """When the host launched work, in order: asked for by each name that may mark iterations."""
-    found: Times = trace.select(*names.LAUNCH_CATEGORIES, name=names.LAUNCH_PATTERN)["ts_ns"].to_numpy()
-    return found
+    launches: Times = trace.select(*names.LAUNCH_CATEGORIES, name=names.LAUNCH_PATTERN)["ts_ns"].to_numpy()
+    return launches
 
 
 def _has_work(trace: Trace, edges: Sequence[int]) -> bool:
@@ -216,18 +216,18 @@ def marks_steps(trace: Trace) -> bool:
     and from cached results."""
     if not any(trace.stored.matching(pattern).any() for pattern in _STEP_PATTERNS):
         return False
-    kept = trace.derived.load(_MARKS) if trace.derived is not None and trace not in _RANGES else None
-    if kept is not None:
-        return kept == b"1"
-    found = not step_ranges(trace).is_empty()
+    cached = trace.derived.load(_MARKS) if trace.derived is not None and trace not in _RANGES else None
+    if cached is not None:
+        return cached == b"1"
+    marks = not step_ranges(trace).is_empty()
     if trace.derived is not None:
-        trace.derived.save(_MARKS, b"1" if found else b"0")
-    return found
+        trace.derived.save(_MARKS, b"1" if marks else b"0")
+    return marks
 
 
 def _inferred(trace: Trace) -> tuple[int, ...]:
-    found = iterations_of(trace) if not trace.undivided and not marks_steps(trace) else None
-    return found.edges if found is not None else ()
+    iterations = iterations_of(trace) if not trace.undivided and not marks_steps(trace) else None
+    return iterations.edges if iterations is not None else ()
 
 
 def outside_of_iterations(trace: Trace) -> dict[int, str]:
@@ -243,98 +243,98 @@ def agreed(ranks: Mapping[int, Sequence[Trace]]) -> dict[int, tuple[Trace, ...]]
     """The traces of each rank, in order of time, so that their steps can be compared: undivided where the ranks show
     different iterations, and with numbers that go on from window to window."""
     inferred = {
-        rank: [(found.marker, len(found.edges)) if (found := iterations_of(trace)) is not None else None
+        rank: [(iterations.marker, len(iterations.edges)) if (iterations := iterations_of(trace)) is not None else None
                for trace in traces if not marks_steps(trace)]
         for rank, traces in ranks.items()
     }  # fmt: skip
-    same = len({tuple(own) for own in inferred.values()}) <= 1
+    same = len({tuple(of_rank) for of_rank in inferred.values()}) <= 1
     return {rank: _numbered(traces, undivided=not same) for rank, traces in ranks.items()}
 
 
 def _numbered(traces: Sequence[Trace], undivided: bool) -> tuple[Trace, ...]:
     if len(traces) == 1 and not undivided:
         return tuple(traces)
-    found: list[Trace] = []
+    numbered: list[Trace] = []
     last = -1
     for trace in traces:
-        own = replace(trace, undivided=True) if undivided and not marks_steps(trace) else trace
-        numbers = [step for step, _, _ in host_windows(own)]
-        if found and numbers and numbers[0] <= last:
-            own = replace(own, step_shift=last + 1 - numbers[0])
-            numbers = [number + own.step_shift for number in numbers]
+        adjusted = replace(trace, undivided=True) if undivided and not marks_steps(trace) else trace
+        numbers = [step for step, _, _ in host_windows(adjusted)]
+        if numbered and numbers and numbers[0] <= last:
+            adjusted = replace(adjusted, step_shift=last + 1 - numbers[0])
+            numbers = [number + adjusted.step_shift for number in numbers]
         last = max([last, *numbers])
-        found.append(own)
-    return tuple(found)
+        numbered.append(adjusted)
+    return tuple(numbered)
 
 
 def _step_ranges(trace: Trace) -> pl.DataFrame:
     for pattern in _STEP_PATTERNS:
-        found = trace.select(names.ANNOTATION, name=pattern)
-        if not found.is_empty():
+        marked = trace.select(names.ANNOTATION, name=pattern)
+        if not marked.is_empty():
             number = pl.col("name").cast(pl.String).str.extract(pattern).cast(pl.Int64, strict=False)
-            found = found.with_columns(number.alias("step")).drop_nulls("step")
-            found = _outermost(_of_one_thread(found))
+            marked = marked.with_columns(number.alias("step")).drop_nulls("step")
+            marked = _outermost(_of_one_thread(marked))
             if pattern == names.STEP_PATTERN:
                 # Our own numbers are the run's: a second range of one number repeats it.
-                return found.unique("step", keep="first", maintain_order=True)
-            return _numbered_on(_without_stub(trace, found)).with_columns(pl.col("step") + trace.step_shift)
-    return found.with_columns(pl.lit(0, pl.Int64).alias("step"))
+                return marked.unique("step", keep="first", maintain_order=True)
+            return _numbered_on(_without_stub(trace, marked)).with_columns(pl.col("step") + trace.step_shift)
+    return marked.with_columns(pl.lit(0, pl.Int64).alias("step"))
 
 
 def host_windows(trace: Trace) -> list[Window]:
     """(step, begin_ns, end_ns) on the host, without overlap. Where nothing marks steps, the iterations that repeat,
     between what lies before the first and after the last of them; else the whole trace as one step."""
-    found = step_ranges(trace)
-    if found.is_empty():
+    marked = step_ranges(trace)
+    if marked.is_empty():
         edges = [trace.begin_ns, *_inferred(trace), trace.end_ns]
         return [(trace.step_shift + at, *span) for at, span in enumerate(pairwise(edges))]
-    begins = found["ts_ns"].to_list()
-    ends_ns = (found["ts_ns"] + found["dur_ns"]).to_list()
+    begins = marked["ts_ns"].to_list()
+    ends_ns = (marked["ts_ns"] + marked["dur_ns"]).to_list()
     limits = [*begins[1:], ends_ns[-1]]
     return [
         (step, begin, min(end, limit))
-        for step, begin, end, limit in zip(found["step"], begins, ends_ns, limits, strict=True)
+        for step, begin, end, limit in zip(marked["step"], begins, ends_ns, limits, strict=True)
     ]
 
 
-def _of_one_thread(found: pl.DataFrame) -> pl.DataFrame:
+def _of_one_thread(ranges: pl.DataFrame) -> pl.DataFrame:
     """The ranges of the thread that marked the longest time, where two threads' ranges overlap; else all."""
     reach = (pl.col("ts_ns") + pl.col("dur_ns")).cum_max().shift(1)
     overlaps = (pl.col("ts_ns") + ROUNDING_NS < reach) & (pl.col("thread") != pl.col("thread").shift(1))
-    if not found.select(overlaps.any()).item():
-        return found
-    marked = found.group_by("thread", maintain_order=True).agg(pl.col("dur_ns").sum())
-    return found.filter(pl.col("thread") == marked.sort("dur_ns", descending=True, maintain_order=True)["thread"][0])
+    if not ranges.select(overlaps.any()).item():
+        return ranges
+    marked = ranges.group_by("thread", maintain_order=True).agg(pl.col("dur_ns").sum())
+    return ranges.filter(pl.col("thread") == marked.sort("dur_ns", descending=True, maintain_order=True)["thread"][0])
 
 
-def _outermost(found: pl.DataFrame) -> pl.DataFrame:
+def _outermost(ranges: pl.DataFrame) -> pl.DataFrame:
     """Without the ranges inside an earlier one: the steps of a trainer that a step of another trainer runs."""
     ends = pl.col("ts_ns") + pl.col("dur_ns")
     reach = ends.cum_max().shift(1)
     inside = (pl.col("ts_ns") < reach) & (ends <= reach)
-    return found.filter(~inside.fill_null(False))
+    return ranges.filter(~inside.fill_null(False))
 
 
-def _numbered_on(found: pl.DataFrame) -> pl.DataFrame:
+def _numbered_on(ranges: pl.DataFrame) -> pl.DataFrame:
     """With numbers that rise: where they start again (a second profiler in the file), they go on after the last."""
     shift, last = 0, None
     numbers: list[int] = []
-    for step in found["step"]:
+    for step in ranges["step"]:
         if last is not None and step + shift <= last:
             shift = last + 1 - step
         last = step + shift
         numbers.append(last)
-    return found.with_columns(pl.Series("step", numbers, pl.Int64))
+    return ranges.with_columns(pl.Series("step", numbers, pl.Int64))
 
 
-def _without_stub(trace: Trace, found: pl.DataFrame) -> pl.DataFrame:
-    if len(found) < 2:
-        return found
-    first, *_, last = zip(found["ts_ns"], found["ts_ns"] + found["dur_ns"], strict=True)
+def _without_stub(trace: Trace, ranges: pl.DataFrame) -> pl.DataFrame:
+    if len(ranges) < 2:
+        return ranges
+    first, *_, last = zip(ranges["ts_ns"], ranges["ts_ns"] + ranges["dur_ns"], strict=True)
     for categories, name in ((names.LAUNCH_CATEGORIES, names.LAUNCH_PATTERN), ((names.CPU_OP,), None)):
         if len(trace.select(*categories, name=name, within=first)):  # what the trace records of work
-            return found if len(trace.select(*categories, name=name, within=last)) else found[:-1]
-    return found
+            return ranges if len(trace.select(*categories, name=name, within=last)) else ranges[:-1]
+    return ranges
 
 
 # -- ranges ------------------------------------------------------------------------------------------------------------
@@ -367,8 +367,8 @@ def autograd_nodes(trace: Trace) -> pl.DataFrame:
 
 
 def on_threads(events: pl.DataFrame, threads: set[Thread]) -> pl.DataFrame:
-    own = np.isin(events["thread"].to_numpy(), sorted(threads))
-    return events if own.all() else events[np.flatnonzero(own)]
+    chosen = np.isin(events["thread"].to_numpy(), sorted(threads))
+    return events if chosen.all() else events[np.flatnonzero(chosen)]
 
 
 def thread_set(events: pl.DataFrame) -> set[Thread]:
@@ -391,16 +391,16 @@ def autograd_threads(trace: Trace) -> set[Thread]:
 
 def phase(trace: Trace, name: str, threads: set[Thread] | None = None) -> Intervals:
     """Our own ranges of one phase: ``diag.<name>``."""
-    found = named(trace, _own(name))
-    return as_intervals(on_threads(found, threads) if threads else found)
+    ranges = named(trace, _own(name))
+    return as_intervals(on_threads(ranges, threads) if threads else ranges)
 
 
 def data_wait(trace: Trace, threads: set[Thread]) -> Intervals:
     """Waiting for the loader on these threads: ``enumerate(DataLoader)#...__next__``, ``diag.data`` and the like, and
     the loader's own function where the trace has Python's stacks."""
-    found = on_threads(named(trace, names.DATA_PATTERN), threads)
+    waits = on_threads(named(trace, names.DATA_PATTERN), threads)
     called = on_threads(named(trace, names.DATA_FUNCTION_PATTERN, names.PYTHON), threads)
-    return iv.union(as_intervals(found), as_intervals(called), phase(trace, records.DATA, threads))
+    return iv.union(as_intervals(waits), as_intervals(called), phase(trace, records.DATA, threads))
 
 
 def checkpoint(trace: Trace) -> Intervals:
@@ -419,9 +419,9 @@ def garbage_collection(trace: Trace) -> Intervals:
 
 def forward(trace: Trace) -> Intervals:
     """Our own ranges, else those of libraries. A forward that is run again in a backward is in both."""
-    own = phase(trace, records.FORWARD)
-    if len(own):
-        return own
+    ours = phase(trace, records.FORWARD)
+    if len(ours):
+        return ours
     return iv.union(as_intervals(named(trace, names.FORWARD_PATTERN)), _fsdp2_forward(trace))
 
 
@@ -440,7 +440,7 @@ def optimizer(trace: Trace) -> Intervals:
     ``optimizer.step(closure)``, and so Lightning's ``optimizer_step``, encloses the whole step. What begins later is
     further inside: a fused optimizer within the backward stays optimizer, a backward within a step is backward.
     """
-    found = spans(named(trace, f"{_own(records.OPTIMIZER)}|{names.OPTIMIZER_PATTERN}"))
+    outer = spans(named(trace, f"{_own(records.OPTIMIZER)}|{names.OPTIMIZER_PATTERN}"))
     either = (
         _own(records.FORWARD),
         _own(records.BACKWARD),
@@ -449,11 +449,11 @@ def optimizer(trace: Trace) -> Intervals:
     )
     inner = np.concatenate((spans(named(trace, "|".join(either))), spans(autograd_nodes(trace)), _fsdp2_forward(trace)))
     inner = inner[np.argsort(inner[:, 0], kind="stable")]
-    first = np.searchsorted(inner[:, 0], found[:, 0], side="right")
-    last = np.searchsorted(inner[:, 0], found[:, 1], side="left")
+    first = np.searchsorted(inner[:, 0], outer[:, 0], side="right")
+    last = np.searchsorted(inner[:, 0], outer[:, 1], side="left")
     if (first >= last).all():
-        return iv.normal(found)
-    pieces = zip(found, first, last, strict=True)
+        return iv.normal(outer)
+    pieces = zip(outer, first, last, strict=True)
     return iv.union(*(iv.subtract(span[None], inner[i:j]) if j > i else span[None] for span, i, j in pieces))
 
 
@@ -497,5 +497,7 @@ def _fsdp2_forward(trace: Trace) -> Intervals:
     at = np.searchsorted(stops, begins, side="right")
     limits = np.where(at < len(stops), stops[np.minimum(at, len(stops) - 1)], trace.end_ns)
     last = np.searchsorted(hooks[:, 0], limits, side="left") - 1
-    found = [(begin, int(hooks[i, 1])) for begin, i in zip(begins, last, strict=True) if i >= 0 and hooks[i, 1] > begin]
-    return iv.make(found)
+    forwards = [
+        (begin, int(hooks[i, 1])) for begin, i in zip(begins, last, strict=True) if i >= 0 and hooks[i, 1] > begin
+    ]
+    return iv.make(forwards)

@@ -6,16 +6,18 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from diag.cli.reading import SKIP, RecordingOptions, with_options
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import put
 
 _FORMATS = ("shell", "lines", "json")
 
 
+@with_options(RecordingOptions, panels=False)
 def attach(
     out: Annotated[Path, typer.Option(help="Run directory, on storage that all nodes share.")],
     output: Annotated[
@@ -26,11 +28,8 @@ def attach(
             "of Ray's runtime_env. The last two hold PYTHONPATH as it is here.",
         ),
     ] = "shell",
-    trace: Annotated[bool, typer.Option(help="Record a torch.profiler window.")] = True,
-    trace_skip: Annotated[int, typer.Option(help="Steps before the first window.", min=0)] = 10,
-    trace_active: Annotated[int, typer.Option(help="Steps a window.", min=1)] = 3,
-    trace_every: Annotated[int, typer.Option(help="Steps between two windows; 0: one window.", min=0)] = 0,
-    byte_budget_mb: Annotated[int, typer.Option(help="The most that one rank may write, in MB.", min=1)] = 1024,
+    trace_skip: Annotated[int, typer.Option(help="Steps before the first window.", min=0)] = SKIP,
+    **given: Any,
 ) -> None:
     """Print the environment in which any training records itself: for Slurm, Kubernetes and other launchers.
 
@@ -39,16 +38,10 @@ def attach(
     """
     if output not in _FORMATS:
         raise DiagError(f"--format is one of {', '.join(_FORMATS)}, not {output}", exit_code=ExitCode.USAGE)
-    from diag.collectors.settings import SITE, CollectorSettings, attached, python_path
+    from diag.collectors.settings import SITE, attached, python_path
     from diag.watch.launch import Launch, open_run_directory
 
-    settings = CollectorSettings(
-        trace=trace,
-        trace_skip=trace_skip,
-        trace_active=trace_active,
-        trace_every=trace_every,
-        byte_budget=byte_budget_mb * 1_000_000,
-    )
+    settings = RecordingOptions(trace_skip=trace_skip, **given).of_collectors()
     layout = open_run_directory(out, Launch(nproc=1), sys.argv[1:], "attach")
     variables = attached(layout.root, settings)
     everything = {**variables, "PYTHONPATH": python_path()}

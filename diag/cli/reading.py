@@ -6,13 +6,16 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from diag.collectors.layout import MOST_RANKS
-from diag.collectors.trainer.keys import Option, options_of
+from diag.collectors.settings import CollectorSettings
+from diag.collectors.trainer.keys import Option, option, options_of
+from diag.collectors.trainer.options import COLLECT
 from diag.errors import DiagError, ExitCode
 from diag.words.terminal import console
 
@@ -133,15 +136,18 @@ def ranks_by_path(given: list[str]) -> dict[str, int]:
 # -- options from a dataclass ------------------------------------------------------------------------------------------
 
 
-def with_options(cls: type[DataclassInstance]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command that takes ``**given`` an option for each field of the dataclass."""
+def with_options(
+    cls: type[DataclassInstance], panels: bool = True
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command that takes ``**given`` an option for each field of the dataclass, but for those that it declares
+    itself. ``panels``: the help has the fields' panels, else one list."""
 
     def add(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True)
-        parameters = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        signature = inspect.signature(command, eval_str=True)
+        parameters = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
         types = get_type_hints(cls)
         for one, about in options_of(cls):
-            if about.panel:
+            if about.panel and one.name not in signature.parameters:
                 kind: Any = types[one.name]
                 if isinstance(one.default, tuple):
                     kind = list[str] | None
@@ -152,17 +158,17 @@ def with_options(cls: type[DataclassInstance]) -> Callable[[Callable[..., None]]
                         one.name,
                         inspect.Parameter.KEYWORD_ONLY,
                         default=one.default or None if isinstance(one.default, tuple) else one.default,
-                        annotation=Annotated[kind, _typer_option(about)],
+                        annotation=Annotated[kind, _typer_option(about, about.panel if panels else None)],
                     )
                 )
-        command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {one.name: one.annotation for one in parameters}
         return command
 
     return add
 
 
-def _typer_option(about: Option) -> typer.models.OptionInfo:
+def _typer_option(about: Option, panel: str | None) -> typer.models.OptionInfo:
     names = [about.flag] if about.flag != "--module/-m" else ["--module", "-m"]
     made: typer.models.OptionInfo = typer.Option(
         *names,
@@ -170,6 +176,32 @@ def _typer_option(about: Option) -> typer.models.OptionInfo:
         min=about.least,
         max=about.most,
         metavar=about.metavar,
-        rich_help_panel=about.panel,
+        rich_help_panel=panel,
     )
     return made
+
+
+SKIP = 10  # steps before the first window, so that warm-up is over
+
+
+@dataclass(frozen=True)
+class RecordingOptions:
+    """What the collectors of any training write, and where: ``diag run`` and ``diag attach``."""
+
+    out: Path | None = option(None, COLLECT, "Run directory; by default runs/<time>-<strategy>.")  # noqa: RUF009
+    trace: bool = option(True, COLLECT, "Record a torch.profiler window.", "--trace/--no-trace")
+    trace_skip: int | None = option(
+        None, COLLECT, "Steps before the first window; by default 10, fewer in a short run."
+    )
+    trace_active: int = option(3, COLLECT, "Steps per window.", least=1)
+    trace_every: int = option(0, COLLECT, "Steps between two windows; 0: one window.", least=0)
+    byte_budget_mb: int = option(1024, COLLECT, "Most data that one rank may write, in MB.", least=1)
+
+    def of_collectors(self) -> CollectorSettings:
+        return CollectorSettings(
+            trace=self.trace,
+            trace_skip=SKIP if self.trace_skip is None else self.trace_skip,
+            trace_active=self.trace_active,
+            trace_every=self.trace_every,
+            byte_budget=self.byte_budget_mb * 1_000_000,
+        )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from diag.cli.reading import with_options
+from diag.cli.reading import SKIP, RecordingOptions, with_options
 from diag.collectors.files import replace_file
 from diag.collectors.layout import MOST_RANKS, RunLayout
 from diag.collectors.settings import COLLECT_VARIABLE, CollectorSettings
@@ -86,12 +86,11 @@ def _say(text: str) -> None:
 
 # -- options -----------------------------------------------------------------------------------------------------------
 
-_SKIP = 10  # steps before the first window, so that warm-up is over
 _HANG_S = 300.0  # without progress, before a training of the user's is reported as hung
 
 
 @dataclass(frozen=True)
-class RunOptions(TrainerOptions):
+class RunOptions(RecordingOptions, TrainerOptions):
     """The options of ``diag run``: those of the bundled trainer, and those that hold for every training."""
 
     module: bool = option(False, LAUNCH, "SCRIPT is a module, as in python -m.", "--module/-m")
@@ -107,13 +106,6 @@ class RunOptions(TrainerOptions):
         "Seconds without any progress before the run is ended as hung; by default just before --timeout; 0: never.",
         least=0,
     )
-    out: Path | None = option(None, COLLECT, "Run directory; by default runs/<time>-<strategy>.")  # noqa: RUF009
-    trace: bool = option(True, COLLECT, "Record a torch.profiler window.", "--trace/--no-trace")
-    trace_skip: int | None = option(
-        None, COLLECT, "Steps before the first window; by default 10, fewer in a short run."
-    )
-    trace_active: int = option(3, COLLECT, "Steps per window.", least=1)
-    trace_every: int = option(0, COLLECT, "Steps between two windows; 0: one window.", least=0)
     trace_stacks: bool = option(False, COLLECT, "Record Python stacks, which costs a few percent.")
     trace_memory: bool = option(
         False, COLLECT, "Record every allocation of the window, which diag plan --measured needs on a CPU."
@@ -126,7 +118,6 @@ class RunOptions(TrainerOptions):
         least=0,
     )
     collect: bool = option(True, COLLECT, "--no-collect trains without any collector.", "--collect/--no-collect")
-    byte_budget_mb: int = option(1024, COLLECT, "Most data that one rank may write, in MB.", least=1)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> RunOptions:
@@ -143,15 +134,11 @@ class RunOptions(TrainerOptions):
         return TrainerOptions(**{one.name: getattr(self, one.name) for one in fields(TrainerOptions)})
 
     def of_collectors(self) -> CollectorSettings:
-        return CollectorSettings(
-            trace=self.trace,
-            trace_skip=self.trace_skip if self.trace_skip is not None else _SKIP,
-            trace_active=self.trace_active,
+        return replace(
+            super().of_collectors(),
             auto_traces=(3 * self.trace if self.auto_traces is None else self.auto_traces) if self.collect else 0,
-            trace_every=self.trace_every,
             trace_stacks=self.trace_stacks,
             trace_memory=self.trace_memory,
-            byte_budget=self.byte_budget_mb * 1_000_000,
         )
 
     def of_launch(self) -> Launch:
@@ -258,7 +245,7 @@ def _run_bundled(options: RunOptions) -> int:
     except (OptionError, FaultError) as error:
         raise DiagError(str(error), exit_code=ExitCode.USAGE) from error
     if options.trace_skip is None:  # fewer in a short run, so that some untraced steps follow
-        settings = replace(settings, trace_skip=max(1, min(_SKIP, (steps - options.trace_active) // 2)))
+        settings = replace(settings, trace_skip=max(1, min(SKIP, (steps - options.trace_active) // 2)))
     layout = open_run_directory(
         options.out,
         launch,

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from statistics import mean
 
 from diag.collectors.records import CheckpointRecord
+from diag.collectors.trainer.strategies import named
 from diag.model.steps import Evidence, Finding
 
 from .shares import Cost
-from .subject import MENTION, Diagnosis, Subject, in_ms
+from .subject import MENTION, Diagnosis, Subject, in_ms, rounded_ms
 
 _NOT_RECORDED = "Save asynchronously (torch.distributed.checkpoint.async_save with its own group), or less often."
 _IN_FOREGROUND = (
@@ -42,6 +43,7 @@ def find(subject: Subject) -> list[Finding]:
                 *_evidence([record for record in records if not record.failed]),
             ],
             ranks=culprits.ranks,
+            title_ms=rounded_ms(saving.mean()),
         )
     ]
 
@@ -50,7 +52,8 @@ def _action(records: list[CheckpointRecord], strategy: str | None) -> str:
     if not records:
         return _NOT_RECORDED
     if not all(record.asynchronous for record in records):
-        return _BY_ENGINE if (strategy or "").startswith("deepspeed") else _IN_FOREGROUND
+        kind = named(strategy)
+        return _BY_ENGINE if kind is not None and kind.by_engine else _IN_FOREGROUND
     waited = sum(record.waited_ns for record in records)
     return _DISK_BEHIND if 2 * waited > sum(record.blocking_ns for record in records) else _COPYING
 

@@ -431,10 +431,11 @@ TELLING = 1 << 10  # bytes: a loss or a norm is no part of the model
 
 
 class Claim(Struct, frozen=True):
-    """``part``: fraction of the exposed communication, 0 to 1."""
+    """``part``: fraction of the exposed communication, 0 to 1. ``ms``: a step, that the title states."""
 
     id: str
     part: float
+    ms: float
     title: str
     action: str
     evidence: tuple[Evidence, ...]

@@ -36,16 +36,17 @@ def claim(subject: Subject) -> Claim | None:
     if size < _WORTH_SPLITTING or size < _LARGE * whole:
         return None
     exposed = sum(call.exposed_ns for call in final)
+    ms = calls.ms_per_step(exposed)
     return Claim(
         ID,
         calls.part(exposed),
-        f"DDP reduces {size / whole:.0%} of the gradients in its last bucket, after the backward: "
-        f"{calls.ms_per_step(exposed):.1f} ms a step",
+        ms,
+        f"DDP reduces {size / whole:.0%} of the gradients in its last bucket, after the backward: {ms:.1f} ms a step",
         "Make the buckets smaller, so that most are reduced while the backward computes: bucket_cap_mb (25 by default) "
         "at about an eighth of the gradients; static_graph=True, find_unused_parameters=False.",
         (
             Evidence("collectives", "buckets of a backward", round(len(rows) / len(final), 1), "a step"),
             Evidence("collectives", "last bucket", float(size), "bytes"),
-            Evidence("collectives", "last bucket, exposed", calls.ms_per_step(exposed), "ms a step"),
+            Evidence("collectives", "last bucket, exposed", ms, "ms a step"),
         ),
     )

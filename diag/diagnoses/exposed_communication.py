@@ -142,6 +142,7 @@ def finder(id: str) -> Callable[[Subject], list[Finding]]:
                 action=claim.action,
                 evidence=claim.evidence,
                 part=claim.part,
+                title_ms=round(claim.ms, 1),
             )
             for claim in subject.once(claims_of)
             if claim.id == id

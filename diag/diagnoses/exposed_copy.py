@@ -20,15 +20,16 @@ _ACTIONS = {
 def find(subject: Subject) -> list[Finding]:
     if subject.shares.share(Cost.COPY) < MENTION:
         return []
-    copied = mean_ns(subject.shares.cost(Cost.COPY))
+    copied_ms = mean_ns(subject.shares.cost(Cost.COPY)) / 1e6
     pinned = loader_settings(subject.tables.manifest).pin_memory
     return [
         subject.costing(
             Cost.COPY,
             id="exposed-copy",
-            title=f"The device waits for copies from the host: {copied / 1e6:.1f} ms a step",
+            title=f"The device waits for copies from the host: {copied_ms:.1f} ms a step",
             action=_ACTIONS[pinned],
             evidence=subject.per_rank("exposed_copy_ns"),
+            title_ms=round(copied_ms, 1),
         )
     ]
 

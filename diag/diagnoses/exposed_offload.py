@@ -16,17 +16,18 @@ ID = "exposed-offload"
 def find(subject: Subject) -> list[Finding]:
     if subject.shares.share(Cost.OFFLOAD) < MENTION:
         return []
-    copied = mean_ns(subject.shares.cost(Cost.OFFLOAD))
+    copied_ms = mean_ns(subject.shares.cost(Cost.OFFLOAD)) / 1e6
     return [
         subject.costing(
             Cost.OFFLOAD,
             id=ID,
-            title=f"The device waits for offloaded states: {copied / 1e6:.1f} ms a step",
+            title=f"The device waits for offloaded states: {copied_ms:.1f} ms a step",
             action="Keep on the device what fits (see `diag plan`): the parameters first, then the optimizer. "
             "For the rest: pinned memory (CPUOffloadPolicy(pin_memory=True); DeepSpeed, offload_optimizer and "
             'offload_param: "pin_memory": true), and more micro-batches a step. On NVMe: "pipeline_read" and '
             '"pipeline_write" of offload_optimizer.',
             evidence=_per_rank(subject),
+            title_ms=round(copied_ms, 1),
         )
     ]
 

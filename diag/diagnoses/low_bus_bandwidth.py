@@ -36,7 +36,7 @@ def claim(subject: Subject) -> Claim | None:
     if part * subject.shares.share(Cost.COMM) < MENTION:
         return None
     worst = max(low, key=lambda row: row.exposed_ns)
-    cost = part * mean_ns(subject.shares.cost(Cost.COMM))
+    ms = part * mean_ns(subject.shares.cost(Cost.COMM)) / 1e6
     speeds = [
         Evidence("collectives", f"{row.op} of {row.bytes_mean} bytes", round(row.busbw_gb_s or 0.0, 3), "GB/s")
         for row in low[:4]
@@ -45,7 +45,8 @@ def claim(subject: Subject) -> Claim | None:
     return Claim(
         ID,
         part,
-        f"Large collectives run at {best:.0%} of their group's best bandwidth: {cost / 1e6:.1f} ms a step",
+        ms,
+        f"Large collectives run at {best:.0%} of their group's best bandwidth: {ms:.1f} ms a step",
         "Look for other traffic at that time (other groups, storage, other jobs), for a wrong "
         "interface or missing GPUDirect (NCCL_IB_HCA, NCCL_DEBUG=INFO), and for buffers that are not registered "
         "(set_allocate_memory_from_process_group_for_comm).",

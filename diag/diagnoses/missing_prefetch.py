@@ -22,15 +22,16 @@ def claim(subject: Subject) -> Claim | None:
     if not hideable:
         return None
     setting = _prefetch(subject)
+    ms = calls.ms_per_step(hideable)
     return Claim(
         ID,
         calls.part(hideable),
-        f"Gathers of the forward wait for the units before them, which could hide {calls.ms_per_step(hideable):.1f} ms "
-        "of them a step",
+        ms,
+        f"Gathers of the forward wait for the units before them, which could hide {ms:.1f} ms of them a step",
         _action(subject, setting),
         (
             Evidence("collectives", "all_gather in forward, exposed", _exposed_ms(subject), "ms a step"),
-            Evidence("collectives", "of it, overlapped at best", calls.ms_per_step(hideable), "ms a step"),
+            Evidence("collectives", "of it, overlapped at best", ms, "ms a step"),
             *([Evidence("manifest", "trainer.prefetch", float(setting), "units")] if setting is not None else []),
         ),
     )

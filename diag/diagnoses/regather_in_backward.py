@@ -36,11 +36,12 @@ def claim(subject: Subject) -> Claim | None:
     free = min(round(NEAR_FULL * peak.capacity) - peak.reserved for peak in peaks)
     if free < kept:
         return None
+    ms = calls.ms_per_step(exposed + behind)
     return Claim(
         ID,
         calls.part(exposed + behind),
-        f"Parameters are gathered again for the backward, {calls.ms_per_step(exposed + behind):.1f} ms a step, "
-        "although there is memory to keep them",
+        ms,
+        f"Parameters are gathered again for the backward, {ms:.1f} ms a step, although there is memory to keep them",
         "Keep them from forward to backward: fully_shard(..., reshard_after_forward=False), at least for the last "
         "units. Bundled trainer: --reshard-after-forward no.",
         (

@@ -117,16 +117,16 @@ def last_arrivals(subject: Subject) -> LastArrivals | None:
 def _complete(subject: Subject) -> dict[Key, dict[int, CollectiveCall]]:
     """The collectives of the steps that count, of which every member was recorded, with one size for all."""
     usable = set(subject.shares.numbers)
-    found: dict[Key, dict[int, CollectiveCall]] = defaultdict(dict)
+    by_key: dict[Key, dict[int, CollectiveCall]] = defaultdict(dict)
     for step in subject.attribution.rank_steps:
         if step.step in usable and step.source == "trace":
             for call in step.collectives:
                 if call.op in SYNCHRONISING:
-                    found[call.key].setdefault(step.rank, call)
+                    by_key[call.key].setdefault(step.rank, call)
     world = subject.tables.world_size
     return {
         key: members
-        for key, members in found.items()
+        for key, members in by_key.items()
         if len(members) > 1
         and len(members) == (next(iter(members.values())).group_size or world)
         and len({call.bytes for call in members.values()}) == 1
@@ -171,13 +171,13 @@ def _others(count: int) -> str:
     return "other rank" if count == 1 else f"median of {count} others"
 
 
-def _telling(found: Sequence[ModuleExcess], late_ns: float) -> Sequence[ModuleExcess]:
+def _telling(excesses: Sequence[ModuleExcess], late_ns: float) -> Sequence[ModuleExcess]:
     """The fewest modules, the largest first, that explain enough."""
     explained = 0
-    for count, excess in enumerate(found[:_MOST_NAMED], start=1):
+    for count, excess in enumerate(excesses[:_MOST_NAMED], start=1):
         explained += excess.ns
         if explained >= _EXPLAINS * late_ns:
-            return found[:count]
+            return excesses[:count]
     return ()
 
 
@@ -192,22 +192,24 @@ def longest_batch_last(subject: Subject) -> tuple[int, int] | None:
     """(steps in which the latest rank had most tokens, affected steps with unequal tokens), where that is most of them
     and no chance; else None."""
     shares = subject.shares
-    tokens = {rank: {s.step: s.tokens for s in own.steps if s.tokens} for rank, own in subject.tables.ranks.items()}
+    tokens = {
+        rank: {s.step: s.tokens for s in of_rank.steps if s.tokens} for rank, of_rank in subject.tables.ranks.items()
+    }
     late = shares.blame_ns.get(Cost.STRAGGLER, {})
     hits = steps = 0
     chance = 0.0
     for i, number in enumerate(shares.numbers):
-        told = {rank: own[number] for rank, own in tokens.items() if number in own}
+        counts = {rank: of_rank[number] for rank, of_rank in tokens.items() if number in of_rank}
         by_rank = {rank: float(series[i]) for rank, series in late.items()}
         latest = max(by_rank, key=lambda rank: by_rank[rank], default=None)
         if latest is None or by_rank[latest] <= max(AFFECTED * float(shares.dur_ns[i]), shares.noise.late_ns):
             continue
-        if latest not in told or len(told) < 2 or max(told.values()) < _UNEQUAL * min(told.values()):
+        if latest not in counts or len(counts) < 2 or max(counts.values()) < _UNEQUAL * min(counts.values()):
             continue
-        most = [rank for rank, count in told.items() if count == max(told.values())]
+        most = [rank for rank, count in counts.items() if count == max(counts.values())]
         steps += 1
         hits += latest in most
-        chance += len(most) / len(told)
+        chance += len(most) / len(counts)
     if not steps or hits < PERSISTENT * steps:
         return None
     return (hits, steps) if at_least(hits, steps, float(np.clip(chance / steps, 0, 1))) <= MAX_CHANCE else None
@@ -242,23 +244,23 @@ def _of_work(subject: Subject) -> list[Finding]:
 def _culprits(subject: Subject, cost: Cost) -> Culprits:
     """By how often a rank is late in the steps; where these are too few, by how often in the collectives. All lateness
     of one step may have one reason, so collectives count only where no step contradicts them."""
-    found, last = subject.shares.culprits(cost), subject.once(last_arrivals)
+    culprits, last = subject.shares.culprits(cost), subject.once(last_arrivals)
     late = {rank: float(series.sum()) for rank, series in subject.shares.blame_ns.get(cost, {}).items()}
-    if found.ranks or found.moves or last is None or found.steps[0] < found.steps[1]:
-        return found
+    if culprits.ranks or culprits.moves or last is None or culprits.steps[0] < culprits.steps[1]:
+        return culprits
     if not late or max(late, key=lambda rank: late[rank]) not in last.ranks:
-        return found
-    return replace(found, ranks=last.ranks, suspects=last.ranks, chance=last.chance)
+        return culprits
+    return replace(culprits, ranks=last.ranks, suspects=last.ranks, chance=last.chance)
 
 
 def _counted(subject: Subject, culprits: Culprits) -> list[Evidence]:
     """How often these ranks were last: in steps, and in collectives where that was counted for them."""
     leads, affected = culprits.steps
     late = f"{ranks_text(culprits.ranks)} last, of {affected} affected steps"
-    found, last = [Evidence("steps", late, float(leads), "steps")], subject.once(last_arrivals)
+    evidence, last = [Evidence("steps", late, float(leads), "steps")], subject.once(last_arrivals)
     if last is not None and last.ranks == culprits.ranks:
-        found += last.evidence(len(subject.shares.numbers))
-    return found
+        evidence += last.evidence(len(subject.shares.numbers))
+    return evidence
 
 
 def _of_hosts(subject: Subject) -> list[Finding]:
@@ -415,15 +417,15 @@ def _than(subject: Subject, ranks: tuple[int, ...]) -> str:
 
 def _place(subject: Subject, ranks: tuple[int, ...]) -> tuple[str, float | None]:
     """The phase with most of the extra time, and the fraction of it inside operators, where a trace shows it."""
-    own = "its own work" if len(ranks) == 1 else "their own work"
+    own_work = "its own work" if len(ranks) == 1 else "their own work"
     by_detail: dict[Detail, float] = {}
     for (rank, kind, detail), series in subject.shares.blame_detail_ns.items():
         if rank in ranks and kind in (Kind.COMPUTE, Kind.IDLE) and detail not in (Detail.GC, Detail.OFFLOAD):
             by_detail[detail] = by_detail.get(detail, 0.0) + float(series.sum())
     if not by_detail:
-        return own, None
+        return own_work, None
     main = max(by_detail, key=lambda detail: by_detail[detail])
-    return _WHERE.get(main, own), _inside_operators(subject, ranks, main)
+    return _WHERE.get(main, own_work), _inside_operators(subject, ranks, main)
 
 
 def _inside_operators(subject: Subject, ranks: tuple[int, ...], detail: Detail) -> float | None:

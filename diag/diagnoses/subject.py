@@ -101,9 +101,11 @@ class Subject(Struct, frozen=True):
         evidence: Iterable[Evidence] = (),
         ranks: tuple[int, ...] = (),
         part: float = 1.0,
+        title_ms: float | None = None,
     ) -> Finding:
         """A finding that costs time; its cost is the first item of its evidence. ``part``: fraction of the cost, so
-        that several findings share it and no nanosecond counts twice."""
+        that several findings share it and no nanosecond counts twice. ``title_ms``: the amount in the title, where it
+        is not ``in_ms`` of the cost."""
         share, series = part * self.shares.share(cost), part * self.shares.cost(cost)
         table = "phase frontiers" if self.phases_alone else _TABLES.get(cost, "critical path")
         whole = Evidence(table, f"{cost.value}, part of all steps", round(share, 4), "share")
@@ -118,6 +120,7 @@ class Subject(Struct, frozen=True):
             evidence=(whole, *evidence),
             bottleneck=class_of(cost, self.shares.on_device),
             action=action,
+            title_ns=round(1e6 * (rounded_ms(mean_ns(series)) if title_ms is None else title_ms)),
         )
 
     def _confidence(self, series: Series) -> float:
@@ -156,8 +159,13 @@ def drawn_steps(count: int, rounds: int, random: np.random.Generator) -> npt.NDA
 
 def in_ms(ns: float) -> str:
     """``13 ms``; below ten with two significant digits, so that nothing that costs time is printed as nothing."""
+    ms = rounded_ms(ns)
+    return f"{ms:,.0f} ms" if abs(ms) >= 10 or not ms else f"{ms:.2g} ms"
+
+
+def rounded_ms(ns: float) -> float:
     ms = ns / 1e6
-    return f"{ms:,.0f} ms" if abs(ms) >= 9.95 or not ms else f"{ms:.2g} ms"
+    return round(ms) if abs(ms) >= 9.95 or not ms else float(f"{ms:.2g}")
 
 
 def a_step(series: Series) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from diag.model.states import partitions_gradients
+from diag.collectors.trainer.strategies import named
+from diag.model.states import Sharding, partitions_gradients, sharding_of
 from diag.model.steps import Evidence
 
 from .comm_cause import Claim, calls_of, cannot_tell_parts, is_reduction, is_replicated
@@ -52,16 +53,17 @@ def claim(subject: Subject) -> Claim | None:
         return None
     exposed = sum(call.exposed_ns for call in reductions if call.micro < last)
     per_step = len(reductions) / max(1, calls.rank_steps)
+    ms = calls.ms_per_step(exposed)
     return Claim(
         ID,
         calls.part(exposed),
-        f"Gradients are reduced in each of {told} micro-batches: {calls.ms_per_step(exposed):.1f} ms a step before the "
-        "last one",
+        ms,
+        f"Gradients are reduced in each of {told} micro-batches: {ms:.1f} ms a step before the last one",
         _action(subject),
         (
             Evidence("collectives", "reductions of gradients", round(per_step, 1), "a step"),
             Evidence("steps", "micro_batches", float(told), "a step"),
-            Evidence("collectives", "reductions before the last, exposed", calls.ms_per_step(exposed), "ms a step"),
+            Evidence("collectives", "reductions before the last, exposed", ms, "ms a step"),
         ),
     )
 
@@ -69,8 +71,9 @@ def claim(subject: Subject) -> Claim | None:
 def _action(subject: Subject) -> str:
     manifest = subject.tables.manifest
     strategy = (manifest.strategy or "") if manifest is not None else ""
-    if strategy.startswith("deepspeed"):
+    kind = named(strategy)
+    if kind is not None and kind.by_engine:
         return _PARTITIONED if partitions_gradients(strategy) else _BY_ENGINE
-    if strategy == "fsdp1":
-        return _NO_SYNC_SHARDED
-    return _NO_SYNC if strategy == "zero1" or is_replicated(subject) else _IN_LAST
+    if kind is not None and kind.no_sync:
+        return _NO_SYNC_SHARDED if sharding_of(strategy) == Sharding.PARAMETERS else _NO_SYNC
+    return _NO_SYNC if is_replicated(subject) else _IN_LAST

@@ -29,11 +29,11 @@ class Throttled(Struct, frozen=True):
 
 
 def find(subject: Subject) -> list[Finding]:
-    found = subject.once(throttled_ranks)
-    if not found:
+    throttled = subject.once(throttled_ranks)
+    if not throttled:
         return []
-    ranks = tuple(each.rank for each in found)
-    why = ", ".join(sorted({reason for each in found for reason in each.reasons})) or "lower clocks"
+    ranks = tuple(each.rank for each in throttled)
+    why = ", ".join(sorted({reason for each in throttled for reason in each.reasons})) or "lower clocks"
     cost = mean_ns(subject.shares.cost(Cost.STRAGGLER))
     be = "is" if len(ranks) == 1 else "are"
     return [
@@ -44,7 +44,7 @@ def find(subject: Subject) -> list[Finding]:
             f"{subject.who_waits(ranks)}",
             action=f"Drain {_hosts(subject, ranks)}, or remove the reason: cooling and dust, power supply, power limit "
             "(nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER).",
-            evidence=[evidence for each in found for evidence in _evidence(each)],
+            evidence=[evidence for each in throttled for evidence in _evidence(each)],
             ranks=ranks,
         )
     ]
@@ -56,8 +56,8 @@ def cannot_look(subject: Subject) -> str:
     reason = ranks_not_comparable(subject)
     if reason or any(_samples(subject, rank) for rank in subject.tables.ranks.values()):
         return reason
-    told = (r.unavailable for rank in subject.tables.ranks.values() for r in rank.device if r.unavailable)
-    return next(told, "no sample of the devices' clocks was recorded")
+    reasons = (r.unavailable for rank in subject.tables.ranks.values() for r in rank.device if r.unavailable)
+    return next(reasons, "no sample of the devices' clocks was recorded")
 
 
 def throttled_ranks(subject: Subject) -> tuple[Throttled, ...]:
@@ -66,32 +66,32 @@ def throttled_ranks(subject: Subject) -> tuple[Throttled, ...]:
         return ()
     late = subject.shares.culprits(Cost.STRAGGLER).ranks
     samples = {rank: _samples(subject, tables) for rank, tables in subject.tables.ranks.items()}
-    others = [own for rank, own in samples.items() if rank not in late and own]
+    others = [of_rank for rank, of_rank in samples.items() if rank not in late and of_rank]
     if not late or not others or not all(samples.get(rank) for rank in late):
         return ()
-    usual = float(np.median([_often(own) for own in others]))
-    clocks = [clock for own in others if (clock := _clock(own)) is not None]
+    usual = float(np.median([_often(of_rank) for of_rank in others]))
+    clocks = [clock for of_rank in others if (clock := _clock(of_rank)) is not None]
     usual_clock = float(np.median(clocks)) if clocks else None
-    found = []
+    throttled = []
     for rank in late:
-        own = samples[rank]
-        often, clock = _often(own), _clock(own)
+        of_rank = samples[rank]
+        often, clock = _often(of_rank), _clock(of_rank)
         slow = clock is not None and usual_clock is not None and clock < _SLOWER * usual_clock
         if slow or (often >= _OFTEN and often > 2 * usual):
-            reasons = tuple(sorted({reason for record in own for reason in record.throttle_reasons} & _REASONS))
-            found.append(Throttled(rank, reasons, often, clock, usual_clock))
-    return tuple(found) if len(found) == len(late) else ()
+            reasons = tuple(sorted({reason for record in of_rank for reason in record.throttle_reasons} & _REASONS))
+            throttled.append(Throttled(rank, reasons, often, clock, usual_clock))
+    return tuple(throttled) if len(throttled) == len(late) else ()
 
 
 def _samples(subject: Subject, tables: RankTables) -> list[DeviceRecord]:
     """Samples during the counted steps, on the rank's own clock; all of them where it recorded no step."""
     counted = frozenset(subject.shares.numbers)
     steps = [step for step in tables.steps if step.step in counted]
-    found = [record for record in tables.device if record.unavailable is None]
+    available = [record for record in tables.device if record.unavailable is None]
     if not steps:
-        return found
+        return available
     begin, end = min(step.begin_ns for step in steps), max(step.end_ns for step in steps)
-    return [record for record in found if begin <= record.monotonic_ns <= end] or found
+    return [record for record in available if begin <= record.monotonic_ns <= end] or available
 
 
 def _often(samples: list[DeviceRecord]) -> float:
@@ -104,11 +104,11 @@ def _clock(samples: list[DeviceRecord]) -> float | None:
 
 
 def _evidence(each: Throttled) -> list[Evidence]:
-    found = [Evidence("device", f"rank == {each.rank}, samples with a reason", round(each.often, 3), "share")]
+    evidence = [Evidence("device", f"rank == {each.rank}, samples with a reason", round(each.often, 3), "share")]
     if each.clock is not None and each.others_clock is not None:
-        found.append(Evidence("device", f"rank == {each.rank}, median SM clock", each.clock, "MHz"))
-        found.append(Evidence("device", "the other ranks, median SM clock", each.others_clock, "MHz"))
-    return found
+        evidence.append(Evidence("device", f"rank == {each.rank}, median SM clock", each.clock, "MHz"))
+        evidence.append(Evidence("device", "the other ranks, median SM clock", each.others_clock, "MHz"))
+    return evidence
 
 
 def _hosts(subject: Subject, ranks: tuple[int, ...]) -> str:

@@ -38,14 +38,16 @@ def claim(subject: Subject) -> Claim | None:
     else:
         why = "the backward overlaps only a part of them"
         action = '"reduce_bucket_size" so that a bucket takes less than the backward of its layers; bf16 gradients.'
+    ms = calls.ms_per_step(exposed)
     return Claim(
         ID,
         calls.part(exposed),
-        f"ZeRO's reductions cost {calls.ms_per_step(exposed):.1f} ms a step: {why}",
+        ms,
+        f"ZeRO's reductions cost {ms:.1f} ms a step: {why}",
         f"DeepSpeed, zero_optimization: {action}",
         (
             Evidence("collectives", "buckets of a backward", round(buckets, 1), "a step"),
-            Evidence("collectives", "reductions in backward, exposed", calls.ms_per_step(exposed), "ms a step"),
+            Evidence("collectives", "reductions in backward, exposed", ms, "ms a step"),
             Evidence("collectives", "of their transfers, exposed", round(1 - _hidden(rows), 4), "share"),
         ),
     )

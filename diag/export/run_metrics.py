@@ -56,12 +56,12 @@ class LastAnalysis:
         self._refresh()
         if self._verdict is None:
             return
-        found = self._verdict
-        labels = {"bottleneck": found.bottleneck, "severity": found.severity, "cause": found.cause}
-        culprits = ",".join(map(str, found.culprit.ranks)) if found.culprit is not None else ""
+        verdict = self._verdict
+        labels = {"bottleneck": verdict.bottleneck, "severity": verdict.severity, "cause": verdict.cause}
+        culprits = ",".join(map(str, verdict.culprit.ranks)) if verdict.culprit is not None else ""
         yield Sample(of.VERDICT_INFO, {**run, **labels, "culprit_ranks": culprits}, 1)
-        yield Sample(of.VERDICT_SHARE, run, found.share)
-        yield Sample(of.VERDICT_CONFIDENCE, run, found.confidence)
+        yield Sample(of.VERDICT_SHARE, run, verdict.share)
+        yield Sample(of.VERDICT_CONFIDENCE, run, verdict.confidence)
         yield Sample(of.VERDICT_TIME, run, self._changed_ns / 1e9)
         for rank in sorted(self._parts_s.keys() & ranks.keys()):
             for part, seconds in self._parts_s[rank].items():
@@ -89,7 +89,7 @@ def _means(steps: tuple[_Step, ...]) -> dict[int, dict[str, float]]:
         for parts in step.ranks:
             sums.setdefault(parts.rank, Counter()).update(_split(parts))
             counts[parts.rank] += 1
-    return {rank: {part: ns / 1e9 / counts[rank] for part, ns in own.items()} for rank, own in sums.items()}
+    return {rank: {part: ns / 1e9 / counts[rank] for part, ns in by_part.items()} for rank, by_part in sums.items()}
 
 
 def _split(parts: Parts) -> dict[str, int]:
@@ -137,34 +137,36 @@ class _Merged:
 def summarised(samples: Iterable[Sample]) -> list[Sample]:
     """Counters added up over the ranks; of gauges the min, mean and max, by the label ``stat``. What is the run's own
     stays as it is. Queries that sum counters and take the max of gauges give the same answer for both forms."""
-    found: list[Sample] = []
+    combined: list[Sample] = []
     merged: dict[tuple[Metric, _Labels], _Merged] = {}
     for metric, labels, value in samples:
         if not metric.per_rank:
-            found.append(Sample(metric, labels, value))
+            combined.append(Sample(metric, labels, value))
             continue
-        own = tuple((name, text) for name, text in labels.items() if name not in _OF_A_RANK)
-        values = merged.get((metric, own))
+        run_labels = tuple((name, text) for name, text in labels.items() if name not in _OF_A_RANK)
+        values = merged.get((metric, run_labels))
         if values is None:
-            values = merged[metric, own] = _Merged()
+            values = merged[metric, run_labels] = _Merged()
         values.add(value)
     counters: dict[tuple[Metric, _Labels], float] = {}
-    kept = _largest_groups(merged)
-    for (metric, own), values in merged.items():
+    largest = _largest_groups(merged)
+    for (metric, run_labels), values in merged.items():
         if metric.kind is Kind.GAUGE:
             stats = (("min", values.low), ("mean", values.sum / values.count), ("max", values.high))
-            found += (Sample(metric, {**dict(own), of.STAT: stat}, value) for stat, value in stats)
+            combined += (Sample(metric, {**dict(run_labels), of.STAT: stat}, value) for stat, value in stats)
             continue
-        folded = tuple((name, OTHERS if name == of.GROUP and text not in kept else text) for name, text in own)
+        folded = tuple(
+            (name, OTHERS if name == of.GROUP and text not in largest else text) for name, text in run_labels
+        )
         counters[metric, folded] = counters.get((metric, folded), 0.0) + values.sum
-    return found + [Sample(metric, dict(own), value) for (metric, own), value in counters.items()]
+    return combined + [Sample(metric, dict(run_labels), value) for (metric, run_labels), value in counters.items()]
 
 
 def _largest_groups(merged: Mapping[tuple[Metric, _Labels], _Merged]) -> set[str]:
     sizes: Counter[str] = Counter()
-    for (metric, own), values in merged.items():
+    for (metric, run_labels), values in merged.items():
         if metric is of.COLLECTIVE_BYTES:
-            sizes[dict(own)[of.GROUP]] += round(values.sum)
+            sizes[dict(run_labels)[of.GROUP]] += round(values.sum)
     return set(sorted(sizes, key=lambda group: (-sizes[group], group))[:MOST_GROUPS])
 
 
@@ -204,7 +206,7 @@ class RunMetrics:
             if rank not in self._ranks:
                 self._ranks[rank] = _Rank(rank, files, keeps_records=not self._ranks)
             self._tell(self._ranks[rank].read(ended))
-        signs = [own.heartbeat.unix_ns for own in self._ranks.values() if own.heartbeat is not None]
+        signs = [each.heartbeat.unix_ns for each in self._ranks.values() if each.heartbeat is not None]
         signs.append(manifest.created_unix_ns if manifest is not None else 0)  # a launcher needs a while
         self.live = not ended and now_ns - max(signs) < SILENT_S * 1e9
         samples = self._samples(manifest, now_ns)
@@ -227,9 +229,11 @@ class RunMetrics:
 
     def _samples(self, manifest: Manifest | None, now_ns: int) -> Iterator[Sample]:
         yield from self._of_run(manifest)
-        for own in self._ranks.values():
-            yield from own.samples(self._run, now_ns)
-        yield from self._analysis.samples(self._run, {rank: own.labels(self._run) for rank, own in self._ranks.items()})
+        for each in self._ranks.values():
+            yield from each.samples(self._run, now_ns)
+        yield from self._analysis.samples(
+            self._run, {rank: each.labels(self._run) for rank, each in self._ranks.items()}
+        )
 
     def _of_run(self, manifest: Manifest | None) -> Iterator[Sample]:
         yield Sample(of.RANKS, self._run, len(self._ranks))
@@ -247,7 +251,7 @@ class RunMetrics:
 
     @property
     def _device(self) -> str:
-        return next((own.identity.device for own in self._ranks.values() if own.identity is not None), "")
+        return next((each.identity.device for each in self._ranks.values() if each.identity is not None), "")
 
     def _mfu(self, manifest: Manifest) -> float | None:
         """Of one rank's last steps: all have the same arithmetic to do."""
@@ -278,12 +282,12 @@ class _Rank:
         self._steps: FinishedSteps | None = None
 
     def labels(self, run: Mapping[str, str]) -> dict[str, str]:
-        own = self.identity
-        gpu = own.device_index if own is not None else None
+        identity = self.identity
+        gpu = identity.device_index if identity is not None else None
         return {
             **run,
             of.RANK: str(self._rank),
-            of.HOST: own.host if own is not None else "",
+            of.HOST: identity.host if identity is not None else "",
             of.GPU: "" if gpu is None else str(gpu),
         }
 

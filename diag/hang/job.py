@@ -57,15 +57,15 @@ class JobLogs:
 
     @cached_property
     def _by_pattern(self) -> dict[str, list[Hit]]:
-        found: dict[str, list[Hit]] = defaultdict(list)
+        by_pattern: dict[str, list[Hit]] = defaultdict(list)
         for hit in self.hits:
-            found[hit.name].append(hit)
-        return found
+            by_pattern[hit.name].append(hit)
+        return by_pattern
 
     def named(self, *names: str) -> list[Hit]:
         """The hits of these patterns, by file and line."""
-        found = [hit for name in names for hit in self._by_pattern.get(name, ())]
-        return sorted(found, key=lambda hit: (hit.line.path, hit.line.number)) if len(names) > 1 else found
+        hits = [hit for name in names for hit in self._by_pattern.get(name, ())]
+        return sorted(hits, key=lambda hit: (hit.line.path, hit.line.number)) if len(names) > 1 else hits
 
     def of_class(self, *ids: str) -> list[Hit]:
         return [hit for hit in self.hits if hit.fault_class.id in ids]
@@ -98,21 +98,21 @@ class JobLogs:
         return (*joined, *(one for one in self.logs.communicators if id(one) not in gone))
 
     def _by_host(self, ends: list[Communicator]) -> list[list[Communicator]]:
-        found: dict[str, list[Communicator]] = defaultdict(list)
+        by_host: dict[str, list[Communicator]] = defaultdict(list)
         for one in ends:
             process = one.members[0].process
-            found[self.logs.processes[process].host if process is not None else ""].append(one)
-        return [group for host, group in found.items() if host]
+            by_host[self.logs.processes[process].host if process is not None else ""].append(one)
+        return [group for host, group in by_host.items() if host]
 
     # Who
 
     @cached_property
     def _by_path(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = defaultdict(list)
+        by_path: dict[str, list[int]] = defaultdict(list)
         for index, process in enumerate(self.logs.processes):
             for path in process.paths:
-                found[path].append(index)
-        return found
+                by_path[path].append(index)
+        return by_path
 
     @cached_property
     def by_rank(self) -> dict[int, Process]:
@@ -128,13 +128,15 @@ class JobLogs:
         speaker = line.speaker
         if speaker.rank is not None and speaker.rank in self.by_rank:
             return self.by_rank[speaker.rank]
-        found = self.find_process(host=speaker.host, pid=speaker.pid, path=line.path)
-        if found is None and speaker.local_rank is not None:
-            found = self.find_process(host=speaker.host or self.host_of_path(line.path), local_rank=speaker.local_rank)
+        process = self.find_process(host=speaker.host, pid=speaker.pid, path=line.path)
+        if process is None and speaker.local_rank is not None:
+            process = self.find_process(
+                host=speaker.host or self.host_of_path(line.path), local_rank=speaker.local_rank
+            )
         alone = self._by_path.get(line.path, [])
-        if found is None and speaker == Speaker() and len(alone) == 1 and line.path not in self._launchers:
-            found = self.logs.processes[alone[0]] if line.source not in ("launcher", "kernel") else None
-        return found
+        if process is None and speaker == Speaker() and len(alone) == 1 and line.path not in self._launchers:
+            process = self.logs.processes[alone[0]] if line.source not in ("launcher", "kernel") else None
+        return process
 
     @cached_property
     def _launchers(self) -> set[str]:
@@ -146,16 +148,16 @@ class JobLogs:
         self, host: str = "", pid: int | None = None, local_rank: int | None = None, path: str = ""
     ) -> Process | None:
         """The only process with this pid, else with this local rank. Pids repeat between containers and hosts."""
-        found = [process for process in self.logs.processes if not host or not process.host or process.host == host]
+        matches = [process for process in self.logs.processes if not host or not process.host or process.host == host]
         if pid is not None:
-            found = [process for process in found if process.pid == pid]
+            matches = [process for process in matches if process.pid == pid]
         elif local_rank is not None:
-            found = [process for process in found if process.local_rank == local_rank]
+            matches = [process for process in matches if process.local_rank == local_rank]
         else:
             return None
-        if len(found) > 1:
-            found = [process for process in found if path in process.paths]
-        return found[0] if len(found) == 1 else None
+        if len(matches) > 1:
+            matches = [process for process in matches if path in process.paths]
+        return matches[0] if len(matches) == 1 else None
 
     def host_of_path(self, path: str) -> str:
         """The host of all processes that wrote to a file and that its launchers name; "" where there are several."""
@@ -180,8 +182,8 @@ class JobLogs:
         process = self.process_of(line)
         host = line.speaker.host or self.host_of_path(line.path) or self._host_in_name(line.path)
         if process is not None:
-            found = culprit_of(process, peer=peer)
-            return found if found.host else replace(found, host=host)
+            culprit = culprit_of(process, peer=peer)
+            return culprit if culprit.host else replace(culprit, host=host)
         return Culprit(rank=line.speaker.rank, host=host, peer=peer)
 
     def rank_of(self, line: Line) -> int | None:
@@ -197,8 +199,8 @@ class JobLogs:
         """A known host in a file's name, as in ``journal-node7.txt``."""
         name = Path(path).name
         words = re.split(r"[^A-Za-z0-9-]+|(?<=dmesg)-|(?<=journal)-|(?<=kern)-|(?<=messages)-|(?<=syslog)-", name)
-        found = {word for word in words if word in self._known_hosts and word != name.partition(".")[0]}
-        return found.pop() if len(found) == 1 else ""
+        hosts = {word for word in words if word in self._known_hosts and word != name.partition(".")[0]}
+        return hosts.pop() if len(hosts) == 1 else ""
 
     @cached_property
     def _host_of_rank(self) -> dict[int, str]:
@@ -209,8 +211,8 @@ class JobLogs:
     def of_rank(self, rank: int, host: str = "") -> Culprit:
         """The culprit for a rank. ``host``: the fallback where its host is unknown."""
         process = self.by_rank.get(rank)
-        found = culprit_of(process) if process is not None else Culprit(rank=rank)
-        return found if found.host else replace(found, host=self._host_of_rank.get(rank, host))
+        culprit = culprit_of(process) if process is not None else Culprit(rank=rank)
+        return culprit if culprit.host else replace(culprit, host=self._host_of_rank.get(rank, host))
 
     def of_member(self, communicator: Communicator, group_rank: int) -> Culprit:
         """The culprit for a communicator's rank, in the communicator's numbering where the global rank is unknown."""
@@ -229,8 +231,8 @@ class JobLogs:
         process = self.by_rank.get(rank) if rank is not None else None
         if process is None:
             return ""
-        own = [one.address for one in self.interfaces if self.process_of(one.line) is process]
-        return own[0] if own else ""
+        addresses = [one.address for one in self.interfaces if self.process_of(one.line) is process]
+        return addresses[0] if addresses else ""
 
     def on_host(self, host: str) -> list[Process]:
         return [process for process in self.logs.processes if process.host == host]
@@ -253,12 +255,12 @@ class JobLogs:
 
     @cached_property
     def interfaces(self) -> tuple[Interface, ...]:
-        found = []
+        interfaces = []
         for hit in self.named("bootstrap-using", "socket-using", "ib-oob", "interface-using"):
             host = self.culprit(hit.line).host
             for match in _INTERFACE.finditer(hit.groups["interfaces"]):
-                found.append(Interface(host, match["name"].removeprefix("[0]"), match["address"], hit.line))
-        return tuple(found)
+                interfaces.append(Interface(host, match["name"].removeprefix("[0]"), match["address"], hit.line))
+        return tuple(interfaces)
 
     @cached_property
     def _hosts_of_address(self) -> dict[str, set[str]]:
@@ -297,8 +299,8 @@ def culprit_of(process: Process, peer: str = "") -> Culprit:
 
 def distinct(culprits: list[Culprit]) -> tuple[Culprit, ...]:
     """The culprits without repetitions, by rank, then host."""
-    found = dict.fromkeys(culprits)
-    return tuple(sorted(found, key=lambda c: (c.rank is None, c.rank or 0, c.host, c.peer)))
+    unique = dict.fromkeys(culprits)
+    return tuple(sorted(unique, key=lambda c: (c.rank is None, c.rank or 0, c.host, c.peer)))
 
 
 def bus_number(text: str) -> int | None:

@@ -44,7 +44,7 @@ def without_cause(job: JobLogs, reports: Sequence[Timeout]) -> Calm:
     store = [hit for hit in job.named(*_STORE) if not in_order(job, hit.line)]
     store = [hit for hit in store if hit.name != "store-get" or not TIMED_OUT.search(hit.line.text)]
     if store and not reports:
-        ends = [Culprit(host=found["host"]) for hit in store if (found := _REMOTE.match(hit.groups.get("remote", "")))]
+        ends = [Culprit(host=match["host"]) for hit in store if (match := _REMOTE.match(hit.groups.get("remote", "")))]
         zero = [job.of_rank(0)] if 0 in job.by_rank else [Culprit(rank=0)]
         where = "its host" if ends else "rank 0, which serves it,"
         return Calm(
@@ -107,14 +107,14 @@ def _alarms(job: JobLogs) -> list[Line]:
     """The first warning or error of every process that no healthy run prints."""
     harmless = {hit.line for hit in job.hits if hit.pattern.role == Role.HARMLESS}
     cascades = {hit.line for hit in job.hits if hit.pattern.role == Role.CASCADE}
-    found: dict[object, Line] = {}
+    alarms: dict[object, Line] = {}
     for line in job.logs.lines:
         warned = (line.source, line.level) in (("nccl", "WARN"), ("torch", "ERROR"))
-        told = line in cascades and not in_order(job, line)
-        if (warned or told) and line not in harmless and not in_order(job, line):
+        is_cascade = line in cascades and not in_order(job, line)
+        if (warned or is_cascade) and line not in harmless and not in_order(job, line):
             speaker = line.speaker
-            found.setdefault((line.path, speaker.host, speaker.pid, speaker.rank), line)
-    return list(found.values())
+            alarms.setdefault((line.path, speaker.host, speaker.pid, speaker.rank), line)
+    return list(alarms.values())
 
 
 def _healthy_or_unknown(job: JobLogs) -> Calm:
@@ -205,22 +205,22 @@ def ranks_not_read(job: JobLogs) -> tuple[int, ...]:
 
 def what_to_collect(job: JobLogs, dumps_read: bool, timed_out: bool) -> tuple[str, ...]:
     """Sentences, the cheapest first."""
-    found = []
+    advice = []
     absent = ranks_not_read(job)
     if absent:
-        found.append(f"Give the logs of {spaced(listing(absent))}: nothing of theirs was read.")
+        advice.append(f"Give the logs of {spaced(listing(absent))}: nothing of theirs was read.")
     elif job.logs.world_size is None:
-        found.append("Give the logs of all ranks: their number is unknown.")
+        advice.append("Give the logs of all ranks: their number is unknown.")
     if job.logs.deduplicated:
-        found.append("Ray left lines out: RAY_DEDUP_LOGS=0, or the workers' own log files.")
+        advice.append("Ray left lines out: RAY_DEDUP_LOGS=0, or the workers' own log files.")
     if not job.logs.communicators or not any(m.calls for c in job.logs.communicators for m in c.members):
-        found.append(NCCL_LOGS)
+        advice.append(NCCL_LOGS)
     if not dumps_read:
-        found.append(DUMPS)
+        advice.append(DUMPS)
     if timed_out:
-        found.append(DETAIL)
-    found.append(STACKS)
-    return tuple(found)
+        advice.append(DETAIL)
+    advice.append(STACKS)
+    return tuple(advice)
 
 
 _SURE_ENOUGH = 0.35
@@ -313,53 +313,55 @@ def _without(job: JobLogs, calm: Calm, chosen: Chosen, reports: Sequence[Timeout
 
 
 def _also_ruled_out(job: JobLogs, chosen: str, reports: Sequence[Timeout]) -> list[RuledOut]:
-    found = []
+    ruled_out = []
     if chosen not in ("mismatch_op", "mismatch_shape", "desync"):
         for group in groups_of(job, reports):
             if len(group.reports) > 2 and len({report.call for report in group.reports}) == 1:
                 count = spaced(counted(len(group.reports), "rank"))
                 text = f"all {count} of {group.words} that report wait in the same call, {group.reports[0].words}"
-                found.append(RuledOut("mismatch_op", text))
+                ruled_out.append(RuledOut("mismatch_op", text))
                 break
     store = job.named("store-get", "should-dump", "recv-value")
     if store and chosen != "cascade_store_lost":
         text = "the store is lost when the process that holds it ends, which has a cause of its own"
-        found.append(RuledOut("cascade_store_lost", text))
-    return found
+        ruled_out.append(RuledOut("cascade_store_lost", text))
+    return ruled_out
 
 
 def _victims(job: JobLogs, clues: Sequence[Clue], culprits: set[int], reports: Sequence[Timeout]) -> tuple[int, ...]:
     """Ranks that waited or were told to stop, without the culprits."""
-    found = {rank for clue in clues for rank in clue.victims}
-    found |= {report.rank for report in reports if report.rank is not None}
+    victims = {rank for clue in clues for rank in clue.victims}
+    victims |= {report.rank for report in reports if report.rank is not None}
     for hit in job.hits:
         if hit.pattern.role == Role.CASCADE and hit.line.source != "launcher":
             rank = job.rank_of(hit.line)
-            found |= {rank} if rank is not None else set()
-    return tuple(sorted(found - culprits))
+            victims |= {rank} if rank is not None else set()
+    return tuple(sorted(victims - culprits))
 
 
 def _coverage(job: JobLogs, dumps: FlightFindings, sure: Confidence | None) -> tuple[str, ...]:
     logs = job.logs
-    found = []
+    sentences = []
     if logs.paths:
         world = f" of {logs.world_size}" if logs.world_size is not None else ""
         read = f"{len(job.by_rank)}{world} ranks" if world else counted(len(job.by_rank), "rank")
         ranks = f", {read}" if job.by_rank or world else ""
         processes = counted(len(logs.processes), "process", "processes")
-        found.append(f"{counted(len(logs.paths), 'log')} read: {processes}{ranks}.")
+        sentences.append(f"{counted(len(logs.paths), 'log')} read: {processes}{ranks}.")
     absent = ranks_not_read(job)
     if absent and logs.paths:
-        found.append(
+        sentences.append(
             f"Nothing was read of {len(absent)} ranks: {', '.join(map(str, absent[:8]))}{'…' * (len(absent) > 8)}."
         )
     if logs.deduplicated:
-        found.append("Ray left out repeated lines, so a missing rank means nothing.")
+        sentences.append("Ray left out repeated lines, so a missing rank means nothing.")
     harmless = Counter(hit.pattern.says for hit in job.hits if hit.fault_class.id == "harmless")
-    found += [f"Usual in healthy runs: {says} ({counted(count, 'line')})" for says, count in harmless.most_common(3)]
-    found += dumps.coverage
+    sentences += [
+        f"Usual in healthy runs: {says} ({counted(count, 'line')})" for says, count in harmless.most_common(3)
+    ]
+    sentences += dumps.coverage
     if sure is not None and sure.because:
-        found.append(
+        sentences.append(
             f"Confidence {sure.value:.0%}; the evidence alone gives {sure.own:.0%}: {'; '.join(sure.because)}."
         )
-    return tuple(spaced(text) for text in found)
+    return tuple(spaced(text) for text in sentences)

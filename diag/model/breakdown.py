@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from .steps import Risk
+from .steps import Knob, Risk
 
 
 class KernelKind(StrEnum):
@@ -249,7 +249,7 @@ class KnobChange(Struct, frozen=True):
     unknown. ``finding``: the id of the finding that it answers."""
 
     id: str
-    knob: str
+    knob: Knob
     change: str
     finding: str
     risk: Risk

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from diag.collectors.trainer.strategies import STRATEGIES
+from diag.collectors.trainer.strategies import STRATEGIES, named
 from diag.collectors.trainer.strategies.base import GRADIENTS, OPTIMIZER, PARAMETERS
 
 
@@ -80,8 +80,9 @@ def _plain(strategy: str) -> str:
 
 def partitions_gradients(strategy: str) -> bool:
     """Whether it is DeepSpeed's ZeRO-2 or ZeRO-3, which must reduce in every micro-batch and refuse ``no_sync()``."""
+    kind = named(strategy)
     cut = sharding_of(strategy) in (Sharding.GRADIENTS, Sharding.PARAMETERS)
-    return strategy.startswith("deepspeed") and cut
+    return kind is not None and kind.by_engine and cut
 
 
 # Names in configurations and of others' trainings, and those of the bundled trainer's strategies.

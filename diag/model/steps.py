@@ -394,7 +394,8 @@ class Evidence(Struct, frozen=True):
 
 class Finding(Struct, frozen=True):
     """One diagnosis that was made. ``share`` is the fraction of the step that it costs, 0 to 1; ``ranks`` are the
-    culprits, not the victims; ``bottleneck`` is its class, None where it costs no time by itself (memory)."""
+    culprits, not the victims; ``bottleneck`` is its class, None where it costs no time by itself (memory).
+    ``title_ns`` is the cost that the title states, as rounded there; None where it states none."""
 
     id: str
     title: str
@@ -406,6 +407,7 @@ class Finding(Struct, frozen=True):
     evidence: tuple[Evidence, ...]
     bottleneck: Bottleneck | None
     action: str
+    title_ns: int | None = None
 
 
 class Risk(StrEnum):
@@ -415,6 +417,19 @@ class Risk(StrEnum):
     MEMORY = "memory"
     NUMERICS = "numerics"
     CORRECTNESS = "correctness"
+
+
+class Knob(StrEnum):
+    """What a change sets; of two settings of one knob only one can be made."""
+
+    WRAP = "wrap granularity"
+    PREFETCH = "prefetch"
+    RESHARD = "reshard after forward"
+    GROUP = "sharding group"
+    SYNC = "gradient synchronisation"
+    DTYPE = "type of the gradients"
+    LOADER = "data loader"
+    STRAGGLER = "straggler"
 
 
 class Advice(Struct, frozen=True):
@@ -427,7 +442,7 @@ class Advice(Struct, frozen=True):
 
     id: str
     finding: str
-    knob: str
+    knob: Knob
     change: str
     predicted_gain_ns: tuple[int, int, int]
     memory_delta_bytes: int | None
@@ -442,11 +457,13 @@ class Advice(Struct, frozen=True):
 
 class Recommendation(Struct, frozen=True):
     """``advice``: at most three changes, the largest gain first. ``not_advised``: what else was tried, and why not.
-    ``replay_error``: how far the replay of the unchanged steps is off, 0.02 is 2 %; None where nothing was replayed."""
+    ``replay_error``: how far the replay of the unchanged steps is off, 0.02 is 2 %; None where nothing was replayed.
+    ``refused``: nothing was predicted, and ``not_advised`` says why."""
 
     advice: tuple[Advice, ...] = ()
     not_advised: tuple[str, ...] = ()
     replay_error: float | None = None
+    refused: bool = False
 
 
 class Verdict(Struct, frozen=True):

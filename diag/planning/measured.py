@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from diag.collectors.records import HeldRecord, Manifest, StepRecord
+from diag.collectors.trainer.strategies import named
 from diag.errors import DiagError
 from diag.model.states import ModelStates, Sharding, sharding_of, shards_of
 from diag.rundir.run import RankTables, Tables
@@ -156,7 +157,8 @@ def _within(changes: Sequence[MemoryChange], spans: Sequence[Span]) -> Callable[
 #
 # What a run trained, as the planner counts it: from the manifest that the bundled trainer wrote.
 
-# Strategies whose step is walked through, as the manifest names them.
+# Strategies whose step is walked through, as the manifest names them. The planner's own knowledge and not the
+# strategies': ``step_memory`` has the formulas of these.
 _WALKED = ("ddp", "zero1", "fsdp2", "hsdp", "fsdp1", "fsdp1-no_shard")
 _NUMBERS = ("layers", "dim", "heads", "kv_heads", "ffn_dim", "vocab", "seq_len", "batch_size")
 
@@ -187,6 +189,9 @@ def step_of_run(manifest: Manifest | None, on_device: bool) -> Step | str:
     shards = (shards_of(manifest.mesh, ranks) or ranks) if sharding != Sharding.NONE else 1
     shape = shape_of_run(model, {name: value or 0 for name, value in numbers.items()})
     precision = str(trainer.get("precision", "fp32"))
+    wrap = str(trainer.get("wrap", "block"))
+    kind = named(strategy)
+    flat = kind is not None and kind.flat_parameters
     return Step(
         shape=shape,
         recipe=RECIPES["fp32" if precision == "fp32" else "fsdp-mixed"],
@@ -195,7 +200,7 @@ def step_of_run(manifest: Manifest | None, on_device: bool) -> Step | str:
         sequences=numbers["batch_size"] or 1,
         length=numbers["seq_len"] or 1,
         micro_batches=_number(trainer, "micro_batches") or 1,
-        wrap=_wrap(strategy, str(trainer.get("wrap", "block"))),
+        wrap=LINEAR_AND_HEAD if flat and wrap == "linear" else wrap,
         kept=_kept(str(trainer.get("reshard_after_forward", "yes"))),
         ahead=_number(trainer, "prefetch") or 0,
         recompute=bool(trainer.get("activation_checkpointing", False)),
@@ -204,7 +209,7 @@ def step_of_run(manifest: Manifest | None, on_device: bool) -> Step | str:
         reduce_each=trainer.get("grad_sync") == "every",
         bucket_views=setup.get("gradient_as_bucket_view", "yes") == "yes",
         keeps_logits=False,
-        flat=_flat(setup) if strategy.startswith("fsdp1") else None,
+        flat=_flat(setup) if flat else None,
     )
 
 
@@ -232,10 +237,6 @@ def shape_of_run(model: dict[str, Any], numbers: dict[str, int]) -> Shape:
 def _number(fields: dict[str, Any], name: str) -> int | None:
     value = fields.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def _wrap(strategy: str, wrap: str) -> str:
-    return LINEAR_AND_HEAD if wrap == "linear" and strategy.startswith("fsdp1") else wrap
 
 
 def _flat(setup: dict[str, Any]) -> FlatUnits:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from diag.collectors.text import masked_arguments
 from diag.diagnoses import Examination
 from diag.model.breakdown import Code, CostCurve, CostPoint, KnobChange, Prospect
-from diag.model.steps import Advice, Attribution, Evidence, Recommendation, Severity
+from diag.model.steps import Advice, Attribution, Evidence, Knob, Recommendation, Severity
 from diag.rundir.run import Tables
 from diag.tables.collectives import bus_factor
 
@@ -46,10 +46,10 @@ def recommend(
         return Recommendation()
     base = replayed() if replayed is not None else baseline(attribution, tables)
     if isinstance(base, Refusal):
-        return Recommendation(not_advised=(f"nothing was predicted: {base.reason}",))
+        return Recommendation(not_advised=(f"nothing was predicted: {base.reason}",), refused=True)
     if base.error > MAX_ERROR:
         refused = f"nothing was predicted: the replayed steps differ from the measured ones by {base.error:.1%}"
-        return Recommendation((), (refused,), base.error)
+        return Recommendation((), (refused,), base.error, refused=True)
     case = Case(attribution, tables, examination, base.program, sizes_of(base.program))
     advised: list[Advice] = []
     not_advised: list[str] = []
@@ -116,7 +116,7 @@ def memory_veto(delta: int | None, tables: Tables) -> str:
 def _best_of_each(advised: Iterable[Advice]) -> list[Advice]:
     """For each knob only the setting that gains most; of several that gain about the same, the most modest one: they
     are proposed in that order."""
-    of_knob: dict[str, list[Advice]] = {}
+    of_knob: dict[Knob, list[Advice]] = {}
     for advice in advised:
         of_knob.setdefault(advice.knob, []).append(advice)
     best = []
@@ -167,10 +167,8 @@ def changed_arguments(arguments: Iterable[str], settings: Mapping[str, Setting])
 # -- what-if: any combination of changes -------------------------------------------------------------------------------
 
 
-# Its groups are no longer those whose costs were measured, so every other change comes before it.
-_LAST = "sharding group"
-_ORDER = sorted(KNOBS, key=lambda knob: knob == _LAST)
-_LOADER = "data loader"
+# A new sharding group is not one whose costs were measured, so every other change comes before it.
+_ORDER = sorted(KNOBS, key=lambda knob: knob == Knob.GROUP)
 _PACE = "the loader is as fast as in the measured steps: where other changes shorten them, ranks may wait for it again"
 
 
@@ -264,7 +262,7 @@ def _prospect(base: Baseline, case: Case, candidates: list[Candidate], nothing: 
     predicted = gain(base, in_turn(*(candidate.mutation for candidate in candidates)))
     deltas = [candidate.memory_delta_bytes for candidate in candidates]
     delta = None if None in deltas else sum(known for known in deltas if known is not None)
-    paced = (_PACE,) if len(candidates) > 1 and any(c.knob == _LOADER for c in candidates) else ()
+    paced = (_PACE,) if len(candidates) > 1 and any(c.knob == Knob.LOADER for c in candidates) else ()
     also = tuple(sentence for candidate in candidates for sentence in candidate.also)
     settings = {name: value for candidate in candidates for name, value in candidate.settings.items()}
     return replace(

@@ -14,9 +14,9 @@ from diag.collectors.records import Manifest
 from diag.collectors.trainer.keys import OptionError
 from diag.collectors.trainer.options import TrainerOptions
 from diag.collectors.trainer.refusals import validate
-from diag.collectors.trainer.strategies import STRATEGIES
+from diag.collectors.trainer.strategies import named
 from diag.diagnoses import Examination
-from diag.model.steps import Attribution, Bottleneck, Finding, Risk
+from diag.model.steps import Attribution, Bottleneck, Finding, Knob, Risk
 from diag.rundir.run import Tables
 
 from .mutations import Mutation
@@ -116,7 +116,7 @@ class Candidate(Struct, frozen=True):
 
     id: str
     finding: str
-    knob: str
+    knob: Knob
     change: str
     mutation: Mutation
     memory_delta_bytes: int | None
@@ -138,15 +138,11 @@ class Case(Struct, frozen=True):
         return self.tables.manifest
 
     @property
-    def strategy(self) -> str:
-        """The strategy's name without variants: "deepspeed" for any ZeRO stage."""
-        return (self.manifest.strategy or "").partition("-")[0] if self.manifest is not None else ""
-
-    @property
     def api(self) -> str:
-        """The API in which users write a change: DDP's for ZeRO-1."""
-        kind = STRATEGIES.get(self.strategy)
-        return kind.api if kind is not None else self.strategy
+        """The API in which users write a change: DDP's for ZeRO-1. "" where no strategy is known."""
+        name = (self.manifest.strategy or "") if self.manifest is not None else ""
+        kind = named(name)
+        return kind.api if kind is not None else name
 
     @property
     def bundled(self) -> bool:

@@ -11,7 +11,7 @@ from diag.account.records import loader_settings
 from diag.diagnoses.contended_host import dominates
 from diag.diagnoses.subject import ranks_text
 from diag.model.states import partitions_gradients
-from diag.model.steps import Risk
+from diag.model.steps import Knob, Risk
 from diag.traces.kineto_names import dtype_bytes
 
 from .case import Api, Candidate, Case, grouped
@@ -42,12 +42,12 @@ _BLOCK_CODE = {
 
 
 def wrap_granularity(case: Case) -> Sequence[Candidate]:
-    found = case.found(*_MENDED_BY_WRAPPING)
-    if found is None or not case.sizes.units:
+    finding = case.found(*_MENDED_BY_WRAPPING)
+    if finding is None or not case.sizes.units:
         return ()
     if len(case.sizes.units) == 1:
-        return list(_wrap_blocks(case, found.id))
-    return list(_coarser_units(case, found.id))
+        return list(_wrap_blocks(case, finding.id))
+    return list(_coarser_units(case, finding.id))
 
 
 def _wrap_blocks(case: Case, finding: str) -> Iterator[Candidate]:
@@ -59,7 +59,7 @@ def _wrap_blocks(case: Case, finding: str) -> Iterator[Candidate]:
     blocks = Candidate(
         id="wrap-blocks",
         finding=finding,
-        knob="wrap granularity",
+        knob=Knob.WRAP,
         change=f"shard each of the {case.blocks} blocks as a unit of its own, not the whole model as one",
         mutation=split_root(case.blocks),
         memory_delta_bytes=after - before,
@@ -81,14 +81,14 @@ def _wrap_blocks(case: Case, finding: str) -> Iterator[Candidate]:
     )
     yield ahead
     # The root keeps its parameters for the backward, blocks only do so when set to.
-    kept = _BLOCK_CODE[Api.FSDP2].replace("(block)", "(block, reshard_after_forward=False)")
+    keeping = _BLOCK_CODE[Api.FSDP2].replace("(block)", "(block, reshard_after_forward=False)")
     yield replace(
         ahead,
         id="wrap-blocks-prefetch-keep",
         change=f"{ahead.change}; keep the parameters for the backward, as now",
         mutation=in_turn(split_root(case.blocks), prefetch(1), keep_gathered),
         memory_delta_bytes=size.parameters + (after - before),
-        code={Api.FSDP2: f"{kept}\n{next_unit(1, case.program.gloo)}"},
+        code={Api.FSDP2: f"{keeping}\n{next_unit(1, case.program.gloo)}"},
         settings={"wrap": "block", "prefetch": 1, "reshard_after_forward": "no"} if case.bundled else {},
     )
 
@@ -123,7 +123,7 @@ def _units_merged(case: Case, finding: str, by: int, wrap: str, change: str) -> 
     return Candidate(
         id="wrap-blocks" if wrap == "block" else f"wrap-{wrap}-blocks",
         finding=finding,
-        knob="wrap granularity",
+        knob=Knob.WRAP,
         change=change,
         mutation=merge_units(by),
         memory_delta_bytes=then - now,
@@ -140,7 +140,7 @@ _DEEPEST_PREFETCH = 3
 
 
 def prefetch_depth(case: Case) -> Sequence[Candidate]:
-    found = case.found(
+    finding = case.found(
         "communication-not-overlapped",
         "missing-prefetch",
         "exposed-communication",
@@ -149,12 +149,12 @@ def prefetch_depth(case: Case) -> Sequence[Candidate]:
         "reduce-scatter-stall",
         "regather-in-backward",
     )
-    if found is None or len(case.sizes.units) < 3 or (case.strategy and case.strategy != "fsdp2"):
+    if finding is None or len(case.sizes.units) < 3 or case.api not in ("", Api.FSDP2):
         return ()
     now = case.number("prefetch", 0)
     asynchronous = case.program.gloo and not now
     return [
-        _deeper_prefetch(case, found.id, depth, asynchronous)
+        _deeper_prefetch(case, finding.id, depth, asynchronous)
         for depth in range(now + 1, min(now + 2, _DEEPEST_PREFETCH) + 1)
     ]
 
@@ -174,7 +174,7 @@ def _deeper_prefetch(case: Case, finding: str, depth: int, asynchronous: bool) -
     return Candidate(
         id=f"prefetch-{depth}",
         finding=finding,
-        knob="prefetch",
+        knob=Knob.PREFETCH,
         change=f"gather {units} while one computes, in forward and in backward",
         mutation=prefetch(depth),
         # One more unit is gathered at any time for each that is gathered further ahead.
@@ -196,14 +196,14 @@ def _deeper_prefetch(case: Case, finding: str, depth: int, asynchronous: bool) -
 
 
 def reshard_after_forward(case: Case) -> Sequence[Candidate]:
-    found = case.communication
-    if found is None or not case.sizes.regathered:
+    finding = case.communication
+    if finding is None or not case.sizes.regathered:
         return ()
     return [
         Candidate(
             id="keep-after-forward",
-            finding=found.id,
-            knob="reshard after forward",
+            finding=finding.id,
+            knob=Knob.RESHARD,
             change="keep the parameters between forward and backward, so that backward gathers nothing",
             mutation=keep_gathered,
             memory_delta_bytes=case.sizes.regathered,
@@ -227,8 +227,8 @@ _STATE_BYTES = 4  # sharded bytes for each byte of fp32 parameters: themselves, 
 
 
 def sharding_group(case: Case) -> Sequence[Candidate]:
-    found = case.communication
-    if found is None or not case.sizes.units:
+    finding = case.communication
+    if finding is None or not case.sizes.units:
         return ()
     sizes = set(Counter(tables.host for tables in case.tables.ranks.values() if tables.host).values())
     world = len(case.program.ranks)
@@ -238,8 +238,8 @@ def sharding_group(case: Case) -> Sequence[Candidate]:
     return [
         Candidate(
             id="shard-within-host",
-            finding=found.id,
-            knob="sharding group",
+            finding=finding.id,
+            knob=Knob.GROUP,
             change=f"shard over the {ranks} ranks of a host only, and all-reduce gradients between hosts (HSDP)",
             mutation=hybrid_shard(ranks),
             memory_delta_bytes=state // ranks - state // world,
@@ -260,8 +260,8 @@ def sharding_group(case: Case) -> Sequence[Candidate]:
 
 
 def gradient_sync(case: Case) -> Sequence[Candidate]:
-    found = case.communication
-    if found is None:
+    finding = case.communication
+    if finding is None:
         return ()
     reduced_in = {c.micro_batch for c in case.program.collectives() if c.role in GRADIENTS}
     if len(reduced_in) < 2 or (case.manifest is not None and partitions_gradients(case.manifest.strategy or "")):
@@ -272,8 +272,8 @@ def gradient_sync(case: Case) -> Sequence[Candidate]:
     return [
         Candidate(
             id="sync-last-micro-batch",
-            finding=found.id,
-            knob="gradient synchronisation",
+            finding=finding.id,
+            knob=Knob.SYNC,
             change=f"reduce gradients in the last of the {len(reduced_in)} micro-batches only",
             mutation=sync_last_micro_batch,
             memory_delta_bytes=memory,
@@ -295,18 +295,18 @@ def gradient_sync(case: Case) -> Sequence[Candidate]:
 
 
 def gradient_dtype(case: Case) -> Sequence[Candidate]:
-    found = case.communication
+    finding = case.communication
     types = {c.dtype for c in case.program.collectives() if c.role in GRADIENTS}
     # On a CPU bf16 is emulated: ten times slower than fp32 [measured, trainer.md].
-    if found is None or case.program.gloo:
+    if finding is None or case.program.gloo:
         return ()
     if not types or any(dtype_bytes(dtype) != 4 for dtype in types):
         return ()
     return [
         Candidate(
             id="reduce-bf16",
-            finding=found.id,
-            knob="type of the gradients",
+            finding=finding.id,
+            knob=Knob.DTYPE,
             change="reduce gradients in bf16, half the bytes",
             mutation=reduce_in("BFloat16"),
             memory_delta_bytes=-(case.sizes.largest_gradient // 2),
@@ -328,13 +328,13 @@ _MOST_WORKERS = 32
 
 
 def loader_workers(case: Case) -> Sequence[Candidate]:
-    found = case.found("slow-data-all-ranks", "slow-data-bursty")
+    finding = case.found("slow-data-all-ranks", "slow-data-bursty")
     workers = loader_settings(case.manifest).workers
-    if found is None or workers is None:
+    if finding is None or workers is None:
         return ()
     if dominates(case.examination.shares):
         return ()  # there is no core for another process
-    return [_more_workers(case, found.id, workers, then) for then in _worker_counts(workers)]
+    return [_more_workers(case, finding.id, workers, then) for then in _worker_counts(workers)]
 
 
 def _worker_counts(now: int) -> list[int]:
@@ -347,7 +347,7 @@ def _more_workers(case: Case, finding: str, now: int, then: int) -> Candidate:
     return Candidate(
         id=f"loader-workers-{then}",
         finding=finding,
-        knob="data loader",
+        knob=Knob.LOADER,
         change=f"{then} loader processes a rank, not {now}",
         mutation=more_workers(now, then, case.micro_batches),
         memory_delta_bytes=0,
@@ -372,17 +372,17 @@ _STRAGGLER_CHANGES = {
 
 
 def straggler(case: Case) -> Sequence[Candidate]:
-    found = case.found("compute-straggler", "stalled-rank", "contended-host")
-    if found is None or not found.ranks:
+    finding = case.found("compute-straggler", "stalled-rank", "contended-host")
+    if finding is None or not finding.ranks:
         return ()
-    its = "its" if len(found.ranks) == 1 else "their"
+    its = "its" if len(finding.ranks) == 1 else "their"
     return [
         Candidate(
             id="straggler",
-            finding=found.id,
-            knob="straggler",
-            change=_STRAGGLER_CHANGES[found.id].format(ranks=ranks_text(found.ranks), its=its),
-            mutation=without_straggler(found.ranks),
+            finding=finding.id,
+            knob=Knob.STRAGGLER,
+            change=_STRAGGLER_CHANGES[finding.id].format(ranks=ranks_text(finding.ranks), its=its),
+            mutation=without_straggler(finding.ranks),
             memory_delta_bytes=0,
             risk=Risk.SAFE,
             code={},
@@ -390,13 +390,13 @@ def straggler(case: Case) -> Sequence[Candidate]:
     ]
 
 
-KNOBS: dict[str, Callable[[Case], Sequence[Candidate]]] = {
-    "wrap granularity": wrap_granularity,
-    "prefetch": prefetch_depth,
-    "reshard after forward": reshard_after_forward,
-    "sharding group": sharding_group,
-    "gradient synchronisation": gradient_sync,
-    "type of the gradients": gradient_dtype,
-    "data loader": loader_workers,
-    "straggler": straggler,
+KNOBS: dict[Knob, Callable[[Case], Sequence[Candidate]]] = {
+    Knob.WRAP: wrap_granularity,
+    Knob.PREFETCH: prefetch_depth,
+    Knob.RESHARD: reshard_after_forward,
+    Knob.GROUP: sharding_group,
+    Knob.SYNC: gradient_sync,
+    Knob.DTYPE: gradient_dtype,
+    Knob.LOADER: loader_workers,
+    Knob.STRAGGLER: straggler,
 }

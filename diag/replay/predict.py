@@ -74,28 +74,28 @@ class Stop(Struct, frozen=True):
 def stops(line: Timeline, step_ends_ns: Sequence[int]) -> list[Stop]:
     """One stop for each call of a rank, by start of the wait; calls without a known wait stop where their result was
     needed at the latest."""
-    found: dict[CollectiveCall, Stop] = {}
+    by_call: dict[CollectiveCall, Stop] = {}
     for call in line.calls:
         if call.waited_ns is not None:
             start, end = call.waited_ns
-            found[call] = _stop(call, start, min(call.end_ns, end))
+            by_call[call] = _stop(call, start, min(call.end_ns, end))
     unknown = [call for call in line.calls if call.waited_ns is None]
     if unknown:
-        found |= _stops_by_exposure(line, unknown)
-        found |= _latest(line, [call for call in unknown if call not in found], step_ends_ns)
-    return sorted(found.values(), key=lambda stop: (stop.start_ns, stop.done_ns))
+        by_call |= _stops_by_exposure(line, unknown)
+        by_call |= _latest(line, [call for call in unknown if call not in by_call], step_ends_ns)
+    return sorted(by_call.values(), key=lambda stop: (stop.start_ns, stop.done_ns))
 
 
-def queued(found: Sequence[Stop]) -> list[Stop]:
+def queued(waited: Sequence[Stop]) -> list[Stop]:
     """The same, but kernels that follow each other immediately on one stream count as entered when the first was: a
     kernel begins when its stream is free, not when it is issued."""
     last: dict[str, tuple[int, int]] = {}  # group: when its wire was done, and when that one was entered
     entered: dict[Key, int] = {}
-    for stop in sorted(found, key=lambda stop: stop.entered_ns):
+    for stop in sorted(waited, key=lambda stop: stop.entered_ns):
         done, before = last.get(stop.call.group, (0, 0))
         entered[stop.key] = before if done <= stop.entered_ns <= done + _QUEUED_NS else stop.entered_ns
         last[stop.call.group] = (max(done, stop.done_ns), entered[stop.key])
-    return [replace(stop, entered_ns=entered[stop.key]) for stop in found]
+    return [replace(stop, entered_ns=entered[stop.key]) for stop in waited]
 
 
 def _stop(call: CollectiveCall, start_ns: int, done_ns: int) -> Stop:
@@ -107,13 +107,13 @@ def _stops_by_exposure(line: Timeline, calls: Sequence[CollectiveCall]) -> Mappi
     """Exposed communication that ends when a collective ends was a wait for it, and for those that ended within."""
     chosen = kinds_of(line.label) == Kind.COMM
     starts, ends = line.start_ns[chosen], line.end_ns[chosen]
-    found = {}
+    by_call = {}
     for call in calls:
         at = int(np.searchsorted(ends, call.end_ns - _SAME_TIME_NS, side="left"))
         # Where the line goes on before the call ends, it did not wait for this one.
         if at < len(ends) and max(starts[at], call.start_ns) < call.end_ns:
-            found[call] = _stop(call, int(starts[at]), min(call.end_ns, int(ends[at])))
-    return found
+            by_call[call] = _stop(call, int(starts[at]), min(call.end_ns, int(ends[at])))
+    return by_call
 
 
 def _latest(
@@ -123,15 +123,15 @@ def _latest(
     starts: dict[tuple[str, str], list[int]] = defaultdict(list)
     for call in line.calls:
         starts[call.op, call.group].append(call.start_ns)
-    ordered = {key: sorted(own) for key, own in starts.items()}
-    found = {}
+    ordered = {key: sorted(times) for key, times in starts.items()}
+    by_call = {}
     for call in calls:
         end = step_ends_ns[min(bisect_left(step_ends_ns, call.end_ns), len(step_ends_ns) - 1)]
         later = ordered[call.op, call.group]
         at = bisect_left(later, call.end_ns)
         needed = later[at] if call.op == "all_gather" and at < len(later) else end
-        found[call] = _stop(call, max(needed, call.end_ns), call.end_ns)
-    return found
+        by_call[call] = _stop(call, max(needed, call.end_ns), call.end_ns)
+    return by_call
 
 
 # -- line --------------------------------------------------------------------------------------------------------------
@@ -150,27 +150,27 @@ def operations(line: Timeline, waited: Sequence[Stop], steps: Sequence[RankStep]
     events = [*_issues(waited, stopped), *_waits(waited, stopped), *_ends(steps, stopped)]
     events.sort(key=lambda event: event[:3])
     pieces = _work(line, stopped)
-    found: list[Op] = []
+    ops: list[Op] = []
     piece = next(pieces, None)
     for time, _, _, op in events:
         while piece is not None and piece[0] < time:
             start, end, label = piece
             kind, detail = of_label(label)
-            found.append(Work(min(end, time) - start, kind, detail))
+            ops.append(Work(min(end, time) - start, kind, detail))
             piece = (time, end, label) if end > time else next(pieces, None)
-        found.append(op)
-    return tuple(found)
+        ops.append(op)
+    return tuple(ops)
 
 
 def _stopped(waited: Sequence[Stop]) -> iv.Intervals:
     """When the line was blocked, a row for each wait, disjoint. Adjacent waits stay separate: operations lie
     between."""
-    found: list[tuple[int, int]] = []
+    blocked: list[tuple[int, int]] = []
     for stop in sorted(waited, key=lambda stop: (stop.start_ns, stop.done_ns)):
-        start = max(stop.start_ns, found[-1][1]) if found else stop.start_ns
+        start = max(stop.start_ns, blocked[-1][1]) if blocked else stop.start_ns
         if stop.done_ns > start:
-            found.append((start, stop.done_ns))
-    return np.array(found, dtype=np.int64).reshape(-1, 2)
+            blocked.append((start, stop.done_ns))
+    return np.array(blocked, dtype=np.int64).reshape(-1, 2)
 
 
 def _work(line: Timeline, stopped: iv.Intervals) -> Iterator[tuple[int, int, int]]:
@@ -244,13 +244,13 @@ def transfers(meetings: Iterable[Meeting], latency_overlaps: bool) -> list[Colle
     ordered = sorted(meetings, key=lambda m: (m.arrival_ns, m.first_done_ns, m.key))
     queue = _queues(ordered)
     latency = _latencies(ordered, queue) if latency_overlaps else {}
-    found = []
+    collectives = []
     for meeting in ordered:
         call, free = meeting.call, queue[meeting.key]
         after_arrival = meeting.first_done_ns - meeting.arrival_ns
         shared = latency.get(call.group, 0)
         transfer = max(0, min(after_arrival, meeting.first_done_ns - free + shared))
-        found.append(
+        collectives.append(
             Collective(
                 key=meeting.key,
                 op=call.op,
@@ -263,19 +263,19 @@ def transfers(meetings: Iterable[Meeting], latency_overlaps: bool) -> list[Colle
                 latency_ns=min(shared, transfer),
             )
         )
-    return found
+    return collectives
 
 
 def _queues(ordered: Iterable[Meeting]) -> dict[Key, int]:
     """For each collective, when the wires of its ranks were done with the ones before."""
     free: dict[tuple[int, str], int] = {}
-    found = {}
+    queue = {}
     for meeting in ordered:
         wires = [(rank, meeting.call.group) for rank in meeting.start_ns]
-        found[meeting.key] = max(free.get(wire, 0) for wire in wires)
+        queue[meeting.key] = max(free.get(wire, 0) for wire in wires)
         for wire in wires:
             free[wire] = max(free.get(wire, 0), meeting.done_ns[wire[0]])
-    return found
+    return queue
 
 
 def _latencies(ordered: Iterable[Meeting], queue: Mapping[Key, int]) -> dict[str, int]:
@@ -333,7 +333,7 @@ def _consecutive(attribution: Attribution) -> list[dict[int, list[RankStep]]]:
     by_step: dict[int, dict[int, RankStep]] = defaultdict(dict)
     for step in attribution.rank_steps:
         by_step[step.step][step.rank] = step
-    found: list[dict[int, list[RankStep]]] = []
+    stretches: list[dict[int, list[RankStep]]] = []
     before = None
     most = max(1, _MOST_RANK_STEPS // max(1, len(attribution.ranks)))
     for account in attribution.usable[-most:]:
@@ -341,11 +341,11 @@ def _consecutive(attribution: Attribution) -> list[dict[int, list[RankStep]]]:
         if set(members) != set(attribution.ranks) or account.dur_ns <= 0:
             continue
         if before is None or account.step != before + 1:
-            found.append({rank: [] for rank in members})
+            stretches.append({rank: [] for rank in members})
         for rank, step in members.items():
-            found[-1][rank].append(step)
+            stretches[-1][rank].append(step)
         before = account.step
-    return found
+    return stretches
 
 
 def _stretch(run: Mapping[int, Sequence[RankStep]], gloo: bool) -> Stretch:
@@ -368,9 +368,9 @@ def _stretch(run: Mapping[int, Sequence[RankStep]], gloo: bool) -> Stretch:
 def _stops(line: Timeline, steps: Sequence[RankStep], gloo: bool) -> list[Stop]:
     """The stops of the stretch: neither done before it began, nor entered after it ended; cut where it began."""
     begin, end = int(line.start_ns[0]), int(line.end_ns[-1])
-    found = stops(line, [step.end_ns for step in steps])
-    found = [stop.after(begin) for stop in found if stop.done_ns > begin and stop.entered_ns < end]
-    return found if gloo else queued(found)
+    waited = stops(line, [step.end_ns for step in steps])
+    waited = [stop.after(begin) for stop in waited if stop.done_ns > begin and stop.entered_ns < end]
+    return waited if gloo else queued(waited)
 
 
 def _told_apart(waited: Mapping[int, list[Stop]]) -> dict[int, list[Stop]]:
@@ -382,14 +382,14 @@ def _told_apart(waited: Mapping[int, list[Stop]]) -> dict[int, list[Stop]]:
         for key, meeting in met.items()
         if key[2] not in SYNCHRONISING and meeting.first_done_ns < meeting.arrival_ns
     }
-    return {rank: [s.alone(rank) if s.key in free else s for s in own] for rank, own in waited.items()}
+    return {rank: [s.alone(rank) if s.key in free else s for s in of_rank] for rank, of_rank in waited.items()}
 
 
 def _meetings(waited: Mapping[int, list[Stop]]) -> list[Meeting]:
-    found: dict[Key, dict[int, Stop]] = defaultdict(dict)
-    for rank, own in waited.items():
-        for stop in own:
-            found[stop.key].setdefault(rank, stop)
+    by_key: dict[Key, dict[int, Stop]] = defaultdict(dict)
+    for rank, of_rank in waited.items():
+        for stop in of_rank:
+            by_key[stop.key].setdefault(rank, stop)
     return [
         Meeting(
             key,
@@ -397,12 +397,12 @@ def _meetings(waited: Mapping[int, list[Stop]]) -> list[Meeting]:
             {rank: stop.entered_ns for rank, stop in members.items()},
             {rank: stop.done_ns for rank, stop in members.items()},
         )
-        for key, members in found.items()
+        for key, members in by_key.items()
     ]
 
 
 def _placed(
-    collectives: Mapping[Key, Collective], own: Sequence[Stop], line: Timeline, steps: Sequence[RankStep]
+    collectives: Mapping[Key, Collective], waited: Sequence[Stop], line: Timeline, steps: Sequence[RankStep]
 ) -> list[Placed]:
     """One rank's collectives in the order in which it entered them, each with its step, phase and micro-batch."""
     begins = np.array([step.begin_ns for step in steps])
@@ -420,8 +420,8 @@ def _placed(
         first = int(np.searchsorted(line.start_ns[passes], begin_ns, side="left"))
         return int(batches[last] - batches[first]) if first <= last else 0
 
-    found = []
-    for stop in sorted(own, key=lambda stop: stop.call.start_ns):
+    placed = []
+    for stop in sorted(waited, key=lambda stop: stop.call.start_ns):
         start = max(stop.call.start_ns, int(begins[0]))
         step = steps[max(0, int(np.searchsorted(begins, start, side="right")) - 1)]
         at = int(np.searchsorted(line.start_ns[marks], start, side="right")) - 1
@@ -432,8 +432,8 @@ def _placed(
         if at >= 0 and step.begin_ns <= line.start_ns[marks[at]] < step.end_ns and phased[marks[at]]:
             phase = Detail(int(details[marks[at]]))
         batch = micro_batch(int(marks[at]), step.begin_ns) if at >= 0 else 0
-        found.append(Placed(replace(collectives[stop.key], step=step.step, micro_batch=batch), phase))
-    return found
+        placed.append(Placed(replace(collectives[stop.key], step=step.step, micro_batch=batch), phase))
+    return placed
 
 
 def _alone(collectives: Sequence[Collective], size_of: Mapping[str, int]) -> float:
@@ -499,8 +499,8 @@ def baseline(attribution: Attribution, tables: Tables) -> Baseline | Refusal:
 
 
 def predict(attribution: Attribution, tables: Tables, mutation: Mutation) -> Prediction:
-    found = baseline(attribution, tables)
-    return Prediction((0, 0, 0), 0, 0.0, (), found.reason) if isinstance(found, Refusal) else gain(found, mutation)
+    base = baseline(attribution, tables)
+    return Prediction((0, 0, 0), 0, 0.0, (), base.reason) if isinstance(base, Refusal) else gain(base, mutation)
 
 
 def gain(base: Baseline, mutation: Mutation) -> Prediction:

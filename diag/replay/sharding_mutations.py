@@ -136,7 +136,7 @@ def depth_of(stretch: Stretch) -> int:
 def _waited_after(line: list[Op], used_after: dict[Key, Key]) -> list[Op]:
     """Waits for keys moved back to where the result is used: after the collective named for each is issued, and waited
     for if that is at once. A synchronous gather was waited for where it was issued, which is earlier."""
-    found: list[Op] = []
+    ops: list[Op] = []
     held: dict[Key, Op] = {}
     users: dict[Key, list[Key]] = defaultdict(list)
     for key, before in used_after.items():
@@ -146,15 +146,15 @@ def _waited_after(line: list[Op], used_after: dict[Key, Key]) -> list[Op]:
         if isinstance(op, Wait) and op.key in used_after and used_after[op.key] not in issued:
             held[op.key] = op
             continue
-        found.append(op)
+        ops.append(op)
         if isinstance(op, Issue):
             issued.add(op.key)
         if isinstance(op, Issue | Wait):
             following = line[place + 1] if place + 1 < len(line) else None
             if isinstance(op, Issue) and following == Wait(op.key):
                 continue
-            found += [held.pop(key) for key in users.get(op.key, ()) if key in held]
-    return found + list(held.values())
+            ops += [held.pop(key) for key in users.get(op.key, ()) if key in held]
+    return ops + list(held.values())
 
 
 def _issued_after(line: list[Op], anchors: dict[Key, Issue | Wait], held_up: Callable[[Key], list[Op]]) -> list[Op]:
@@ -169,14 +169,14 @@ def _issued_after(line: list[Op], anchors: dict[Key, Issue | Wait], held_up: Cal
         if at is not None and at < issue_at[key]:
             moved[at].append(Issue(key))
             gone.add(issue_at[key])
-    found: list[Op] = []
+    ops: list[Op] = []
     for place, op in enumerate(line):
         if isinstance(op, Wait) and issue_at.get(op.key) in gone:
-            found += held_up(op.key)
+            ops += held_up(op.key)
         if place not in gone:
-            found.append(op)
-        found += moved.get(place, ())
-    return found
+            ops.append(op)
+        ops += moved.get(place, ())
+    return ops
 
 
 # -- wrapping: how the model is divided into units ---------------------------------------------------------------------
@@ -230,17 +230,17 @@ def _merged(stretch: Stretch, size: int, first: int, costs: Costs, level: Level)
     for (_, _, role, unit), members in parts.items():
         members.sort(key=lambda c: order.get(c.key, 0))
         # Gathered when the first is needed, reduced when the last is there.
-        kept = members[-1] if role == Role.SCATTER else members[0]
+        merged = members[-1] if role == Role.SCATTER else members[0]
         transfer = costs.merged(members, level)
-        collectives[kept.key] = replace(
-            kept,
+        collectives[merged.key] = replace(
+            merged,
             bytes=sum(c.bytes for c in members),
             unit=unit,
             transfer_ns=transfer,
-            latency_ns=min(kept.latency_ns, transfer),
+            latency_ns=min(merged.latency_ns, transfer),
             tail_ns=_tails(members, transfer),
         )
-        gone.update(c.key for c in members if c.key != kept.key)
+        gone.update(c.key for c in members if c.key != merged.key)
     lines = {
         rank: tuple(op for op in line if not (isinstance(op, Issue | Wait) and op.key in gone))
         for rank, line in stretch.lines.items()
@@ -270,10 +270,10 @@ def _split(stretch: Stretch, units: int, root_share: float, costs: Costs, level:
         if c.role in GATHERS or c.role == Role.SCATTER:
             del collectives[c.key]
     again: dict[Key, list[Collective]] = {}
-    for key, found in pieces.items():
-        if found[0].role == Role.GATHER_FORWARD:
-            again[key] = [_again(c) for c in found]
-    collectives.update((c.key, c) for own in (*pieces.values(), *again.values()) for c in own)
+    for key, parts in pieces.items():
+        if parts[0].role == Role.GATHER_FORWARD:
+            again[key] = [_again(c) for c in parts]
+    collectives.update((c.key, c) for parts in (*pieces.values(), *again.values()) for c in parts)
     lines = {
         rank: tuple(_split_line(line, stretch, units, pieces, again, scatter_of))
         for rank, line in stretch.lines.items()
@@ -310,7 +310,7 @@ def _split_line(
     scatter_of: dict[tuple[int, int], Key],
 ) -> list[Op]:
     """Between the gather and the reduction lie forward and backward: each is cut into equal parts of time."""
-    found: list[Op] = []
+    ops: list[Op] = []
     place = 0
     issue_at = {op.key: i for i, op in enumerate(line) if isinstance(op, Issue)}
     wait_at = {op.key: i for i, op in enumerate(line) if isinstance(op, Wait)}
@@ -325,17 +325,17 @@ def _split_line(
             end,
         )
         root = len(pieces[key]) - units
-        found += line[place:gather_at]
-        found += [step for gather in pieces[key][:root] for step in (Issue(gather.key), Wait(gather.key))]
+        ops += line[place:gather_at]
+        ops += [step for gather in pieces[key][:root] for step in (Issue(gather.key), Wait(gather.key))]
         for gather, part in zip(pieces[key][root:], _equal_parts(line[begin:middle], units), strict=True):
-            found += [Issue(gather.key), Wait(gather.key), *part]
+            ops += [Issue(gather.key), Wait(gather.key), *part]
         reductions = pieces[scatter]
         for unit, part in zip(reversed(range(units)), _equal_parts(line[middle:end], units), strict=True):
             gather, reduction = again[key][root + unit], reductions[root + unit]
-            found += [Issue(gather.key), Wait(gather.key), *part, Issue(reduction.key), Wait(reduction.key)]
-        found += [step for own in reductions[:root] for step in (Issue(own.key), Wait(own.key))]
+            ops += [Issue(gather.key), Wait(gather.key), *part, Issue(reduction.key), Wait(reduction.key)]
+        ops += [step for reduction in reductions[:root] for step in (Issue(reduction.key), Wait(reduction.key))]
         place = max(wait_at.get(scatter, end), end) + 1
-    return found + [op for op in line[place:] if not (isinstance(op, Issue | Wait) and op.key in pieces)]
+    return ops + [op for op in line[place:] if not (isinstance(op, Issue | Wait) and op.key in pieces)]
 
 
 def _equal_parts(ops: Sequence[Op], count: int) -> list[list[Op]]:

@@ -93,11 +93,11 @@ def _files(paths: Sequence[str]) -> list[Path]:
     folders = [path if is_folder(path) else path.parent for path in map(Path, filter(_is_local, paths))]
     with suppress(OSError):  # it was removed
         folders.append(Path.cwd())
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for folder in folders:
         if os.path.lexists(folder / FILE):
-            found.setdefault(os.path.realpath(folder), folder / FILE)
-    return list(found.values())
+            files.setdefault(os.path.realpath(folder), folder / FILE)
+    return list(files.values())
 
 
 def _is_local(path: str) -> bool:
@@ -230,10 +230,10 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
         gaps.append(gap)
     elif manifest is None:
         gaps.append(Gap(str(layout.manifest), "is missing: what was run is not known"))
-    found = _readable_ranks(layout, gaps)
-    files = {str(path): rank for rank, own in found.items() for path in own.traces()}
+    rank_files = _readable_ranks(layout, gaps)
+    files = {str(path): rank for rank, of_rank in rank_files.items() for path in of_rank.traces()}
     traces = _by_rank(list(files), reading, gaps, files)
-    ranks = {rank: _open_rank(rank, own, tuple(traces.get(rank, ())), gaps) for rank, own in found.items()}
+    ranks = {rank: _open_rank(rank, of_rank, tuple(traces.get(rank, ())), gaps) for rank, of_rank in rank_files.items()}
     world_size = manifest.world_size if manifest is not None else None
     if world_size is None:
         world_size = next((r.identity.world_size for r in ranks.values() if r.identity is not None), None)
@@ -256,7 +256,7 @@ def _unwritten_steps(layout: RunLayout, manifest: Manifest | None, ranks: Mappin
     """Ranks whose last steps are in no file: a rank keeps steps of about two seconds in memory before it writes them.
     One that still trains writes them later; one that was killed never will."""
     training = manifest is None or manifest.exit_code is None
-    recorded = {rank: own.recorded for rank, own in ranks.items() if own.steps}
+    recorded = {rank: of_rank.recorded for rank, of_rank in ranks.items() if of_rank.steps}
     every = set().union(*recorded.values())
     gaps = []
     for rank, steps in recorded.items():
@@ -353,10 +353,10 @@ def _by_rank(
     paths: Sequence[str], reading: Reading, gaps: list[Gap], known: Mapping[str, int]
 ) -> dict[int, list[Trace]]:
     """The traces at these paths, whose ranks are known."""
-    found: dict[int, list[Trace]] = {}
+    by_rank: dict[int, list[Trace]] = {}
     for trace in _read(paths, reading, gaps):
-        found.setdefault(known[trace.path], []).append(trace)
-    return found
+        by_rank.setdefault(known[trace.path], []).append(trace)
+    return by_rank
 
 
 def _read(paths: Sequence[str], reading: Reading, gaps: list[Gap]) -> Iterator[Trace]:
@@ -413,14 +413,14 @@ def _open_traces(paths: Sequence[str], reading: Reading) -> Tables:
 def _processes(traces: Sequence[Trace]) -> list[list[Trace]]:
     """Traces that name no rank, by the process that wrote them: one rank's windows in order of time. The processes in
     the order of their files' names, in which 10 comes after 9."""
-    found: list[list[Trace]] = []
+    processes: list[list[Trace]] = []
     for trace in sorted(traces, key=lambda trace: trace.begin_ns):
-        same = next((process for process in found if _goes_on(process[-1], trace)), None)
+        same = next((process for process in processes if _goes_on(process[-1], trace)), None)
         if same is not None:
             same.append(trace)
         else:
-            found.append([trace])
-    return sorted(found, key=lambda process: (_in_words(process[0].path), traces.index(process[0])))
+            processes.append([trace])
+    return sorted(processes, key=lambda process: (_in_words(process[0].path), traces.index(process[0])))
 
 
 def _goes_on(before: Trace, trace: Trace) -> bool:
@@ -438,32 +438,32 @@ def _goes_on(before: Trace, trace: Trace) -> bool:
 
 def _written_by(path: str) -> str:
     """``host_pid`` where TensorBoard's handler named the file; "" otherwise."""
-    found = re.match(r"(.+_\d+)\.\d{10,}\.pt\.trace\.json", file_name(path))
-    return found[1] if found else ""
+    match = re.match(r"(.+_\d+)\.\d{10,}\.pt\.trace\.json", file_name(path))
+    return match[1] if match else ""
 
 
 def _distinct(process: Sequence[Trace], rank: int, gaps: list[Gap]) -> list[Trace]:
     """The windows of a process without copies of them."""
-    found: list[Trace] = []
+    distinct: list[Trace] = []
     for trace in process:
-        if (twin := _twin(trace, found)) is not None:
+        if (twin := _twin(trace, distinct)) is not None:
             gaps.append(Gap(trace.path, f"rank {rank} again, of the time that {twin.path} covers; left out"))
         else:
-            found.append(trace)
-    return found
+            distinct.append(trace)
+    return distinct
 
 
 def _taken_as(taken: Sequence[int], by_rank: Mapping[int, Sequence[Trace]]) -> str:
     if len(taken) > 1:  # a file of several processes, which says why
         return f"its processes, in the order of their devices, were taken as {rank_ranges(taken)}"
     (rank,) = taken
-    own = by_rank[rank]
+    of_rank = by_rank[rank]
     windows = ""
-    if len(own) > 1:
-        pids = ", ".join(own[0].host_pids)
-        windows = f"; with {len(own) - 1} more of process {pids}, one rank in {len(own)} windows"
+    if len(of_rank) > 1:
+        pids = ", ".join(of_rank[0].host_pids)
+        windows = f"; with {len(of_rank) - 1} more of process {pids}, one rank in {len(of_rank)} windows"
     others = [trace for number, traces in by_rank.items() if number != rank for trace in traces]
-    apart = others and not any(a.begin_ns < b.end_ns and b.begin_ns < a.end_ns for a in own for b in others)
+    apart = others and not any(a.begin_ns < b.end_ns and b.begin_ns < a.end_ns for a in of_rank for b in others)
     doubt = ", though it ran at another time than the others: perhaps of another run" if apart else ""
     return f"says no rank, in the file or in its name; taken as rank {rank}{doubt}{windows}"
 
@@ -525,5 +525,5 @@ def axes_of(tables: Tables) -> Axes:
 
 def axis_named(description: str) -> str | None:
     """The axis that a process group's description names; None where it names none."""
-    found = _MESH_AXIS.match(description)
-    return found.group(1) if found else _MEGATRON.get(description)
+    match = _MESH_AXIS.match(description)
+    return match.group(1) if match else _MEGATRON.get(description)

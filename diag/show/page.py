@@ -29,7 +29,7 @@ from diag.show.ranks import (
 )
 from diag.tables.efficiency import token_rate, tokens_of
 from diag.tables.memory import peak_memory
-from diag.words.formatting import NBSP, UNKNOWN, counted, duration, listing, measured, share, size, spaced
+from diag.words.formatting import NBSP, UNKNOWN, counted, duration, listing, measured, printed_alike, share, size
 from diag.words.wording import class_name, incomplete, run_facts, sentence, steps_counted
 
 # Headings and captions.
@@ -207,9 +207,8 @@ def verdict_of(verdict: Answer, steps: str = "", why: str = "", action: str = ""
 
 def _card(finding: Finding) -> Card:
     cost = f"{share(finding.share)} of the step" if finding.cost_ns_per_step else ""
-    amount = duration(finding.cost_ns_per_step)
-    if cost and spaced(amount) not in spaced(finding.title):
-        cost += f", {amount}"
+    if cost and not printed_alike(finding.title_ns, finding.cost_ns_per_step):
+        cost += f", {duration(finding.cost_ns_per_step)}"
     ranks = listing(finding.ranks) if finding.ranks else ""
     facts = (cost, ranks, f"confidence {share(finding.confidence)}", finding.id)
     return Card(
@@ -250,11 +249,7 @@ def advice_of(result: Result) -> Advised:
     return Advised(
         changes=tuple(map(_change, advised.advice)),
         basis=f"{basis}." if advised.advice else "",
-        not_predicted=tuple(
-            f"{sentence(reason)}."
-            for reason in advised.not_advised
-            if reason.startswith("nothing was predicted") and not advised.advice
-        ),
+        not_predicted=tuple(f"{sentence(reason)}." for reason in advised.not_advised if advised.refused),
         left_out=tuple(map(sentence, advised.not_advised)),
     )
 

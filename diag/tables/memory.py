@@ -62,13 +62,13 @@ class MemoryTable(Struct, frozen=True):
 def memory_table(tables: Tables, attribution: Attribution) -> MemoryTable:
     """From the records of all steps; growth from those that the verdict counts."""
     counted = frozenset(step.step for step in attribution.usable or attribution.steps)
-    recorded = {rank: _recorded(own) for rank, own in tables.ranks.items()}
-    on_device = any(memory.allocated is not None for own in recorded.values() for _, memory in own)
-    rows = [_row(rank, own, counted, on_device) for rank, own in sorted(recorded.items()) if own]
-    found = tuple(row for row in rows if row is not None)
-    if found:
-        return MemoryTable(found, on_device, True, estimate_of(tables.manifest))
-    peaks = [traced_peak(own) for _, own in sorted(tables.ranks.items())]
+    recorded = {rank: _recorded(of_rank) for rank, of_rank in tables.ranks.items()}
+    on_device = any(memory.allocated is not None for of_rank in recorded.values() for _, memory in of_rank)
+    rows = [_row(rank, of_rank, counted, on_device) for rank, of_rank in sorted(recorded.items()) if of_rank]
+    known = tuple(row for row in rows if row is not None)
+    if known:
+        return MemoryTable(known, on_device, True, estimate_of(tables.manifest))
+    peaks = [traced_peak(of_rank) for _, of_rank in sorted(tables.ranks.items())]
     traced = tuple(_of_trace(peak) for peak in peaks if peak is not None)
     return MemoryTable(traced, bool(traced), False, estimate_of(tables.manifest))
 
@@ -86,17 +86,17 @@ class Peak(Struct, frozen=True):
 
 def peak_memory(tables: Tables, attribution: Attribution) -> Peak | None:
     """The peak that every page, report and budget shows; None where no rank recorded memory."""
-    recorded = {rank: _recorded(own) for rank, own in tables.ranks.items()}
-    on_device = any(memory.allocated is not None for own in recorded.values() for _, memory in own)
+    recorded = {rank: _recorded(of_rank) for rank, of_rank in tables.ranks.items()}
+    on_device = any(memory.allocated is not None for of_rank in recorded.values() for _, memory in of_rank)
     peaks, capacities = [], []
-    for own in recorded.values():
-        held = [memory for _, memory in own if memory.allocated is not None or not on_device]
+    for of_rank in recorded.values():
+        held = [memory for _, memory in of_rank if memory.allocated is not None or not on_device]
         if held:
             peaks.append(max(_reserved(memory) if on_device else memory.rss for memory in held))
             capacities += [memory.capacity for memory in held if memory.capacity]
     of_steps = bool(peaks)
     if not of_steps:
-        traced = [traced_peak(own) for own in tables.ranks.values()]
+        traced = [traced_peak(of_rank) for of_rank in tables.ranks.values()]
         peaks, on_device = [peak.reserved for peak in traced if peak is not None], True
     if not peaks:
         return None
@@ -143,19 +143,19 @@ def _of_trace(peak: MemoryPeak) -> RankMemory:
     return RankMemory(peak.rank, peak.allocated, peak.reserved, peak.capacity, None, loose, None, None)
 
 
-def _recorded(own: RankTables) -> list[tuple[StepRecord, MemoryRecord]]:
-    return [(record, record.memory) for record in own.steps if record.memory is not None]
+def _recorded(tables: RankTables) -> list[tuple[StepRecord, MemoryRecord]]:
+    return [(record, record.memory) for record in tables.steps if record.memory is not None]
 
 
 def _row(
-    rank: int, own: Sequence[tuple[StepRecord, MemoryRecord]], counted: frozenset[int], on_device: bool
+    rank: int, records: Sequence[tuple[StepRecord, MemoryRecord]], counted: frozenset[int], on_device: bool
 ) -> RankMemory | None:
-    own = [(step, memory) for step, memory in own if not on_device or memory.allocated is not None]
-    if not own:
+    records = [(step, memory) for step, memory in records if not on_device or memory.allocated is not None]
+    if not records:
         return None
-    memories = [memory for _, memory in own]
+    memories = [memory for _, memory in records]
     held = [memory.allocated or 0 for memory in memories] if on_device else [memory.rss for memory in memories]
-    last = [(step.step, size) for (step, _), size in zip(own, held, strict=True) if step.step in counted]
+    last = [(step.step, size) for (step, _), size in zip(records, held, strict=True) if step.step in counted]
     fullest = max(memories, key=_reserved) if on_device else None
     return RankMemory(
         rank=rank,

@@ -26,8 +26,8 @@ _SHARDED_CLASS = re.compile(rf"{FSDP_CLASS_PREFIX}(?=[A-Z])")
 
 def own_paths(names: pl.Series) -> pl.Series:
     """Paths of modules ("blocks.0.attention"), each without the parts that wrappers add."""
-    found = names.cast(pl.String).unique().to_list()
-    return names.cast(pl.String).replace({name: own_path(name) for name in found})
+    distinct = names.cast(pl.String).unique().to_list()
+    return names.cast(pl.String).replace({name: own_path(name) for name in distinct})
 
 
 def own_path(name: str) -> str:
@@ -38,10 +38,10 @@ def own_path(name: str) -> str:
 
 def _own_path(name: str) -> str:
     parts = name.split(".")
-    kept = [part for part in parts if part not in WRAPPER_PARTS]
-    if len(kept) > 1 and kept[0] == WRAPPER_ROOT:
-        kept = kept[1:]
-    return ".".join(kept) or ROOT
+    path = [part for part in parts if part not in WRAPPER_PARTS]
+    if len(path) > 1 and path[0] == WRAPPER_ROOT:
+        path = path[1:]
+    return ".".join(path) or ROOT
 
 
 def own_classes(calls: pl.DataFrame) -> pl.DataFrame:
@@ -64,14 +64,14 @@ def own_classes(calls: pl.DataFrame) -> pl.DataFrame:
             first.setdefault(around, row)
     for wrapper in sorted(first, reverse=True):  # the innermost first: rows are in order of start
         named[wrapper] = named[first[wrapper]]
-    kept = np.ones(len(named), dtype=np.bool_)
-    kept[list(first.values())] = False
-    return calls.with_columns(pl.Series("name", named, dtype=pl.String)).filter(pl.Series(kept))
+    remaining = np.ones(len(named), dtype=np.bool_)
+    remaining[list(first.values())] = False
+    return calls.with_columns(pl.Series("name", named, dtype=pl.String)).filter(pl.Series(remaining))
 
 
 def _class_of(name: str) -> str:
-    found = _NUMBERED.fullmatch(name)
-    return found[1] if found else name
+    match = _NUMBERED.fullmatch(name)
+    return match[1] if match else name
 
 
 PYTHON_FUNCTION = "python_function"
@@ -104,7 +104,7 @@ def module_ranges(trace: Trace) -> list[ModuleRanges]:
         ModuleRanges("FSDP unit", pl.concat([fsdp_forwards(trace), _fsdp_backwards(trace)])),
         ModuleRanges("annotation", _annotations(trace)),
     )
-    return [ModuleRanges(found.source, _sorted(found.calls)) for found in sources if len(found.calls)]
+    return [ModuleRanges(source.source, _sorted(source.calls)) for source in sources if len(source.calls)]
 
 
 def fsdp_forwards(trace: Trace) -> pl.DataFrame:
@@ -126,14 +126,14 @@ def _fsdp_backwards(trace: Trace) -> pl.DataFrame:
 
 def _fsdp_hooks(trace: Trace) -> pl.DataFrame:
     parts = pl.col("name").cast(pl.String).str.extract_groups(_FSDP)
-    found = ranges.named(trace, _FSDP).select(
+    hooks = ranges.named(trace, _FSDP).select(
         "ts_ns",
         "dur_ns",
         "thread",
         parts.struct.field("1").alias("hook"),
         parts.struct.field("2").fill_null("").alias("name"),
     )
-    return found.with_columns(own_paths(found["name"]))
+    return hooks.with_columns(own_paths(hooks["name"]))
 
 
 def _from_to(hooks: pl.DataFrame, begins: pl.DataFrame, ends: tuple[str, ...]) -> pl.DataFrame:
@@ -156,14 +156,14 @@ def _from_to(hooks: pl.DataFrame, begins: pl.DataFrame, ends: tuple[str, ...]) -
 
 def _python_modules(trace: Trace) -> pl.DataFrame:
     name = pl.col("name").cast(pl.String)
-    found = trace.select(PYTHON_FUNCTION, name=_PYTHON_MODULE)
-    return own_classes(found.with_columns(name.str.replace(_PYTHON_MODULE, "")).select(_COLUMNS))
+    modules = trace.select(PYTHON_FUNCTION, name=_PYTHON_MODULE)
+    return own_classes(modules.with_columns(name.str.replace(_PYTHON_MODULE, "")).select(_COLUMNS))
 
 
 def _annotations(trace: Trace) -> pl.DataFrame:
-    found = trace.select(names.ANNOTATION).with_columns(pl.col("name").cast(pl.String))
-    own = found.filter(~pl.col("name").str.contains(_NOT_A_PERSONS)).select(_COLUMNS)
-    return own.with_columns(own_paths(own["name"]))
+    annotations = trace.select(names.ANNOTATION).with_columns(pl.col("name").cast(pl.String))
+    by_user = annotations.filter(~pl.col("name").str.contains(_NOT_A_PERSONS)).select(_COLUMNS)
+    return by_user.with_columns(own_paths(by_user["name"]))
 
 
 def _sorted(calls: pl.DataFrame) -> pl.DataFrame:

@@ -39,24 +39,24 @@ _TIMES = ("forward", "backward", "recompute")
 UNATTRIBUTED = ""
 
 
-def partial(work: WorkTable, found: ModuleRanges, recomputed: Recomputed, host: Sequence[Window]) -> pl.DataFrame:
+def partial(work: WorkTable, modules: ModuleRanges, recomputed: Recomputed, host: Sequence[Window]) -> pl.DataFrame:
     """One row a module of one trace, "" for work outside of all; these add up over traces.
 
     Columns: name, parent, calls, host_ns, forward, backward, recompute and their ``own_`` twins (ns). ``host``: the
     host's windows of the counted steps, whose calls are counted; the device may run behind the host by whole steps.
     """
-    calls, frame = found.calls, work.frame
+    calls, frame = modules.calls, work.frame
     time = np.where((frame["class"] == _COMM).to_numpy(), 0, frame["dur_ns"].to_numpy())
     in_backward = (frame["phase"] == int(Detail.BACKWARD)).to_numpy()
     at = nesting.enclosing(calls, *work.launches)
     passes = (~in_backward, in_backward, in_backward & recomputed.mask)  # in the order of _TIMES
-    own = np.stack([_sums(at, np.where(chosen, time, 0), len(calls)) for chosen in passes], axis=1)
+    own_ns = np.stack([_sums(at, np.where(chosen, time, 0), len(calls)) for chosen in passes], axis=1)
     parent = nesting.parents(calls)
     steps = iv.make((begin, end) for _, begin, end in host)
-    rows = _rows(calls, parent, own[:-1], covers(steps, calls["ts_ns"].to_numpy()))
+    rows = _rows(calls, parent, own_ns[:-1], covers(steps, calls["ts_ns"].to_numpy()))
     outside = {"name": [UNATTRIBUTED], "parent": [""], "calls": [0], "host_ns": [0]}
     for i, key in enumerate(_TIMES):
-        outside[key] = outside[f"own_{key}"] = [int(own[-1, i])]
+        outside[key] = outside[f"own_{key}"] = [int(own_ns[-1, i])]
     return pl.concat([rows, pl.DataFrame(outside, schema=rows.schema)])
 
 
@@ -109,9 +109,9 @@ def _sums(at: nesting.Rows, time: npt.NDArray[np.int64], count: int) -> npt.NDAr
 
 
 def _rows(
-    calls: pl.DataFrame, parent: nesting.Rows, own: npt.NDArray[np.int64], counted: npt.NDArray[np.bool_]
+    calls: pl.DataFrame, parent: nesting.Rows, own_ns: npt.NDArray[np.int64], counted: npt.NDArray[np.bool_]
 ) -> pl.DataFrame:
-    whole = own.copy()
+    whole = own_ns.copy()
     depth = nesting.depths(parent)
     for level in range(int(depth.max(initial=0)), 0, -1):
         inner = np.flatnonzero(depth == level)
@@ -120,7 +120,7 @@ def _rows(
     around = name.gather(pl.Series(parent, dtype=pl.Int64).replace(nesting.NONE, None)).fill_null("")
     outermost = (name != around).to_numpy()  # a module inside itself is in the outer one's time already
     times = {key: whole[:, i] * outermost for i, key in enumerate(_TIMES)}
-    owns = {f"own_{key}": own[:, i] for i, key in enumerate(_TIMES)}
+    owns = {f"own_{key}": own_ns[:, i] for i, key in enumerate(_TIMES)}
     host = calls["dur_ns"].to_numpy() * (outermost & counted)
     return (
         pl.DataFrame(
@@ -193,14 +193,14 @@ def tracks_of(trace: Trace) -> ModuleTracks | None:
     calls = _calls(trace)
     if calls.is_empty():
         return None
-    found = calls["name"].unique(maintain_order=True)
-    code = calls["name"].replace_strict(found, np.arange(len(found)), return_dtype=pl.Int64).to_numpy()
+    modules = calls["name"].unique(maintain_order=True)
+    code = calls["name"].replace_strict(modules, np.arange(len(modules)), return_dtype=pl.Int64).to_numpy()
     device = _device_tracks(trace, calls, code) if trace.has_gpu else {}
-    return ModuleTracks(found, _host_track(trace, calls, code), device)
+    return ModuleTracks(modules, _host_track(trace, calls, code), device)
 
 
 def _calls(trace: Trace) -> pl.DataFrame:
-    sources = [found.calls.with_columns(pl.col("name").cast(pl.String)) for found in module_ranges(trace)]
+    sources = [source.calls.with_columns(pl.col("name").cast(pl.String)) for source in module_ranges(trace)]
     calls = pl.concat([_hooks(trace), *sources])
     return calls.filter(~pl.col("name").str.contains(_OF_A_PHASE)).sort(
         ["ts_ns", "dur_ns"], descending=[False, True], maintain_order=True
@@ -210,8 +210,8 @@ def _calls(trace: Trace) -> pl.DataFrame:
 def _hooks(trace: Trace) -> pl.DataFrame:
     parts = pl.col("name").cast(pl.String).str.extract_groups(_FSDP_HOOK)
     unit = pl.coalesce(parts.struct.field("1"), parts.struct.field("2")).fill_null("")
-    found = ranges.named(trace, _FSDP_HOOK).with_columns(unit.alias("name")).select(_COLUMNS)
-    return found.with_columns(own_paths(found["name"]))
+    hooks = ranges.named(trace, _FSDP_HOOK).with_columns(unit.alias("name")).select(_COLUMNS)
+    return hooks.with_columns(own_paths(hooks["name"]))
 
 
 def _host_track(trace: Trace, calls: pl.DataFrame, code: Times) -> Track:
@@ -224,10 +224,10 @@ def _host_track(trace: Trace, calls: pl.DataFrame, code: Times) -> Track:
     else:
         threads |= ranges.autograd_threads(trace)
     training = calls["thread"].is_in(sorted(threads)).to_numpy()
-    own = calls.filter(pl.Series(training)).with_columns(pl.lit(0).alias("thread"))
-    start = own["ts_ns"].to_numpy()
-    edges = np.unique(np.concatenate((start, start + own["dur_ns"].to_numpy())))
-    row = nesting.enclosing(own, edges[:-1], np.zeros(max(0, len(edges) - 1), dtype=np.int64))
+    training_calls = calls.filter(pl.Series(training)).with_columns(pl.lit(0).alias("thread"))
+    start = training_calls["ts_ns"].to_numpy()
+    edges = np.unique(np.concatenate((start, start + training_calls["dur_ns"].to_numpy())))
+    row = nesting.enclosing(training_calls, edges[:-1], np.zeros(max(0, len(edges) - 1), dtype=np.int64))
     inside = np.flatnonzero(row >= 0)
     return Track(edges[inside], edges[inside + 1], code[training][row[inside]])
 
@@ -267,8 +267,8 @@ def _first_come(start: Times, end: Times, module: Times) -> Track:
         return Track(start, end, module)
     begin = start.copy()
     begin[1:] = np.maximum(start[1:], np.maximum.accumulate(end)[:-1])
-    kept = (end > begin) & (module != OUTSIDE)
-    return Track(begin[kept], end[kept], module[kept])
+    remains = (end > begin) & (module != OUTSIDE)
+    return Track(begin[remains], end[remains], module[remains])
 
 
 def _queued(trace: Trace, start: Times, end: Times, module: Times) -> Track:
@@ -276,8 +276,8 @@ def _queued(trace: Trace, start: Times, end: Times, module: Times) -> Track:
     if not len(start):
         return Track(start, end, module)
     reach = np.concatenate(([trace.begin_ns], np.maximum.accumulate(end)[:-1]))
-    kept = (start > reach) & (module != OUTSIDE)
-    return Track(reach[kept], start[kept], module[kept])
+    is_gap = (start > reach) & (module != OUTSIDE)
+    return Track(reach[is_gap], start[is_gap], module[is_gap])
 
 
 # -- module charge -----------------------------------------------------------------------------------------------------
@@ -313,8 +313,8 @@ class Stretches(Struct, frozen=True, eq=False):
     def totals(self) -> pl.DataFrame:
         """Nanoseconds by step, rank and label: the columns of SCHEMA without the module."""
         ns = self.end_ns - self.start_ns
-        found = pl.DataFrame({"step": self.step, "rank": self.rank, "label": self.label, "ns": ns})
-        return found.group_by("step", "rank", "label", maintain_order=True).agg(pl.col("ns").sum())
+        frame = pl.DataFrame({"step": self.step, "rank": self.rank, "label": self.label, "ns": ns})
+        return frame.group_by("step", "rank", "label", maintain_order=True).agg(pl.col("ns").sum())
 
     def _where(self, chosen: npt.NDArray[np.bool_]) -> Stretches:
         return Stretches(*(getattr(self, name)[chosen] for name in self.__struct_fields__))
@@ -342,12 +342,12 @@ def charge(trace: Trace, windows: Sequence[tuple[Window, RankStep]], stretches: 
     tracks = tracks_of(trace) if windows else None
     if tracks is None or not len(stretches.step):
         return pl.DataFrame(schema=SCHEMA)
-    found: list[pl.DataFrame] = []
+    charged: list[pl.DataFrame] = []
     for track, chosen in _by_track(tracks, stretches.label):
         at, module, ns = _overlaps(_placed(track, windows), stretches.start_ns[chosen], stretches.end_ns[chosen])
         rows = {key: getattr(stretches, key)[chosen][at] for key in ("step", "rank", "label")}
-        found.append(pl.DataFrame({**rows, "module": module, "ns": ns}))
-    summed = pl.concat(found).group_by("step", "rank", "label", "module", maintain_order=True).agg(pl.col("ns").sum())
+        charged.append(pl.DataFrame({**rows, "module": module, "ns": ns}))
+    summed = pl.concat(charged).group_by("step", "rank", "label", "module", maintain_order=True).agg(pl.col("ns").sum())
     return summed.with_columns(tracks.names.gather(summed["module"]).alias("module")).select(
         pl.col(key).cast(kind) for key, kind in SCHEMA.items()
     )
@@ -358,10 +358,10 @@ def accounted(
 ) -> list[tuple[Window, RankStep]]:
     """The windows of a trace from which the account of a step was made; of two traces with one step it is the later.
     ``steps``: the rank's accounts by step."""
-    last = {number: i for i, own in enumerate(tables.traces) for number, _, _ in host_windows(own)}
-    place = next(i for i, own in enumerate(tables.traces) if own is trace)
-    told = [(window, steps.get(window[0])) for window in windows if last.get(window[0]) == place]
-    return [(window, step) for window, step in told if step is not None and step.source == "trace"]
+    last = {number: i for i, candidate in enumerate(tables.traces) for number, _, _ in host_windows(candidate)}
+    place = next(i for i, candidate in enumerate(tables.traces) if candidate is trace)
+    pairs = [(window, steps.get(window[0])) for window in windows if last.get(window[0]) == place]
+    return [(window, step) for window, step in pairs if step is not None and step.source == "trace"]
 
 
 def _stretches(
@@ -378,11 +378,11 @@ def _stretches(
 
 def _by_track(tracks: ModuleTracks, labels: Times) -> list[tuple[Track, Times]]:
     """Each track with the places of the stretches that it speaks for."""
-    told = {label: tracks.of(label) for label in np.unique(labels).tolist()}
+    track_of = {label: tracks.of(label) for label in np.unique(labels).tolist()}
     by_identity: dict[int, list[int]] = {}
-    for label, track in told.items():
+    for label, track in track_of.items():
         by_identity.setdefault(id(track), []).append(label)
-    return [(told[own[0]], np.flatnonzero(np.isin(labels, own))) for own in by_identity.values()]
+    return [(track_of[of_track[0]], np.flatnonzero(np.isin(labels, of_track))) for of_track in by_identity.values()]
 
 
 def _placed(track: Track, windows: Sequence[tuple[Window, RankStep]]) -> Track:
@@ -432,10 +432,10 @@ def shown(counted: Sequence[StepAccount]) -> list[StepAccount]:
 
 
 def by_rank(steps: Iterable[RankStep]) -> dict[int, dict[int, RankStep]]:
-    found: dict[int, dict[int, RankStep]] = defaultdict(dict)
+    accounts: dict[int, dict[int, RankStep]] = defaultdict(dict)
     for step in steps:
-        found[step.rank][step.step] = step
-    return found
+        accounts[step.rank][step.step] = step
+    return accounts
 
 
 def whole(paths: Stretches, charged: Sequence[pl.DataFrame]) -> pl.DataFrame:
@@ -501,7 +501,7 @@ def module_excess(
     """Modules in which the late ranks work or idle longer, largest first, over those of the steps that traces of late
     and of other ranks cover; empty where there is none, or where no range names a module."""
     accounts = by_rank(step for step in attribution.rank_steps if step.source == "trace")
-    traced = [rank for rank, own in sorted(accounts.items()) if own and rank in tables.ranks]
+    traced = [rank for rank, by_step in sorted(accounts.items()) if by_step and rank in tables.ranks]
     slow = [rank for rank in traced if rank in late][:MOST_LATE]
     usual = _spread([rank for rank in traced if rank not in late], MOST_OTHERS)
     common = sorted(set(steps).intersection(*(accounts[rank] for rank in (*slow, *usual))))
@@ -512,22 +512,22 @@ def module_excess(
         times[rank] = _in_modules(tables, rank, [accounts[rank][step] for step in common])
         if not times[rank]:
             return []  # the traces of a job are alike: without modules in one there are none to compare
-    found = []
+    excesses = []
     for module in sorted(set().union(*(times[rank] for rank in slow))):
         usually = float(np.median([times[rank].get(module, 0) for rank in usual]))
-        own = float(np.mean([times[rank].get(module, 0) for rank in slow]))
-        found.append(ModuleExcess(module, round((own - usually) / len(common)), len(usual)))
-    return sorted((excess for excess in found if excess.ns > 0), key=lambda excess: (-excess.ns, excess.module))
+        slow_ns = float(np.mean([times[rank].get(module, 0) for rank in slow]))
+        excesses.append(ModuleExcess(module, round((slow_ns - usually) / len(common)), len(usual)))
+    return sorted((excess for excess in excesses if excess.ns > 0), key=lambda excess: (-excess.ns, excess.module))
 
 
 def _in_modules(tables: Tables, rank: int, steps: Sequence[RankStep]) -> dict[str, int]:
-    own = tables.ranks[rank]
+    rank_tables = tables.ranks[rank]
     numbers = {step.step: step for step in steps}
     spent = of_rank_steps(steps).of_labels(_OWN)
     charged = [pl.DataFrame(schema=SCHEMA)]
-    for trace in own.traces:
+    for trace in rank_tables.traces:
         windows = [window for window in windows_of(trace) if window[0] in numbers]
-        charged.append(charge(trace, accounted(own, trace, windows, numbers), spent))
+        charged.append(charge(trace, accounted(rank_tables, trace, windows, numbers), spent))
         gpu.forget(trace)
     summed = pl.concat(charged).group_by("module").agg(pl.col("ns").sum())
     return dict(zip(summed["module"].to_list(), summed["ns"].to_list(), strict=True))

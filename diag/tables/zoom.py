@@ -73,8 +73,8 @@ class Lane:
         # Whatever reaches into the window began in the stretch of covered time that reaches into it.
         first = int(np.searchsorted(self.start_ns, self.covered.stretch_begin(begin_ns), side="left"))
         last = int(np.searchsorted(self.start_ns, end_ns, side="left"))
-        found: npt.NDArray[np.int64] = first + np.flatnonzero(self.end_ns[first:last] > begin_ns)
-        return found
+        places: npt.NDArray[np.int64] = first + np.flatnonzero(self.end_ns[first:last] > begin_ns)
+        return places
 
     def busy_ns(self, edges: Times) -> Times:
         return np.diff(self.covered.until(edges))
@@ -168,17 +168,17 @@ class AllRanks:
 
     @property
     def categories(self) -> tuple[Category, ...]:
-        found = {lane.category for rank in self.ranks.values() for lane in rank.lanes}
-        return tuple(category for category in Category if category in found)
+        present = {lane.category for rank in self.ranks.values() for lane in rank.lanes}
+        return tuple(category for category in Category if category in present)
 
     def shares(self, category: Category, edges: Times) -> npt.NDArray[np.float64]:
         """The part of each pixel that each rank spends on the category: ranks by pixels."""
-        found = np.zeros((len(self.ranks), len(edges) - 1))
+        shares = np.zeros((len(self.ranks), len(edges) - 1))
         for row, rank in enumerate(self.ranks.values()):
             lane = rank.lane(category)
             if lane is not None:
-                found[row] = lane.busy_ns(edges) / np.diff(edges)
-        return found
+                shares[row] = lane.busy_ns(edges) / np.diff(edges)
+        return shares
 
 
 def all_ranks(attribution: Attribution) -> AllRanks:
@@ -220,22 +220,22 @@ def _moved(by_rank: Mapping[int, Sequence[RankStep]], tied: Sequence[int]) -> di
         return {}
     origin = min(step.begin_ns for rank in tied for step in by_rank[rank])
     begins = {step.step: step.begin_ns for rank in reversed(tied) for step in by_rank[rank]}
-    found = dict.fromkeys(tied, -origin)
+    offsets = dict.fromkeys(tied, -origin)
     for rank, steps in by_rank.items():
-        if rank not in found:
+        if rank not in offsets:
             shared = next((step for step in steps if step.step in begins), None)
             beside = begins[shared.step] if shared is not None else origin
-            found[rank] = beside - (shared or steps[0]).begin_ns - origin
-    return found
+            offsets[rank] = beside - (shared or steps[0]).begin_ns - origin
+    return offsets
 
 
 def _steps(steps: Iterable[RankStep], moved: Mapping[int, int]) -> tuple[StepSpan, ...]:
-    found: dict[int, tuple[int, int]] = {}
+    spans: dict[int, tuple[int, int]] = {}
     for step in steps:
         begin, end = step.begin_ns + moved[step.rank], step.end_ns + moved[step.rank]
-        first, last = found.get(step.step, (begin, end))
-        found[step.step] = min(first, begin), max(last, end)
-    return tuple(StepSpan(step, begin, end) for step, (begin, end) in sorted(found.items()))
+        first, last = spans.get(step.step, (begin, end))
+        spans[step.step] = min(first, begin), max(last, end)
+    return tuple(StepSpan(step, begin, end) for step, (begin, end) in sorted(spans.items()))
 
 
 def _lanes(steps: Sequence[RankStep], moved_ns: int, waits: Intervals | None) -> tuple[Lane, ...]:
@@ -246,26 +246,26 @@ def _lanes(steps: Sequence[RankStep], moved_ns: int, waits: Intervals | None) ->
     )
     labels = labels_of(np.concatenate([p.kind for p in parts]), np.concatenate([p.detail for p in parts]))
     devices = np.concatenate([np.full(len(p.kind), of_device(by_cause(p)[Kind.IDLE])) for p in parts])
-    found: dict[Category, list[tuple[Intervals, Detail]]] = defaultdict(list)
+    by_category: dict[Category, list[tuple[Intervals, Detail]]] = defaultdict(list)
     for label in np.unique(labels).tolist():
         kind, detail = of_label(label)
         chosen = labels == label
-        own = pieces[chosen]
+        spans = pieces[chosen]
         if kind == Kind.COMM and waits is not None:
-            found[Category.WAITING].append((iv.intersect(own, waits), detail))
-            found[Category.TRANSFER].append((iv.subtract(own, waits), detail))
+            by_category[Category.WAITING].append((iv.intersect(spans, waits), detail))
+            by_category[Category.TRANSFER].append((iv.subtract(spans, waits), detail))
         elif kind == Kind.IDLE:
-            found[_IDLE.get(part_of(detail), Category.IDLE)].append((pieces[chosen & devices], detail))
-            found[Category.IDLE].append((pieces[chosen & ~devices], detail))
+            by_category[_IDLE.get(part_of(detail), Category.IDLE)].append((pieces[chosen & devices], detail))
+            by_category[Category.IDLE].append((pieces[chosen & ~devices], detail))
         else:
-            found[_CATEGORY[kind]].append((own, detail))
-    lanes = [_lane(category, found[category], moved_ns) for category in Category if category in found]
+            by_category[_CATEGORY[kind]].append((spans, detail))
+    lanes = [_lane(category, by_category[category], moved_ns) for category in Category if category in by_category]
     return tuple(lane for lane in lanes if len(lane))
 
 
 def _lane(category: Category, parts: Sequence[tuple[Intervals, Detail]], moved_ns: int) -> Lane:
-    events = np.concatenate([own for own, _ in parts]) + np.int64(moved_ns)
-    name = np.concatenate([np.full(len(own), int(detail), dtype=np.uint32) for own, detail in parts])
+    events = np.concatenate([spans for spans, _ in parts]) + np.int64(moved_ns)
+    name = np.concatenate([np.full(len(spans), int(detail), dtype=np.uint32) for spans, detail in parts])
     return make_lane(category.value, category, events, name, DETAILS)
 
 
@@ -295,20 +295,20 @@ def event_lanes(tables: RankTables, account: RankLanes) -> tuple[Lane, ...]:
     UCC's ranges on a CPU. Functions of Python (traces with stacks) are left out.
     """
     texts: list[str] = []
-    found: dict[tuple[str, Category], list[_Part]] = defaultdict(list)
+    by_lane: dict[tuple[str, Category], list[_Part]] = defaultdict(list)
     for trace in tables.traces:
         clock = _clock(trace, account.steps, account.moved_ns)
         if clock is None:
             continue
         for part in _parts(trace):
             placed = part._replace(events=clock(part.events), name=part.name + np.uint32(len(texts)))
-            found[part.title, part.category].append(placed)
+            by_lane[part.title, part.category].append(placed)
         texts.extend(trace.stored.names.to_list())
     lanes = [
         make_lane(
             title, category, np.concatenate([p.events for p in parts]), np.concatenate([p.name for p in parts]), texts
         )
-        for (title, category), parts in found.items()
+        for (title, category), parts in by_lane.items()
     ]
     return tuple(lane for lane in lanes if len(lane))
 
@@ -323,7 +323,7 @@ def _clock(trace: Trace, steps: Sequence[RankStep], moved_ns: int) -> Callable[[
     pairs: list[tuple[int, int]] = []
     for number, begin, end in windows_of(trace):
         # Traces without marks have a step 0 each: it is the one that is as long.
-        as_long = sorted((abs(own.dur_ns - (end - begin)), own.end_ns) for own in placed[number])
+        as_long = sorted((abs(candidate.dur_ns - (end - begin)), candidate.end_ns) for candidate in placed[number])
         pairs.extend((end, own_end + moved_ns - end) for _, own_end in as_long[:1])
     if not pairs:
         return None
@@ -348,10 +348,10 @@ def _parts(trace: Trace) -> Iterator[_Part]:
     yield _part("operators, autograd", Category.HOST, operators.filter(of_autograd))
     yield _part("operators, other threads", Category.HOST, operators.filter(~of_main & ~of_autograd))
     yield _part("calls of the runtime", Category.HOST, trace.unsorted(*names.LAUNCH_CATEGORIES, columns=_STORED))
-    told = trace.unsorted(names.ANNOTATION, columns=_STORED)
+    annotations = trace.unsorted(names.ANNOTATION, columns=_STORED)
     if not trace.has_gpu:  # the others are in the lane of communication
-        told = told.filter(~pl.Series(trace.stored.matching(names.WIRE_PATTERN))[told["name"]])
-    yield _part("ranges", Category.HOST, told)
+        annotations = annotations.filter(~pl.Series(trace.stored.matching(names.WIRE_PATTERN))[annotations["name"]])
+    yield _part("ranges", Category.HOST, annotations)
 
 
 def _device_parts(trace: Trace) -> Iterator[_Part]:
@@ -386,8 +386,8 @@ class Pixels:
 
     @property
     def share(self) -> npt.NDArray[np.float64]:
-        found: npt.NDArray[np.float64] = self.busy_ns / np.diff(self.edges)
-        return found
+        busy_share: npt.NDArray[np.float64] = self.busy_ns / np.diff(self.edges)
+        return busy_share
 
 
 @dataclass(frozen=True, eq=False)
@@ -408,8 +408,8 @@ class Bars:
 def pixel_edges(begin_ns: int, end_ns: int, most: int = MOST_PIXELS) -> Times:
     """The edges of at most ``most`` pixels of (almost) equal length, none shorter than a nanosecond."""
     count = max(1, min(most, end_ns - begin_ns))
-    found: Times = begin_ns + np.arange(count + 1, dtype=np.int64) * (end_ns - begin_ns) // count
-    return found
+    edges: Times = begin_ns + np.arange(count + 1, dtype=np.int64) * (end_ns - begin_ns) // count
+    return edges
 
 
 def read_lanes(
@@ -419,25 +419,25 @@ def read_lanes(
     edges = pixel_edges(begin_ns, end_ns, most_pixels)
     visible = [lane.visible(begin_ns, end_ns) for lane in lanes]
     left = most_bars
-    found: dict[int, Pixels | Bars] = {}
+    drawn: dict[int, Pixels | Bars] = {}
     for i in sorted(range(len(lanes)), key=lambda i: len(visible[i])):
         left -= len(visible[i])
         bars = _bars(lanes[i], visible[i]) if left >= 0 else None
-        found[i] = bars or Pixels(lanes[i], edges, lanes[i].busy_ns(edges), len(visible[i]))
-    return tuple(found[i] for i in range(len(lanes)))
+        drawn[i] = bars or Pixels(lanes[i], edges, lanes[i].busy_ns(edges), len(visible[i]))
+    return tuple(drawn[i] for i in range(len(lanes)))
 
 
 def read_bars(lanes: Sequence[Lane], begin_ns: int, end_ns: int, most_bars: int = MOST_BARS) -> tuple[Bars, ...] | None:
     """All lanes in the window as bars; None where these would be too many."""
-    found: list[Bars] = []
+    drawn: list[Bars] = []
     for lane in lanes:
         visible = lane.visible(begin_ns, end_ns)
         most_bars -= len(visible)
         bars = _bars(lane, visible) if most_bars >= 0 else None
         if bars is None:
             return None
-        found.append(bars)
-    return tuple(found)
+        drawn.append(bars)
+    return tuple(drawn)
 
 
 @dataclass(frozen=True)
@@ -452,7 +452,7 @@ class NameTotal:
 
 def by_name(lanes: Sequence[Lane], begin_ns: int, end_ns: int, most: int = 10) -> list[NameTotal]:
     """The names that take most of the window, the most first."""
-    found = []
+    totals = []
     for lane in lanes:
         visible = lane.visible(begin_ns, end_ns)
         inside = np.minimum(lane.end_ns[visible], end_ns) - np.maximum(lane.start_ns[visible], begin_ns)
@@ -461,8 +461,8 @@ def by_name(lanes: Sequence[Lane], begin_ns: int, end_ns: int, most: int = 10) -
         count = np.bincount(lane.name[visible])
         for code in np.argsort(-total, kind="stable")[:most].tolist():
             if total[code] > 0:
-                found.append(NameTotal(lane, lane.names[code], int(total[code]), int(count[code])))
-    return sorted(found, key=lambda one: -one.total_ns)[:most]
+                totals.append(NameTotal(lane, lane.names[code], int(total[code]), int(count[code])))
+    return sorted(totals, key=lambda one: -one.total_ns)[:most]
 
 
 def _bars(lane: Lane, visible: npt.NDArray[np.int64]) -> Bars | None:
@@ -478,7 +478,7 @@ def _bars(lane: Lane, visible: npt.NDArray[np.int64]) -> Bars | None:
 def _rows(start: Sequence[int], end: Sequence[int]) -> list[int] | None:
     """A row for each event, sorted by start: the first one in which no earlier event is still open."""
     open_until: list[int] = []
-    found = []
+    rows = []
     for begin, until in zip(start, end, strict=True):
         row = next((i for i, time in enumerate(open_until) if time <= begin), len(open_until))
         if row == MOST_ROWS:
@@ -486,5 +486,5 @@ def _rows(start: Sequence[int], end: Sequence[int]) -> list[int] | None:
         if row == len(open_until):
             open_until.append(until)
         open_until[row] = until
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows

@@ -75,9 +75,12 @@ def only_rank(contents: Contents) -> int | None:
 def parts_by_rank(contents: Contents, path: str) -> list[RankContents]:
     """The events of each rank, in order; [] where the file holds a single rank, as nearly all do. DiagError where it
     holds several that cannot be separated."""
-    told = _told(contents, path)
-    if told:
-        return [_part(contents, rank, pids, _said(contents, told, rank)) for rank, pids in sorted(told.items())]
+    pids_by_rank = _told(contents, path)
+    if pids_by_rank:
+        return [
+            _part(contents, rank, pids, _said(contents, pids_by_rank, rank))
+            for rank, pids in sorted(pids_by_rank.items())
+        ]
     if len(_pids(contents, (names.CPU_OP,))) < 2 and (
         len(_pids(contents, names.LAUNCH_CATEGORIES)) < 2 or _pids(contents, (names.CPU_OP,))
     ):
@@ -104,7 +107,7 @@ def parts_by_rank(contents: Contents, path: str) -> list[RankContents]:
 
 def _told(contents: Contents, path: str) -> dict[int, list[str]]:
     """The processes of each rank, if the file names several; {} otherwise."""
-    found: dict[int, list[str]] = {}
+    pids_by_rank: dict[int, list[str]] = {}
     for pid in dict.fromkeys(pid for pid, _ in contents.threads):
         process = contents.processes.get(pid)
         ranks = set(process.ranks) if process is not None else set()
@@ -118,26 +121,26 @@ def _told(contents: Contents, path: str) -> dict[int, list[str]]:
                 path=path,
             )
         for rank in ranks:
-            found.setdefault(rank, []).append(pid)
+            pids_by_rank.setdefault(rank, []).append(pid)
     busy = set(_pids(contents, _WORK))
-    found = {rank: pids for rank, pids in found.items() if busy & set(pids)}
-    if len(found) < 2:
+    pids_by_rank = {rank: pids for rank, pids in pids_by_rank.items() if busy & set(pids)}
+    if len(pids_by_rank) < 2:
         return {}
-    rank_of = {pid: rank for rank, pids in found.items() for pid in pids}
+    rank_of = {pid: rank for rank, pids in pids_by_rank.items() for pid in pids}
     devices = [pid for pid in _pids(contents, names.DEVICE_CATEGORIES) if pid not in rank_of]
     if devices:
         hosts = [pid for pid in host_pids(contents) if pid in rank_of]
         for device, pid in _owners(contents, hosts, devices, path).items():
-            found[rank_of[pid]].append(device)
-    return found
+            pids_by_rank[rank_of[pid]].append(device)
+    return pids_by_rank
 
 
-def _said(contents: Contents, told: Mapping[int, Collection[str]], rank: int) -> str:
-    if rank != min(told):
+def _said(contents: Contents, pids_by_rank: Mapping[int, Collection[str]], rank: int) -> str:
+    if rank != min(pids_by_rank):
         return ""
-    named = {pid for pids in told.values() for pid in pids}
+    named = {pid for pids in pids_by_rank.values() for pid in pids}
     without = [pid for pid in _pids(contents, _WORK) if pid not in named]
-    reason = f"holds the events of {len(told)} ranks, as they say: each was read as a trace of its own"
+    reason = f"holds the events of {len(pids_by_rank)} ranks, as they say: each was read as a trace of its own"
     if without:
         reason += f"; those of the processes without a rank ({_listed(without)}) were left out"
     return reason
@@ -156,10 +159,10 @@ def _launching(contents: Contents, path: str) -> list[_Process]:
     if not devices:
         return [_Process(pid) for pid in pids]
     owners = _owners(contents, pids, devices, path)
-    found = {pid: _Process(pid) for pid in pids}
+    by_pid = {pid: _Process(pid) for pid in pids}
     for device, pid in owners.items():
-        found[pid].devices.append(device)
-    launching = [process for process in found.values() if process.devices]
+        by_pid[pid].devices.append(device)
+    launching = [process for process in by_pid.values() if process.devices]
     if len(launching) == 1:  # its data loader's workers, profiled too, are no ranks
         return launching
     return sorted(launching, key=lambda process: (min(map(_number, process.devices)), _number(process.pid)))
@@ -211,11 +214,11 @@ def _owners(contents: Contents, pids: Sequence[str], devices: Sequence[str], pat
 def _by_pid(contents: Contents, categories: Collection[str], name: str | None = None) -> pl.DataFrame:
     events = contents.events
     codes = [code for code, category in enumerate(events.categories) if category in categories]
-    found = events.columns(codes, ("thread", "correlation", "ts_ns", "name"))
+    rows = events.columns(codes, ("thread", "correlation", "ts_ns", "name"))
     if name is not None:
-        found = found.filter(pl.Series(events.matching(name)[found["name"].to_numpy()]))
+        rows = rows.filter(pl.Series(events.matching(name)[rows["name"].to_numpy()]))
     pids = pl.Series("pid", [pid for pid, _ in contents.threads], dtype=pl.String)
-    return found.select(pids.gather(found["thread"]).alias("pid"), "correlation", "ts_ns")
+    return rows.select(pids.gather(rows["thread"]).alias("pid"), "correlation", "ts_ns")
 
 
 # -- a rank's part -----------------------------------------------------------------------------------------------------
@@ -236,7 +239,7 @@ def _part(contents: Contents, rank: int | None, pids: Collection[str], reason: s
     gaps = [reason] if reason else []
     if reason and len(events.counters):
         gaps.append("its samples of the allocator's memory do not say of which rank they are: left out")
-    kept = set(threads)
+    chosen_threads = set(threads)
     return RankContents(
         rank,
         replace(
@@ -252,7 +255,7 @@ def _part(contents: Contents, rank: int | None, pids: Collection[str], reason: s
                 arguments=events.arguments,
                 counters=pl.DataFrame(schema=COUNTERS),
             ),
-            places=tuple((category, thread) for category, thread in contents.places if thread in kept),
+            places=tuple((category, thread) for category, thread in contents.places if thread in chosen_threads),
             processes={pid: process for pid, process in contents.processes.items() if pid in chosen},
             derived=_PartsDerived(contents.derived, _key(pids)) if contents.derived is not None else None,
         ),
@@ -293,8 +296,8 @@ def _pids(contents: Contents, categories: Collection[str]) -> list[str]:
 
 def _number(pid: str) -> tuple[int, str]:
     """For an order in which 10 is behind 9."""
-    found = re.search(r"(\d{1,18})$", pid)
-    return (int(found[1]) if found else -1, pid)
+    match = re.search(r"(\d{1,18})$", pid)
+    return (int(match[1]) if match else -1, pid)
 
 
 def _listed(items: Sequence[object]) -> str:
@@ -429,14 +432,14 @@ def _device_names(properties: object) -> tuple[str, ...]:
 
 
 def _groups(config: object) -> dict[str, tuple[int, ...]]:
-    found = {}
+    groups = {}
     for item in _configured(config):
         ranks = parse_ranks(item.get("ranks"))
         # An empty list stands for the default group in some versions.
-        found[str(item["pg_name"])] = ranks or tuple(range(min(index_of(item.get("pg_size")) or 0, MOST_RANKS))) * (
+        groups[str(item["pg_name"])] = ranks or tuple(range(min(index_of(item.get("pg_size")) or 0, MOST_RANKS))) * (
             item.get("pg_desc") == "default_pg"
         )
-    return found
+    return groups
 
 
 def _descriptions(config: object) -> dict[str, str]:

@@ -28,6 +28,11 @@ def duration(ns: float) -> str:
     return f"{ns:.0f}{NBSP}ns"
 
 
+def printed_alike(one_ns: int | None, other_ns: int) -> bool:
+    """Whether two durations have the same digits and unit once printed; None is printed nowhere."""
+    return one_ns is not None and duration(one_ns) == duration(other_ns)
+
+
 def size(count: float) -> str:
     """Bytes, in powers of a thousand as everywhere in diag."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

@@ -22,6 +22,20 @@ def test_durations_have_three_digits_and_their_unit(ns: int, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("one_ns", "other_ns", "alike"),
+    [
+        (285_000_000, 285_400_000, True),
+        (40_000_000, 40_030_000, True),
+        (62_000_000, 62_340_000, False),
+        (113_000_000, 13_000_000, False),  # though "113 ms" ends in "13 ms"
+        (None, 0, False),
+    ],
+)
+def test_durations_that_are_printed_alike(one_ns: int | None, other_ns: int, alike: bool) -> None:
+    assert formatting.printed_alike(one_ns, other_ns) is alike
+
+
+@pytest.mark.parametrize(
     ("count", "text"), [(12, "12 bytes"), (473_100_000, "473 MB"), (79_600_000_000, "79.6 GB"), (999_999, "1.00 MB")]
 )
 def test_sizes(count: int, text: str) -> None:

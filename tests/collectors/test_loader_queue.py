@@ -98,7 +98,7 @@ def test_a_system_whose_queues_cannot_be_counted(monkeypatch: pytest.MonkeyPatch
     assert queue_of(iterator) is not None
 
     def raises() -> int:
-        raise NotImplementedError
+        raise NotImplementedError  # sem_getvalue() does not exist there
 
     monkeypatch.setattr(iterator._data_queue, "qsize", raises)
     assert queue_of(iterator) is None

@@ -13,7 +13,7 @@ import pytest
 from tests.command import diag
 from tests.crosscheck.traces import MS, US, profiled
 
-pytest.importorskip("hta")
+pytest.importorskip("hta", reason="the extra diag[hta] is not installed")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from diag.crosscheck.model import Quantity
 from tests.account.kineto_builder import KinetoBuilder
 from tests.crosscheck.traces import MS, US, checked, make_compact, numbers, profiled, why
 
-pytest.importorskip("hta")
+pytest.importorskip("hta", reason="the extra diag[hta] is not installed")
 
 
 def test_what_both_read_alike_agrees(tmp_path: Path) -> None:

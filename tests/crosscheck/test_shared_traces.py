@@ -17,7 +17,7 @@ from tests.bench.hta_differences import Explained, explain
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
 FOLDERS = sorted({path.parent.name for path in TRACES.glob("*/*.json.gz")})
 
-pytest.importorskip("hta")
+pytest.importorskip("hta", reason="the extra diag[hta] is not installed")
 pytestmark = pytest.mark.skipif(not FOLDERS, reason="no ../shared/traces beside this checkout")
 
 

@@ -196,7 +196,7 @@ def test_a_process_that_is_killed_costs_the_file_that_it_read(tmp_path: Path, mo
 
 @pytest.fixture(scope="module")
 def scheduler() -> Iterator[str]:
-    distributed = pytest.importorskip("distributed")
+    distributed = pytest.importorskip("distributed", reason="the extra diag[cluster] is not installed")
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
         yield cluster.scheduler_address
 
@@ -225,7 +225,7 @@ def test_on_a_cluster_small_traces_of_a_relative_folder_land_in_parquet_too(
 
 
 def test_a_cluster_that_does_not_answer(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("distributed")
+    pytest.importorskip("distributed", reason="the extra diag[cluster] is not installed")
     monkeypatch.setattr(reading, "_CLUSTER_TIMEOUT_S", 1)
     with pytest.raises(DiagError, match="no Dask scheduler answers"):
         open_run(folder, reading=cached(tmp_path, cluster="tcp://127.0.0.1:9"))

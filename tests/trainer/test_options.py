@@ -186,7 +186,7 @@ def test_axes_number_the_ranks_innermost_last() -> None:
 
 def test_nvme_is_refused_where_deepspeed_cannot_build_its_input_and_output(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    builders = pytest.importorskip("deepspeed.ops.op_builder")
+    builders = pytest.importorskip("deepspeed.ops.op_builder", reason="the extra diag[deepspeed] is not installed")
     monkeypatch.setattr(builders.AsyncIOBuilder, "is_compatible", lambda *_args, **_kwargs: False)
     with pytest.raises(OptionError, match="libaio-dev"):
         refuse_without_async_io()

@@ -180,7 +180,7 @@ def test_one_rank_goes_on_from_two(on_two: dict[str, Losses], root: Path) -> Non
 
 @pytest.mark.matrix
 def test_deepspeed_goes_on_in_its_own_format(root: Path) -> None:
-    pytest.importorskip("deepspeed")
+    pytest.importorskip("deepspeed", reason="the extra diag[deepspeed] is not installed")
     ways = {
         "deepspeed 1, warm-up": {**ON_TWO["deepspeed 1"], "warmup_steps": 3},
         "deepspeed 2": ON_TWO["deepspeed 2"],

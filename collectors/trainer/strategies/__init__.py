@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 STRATEGIES: Mapping[str, type[Strategy]] = {kind.id: kind for kind in (Ddp, Zero1, Fsdp1, Fsdp2, DeepSpeed)}
 
 
+def named(name: str | None) -> type[Strategy] | None:
+    """The strategy that a manifest names, None for what is not of this package. A variant's name is ``id-variant``, as
+    "deepspeed-zero2"; ``collectors/attach/life.py`` names trainings that it attaches to in the same way."""
+    return STRATEGIES.get((name or "").partition("-")[0])
+
+
 def create(options: TrainerOptions, device: torch.device) -> Strategy:
     """The strategy of ``options``, which must have been validated."""
     strategy = STRATEGIES[options.strategy](options, device)

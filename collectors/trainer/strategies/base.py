@@ -121,6 +121,9 @@ class Strategy(ABC):
     # By the name that a manifest has: what is cut over the ranks of a sharding group.
     shards: ClassVar[Mapping[str, tuple[str, ...]]]
     api: ClassVar[str]  # the ``id`` of the strategy in whose interface its users write a change
+    by_engine: ClassVar[bool] = False  # an engine of its own decides when gradients are reduced, and saves
+    no_sync: ClassVar[bool] = False  # inside ``model.no_sync()`` a backward reduces no gradients
+    flat_parameters: ClassVar[bool] = False  # each sharding unit is one flat parameter
 
     # -- what it refuses -------------------------------------------------------------------------------------------
 
@@ -261,11 +264,11 @@ class Strategy(ABC):
         self, draft: Path, of_this_rank: dict[str, Any], manifest: CheckpointManifest, keep: int, group: Any
     ) -> tuple[int, str]:
         """Saves and publishes. Bytes that this rank wrote, and why it failed on some rank; "" if it did not."""
-        raise NotImplementedError
+        raise NotImplementedError(f"--strategy {self.id} has no checkpoint format of its own")
 
     def load_checkpoint(self, optimizer: Optimizer, checkpoint: Checkpoint) -> None:
         """Fills model and optimizer. OptionError where the files are not what they should be."""
-        raise NotImplementedError
+        raise NotImplementedError(f"--strategy {self.id} has no checkpoint format of its own")
 
     @classmethod  # noqa: B027
     def refuse_resume(

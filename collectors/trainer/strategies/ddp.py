@@ -20,6 +20,7 @@ class Replicated(Strategy):
     """What DDP and those that build on it have in common."""
 
     api = "ddp"
+    no_sync = True
     settings: ClassVar[tuple[Key, ...]] = (
         Key("bucket_mb", NUMBER, "25", "gradients reduced together, in MiB", least=0.001),
         switch("static_graph", "no", "the same parameters take part in every step: says so to DDP"),

@@ -33,6 +33,7 @@ TAG = "deepspeed"  # the engine's folder in a checkpoint
 
 class DeepSpeed(Strategy):
     id = api = "deepspeed"
+    by_engine = True
     about = "DeepSpeed's ZeRO 1 to 3 (pip install 'diag[deepspeed]')"
     settings = (
         Key("stage", INTEGER, "2", "ZeRO stage: 1, 2 or 3", least=1),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 class Fsdp1(Strategy):
     id = api = "fsdp1"
+    no_sync = flat_parameters = True
     about = "FullyShardedDataParallel, the deprecated first FSDP"
     settings = (
         Key(

@@ -43,13 +43,13 @@ class ShapeTable:
         """The index of the shape of collectives that were launched as one."""
         if not parts:
             return -1
-        found = [self.all[part] for part in parts]
+        shapes = [self.all[part] for part in parts]
         return self._index(
             CallShape(
-                f"coalesced({', '.join(dict.fromkeys(part.op for part in found))})",
-                tuple(size for part in found for size in part.input_sizes),
-                tuple(size for part in found for size in part.output_sizes),
-                tuple(kind for part in found for kind in part.dtypes),
+                f"coalesced({', '.join(dict.fromkeys(part.op for part in shapes))})",
+                tuple(size for part in shapes for size in part.input_sizes),
+                tuple(size for part in shapes for size in part.output_sizes),
+                tuple(kind for part in shapes for kind in part.dtypes),
             )
         )
 
@@ -67,14 +67,14 @@ class ShapeTable:
         """A stack's frames, innermost first, each stack once."""
         if not isinstance(value, list):
             return ()
-        kept = [frame for frame in value[:_MAX_FRAMES] if isinstance(frame, dict)]
-        found = tuple(
+        frames = [frame for frame in value[:_MAX_FRAMES] if isinstance(frame, dict)]
+        texts = tuple(
             [
                 f"{spelled(f.get('name', '?'))} ({spelled(f.get('filename', '?'))}:{spelled(f.get('line', '?'))})"[:300]
-                for f in kept
+                for f in frames
             ]
         )
-        return self._stacks.setdefault(found, found)
+        return self._stacks.setdefault(texts, texts)
 
 
 def spelled(value: object) -> str:
@@ -170,8 +170,8 @@ def join_entries(entries: list[object], shapes: ShapeTable) -> JoinedEntries:
     )
     joined.mixed = set(pairs)
     _join_pairs(joined, pairs, shapes, by_retiring)
-    for group, found in collectives.items():
-        _join_collectives(joined, group, found, shapes, by_retiring)
+    for group, of_group in collectives.items():
+        _join_collectives(joined, group, of_group, shapes, by_retiring)
     joined.pending.sort(key=lambda op: op.record_id)
     return joined
 
@@ -227,7 +227,7 @@ def _join_collectives(
     first = max(min(slots), newest - _MAX_NUMBERS)
     history = array("i", [-1]) * (newest - first + 1)
     recent = sorted(slots)[-_RECENT:]
-    kept: list[RecordedOp] = []
+    recent_ops: list[RecordedOp] = []
     for number, slot in slots.items():
         if number < first or not (slot.parts or slot.launch):
             continue
@@ -244,11 +244,11 @@ def _join_collectives(
             op = _op(shapes, name, entry, group, number, shape, pending, slot.launch)
             _keep(joined, op, pending)
             if number >= recent[0]:
-                kept.append(op)
+                recent_ops.append(op)
         else:
             joined.finished += 1
     joined.histories[group] = History(first, history)
-    joined.recent[group] = tuple(sorted(kept, key=lambda op: op.number))
+    joined.recent[group] = tuple(sorted(recent_ops, key=lambda op: op.number))
 
 
 def _keep(joined: JoinedEntries, op: RecordedOp, pending: bool) -> None:
@@ -331,14 +331,14 @@ def parse_dump(content: object, path: str, name: DumpName, shapes: ShapeTable) -
 
 
 def _groups(config: object, joined: JoinedEntries) -> dict[str, Group]:
-    found: dict[str, Group] = {}
+    groups: dict[str, Group] = {}
     for key, value in config.items() if isinstance(config, dict) else ():
         # gloo (torch 2.13) has one group here, without a name, whatever groups there are.
         if isinstance(value, dict) and key != "":
-            found[str(key)] = Group(str(key), spelled(value.get("desc", ""))[:120], _ranks(value.get("ranks")))
+            groups[str(key)] = Group(str(key), spelled(value.get("desc", ""))[:120], _ranks(value.get("ranks")))
     for group, desc in joined.descs.items():
-        found.setdefault(group, Group(group, desc, ()))
-    return found
+        groups.setdefault(group, Group(group, desc, ()))
+    return groups
 
 
 def _ranks(value: object) -> tuple[int, ...]:
@@ -354,13 +354,13 @@ def _rank(
     groups: dict[str, Group], joined: JoinedEntries, name: DumpName, problems: list[str]
 ) -> tuple[int | None, str]:
     """The rank and where it comes from: the only rank that is in all of the dump's groups, else the file name's."""
-    told = [set(group.ranks) for group in groups.values() if group.ranks]
-    common = set.intersection(*told) if told else set()
+    rank_sets = [set(group.ranks) for group in groups.values() if group.ranks]
+    common = set.intersection(*rank_sets) if rank_sets else set()
     for group, op, src, dst in joined.pair_counts:
         ranks = groups[group].ranks
-        own = src if op == "send" else dst
-        if own < len(ranks):
-            common &= {ranks[own]}
+        place = src if op == "send" else dst
+        if place < len(ranks):
+            common &= {ranks[place]}
     if len(common) == 1:
         rank = common.pop()
         if name.rank is not None and name.rank != rank:
@@ -458,11 +458,11 @@ def _as_recorders_write(data: bytes) -> bool:
     position, end, size = 2, len(data), 0
     pieces = [data[:2]]
     while True:
-        found = _FIXED.match(data, position)
-        assert found is not None  # it matches the empty text
-        pieces.append(found[0])
-        size += len(found[0])
-        position = found.end()
+        match = _FIXED.match(data, position)
+        assert match is not None  # it matches the empty text
+        pieces.append(match[0])
+        size += len(match[0])
+        position = match.end()
         if position >= end or size > _MOST_FIXED_BYTES or len(pieces) > 2 * _MOST_TEXTS:
             return False
         code = data[position]
@@ -475,9 +475,9 @@ def _as_recorders_write(data: bytes) -> bool:
         if text_bytes > bounded_pickle.MAX_TEXT:
             return False
         pieces.append(_ANY_TEXT)
-        found = _MEMO.match(data, position)
-        assert found is not None
-        position = found.end()
+        match = _MEMO.match(data, position)
+        assert match is not None
+        position = match.end()
     instructions = b"".join([*pieces, b"."])
     if instructions.count(b"]") + instructions.count(b"}") > bounded_pickle.MAX_CONTAINERS:
         return False

@@ -22,8 +22,8 @@ _MOST_LINES = 6
 
 
 def clues(job: JobLogs) -> list[Clue]:
-    found = [clue for name, fault_class in CLASSES.items() if fault_class.by_line and (clue := _of_class(job, name))]
-    return [*found, *_duplicate_gpu(job), *_unused_parameters(job)]
+    of_lines = [clue for name, fault_class in CLASSES.items() if fault_class.by_line and (clue := _of_class(job, name))]
+    return [*of_lines, *_duplicate_gpu(job), *_unused_parameters(job)]
 
 
 def _of_class(job: JobLogs, name: str) -> Clue | None:
@@ -55,11 +55,11 @@ def _at_fault(name: str, roots: list[Hit], speakers: list[Culprit]) -> list[Culp
     return speakers
 
 
-def _without_vague(found: list[tuple[Hit, Culprit]]) -> list[Culprit]:
+def _without_vague(pairs: list[tuple[Hit, Culprit]]) -> list[Culprit]:
     """Culprits without repetitions: the same message may be printed once with the device and once without, and lines
     without a name repeat what a line with one says."""
-    ranked = {hit.line for hit, culprit in found if culprit.rank is not None}
-    clear = [culprit for hit, culprit in found if culprit.rank is not None or hit.line not in ranked]
+    ranked = {hit.line for hit, culprit in pairs if culprit.rank is not None}
+    clear = [culprit for hit, culprit in pairs if culprit.rank is not None or hit.line not in ranked]
     hosts = {culprit.host for culprit in clear if culprit.rank is not None and culprit.host}
     hostless = any(culprit.rank is not None and not culprit.host for culprit in clear)
     named = [c for c in clear if c.rank is not None or c.peer or (c.host and c.host not in hosts and not hostless)]
@@ -113,34 +113,34 @@ def _culprits(job: JobLogs, hit: Hit) -> list[Culprit]:
         host = job.culprit(hit.line).host
         return [Culprit(host=host, gpu=int(hit.groups[name])) for name in ("gpu", "other_gpu")]
     if "other_bus_id" in hit.groups:
-        found = job.culprit(hit.line)
-        return [Culprit(host=found.host, bus_id=hit.groups[name]) for name in ("bus_id", "other_bus_id")]
+        culprit = job.culprit(hit.line)
+        return [Culprit(host=culprit.host, bus_id=hit.groups[name]) for name in ("bus_id", "other_bus_id")]
     return [_culprit(job, hit)]
 
 
 def _culprit(job: JobLogs, hit: Hit) -> Culprit:
     """The culprit of a line. The driver names a GPU by its PCI address, which communicators tie to a rank of that
     host."""
-    found = speaker_of(job, hit.line)
+    culprit = speaker_of(job, hit.line)
     if "store" in hit.groups:
         return far_end(job, hit)
-    if not found.host and found.rank is None and "host" in hit.groups:
-        found = job.of_host(hit.groups["host"].partition(".")[0], peer=hit.groups.get("other", ""))
-    if found.rank is None and found.gpu is None and hit.line.source == "nccl":
-        found = replace(found, gpu=hit.line.speaker.device)
-    if found.gpu is None and "gpu" in hit.groups:
-        found = replace(found, gpu=int(hit.groups["gpu"]))
-    found = replace(found, bus_id=hit.groups.get("bus_id", ""), nic=hit.groups.get("hca", ""))
-    if found.rank is None and "pg_rank" in hit.groups and not job.logs.communicators:
-        found = replace(job.of_rank(int(hit.groups["pg_rank"])), bus_id=found.bus_id)
+    if not culprit.host and culprit.rank is None and "host" in hit.groups:
+        culprit = job.of_host(hit.groups["host"].partition(".")[0], peer=hit.groups.get("other", ""))
+    if culprit.rank is None and culprit.gpu is None and hit.line.source == "nccl":
+        culprit = replace(culprit, gpu=hit.line.speaker.device)
+    if culprit.gpu is None and "gpu" in hit.groups:
+        culprit = replace(culprit, gpu=int(hit.groups["gpu"]))
+    culprit = replace(culprit, bus_id=hit.groups.get("bus_id", ""), nic=hit.groups.get("hca", ""))
+    if culprit.rank is None and "pg_rank" in hit.groups and not job.logs.communicators:
+        culprit = replace(job.of_rank(int(hit.groups["pg_rank"])), bus_id=culprit.bus_id)
     number = bus_number(hit.groups.get("bus_id", ""))
-    if number is not None and found.rank is None:
+    if number is not None and culprit.rank is None:
         for process in job.logs.processes:
-            if bus_number(process.bus_id) == number and found.host in ("", process.host):
+            if bus_number(process.bus_id) == number and culprit.host in ("", process.host):
                 candidates = [p for p in job.logs.processes if bus_number(p.bus_id) == number]
-                if found.host or len(candidates) == 1:
-                    return replace(culprit_of(process), bus_id=found.bus_id, nic=found.nic)
-    return found
+                if culprit.host or len(candidates) == 1:
+                    return replace(culprit_of(process), bus_id=culprit.bus_id, nic=culprit.nic)
+    return culprit
 
 
 def _duplicate_gpu(job: JobLogs) -> list[Clue]:
@@ -153,16 +153,16 @@ def _duplicate_gpu(job: JobLogs) -> list[Clue]:
     # NCCL names the rank that prints it first.
     printed = {int(hit.groups["group_rank"]): job.culprit(hit.line).host for hit in hits}
     for hit in hits:
-        own = job.culprit(hit.line)
-        offset = (own.rank or 0) - int(hit.groups["group_rank"]) if own.rank is not None else 0
+        printer = job.culprit(hit.line)
+        offset = (printer.rank or 0) - int(hit.groups["group_rank"]) if printer.rank is not None else 0
         for name in ("group_rank", "other_group_rank"):
             rank = int(hit.groups[name]) + offset
-            found = job.of_rank(rank)
-            if not found.host and offset == 0:
-                found = replace(found, host=printed.get(rank, ""))
-            places.add(found.host)
-            found = found if found.host else Culprit(rank, own.host)
-            culprits.append(replace(found, bus_id=hit.groups.get("bus_id", "")))
+            member = job.of_rank(rank)
+            if not member.host and offset == 0:
+                member = replace(member, host=printed.get(rank, ""))
+            places.add(member.host)
+            member = member if member.host else Culprit(rank, printer.host)
+            culprits.append(replace(member, bus_id=hit.groups.get("bus_id", "")))
     places |= {address for culprit in culprits if (address := job.address_of(culprit.rank))}
     if len(places - {""}) > 1 and len({culprit.host for culprit in culprits}) > 1:
         note = f"NCCL treats {' and '.join(sorted(places - {''}))} as one host. {hits[0].sentence}"
@@ -172,14 +172,14 @@ def _duplicate_gpu(job: JobLogs) -> list[Clue]:
 
 def _unused_parameters(job: JobLogs) -> list[Clue]:
     """DDP's error, with rank and parameters where it prints them."""
-    found = job.named("no-grad-for-rank")
-    hits = job.named("finished-reduction") or found
+    with_rank = job.named("no-grad-for-rank")
+    hits = job.named("finished-reduction") or with_rank
     if not hits:
         return []
-    culprits = [job.of_rank(int(hit.groups["rank"])) for hit in found]
+    culprits = [job.of_rank(int(hit.groups["rank"])) for hit in with_rank]
     culprits = culprits or [culprit for hit in hits if (culprit := speaker_of(job, hit.line)).rank is not None]
-    note = " ".join(dict.fromkeys(hit.sentence for hit in (hits[0], *found[:3])))
-    return [clue_of("ddp_unused_parameters", hits, culprits, note, found, confidence=NAMES_THE_CAUSE)]
+    note = " ".join(dict.fromkeys(hit.sentence for hit in (hits[0], *with_rank[:3])))
+    return [clue_of("ddp_unused_parameters", hits, culprits, note, with_rank, confidence=NAMES_THE_CAUSE)]
 
 
 def far_end(job: JobLogs, hit: Hit) -> Culprit:

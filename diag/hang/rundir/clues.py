@@ -42,18 +42,18 @@ def clues_of_ends(run: Rundir, explained: bool = False) -> list[Clue]:
     """A clue for the ranks that raised an exception that is not about others, whatever their exit codes; else one for
     each rank that ended before the launcher ended the others. ``explained``: the ranks' calls differ, so an abort is a
     consequence."""
-    own = raised_by(run)
+    chains = raised_by(run)
     first = {rank: one.exit for rank, one in sorted(run.ranks.items()) if one.exit is not None and one.exit.first}
     not_killed = (-signal.SIGTERM, -signal.SIGABRT)
     killed = {rank: ended for rank, ended in first.items() if ended.exit_code < 0 and ended.exit_code not in not_killed}
-    raised = {rank: chain for rank, chain in own.items() if not killed or rank in first}
-    found = [_ended(run, rank, ended, _victims(run, {*killed, *raised})) for rank, ended in killed.items()]
+    raised = {rank: chain for rank, chain in chains.items() if not killed or rank in first}
+    clues = [_ended(run, rank, ended, _victims(run, {*killed, *raised})) for rank, ended in killed.items()]
     if raised:
-        found.append(_raised(run, raised, set(first)))
+        clues.append(_raised(run, raised, set(first)))
     elif not killed:
         victims = _victims(run, first)
-        found += [clue for rank, ended in first.items() if (clue := _by_code(run, rank, ended, explained, victims))]
-    return found
+        clues += [clue for rank, ended in first.items() if (clue := _by_code(run, rank, ended, explained, victims))]
+    return clues
 
 
 def raised_by(run: Rundir) -> dict[int, Chain]:
@@ -96,24 +96,24 @@ def _ended_by_it(one: Rank) -> bool:
 
 def _victims(run: Rundir, culprits: Collection[int]) -> tuple[int, ...]:
     """The other ranks, without those that raised an exception of their own."""
-    own = raised_by(run)
-    return tuple(rank for rank in sorted(run.ranks) if rank not in culprits and rank not in own)
+    raised = raised_by(run)
+    return tuple(rank for rank in sorted(run.ranks) if rank not in culprits and rank not in raised)
 
 
-def _raised(run: Rundir, own: Mapping[int, Chain], first: Collection[int]) -> Clue:
+def _raised(run: Rundir, chains: Mapping[int, Chain], first: Collection[int]) -> Clue:
     """One clue: the ranks that raised first, as far as that is known, else all."""
-    ranks = _earliest(run, [rank for rank in own if rank in first] or list(own))
-    later = [rank for rank in own if rank not in ranks]
+    ranks = _earliest(run, [rank for rank in chains if rank in first] or list(chains))
+    later = [rank for rank in chains if rank not in ranks]
     note = _who_raised(run, ranks, first)
     if later:
-        note += f"; later {_each(own, later)}"
+        note += f"; later {_each(chains, later)}"
     return Clue(
         "rank_killed_exception",
         tuple(run.ranks[rank].culprit for rank in ranks),
         tuple(line for rank in ranks[:_MOST_EVIDENCE] for line in _evidence_of_ends(run.ranks[rank])),
         _RAISED if len(ranks) == 1 else _RAISED_BY_SEVERAL,
         note,
-        _victims(run, own),
+        _victims(run, chains),
     )
 
 
@@ -126,10 +126,10 @@ def _earliest(run: Rundir, ranks: list[int]) -> list[int]:
 
 
 def _who_raised(run: Rundir, ranks: list[int], first: Collection[int]) -> str:
-    own = {rank: chain for rank in ranks if (chain := run.ranks[rank].raised) is not None}
-    if len({chain.words for chain in own.values()}) > 1:
-        return f"{begun(_each(own, ranks))}; it is unknown which was first"
-    words, ended = own[ranks[0]].words, run.ranks[ranks[0]].exit
+    chains = {rank: chain for rank in ranks if (chain := run.ranks[rank].raised) is not None}
+    if len({chain.words for chain in chains.values()}) > 1:
+        return f"{begun(_each(chains, ranks))}; it is unknown which was first"
+    words, ended = chains[ranks[0]].words, run.ranks[ranks[0]].exit
     if len(ranks) > 1:
         return f"They raised {words}"
     if ended is not None and ended.exit_code > 0 and ranks[0] in first:
@@ -142,11 +142,11 @@ def _who_raised(run: Rundir, ranks: list[int], first: Collection[int]) -> str:
     return f"It raised {words}"
 
 
-def _each(own: Mapping[int, Chain], ranks: Iterable[int]) -> str:
+def _each(chains: Mapping[int, Chain], ranks: Iterable[int]) -> str:
     """``rank 0 raised ..; ranks 1, 2 raised ..``."""
     by_words: dict[str, list[int]] = {}
     for rank in ranks:
-        by_words.setdefault(own[rank].words, []).append(rank)
+        by_words.setdefault(chains[rank].words, []).append(rank)
     return "; ".join(f"{spaced(listing(same))} raised {words}" for words, same in by_words.items())
 
 
@@ -189,15 +189,15 @@ def _ended(run: Rundir, rank: int, ended: RankExit, victims: tuple[int, ...]) ->
 
 def _evidence_of_ends(one: Rank) -> list[Evidence]:
     """Its exit code, and its exception unless its log has it, which the rules for text find."""
-    found = []
+    evidence = []
     who = f"rank {one.culprit.rank}"
     if one.exit is not None:
         text = f"{who}: exit code {one.exit.exit_code}{', first' if one.exit.first else ''}"
-        found.append(Evidence(str(RunLayout(RankLayout(one.folder).run).exits), 0, text))
-    if one.raised is not None and (one.error or not found):
+        evidence.append(Evidence(str(RunLayout(RankLayout(one.folder).run).exits), 0, text))
+    if one.raised is not None and (one.error or not evidence):
         files = RankLayout(one.folder)
-        found.append(Evidence(str(files.error if one.error else files.log), 0, f"{who}: {one.raised.words}"))
-    return found
+        evidence.append(Evidence(str(files.error if one.error else files.log), 0, f"{who}: {one.raised.words}"))
+    return evidence
 
 
 # -- A training that hangs, by the heartbeats that ranks sent when they were asked -------------------------------------
@@ -391,21 +391,21 @@ def _alone(run: Rundir, step: int, calls: Mapping[int, Calls], before: Mapping[i
     """With two ranks and a single record of the step: the rank is compared with its own step before."""
     if len(calls) != 1 or run.world_size != 2:
         return None
-    rank, own = next(iter(calls.items()))
+    rank, current = next(iter(calls.items()))
     earlier = before[rank]
-    for place, (did, should) in enumerate(zip(own, earlier, strict=False)):
+    for place, (did, should) in enumerate(zip(current, earlier, strict=False)):
         if did.what != should.what:
             because = f"in step {step - 1} it did"
-            return _Odd(_class(own, earlier, place), (rank,), step, place, did, should, _BY_HISTORY, because)
+            return _Odd(_class(current, earlier, place), (rank,), step, place, did, should, _BY_HISTORY, because)
     return None
 
 
-def _class(own: Calls, expected: Calls, place: int) -> str:
+def _class(calls: Calls, expected: Calls, place: int) -> str:
     """ "desync" where a call was left out: what follows is what should have followed."""
-    rest, following = own[place:], expected[place + 1 :]
+    rest, following = calls[place:], expected[place + 1 :]
     if rest and _continues(rest, following):
         return "desync"
-    if place < len(expected) and own[place].what[0] == expected[place].what[0]:
+    if place < len(expected) and calls[place].what[0] == expected[place].what[0]:
         return "mismatch_shape"
     return "mismatch_op"
 
@@ -420,25 +420,25 @@ def _of_group(calls: Calls, group: str) -> Calls:
 
 def _aborted(run: Rundir, step: int) -> _Odd | None:
     """Ranks that gloo aborted while all records of the last step agree."""
-    found = {rank: match for rank, one in run.ranks.items() if (match := _TOO_LONG.search(one.log)) is not None}
-    found = {rank: match for rank, match in found.items() if step not in run.ranks[rank].steps}
+    aborted = {rank: match for rank, one in run.ranks.items() if (match := _TOO_LONG.search(one.log)) is not None}
+    aborted = {rank: match for rank, match in aborted.items() if step not in run.ranks[rank].steps}
     alive = [one for one in run.ranks.values() if step in one.steps]
-    if not found or not alive:
+    if not aborted or not alive:
         return None
     pending = next((call for one in alive for call in one.steps[step] if not call.ended), None)
     sizes = {call.bytes for one in run.ranks.values() for calls in one.steps.values() for call in calls}
     steady = [one for one in alive if step - 1 in one.steps and _continues(one.steps[step], one.steps[step - 1])]
     culprits, classes = [], []
-    for rank, match in found.items():
+    for rank, match in aborted.items():
         received, expected = int(match["received"]), int(match["expected"])
         # gloo cuts a tensor into segments: as many as the one that arrived was cut into.
         waits = {call.bytes for one in alive for call in one.steps[step][-2:]}
         cuts = {size // received for size in waits if received and size % received == 0} | {1}
-        own = {expected * cut for cut in cuts}
-        if pending is not None and pending.bytes in own:
+        expected_sizes = {expected * cut for cut in cuts}
+        if pending is not None and pending.bytes in expected_sizes:
             continue  # it was in the call of the others: what arrived was wrong
         culprits.append(rank)
-        classes.append("desync" if own & sizes else "mismatch_shape")
+        classes.append("desync" if expected_sizes & sizes else "mismatch_shape")
     if not culprits:
         return None
     if len(run.ranks) == 2 and not steady:

@@ -39,14 +39,14 @@ class JoinedProcesses:
     def find(self, host: str, pid: int | None, rank: int | None) -> int | None:
         """The process with this host and pid; the rank tells apart those that share them."""
         if pid is None:
-            found = self.by_rank.get(rank, []) if rank is not None else []
-            return found[0] if len(found) == 1 else None
-        found = self.index.get((self.aliases.get(host, host), pid), [])
-        if not found and not host:  # Ray on one node, py-spy
-            found = self.by_pid.get(pid, [])
-        if len(found) > 1 and rank is not None:
-            found = [one for one in found if self.processes[one].rank == rank]
-        return found[0] if len(found) == 1 else None
+            matches = self.by_rank.get(rank, []) if rank is not None else []
+            return matches[0] if len(matches) == 1 else None
+        matches = self.index.get((self.aliases.get(host, host), pid), [])
+        if not matches and not host:  # Ray on one node, py-spy
+            matches = self.by_pid.get(pid, [])
+        if len(matches) > 1 and rank is not None:
+            matches = [one for one in matches if self.processes[one].rank == rank]
+        return matches[0] if len(matches) == 1 else None
 
     def put(self, process: Process, owns: list[OneSided]) -> None:
         number = len(self.processes)
@@ -73,10 +73,10 @@ def processes_of(
     joined = JoinedProcesses(aliases={outer: min(hosts) for outer, hosts in facts.aliases.items() if len(hosts) == 1})
     for (host, pid, hint), heard in merged.items():
         for owns in _lives(heard, size, joined, host, pid, gaps):
-            world = {own.event.rank for own in owns if own.event.size == size}
+            world = {side.event.rank for side in owns if side.event.size == size}
             rank = hint[1] if hint is not None else min(world) if len(world) == 1 else None
-            devices = {own.event.device for own in owns if own.event.device is not None}
-            buses = {own.event.bus_id for own in owns if own.event.bus_id}
+            devices = {side.event.device for side in owns if side.event.device is not None}
+            buses = {side.event.bus_id for side in owns if side.event.bus_id}
             joined.put(
                 Process(
                     host=host,
@@ -110,16 +110,16 @@ def _merged(one: ProcessFacts, other: ProcessFacts) -> ProcessFacts:
 
 def _once(owns: list[OneSided]) -> list[OneSided]:
     """Communicators without repetitions from several files."""
-    found: dict[tuple[str, str, int, int], OneSided] = {}
-    for own in owns:
-        key = (own.event.comm, own.event.comm_id, own.event.rank, own.event.size)
-        if (before := found.get(key)) is None or not own.event.comm_id:
-            found[key if before is None else (*key[:3], -len(found) - 1)] = own
+    distinct: dict[tuple[str, str, int, int], OneSided] = {}
+    for side in owns:
+        key = (side.event.comm, side.event.comm_id, side.event.rank, side.event.size)
+        if (before := distinct.get(key)) is None or not side.event.comm_id:
+            distinct[key if before is None else (*key[:3], -len(distinct) - 1)] = side
             continue
-        before.started |= own.started
-        before.completed |= own.completed
-        before.ended = before.ended or own.ended
-    return list(found.values())
+        before.started |= side.started
+        before.completed |= side.completed
+        before.ended = before.ended or side.ended
+    return list(distinct.values())
 
 
 def _lives(
@@ -133,36 +133,36 @@ def _lives(
     if not _conflict(heard.owns, size):
         return [heard.owns]
     by_device: dict[int | None, list[OneSided]] = defaultdict(list)
-    for own in heard.owns:
-        by_device[own.event.device].append(own)
-    found: list[list[OneSided]] = []
+    for side in heard.owns:
+        by_device[side.event.device].append(side)
+    lives: list[list[OneSided]] = []
     for owns in by_device.values():
         if not _conflict(owns, size):
-            found.append(owns)
+            lives.append(owns)
             continue
         gaps.say("", f"{host}: pid {pid} is several processes (containers with one host name): joined only in part")
-        of_world = [own for own in owns if own.event.size == size]
-        found.extend([own] for own in of_world)
-        joined.loose.extend(own for own in owns if own.event.size != size)
-    return found
+        of_world = [side for side in owns if side.event.size == size]
+        lives.extend([side] for side in of_world)
+        joined.loose.extend(side for side in owns if side.event.size != size)
+    return lives
 
 
 def _conflict(owns: list[OneSided], size: int | None) -> bool:
     ranks: dict[str, int] = {}
-    for own in owns:
-        key = own.event.comm_id or ("world" if own.event.size == size else "")
-        if key and ranks.setdefault(key, own.event.rank) != own.event.rank:
+    for side in owns:
+        key = side.event.comm_id or ("world" if side.event.size == size else "")
+        if key and ranks.setdefault(key, side.event.rank) != side.event.rank:
             return True
     return False
 
 
 def _local_rank(heard: ProcessFacts, names: list[NamedRank]) -> int | None:
-    found = {names[file].local_rank for file in heard.files} - {None}
-    return found.pop() if len(found) == 1 else None
+    local_ranks = {names[file].local_rank for file in heard.files} - {None}
+    return local_ranks.pop() if len(local_ranks) == 1 else None
 
 
 def _said_of_restarts(joined: JoinedProcesses, gaps: Gaps) -> None:
-    twice = [rank for rank, found in joined.by_rank.items() if len(found) > 1]
+    twice = [rank for rank, processes in joined.by_rank.items() if len(processes) > 1]
     if twice:
         some = ", ".join(map(str, sorted(twice)[:8])) + (", .." if len(twice) > 8 else "")
         gaps.say("", f"several processes have the same rank (a restart, or several jobs): {some}")
@@ -175,19 +175,22 @@ def communicators_of(
     groups: dict[object, dict[int, Member]] = {}
     about: dict[object, tuple[str, int, str]] = {}
     twice = 0
-    everyone = [*((number, owns) for number, owns in enumerate(joined.owns)), *((None, [own]) for own in joined.loose)]
+    everyone = [
+        *((number, owns) for number, owns in enumerate(joined.owns)),
+        *((None, [side]) for side in joined.loose),
+    ]
     for number, owns in everyone:
         names = _identities(owns)
-        for own in owns:
-            name, parent = names[id(own)]
-            key: object = (name, own.event.size) if name else id(own)
-            about.setdefault(key, (name, own.event.size, parent))
+        for side in owns:
+            name, parent = names[id(side)]
+            key: object = (name, side.event.size) if name else id(side)
+            about.setdefault(key, (name, side.event.size, parent))
             members = groups.setdefault(key, {})
-            if own.event.rank in members:
+            if side.event.rank in members:
                 twice += 1
                 continue
-            members[own.event.rank] = Member(
-                own.event.rank, number, own.started, own.completed, own.ended, calls.get(id(own), ())
+            members[side.event.rank] = Member(
+                side.event.rank, number, side.started, side.completed, side.ended, calls.get(id(side), ())
             )
     if any(not name for name, size, _ in about.values() if size > 1):
         gaps.say("", "communicators without a commId (NCCL before 2.16) cannot be joined across processes")
@@ -202,16 +205,16 @@ def communicators_of(
 def _identities(owns: list[OneSided]) -> dict[int, tuple[str, str]]:
     """(identity, parent's identity) of one process's communicators, by ``id``; "" where unknown."""
     latest: dict[str, str] = {}
-    found: dict[int, tuple[str, str]] = {}
-    for own in owns:  # as they came up: a parent before its children
-        event = own.event
+    identities: dict[int, tuple[str, str]] = {}
+    for side in owns:  # as they came up: a parent before its children
+        event = side.event
         parent = latest.get(event.parent, "") if event.parent else ""
         name = event.comm_id
         if not name and event.split and parent:
             name = f"{parent}/{event.split}"
         latest[event.comm] = name
-        found[id(own)] = (name, parent)
-    return found
+        identities[id(side)] = (name, parent)
+    return identities
 
 
 # -- Kept lines, each with the process that printed it -----------------------------------------------------------------
@@ -223,24 +226,24 @@ _MOST_CALLS_SHOWN = 20_000
 def lines_of(gatherer: Gatherer, joined: JoinedProcesses, doubtful: set[str]) -> list[Line]:
     """The kept lines, by file and number. A line that continues a block without a prefix has the block's speaker."""
     makes = _Maker(gatherer, joined, doubtful)
-    found: dict[tuple[int, int, bytes], list[Line]] = {}
+    lines: dict[tuple[int, int, bytes], list[Line]] = {}
     for kind, entry in gatherer.keep.entries():
         if isinstance(kind, str) and kind.startswith("block "):
             makes.block += 1
             source = SOURCES.get(kind.removeprefix("block "), "stack")
             opener = makes.lines(entry[0], source, None)
-            found[entry[0]] = opener
+            lines[entry[0]] = opener
             for one in entry[1:]:
-                found[one] = makes.lines(one, source, opener[0].speaker)
+                lines[one] = makes.lines(one, source, opener[0].speaker)
     for _, entry in gatherer.keep.entries():
         for one in entry:
-            if one not in found:
-                found[one] = makes.lines(one)
+            if one not in lines:
+                lines[one] = makes.lines(one)
     shown = max(1, min(_CALLS_SHOWN, _MOST_CALLS_SHOWN // max(1, len(gatherer.calls))))
     for (file, _, _), calls in gatherer.calls.items():
         for number, raw in list(calls)[-shown:]:
-            found.setdefault((file, number, raw), makes.lines((file, number, raw)))
-    return [line for key in sorted(found) for line in found[key]]
+            lines.setdefault((file, number, raw), makes.lines((file, number, raw)))
+    return [line for key in sorted(lines) for line in lines[key]]
 
 
 def rank_of(parsed: ParsedLine, gatherer: Gatherer, file: int, doubtful: set[str]) -> int | None:
@@ -285,8 +288,8 @@ class _Maker:
         self._speakers: dict[Speaker, Speaker] = {}  # equal ones of many lines are kept once
         self._texts: dict[str, str] = {}
 
-    def lines(self, found: RawLine, source: str = "", heir: Speaker | None = None) -> list[Line]:
-        file, number, raw = found
+    def lines(self, raw_line: RawLine, source: str = "", heir: Speaker | None = None) -> list[Line]:
+        file, number, raw = raw_line
         text = raw.decode("utf-8", "replace").rstrip("\r\n")
         return [
             Line(
@@ -326,7 +329,7 @@ NAMES = {"srun": "the task of srun", "mpirun": "the rank of mpirun", "file": "th
 def world_size(facts: Facts, manifest: set[int], gaps: Gaps) -> int | None:
     """The world size from a run's manifest, else as launchers print it, else the largest communicator's; None where
     unknown."""
-    largest = max((own.event.size for heard in facts.heard.values() for own in heard.owns), default=0)
+    largest = max((side.event.size for heard in facts.heard.values() for side in heard.owns), default=0)
     hints = {who[2] for who in facts.heard if who[2] is not None} | facts.by_rank
     seen = max((rank for kind, rank in hints if kind in ("[rankN]", "mpirun")), default=-1) + 1
     printed = set(facts.worlds)
@@ -360,14 +363,14 @@ def doubtful_hints(facts: Facts, size: int | None, gaps: Gaps) -> set[str]:
             continue
         if size is not None and hint[1] >= size:
             doubtful.add(hint[0])
-        for own in heard.owns:
-            side_by_side[hint].append(own)
-            if own.event.size == size and own.event.rank != hint[1]:
+        for side in heard.owns:
+            side_by_side[hint].append(side)
+            if side.event.size == size and side.event.rank != hint[1]:
                 doubtful.add(hint[0])
     for (kind, _), owns in side_by_side.items():
-        ranks = grouped((own.event.comm_id, own.event.rank) for own in owns)
+        ranks = grouped((side.event.comm_id, side.event.rank) for side in owns)
         several = any(len(of_one) > 1 for comm_id, of_one in ranks.items() if comm_id)
-        if several or len({own.event.device for own in owns if own.event.device is not None}) > 1:
+        if several or len({side.event.device for side in owns if side.event.device is not None}) > 1:
             doubtful.add(kind)
     for kind in sorted(doubtful):
         gaps.say("", f"{NAMES.get(kind, kind)} does not number global ranks here: not used")
@@ -484,9 +487,9 @@ def _calls(
     """The last calls of each process's communicators, by ``id``: host, pid and pointer meet in the same process."""
     owns: dict[tuple[int, str], list[OneSided]] = defaultdict(list)
     for index, of_one in enumerate(joined.owns):
-        for own in of_one:
-            owns[index, own.event.comm].append(own)
-    found: dict[int, list[NcclCall]] = defaultdict(list)
+        for side in of_one:
+            owns[index, side.event.comm].append(side)
+    by_side: dict[int, list[NcclCall]] = defaultdict(list)
     strangers: dict[int, set[tuple[str, int | None]]] = defaultdict(set)
     for (file, _, comm), lines in gatherer.calls.items():
         parsed = gatherer.parsed_by(file, lines[-1][1])[-1]
@@ -499,16 +502,16 @@ def _calls(
         if not candidates:
             strangers[file].add((parsed.host, parsed.pid))
             continue
-        own = candidates[-1]
+        side = candidates[-1]
         for line, raw in lines:
-            if own.file == file and line < own.line:
+            if side.file == file and line < side.line:
                 continue  # of an earlier communicator at the same address
             text = raw.decode("utf-8", "replace")
             if (read := call_of(text, Evidence(gatherer.files[file], line, text))) is not None:
-                found[id(own)].append(read[1])
+                by_side[id(side)].append(read[1])
     for file, who in strangers.items():
         gaps.say(gatherer.files[file], f"{NO_RANK}{len(who)} processes without their Init lines: no rank")
-    return {own: tuple(sorted(calls, key=_place)) for own, calls in found.items()}
+    return {side: tuple(sorted(calls, key=_place)) for side, calls in by_side.items()}
 
 
 def _place(call: NcclCall) -> tuple[str, int]:

@@ -53,7 +53,7 @@ class Text:
         size = WORD * words
         # Overlapping elements, one at every byte: numpy copies those that are asked for.
         every = np.ndarray(shape=(len(self.raw) - size + 1,), dtype=f"V{size}", buffer=self.raw, strides=(1,))
-        found = np.empty(len(begin), dtype=every.dtype)
+        elements = np.empty(len(begin), dtype=every.dtype)
         for first in range(0, len(begin), _ELEMENTS_AT_ONCE):
             rows = begin[first : first + _ELEMENTS_AT_ONCE]
             # Copying waits for memory element by element, 35 ns each; reading their first and last bytes waits for many
@@ -61,8 +61,8 @@ class Text:
             self.at.take(rows)
             if size > WORD:
                 self.at.take(rows + (size - 1))
-            found[first : first + _ELEMENTS_AT_ONCE] = every[rows]
-        return found.view("<u8").reshape(-1, words)
+            elements[first : first + _ELEMENTS_AT_ONCE] = every[rows]
+        return elements.view("<u8").reshape(-1, words)
 
     def equal(self, begin: Positions, expected: bytes) -> Mask:
         """Whether the expected bytes are at each position."""
@@ -77,14 +77,14 @@ class Text:
         hit = self.at == key[rare]
         if key[rare + 1] == key[rare]:
             hit[:-1] &= hit[1:]
-        found = np.flatnonzero(hit) - rare
-        return found[self.equal(found, key)]
+        places = np.flatnonzero(hit) - rare
+        return places[self.equal(places, key)]
 
     def last_space(self, end: Positions) -> Positions:
         """Where the last space before each position is, looking back 24 bytes; -1 where there is none."""
         back = (self._bytes(end - _LONGEST_NUMBER)[:, ::-1] == ord(" ")).argmax(axis=1) + 1
-        found: Positions = np.where(self.at.take(end - back) == ord(" "), end - back, -1)
-        return found
+        place: Positions = np.where(self.at.take(end - back) == ord(" "), end - back, -1)
+        return place
 
     def number_end(self, begin: Positions) -> Positions:
         """Where the decimal digits and points that begin at each position end, at most 24 further on."""
@@ -136,8 +136,8 @@ class Text:
             sums[row : row + _BLOCKS_AT_ONCE] = _sums(self.windows(at[row : row + _BLOCKS_AT_ONCE], _BLOCK_WORDS))
         short = np.flatnonzero(length < _BLOCK_BYTES)
         if len(short):
-            found = self.windows(at[first[short]], _BLOCK_WORDS) & _KEEP_LAST_OF_BLOCK[length[short]]
-            sums[first[short]] = _sums(found)
+            masked = self.windows(at[first[short]], _BLOCK_WORDS) & _KEEP_LAST_OF_BLOCK[length[short]]
+            sums[first[short]] = _sums(masked)
         sums ^= sums >> np.uint64(31)
         powers = np.full(int(blocks.max(initial=1)), _BASE).cumprod()
         sums *= powers.take(number)
@@ -146,11 +146,11 @@ class Text:
 
 def starts_with(windows: Words, expected: bytes) -> Mask:
     same: Mask = np.ones(len(windows), dtype=np.bool_)
-    for word, found in enumerate(windows.T[: -(-len(expected) // WORD)]):
+    for word, column in enumerate(windows.T[: -(-len(expected) // WORD)]):
         part = expected[word * WORD : (word + 1) * WORD]
         if len(part) < WORD:
-            found = found & _KEEP_FIRST[len(part)]
-        same &= found == np.uint64(int.from_bytes(part, "little"))
+            column = column & _KEEP_FIRST[len(part)]
+        same &= column == np.uint64(int.from_bytes(part, "little"))
     return same
 
 
@@ -182,8 +182,8 @@ def digits(words: Words, length: int | Positions, valid: Mask) -> Positions:
 
 def goes_on(byte: npt.NDArray[np.uint8]) -> Mask:
     """Whether a number continues with these bytes: digits and points."""
-    found: Mask = ((byte - np.uint8(ord("0"))) <= 9) | (byte == ord("."))
-    return found
+    continues: Mask = ((byte - np.uint8(ord("0"))) <= 9) | (byte == ord("."))
+    return continues
 
 
 def _sums(blocks: Words) -> Words:
@@ -191,15 +191,15 @@ def _sums(blocks: Words) -> Words:
     blocks differ could cancel out, so the higher bits of each word are first mixed into its lower ones."""
     blocks ^= blocks >> np.uint64(32)
     blocks ^= blocks >> np.uint64(16)
-    found: Words = blocks @ _KEYS
-    return found
+    sums: Words = blocks @ _KEYS
+    return sums
 
 
 def _all_digits(words: Words) -> Mask:
     high = np.uint64(0xF0F0F0F0F0F0F0F0)
     six = np.uint64(0x0606060606060606)
-    found: Mask = ((words & high) | (((words + six) & high) >> np.uint64(4))) == np.uint64(0x3333333333333333)
-    return found
+    are_digits: Mask = ((words & high) | (((words + six) & high) >> np.uint64(4))) == np.uint64(0x3333333333333333)
+    return are_digits
 
 
 def _eight_digits(words: Words) -> Words:
@@ -207,5 +207,5 @@ def _eight_digits(words: Words) -> Words:
     digits = words & np.uint64(0x0F0F0F0F0F0F0F0F)
     pairs = (digits * np.uint64(2561)) >> np.uint64(8) & np.uint64(0x00FF00FF00FF00FF)
     fours = (pairs * np.uint64(6553601)) >> np.uint64(16) & np.uint64(0x0000FFFF0000FFFF)
-    found: Words = (fours * np.uint64(42949672960001)) >> np.uint64(32)
-    return found
+    value: Words = (fours * np.uint64(42949672960001)) >> np.uint64(32)
+    return value

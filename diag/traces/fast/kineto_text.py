@@ -70,9 +70,9 @@ class Heads(Struct):
             example = others[example]
             if not self._learn(distinct.tolist(), text.slices(begin[example], end[example])):
                 return None
-            found = np.array([self._index[fingerprint] for fingerprint in distinct.tolist()])
-            index[others] = found[code]
-            self._slots[slots[example]], self._slot_index[slots[example]] = distinct, found
+            learned = np.array([self._index[fingerprint] for fingerprint in distinct.tolist()])
+            index[others] = learned[code]
+            self._slots[slots[example]], self._slot_index[slots[example]] = distinct, learned
         return self._known.take(index)
 
     def _learn(self, prints: Sequence[int], lines: Sequence[bytes]) -> bool:
@@ -203,7 +203,7 @@ _NUMBER = re.compile(rb'(?<=: )"?-?\d[\d.]*')
 def integers(events: Layout, keys: Sequence[Key]) -> npt.NDArray[np.int64]:
     """The integer behind the first place of each key in each event, quoted or not; ABSENT where there is none. Shape
     (keys, events)."""
-    found = np.full((len(keys), len(events)), ABSENT, dtype=np.int64)
+    by_key = np.full((len(keys), len(events)), ABSENT, dtype=np.int64)
     begin, end = events.arguments
     rest = np.arange(len(events))
     unlike = []
@@ -217,12 +217,12 @@ def integers(events: Layout, keys: Sequence[Key]) -> npt.NDArray[np.int64]:
             rest = rest[1:]
             continue
         alike, values = _follow(events.text, begin.take(rest), between, len(keys))
-        found[:, rest.take(alike)] = values
+        by_key[:, rest.take(alike)] = values
         rest = np.delete(rest, alike)
     rest = np.concatenate((*unlike, rest))
     if len(rest):
-        found[:, rest] = _searched(events.text.slices(begin.take(rest), end.take(rest)), keys)
-    return found
+        by_key[:, rest] = _searched(events.text.slices(begin.take(rest), end.take(rest)), keys)
+    return by_key
 
 
 class _Part(Struct, frozen=True):
@@ -246,20 +246,20 @@ def _between_numbers(body: bytes, keys: Sequence[Key]) -> list[_Part] | None:
     if not ends.keys() <= {begin for begin, _ in numbers}:
         return None
     before = [0, *(end for _, end in numbers[:-1])]
-    found = [
+    parts = [
         _Part(body[at:begin], end - begin, len(body[begin:end].lstrip(b'"-')), ends.get(begin))
         for at, (begin, end) in zip(before, numbers, strict=True)
     ]
-    if any(len(part.text) > _LONGEST_BETWEEN or part.width >= _WIDEST for part in found):
+    if any(len(part.text) > _LONGEST_BETWEEN or part.width >= _WIDEST for part in parts):
         return None
-    return found
+    return parts
 
 
 def _follow(text: Text, at: Positions, parts: Sequence[_Part], keys: int) -> tuple[Positions, npt.NDArray[np.int64]]:
     """Which of the texts that begin at these positions agree in everything between their numbers, and the integers
     after the keys in these."""
     alike = np.arange(len(at))
-    found = np.full((keys, len(at)), ABSENT, dtype=np.int64)
+    by_key = np.full((keys, len(at)), ABSENT, dtype=np.int64)
     number = at  # where the last one began
     for part in parts:
         same = text.equal(at, part.text)
@@ -267,26 +267,26 @@ def _follow(text: Text, at: Positions, parts: Sequence[_Part], keys: int) -> tup
             others = np.flatnonzero(~same)
             at[others] = text.number_end(_signless(text, number[others]))
             same[others] = text.equal(at[others], part.text)
-            kept = np.flatnonzero(same)
-            alike, at, number, found = alike.take(kept), at.take(kept), number.take(kept), found.take(kept, axis=1)
+            left = np.flatnonzero(same)
+            alike, at, number, by_key = alike.take(left), at.take(left), number.take(left), by_key.take(left, axis=1)
         number = at + len(part.text)
         if part.key is None:
             at = number + part.width  # mostly as wide as in the example
         else:
-            found[part.key], at = _integers(text, number, part.digits)
-    return alike, found
+            by_key[part.key], at = _integers(text, number, part.digits)
+    return alike, by_key
 
 
 def _searched(bodies: Sequence[bytes], keys: Sequence[Key]) -> npt.NDArray[np.int64]:
     """The integers behind the first place of each key in each of the texts."""
     text = Text(b"\n".join(bodies))
     begin = text.begin + np.cumsum([0, *(len(body) + 1 for body in bodies[:-1])])
-    found = np.full((len(keys), len(bodies)), ABSENT, dtype=np.int64)
+    by_key = np.full((len(keys), len(bodies)), ABSENT, dtype=np.int64)
     for row, (key, rare) in enumerate(keys):
         at = text.places(key, rare)
         values, _ = _integers(text, at + len(key), 1)
-        found[row, (np.searchsorted(begin, at, side="right") - 1)[::-1]] = values[::-1]  # the first of several stays
-    return found
+        by_key[row, (np.searchsorted(begin, at, side="right") - 1)[::-1]] = values[::-1]  # the first of several stays
+    return by_key
 
 
 def _integers(text: Text, begin: Positions, width: int) -> tuple[Positions, Positions]:
@@ -446,22 +446,22 @@ class KinetoText:
             "correlation": correlation,
             ARGS_ROW: self._argument_rows(events, np.flatnonzero(heads["arguments"]), heads["tells_stream"]),
         }
-        kept = heads["kept"]
-        if not kept.all():
-            columns = {key: column[kept] for key, column in columns.items()}
+        wanted = heads["kept"]
+        if not wanted.all():
+            columns = {key: column[wanted] for key, column in columns.items()}
         self.table.add(_with_nulls(columns, STORED))
 
     def _argument_rows(self, events: Layout, candidates: Positions, tells_stream: Mask) -> Positions:
-        found = np.full(len(events), ABSENT)
+        rows = np.full(len(events), ABSENT)
         bodies = events.text.slices(*events.only(candidates).arguments)
         keys = _TELLING if not tells_stream[candidates].any() else (*_TELLING, _STREAM)
         together = b"\n".join(bodies)
         if not any(key in together for key in keys):  # recorded without shapes, by a profiler before torch 2.2
-            return found
+            return rows
         for index, body in zip(candidates.tolist(), bodies, strict=True):
             if any(key in body for key in _TELLING) or (tells_stream[index] and _STREAM in body):
-                found[index] = self.table.arguments_row(kineto_json.arguments(b"{" + body))
-        return found
+                rows[index] = self.table.arguments_row(kineto_json.arguments(b"{" + body))
+        return rows
 
     def _add_samples(self, events: Layout) -> None:
         text, (_, end) = events.text, events.head
@@ -481,7 +481,7 @@ class KinetoText:
 
 
 def _with_nulls(columns: dict[str, npt.NDArray[np.generic]], schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
-    found = []
+    series = []
     for name, kind in schema.items():
         column = pl.Series(name, columns[name])
         if columns[name].dtype == np.int64:
@@ -490,5 +490,5 @@ def _with_nulls(columns: dict[str, npt.NDArray[np.generic]], schema: dict[str, t
                 column = pl.Series(name, [None], dtype=kind).new_from_index(0, len(absent))
             elif absent.any():
                 column = column.set(pl.Series(absent), None)
-        found.append(column.cast(kind, strict=False))
-    return pl.DataFrame(found)
+        series.append(column.cast(kind, strict=False))
+    return pl.DataFrame(series)

@@ -46,7 +46,7 @@ def test_every_form(tmp_path: Path, protocol: int | str) -> None:
     elif protocol == "json":
         path.write_text(json.dumps(content(1)))
     elif protocol == "zst":
-        arrow = pytest.importorskip("pyarrow")
+        arrow = pytest.importorskip("pyarrow", reason="pyarrow, which writes the file, is not installed")
         path.write_bytes(arrow.compress(torch_pickle.dumps(content(1)), "zstd", asbytes=True))
     else:
         data = torch_pickle.dumps(content(1)) if protocol == "gzip" else json.dumps(content(1)).encode()
