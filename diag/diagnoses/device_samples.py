@@ -42,7 +42,7 @@ def _readings(subject: Subject) -> dict[int, Readings]:
     return {
         rank: [
             (record, record.health or DeviceHealth())
-            for record in samples_of(tables)
+            for record in tables.device
             if record.health is not None or record.ecc_uncorrected is not None
         ]
         for rank, tables in subject.tables.ranks.items()
@@ -70,8 +70,8 @@ def latest(values: Sequence[int], count: int = 2) -> Sequence[int]:
 
 def growth_of(counts: Iterable[tuple[DeviceRecord, int | None]]) -> Growth:
     """None at all where a reading falls: the counter was reset or misread."""
-    known = [(record.monotonic_ns, count) for record, count in counts if plausible([count])]
-    values = [count or 0 for _, count in known]
+    known = [(r.monotonic_ns, count) for r, count in counts if count is not None and 0 <= count <= _PLAUSIBLE]
+    values = [count for _, count in known]
     steps = [later - earlier for earlier, later in pairwise(values)]
     if not steps or min(steps) < 0:
         return Growth(0, 0, 0.0)

@@ -155,7 +155,9 @@ def _look(subject: Subject, ranks: tuple[int, ...]) -> str:
 
 
 def _evidence(each: Throttled) -> list[Evidence]:
-    found = [Evidence("device", f"rank == {each.rank}, samples with a reason", round(each.often, 3), "share")]
+    found = []
+    if each.often:
+        found.append(Evidence("device", f"rank == {each.rank}, samples with a reason", round(each.often, 3), "share"))
     for what, value, theirs, unit in each.measured:
         found.append(Evidence("device", f"rank == {each.rank}, median {what}", value, unit))
         found.append(Evidence("device", f"the other ranks, median {what}", theirs, unit))
