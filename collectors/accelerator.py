@@ -33,12 +33,14 @@ class Kind:
     backend: str  # of its process groups
     activity: str  # of ``torch.profiler.ProfilerActivity``
     version: str  # the name of its runtime's version in ``torch.version``
-    nvml: bool = False  # whether NVML reads it
+    sampler: str = ""  # the library that reads its clocks and errors: "NVML", "amdsmi"; see ``device_sampler``
+    lacks: str = ""  # without one: what is not recorded
 
 
-CUDA = Kind("cuda", "nccl", "CUDA", "cuda", nvml=True)
-ROCM = Kind("cuda", "nccl", "CUDA", "hip")  # named after CUDA throughout torch; its nccl is RCCL
-XPU = Kind("xpu", "xccl", "XPU", "xpu")
+CUDA = Kind("cuda", "nccl", "CUDA", "cuda", sampler="NVML")
+# Named after CUDA throughout torch; its nccl is RCCL.
+ROCM = Kind("cuda", "nccl", "CUDA", "hip", sampler="amdsmi")
+XPU = Kind("xpu", "xccl", "XPU", "xpu", lacks="no sampler for Intel GPUs: clocks, power and errors are not recorded")
 
 _KINDS: Mapping[str, Kind] = {kind.type: kind for kind in (ROCM if torch.version.hip else CUDA, XPU)}
 
@@ -76,6 +78,13 @@ class Accelerator:
     def uuid(self) -> str | None:
         uuid = getattr(self._module.get_device_properties(self.device), "uuid", None)
         return str(uuid) if uuid else None
+
+    @property
+    def pci_address(self) -> str | None:
+        """``0000:c1:00.0``; None where torch does not report it."""
+        properties = self._module.get_device_properties(self.device)
+        domain, bus, slot = (getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device"))
+        return f"{domain:04x}:{bus:02x}:{slot:02x}.0" if None not in (domain, bus, slot) else None
 
     def select(self) -> None:
         """Makes it the current device of this process."""

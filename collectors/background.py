@@ -1,5 +1,5 @@
-"""One daemon thread a rank: the heartbeat file, and NVML samples, about once a second; the launcher's requests, which
-it answers while the training's own thread hangs; and requests for profiler windows, which it hands on."""
+"""One daemon thread a rank: the heartbeat file, and samples of the device, about once a second; the launcher's
+requests, which it answers while the training's own thread hangs; and requests for profiler windows, handed on."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from .device_sampler import DeviceSampler
 from .files import Complaints, LineFile, encode, is_full, rewrite_file
 from .layout import RankLayout
-from .nvml import NvmlSampler
 from .reading import read_object
 from .records import Heartbeat, HostRecord, TraceAsked
 from .scheduling import PauseWatch
@@ -50,7 +50,7 @@ class Background:
         layout: RankLayout,
         interval_s: float,
         heartbeat: Callable[[], Heartbeat],
-        nvml: NvmlSampler | None,
+        sampler: DeviceSampler | None,
         device_file: LineFile,
         complaints: Complaints,
         asked: Path | None = None,
@@ -76,7 +76,7 @@ class Background:
         self._layout = layout
         self._interval_s = interval_s
         self._heartbeat = heartbeat
-        self._nvml = nvml
+        self._sampler = sampler
         self._device_file = device_file
         self._complaints = complaints
         self._beating = True
@@ -85,17 +85,21 @@ class Background:
         self._thread = threading.Thread(target=self._run, name="diag-background", daemon=True)
 
     def start(self) -> None:
-        if self._nvml is not None and self._nvml.unavailable is not None:
-            self._device_file.write(self._nvml.sample())  # one line with the reason
-            self._nvml = None
+        if self._sampler is not None and self._sampler.unavailable is not None:
+            self._device_file.write(self._sampler.sample())  # one line with the reason
+            self._sampler = None
         self._thread.start()
 
     def stop(self) -> None:
         self._stop.set()
         self._thread.join(timeout=5)
         self.beat()
-        if self._nvml is not None:
-            self._nvml.close()
+        if self._sampler is not None:
+            # Twice: what only one reading says proves nothing, and the last one before a failure matters most. Not
+            # where the thread hangs in the driver: so would this one.
+            for _ in range(0 if self._thread.is_alive() else 2):
+                self._device_file.write(self._sampler.sample(everything=True))
+            self._sampler.close()
         self._sample_host()
         self._pauses.close()
 
@@ -121,8 +125,8 @@ class Background:
                 self._traces.look()
             self._write()
             self.beat()
-            if self._nvml is not None:
-                self._device_file.write(self._nvml.sample())
+            if self._sampler is not None:
+                self._device_file.write(self._sampler.sample())
             self._sample_host()
             if self._waits():
                 return

@@ -9,7 +9,7 @@ Everything a run leaves behind lies under one folder, written by the training pr
     <run>/ranks/00017/device_steps.jsonl   one line a step, on the device's clock (CUDA only)
     <run>/ranks/00017/collectives.jsonl    one line a step, one row a collective
     <run>/ranks/00017/checkpoints.jsonl    one line a checkpoint: what it cost
-    <run>/ranks/00017/device.jsonl         NVML samples, or the reason why there are none
+    <run>/ranks/00017/device.jsonl         samples of the device, or the reason why there are none
     <run>/ranks/00017/host.jsonl           what the CPU scheduler gave the process's threads and its workers (Linux)
     <run>/ranks/00017/trace-step000100.json.gz   a torch.profiler window, named after its first step
     <run>/ranks/00017/stdout.txt, log.txt  what the process printed on standard output and on standard error

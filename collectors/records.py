@@ -362,8 +362,32 @@ class HostRecord:
 
 
 @dataclass(slots=True)
+class DeviceHealth:
+    """What changes seldom on a device: read every half minute, and twice at the end. None: the device or its driver
+    does not report it. Counters run since the driver was loaded, or longer: only their growth is of the run."""
+
+    source: str = ""  # the library: "NVML" or "amdsmi"
+    power_limit_mw: int | None = None
+    # Rows of the memory that were replaced by spare ones, because of corrected or uncorrected errors. ``pending``: at
+    # the next reset of the GPU; ``failed``: no spare row was left, or replacing one did not work.
+    remapped_rows_corrected: int | None = None
+    remapped_rows_uncorrected: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    retired_pages: int | None = None  # of a GPU that retires pages instead
+    retire_pending: bool | None = None
+    pcie_width: int | None = None  # lanes
+    pcie_max_width: int | None = None
+    pcie_generation: int | None = None  # an idle GPU may lower it
+    pcie_max_generation: int | None = None
+    pcie_replays: int | None = None
+    active_links: int | None = None  # NVLinks, or XGMI links
+    link_errors: dict[str, list[int | None]] = field(default_factory=dict)  # by counter: of link 0, 1, ...
+
+
+@dataclass(slots=True)
 class DeviceRecord:
-    """A line of device.jsonl: one NVML sample, or the reason why there is none."""
+    """A line of device.jsonl: one sample of the device, or the reason why there is none."""
 
     monotonic_ns: int
     unavailable: str | None = None
@@ -372,11 +396,12 @@ class DeviceRecord:
     power_mw: int | None = None
     temperature_c: int | None = None
     utilization_percent: int | None = None
-    memory_used: int | None = None
+    memory_used: int | None = None  # no longer sampled, as the four at the end: nothing reads them
     throttle_reasons: list[str] = field(default_factory=list)
-    ecc_corrected: int | None = None
+    ecc_corrected: int | None = None  # since the driver was loaded; read with ``health``
     ecc_uncorrected: int | None = None
     pcie_tx_kb_s: int | None = None
     pcie_rx_kb_s: int | None = None
     nvlink_tx_kib: int | None = None
     nvlink_rx_kib: int | None = None
+    health: DeviceHealth | None = None

@@ -34,12 +34,12 @@ from . import flight_recorder
 from .accelerator import Accelerator, DeviceClock, Mark, accelerator_of, current_device, runtime_versions
 from .background import Background, TraceRequests
 from .collectives import CollectiveTimer
+from .device_sampler import sampler_of
 from .dumps import Stacks, write_flight_recorders
 from .files import Budget, Complaints, LineFile, encode, replace_file
 from .identity import identify, rank_and_world
 from .layout import RunLayout
 from .manifest import update_manifest
-from .nvml import sampler_of
 from .records import (
     BACKWARD,
     FAILED,

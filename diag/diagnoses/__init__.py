@@ -24,6 +24,7 @@ from diag.rundir.summaries import Summaries
 from . import (
     checkpoint_stall,
     contended_host,
+    degraded_links,
     exposed_communication,
     exposed_copy,
     exposed_offload,
@@ -40,6 +41,7 @@ from . import (
     straggler,
     throttled_device,
     unbalanced_stages,
+    unhealthy_memory,
     unseen_communication,
 )
 from .phases import PhaseAccount, disagreement, phases_alone, phases_of
@@ -56,6 +58,8 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     pipeline_bubble.DIAGNOSIS,
     unbalanced_stages.DIAGNOSIS,
     throttled_device.DIAGNOSIS,
+    unhealthy_memory.DIAGNOSIS,
+    degraded_links.DIAGNOSIS,
     contended_host.DIAGNOSIS,
     stalled_rank.DIAGNOSIS,
     ranks_train_alone.DIAGNOSIS,

@@ -1,4 +1,9 @@
-"""A rank that computes longer than the others because its GPU runs slower: too hot, or short of power."""
+"""A rank that computes longer than the others because its GPU runs slower: too hot, short of power, or at lower clocks
+without a reported reason.
+
+A GPU that computes while the others wait draws more power than they do. If that takes it to a power limit that all of
+them have, its clocks are lower for the work that it does: it is late for another reason.
+"""
 
 from __future__ import annotations
 
@@ -9,55 +14,62 @@ from diag.collectors.records import DeviceRecord
 from diag.model.steps import Evidence, Finding
 from diag.rundir.run import RankTables
 
+from .device_samples import Readings, hosts_text, not_recorded, plausible, readings, reads_amd, samples_of
 from .shares import Cost
-from .subject import MENTION, Diagnosis, Subject, in_ms, mean_ns, ranks_not_comparable, ranks_text
+from .subject import MENTION, Diagnosis, Subject, in_ms, mean_ns, no_device, ranks_not_comparable, ranks_text
 
-# NVML's reasons as collectors.nvml names them. A power cap or sync boost is what a healthy GPU under load shows, too.
-_REASONS = frozenset({"hardware slowdown", "software thermal", "hardware thermal", "power brake"})
+# Reasons as the samplers of diag.collectors name them. A power cap or sync boost is what a healthy GPU under load
+# shows, too.
+_REASONS = frozenset(
+    {"hardware slowdown", "software thermal", "hardware thermal", "power brake"}
+    | {"socket thermal", "voltage regulator thermal", "memory thermal"}  # of AMD GPUs
+)
 _OFTEN = 0.3  # of a rank's samples
-_SLOWER = 0.9  # of the other ranks' median clock
+_SLOWER = 0.9  # of the other ranks' median: a clock, or a power limit
+_MORE_POWER = 1.05  # times theirs
+_LEAST = 2  # samples
+
+_CLOCKS = (("sm_clock_mhz", "SM clock"), ("memory_clock_mhz", "memory clock"))
+_CAP, _LIMIT = "power cap", "power limit"
+_LOWER = frozenset({"SM clock", "memory clock", _LIMIT})  # lower than the others' is what is wrong with it
 
 
 class Throttled(Struct, frozen=True):
-    """``often``: fraction of the samples with a reason; median clocks in MHz, None where NVML does not report them."""
+    """``often``: fraction of the samples with a reason. ``lower``: which clocks are lower than the others', and whether
+    the power limit is. ``measured``: medians as (what, the rank's, the other ranks', unit)."""
 
     rank: int
     reasons: tuple[str, ...]
     often: float
-    clock: float | None
-    others_clock: float | None
+    lower: tuple[str, ...]
+    measured: tuple[tuple[str, float, float, str], ...]
 
 
 def find(subject: Subject) -> list[Finding]:
-    throttled = subject.once(throttled_ranks)
-    if not throttled:
+    found = subject.once(throttled_ranks)
+    if not found:
         return []
-    ranks = tuple(each.rank for each in throttled)
-    why = ", ".join(sorted({reason for each in throttled for reason in each.reasons})) or "lower clocks"
+    ranks = tuple(each.rank for each in found)
     cost = mean_ns(subject.shares.cost(Cost.STRAGGLER))
     be = "is" if len(ranks) == 1 else "are"
     return [
         subject.costing(
             Cost.STRAGGLER,
             id="throttled-device",
-            title=f"The GPU of {ranks_text(ranks)} {be} throttled ({why}): {in_ms(cost)} a step"
+            title=f"The GPU of {ranks_text(ranks)} {be} throttled ({_why(found)}): {in_ms(cost)} a step"
             f"{subject.who_waits(ranks)}",
-            action=f"Drain {_hosts(subject, ranks)}, or remove the reason: cooling and dust, power supply, power limit "
-            "(nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER).",
-            evidence=[evidence for each in throttled for evidence in _evidence(each)],
+            action=f"Drain {hosts_text(subject, ranks)}, or remove the reason: cooling and dust, power supply, power "
+            f"limit ({_look(subject, ranks)}).",
+            evidence=[evidence for each in found for evidence in _evidence(each)],
             ranks=ranks,
         )
     ]
 
 
 def cannot_look(subject: Subject) -> str:
-    if not subject.shares.on_device:
-        return "the run is on a CPU"
-    reason = ranks_not_comparable(subject)
-    if reason or any(_samples(subject, rank) for rank in subject.tables.ranks.values()):
-        return reason
-    reasons = (r.unavailable for rank in subject.tables.ranks.values() for r in rank.device if r.unavailable)
-    return next(reasons, "no sample of the devices' clocks was recorded")
+    sampled = any(samples_of(tables) for tables in subject.tables.ranks.values())
+    missing = "no sample of the devices' clocks was recorded"
+    return no_device(subject) or ranks_not_comparable(subject) or not_recorded(subject, sampled, missing)
 
 
 def throttled_ranks(subject: Subject) -> tuple[Throttled, ...]:
@@ -66,54 +78,90 @@ def throttled_ranks(subject: Subject) -> tuple[Throttled, ...]:
         return ()
     late = subject.shares.culprits(Cost.STRAGGLER).ranks
     samples = {rank: _samples(subject, tables) for rank, tables in subject.tables.ranks.items()}
-    others = [of_rank for rank, of_rank in samples.items() if rank not in late and of_rank]
+    others = [rank for rank, own in samples.items() if rank not in late and own]
     if not late or not others or not all(samples.get(rank) for rank in late):
         return ()
-    usual = float(np.median([_often(of_rank) for of_rank in others]))
-    clocks = [clock for of_rank in others if (clock := _clock(of_rank)) is not None]
-    usual_clock = float(np.median(clocks)) if clocks else None
-    throttled = []
+    usual = float(np.median([_often(samples[rank]) for rank in others]))
+    medians = {rank: _medians(samples[rank], readings(subject)[rank]) for rank in (*late, *others)}
+    found = []
     for rank in late:
-        of_rank = samples[rank]
-        often, clock = _often(of_rank), _clock(of_rank)
-        slow = clock is not None and usual_clock is not None and clock < _SLOWER * usual_clock
+        measured = tuple(
+            (what, value, float(np.median(known)), unit)
+            for what, (value, unit) in medians[rank].items()
+            if (known := [medians[other][what][0] for other in others if what in medians[other]])
+        )
+        lower = tuple(what for what, value, theirs, _ in measured if what in _LOWER and value < _SLOWER * theirs)
+        often, reported = _often(samples[rank]), _reported(samples[rank])
+        slow = any(what != _LIMIT for what in lower) and not _works_more(reported, lower, measured)
         if slow or (often >= _OFTEN and often > 2 * usual):
-            reasons = tuple(sorted({reason for record in of_rank for reason in record.throttle_reasons} & _REASONS))
-            throttled.append(Throttled(rank, reasons, often, clock, usual_clock))
-    return tuple(throttled) if len(throttled) == len(late) else ()
+            reasons = tuple(sorted(reported & (_REASONS | {_CAP} if slow else _REASONS)))
+            found.append(Throttled(rank, reasons, often, lower, measured))
+    return tuple(found) if len(found) == len(late) else ()
+
+
+def _works_more(
+    reported: set[str], lower: tuple[str, ...], measured: tuple[tuple[str, float, float, str], ...]
+) -> bool:
+    more = any(what == "power" and value > _MORE_POWER * theirs for what, value, theirs, _ in measured)
+    return more and _CAP in reported and _LIMIT not in lower
 
 
 def _samples(subject: Subject, tables: RankTables) -> list[DeviceRecord]:
-    """Samples during the counted steps, on the rank's own clock; all of them where it recorded no step."""
+    """Samples during the counted steps, on the rank's own clock; all of them where it recorded no step, or they are too
+    few; none where those are."""
     counted = frozenset(subject.shares.numbers)
     steps = [step for step in tables.steps if step.step in counted]
-    available = [record for record in tables.device if record.unavailable is None]
-    if not steps:
-        return available
-    begin, end = min(step.begin_ns for step in steps), max(step.end_ns for step in steps)
-    return [record for record in available if begin <= record.monotonic_ns <= end] or available
+    found = samples_of(tables)
+    if steps:
+        begin, end = min(step.begin_ns for step in steps), max(step.end_ns for step in steps)
+        inside = [record for record in found if begin <= record.monotonic_ns <= end]
+        found = inside if len(inside) >= _LEAST else found
+    return found if len(found) >= _LEAST else []
 
 
 def _often(samples: list[DeviceRecord]) -> float:
     return sum(bool(_REASONS & set(record.throttle_reasons)) for record in samples) / len(samples)
 
 
-def _clock(samples: list[DeviceRecord]) -> float | None:
-    clocks = [record.sm_clock_mhz for record in samples if record.sm_clock_mhz is not None]
-    return float(np.median(clocks)) if clocks else None
+def _reported(samples: list[DeviceRecord]) -> set[str]:
+    """Every reason of a sample; a power cap only if many have it: any GPU under load reaches it for a moment."""
+    reported = {reason for record in samples for reason in record.throttle_reasons}
+    capped = sum(_CAP in record.throttle_reasons for record in samples)
+    return reported if capped >= _OFTEN * len(samples) else reported - {_CAP}
+
+
+def _medians(samples: list[DeviceRecord], seldom: Readings) -> dict[str, tuple[float, str]]:
+    """By what it is, the median and its unit; what the device does not report is left out."""
+    found = {}
+    for field, what in _CLOCKS:
+        found[what] = (plausible(getattr(record, field) for record in samples), 1, "MHz")
+    found["power"] = (plausible(record.power_mw for record in samples), 1000, "W")
+    found[_LIMIT] = (plausible(health.power_limit_mw for _, health in seldom), 1000, "W")
+    found["temperature"] = (plausible(record.temperature_c for record in samples), 1, "°C")
+    return {what: (float(np.median(own)) / per, unit) for what, (own, per, unit) in found.items() if own}
+
+
+def _why(found: tuple[Throttled, ...]) -> str:
+    reasons = sorted({reason for each in found for reason in each.reasons}) or ["lower clocks"]
+    if any(_LIMIT in each.lower for each in found):
+        reasons.append("lower power limit")
+    return ", ".join(reasons)
+
+
+def _look(subject: Subject, ranks: tuple[int, ...]) -> str:
+    if reads_amd(subject, ranks):
+        return "amd-smi metric --clock --power --temperature"
+    return "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER"
 
 
 def _evidence(each: Throttled) -> list[Evidence]:
-    evidence = [Evidence("device", f"rank == {each.rank}, samples with a reason", round(each.often, 3), "share")]
-    if each.clock is not None and each.others_clock is not None:
-        evidence.append(Evidence("device", f"rank == {each.rank}, median SM clock", each.clock, "MHz"))
-        evidence.append(Evidence("device", "the other ranks, median SM clock", each.others_clock, "MHz"))
-    return evidence
-
-
-def _hosts(subject: Subject, ranks: tuple[int, ...]) -> str:
-    hosts = dict.fromkeys(host for rank in ranks if (host := subject.host_of(rank)))
-    return ", ".join(hosts) or ranks_text(ranks)
+    found = []
+    if each.often:
+        found.append(Evidence("device", f"rank == {each.rank}, samples with a reason", round(each.often, 3), "share"))
+    for what, value, theirs, unit in each.measured:
+        found.append(Evidence("device", f"rank == {each.rank}, median {what}", value, unit))
+        found.append(Evidence("device", f"the other ranks, median {what}", theirs, unit))
+    return found
 
 
 DIAGNOSIS = Diagnosis("throttled-device", "throttled devices", find, cannot_look)

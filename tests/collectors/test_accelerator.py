@@ -12,8 +12,8 @@ import torch
 
 from diag.collectors import accelerator
 from diag.collectors.accelerator import CUDA, ROCM, XPU, Accelerator, DeviceClock, Kind
+from diag.collectors.device_sampler import sampler_of
 from diag.collectors.identity import identify
-from diag.collectors.nvml import sampler_of
 from diag.collectors.records import PhaseRow
 from diag.collectors.session import MemoryReader
 
@@ -88,6 +88,7 @@ def test_every_type_has_its_table(monkeypatch: pytest.MonkeyPatch, kind: Kind) -
     assert accelerator.profiler_activities()[-1] == getattr(torch.profiler.ProfilerActivity, kind.activity)
     one = Accelerator(device, kind)
     assert (one.name, one.capacity, one.uuid) == ("Accelerator 1", 1 << 30, None)
+    assert one.pci_address is None, "this torch does not report it"
     assert one.is_capturing() is False, "a module that has no graphs captures none"
     assert (one.event(), one.event(timed=False)) == (("event", True), ("event", False))
     one.select()
@@ -99,14 +100,34 @@ def test_every_type_has_its_table(monkeypatch: pytest.MonkeyPatch, kind: Kind) -
     assert module.resets == 2
 
 
-@TYPES
-def test_nvml_is_asked_about_nvidia_only(monkeypatch: pytest.MonkeyPatch, kind: Kind) -> None:
-    asked: list[object] = []
-    nvml = SimpleNamespace(nvmlInit=lambda: None, nvmlDeviceGetHandleByIndex=asked.append)
+@pytest.mark.parametrize(
+    ("kind", "expected", "unavailable"),
+    [
+        (CUDA, ["NVML 1"], None),
+        (ROCM, ["amdsmi 0000:c1:00.0"], None),
+        (XPU, [], "no sampler for Intel GPUs: clocks, power and errors are not recorded"),
+    ],
+    ids=lambda value: getattr(value, "version", ""),
+)
+def test_each_library_is_asked_about_its_own_devices(
+    monkeypatch: pytest.MonkeyPatch, kind: Kind, expected: list[str], unavailable: str | None
+) -> None:
+    asked: list[str] = []
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: None, nvmlDeviceGetHandleByIndex=lambda index: asked.append(f"NVML {index}")
+    )
+    amdsmi = SimpleNamespace(
+        amdsmi_init=lambda: None,
+        amdsmi_get_processor_handle_from_bdf=lambda address: asked.append(f"amdsmi {address}"),
+    )
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    plug_in(monkeypatch, kind)
+    monkeypatch.setitem(sys.modules, "amdsmi", amdsmi)
+    module = plug_in(monkeypatch, kind)
+    address = SimpleNamespace(pci_domain_id=0, pci_bus_id=0xC1, pci_device_id=0)
+    monkeypatch.setattr(module, "get_device_properties", lambda _device: address)
     sampler = sampler_of(Accelerator(torch.device(kind.type, 1), kind))
-    assert (asked, sampler.unavailable) == (([1], None) if kind is CUDA else ([], "this rank uses no GPU"))
+    assert (asked, sampler.unavailable) == (expected, unavailable)
+    assert sampler_of(None).sample().unavailable == "this rank uses no GPU"
 
 
 def test_a_type_without_a_table_is_no_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,111 @@
+"""What the ranks' devices reported of themselves: the measures that the diagnoses of devices share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from msgspec import Struct
+
+from diag.collectors.records import DeviceHealth, DeviceRecord
+from diag.rundir.run import RankTables
+
+from .shares import Cost
+from .subject import MENTION, Subject, no_device, ranks_text
+
+SHOWN = 8  # ranks whose numbers are evidence
+ENOUGH = 3  # readings
+_PLAUSIBLE = 1 << 48  # a counter above it was misread
+
+Readings = list[tuple[DeviceRecord, DeviceHealth]]
+
+
+class Growth(Struct, frozen=True):
+    """How much a counter grew during the run, in how many of the intervals between readings, within which time."""
+
+    by: int
+    rises: int
+    seconds: float
+
+
+def samples_of(tables: RankTables) -> list[DeviceRecord]:
+    return [record for record in tables.device if record.unavailable is None]
+
+
+def readings(subject: Subject) -> Mapping[int, Readings]:
+    """By rank, the samples with what changes seldom; those of an older version have the ECC errors alone."""
+    return subject.once(_readings)
+
+
+def _readings(subject: Subject) -> dict[int, Readings]:
+    return {
+        rank: [
+            (record, record.health or DeviceHealth())
+            for record in tables.device
+            if record.health is not None or record.ecc_uncorrected is not None
+        ]
+        for rank, tables in subject.tables.ranks.items()
+    }
+
+
+def not_recorded(subject: Subject, recorded: bool, missing: str) -> str:
+    """Why a diagnosis cannot look at the devices; "" where what it looks at was recorded of any."""
+    if (reason := no_device(subject)) or recorded:
+        return reason
+    reasons = (r.unavailable for tables in subject.tables.ranks.values() for r in tables.device if r.unavailable)
+    return next(reasons, missing)
+
+
+def plausible(values: Iterable[int | None], least: int = 0, most: int = _PLAUSIBLE) -> list[int]:
+    """Those that were read, and lie within the bounds."""
+    return [value for value in values if value is not None and least <= value <= most]
+
+
+def latest(values: Sequence[int], count: int = 2) -> Sequence[int]:
+    """What a state is judged by, since a single reading proves nothing; () where there are fewer. A run ends with two
+    readings of the same moment, so that what may pass takes ``ENOUGH``."""
+    return values[-count:] if len(values) >= count else ()
+
+
+def growth_of(counts: Iterable[tuple[DeviceRecord, int | None]]) -> Growth:
+    """None at all where a reading falls: the counter was reset or misread."""
+    known = [(r.monotonic_ns, count) for r, count in counts if count is not None and 0 <= count <= _PLAUSIBLE]
+    values = [count for _, count in known]
+    steps = [later - earlier for earlier, later in pairwise(values)]
+    if not steps or min(steps) < 0:
+        return Growth(0, 0, 0.0)
+    seconds = max(0, known[-1][0] - known[0][0]) / 1e9
+    return Growth(sum(steps), sum(step > 0 for step in steps), seconds)
+
+
+def usual_of_others(subject: Subject, rank: int, values: Mapping[int, int]) -> int | None:
+    """The value that most of the other ranks with the same device have; None without one."""
+    model = _model(subject, rank)
+    others = [value for other, value in values.items() if other != rank and _model(subject, other) == model]
+    value, count = Counter(others).most_common(1)[0] if others else (None, 0)
+    return value if 2 * count > len(others) else None
+
+
+def reads_amd(subject: Subject, ranks: tuple[int, ...]) -> bool:
+    """Whether amdsmi read the devices of these ranks, which has commands of its own."""
+    return any(health.source == "amdsmi" for rank in ranks for _, health in readings(subject)[rank])
+
+
+def hosts_text(subject: Subject, ranks: tuple[int, ...]) -> str:
+    hosts = list(dict.fromkeys(host for rank in ranks if (host := subject.host_of(rank))))
+    more = f" and {len(hosts) - SHOWN} more" if len(hosts) > SHOWN else ""
+    return ", ".join(hosts[:SHOWN]) + more or ranks_text(ranks)
+
+
+def also_late(subject: Subject, ranks: tuple[int, ...]) -> str:
+    """A sentence where the others wait for some of these ranks: whether for this reason is not known."""
+    shares = subject.shares
+    late = {rank for cost in Cost if shares.share(cost) >= MENTION for rank in shares.culprits(cost).ranks}
+    both = tuple(rank for rank in ranks if rank in late)
+    return f" The other ranks wait for {ranks_text(both)}: begin there." if both else ""
+
+
+def _model(subject: Subject, rank: int) -> str | None:
+    identity = subject.tables.ranks[rank].identity
+    return identity.device if identity is not None else None

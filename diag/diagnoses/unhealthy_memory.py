@@ -1,0 +1,143 @@
+"""Device memory with uncorrected errors, with corrected ones that keep growing, or whose bad rows or pages wait to be
+replaced by spare ones, or could not be. Costs no time by itself: the next error may end the job.
+
+Counters since the driver was loaded prove nothing about this run, except uncorrected errors, of which there should be
+none. Of the others only growth within the run counts, and what two readings in a row say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from diag.model.steps import Evidence, Finding, Severity
+
+from .device_samples import (
+    SHOWN,
+    Readings,
+    also_late,
+    growth_of,
+    hosts_text,
+    latest,
+    not_recorded,
+    plausible,
+    readings,
+    reads_amd,
+)
+from .subject import Diagnosis, Subject, ranks_text
+
+# Corrected errors in one run that are worth a look: so many, in several readings, and one an hour. A few are what any
+# memory has.
+_MANY_CORRECTED, _CORRECTED_AN_HOUR, _RISES = 10, 1.0, 2
+_MOST_RETIRED = 60  # pages: an NVIDIA GPU can retire 64
+_CORRECTED = "growing corrected ECC errors"
+_STATES = (
+    ("remap_failed", "a failed row remapping", Severity.CRITICAL),
+    ("remap_pending", "a pending row remapping", Severity.WARN),
+    ("retire_pending", "a pending page retirement", Severity.WARN),
+)
+_REPLACED = (
+    ("remapped_rows_uncorrected", "rows remapped for uncorrected errors"),
+    ("remapped_rows_corrected", "rows remapped for corrected errors"),
+    ("retired_pages", "retired pages"),
+)
+
+
+class Trouble(Struct, frozen=True):
+    """One sign of one rank. ``number``: its evidence."""
+
+    rank: int
+    sign: str
+    number: str
+    value: int
+    unit: str
+    severity: Severity = Severity.WARN
+
+
+def find(subject: Subject) -> list[Finding]:
+    troubles = [
+        trouble
+        for rank, own in readings(subject).items()
+        for look in (_errors, _states, _replaced)
+        for trouble in look(rank, own)
+    ]
+    if not troubles:
+        return []
+    ranks = tuple(dict.fromkeys(trouble.rank for trouble in troubles))
+    signs = ", ".join(dict.fromkeys(trouble.sign for trouble in troubles))
+    level = Severity.CRITICAL if any(t.severity == Severity.CRITICAL for t in troubles) else Severity.WARN
+    return [
+        Finding(
+            id="unhealthy-memory",
+            title=f"The GPU memory of {ranks_text(ranks)} is unhealthy: {signs}",
+            severity=level,
+            share=0.0,
+            cost_ns_per_step=0,
+            confidence=0.95,
+            ranks=ranks,
+            evidence=tuple(
+                Evidence("device", f"rank == {t.rank}, {t.number}", float(t.value), t.unit)
+                for t in troubles
+                if t.rank in ranks[:SHOWN]
+            ),
+            bottleneck=None,
+            action=_action(subject, ranks, troubles) + also_late(subject, ranks),
+        )
+    ]
+
+
+def cannot_look(subject: Subject) -> str:
+    recorded = any(
+        record.ecc_uncorrected is not None or health.remap_pending is not None or health.retired_pages is not None
+        for own in readings(subject).values()
+        for record, health in own
+    )
+    return not_recorded(subject, recorded, "no errors of the devices' memory were recorded")
+
+
+def _errors(rank: int, own: Readings) -> Iterator[Trouble]:
+    uncorrected = min(latest(plausible(record.ecc_uncorrected for record, _ in own)), default=0)
+    if uncorrected:
+        number = "uncorrected ECC errors since the driver was loaded"
+        yield Trouble(rank, "uncorrected ECC errors", number, uncorrected, "errors", Severity.CRITICAL)
+    corrected = growth_of((record, record.ecc_corrected) for record, _ in own)
+    many = max(_MANY_CORRECTED, _CORRECTED_AN_HOUR * corrected.seconds / 3600)
+    if corrected.by >= many and corrected.rises >= _RISES:
+        yield Trouble(rank, _CORRECTED, "corrected ECC errors in this run", corrected.by, "errors")
+
+
+def _states(rank: int, own: Readings) -> Iterator[Trouble]:
+    """Conditions that two readings in a row report, up to the last."""
+    for field, sign, level in _STATES:
+        known = [state for _, health in own if (state := getattr(health, field)) is not None]
+        if known and all(latest(known) or [False]):
+            yield Trouble(rank, sign, sign, 1, "", level)
+
+
+def _replaced(rank: int, own: Readings) -> Iterator[Trouble]:
+    """Rows that were replaced and pages that were retired during the run, and GPUs that can retire hardly any more."""
+    for field, what in _REPLACED:
+        counts = [(record, getattr(health, field)) for record, health in own]
+        end = latest(plausible(count for _, count in counts))
+        grown = growth_of(counts)
+        if grown.by and len(set(end)) == 1:  # two readings agree on it
+            yield Trouble(rank, f"{what} during the run", f"{what} in this run", grown.by, "")
+        elif field == "retired_pages" and min(end, default=0) >= _MOST_RETIRED and own[-1][1].source == "NVML":
+            yield Trouble(rank, "hardly any page left to retire", "retired pages", min(end), "pages")
+
+
+def _action(subject: Subject, ranks: tuple[int, ...], troubles: list[Trouble]) -> str:
+    hosts = hosts_text(subject, ranks)
+    amd = reads_amd(subject, ranks)
+    look = "amd-smi metric --ecc, amd-smi bad-pages" if amd else "nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT"
+    test = "" if amd else " Then run dcgmi diag -r 3."
+    if all(trouble.sign == _CORRECTED for trouble in troubles):
+        return f"The errors were corrected, so the results are right. Watch {hosts} ({look}) after the job.{test}"
+    return (
+        f"Drain {hosts} and reset the GPU, or reboot: that replaces bad rows and pages ({look}).{test} Replace a GPU "
+        "whose errors come back or whose remapping failed."
+    )
+
+
+DIAGNOSIS = Diagnosis("unhealthy-memory", "unhealthy device memory", find, cannot_look)
