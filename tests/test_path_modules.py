@@ -86,20 +86,16 @@ class Job:
 def check_path(result: Result) -> None:
     """What must hold for any run: the rows of each step add up to its duration, and those of the table to its."""
     accounts = by_rank(result.attribution.rank_steps)
-    for step in result.attribution.steps:
-        paths = on_paths([step])
-        charged = [
-            charge(
-                trace,
-                accounted(tables, trace, windows_of(trace), accounts.get(rank, {})),
-                paths.of_rank(rank),
-            )
-            for rank, tables in result.tables.ranks.items()
-            for trace in tables.traces
-        ]
-        rows = whole(paths, charged)
-        assert rows["ns"].sum() == step.dur_ns
-        assert rows.filter(pl.col("ns") <= 0).is_empty(), "no nanosecond is charged twice"
+    paths = on_paths(result.attribution.steps)
+    charged = [
+        charge(trace, accounted(tables, trace, windows_of(trace), accounts.get(rank, {})), paths.of_rank(rank))
+        for rank, tables in result.tables.ranks.items()
+        for trace in tables.traces
+    ]
+    rows = whole(paths, charged)
+    assert rows.filter(pl.col("ns") <= 0).is_empty(), "no nanosecond is charged twice"
+    spent = dict(rows.group_by("step").agg(pl.col("ns").sum()).iter_rows())
+    assert spent == {step.step: step.dur_ns for step in result.attribution.steps}
     table = result.breakdowns.path
     assert table.total_ns == sum(row.total_ns for row in table.rows)
     assert table.total_ns == sum(s.dur_ns for s in result.attribution.steps if s.step in table.steps)

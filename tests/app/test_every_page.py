@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import streamlit as st
 
 from tests.app.runs import write_run
 from tests.app.shown import RUN_PAGES, shown, text
@@ -13,6 +14,12 @@ from tests.test_breakdowns import rank_trace, two_ranks
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 PAGES = [path for path in RUN_PAGES if path not in ("overview", "timeline", "compare")]  # each has tests of its own
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_opened_before() -> None:
+    """As for the other tests, but once: as in a dashboard, all pages of a run show one analysis of it."""
+    st.cache_resource.clear()
 
 
 def check(page: str, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,10 +38,21 @@ def test_samples(page: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check(page, SAMPLES / name, monkeypatch)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_two_ranks_of_a_device(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    two_ranks(tmp_path)
-    check(page, tmp_path, monkeypatch)
+@pytest.fixture(scope="module")
+def of_a_device(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("device")
+    two_ranks(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return rank_trace(0).write(tmp_path_factory.mktemp("half"), "rank0.json").parent
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("alone") / "run", ranks=1, steps=3)
 
 
 @pytest.mark.parametrize("page", RUN_PAGES)
@@ -46,11 +64,15 @@ def test_durations_of_collectives_alone(page: str, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_one_of_two_ranks(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rank_trace(0).write(tmp_path, "rank0.json")
-    check(page, tmp_path, monkeypatch)
+def test_two_ranks_of_a_device(page: str, of_a_device: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(page, of_a_device, monkeypatch)
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_records_alone_of_a_rank_alone(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check(page, write_run(tmp_path / "run", ranks=1, steps=3), monkeypatch)
+def test_one_of_two_ranks(page: str, half: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(page, half, monkeypatch)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_records_alone_of_a_rank_alone(page: str, alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(page, alone, monkeypatch)

@@ -81,12 +81,13 @@ class Parsed(HTMLParser):
         return found
 
 
-@pytest.fixture
-def result(slow_rank_1: Path) -> Result:
-    return open_run(slow_rank_1)
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """Rank 1 waits for data. Only read."""
+    return open_run(write_run(tmp_path_factory.mktemp("report") / "slow", slow_data_ms={1: 40}))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def page(result: Result) -> Parsed:
     return Parsed(render(result, COMMAND, "1.2.3"))
 
@@ -159,7 +160,8 @@ def numbers(value: Any) -> np.ndarray:
     return np.array(value, dtype=float)
 
 
-def test_advice_comes_with_its_price_and_a_command(result: Result) -> None:
+def test_advice_comes_with_its_price_and_a_command(slow_rank_1: Path) -> None:
+    result = open_run(slow_rank_1)
     advice = Advice(
         id="a",
         finding="slow-data-one-rank",

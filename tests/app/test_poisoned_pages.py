@@ -13,6 +13,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 import pytest
+import streamlit as st
 from google.protobuf.json_format import MessageToDict
 from streamlit.testing.v1 import AppTest
 
@@ -109,6 +110,12 @@ def check_label(text: str) -> None:
     assert is_harmless(text.replace("\n", "")), ascii(text)
     assert "<a" not in text
     assert "<b>b</b>" not in text
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_opened_before() -> None:
+    """As for the other tests, but once: as in a dashboard, all pages of a run show one analysis of it."""
+    st.cache_resource.clear()
 
 
 @pytest.fixture(scope="module")

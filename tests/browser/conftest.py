@@ -3,10 +3,21 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
+from diag.serve.server import SAMPLES
+from tests.app.served import Served, dashboard
 from tests.browser.chromium import chromium
+
+RUN = SAMPLES / "fsdp2-straggler-rank0"
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     with chromium() as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def served() -> Iterator[Served]:
+    """The dashboard of a sample run; nothing changes it."""
+    with dashboard(RUN) as running:
+        yield running

@@ -8,21 +8,13 @@ import pytest
 from playwright.sync_api import Browser
 
 from diag.api import open_run
-from diag.serve.server import SAMPLES
-from tests.app.served import Served, dashboard
+from tests.app.served import Served
 from tests.browser.chromium import Scheme, Visit, visit
+from tests.browser.conftest import RUN
 from tests.command import diag
-
-RUN = SAMPLES / "fsdp2-straggler-rank0"
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    with dashboard(RUN) as running:
-        yield running
-
-
-@pytest.fixture
 def opened(browser: Browser, served: Served) -> Iterator[Visit]:
     with visit(browser) as found:
         found.open(served.at(), until=open_run(RUN).verdict.headline)

@@ -14,11 +14,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from diag.api import open_run
-from diag.serve.server import SAMPLES
 from tests.app.served import Served, dashboard
 from tests.browser.chromium import PATIENCE_MS, launched, visit
+from tests.browser.conftest import RUN
 
-RUN = SAMPLES / "fsdp2-straggler-rank0"
 EVIL = "evil.example.org"
 # What a page of another site can try with the browser of somebody who has the dashboard open.
 _ATTACK = """async ({address, path}) => {
@@ -39,12 +38,6 @@ _ATTACK = """async ({address, path}) => {
     try { tries.frame = frame.contentDocument ? "readable" : "blocked"; } catch { tries.frame = "blocked"; }
     return tries;
 }"""
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    with dashboard(RUN) as running:
-        yield running
 
 
 @contextmanager

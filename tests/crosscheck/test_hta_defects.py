@@ -5,15 +5,53 @@ These need HolisticTraceAnalysis, which `make test` installs with the developmen
 
 from __future__ import annotations
 
+import io
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from multiprocessing.pool import Pool
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from diag.crosscheck.hta_process import main
 from diag.crosscheck.model import Quantity
+from diag.crosscheck.process import Answer
 from tests.account.kineto_builder import KinetoBuilder
 from tests.crosscheck.traces import MS, US, checked, make_compact, numbers, profiled, why
 
 pytest.importorskip("hta", reason="the extra diag[hta] is not installed")
+
+
+def _answers(jobs: Sequence[dict[str, Any]]) -> str:
+    """What the script prints that runs HTA, in this process."""
+    with tempfile.TemporaryFile() as out:
+        os.dup2(out.fileno(), 1)
+        sys.stdin = io.StringIO(json.dumps(jobs))
+        main()
+        out.seek(0)
+        return out.read().decode()
+
+
+@pytest.fixture(scope="module")
+def hta() -> Iterator[Pool]:
+    """A process that has imported HTA, which takes one and a half seconds. That ``diag`` starts one by itself is in
+    test_command_line."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        yield pool
+
+
+@pytest.fixture(autouse=True)
+def _one_process_for_all(hta: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_jobs(jobs: Sequence[dict[str, Any]]) -> list[Answer]:
+        answers = [json.loads(line) for line in hta.apply(_answers, (jobs,)).splitlines()]
+        return [Answer(answer.get("found") or {}, answer.get("error", "")) for answer in answers]
+
+    monkeypatch.setattr("diag.crosscheck.analyses.run_jobs", run_jobs)
 
 
 def test_what_both_read_alike_agrees(tmp_path: Path) -> None:

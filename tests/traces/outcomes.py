@@ -9,15 +9,16 @@ import json
 import os
 import re
 import resource
-import subprocess
 import sys
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-ADDRESS_SPACE = 8 << 30  # of a process that reads: what breaks the bound must not take the machine with it
-_CHECKOUT = Path(__file__).parents[2]
+from tests.forked import run_forked
+
+# Of a process that reads, beyond what libraries take: what breaks the bound must not take the machine with it.
+ADDRESS_SPACE = 8 << 30
 _SHAPES = ("input_dims", "input_type")
 # Words of the machinery, not of a person.
 _JARGON = re.compile(r"Traceback|\w(?:Error|Exception)\b|0x[0-9a-f]{6}|<class|object at|\bNone\b")
@@ -90,12 +91,9 @@ def trimmed(path: Path) -> Outcome:
 
 
 def apart(how: str, *paths: Path, timeout: float = 300) -> Outcome:
-    """The same in a fresh process of limited address space. ``timeout`` only guards against a reader that hangs."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.traces.outcomes", how, *map(str, paths)],
-        cwd=_CHECKOUT, capture_output=True, text=True, check=False, timeout=timeout,
-    )  # fmt: skip
-    assert ended.returncode == 0, f"the reader ended with {ended.returncode}: {ended.stderr[-1500:]}"
+    """The same in a process of limited address space. ``timeout`` only guards against a reader that hangs."""
+    ended = run_forked(["-m", "tests.traces.outcomes", how, *map(str, paths)], [os.environ], timeout)
+    assert ended.exit_code == 0, f"the reader ended with {ended.exit_code}: {ended.stderr[-1500:]}"
     found = json.loads(ended.stdout.splitlines()[-1])
     return Outcome(**{**found, "gaps": tuple(found["gaps"]), "ranks": tuple(found["ranks"])})
 
@@ -159,7 +157,8 @@ def _peak_mb() -> float:
 def main() -> None:
     import diag.api  # noqa: F401  # what an import takes is not the file's
 
-    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + ADDRESS_SPACE, mapped + ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     how, *paths = sys.argv[1:]
     before = _peak_mb()
