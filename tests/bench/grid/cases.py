@@ -110,7 +110,9 @@ class Scored:
 
 def case_ids(halves: tuple[str, ...], rows: tuple[str, ...], numbers: int) -> list[str]:
     """Ids in an order whose beginning is a cross-section: one of each row, then the next of each."""
-    names = [row.id for row in (*TRACE_ROWS, *RECORD_ROWS, *INSPECTOR_ROWS)]
+    names = [row.id for row in (*TRACE_ROWS, *RECORD_ROWS)]
+    if rows:  # files of NCCL Inspector are asked another question, so they are counted by themselves
+        names += [row.id for row in INSPECTOR_ROWS]
     chosen = [name for name in names if not rows or any(name.startswith(row) for row in rows)]
     return [f"{half}/{row}/{n}" for n in range(numbers) for half in halves for row in chosen]
 
