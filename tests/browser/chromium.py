@@ -73,8 +73,7 @@ class Visit:
 
 @contextmanager
 def visit(browser: Browser, scheme: Scheme = "light", height: int = 1100, offline: bool = False) -> Iterator[Visit]:
-    """A fresh page in a window of 1400 pixels by ``height``. Without animations: drawn by the processor, those of
-    Streamlit took a quarter of what a page takes."""
+    """A fresh page in a window of 1400 pixels by ``height``. Without animations, which the processor would draw."""
     context = browser.new_context(
         viewport={"width": 1400, "height": height},
         color_scheme=scheme,
