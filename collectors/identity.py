@@ -14,6 +14,7 @@ import torch.distributed as dist
 from .accelerator import accelerator_of
 from .layout import RankLayout
 from .records import RankRecord
+from .settings import settings_from
 
 # Before torch 2.9 it had another name, of which later ones complain.
 _RECORDED_CALLS = (
@@ -79,9 +80,47 @@ def prepare_environment(layout: RankLayout, nccl_log: bool = True) -> None:
     log = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(layout.nccl_log)} if nccl_log else {}
     for name, value in {
         **log,
+        **(_inspector(layout) if settings_from().collective_timing else {}),
         _RECORDED_CALLS: "2000",
         "TORCH_FR_DUMP_TEMP_FILE": prefix,
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": prefix,
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     }.items():
         os.environ.setdefault(name, value)
+
+
+# NCCL loads one profiler plugin. It and RCCL's are built with the library, and installed beside it or anywhere.
+_PLUGINS = ("libnccl-profiler-inspector.so", "librccl-profiler-inspector.so")
+_PLUGIN_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/opt/nccl/lib", "/opt/rocm/lib")
+_DUMP_EVERY_US = 1_000_000
+
+
+def _inspector(layout: RankLayout) -> dict[str, str]:
+    """The variables by which NCCL Inspector writes into the rank's folder; none where its plugin is not found, or the
+    user has chosen a plugin."""
+    if "NCCL_PROFILER_PLUGIN" in os.environ:
+        return {}
+    plugin = inspector_plugin()
+    if plugin is None:
+        return {}
+    layout.inspector.mkdir(exist_ok=True)
+    return {
+        "NCCL_PROFILER_PLUGIN": str(plugin),
+        "NCCL_INSPECTOR_ENABLE": "1",
+        "NCCL_INSPECTOR_DUMP_DIR": str(layout.inspector),
+        "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": str(_DUMP_EVERY_US),
+    }
+
+
+def inspector_plugin() -> Path | None:
+    """The Inspector's library: on LD_LIBRARY_PATH, beside the NCCL that torch was installed with, or where systems keep
+    libraries."""
+    beside_torch = Path(torch.__file__).parent
+    folders: list[str | Path] = [
+        *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)),
+        beside_torch / "lib",
+        beside_torch.parent / "nvidia" / "nccl" / "lib",
+        *_PLUGIN_FOLDERS,
+    ]
+    found = (Path(folder, name) for folder in folders for name in _PLUGINS)
+    return next((path for path in found if os.path.isfile(path)), None)  # noqa: PTH113  (no error without permission)

@@ -15,6 +15,7 @@ Everything a run leaves behind lies under one folder, written by the training pr
     <run>/ranks/00017/stdout.txt, log.txt  what the process printed on standard output and on standard error
     <run>/ranks/00017/nccl.log             NCCL_DEBUG_FILE
     <run>/ranks/00017/heartbeat.json       where the process was a second ago
+    <run>/ranks/00017/inspector/           durations of collectives, written by NCCL Inspector
     <run>/ranks/00017/stacks.txt           stacks of all threads, when asked for and when the process crashed
     <run>/ranks/00017/py-spy.txt           the same as py-spy sees it, where it may
     <run>/ranks/00017/flight_recorder17    PyTorch's own dump; flight_recorder_asked_17 is one that we asked for,
@@ -116,6 +117,7 @@ class RankLayout:
     log = _Entry("log.txt")
     nccl_log = _Entry("nccl.log")
     flight_recorder_prefix = _Entry("flight_recorder")  # PyTorch appends the rank to this path
+    inspector = _Entry("inspector")
     stacks = _Entry("stacks.txt")
     pyspy = _Entry("py-spy.txt")
     error = _Entry("error.json")  # the exception that ended the process, as torchrun's own JSON

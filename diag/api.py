@@ -11,10 +11,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account.attribute import attribute, with_comparable_steps
-from diag.account.durations import Durations, durations_of
+from diag.account.durations import Durations, durations_of, of_steps
 from diag.collectors.layout import RunLayout, is_folder
 from diag.diagnoses import Examination, examine
-from diag.diagnoses.durations import ONLY_DURATIONS, examine_durations, judge_durations
+from diag.diagnoses.durations import ONLY_DURATIONS, add_durations, examine_durations, judge_durations
 from diag.diagnoses.shares import Cost
 from diag.diagnoses.verdict import classes_of, faults_first, judge, step_bottleneck
 from diag.errors import DiagError, readable
@@ -30,8 +30,8 @@ from diag.model.steps import (
     StepAccount,
     Verdict,
 )
-from diag.rundir.inspector import alone, newest_job, ranks_of, read_inspector, tables_of
-from diag.rundir.run import Tables, open_paths
+from diag.rundir.inspector import alone, newest_job, ranks_of, read_inspector, with_ranks
+from diag.rundir.run import Tables, open_paths, tables_of
 from diag.rundir.runs import RunState as RunState
 from diag.rundir.runs import State as State
 from diag.rundir.runs import newest_change as newest_change
@@ -293,7 +293,25 @@ def analyze(tables: Tables) -> Result:
         ),
     )
     verdict = judge(attribution, examination, coverage, tables)
+    if tables.inspector is not None and not attribution.comm_known:
+        return _with_durations(Result(tables, attribution, examination, coverage, verdict))
     return Result(tables, attribution, examination, coverage, verdict)
+
+
+def _with_durations(result: Result) -> Result:
+    """The result of a run on GPUs without any profiler window: communication is known from NCCL Inspector alone. It
+    answers where nothing else does."""
+    if result.tables.inspector is None:
+        return result
+    read, ranks = result.tables.inspector
+    account = of_steps(durations_of(with_ranks(read, ranks), read.sizes), result.attribution)
+    if not account.complete:
+        return result
+    examination, coverage = add_durations(account, read, result.examination, result.coverage)
+    verdict = result.verdict
+    if verdict.bottleneck == Bottleneck.UNDETERMINED and not verdict.culprit_ranks:
+        verdict = judge_durations(account, examination, result.tables)
+    return replace(result, examination=examination, coverage=coverage, verdict=verdict)
 
 
 # -- durations of collectives alone ------------------------------------------------------------------------------------
@@ -330,8 +348,7 @@ def open_inspector(root: Path | str, files: Sequence[Path]) -> DurationResult:
     """The verdict from these files of NCCL Inspector. DiagError where no collective of two ranks can be compared."""
     read = newest_job(read_inspector(files))
     ranks, numbered = ranks_of(read)
-    rows = read.rows.with_columns(rank=read.rows["process"].replace_strict(ranks, return_dtype=read.rows["seq"].dtype))
-    account = durations_of(rows, read.sizes)
+    account = durations_of(with_ranks(read, ranks), read.sizes)
     if not account.complete:
         reasons = [gap.reason for gap in read.gaps[:3]] or ["none was recorded on all ranks of its communicator"]
         raise DiagError(

@@ -15,6 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import replace
+
+from diag.model.steps import Attribution
 
 from .match import SYNCHRONISING
 
@@ -36,6 +39,7 @@ class Durations(Struct, frozen=True, eq=False):
     ``chunk_wait_ns[chunk, rank]``: the same by parts of the job, in order. ``complete`` of ``collectives`` were
     recorded on all their ranks. ``wall_ns``: the time that the records span, None where they do not say. ``met``: a row
     for each complete collective. ``sizes``: ranks of each group; ``members``: those of them that were recorded.
+    ``steps``: of the training in that time, 0 where they are not known.
     """
 
     ranks: tuple[int, ...]
@@ -48,6 +52,7 @@ class Durations(Struct, frozen=True, eq=False):
     met: pl.DataFrame
     sizes: dict[str, int]
     members: dict[str, tuple[int, ...]]
+    steps: int = 0
 
     @property
     def share(self) -> float | None:
@@ -123,6 +128,12 @@ def durations_of(rows: pl.DataFrame, size_of: Mapping[str, int]) -> Durations:
         dict(size_of),
         {group: tuple(own) for group, own in members.iter_rows()},
     )
+
+
+def of_steps(account: Durations, attribution: Attribution) -> Durations:
+    """The account of a run whose steps were recorded: what the records span is the steps' time."""
+    wall_ns = sum(step.dur_ns for step in attribution.steps)
+    return replace(account, wall_ns=wall_ns or None, steps=len(attribution.steps))
 
 
 def _wall(rows: pl.DataFrame) -> int | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -196,6 +196,9 @@ class RecordingOptions:
     trace_active: int = option(3, COLLECT, "Steps per window.", least=1)
     trace_every: int = option(0, COLLECT, "Steps between two windows; 0: one window.", least=0)
     byte_budget_mb: int = option(1024, COLLECT, "Most data that one rank may write, in MB.", least=1)
+    collective_timing: Literal["auto", "off"] = option(
+        "auto", COLLECT, "Durations of collectives on GPUs; auto: NCCL Inspector writes them where it is installed."
+    )
 
     def of_collectors(self) -> CollectorSettings:
         return CollectorSettings(
@@ -204,4 +207,5 @@ class RecordingOptions:
             trace_active=self.trace_active,
             trace_every=self.trace_every,
             byte_budget=self.byte_budget_mb * 1_000_000,
+            collective_timing=self.collective_timing == "auto",
         )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from diag.account.durations import Durations, Late, late_ranks
 from diag.model.steps import Bottleneck, Coverage, Evidence, Finding, NotLooked, Severity, Verdict
@@ -25,6 +26,7 @@ from .subject import WARN, ranks_text, severity
 
 ONLY_DURATIONS = "NCCL Inspector records durations of collectives only"
 _INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=1000000"
+_WINDOW = "record a profiler window (`diag run --trace`)"
 _MOST_SURE, _OF_MEANS, _OF_HOST_TIMES, _OF_PARTS = 0.97, 0.6, 0.8, 0.6
 _LASTING = 0.7  # of what late ranks cost: one that is the latest in less is not always the same one
 
@@ -50,9 +52,23 @@ def examine_durations(
     return examination, coverage
 
 
+def add_durations(
+    account: Durations, read: Inspector, examination: Examination, coverage: Coverage
+) -> tuple[Examination, Coverage]:
+    """What the durations add to a run of which the devices' work was not recorded."""
+    late = late_ranks(account)
+    found = (_straggler(account, late, read),) if late is not None and late.lasting >= _LASTING else ()
+    others = tuple(f for f in examination.findings if f.id != STRAGGLER.id)
+    findings = tuple(sorted((*others, *found), key=lambda finding: (-finding.share, finding.id)))
+    return (
+        replace(examination, findings=findings if found else examination.findings),
+        replace(coverage, notes=(*coverage.notes, *_notes(account, read))),
+    )
+
+
 def judge_durations(account: Durations, examination: Examination, tables: Tables) -> Verdict:
     busy = account.share
-    for finding in examination.findings:
+    for finding in (finding for finding in examination.findings if finding.id == STRAGGLER.id):
         hosts = dict.fromkeys(tables.ranks[rank].host or "" for rank in finding.ranks)
         cost = f", and {share(finding.share)} of all time" if account.wall_ns else ""
         return Verdict(
@@ -70,11 +86,11 @@ def judge_durations(account: Durations, examination: Examination, tables: Tables
         text = f"Undetermined: {nobody}; how much of the time is communication is not recorded. Next: set {_INTERVAL}."
         return Verdict(Bottleneck.UNDETERMINED, Severity.WARN, "", 0.0, 0.0, (), (), text)
     if busy < WARN:
-        text = f"Communication does not bound this job: {share(busy)} of the time is in collectives, and {nobody}."
-        return Verdict(Bottleneck.UNDETERMINED, Severity.HEALTHY, "", round(busy, 4), 0.0, (), (), text)
+        text = f"Undetermined: communication is {share(busy)} of the time, and {nobody}. Next: {_WINDOW}."
+        return Verdict(Bottleneck.UNDETERMINED, Severity.WARN, "", round(busy, 4), 0.0, (), (), text)
     text = (
         f"Undetermined: {share(busy)} of the time is in collectives, and {nobody}; how much of it overlaps with "
-        "computation is not recorded. Next: record a profiler window (`diag run --trace`)."
+        f"computation is not recorded. Next: {_WINDOW}."
     )
     return Verdict(Bottleneck.UNDETERMINED, Severity.WARN, "", round(busy, 4), 0.0, (), (), text)
 
@@ -91,7 +107,7 @@ def _straggler(account: Durations, late: Late, read: Inspector) -> Finding:
         f"{'it' if len(late.ranks) == 1 else 'them'} is {share(late.of_busy)} of the other ranks' time in collectives",
         severity=severity(cost_share) if account.wall_ns else Severity.WARN,
         share=round(cost_share, 4),
-        cost_ns_per_step=0,
+        cost_ns_per_step=round(late.cost_ns / account.steps) if account.steps else 0,
         confidence=_confidence(account, late, read),
         ranks=late.ranks,
         evidence=(

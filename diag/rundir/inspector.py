@@ -33,11 +33,9 @@ from msgspec.structs import replace
 
 from diag.collectors.layout import MOST_NS, MOST_RANKS, RunLayout, is_folder
 from diag.collectors.reading import open_regular, walk
-from diag.collectors.records import RECV, SEND, RankRecord
+from diag.collectors.records import RECV, SEND
 from diag.model import DAMAGED, Gap
 from diag.traces.text_stream import exists, is_remote, may_be_trace
-
-from .run import RankTables, Tables
 
 _HEAD: Final = 1 << 14
 _LINE: Final = 1 << 20  # a verbose record with 64 channels takes 20 kB
@@ -145,6 +143,7 @@ class Inspector(Struct, frozen=True, eq=False):
     the full tensor), ``duration_ns``, ``end_ns`` (of the host's clock; null unless the output is verbose),
     ``dumped_ns`` (when the record was written), ``peer`` (of a send or receive, else -1). ``names``: of communicators.
     ``on_cpu``: records whose times were measured on the host. ``means``: the rows are means over an interval.
+    ``places``: by file, the processes whose records it holds.
     """
 
     rows: pl.DataFrame
@@ -155,11 +154,30 @@ class Inspector(Struct, frozen=True, eq=False):
     dropped: int = 0
     on_cpu: int = 0
     means: bool = False
+    places: dict[str, frozenset[int]] = {}
 
     @property
     def sizes(self) -> dict[str, int]:
         """The number of ranks of each communicator."""
         return {group: size for process in self.processes for group, (_, size) in process.communicators.items()}
+
+
+def of_run(layout: RunLayout) -> tuple[Inspector, dict[int, int]] | None:
+    """What NCCL Inspector wrote into the ranks' folders of a run directory, and the rank of each process; None where it
+    wrote nothing."""
+    ranks = {}
+    files = []
+    for rank, own in layout.ranks().items():
+        if is_folder(own.inspector):
+            for file in walk(own.inspector):
+                if _is_inspector(file, layout.root):
+                    files.append(Path(file))
+                    ranks[file] = rank
+    if not files:
+        return None
+    read = read_inspector(files, layout.root)
+    by_process = {at: ranks[file] for file, places in read.places.items() for at in places}
+    return read, by_process
 
 
 def alone(paths: Sequence[Path | str]) -> list[Path]:
@@ -177,9 +195,9 @@ def alone(paths: Sequence[Path | str]) -> list[Path]:
     return found
 
 
-def _is_inspector(path: str) -> bool:
+def _is_inspector(path: str, run: Path | None = None) -> bool:
     try:
-        with open_regular(path) as file:
+        with open_regular(path, run) as file:
             head = file.read(_HEAD)
             if head.startswith(_GZIP):
                 head = zlib.decompressobj(wbits=31).decompress(head, _HEAD)
@@ -195,11 +213,14 @@ def _unpacked(file: BinaryIO) -> BinaryIO:
     return cast(BinaryIO, gzip.open(file, "rb")) if head == _GZIP else file
 
 
-def read_inspector(files: Sequence[Path]) -> Inspector:
-    """The records of these files. What cannot be read is a gap; the rest is as good as ever."""
+def read_inspector(files: Sequence[Path], run: Path | None = None) -> Inspector:
+    """The records of these files, which must not lead out of the run directory ``run``. What cannot be read is a gap;
+    the rest is as good as ever."""
     reading = _Reading()
     for path in files:
-        _read(path, reading)
+        before = len(reading.group)
+        _read(path, reading, run)
+        reading.places[str(path)] = frozenset(reading.columns["process"][before:])
     return reading.done(files)
 
 
@@ -220,6 +241,7 @@ class _Reading:
         self.dropped: dict[tuple[int, str], int] = defaultdict(int)
         self.on_cpu = 0
         self.means = False
+        self.places: dict[str, frozenset[int]] = {}
 
     @property
     def full(self) -> bool:
@@ -261,12 +283,13 @@ class _Reading:
             sum(self.dropped.values()),
             self.on_cpu,
             self.means,
+            self.places,
         )
 
 
-def _read(path: Path, reading: _Reading) -> None:
+def _read(path: Path, reading: _Reading, run: Path | None) -> None:
     try:
-        with open_regular(path) as file:
+        with open_regular(path, run) as file:
             lines = iter(partial(_unpacked(file).readline, _LINE), b"")
             first = next((line for line in lines if line.strip()), b"")
             several = _chain(first, lines)
@@ -429,6 +452,11 @@ def _read_prometheus(path: Path, lines: Iterator[bytes], reading: _Reading) -> N
 # -- processes and ranks -----------------------------------------------------------------------------------------------
 
 
+def with_ranks(read: Inspector, ranks: Mapping[int, int]) -> pl.DataFrame:
+    """The rows with a column ``rank``, from the ranks of the processes."""
+    return read.rows.with_columns(rank=pl.col("process").replace_strict(ranks, return_dtype=pl.Int64))
+
+
 def newest_job(read: Inspector) -> Inspector:
     """The records of the newest job in the files; what was left out is a gap. Processes that share no communicator with
     others, and wrote at another time, are another job's: NCCL_INSPECTOR_DUMP_DIR is often used again."""
@@ -476,19 +504,3 @@ def ranks_of(read: Inspector) -> tuple[dict[int, int], bool]:
 
 def _order(process: Process) -> tuple[str, int, str, int]:
     return process.host, len(process.gpu), process.gpu, process.pid
-
-
-def tables_of(root: Path, read: Inspector, ranks: Mapping[int, int]) -> Tables:
-    """The processes as ranks of a run of which no step was recorded."""
-    world = max((size for process in read.processes for _, size in process.communicators.values()), default=0)
-    world = max(world, len(ranks))
-    of_host: dict[str, int] = {}
-    identities = {}
-    for at in sorted(ranks, key=lambda at: ranks[at]):
-        process, rank = read.processes[at], ranks[at]
-        local = of_host.setdefault(process.host, 0)
-        of_host[process.host] += 1
-        identities[rank] = RankRecord(rank, local, world, process.host, process.pid, process.host, 0, 0, "GPU")
-    return Tables(
-        root, None, world, {rank: RankTables(rank, identity) for rank, identity in identities.items()}, read.gaps
-    )

@@ -41,6 +41,7 @@ from diag.traces.text_stream import exists, file_name, is_remote, trace_files
 from diag.traces.trace import Trace
 from diag.words.formatting import rank_ranges
 
+from .inspector import Inspector, of_run
 from .lines import read_heartbeat, read_identity, read_lines, read_manifest
 
 # -- settings ----------------------------------------------------------------------------------------------------------
@@ -158,6 +159,7 @@ class Tables(Struct, frozen=True):
     world_size: int | None
     ranks: dict[int, RankTables]
     gaps: tuple[Gap, ...]
+    inspector: tuple[Inspector, dict[int, int]] | None = None  # durations of collectives, and the ranks of processes
 
     @property
     def on_device(self) -> bool:
@@ -249,7 +251,10 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
     gaps += _unwritten_steps(layout, manifest, ranks)
     gaps += _unrecorded(layout)
     gaps += restart_gaps(layout)
-    return Tables(layout.root, manifest, world_size, ranks, tuple(gaps))
+    durations = of_run(layout)
+    if durations is not None:
+        gaps += durations[0].gaps
+    return Tables(layout.root, manifest, world_size, ranks, tuple(gaps), durations)
 
 
 def _unwritten_steps(layout: RunLayout, manifest: Manifest | None, ranks: Mapping[int, RankTables]) -> list[Gap]:
@@ -489,6 +494,25 @@ def _twin(trace: Trace, others: Sequence[Trace]) -> Trace | None:
 def _step_names(trace: Trace) -> set[str]:
     names = trace.stored.names
     return set(names.filter(names.str.contains(f"{STEP_PATTERN}|{PROFILER_STEP_PATTERN}")))
+
+
+# -- NCCL Inspector's files alone -------------------------------------------------------------------------------------
+
+
+def tables_of(root: Path, read: Inspector, ranks: Mapping[int, int]) -> Tables:
+    """The processes as ranks of a run of which no step was recorded."""
+    world = max((size for process in read.processes for _, size in process.communicators.values()), default=0)
+    world = max(world, len(ranks))
+    of_host: dict[str, int] = {}
+    identities = {}
+    for at in sorted(ranks, key=lambda at: ranks[at]):
+        process, rank = read.processes[at], ranks[at]
+        local = of_host.setdefault(process.host, 0)
+        of_host[process.host] += 1
+        identities[rank] = RankRecord(rank, local, world, process.host, process.pid, process.host, 0, 0, "GPU")
+    return Tables(
+        root, None, world, {rank: RankTables(rank, identity) for rank, identity in identities.items()}, read.gaps
+    )
 
 
 # -- axes --------------------------------------------------------------------------------------------------------------
