@@ -27,6 +27,7 @@ REASONS = {
     "diag/perfetto.py": "opens a browser",
     "diag/traces/text_stream.py": "a stream that is open, and addresses, which fsspec opens",
     "diag/hang/flight/read.py": "unpacks a file that is open",
+    "diag/rundir/inspector.py": "unpacks a file that is open",
     # The system's own files.
     "app/server.py": "/dev/null",
     "diag/words/terminal.py": "/dev/null",

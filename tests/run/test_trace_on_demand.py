@@ -15,7 +15,7 @@ import pytest
 from diag.collectors.layout import RunLayout
 from diag.collectors.manifest import read_fields
 from diag.rundir.runs import last_steps
-from tests.command import analyze_json, diag
+from tests.command import diag
 
 TINY = ("--nproc", "2", "--strategy", "ddp", "--preset", "tiny", "--no-trace")
 
@@ -58,7 +58,9 @@ def test_a_window_of_a_running_training(tmp_path: Path) -> None:
         assert "rank 0: " not in again.stdout
     assert [len(own.traces()) for own in layout.ranks().values()] == [1, 2]
     assert [told["why"] for told in read_fields(layout)["windows"]] == ["diag trace"] * 2
-    traced = {step["step"]: {parts["source"] for parts in step["ranks"]} for step in analyze_json(layout.root)["steps"]}
+    ended = diag("analyze", layout.root, "--json")
+    assert ended.returncode in (0, 4), ended.stderr  # a rank that is ended may not have written its last step
+    traced = {step["step"]: {parts["source"] for parts in step["ranks"]} for step in json.loads(ended.stdout)["steps"]}
     assert traced[first] == traced[first + 1] == {"trace"}
     assert traced[first - 2] == {"records"}
     late = diag("trace", layout.root)

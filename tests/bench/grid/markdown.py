@@ -22,8 +22,8 @@ thresholds were chosen on the tuning half. The held-out half has other models, w
 Rows: H0, D4, N0 healthy; D slow data; N network; W sharding units; P no prefetch; B buckets; G reductions in every
 micro-batch; R gathers and reductions of FSDP2; S slow ranks; L the host; K checkpoints; C garbage collection; X0
 copies; M allocator; U use of the arithmetic; X1 two faults at once; Q1 clocks that are off; Q2 missing or damaged
-files; rec- CPU records; insp- (by `--rows insp-`) the same jobs as files of NCCL Inspector, where the answer is the late
-rank ("straggler"), or "healthy".
+files; rec- CPU records; insp- (by `--rows insp-`) the same jobs as files of NCCL Inspector, where the answer is the
+late rank ("straggler"), or "healthy".
 `python -m tests.bench.grid --case HALF/ROW/NUMBER` shows one case.
 """
 
