@@ -14,7 +14,7 @@ from diag.account.attribute import attribute, with_comparable_steps
 from diag.account.durations import Durations, durations_of, of_steps
 from diag.collectors.layout import RunLayout, is_folder
 from diag.diagnoses import Examination, examine
-from diag.diagnoses.durations import ONLY_DURATIONS, add_durations, examine_durations, judge_durations
+from diag.diagnoses.durations import add_durations, examine_durations, judge_durations
 from diag.diagnoses.shares import Cost
 from diag.diagnoses.verdict import classes_of, faults_first, judge, step_bottleneck
 from diag.errors import DiagError, readable
@@ -40,7 +40,7 @@ from diag.tables import frames
 from diag.tables.collectives import duration_table
 from diag.traces.reading import Reading as Reading
 from diag.words.formatting import NBSP, masked, rank_ranges
-from diag.words.wording import run_facts
+from diag.words.wording import ONLY_DURATIONS, run_facts
 
 _RANKS_KEPT = 2  # whose events stay in memory; a rank of a million events takes 50 MB
 

@@ -23,12 +23,11 @@ from diag.app import drawings
 from diag.app.drawings import Drawing
 from diag.app.run_view import RunView, view_of
 from diag.app.theme import DARK, LIGHT, Theme, favicon
-from diag.diagnoses.durations import ONLY_DURATIONS
 from diag.show import page as words
 from diag.show import ranks
 from diag.show.page import Command, RunName, advice_of
 from diag.words.formatting import masked, visible_lines
-from diag.words.wording import pieces
+from diag.words.wording import ONLY_DURATIONS, pieces
 
 Path = tuple[str | int, ...]
 

@@ -10,10 +10,10 @@ import streamlit as st
 
 from diag.app.markup import plain, prose
 from diag.app.run_view import RunView
-from diag.diagnoses.durations import ONLY_DURATIONS
 from diag.errors import DiagError
 from diag.show.page import Metric
 from diag.words.formatting import listing, visible, visible_lines
+from diag.words.wording import ONLY_DURATIONS
 
 CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False, "typesetMath": False}
 EMPTY = "-"  # a cell of which nothing is known

@@ -17,14 +17,13 @@ from diag.model.steps import Bottleneck, Coverage, Evidence, Finding, NotLooked,
 from diag.rundir.inspector import Inspector
 from diag.rundir.run import Tables
 from diag.words.formatting import counted, share
-from diag.words.wording import sentence
+from diag.words.wording import ONLY_DURATIONS, sentence
 
 from . import DIAGNOSES, Examination
 from .shares import Noise, Shares
 from .straggler import DIAGNOSIS as STRAGGLER
 from .subject import WARN, ranks_text, severity
 
-ONLY_DURATIONS = "NCCL Inspector records durations of collectives only"
 _INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=1000000"
 _WINDOW = "record a profiler window (`diag run --trace`)"
 _MOST_SURE, _OF_MEANS, _OF_HOST_TIMES, _OF_PARTS = 0.97, 0.6, 0.8, 0.6

@@ -11,6 +11,7 @@ from diag.model.steps import Attribution, Bottleneck, Coverage, Division
 
 from .formatting import counted, duration, listing
 
+ONLY_DURATIONS = "NCCL Inspector records durations of collectives only"
 _MESSAGES = ("send", "recv", "send_recv", "wait")
 
 
