@@ -28,7 +28,7 @@ from diag.collectors.trainer.loop import Place, connect
 
 # Layers, width, sequence, batch of a rank.
 SHAPES = {"small": (2, 128, 64, 8), "medium": (3, 192, 96, 8), "large": (4, 256, 128, 8)}
-FOR_GPU = {"gpu": (8, 1024, 512, 16)}
+FOR_GPU = {"gpu": (8, 512, 256, 16)}
 VOCABULARY = 512
 WARM_UP = 3  # steps, while DDP builds its buckets
 BLOCK = 8  # steps that are measured of a block with a window, or without

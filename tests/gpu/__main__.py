@@ -144,6 +144,7 @@ def trained(planned: Planned, folder: Path, machine: Machine, left_s: float) -> 
     limit_s = min(planned.limit_s, max(left_s, 10.0))
     added = environment(cpu=not machine.gpus) | ({MULTI_RANK_VARIABLE: "1"} if machine.shared else {})
     if planned.name == INSPECTOR:
+        (where / "inspector").mkdir(parents=True)
         added |= {
             "NCCL_PROFILER_PLUGIN": machine.inspector,
             "NCCL_INSPECTOR_ENABLE": "1",

@@ -189,6 +189,8 @@ def step_verdict(checked: Checked, planned: Planned) -> Found:
 def hang_verdict(checked: Checked, planned: Planned) -> Found:
     answer = planned.answer
     assert answer is not None
+    if not checked.machine.diag and not checked.machine.gpus:
+        raise NotApplicable("without diag run nobody asks the rank that hangs, and gloo's timeout leaves nothing of it")
     found = triage([str(_ran(checked, planned).root)])
     ranks = tuple(culprit.rank for culprit in found.culprits)
     return (

@@ -68,7 +68,6 @@ STEPS, TRACED = 24, 6  # of a training, and of them in the profiler window
 
 # What the trainer has no fault for.
 NOT_PLANTED = {
-    "straggler by device work": "the trainer's straggler sleeps on the host; no fault keeps one GPU busy for longer",
     "memory close to the limit": "no fault fills the device's memory to a given share",
 }
 
@@ -96,6 +95,7 @@ def plan(machine: Machine) -> tuple[Planned, ...]:
     # 124m has one table for embedding and output, and small five heads: neither can be cut.
     cut = (*common, "--preset", "tiny", "--batch-size", "64")
     alone = "" if ranks > 1 else f"it needs two ranks, and there is one: {machine.one_rank or 'one GPU'}"
+    shared = "both ranks share one GPU, which is busy for both of them" if machine.shared else ""
     cpu = "" if gpu else "its cost is the device's waiting for the host, and there is no device"
     # Ranks that share a device, cores or a slow link wait for each other without any fault.
     quiet = Answer(("healthy", "communication", "host", "mixed") if gpu else ("healthy", "communication", "mixed"), ())
@@ -122,6 +122,13 @@ def plan(machine: Machine) -> tuple[Planned, ...]:
             f"stall:ms={slow},rank={last}",
             Answer(("host",), host if gpu else ("stalled-rank",), (last,)),
             not_here=alone,
+        ),
+        faulty(
+            "ddp-device-straggler",
+            "ddp",
+            f"straggler:ms={slow},rank={last}" + (",on=device" if gpu else ""),
+            Answer(("compute",), ("compute-straggler",), (last,)),
+            not_here=alone or shared,
         ),
         faulty(
             "fsdp2-hang-before-collective",

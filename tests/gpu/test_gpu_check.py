@@ -89,6 +89,7 @@ def test_what_a_machine_cannot_run_is_left_out_with_the_reason() -> None:
     assert "ddp-host-straggler" in alone
     assert "Duplicate GPU detected" in alone["fsdp2-hang-before-collective"]
     assert set(left_out(TWO)) == {INSPECTOR}
+    assert "share one GPU" in left_out(MACHINES["one GPU for two ranks"])["ddp-device-straggler"]
     assert left_out(MACHINES["three small GPUs"])["ddp-pipeline"] == "3 ranks are not a multiple of two"
     assert not left_out(MACHINES["eight GPUs"])
 
@@ -301,7 +302,7 @@ def test_the_report_names_everything_that_was_not_done(tmp_path: Path) -> None:
     assert "3 checks: 1 passed, 1 failed, 1 not applicable. 1 trainings in 60 s." in text
     assert "| a | one \\| two | one | passed |" in text
     assert "| b | one | two | FAILED: why |" in text
-    assert "- straggler by device work: " in text
+    assert "- memory close to the limit: " in text
     assert "- fsdp2: no time." in text
 
 
@@ -361,4 +362,6 @@ def test_a_hang_that_only_torchrun_watched(tmp_path: Path) -> None:
     program.record(tmp_path, machine, 400, ("hang",))
     write_report(tmp_path)
     found = states(tmp_path)
-    assert found["fsdp2-hang-before-collective: verdict"][0] == PASSED, found
+    assert found["fsdp2-hang-before-collective: ends"][0] == PASSED, found
+    assert found["Flight Recorder of the hang"][0] == PASSED, found
+    assert found["fsdp2-hang-before-collective: verdict"][0] == NOT_APPLICABLE, "nobody asked the rank that hangs"
