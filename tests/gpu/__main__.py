@@ -29,7 +29,19 @@ from diag.collectors.manifest import make_manifest, update_manifest
 from diag.collectors.settings import RUN_DIR_VARIABLE, SETTINGS_VARIABLE, CollectorSettings
 from diag.collectors.trainer.keys import options_of
 from diag.collectors.trainer.options import OPTIONS_ENV, TrainerOptions
-from tests.gpu.plan import HANG_S, INSPECTOR, OVERHEAD, PROBE, RECORD, STEPS, TRACED, Machine, Planned, plan
+from tests.gpu.plan import (
+    HANG_S,
+    INSPECTOR,
+    OVERHEAD,
+    PROBE,
+    RECORD,
+    STEPS,
+    TRACED,
+    Machine,
+    Planned,
+    filling_batch,
+    plan,
+)
 
 _OF_COMMANDS = ("typer", "rich", "msgspec", "polars")  # that `diag run` needs and the trainer does not
 _ANALYSIS_S = 45  # of the time budget, for the checks
@@ -124,11 +136,12 @@ def record(folder: Path, machine: Machine, seconds: float, only: tuple[str, ...]
     left_out: dict[str, str] = {}
     for planned in plan(machine):
         left = seconds - (time.monotonic() - begin)
-        usual = max((one["seconds"] for one in runs), default=10.0)
+        usual = max((one["seconds"] for one in runs if not one["exit_code"]), default=10.0) + HANG_S * planned.hangs
+        why, planned = _filled(planned, folder, machine)
         if only and not any(word in planned.name for word in only):
             left_out[planned.name] = "not asked for"
-        elif planned.not_here:
-            left_out[planned.name] = planned.not_here
+        elif why:
+            left_out[planned.name] = why
         elif left < usual:
             left_out[planned.name] = f"no time: {max(0, left):.0f} s are left, and a run takes up to {usual:.0f} s"
         else:
@@ -136,6 +149,22 @@ def record(folder: Path, machine: Machine, seconds: float, only: tuple[str, ...]
             print(f"{planned.name}: exit code {runs[-1]['exit_code']}, {runs[-1]['seconds']:.0f} s", flush=True)
         text = {"machine": asdict(machine), "runs": runs, "left_out": left_out, "seconds": time.monotonic() - begin}
         (folder / RECORD).write_text(json.dumps(text, indent=1) + "\n")
+
+
+def _filled(planned: Planned, folder: Path, machine: Machine) -> tuple[str, Planned]:
+    """Why the run cannot be; and the run, with the batch that fills the memory where that is what it is for."""
+    if planned.not_here or not planned.fills:
+        return planned.not_here, planned
+    try:
+        lines = RunLayout(folder / "ddp").rank(0).steps.read_text().splitlines()
+        steps = [json.loads(line) for line in lines]
+        reserved = max(step["memory"]["reserved"] for step in steps)
+        held = sum(steps[-1]["held"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"the run ddp does not say what a batch takes ({error!r})", planned
+    at = planned.options.index("--batch-size") + 1
+    batch = filling_batch(reserved, held, int(planned.options[at]), machine.memory)
+    return "", replace(planned, options=(*planned.options[:at], str(batch), *planned.options[at + 1 :]))
 
 
 def trained(planned: Planned, folder: Path, machine: Machine, left_s: float) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from diag.account.trace_ranges import host_windows
 from diag.api import open_run
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import DATA, DeviceRecord, DeviceStepRecord, StepRecord
+from diag.diagnoses.memory_pressure import peaks_of
 from diag.errors import DiagError
 from diag.hang.api import triage
 from diag.hang.flight.read import read_dumps
@@ -108,8 +109,10 @@ def checks_of(checked: Checked) -> list[Check]:
     for planned in plan(checked.machine):
         found.append(_checked(f"{planned.name}: ends", _expected_end(planned), ended, checked, planned))
         if planned.answer is not None:
-            verdict = hang_verdict if planned.hangs else step_verdict
+            verdict = hang_verdict if planned.hangs else memory_verdict if planned.fills else step_verdict
             found.append(_checked(f"{planned.name}: verdict", _expected_answer(planned), verdict, checked, planned))
+        elif planned.unchecked:
+            found.append(Check(f"{planned.name}: verdict", "", "", NOT_APPLICABLE, planned.unchecked))
     found.extend(_checked(name, expected, check, checked) for name, expected, check in AGREEMENTS)
     return found
 
@@ -138,6 +141,8 @@ def ended(checked: Checked, planned: Planned) -> Found:
     outcome = checked.runs[planned.name]
     if outcome["cut"]:
         raise NotApplicable(f"the time budget ended it after {outcome['seconds']:.0f} s")
+    if planned.fills and outcome["exit_code"]:
+        raise NotApplicable(f"the batch that was to fill the memory did not train: exit code {outcome['exit_code']}")
     late = f", ended by the limit of {planned.limit_s} s" if outcome["timed_out"] else ""
     right = bool(outcome["exit_code"]) == planned.hangs and not outcome["timed_out"]
     return right, f"exit code {outcome['exit_code']} after {outcome['seconds']:.0f} s{late}"
@@ -197,6 +202,17 @@ def hang_verdict(checked: Checked, planned: Planned) -> Found:
         found.fault_class in answer.causes and ranks == answer.ranks,
         f"hang, {found.fault_class}, {_at_fault(ranks)}",
     )
+
+
+def memory_verdict(checked: Checked, planned: Planned) -> Found:
+    answer = planned.answer
+    assert answer is not None
+    layout = _ran(checked, planned)
+    findings = open_run(layout.root).examination.findings
+    named = {rank for one in findings if one.id in answer.causes for rank in one.ranks}
+    memories = [peak.reserved / peak.capacity for peak in peaks_of(open_paths([layout.root]))]
+    full = f"{max(memories):.0%} of the memory reserved" if memories else "no peaks were recorded"
+    return named == set(answer.ranks), f"{full}; {', '.join(one.id for one in findings) or 'no finding'}"
 
 
 # -- what has to agree -------------------------------------------------------------------------------------------------

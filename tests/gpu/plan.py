@@ -39,7 +39,7 @@ class Machine:
 @dataclass(frozen=True)
 class Answer:
     """What is right to say of a run: any of the classes, any of the causes ("" where none is needed), and the ranks at
-    fault. Of a hang the causes are classes of the triage."""
+    fault. Of a hang the causes are classes of the triage; of full memory one of the findings suffices."""
 
     classes: tuple[str, ...]
     causes: tuple[str, ...]
@@ -48,8 +48,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class Planned:
-    """A training: options of ``diag run``, with none the probe's or the overhead's process. ``answer`` of None: the
-    verdict is not checked, for the reason ``unchecked``. ``not_here``: why it cannot run on this machine."""
+    """A training: options of ``diag run``; PROBE and OVERHEAD run processes of ours. ``answer`` of None: the verdict
+    is not checked, for the reason ``unchecked``. ``not_here``: why it cannot run on this machine. ``fills``: the run
+    "ddp" says which batch nearly fills the memory."""
 
     name: str
     options: tuple[str, ...] = ()
@@ -57,6 +58,7 @@ class Planned:
     unchecked: str = ""
     not_here: str = ""
     hangs: bool = False
+    fills: bool = False
     limit_s: int = 90
 
 
@@ -66,10 +68,8 @@ PROBE, OVERHEAD, INSPECTOR = "probe", "overhead", "ddp-inspector"
 HANG_S = 20  # without progress, before diag run ends the training; gloo and NCCL wait a little longer
 STEPS, TRACED = 24, 6  # of a training, and of them in the profiler window
 
-# What the trainer has no fault for.
-NOT_PLANTED = {
-    "memory close to the limit": "no fault fills the device's memory to a given share",
-}
+FULL = 0.94  # of the memory, where a run is to fill it: the finding begins at 0.90, and more may not fit
+_LEAST_TO_FILL = 40 * GB  # below, the contexts of CUDA and NCCL, outside of the allocator, take more than the rest
 
 
 def sizes(machine: Machine) -> tuple[str, ...]:
@@ -96,14 +96,14 @@ def plan(machine: Machine) -> tuple[Planned, ...]:
     cut = (*common, "--preset", "tiny", "--batch-size", "64")
     alone = "" if ranks > 1 else f"it needs two ranks, and there is one: {machine.one_rank or 'one GPU'}"
     shared = "both ranks share one GPU, which is busy for both of them" if machine.shared else ""
-    cpu = "" if gpu else "its cost is the device's waiting for the host, and there is no device"
+    cpu = "" if gpu else "what it costs is the device's waiting, and there is none"
     # Ranks that share a device, cores or a slow link wait for each other without any fault.
     quiet = Answer(("healthy", "communication", "host", "mixed") if gpu else ("healthy", "communication", "mixed"), ())
     slow = 600 if gpu else 300
     host = ("host-straggler", "stalled-rank")
 
-    def faulty(name: str, strategy: str, inject: str, answer: Answer, **more: str) -> Planned:
-        return Planned(name, ("--strategy", strategy, *own, "--inject", inject), answer, **more)
+    def faulty(name: str, strategy: str, inject: str, answer: Answer, not_here: str = "") -> Planned:
+        return Planned(name, ("--strategy", strategy, *own, "--inject", inject), answer, not_here=not_here)
 
     found = [
         Planned("ddp", ("--strategy", "ddp", *own), quiet),
@@ -149,6 +149,13 @@ def plan(machine: Machine) -> tuple[Planned, ...]:
             Answer(("host",), ("synchronising-calls",)) if gpu else None,
             cpu,
         ),
+        Planned(
+            "ddp-memory-near-limit",
+            ("--strategy", "ddp", *own),
+            Answer(("memory",), ("near-out-of-memory", "allocator-retries"), tuple(range(ranks))),
+            not_here=_cannot_fill(machine),
+            fills=True,
+        ),
         Planned(OVERHEAD),
         faulty(
             "fsdp2-slow-loader-all-ranks",
@@ -185,6 +192,22 @@ def _hanging(planned: Planned) -> Planned:
     return Planned(
         planned.name, (*planned.options, *more), planned.answer, not_here=planned.not_here, hangs=True, limit_s=180
     )
+
+
+def _cannot_fill(machine: Machine) -> str:
+    if not machine.gpus:
+        return "there is no device memory"
+    if machine.shared:
+        return "two ranks share the memory, and the finding is about what one of them takes"
+    small = machine.memory < _LEAST_TO_FILL
+    return f"{machine.memory / GB:.0f} GB are too few: contexts outside of the allocator take too much" if small else ""
+
+
+def filling_batch(reserved: int, held: int, batch: int, capacity: int) -> int:
+    """Sequences that fill the memory, from the bytes of a run with fewer: what is not held by model and optimizer grows
+    with the batch. Of a run that has reserved no more than it holds, the same batch."""
+    grows = (reserved - held) / batch
+    return max(batch, int((FULL * capacity - held) / grows)) if grows > 0 else batch
 
 
 def _odd(ranks: int) -> str:

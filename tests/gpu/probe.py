@@ -35,7 +35,8 @@ def describe() -> None:
         found["gpus"] = torch.get_device_module(device).device_count()
         found["name"], found["memory"] = accelerator.name, accelerator.capacity
         found["vendor"] = "AMD" if torch.version.hip else "NVIDIA"
-        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        version: Any = torch.cuda.nccl.version
+        found["nccl"] = ".".join(map(str, version()))
     print(json.dumps(found))
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.gpu.checks import FAILED, NOT_APPLICABLE, PASSED, Check, Checked, checks_of
-from tests.gpu.plan import NOT_PLANTED, Machine
+from tests.gpu.plan import Machine
 
 REPORT, CHECKS = "report.md", "checks.json"
 
@@ -22,7 +22,6 @@ def write_report(folder: Path) -> int:
     content = {
         "machine": asdict(checked.machine),
         "checks": [asdict(check) for check in found],
-        "not_planted": NOT_PLANTED,
         "left_out": checked.left_out,
     }
     (folder / CHECKS).write_text(json.dumps(content, indent=1) + "\n")
@@ -47,11 +46,7 @@ def document(checked: Checked, found: Sequence[Check]) -> str:
             "|---|---|---|---|",
             *(_row(check) for check in found),
             "",
-            "## Not planted",
-            "",
-            *(f"- {fault}: {why}." for fault, why in NOT_PLANTED.items()),
-            "",
-            "## Left out",
+            "## Not planted, not run",
             "",
             *([f"- {name}: {why}." for name, why in checked.left_out.items()] or ["Nothing."]),
             "",

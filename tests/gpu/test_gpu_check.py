@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from diag.collectors.accelerator import MULTI_RANK_VARIABLE
 from diag.collectors.files import encode
-from diag.collectors.layout import RunLayout
-from diag.collectors.records import DATA, DeviceRecord, DeviceStepRecord, MemoryRecord, PhaseRow, StepRecord
+from diag.collectors.layout import RankLayout, RunLayout
+from diag.collectors.records import DATA, DeviceRecord, DeviceStepRecord, HeldRecord, MemoryRecord, PhaseRow, StepRecord
 from diag.collectors.settings import SETTINGS_VARIABLE
 from diag.collectors.trainer.options import OPTIONS_ENV, TrainerOptions
 from diag.collectors.trainer.refusals import validate
@@ -42,6 +43,7 @@ from tests.gpu.plan import (
     Answer,
     Machine,
     Planned,
+    filling_batch,
     plan,
 )
 from tests.gpu.report import CHECKS, REPORT, document, write_report
@@ -61,6 +63,15 @@ MACHINES = {
 TWO = MACHINES["two GPUs"]
 
 
+def left_out(machine: Machine) -> dict[str, str]:
+    return {one.name: one.not_here for one in plan(machine) if one.not_here}
+
+
+def both_ranks(folder: Path, name: str) -> list[tuple[int, RankLayout]]:
+    run_directory(folder / name, (COMPUTE, COMPUTE), traced=False)
+    return list(RunLayout(folder / name).ranks().items())
+
+
 # -- the plan ----------------------------------------------------------------------------------------------------------
 
 
@@ -74,16 +85,13 @@ def test_the_trainer_takes_every_planned_run(tmp_path: Path, machine: Machine) -
         command, added = program.by_torchrun(planned, tmp_path / planned.name, machine)
         options = TrainerOptions.from_json(added[OPTIONS_ENV])
         validate(options, machine.ranks)
-        assert options.inject or planned.answer is None or not planned.answer.causes
+        assert options.inject or planned.fills or planned.answer is None or not planned.answer.causes
         assert str(machine.ranks) == command[command.index("--nproc-per-node") + 1]
         assert json.loads(added[SETTINGS_VARIABLE])["trace_active"] == 6
         assert options.timeout_s == (20 if planned.hangs else TrainerOptions().timeout_s)
 
 
 def test_what_a_machine_cannot_run_is_left_out_with_the_reason() -> None:
-    def left_out(machine: Machine) -> dict[str, str]:
-        return {one.name: one.not_here for one in plan(machine) if one.not_here}
-
     assert [MACHINES[name].ranks for name in MACHINES] == [2, 1, 2, 2, 3, 8]
     alone = left_out(H100)
     assert "ddp-host-straggler" in alone
@@ -97,7 +105,12 @@ def test_what_a_machine_cannot_run_is_left_out_with_the_reason() -> None:
 def test_launch_bound_faults_are_judged_on_devices_only() -> None:
     cpu = {one.name: one for one in plan(MACHINES["cpu"])}
     assert cpu["ddp-tiny-kernels"].answer is None
-    assert "no device" in cpu["ddp-tiny-kernels"].unchecked
+    assert "there is none" in cpu["ddp-tiny-kernels"].unchecked
+
+
+def test_a_verdict_that_is_not_judged_says_why(tmp_path: Path) -> None:
+    found = result_of("ddp-tiny-kernels: verdict", checked(tmp_path, "ddp-tiny-kernels", machine=MACHINES["cpu"]))
+    assert (found.state, found.reason) == (NOT_APPLICABLE, "what it costs is the device's waiting, and there is none")
 
 
 # -- recording ---------------------------------------------------------------------------------------------------------
@@ -128,6 +141,53 @@ def test_no_run_starts_once_the_time_is_spent(tmp_path: Path, monkeypatch: pytes
     assert record["left_out"]["ddp-slow-loader-one-rank"] == "no time: 10 s are left, and a run takes up to 30 s"
 
 
+@pytest.mark.parametrize(
+    ("gpus", "ended", "ranks", "why"),
+    [
+        (1, (0, "", False), 2, ""),
+        (1, (1, "ncclInvalidUsage\nDuplicate GPU detected : rank 1 and rank 0\n", False), 1, "Duplicate GPU detected"),
+        (1, (-15, "", True), 1, "no answer"),
+        (4, None, 4, ""),
+    ],
+    ids=["shared", "refused", "hangs", "four"],
+)
+def test_two_ranks_where_one_gpu_lets_them(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, ended: tuple[int, str, bool] | None, ranks: int, why: str
+) -> None:
+    said = json.dumps({"gpus": gpus, "name": "H100", "memory": 80 * GB, "vendor": "NVIDIA", "torch": "2.13.0"})
+    monkeypatch.setattr(
+        subprocess, "run", lambda *a, **k: subprocess.CompletedProcess(a, 0, f"a warning\n{said}\n", "")
+    )
+    asked: list[str] = []
+
+    def run_limited(command: list[str], environ: dict[str, str], limit_s: float) -> tuple[int, str, bool] | None:
+        asked.append(environ[MULTI_RANK_VARIABLE])
+        return ended
+
+    monkeypatch.setattr(program, "run_limited", run_limited)
+    machine = program.described(cpu=False)
+    assert (machine.ranks, machine.gpus, asked) == (ranks, gpus, ["1"] * (gpus == 1))
+    assert why in machine.one_rank
+    assert bool(why) == bool(machine.one_rank)
+
+
+def test_the_batch_that_fills_the_memory(tmp_path: Path) -> None:
+    """Two GB are held, and a sequence takes one: 73 of them reserve 94 % of 80 GB."""
+    planned = next(one for one in plan(TWO) if one.fills)
+    why, same = program._filled(planned, tmp_path, TWO)
+    assert same is planned
+    assert "does not say what a batch takes" in why
+    for _, files in both_ranks(tmp_path, "ddp"):
+        memory, held = MemoryRecord(1, reserved=10 * GB), HeldRecord(GB, GB // 2, GB // 2)
+        files.steps.write_bytes(encode(StepRecord(0, 0, 1, [], memory=memory, held=held)))
+    why, filled = program._filled(planned, tmp_path, TWO)
+    assert (why, filled.options[filled.options.index("--batch-size") + 1]) == ("", "73")
+    assert filling_batch(2 * GB, 2 * GB, 8, 80 * GB) == 8, "a batch that takes nothing"
+    assert {name for name, one in MACHINES.items() if "ddp-memory-near-limit" not in left_out(one)} == {
+        "one GPU", "two GPUs", "eight GPUs",
+    }  # fmt: skip
+
+
 def test_a_run_has_a_time_limit() -> None:
     begin = time.monotonic()
     code, _, timed_out = program.run_limited([sys.executable, "-c", "import time; time.sleep(60)"], {}, 0.5)
@@ -155,11 +215,6 @@ def result_of(name: str, found: Checked) -> Check:
     return next(check for check in checks_of(found) if check.name == name)
 
 
-def both_ranks(folder: Path, name: str) -> list[tuple[int, Any]]:
-    run_directory(folder / name, (COMPUTE, COMPUTE), traced=False)
-    return list(RunLayout(folder / name).ranks().items())
-
-
 def test_a_verdict_is_held_against_what_was_planted(tmp_path: Path) -> None:
     run_directory(tmp_path / "ddp", (COMPUTE + 50 * MS, COMPUTE), traced=True)
     right = Answer(("compute",), ("compute-straggler",), (0,))
@@ -174,6 +229,26 @@ def test_a_verdict_is_held_against_what_was_planted(tmp_path: Path) -> None:
         assert ok == passes
         assert "compute" in text
         assert "cause compute-straggler, at fault: rank 0" in text
+
+
+def test_memory_that_a_batch_has_filled(tmp_path: Path) -> None:
+    """The stand-in has reserved 70 of 80 GB; then 77 on one rank, then on both."""
+    name = "ddp-memory-near-limit"
+    ranks = both_ranks(tmp_path, name)
+    found = []
+    for reserved in (None, 77, 77):
+        found.append(result_of(f"{name}: verdict", checked(tmp_path, name)))
+        if reserved is not None:
+            _, files = ranks.pop()
+            memory = MemoryRecord(1, allocated=reserved << 30, reserved=reserved << 30, capacity=80 << 30)
+            files.steps.write_bytes(
+                files.steps.read_bytes() + encode(StepRecord(90, 10**12, 10**12 + 5, [], memory=memory))
+            )
+    found.append(result_of(f"{name}: verdict", checked(tmp_path, name)))
+    assert [one.state for one in found] == [FAILED, FAILED, FAILED, PASSED]
+    assert found[0].found.startswith("88% of the memory reserved; ")
+    assert found[-1].found == "96% of the memory reserved; near-out-of-memory"
+    assert result_of(f"{name}: ends", checked(tmp_path, name, exit_code=1)).state == NOT_APPLICABLE, "it did not fit"
 
 
 def test_trainings_that_fail_or_are_cut(tmp_path: Path) -> None:
@@ -302,7 +377,6 @@ def test_the_report_names_everything_that_was_not_done(tmp_path: Path) -> None:
     assert "3 checks: 1 passed, 1 failed, 1 not applicable. 1 trainings in 60 s." in text
     assert "| a | one \\| two | one | passed |" in text
     assert "| b | one | two | FAILED: why |" in text
-    assert "- memory close to the limit: " in text
     assert "- fsdp2: no time." in text
 
 
