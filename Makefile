@@ -88,8 +88,8 @@ format: setup ## format the code and mend what lint can mend by itself
 bench: setup ## run the benchmarks in tests/bench, one after the other
 	@set -e; for script in $(sort $(filter-out tests/bench/_%,$(wildcard tests/bench/*.py tests/bench/*/__main__.py))); do echo "== $$script"; $(BIN)/python $$script; done
 
-gpu-check: setup ## train on all GPUs of this machine, plant faults, check verdicts and records (OUT=folder, ARGS='--minutes 8')
-	$(BIN)/python -m tests.gpu --out $(or $(OUT),runs/gpu-check) $(ARGS)
+gpu-check: setup ## train on all GPUs of this machine, plant faults, check verdicts and records (OUT=folder, ARGS='--cpu')
+	$(BIN)/python -m tests.gpu $(if $(OUT),--out $(OUT)) $(ARGS)
 
 clean: ## remove caches and build folders; keeps .venv and runs
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

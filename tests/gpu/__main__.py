@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from diag.collectors.accelerator import MULTI_RANK_VARIABLE
@@ -41,6 +42,7 @@ from tests.gpu.plan import (
     Planned,
     filling_batch,
     plan,
+    with_longer_faults,
 )
 
 _OF_COMMANDS = ("typer", "rich", "msgspec", "polars")  # that `diag run` needs and the trainer does not
@@ -137,7 +139,7 @@ def record(folder: Path, machine: Machine, seconds: float, only: tuple[str, ...]
     for planned in plan(machine):
         left = seconds - (time.monotonic() - begin)
         usual = max((one["seconds"] for one in runs if not one["exit_code"]), default=10.0) + HANG_S * planned.hangs
-        why, planned = _filled(planned, folder, machine)
+        why, planned = _fitted(planned, folder, machine)
         if only and not any(word in planned.name for word in only):
             left_out[planned.name] = "not asked for"
         elif why:
@@ -151,20 +153,22 @@ def record(folder: Path, machine: Machine, seconds: float, only: tuple[str, ...]
         (folder / RECORD).write_text(json.dumps(text, indent=1) + "\n")
 
 
-def _filled(planned: Planned, folder: Path, machine: Machine) -> tuple[str, Planned]:
-    """Why the run cannot be; and the run, with the batch that fills the memory where that is what it is for."""
-    if planned.not_here or not planned.fills:
+def _fitted(planned: Planned, folder: Path, machine: Machine) -> tuple[str, Planned]:
+    """Why the run cannot be; and the run, with delays and a batch that fit what the run "ddp" has shown, if it ran."""
+    if planned.not_here or planned.name in (PROBE, OVERHEAD):
         return planned.not_here, planned
     try:
-        lines = RunLayout(folder / "ddp").rank(0).steps.read_text().splitlines()
-        steps = [json.loads(line) for line in lines]
-        reserved = max(step["memory"]["reserved"] for step in steps)
-        held = sum(steps[-1]["held"].values())
+        steps = [json.loads(line) for line in RunLayout(folder / "ddp").rank(0).steps.read_text().splitlines()]
+        step_ms = median((one["end_ns"] - one["begin_ns"]) / 1e6 for one in steps)
+        options = with_longer_faults(planned.options, step_ms)
+        if planned.fills:
+            reserved = max(one["memory"]["reserved"] for one in steps)
+            at = options.index("--batch-size") + 1
+            batch = filling_batch(reserved, sum(steps[-1]["held"].values()), int(options[at]), machine.memory)
+            options = (*options[:at], str(batch), *options[at + 1 :])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"the run ddp does not say what a batch takes ({error!r})", planned
-    at = planned.options.index("--batch-size") + 1
-    batch = filling_batch(reserved, held, int(planned.options[at]), machine.memory)
-    return "", replace(planned, options=(*planned.options[:at], str(batch), *planned.options[at + 1 :]))
+        return (f"the run ddp does not say what a batch takes ({error!r})" if planned.fills else ""), planned
+    return "", replace(planned, options=options)
 
 
 def trained(planned: Planned, folder: Path, machine: Machine, left_s: float) -> dict[str, Any]:

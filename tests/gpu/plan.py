@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 GB = 10**9
@@ -75,7 +76,7 @@ _LEAST_TO_FILL = 40 * GB  # below, the contexts of CUDA and NCCL, outside of the
 def sizes(machine: Machine) -> tuple[str, ...]:
     """Model and batch whose step takes a tenth of a second or less, in half of the GPU's memory."""
     if not machine.gpus:
-        return ("--preset", "tiny", "--batch-size", "64")
+        return ("--preset", "tiny")
     each = machine.memory / (machine.ranks if machine.shared else 1)
     batch = 8 if each > 35 * GB else 4 if each > 20 * GB else 1
     return ("--preset", "124m", "--precision", "bf16", "--batch-size", str(batch))
@@ -93,7 +94,7 @@ def plan(machine: Machine) -> tuple[Planned, ...]:
     own = (*common, *sizes(machine))
     launching = (*common, *launch_bound_sizes(machine))
     # 124m has one table for embedding and output, and small five heads: neither can be cut.
-    cut = (*common, "--preset", "tiny", "--batch-size", "64")
+    cut = (*common, "--preset", "tiny", *(("--batch-size", "64") if gpu else ()))
     alone = "" if ranks > 1 else f"it needs two ranks, and there is one: {machine.one_rank or 'one GPU'}"
     shared = "both ranks share one GPU, which is busy for both of them" if machine.shared else ""
     cpu = "" if gpu else "what it costs is the device's waiting, and there is none"
@@ -208,6 +209,11 @@ def filling_batch(reserved: int, held: int, batch: int, capacity: int) -> int:
     with the batch. Of a run that has reserved no more than it holds, the same batch."""
     grows = (reserved - held) / batch
     return max(batch, int((FULL * capacity - held) / grows)) if grows > 0 else batch
+
+
+def with_longer_faults(options: tuple[str, ...], step_ms: float) -> tuple[str, ...]:
+    """The same, with delays of three steps or more: a loader works beside the training, which waits for the rest."""
+    return tuple(re.sub(r"\bms=(\d+)", lambda at: f"ms={max(int(at[1]), round(3 * step_ms))}", one) for one in options)
 
 
 def _odd(ranks: int) -> str:

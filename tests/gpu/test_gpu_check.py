@@ -102,6 +102,17 @@ def test_what_a_machine_cannot_run_is_left_out_with_the_reason() -> None:
     assert not left_out(MACHINES["eight GPUs"])
 
 
+def test_a_delay_is_longer_than_the_steps_that_would_hide_it(tmp_path: Path) -> None:
+    """The stand-in's steps take 84 ms: the delays for a GPU are long enough. Of 400 ms they are not."""
+    planned = next(one for one in plan(TWO) if one.name == "ddp-slow-loader-one-rank")
+    both_ranks(tmp_path, "ddp")
+    assert program._fitted(planned, tmp_path, TWO) == ("", planned)
+    line = encode(StepRecord(0, 0, 400 * MS, []))
+    RunLayout(tmp_path / "ddp").rank(0).steps.write_bytes(line * 9)
+    assert "slow-loader:ms=1200,rank=1" in program._fitted(planned, tmp_path, TWO)[1].options
+    assert program._fitted(planned, tmp_path / "none", TWO) == ("", planned)
+
+
 def test_launch_bound_faults_are_judged_on_devices_only() -> None:
     cpu = {one.name: one for one in plan(MACHINES["cpu"])}
     assert cpu["ddp-tiny-kernels"].answer is None
@@ -174,13 +185,13 @@ def test_two_ranks_where_one_gpu_lets_them(
 def test_the_batch_that_fills_the_memory(tmp_path: Path) -> None:
     """Two GB are held, and a sequence takes one: 73 of them reserve 94 % of 80 GB."""
     planned = next(one for one in plan(TWO) if one.fills)
-    why, same = program._filled(planned, tmp_path, TWO)
+    why, same = program._fitted(planned, tmp_path, TWO)
     assert same is planned
     assert "does not say what a batch takes" in why
     for _, files in both_ranks(tmp_path, "ddp"):
         memory, held = MemoryRecord(1, reserved=10 * GB), HeldRecord(GB, GB // 2, GB // 2)
         files.steps.write_bytes(encode(StepRecord(0, 0, 1, [], memory=memory, held=held)))
-    why, filled = program._filled(planned, tmp_path, TWO)
+    why, filled = program._fitted(planned, tmp_path, TWO)
     assert (why, filled.options[filled.options.index("--batch-size") + 1]) == ("", "73")
     assert filling_batch(2 * GB, 2 * GB, 8, 80 * GB) == 8, "a batch that takes nothing"
     assert {name for name, one in MACHINES.items() if "ddp-memory-near-limit" not in left_out(one)} == {
