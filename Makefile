@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser screenshots demo test test-matrix test-all check check-format check-lint check-types check-layers format bench clean
+.PHONY: help setup browser screenshots demo test test-matrix test-all check check-format check-lint check-types check-layers format bench gpu-check clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ format: setup ## format the code and mend what lint can mend by itself
 
 bench: setup ## run the benchmarks in tests/bench, one after the other
 	@set -e; for script in $(sort $(filter-out tests/bench/_%,$(wildcard tests/bench/*.py tests/bench/*/__main__.py))); do echo "== $$script"; $(BIN)/python $$script; done
+
+gpu-check: setup ## train on all GPUs of this machine, plant faults, check verdicts and records (OUT=folder, ARGS='--cpu')
+	$(BIN)/python -m tests.gpu $(if $(OUT),--out $(OUT)) $(ARGS)
 
 clean: ## remove caches and build folders; keeps .venv and runs
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -127,6 +127,9 @@ def _available() -> tuple[Kind | None, Any]:
     return (kind, module) if module.is_available() else (None, None)
 
 
+# NCCL's own: several ranks may share a GPU. Without it NCCL refuses them ("Duplicate GPU detected").
+MULTI_RANK_VARIABLE = "NCCL_MULTI_RANK_GPU_ENABLE"
+
 # -- devices of this process -------------------------------------------------------------------------------------------
 
 
@@ -153,10 +156,11 @@ def device_is_settled() -> bool:
 
 
 def device_of_rank(local_rank: int, local_world_size: int) -> torch.device:
-    """A rank's own accelerator, or the CPU where the host has fewer of them than ranks."""
+    """A rank's own accelerator, or the CPU where the host has fewer of them than ranks and NCCL lets none share."""
     kind, module = _available()
-    if kind is not None and module.device_count() >= local_world_size:
-        return torch.device(kind.type, local_rank)
+    count = module.device_count() if kind is not None else 0
+    if kind is not None and (count >= local_world_size or (count and os.environ.get(MULTI_RANK_VARIABLE) == "1")):
+        return torch.device(kind.type, local_rank % count)
     return CPU
 
 

@@ -44,6 +44,7 @@ _KINDS = (
         _ON_ZERO, Key("ms", NUMBER, "200", "added to a micro-batch, milliseconds"),
         Key("phase", CHOICE, "forward", "where it is slow", ("forward", "backward")),
         Key("rotate", CHOICE, "no", "move to the next rank after every step", ("no", "yes")), _FROM,
+        Key("on", CHOICE, "host", "asleep on the host, or in a kernel that keeps its GPU busy", ("host", "device")),
     )),
     FaultKind("stall", "one rank sleeps in its forward or backward, as in a slow read or behind a lock", (
         _ON_ZERO, Key("ms", NUMBER, "200", "added to a micro-batch, milliseconds"),

@@ -318,6 +318,8 @@ def _half(value: Any) -> Any:
 
 # -- faults ------------------------------------------------------------------------------------------------------------
 
+_DEVICE = "device"  # where a straggler's time is spent
+_USUAL_CLOCK_KHZ = 1_500_000  # of a GPU, where torch does not report it
 _IN_A_CALL = frozenset({"skip-collective", "mismatched-shape"})
 
 
@@ -369,6 +371,8 @@ class Injector:
                 "slow-wire delays what the host waits for, which is not what a GPU waits for: inject it in a CPU run, "
                 "or slow down the real network"
             )
+        if self.device.type == "cpu" and any(fault.text("on") == _DEVICE for fault in self._of("straggler")):
+            raise OptionError("straggler:on=device keeps a GPU busy, and this rank computes on the CPU: use on=host")
         if links:  # several in one run: the last one counts
             self.wire = Wire(Link(links[-1].number("ms") / 1e3, links[-1].number("mbps")))
             self.wire.install()
@@ -451,7 +455,12 @@ class Injector:
             model.register_comm_hook(model.process_group, reduce_bucket)
 
     def _straggle(self, fault: Fault) -> Any:
-        spend = partial(_compute_for if fault.name == "straggler" else time.sleep, fault.number("ms") / 1e3)
+        seconds = fault.number("ms") / 1e3
+        spend: Action = partial(_compute_for if fault.name == "straggler" else time.sleep, seconds)
+        if fault.name == "straggler" and fault.text("on") == _DEVICE:
+            kilohertz = getattr(torch.cuda.get_device_properties(self.device), "clock_rate", _USUAL_CLOCK_KHZ)
+            # torch's own kernel for tests, which spins for so many cycles; behind the work in flight, as any kernel.
+            spend = partial(torch.cuda._sleep, round(seconds * kilohertz * 1e3))
 
         def forward(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
             if self.step < fault.integer("from") or not self._its_turn(fault):

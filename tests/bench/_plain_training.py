@@ -7,7 +7,7 @@ import gc
 import json
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -18,14 +18,17 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from diag.collectors import step_lines
+from diag.collectors.accelerator import accelerator_of
 from diag.collectors.attach import hooks
 from diag.collectors.attach.life import Attachment
 from diag.collectors.layout import RunLayout
 from diag.collectors.recording import record
 from diag.collectors.settings import CollectorSettings
+from diag.collectors.trainer.loop import Place, connect
 
 # Layers, width, sequence, batch of a rank.
 SHAPES = {"small": (2, 128, 64, 8), "medium": (3, 192, 96, 8), "large": (4, 256, 128, 8)}
+FOR_GPU = {"gpu": (8, 512, 256, 16)}
 VOCABULARY = 512
 WARM_UP = 3  # steps, while DDP builds its buckets
 BLOCK = 8  # steps that are measured of a block with a window, or without
@@ -54,17 +57,18 @@ class Model(nn.Module):
 class Training:
     """One model, optimizer and loader through all steps, whatever is recorded."""
 
-    def __init__(self, size: str) -> None:
-        layers, width, length, batch = SHAPES[size]
+    def __init__(self, size: str, device: torch.device) -> None:
+        layers, width, length, batch = (SHAPES | FOR_GPU)[size]
         torch.manual_seed(0)
-        self.model = Model(layers, width)
+        self.device = device
+        self.model = Model(layers, width).to(device)
         self.optimizer = torch.optim.AdamW(self.model.parameters())
         data = TensorDataset(torch.randint(VOCABULARY, (BATCHES * batch * dist.get_world_size(), length + 1)))
         sampler = DistributedSampler(data)
         self.batches = endless(DataLoader(data, batch, sampler=sampler, num_workers=1, persistent_workers=True))
 
     def step(self, module: nn.Module) -> None:
-        (tokens,) = next(self.batches)
+        tokens = next(self.batches)[0].to(self.device)
         logits = module(tokens[:, :-1])
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         loss.backward()
@@ -91,10 +95,10 @@ class Training:
             for mode in order.sample(TURNS, len(TURNS)):
                 hooks.place(mode == ALWAYS)
                 barrier().wait()
-                begin, cpu = time.monotonic(), time.process_time()
+                seconds, cpu = stopwatch(self.device), time.process_time()
                 self.step(module)
                 barrier().wait()
-                found[mode].append((time.monotonic() - begin, time.process_time() - cpu))
+                found[mode].append((seconds(), time.process_time() - cpu))
         hooks.place(True)
         life.finish(None)
         step_lines._LONGEST_NS //= len(TURNS)
@@ -140,6 +144,23 @@ class _Hooks:
             handles.extend(hooks.install_optimizers(self._life))
 
 
+def stopwatch(device: torch.device) -> Callable[[], float]:
+    """Seconds since now: on the clock of the accelerator, between two of its events, where there is one."""
+    accelerator = accelerator_of(device)
+    if accelerator is None:
+        begun = time.monotonic()
+        return lambda: time.monotonic() - begun
+    begin, end = accelerator.event(), accelerator.event()
+    begin.record()
+
+    def seconds() -> float:
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / 1e3
+
+    return seconds
+
+
 def endless(loader: DataLoader[tuple[Tensor, ...]]) -> Iterator[tuple[Tensor, ...]]:
     while True:
         yield from loader
@@ -147,15 +168,16 @@ def endless(loader: DataLoader[tuple[Tensor, ...]]) -> Iterator[tuple[Tensor, ..
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--size", choices=SHAPES, default="small")
+    parser.add_argument("--size", choices=SHAPES | FOR_GPU, default="small")
     parser.add_argument("--turns", type=int, default=100, help="steps of each mode")
     parser.add_argument("--windows", type=int, default=10, help="blocks with one, and as many without")
     parser.add_argument("--out", type=Path, required=True, help="folder for the times, and for what is recorded")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    place = Place.from_env()
+    connect(place, place.device(), 300)
     rank = dist.get_rank()
-    training = Training(options.size)
+    training = Training(options.size, place.device())
     found = training.alternating(options.turns, options.out / "run")
     for mode in BLOCKS:
         found[mode] = []

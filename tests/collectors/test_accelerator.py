@@ -84,6 +84,9 @@ def test_every_type_has_its_table(monkeypatch: pytest.MonkeyPatch, kind: Kind) -
     assert accelerator.device_is_settled()
     assert accelerator.device_of_rank(0, 2) == torch.device(kind.type, 0)
     assert accelerator.device_of_rank(0, 3).type == "cpu", "more ranks than accelerators"
+    with monkeypatch.context() as shared:
+        shared.setenv(accelerator.MULTI_RANK_VARIABLE, "1")
+        assert [accelerator.device_of_rank(rank, 3).index for rank in range(3)] == [0, 1, 0], "ranks share them"
     assert accelerator.backend_of(device) == kind.backend
     assert accelerator.profiler_activities()[-1] == getattr(torch.profiler.ProfilerActivity, kind.activity)
     one = Accelerator(device, kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from diag.collectors.scheduling import ThreadTime
 from diag.collectors.trainer.data import BatchRequest
 from diag.collectors.trainer.faults import parse_faults
 from diag.collectors.trainer.inject import Injector
+from diag.collectors.trainer.keys import OptionError
 from diag.collectors.trainer.model import build
 from diag.collectors.trainer.options import PRESETS
 
@@ -166,6 +168,20 @@ def test_a_straggler_is_slow_in_its_phase_and_in_its_turn(inject: Callable[..., 
         spent = {"forward": between - start, "backward": time.monotonic() - between}
         if step == 1:
             assert spent[phase] >= 0.15
+
+
+def test_a_straggler_keeps_its_gpu_busy(monkeypatch: pytest.MonkeyPatch, inject: Callable[..., Injector]) -> None:
+    with pytest.raises(OptionError, match="this rank computes on the CPU"):
+        inject("straggler:rank=0,on=device")
+    cycles: list[int] = []
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(clock_rate=2_000_000))
+    monkeypatch.setattr(torch.cuda, "_sleep", cycles.append)
+    on_gpu = Injector(parse_faults(["straggler:rank=0,ms=50,on=device"]), 0, 1, torch.device("cuda", 0))
+    on_gpu.install()
+    model = build(PRESETS["tiny"], seed=0)
+    on_gpu.attach(list(model.blocks.values()))
+    model(torch.zeros(1, 4, dtype=torch.long))
+    assert cycles == [100_000_000], "50 ms at 2 GHz"
 
 
 @pytest.mark.parametrize(("name", "computes"), [("straggler", True), ("stall", False)])

@@ -112,7 +112,7 @@ def test_the_rank_is_left_unchecked_while_nobody_knows_how_many_there_are() -> N
 
 def test_faults_are_filled_in_and_written_back() -> None:
     fault = parse_fault("straggler:rank=1,ms=50")
-    assert str(fault) == "straggler:rank=1,ms=50,phase=forward,rotate=no,from=0"
+    assert str(fault) == "straggler:rank=1,ms=50,phase=forward,rotate=no,from=0,on=host"
     assert parse_fault(str(fault)) == fault
     assert fault.strikes(1)
     assert not fault.strikes(0)

@@ -1,0 +1,384 @@
+"""What is checked of the recorded runs: pure functions over their folder and the machine.
+
+Every check has a name, says what it expects and what it found, and passes, fails or does not apply, for a reason. One
+that raises has failed, and what it raised is what it found; the others go on.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from diag.account.gpu import device_work
+from diag.account.trace_ranges import host_windows
+from diag.api import open_run
+from diag.collectors.layout import RankLayout, RunLayout
+from diag.collectors.records import DATA, DeviceRecord, DeviceStepRecord, StepRecord
+from diag.diagnoses.memory_pressure import peaks_of
+from diag.errors import DiagError
+from diag.hang.api import triage
+from diag.hang.flight.read import read_dumps
+from diag.model.steps import Severity
+from diag.planning.measured import measured
+from diag.rundir.inspector import alone, read_inspector
+from diag.rundir.lines import read_lines
+from diag.rundir.run import open_paths
+from diag.traces.trace import Trace
+from tests.bench._paired import paired_ratio
+from tests.bench._plain_training import AGAIN, ALWAYS, BARE
+from tests.bench.attach_overhead import of_job
+from tests.busy import CONTENTION
+from tests.gpu.plan import INSPECTOR, OVERHEAD, PROBE, PROBED, RECORD, Machine, Planned, plan
+
+PASSED, FAILED, NOT_APPLICABLE = "passed", "failed", "not applicable"
+
+# Bounds of what has to agree.
+PEAK_ERROR = 0.01  # recorded peak of the allocator against torch's own, read within the same step
+ESTIMATE_ERROR = 0.10  # `diag plan` against the recorded peak; on CPUs the largest error of 45 trainings was 4.7 %
+CLOCK_ERROR, CLOCK_MS = 0.10, 2.0  # a step by CUDA events, without its data phase, against its kernels' span
+INSPECTED = 0.8  # of the all-reduces that we recorded, Inspector's dumps have at least; the last may be missing
+_SEEN_BYTES = 8192  # Inspector leaves out what is smaller
+
+
+@dataclass(frozen=True)
+class Check:
+    """``reason``: why it does not apply, or what else is to be known."""
+
+    name: str
+    expected: str
+    found: str
+    state: str
+    reason: str = ""
+
+
+class NotApplicable(Exception):  # noqa: N818  (not an error)
+    """A check that says nothing here, and why."""
+
+
+Found = tuple[bool, str]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A folder of runs: the machine, what was run and how it ended, and what was left out, and why."""
+
+    folder: Path
+    machine: Machine
+    runs: dict[str, dict[str, Any]]
+    left_out: dict[str, str]
+    seconds: float = 0.0
+
+    @classmethod
+    def open(cls, folder: Path) -> Checked:
+        """DiagError where nothing was recorded."""
+        try:
+            content = json.loads((folder / RECORD).read_text())
+        except (OSError, ValueError) as error:
+            raise DiagError(f"no record of a check: {error}", path=folder / RECORD) from error
+        known = {one.name for one in fields(Machine)}
+        machine = Machine(**{key: value for key, value in content["machine"].items() if key in known})
+        runs = {one["name"]: one for one in content["runs"]}
+        return cls(folder, machine, runs, content["left_out"], content["seconds"])
+
+    def run(self, name: str) -> RunLayout:
+        """NotApplicable for a run that there is not."""
+        if name not in self.runs:
+            raise NotApplicable(f"{name} was not run: {self.left_out.get(name, 'it is not in the record')}")
+        return RunLayout(self.folder / name)
+
+    def is_busy(self, name: str) -> bool:
+        """Whether more threads wanted to run than there were cores, while the run ended."""
+        return bool(self.runs[name]["load"] > self.runs[name]["cores"])
+
+    def on_gpu(self) -> None:
+        if not self.machine.gpus:
+            raise NotApplicable("there is no GPU")
+
+
+def checks_of(checked: Checked) -> list[Check]:
+    """Of the plan's runs in their order, then of what has to agree."""
+    found = []
+    for planned in plan(checked.machine):
+        found.append(_checked(f"{planned.name}: ends", _expected_end(planned), ended, checked, planned))
+        if planned.answer is not None:
+            verdict = hang_verdict if planned.hangs else memory_verdict if planned.fills else step_verdict
+            found.append(_checked(f"{planned.name}: verdict", _expected_answer(planned), verdict, checked, planned))
+        elif planned.unchecked:
+            found.append(Check(f"{planned.name}: verdict", "", "", NOT_APPLICABLE, planned.unchecked))
+    found.extend(_checked(name, expected, check, checked) for name, expected, check in AGREEMENTS)
+    return found
+
+
+def _checked(name: str, expected: str, check: Callable[..., Found], *arguments: Any) -> Check:
+    try:
+        right, text = check(*arguments)
+    except NotApplicable as why:
+        return Check(name, expected, "", NOT_APPLICABLE, str(why))
+    except Exception as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        what = error.message if isinstance(error, DiagError) else f"{type(error).__name__}: {error}"
+        return Check(name, expected, what, FAILED, f"the check itself failed ({Path(at.filename).name}:{at.lineno})")
+    return Check(name, expected, text, PASSED if right else FAILED)
+
+
+# -- trainings ---------------------------------------------------------------------------------------------------------
+
+
+def _expected_end(planned: Planned) -> str:
+    return "an exit code other than 0" if planned.hangs else "exit code 0"
+
+
+def ended(checked: Checked, planned: Planned) -> Found:
+    checked.run(planned.name)
+    outcome = checked.runs[planned.name]
+    if outcome["cut"]:
+        raise NotApplicable(f"the time budget ended it after {outcome['seconds']:.0f} s")
+    if planned.fills and outcome["exit_code"]:
+        raise NotApplicable(f"the batch that was to fill the memory did not train: exit code {outcome['exit_code']}")
+    late = f", ended by the limit of {planned.limit_s} s" if outcome["timed_out"] else ""
+    right = bool(outcome["exit_code"]) == planned.hangs and not outcome["timed_out"]
+    return right, f"exit code {outcome['exit_code']} after {outcome['seconds']:.0f} s{late}"
+
+
+def _ran(checked: Checked, planned: Planned) -> RunLayout:
+    layout = checked.run(planned.name)
+    right, text = ended(checked, planned)
+    if not right:
+        raise NotApplicable(f"the training failed: {text}")
+    return layout
+
+
+def _expected_answer(planned: Planned) -> str:
+    answer = planned.answer
+    assert answer is not None
+    cause = f", cause {' or '.join(answer.causes)}" if answer.causes else ""
+    return f"{' or '.join(answer.classes)}{cause}, {_at_fault(answer.ranks)}"
+
+
+def _at_fault(ranks: Iterable[int | None]) -> str:
+    named = [str(rank) for rank in ranks]
+    return f"at fault: rank {', '.join(named)}" if named else "no rank at fault"
+
+
+def step_verdict(checked: Checked, planned: Planned) -> Found:
+    """The class, the cause and the ranks of the verdict. Where others took the cores, that may be the verdict, rightly:
+    then what was planted has to be among the findings."""
+    answer = planned.answer
+    assert answer is not None
+    result = open_run(_ran(checked, planned).root)
+    verdict = result.verdict
+    said = "healthy" if verdict.severity is Severity.HEALTHY else str(verdict.bottleneck)
+    right = (
+        said in answer.classes
+        and (not answer.causes or verdict.cause in answer.causes)
+        and verdict.culprit_ranks == answer.ranks
+    )
+    findings = result.examination.findings
+    if not right and not CONTENTION.isdisjoint(one.id for one in findings) and checked.is_busy(planned.name):
+        right = not answer.causes or any(one.id in answer.causes and one.ranks == answer.ranks for one in findings)
+        said = f"other processes took cores: {said}"
+    others = [one.id for one in findings if one.id != verdict.cause]
+    listed = f"; other findings: {', '.join(others)}" if others else ""
+    cause = f", cause {verdict.cause}" if verdict.cause else ""
+    return right, f"{said} ({verdict.share:.0%} of the step){cause}, {_at_fault(verdict.culprit_ranks)}{listed}"
+
+
+def hang_verdict(checked: Checked, planned: Planned) -> Found:
+    answer = planned.answer
+    assert answer is not None
+    if not checked.machine.diag and not checked.machine.gpus:
+        raise NotApplicable("without diag run nobody asks the rank that hangs, and gloo's timeout leaves nothing of it")
+    found = triage([str(_ran(checked, planned).root)])
+    ranks = tuple(culprit.rank for culprit in found.culprits)
+    return (
+        found.fault_class in answer.causes and ranks == answer.ranks,
+        f"hang, {found.fault_class}, {_at_fault(ranks)}",
+    )
+
+
+def memory_verdict(checked: Checked, planned: Planned) -> Found:
+    answer = planned.answer
+    assert answer is not None
+    layout = _ran(checked, planned)
+    findings = open_run(layout.root).examination.findings
+    named = {rank for one in findings if one.id in answer.causes for rank in one.ranks}
+    memories = [peak.reserved / peak.capacity for peak in peaks_of(open_paths([layout.root]))]
+    full = f"{max(memories):.0%} of the memory reserved" if memories else "no peaks were recorded"
+    return named == set(answer.ranks), f"{full}; {', '.join(one.id for one in findings) or 'no finding'}"
+
+
+# -- what has to agree -------------------------------------------------------------------------------------------------
+
+
+def flight_recorders(checked: Checked) -> Found:
+    """Entries of every rank's recorders, read in the training's own process."""
+    said = {rank: own["flight_recorders"] for rank, own in _probed(checked)}
+    holding = [own for own in said.values() if own.get("nccl", 0) > 0 or (own and not checked.machine.gpus)]
+    return len(holding) == checked.machine.ranks, _by_rank(said, _counts) or "no rank left what it holds"
+
+
+def _counts(recorders: dict[str, int]) -> str:
+    return ", ".join(f"{name or 'generic'} {count}" for name, count in recorders.items()) or "none holds an entry"
+
+
+def _by_rank(said: dict[int, Any], words: Callable[[Any], str]) -> str:
+    return "; ".join(f"rank {rank}: {words(one)}" for rank, one in sorted(said.items()))
+
+
+def _probed(checked: Checked) -> Iterator[tuple[int, dict[str, Any]]]:
+    for rank, files in checked.run(PROBE).ranks().items():
+        yield rank, json.loads(files.at(PROBED).read_text())
+
+
+def hang_dumps(checked: Checked) -> Found:
+    """What the ranks left when they were asked during the hang, or NCCL's own dumps where nobody asked."""
+    name = next(one.name for one in plan(checked.machine) if one.hangs)
+    dumps = read_dumps([checked.run(name).root]).dumps
+    wanted = "nccl" if checked.machine.gpus else "gloo"
+    said = _by_rank(dumps, lambda dump: f"{dump.entries} of {dump.backend or 'an unknown backend'}")
+    waiting = set(range(checked.machine.ranks - 1))  # the last rank hangs
+    return waiting <= {rank for rank, one in dumps.items() if one.entries and wanted in one.backend}, said or "no dump"
+
+
+def device_samples(checked: Checked) -> Found:
+    checked.on_gpu()
+    said, sampled = {}, 0
+    for rank, files in checked.run("ddp").ranks().items():
+        samples, _ = read_lines(files.device, DeviceRecord)
+        real = [(one.sm_clock_mhz, one.power_mw) for one in samples if one.sm_clock_mhz and one.power_mw]
+        sampled += bool(real)
+        why = next((one.unavailable for one in samples if one.unavailable), "no sample has clock and power")
+        said[rank] = f"{len(real)} samples, {real[-1][0]} MHz, {real[-1][1] / 1e3:.0f} W" if real else why
+    return sampled == checked.machine.ranks, _by_rank(said, str) or "no rank left any"
+
+
+def peaks(checked: Checked) -> Found:
+    """The largest difference over the steps of all ranks."""
+    checked.on_gpu()
+    errors: list[tuple[float, str]] = []
+    layout = checked.run(PROBE)
+    for rank, own in _probed(checked):
+        steps, _ = read_lines(layout.rank(rank).steps, StepRecord)
+        recorded = {one.step: one.memory.allocated for one in steps if one.memory is not None and one.memory.allocated}
+        for step, torchs in own["peaks"].items():
+            if (ours := recorded.get(int(step))) is not None:
+                where = f"rank {rank}, step {step}: {ours:,} bytes recorded, {torchs:,} by torch"
+                errors.append((abs(ours / torchs - 1), where))
+    if not errors:
+        return False, "no step has both peaks"
+    worst, where = max(errors)
+    return worst <= PEAK_ERROR, f"largest difference of {len(errors)} steps {worst:.2%} ({where})"
+
+
+def estimates(checked: Checked) -> Found:
+    """The estimate of ``diag plan --measured`` for the same training."""
+    checked.on_gpu()
+    said, right, reasons = [], True, []
+    for name in ("ddp", "fsdp2"):
+        if name not in checked.runs:
+            continue
+        found = measured(open_paths([checked.run(name).root]))
+        if not found.rows:
+            reasons.append(f"{name}: {found.unknown or 'no estimate'}")
+            continue
+        row = found.rows[0]
+        right &= abs(row.error) <= ESTIMATE_ERROR
+        estimate, recorded = row.estimate / 1e9, row.measured / 1e9
+        said.append(f"{name}: estimated {estimate:.2f} GB, recorded {recorded:.2f} GB ({row.error:+.1%})")
+    if not said:
+        raise NotApplicable("; ".join(reasons) or "neither ddp nor fsdp2 was run")
+    return right, "; ".join(said + reasons)
+
+
+def clocks(checked: Checked) -> Found:
+    """Steps of the profiler window on the clock of CUDA events against their kernels in the trace."""
+    checked.on_gpu()
+    said, right = [], True
+    for name in ("ddp", "fsdp2"):
+        if name not in checked.runs:
+            continue
+        tables = open_paths([checked.run(name).root])
+        right &= len(tables.ranks) == checked.machine.ranks
+        for rank, own in tables.ranks.items():
+            compared = spans(checked.run(name).rank(rank), own.traces)
+            if not compared:
+                right = False
+                said.append(f"{name}, rank {rank}: no step has both")
+                continue
+            step, events, kernels = max(compared, key=lambda one: abs(one[1] - one[2]) / one[2])
+            right &= all(agree(events, kernels) for _, events, kernels in compared)
+            text = f"{len(compared)} steps, farthest apart in step {step}"
+            said.append(f"{name}, rank {rank}: {text}: {events:.1f} ms by events, {kernels:.1f} by kernels")
+    if not said:
+        raise NotApplicable("neither ddp nor fsdp2 was run")
+    return right, "; ".join(said)
+
+
+def agree(events_ms: float, kernels_ms: float) -> bool:
+    return abs(events_ms - kernels_ms) <= CLOCK_ERROR * kernels_ms + CLOCK_MS
+
+
+def spans(files: RankLayout, traces: Iterable[Trace]) -> list[tuple[int, float, float]]:
+    """(step, milliseconds by events without the data phase, milliseconds from the first to the last work that the host
+    launched in the step)."""
+    records, _ = read_lines(files.device_steps, DeviceStepRecord)
+    by_events = {
+        one.step: one.dur_ns - sum(end - start for phase, start, end in one.phases if phase == DATA) for one in records
+    }
+    found = []
+    for trace in traces:
+        work = device_work(trace)
+        for step, begin, end in host_windows(trace):
+            launched = work.filter(pl.col("launch_known_ns").is_between(begin, end))
+            if step in by_events and len(launched):
+                span = launched["end_ns"].to_numpy().max() - launched["ts_ns"].to_numpy().min()
+                found.append((step, by_events[step] / 1e6, float(span) / 1e6))
+    return found
+
+
+def inspector(checked: Checked) -> Found:
+    layout = checked.run(INSPECTOR)
+    files = alone([layout.at("inspector")])
+    if not files:
+        return False, "Inspector wrote no files"
+    read = read_inspector(files)
+    seen = len(read.rows.filter(pl.col("op") == "all_reduce"))
+    ranks = open_paths([layout.root]).ranks
+    ours = sum(row.op == "all_reduce" and row.bytes >= _SEEN_BYTES for own in ranks.values() for row in own.rows)
+    right = len(read.processes) == checked.machine.ranks and INSPECTED * ours <= seen
+    return right, f"{len(read.processes)} processes, {seen} all-reduces of {_SEEN_BYTES} bytes or more; {ours} recorded"
+
+
+def overhead(checked: Checked) -> Found:
+    """Ratios of recorded steps to bare ones, and of bare ones to bare ones, of the slowest rank: none is asserted."""
+    folder = checked.run(OVERHEAD).root
+    ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(checked.machine.ranks)]
+    bare, again, recorded = (np.array([wall for wall, _ in of_job(ranks, mode)]) for mode in (BARE, AGAIN, ALWAYS))
+    both = list((bare + again) / 2)
+    clock = "the device's clock" if checked.machine.gpus else "the host's clock"
+    text = f"{paired_ratio(list(recorded), both)}; bare against bare {paired_ratio(list(again), list(bare))}"
+    return True, f"{text}; {len(both)} turns, {1e3 * median(both):.1f} ms a step on {clock}"
+
+
+AGREEMENTS: tuple[tuple[str, str, Callable[[Checked], Found]], ...] = (
+    ("Flight Recorder", "the backend's recorder holds entries on every rank", flight_recorders),
+    ("Flight Recorder of the hang", "a dump with entries of every waiting rank", hang_dumps),
+    ("device samples", "a sample with clock and power on every rank", device_samples),
+    ("peaks of memory", f"recorded peaks within {PEAK_ERROR:.0%} of torch.cuda.max_memory_allocated", peaks),
+    ("diag plan", f"estimated peaks within {ESTIMATE_ERROR:.0%} of the recorded ones", estimates),
+    (
+        "device clock",
+        f"steps by CUDA events within {CLOCK_ERROR:.0%} + {CLOCK_MS:g} ms of their kernels' span",
+        clocks,
+    ),
+    ("NCCL Inspector", f"every rank's process, and {INSPECTED:.0%} of the recorded all-reduces", inspector),
+    ("overhead", "measured; nothing is asserted", overhead),
+)

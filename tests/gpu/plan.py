@@ -1,0 +1,220 @@
+"""What is trained on a machine, and what each training must show. Pure: standard library only."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+GB = 10**9
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where the trainings run. ``gpus`` of 0: on the CPU with gloo. ``memory``: bytes of one GPU. ``multi_rank``: NCCL
+    lets two ranks share a GPU; ``one_rank``: why it does not. ``inspector``: NCCL Inspector's plugin, "" if not found.
+    ``diag``: whether the command line's packages are there; without them torchrun starts the trainer."""
+
+    gpus: int
+    name: str = "cpu"
+    vendor: str = ""
+    memory: int = 0
+    multi_rank: bool = False
+    one_rank: str = ""
+    inspector: str = ""
+    torch: str = ""
+    nccl: str = ""
+    diag: bool = True
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of a training: one a GPU; two where there is one GPU that they may share, and on the CPU."""
+        if self.gpus > 1:
+            return self.gpus
+        return 2 if self.gpus == 0 or self.multi_rank else 1
+
+    @property
+    def shared(self) -> bool:
+        return self.gpus == 1 and self.ranks == 2
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is right to say of a run: any of the classes, any of the causes ("" where none is needed), and the ranks at
+    fault. Of a hang the causes are classes of the triage; of full memory one of the findings suffices."""
+
+    classes: tuple[str, ...]
+    causes: tuple[str, ...]
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A training: options of ``diag run``; PROBE and OVERHEAD run processes of ours. ``answer`` of None: the verdict
+    is not checked, for the reason ``unchecked``. ``not_here``: why it cannot run on this machine. ``fills``: the run
+    "ddp" says which batch nearly fills the memory."""
+
+    name: str
+    options: tuple[str, ...] = ()
+    answer: Answer | None = None
+    unchecked: str = ""
+    not_here: str = ""
+    hangs: bool = False
+    fills: bool = False
+    limit_s: int = 90
+
+
+RECORD = "record.json"  # what was run on what, in the folder of the runs
+PROBED = "probe.json"  # in a rank's folder: what torch itself says of the steps of the probe
+PROBE, OVERHEAD, INSPECTOR = "probe", "overhead", "ddp-inspector"
+HANG_S = 20  # without progress, before diag run ends the training; gloo and NCCL wait a little longer
+STEPS, TRACED = 24, 6  # of a training, and of them in the profiler window
+
+FULL = 0.94  # of the memory, where a run is to fill it: the finding begins at 0.90, and more may not fit
+_LEAST_TO_FILL = 40 * GB  # below, the contexts of CUDA and NCCL, outside of the allocator, take more than the rest
+
+
+def sizes(machine: Machine) -> tuple[str, ...]:
+    """Model and batch whose step takes a tenth of a second or less, in half of the GPU's memory."""
+    if not machine.gpus:
+        return ("--preset", "tiny")
+    each = machine.memory / (machine.ranks if machine.shared else 1)
+    batch = 8 if each > 35 * GB else 4 if each > 20 * GB else 1
+    return ("--preset", "124m", "--precision", "bf16", "--batch-size", str(batch))
+
+
+def launch_bound_sizes(machine: Machine) -> tuple[str, ...]:
+    """A step that the device computes faster than the host launches it, once the host launches late."""
+    return ("--preset", "124m", "--precision", "bf16", "--batch-size", "1") if machine.gpus else sizes(machine)
+
+
+def plan(machine: Machine) -> tuple[Planned, ...]:
+    """The trainings, the most telling ones first: the time may not suffice for all."""
+    gpu, ranks, last = machine.gpus > 0, machine.ranks, machine.ranks - 1
+    common = ("--nproc", str(ranks), "--steps", str(STEPS), "--trace-active", str(TRACED))
+    own = (*common, *sizes(machine))
+    launching = (*common, *launch_bound_sizes(machine))
+    # 124m has one table for embedding and output, and small five heads: neither can be cut.
+    cut = (*common, "--preset", "tiny", *(("--batch-size", "64") if gpu else ()))
+    alone = "" if ranks > 1 else f"it needs two ranks, and there is one: {machine.one_rank or 'one GPU'}"
+    shared = "both ranks share one GPU, which is busy for both of them" if machine.shared else ""
+    cpu = "" if gpu else "what it costs is the device's waiting, and there is none"
+    # Ranks that share a device, cores or a slow link wait for each other without any fault.
+    quiet = Answer(("healthy", "communication", "host", "mixed") if gpu else ("healthy", "communication", "mixed"), ())
+    slow = 600 if gpu else 300
+    host = ("host-straggler", "stalled-rank")
+
+    def faulty(name: str, strategy: str, inject: str, answer: Answer, not_here: str = "") -> Planned:
+        return Planned(name, ("--strategy", strategy, *own, "--inject", inject), answer, not_here=not_here)
+
+    found = [
+        Planned("ddp", ("--strategy", "ddp", *own), quiet),
+        Planned("fsdp2", ("--strategy", "fsdp2", *own), quiet),
+        Planned(PROBE, ("--strategy", "ddp", *own)),
+        faulty(
+            "ddp-slow-loader-one-rank",
+            "ddp",
+            f"slow-loader:ms={slow},rank={last}",
+            Answer(("data",), ("slow-data-one-rank",), (last,)),
+            not_here=alone,
+        ),
+        faulty(
+            "ddp-host-straggler",
+            "ddp",
+            f"stall:ms={slow},rank={last}",
+            Answer(("host",), host if gpu else ("stalled-rank",), (last,)),
+            not_here=alone,
+        ),
+        faulty(
+            "ddp-device-straggler",
+            "ddp",
+            f"straggler:ms={slow},rank={last}" + (",on=device" if gpu else ""),
+            Answer(("compute",), ("compute-straggler",), (last,)),
+            not_here=alone or shared,
+        ),
+        faulty(
+            "fsdp2-hang-before-collective",
+            "fsdp2",
+            f"hang:rank={last},step=5,where=collective",
+            Answer(("hang",), ("missing_rank",), (last,)),
+            not_here=alone,
+        ),
+        Planned(
+            "ddp-tiny-kernels",
+            ("--strategy", "ddp", *launching, "--inject", f"tiny-kernels:count={20_000 if gpu else 2000}"),
+            Answer(("host",), ("launch-bound",)) if gpu else None,
+            cpu,
+        ),
+        Planned(
+            "ddp-item-in-each-block",
+            ("--strategy", "ddp", *launching, "--inject", "item-sync"),
+            Answer(("host",), ("synchronising-calls",)) if gpu else None,
+            cpu,
+        ),
+        Planned(
+            "ddp-memory-near-limit",
+            ("--strategy", "ddp", *own),
+            Answer(("memory",), ("near-out-of-memory", "allocator-retries"), tuple(range(ranks))),
+            not_here=_cannot_fill(machine),
+            fills=True,
+        ),
+        Planned(OVERHEAD),
+        faulty(
+            "fsdp2-slow-loader-all-ranks",
+            "fsdp2",
+            f"slow-loader:ms={slow}",
+            Answer(("data",), ("slow-data-all-ranks",)),
+        ),
+        faulty(
+            "fsdp2-host-straggler",
+            "fsdp2",
+            f"stall:ms={slow},rank={last}",
+            Answer(("host",), host if gpu else ("stalled-rank",), (last,)),
+            not_here=alone,
+        ),
+        Planned(
+            INSPECTOR,
+            ("--strategy", "ddp", *own),
+            not_here="" if machine.inspector else "NCCL Inspector's plugin was not found",
+        ),
+        Planned("zero1", ("--strategy", "zero1", *own), quiet),
+        Planned("fsdp1", ("--strategy", "fsdp1", *own), quiet),
+        Planned("fsdp2-tensor-parallel", ("--strategy", "fsdp2", "--tp", "2", *cut), not_here=alone or _odd(ranks)),
+        Planned(
+            "ddp-pipeline",
+            ("--strategy", "ddp", "--pp", "2", "--micro-batches", "4", *cut),
+            not_here=alone or _odd(ranks),
+        ),
+    ]
+    return tuple(_hanging(one) if "hang" in one.name else one for one in found)
+
+
+def _hanging(planned: Planned) -> Planned:
+    more = ("--hang-timeout", str(HANG_S), "--timeout", str(2 * HANG_S))
+    return Planned(
+        planned.name, (*planned.options, *more), planned.answer, not_here=planned.not_here, hangs=True, limit_s=180
+    )
+
+
+def _cannot_fill(machine: Machine) -> str:
+    if not machine.gpus:
+        return "there is no device memory"
+    if machine.shared:
+        return "two ranks share the memory, and the finding is about what one of them takes"
+    small = machine.memory < _LEAST_TO_FILL
+    return f"{machine.memory / GB:.0f} GB are too few: contexts outside of the allocator take too much" if small else ""
+
+
+def filling_batch(reserved: int, held: int, batch: int, capacity: int) -> int:
+    """Sequences that fill the memory, from the bytes of a run with fewer: what is not held by model and optimizer grows
+    with the batch. Of a run that has reserved no more than it holds, the same batch."""
+    grows = (reserved - held) / batch
+    return max(batch, int((FULL * capacity - held) / grows)) if grows > 0 else batch
+
+
+def with_longer_faults(options: tuple[str, ...], step_ms: float) -> tuple[str, ...]:
+    """The same, with delays of three steps or more: a loader works beside the training, which waits for the rest."""
+    return tuple(re.sub(r"\bms=(\d+)", lambda at: f"ms={max(int(at[1]), round(3 * step_ms))}", one) for one in options)
+
+
+def _odd(ranks: int) -> str:
+    return f"{ranks} ranks are not a multiple of two" if ranks % 2 else ""
