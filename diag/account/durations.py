@@ -26,7 +26,8 @@ _LEAST: Final = 24  # collectives of a rank in each part: most steps have fewer,
 _DUMPS: Final = 8
 # Ranks of one collective end that far apart without anybody being late [measured: 11 us on four MI300s].
 _TAIL_NS: Final = 20_000
-_MOSTLY: Final = 0.5  # of what the others wait, a straggler does not wait
+_HARDLY: Final = 0.25  # of what most ranks wait: a straggler waits no longer
+_AS_LATE: Final = 0.9  # as the latest of a part: ranks that were made late by one are as late in their other groups
 _TELLING: Final = 0.5  # of the mean cost: in parts with less nobody was late
 
 Series = npt.NDArray[np.float64]
@@ -80,7 +81,7 @@ def durations_of(rows: pl.DataFrame, size_of: Mapping[str, int]) -> Durations:
     wall_ns = _wall(rows)
     calls = (
         rows.filter(pl.col("op").is_in(list(SYNCHRONISING)))
-        .with_columns(place=(pl.int_range(pl.len()) / pl.len()).over("rank"))
+        .with_columns(place=(pl.int_range(pl.len()) / pl.len()).over("rank", "group"))
         .unique(["rank", "group", "seq", "op"], keep="first", maintain_order=True)
     )
     key = ["group", "op", "seq"]
@@ -159,20 +160,20 @@ def late_ranks(account: Durations, least: float = 0.1) -> Late | None:
     count = len(account.ranks)
     if count < 2 or not account.complete:
         return None
-    excess = _behind(account.wait_ns)
-    largest = float(excess.max())
-    chosen = np.flatnonzero(excess >= 0.5 * largest)
+    # Ranks that were made late by one have waited for it in another group: they wait less than the others, and more
+    # than hardly at all.
+    usual_ns = float(np.percentile(account.wait_ns, 75))
+    chosen = np.flatnonzero(account.wait_ns <= _HARDLY * usual_ns)
     others = np.setdiff1d(np.arange(count), chosen)
-    if not largest > 0 or len(chosen) > max(1, (count - 1) // 2):
+    if not usual_ns > 0 or not 0 < len(chosen) <= max(1, (count - 1) // 2):
         return None
     busy_ns, waited_ns = (float(np.median(times[others])) for times in (account.busy_ns, account.wait_ns))
-    cost_ns = float(excess[chosen].mean())
-    average_ns = cost_ns / account.complete
-    if cost_ns < max(least * busy_ns, _MOSTLY * waited_ns) or average_ns < _TAIL_NS:
+    cost_ns = waited_ns - float(account.wait_ns[chosen].mean())
+    if cost_ns < max(least * busy_ns, _TAIL_NS * account.complete):
         return None
     by_part = np.array([_behind(waits) for waits in account.chunk_wait_ns])
     worst_ns = by_part.max(axis=1)
-    leading = by_part[:, chosen].max(axis=1) >= worst_ns
+    leading = by_part[:, chosen].max(axis=1) >= _AS_LATE * worst_ns
     telling = worst_ns >= _TELLING * worst_ns.mean()
     return Late(
         tuple(account.ranks[row] for row in chosen.tolist()),

@@ -139,7 +139,7 @@ def _confidence(account: Durations, late: Late, read: Inspector) -> float:
             _MOST_SURE,
             _OF_MEANS if read.means else 1.0,
             _OF_HOST_TIMES if 2 * read.on_cpu > len(read.rows) else 1.0,
-            _OF_PARTS if 2 * account.complete < account.collectives else 1.0,
+            _OF_PARTS if 2 * account.complete <= account.collectives else 1.0,
         ),
         2,
     )
