@@ -31,6 +31,7 @@ ANSWERED = (
     "tuning/rec-H0/0", "tuning/rec-D1-data-all/3", "tuning/rec-D2-data-one/3", "tuning/rec-D3-data-bursty/3",
     "tuning/rec-N1-network/3", "tuning/rec-N2-link/3", "tuning/rec-S1-forward/3", "tuning/rec-S3-backward/3",
     "tuning/rec-S2-rotating/3", "tuning/rec-C1-gc-one/3", "tuning/rec-K1-checkpoint/3",
+    "tuning/insp-S1-forward/3", "tuning/insp-H0-hsdp/1", "tuning/insp-K1-checkpoint-one/3", "tuning/insp-S2-rotating/3",
 )  # fmt: skip
 
 
