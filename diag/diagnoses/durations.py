@@ -34,8 +34,7 @@ def examine_durations(
     account: Durations, read: Inspector, tables: Tables, notes: Sequence[str]
 ) -> tuple[Examination, Coverage]:
     """What was found. ``notes``: what else lowers the confidence."""
-    late = late_ranks(account)
-    findings = (_straggler(account, late, read),) if late is not None and late.lasting >= _LASTING else ()
+    findings = _findings(account, read)
     not_looked = tuple(NotLooked(d.question, ONLY_DURATIONS, d.id) for d in DIAGNOSES if d.id != STRAGGLER.id)
     nothing = np.zeros(0)
     shares = Shares((), nothing, {}, {}, {}, {}, account.ranks, True, Noise(0, 0))
@@ -55,8 +54,7 @@ def add_durations(
     account: Durations, read: Inspector, examination: Examination, coverage: Coverage
 ) -> tuple[Examination, Coverage]:
     """What the durations add to a run of which the devices' work was not recorded."""
-    late = late_ranks(account)
-    found = (_straggler(account, late, read),) if late is not None and late.lasting >= _LASTING else ()
+    found = _findings(account, read)
     others = tuple(f for f in examination.findings if f.id != STRAGGLER.id)
     findings = tuple(sorted((*others, *found), key=lambda finding: (-finding.share, finding.id)))
     return (
@@ -67,7 +65,8 @@ def add_durations(
 
 def judge_durations(account: Durations, examination: Examination, tables: Tables) -> Verdict:
     busy = account.share
-    for finding in (finding for finding in examination.findings if finding.id == STRAGGLER.id):
+    finding = next((finding for finding in examination.findings if finding.id == STRAGGLER.id), None)
+    if finding is not None:
         hosts = dict.fromkeys(tables.ranks[rank].host or "" for rank in finding.ranks)
         cost = f", and {share(finding.share)} of all time" if account.wall_ns else ""
         return Verdict(
@@ -92,6 +91,12 @@ def judge_durations(account: Durations, examination: Examination, tables: Tables
         f"computation is not recorded. Next: {_WINDOW}."
     )
     return Verdict(Bottleneck.UNDETERMINED, Severity.WARN, "", round(busy, 4), 0.0, (), (), text)
+
+
+def _findings(account: Durations, read: Inspector) -> tuple[Finding, ...]:
+    """The late ranks, if they are always the same ones."""
+    late = late_ranks(account)
+    return (_straggler(account, late, read),) if late is not None and late.lasting >= _LASTING else ()
 
 
 def _straggler(account: Durations, late: Late, read: Inspector) -> Finding:
