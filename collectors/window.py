@@ -2,7 +2,7 @@
 somebody asks for one.
 
 Starting, stopping and exporting happen between steps, so that no step contains them; the step after a window is marked,
-because ranks leave the export at different times.
+because ranks leave the export at different times. A thread packs the trace while the training goes on.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import gzip
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ class TraceWindows:
         self._on = settings.trace and settings.trace_active > 0
         self._failed = ""  # why no window is recorded any more
         self._profiler: Any = None
+        self._packing: threading.Thread | None = None  # the last one
         self._first_active = -1
         self._wanted: TraceAsked | None = None  # not begun
         self._asked: TraceAsked | None = None  # begun, and its last step is not over
@@ -161,10 +163,11 @@ class TraceWindows:
             self._guard(self._profiler.step)
 
     def close(self) -> None:
-        """Exports a window that the end of the training cut short."""
+        """Exports a window that the end of the training cut short, and waits until the last one is packed."""
         if self._profiler is not None:
             self._guard(self._profiler.stop)
             self._profiler = None
+        self.wait_until_packed()
         if self._wanted is not None:
             self.answer = (self._wanted.number, "the training ended before")
 
@@ -199,25 +202,46 @@ class TraceWindows:
     def _export(self, profiler: Any) -> None:
         for key, value in self._metadata().items():
             profiler.add_metadata_json(key, value)
+        self.wait_until_packed()
         target = self._layout.trace(self._first_active)
         plain = target.with_name(f".{target.name}.json.tmp")
-        packed = target.with_name(f".{target.name}.tmp")
-        part = plain.with_name(f"{plain.name}.tmp")  # the profiler's own, which stays behind where the disk is full
         try:
             # Exporting plain and packing afterwards is ten times faster than letting the profiler write .json.gz.
             profiler.export_chrome_trace(str(plain))
+        except BaseException:
+            _remove(plain, _part(plain))
+            raise
+        finally:
+            self._profiler = None
+        self._packing = threading.Thread(
+            target=self._pack, args=(plain, target, self._asked), name="diag-pack", daemon=False
+        )
+        self._packing.start()
+
+    def _pack(self, plain: Path, target: Path, asked: TraceAsked | None) -> None:
+        """In a thread of its own, which needs the interpreter's lock hardly at all."""
+        packed = target.with_name(f".{target.name}.tmp")
+        try:
             _pack(plain, packed)
             if self._budget.take(packed.stat().st_size):
                 packed.replace(target)
-                if self._asked is not None:
-                    self.answer = (self._asked.number, TRACE_RECORDED)
+                self._answer(asked, TRACE_RECORDED)
             else:
-                self._off("byte budget used up")
+                self._end(asked, "byte budget used up")
+        except Exception as error:
+            self._end(asked, error)
         finally:
-            for leftover in (plain, packed, part):
-                with contextlib.suppress(OSError):
-                    leftover.unlink()
-            self._profiler = None
+            _remove(plain, packed, _part(plain))
+
+    def wait_until_packed(self) -> None:
+        if self._packing is not None:
+            self._packing.join()
+            self._packing = None
+
+    def _answer(self, asked: TraceAsked | None, answer: str) -> None:
+        """Unless somebody has asked for another window since."""
+        if asked is not None and self.answer[0] == asked.number:
+            self.answer = (asked.number, answer)
 
     def _guard(self, action: Callable[[], object]) -> bool:
         """Whether it went well."""
@@ -229,10 +253,13 @@ class TraceWindows:
         return True
 
     def _off(self, why: object) -> None:
-        self._failed = f"profiler windows are no longer recorded: {why}"
         self._profiler = None
-        if self._asked is not None:
-            self.answer = (self._asked.number, self._failed)
+        self._end(self._asked, why)
+
+    def _end(self, asked: TraceAsked | None, why: object) -> None:
+        """No other window begins. ``asked``: the request that gets no window for it."""
+        self._failed = f"profiler windows are no longer recorded: {why}"
+        self._answer(asked, self._failed)
         self._complaints.add("profiler windows are no longer recorded", why)
 
 
@@ -254,6 +281,17 @@ def _pack(plain: Path, packed: Path) -> None:
         raise disk_full("the profiler could not write its trace")
     with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=1) as sink:
         shutil.copyfileobj(source, sink, 1 << 20)
+
+
+def _part(plain: Path) -> Path:
+    """The profiler's own file, which stays behind where the disk is full."""
+    return plain.with_name(f"{plain.name}.tmp")
+
+
+def _remove(*files: Path) -> None:
+    for file in files:
+        with contextlib.suppress(OSError):
+            file.unlink()
 
 
 def _is_whole(plain: Path) -> bool:

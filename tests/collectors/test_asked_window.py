@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 
+from diag.collectors import window
 from diag.collectors.background import TraceRequests
 from diag.collectors.files import Budget, Complaints, encode, replace_file
 from diag.collectors.layout import RunLayout
@@ -33,6 +35,7 @@ class Training:
             self.seen += LETTERS[self.windows.before_step(self.step, self.step)]
             self.windows.after_step()
             self.step += 1
+        self.windows.wait_until_packed()
         return self.seen
 
     def traces(self) -> list[str]:
@@ -50,6 +53,27 @@ def test_the_window_comes_at_the_steps_that_were_asked_for(tmp_path: Path) -> No
     assert training.train(15) == "....waax...wax."
     assert training.windows.answer == (2, TRACE_RECORDED)
     assert training.traces() == ["trace-step000005.json.gz", "trace-step000012.json.gz"]
+
+
+def test_the_training_goes_on_while_a_window_is_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_pack, pack = threading.Event(), window._pack
+
+    def slowly(plain: Path, packed: Path) -> None:
+        may_pack.wait(60)
+        pack(plain, packed)
+
+    monkeypatch.setattr(window, "_pack", slowly)
+    training = Training(tmp_path)
+    training.windows.ask(TraceAsked(1, 2, 1))
+    for step in range(9):
+        training.windows.before_step(step, step)
+        training.windows.after_step()
+    assert training.windows.answer == (1, TRACE_PENDING)
+    training.windows.ask(TraceAsked(2, 50, 1))
+    may_pack.set()
+    training.windows.close()
+    assert training.windows.answer == (2, "the training ended before"), "not that the first was recorded"
+    assert [path.name for path in training.files.folder.iterdir()] == ["trace-step000002.json.gz"]
 
 
 def test_a_rank_that_reads_too_late_records_no_other_steps(tmp_path: Path) -> None:
