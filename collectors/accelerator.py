@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import torch
 
-from .records import DeviceStepRecord, PhaseRow
+from .records import DeviceCall, DeviceStepRecord, PhaseRow
 
 # -- types -------------------------------------------------------------------------------------------------------------
 
@@ -61,7 +61,8 @@ class Accelerator:
         module: Any = torch.get_device_module(device)
         self.device, self.kind = device, kind
         self._module = module
-        self._make_event = module.Event
+        self.event_type: Any = module.Event
+        self._make_event = _unpatched(module.Event)
         # Whether the current stream is being captured into a graph, in which no event can be timed.
         self.is_capturing: Callable[[], bool] = getattr(module, "is_current_stream_capturing", _never)
 
@@ -90,6 +91,10 @@ class Accelerator:
         """Makes it the current device of this process."""
         self._module.set_device(self.device)
 
+    def current_stream(self) -> int:
+        """A number that tells the streams of the device apart."""
+        return int(self._module.current_stream(self.device).stream_id)
+
     def event(self, timed: bool = True) -> Event:
         event: Event = self._make_event(enable_timing=timed)
         return event
@@ -108,6 +113,14 @@ class Accelerator:
 
     def set_rng_state(self, state: torch.Tensor) -> None:
         self._module.set_rng_state(state, self.device)
+
+
+def _unpatched(event_type: Any) -> Any:
+    """The type of our own events: what is done to the methods of the training's does not happen to them."""
+    if not isinstance(event_type, type):
+        return event_type
+    own = {name: getattr(event_type, name) for name in ("record", "wait") if hasattr(event_type, name)}
+    return type("Event", (event_type,), own)
 
 
 @cache
@@ -211,31 +224,51 @@ class Mark:
         self.recorded = True
 
 
+@dataclass(slots=True)
+class CallMarks:
+    """Of a collective; see ``DeviceCall``."""
+
+    start: Mark
+    end: Mark
+    wait: Mark | None = None
+
+
 @dataclass
 class _Step:
     step: int
     begin: Mark
     end: Mark | None = None
     phases: list[tuple[str, Mark, Mark]] = field(default_factory=list)
-    collectives: list[tuple[str, int, Mark, Mark]] = field(default_factory=list)
+    collectives: list[tuple[str, int, CallMarks]] = field(default_factory=list)
 
     def marks(self) -> Iterator[Mark]:
-        yield self.begin
-        if self.end is not None:
+        if self.end is not None:  # mostly the last that the device gets to, so the first to ask for
             yield self.end
+        yield self.begin
         for _, start, end in self.phases:
             yield from (start, end)
-        for _, _, start, end in self.collectives:
-            yield from (start, end)
+        for _, _, call in self.collectives:
+            yield from (call.start, call.end)
+            if call.wait is not None:
+                yield call.wait
 
 
 class DeviceClock:
-    """Collects marks step by step. ``make_event`` gives an event with timing on; passed events are used again."""
+    """Collects marks step by step. ``make_event`` gives an event with timing on; passed events are used again.
+    ``current_stream`` tells streams apart; ``capturing``: whether work is captured into a graph, where no event can be
+    timed."""
 
     MAX_PENDING = 64  # steps that the device may lag behind before the oldest is given up
 
-    def __init__(self, make_event: Callable[[], Event]) -> None:
+    def __init__(
+        self,
+        make_event: Callable[[], Event],
+        current_stream: Callable[[], int] = lambda: 0,
+        capturing: Callable[[], bool] = _never,
+    ) -> None:
         self._make_event = make_event
+        self.current_stream, self.capturing = current_stream, capturing
+        self.training_stream = 0  # that steps are marked on
         self._free: list[Event] = []
         self._current: _Step | None = None
         self._pending: deque[_Step] = deque()
@@ -247,13 +280,13 @@ class DeviceClock:
         return mark
 
     def begin_step(self, step: int) -> None:
-        self._current = _Step(step, self.mark())
+        self._current, self.training_stream = _Step(step, self.mark()), self.current_stream()
 
     def phase(self, name: str, start: Mark, end: Mark) -> None:
         if self._current is not None:
             self._current.phases.append((name, start, end))
 
-    def end_step(self, collectives: list[tuple[str, int, Mark, Mark]]) -> None:
+    def end_step(self, collectives: list[tuple[str, int, CallMarks]]) -> None:
         if self._current is None:
             return
         self._current.end = self.mark()
@@ -283,8 +316,14 @@ def _read(step: _Step) -> DeviceStepRecord:
         dur_ns=since_begin(step.end),
         phases=[PhaseRow(name, since_begin(a), since_begin(b)) for name, a, b in step.phases],
         collectives=[
-            (group, seq, since_begin(a), since_begin(b))
-            for group, seq, a, b in step.collectives
-            if a.recorded and b.recorded
+            DeviceCall(
+                group,
+                seq,
+                since_begin(call.start),
+                since_begin(call.end),
+                since_begin(call.wait) if call.wait is not None else None,
+            )
+            for group, seq, call in step.collectives
+            if call.end.recorded
         ],
     )

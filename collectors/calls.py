@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from .accelerator import DEVICE_BACKENDS, Mark
+from .accelerator import DEVICE_BACKENDS, CallMarks
 from .records import CollectiveRow
 
 # -- patches -----------------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ class RecordedCall:
     end_ns: int | None = None
     wait_start_ns: int | None = None
     wait_end_ns: int | None = None
-    marks: tuple[Mark, Mark] | None = None
+    marks: CallMarks | None = None
     whole: bool = True
     ends_when_waited: bool = False  # its backend reports no end: the end of the wait is the first sign
 

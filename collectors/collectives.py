@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
-from .accelerator import DeviceClock, Mark
+from .accelerator import CallMarks, DeviceClock, Mark
 from .calls import Function, Patches, RecordedCall, argument, describe, storage_of, time_wait
 from .records import P2P_PREFIX, RECV, SEND, CollectiveRow
 
@@ -115,14 +115,14 @@ class Functional:
             size, dtype, on_device = describe(payload)
             if op == "all_gather":  # the full tensor is the output
                 size *= len(self._timer.ranks_of(name))
-            call = self._timer.begin(op, name, size, dtype, on_device)
+            call = self._timer.begin(op, name, size, dtype, on_device, marked=True)
         except (TypeError, ValueError, AttributeError, RuntimeError, IndexError, KeyError):
             return None
         call.ends_when_waited = True
         return call
 
     def _launched(self, call: RecordedCall, result: Any) -> None:
-        if call.device or call.wait_end_ns is not None:
+        if call.wait_end_ns is not None or (call.device and call.marks is None):
             return
         if len(self._open) >= _MOST_OPEN:
             self._open.clear()
@@ -138,7 +138,9 @@ class Functional:
             call = self._open.pop(storage_of(tensor), None) if self._open else None
             if call is None:
                 call, outer = outer, None  # some functions wait for their result before they hand it out
-            if call is None or call.device or call.wait_end_ns is not None:
+            if call is not None and call.device:
+                return self._timer.marked(call, functools.partial(original, tensor))
+            if call is None or call.wait_end_ns is not None:
                 return original(tensor)
             start = time.monotonic_ns()
             result = original(tensor)
@@ -328,6 +330,8 @@ class CollectiveTimer:
         self.step = -1
         self._limit = max_calls_per_step
         self.device_clock = device_clock
+        self.last_on: dict[int, RecordedCall] = {}  # by the device's stream, its last call
+        self._backward_computed: Mark | None = None
         self._calls: deque[RecordedCall] = deque()
         self._dropped = 0
         self._sequence: dict[str, int] = {}
@@ -336,7 +340,7 @@ class CollectiveTimer:
         self._by_work: weakref.WeakKeyDictionary[Any, RecordedCall] = weakref.WeakKeyDictionary()
         self._inside = threading.local()
         self._patches = Patches()
-        self._complete = False
+        self._complete = self._streams = False
         self._point_to_point = PointToPoint(self)
         self._functional = Functional(self)
         self.last_started: dict[str, int] = {}
@@ -373,8 +377,16 @@ class CollectiveTimer:
         self._patches.replace(dist.Work, "wait", self._timed_wait(dist.Work.wait))
         self._point_to_point.install(self._patches)
 
+    def install_streams(self, event_type: Any) -> None:
+        """``event_type``: the accelerator's ``Event``. What cannot hold an attribute stays as it is."""
+        clock = self.device_clock
+        if clock is not None and not self._streams and bool(getattr(event_type, "__dictoffset__", 0)):
+            self._streams = True
+            watch_streams(self, event_type, clock, self._patches)
+
     def uninstall(self) -> None:
         self._patches.undo()
+        self._streams = False
         self._complete = False
 
     # -- recording -------------------------------------------------------------------------------------------------
@@ -430,8 +442,10 @@ class CollectiveTimer:
             self.ddp_buckets.append(call)
         self.last_started[group] = seq
         self.last_op = op
-        if marked and on_device and self.device_clock is not None:
-            call.marks = (self.device_clock.mark(), self.device_clock.mark(later=True))
+        clock = self.device_clock
+        if marked and on_device and clock is not None and not clock.capturing():
+            call.marks = CallMarks(clock.mark(), clock.mark(later=True))
+            self.last_on[clock.current_stream()] = call
         call.start_ns = time.monotonic_ns()
         return call
 
@@ -439,16 +453,16 @@ class CollectiveTimer:
         now = time.monotonic_ns()
         if work is None:  # synchronous: the caller was blocked all the time, unless the device does the work
             if call.marks is not None:
-                call.marks[1].record()
+                self._stood_still(call.marks, None)
             if not call.device:
                 call.end_ns = call.wait_end_ns = now
                 call.wait_start_ns = call.start_ns
                 self.finished(call)
             return
-        call.marks = None  # its end is wherever somebody waits for it; only the profiler knows
+        if not call.device or call.marks is not None:
+            time_wait(work, call, self._by_work, self._wait_for)
         if call.device:
             return
-        time_wait(work, call, self._by_work, self._wait_for)
         work.get_future().add_done_callback(functools.partial(self._on_done, call))
 
     def _timed_wait(self, original: Function) -> Function:
@@ -464,11 +478,33 @@ class CollectiveTimer:
         return wait
 
     def _wait_for(self, call: RecordedCall, wait: Function, *args: Any, **kwargs: Any) -> Any:
+        if call.device:
+            return self.marked(call, functools.partial(wait, *args, **kwargs))
         start = time.monotonic_ns()
         result = wait(*args, **kwargs)
         if call.wait_start_ns is None:
             call.wait_start_ns, call.wait_end_ns = start, time.monotonic_ns()
         return result
+
+    def marked(self, call: RecordedCall, wait: Callable[[], Any]) -> Any:
+        """Runs ``wait``, which lets the current stream wait for a call on the device, between two marks: if nobody has
+        waited for it before, and it is the training's stream."""
+        marks, clock = call.marks, self.device_clock
+        if marks is None or marks.end.recorded or clock is None or call.step != self.step:
+            return wait()
+        if clock.capturing() or clock.current_stream() != clock.training_stream:
+            return wait()
+        begin = clock.mark()
+        result = wait()
+        self._stood_still(marks, begin)
+        return result
+
+    def _stood_still(self, marks: CallMarks, begin: Mark | None) -> None:
+        """Until now. A call whose own stream the training's waits for later has no end yet."""
+        clock = self.device_clock
+        if clock is not None and not clock.capturing() and clock.current_stream() == clock.training_stream:
+            marks.wait = begin
+            marks.end.record()
 
     def _on_done(self, call: RecordedCall, _future: Any) -> None:
         call.end_ns = time.monotonic_ns()
@@ -522,6 +558,15 @@ class CollectiveTimer:
             call.wait_start_ns, call.wait_end_ns = start_ns, end_ns
             call.end_ns = end_ns
             self.finished(call)
+        elif self._backward_computed is not None and self.device_clock is not None:
+            call.marks = CallMarks(self._backward_computed, self.device_clock.mark())
+            self._backward_computed = None
+
+    def backward_computed(self) -> None:
+        """The device is here when it has computed all gradients; what the reducer's end adds is waiting for them to be
+        reduced. Called when a backward is about to return, before the reducer ends."""
+        if self.device_clock is not None and not self.device_clock.capturing():
+            self._backward_computed = self.device_clock.mark()
 
     def end_backward(self, end_ns: int) -> None:
         """The reducer waits for all buckets once the last is launched: from there to the end of backward it waited."""
@@ -529,6 +574,8 @@ class CollectiveTimer:
         if not buckets:
             return
         last_launch = buckets[-1].start_ns
+        if (marks := buckets[-1].marks) is not None and not marks.end.recorded:
+            self._stood_still(marks, None)
         for call in buckets:
             if not call.device and call.wait_start_ns is None:
                 call.wait_start_ns = last_launch
@@ -553,9 +600,15 @@ class CollectiveTimer:
         calls.extendleft(reversed(waiting))
         return sorted(ready.items())
 
-    def take_marks(self, step: int) -> list[tuple[str, int, Mark, Mark]]:
-        """The device marks of a step's synchronous calls: (group, seq, before, after)."""
-        return [(c.group, c.seq, *c.marks) for c in list(self._calls) if c.step == step and c.marks is not None]
+    def take_marks(self, step: int) -> list[tuple[str, int, CallMarks]]:
+        """The marks of a step's calls on the device: (group, seq, marks). No others are put there any more."""
+        taken = []
+        for call in list(self._calls):
+            if call.step == step and call.marks is not None:
+                taken.append((call.group, call.seq, call.marks))
+                call.marks = None
+        self.last_on.clear()
+        return taken
 
     def under_way(self, step: int) -> list[CollectiveRow]:
         """What this rank has called in a step so far, in order; the training's thread may be anywhere."""
@@ -577,6 +630,37 @@ class CollectiveTimer:
     def take_dropped(self) -> int:
         dropped, self._dropped = self._dropped, 0
         return dropped
+
+
+# -- streams -----------------------------------------------------------------------------------------------------------
+#
+# FSDP lets the training's stream wait for an event behind a collective, not for the collective's ``Work``. Which
+# collective: the last one that was called on the stream that the event was recorded on.
+
+
+def watch_streams(timer: CollectiveTimer, event_type: Any, clock: DeviceClock, patches: Patches) -> None:
+    """Marks the waits of the training's stream for such events. ``event_type``: the accelerator's ``Event``."""
+    record, wait = event_type.record, event_type.wait
+
+    @functools.wraps(record)
+    def recorded(event: Any, stream: Any = None) -> Any:
+        event.diag_call = timer.last_on.get(_number_of(stream, clock)) if timer.last_on else None
+        return record(event) if stream is None else record(event, stream)
+
+    @functools.wraps(wait)
+    def waited(event: Any, stream: Any = None) -> Any:
+        run = functools.partial(wait, event) if stream is None else functools.partial(wait, event, stream)
+        call = getattr(event, "diag_call", None)
+        if call is None or _number_of(stream, clock) != clock.training_stream:
+            return run()
+        return timer.marked(call, run)
+
+    patches.replace(event_type, "record", recorded)
+    patches.replace(event_type, "wait", waited)
+
+
+def _number_of(stream: Any, clock: DeviceClock) -> int:
+    return clock.current_stream() if stream is None else int(stream.stream_id)
 
 
 # Without annotations: DDP compares those of a hook with its own classes, and here they would be strings.

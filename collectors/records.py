@@ -186,19 +186,32 @@ class SummaryLine:
     memory: MemoryRecord | None = None  # the highest of the steps
 
 
+class DeviceCall(NamedTuple):
+    """A collective on the device's clock, of which the training's stream waited for the end.
+
+    ``start_ns``: the calling stream reached the call. ``wait_ns`` to ``end_ns``: the training's stream stood still for
+    it, which is exposed communication; ``wait_ns`` is None where that is the whole call, as of a synchronous one.
+    """
+
+    group: str
+    seq: int
+    start_ns: int
+    end_ns: int
+    wait_ns: int | None = None
+
+
 @dataclass(slots=True)
 class DeviceStepRecord:
     """A line of device_steps.jsonl: the same step on the device's own clock, from CUDA events.
 
     Written when the device has got there, a step or two after the host. Times are nanoseconds since the event that was
-    recorded when the host began the step; ``collectives`` holds (group, seq, start_ns, end_ns) of the calls whose end
-    the calling stream waited for.
+    recorded when the host began the step.
     """
 
     step: int
     dur_ns: int
     phases: list[PhaseRow]
-    collectives: list[tuple[str, int, int, int]] = field(default_factory=list)
+    collectives: list[DeviceCall] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -153,7 +153,8 @@ class Collector(AbstractContextManager["Collector"]):
         steps, self._device_steps_file, collectives, self._device_file, self._saved_file, summary, host = self._files
         self._identity = identify(device)
         self._lines = StepLines(steps, collectives, StepSummary(summary, self._identity, settings.summary_steps))
-        self._clock = DeviceClock(accelerator.event) if accelerator is not None else None
+        self._clock = _clock_of(accelerator)
+        self._event_type = accelerator.event_type if accelerator is not None else None
         self._is_capturing = accelerator.is_capturing if accelerator is not None else None
         self._timer = timer or CollectiveTimer(settings.max_collectives_per_step)
         self._timer.device_clock = self._clock
@@ -214,6 +215,8 @@ class Collector(AbstractContextManager["Collector"]):
             self._complaints.add("rank.json could not be written", error)
         if self._settings.collectives and dist.is_available() and dist.is_initialized():
             self._timer.install()
+            if self._event_type is not None:
+                self._timer.install_streams(self._event_type)
         gc.callbacks.append(self._on_gc)
         self._background.start()
         return self
@@ -534,6 +537,12 @@ class _PhaseContext:
                 self._collector._timer.end_backward(end.ns)
         if self._range is not None:
             self._range.__exit__(None, None, None)
+
+
+def _clock_of(accelerator: Accelerator | None) -> DeviceClock | None:
+    if accelerator is None:
+        return None
+    return DeviceClock(accelerator.event, accelerator.current_stream, accelerator.is_capturing)
 
 
 def _between(start: Moment, end: Moment) -> tuple[int | None, int | None]:

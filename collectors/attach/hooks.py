@@ -563,10 +563,16 @@ class Reducers:
         size, dtype, on_device = describe(owned)
         if getattr(module, "_comm_hooks", ()):
             size = 0  # what its hook calls has rows of its own
+        if on_device:  # a hook of a gradient runs before the reducer is done with it
+            owned[-1].register_hook(self._before_the_end)
         reducer = module.reducer
         number, ready_ns = id(reducer), sum(reducer.get_backward_stats())
         own = weakref.ref(reducer, lambda _gone: self._reduced.pop(number, None))  # another may get its number
         self._reduced[number] = _Reduced(own, weakref.ref(module), size, dtype, on_device, ready_ns)
+
+    def _before_the_end(self, _gradient: torch.Tensor) -> None:
+        """Callbacks run in the order in which they are queued, and the reducer queues its own with the last bucket."""
+        torch.autograd.Variable._execution_engine.queue_callback(self._timer.backward_computed)
 
     def backward_ends(self) -> None:
         """A backward has returned, of whichever modules."""

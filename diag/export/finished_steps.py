@@ -135,10 +135,10 @@ class FinishedSteps:
         return FinishedCall(row.group, row.op, row.bytes, None if row.end_ns is None else row.end_ns - row.start_ns)
 
     def _ended(self, record: DeviceStepRecord) -> Iterator[FinishedCall]:
-        for group, seq, start_ns, end_ns in record.collectives:
-            op = self._open.pop((group, seq), None)
+        for call in record.collectives:
+            op = self._open.pop((call.group, call.seq), None)
             if op is not None:
-                yield FinishedCall(group, op, 0, end_ns - start_ns, count=0)
+                yield FinishedCall(call.group, op, 0, call.end_ns - call.start_ns, count=0)
 
 
 # -- rank totals -------------------------------------------------------------------------------------------------------

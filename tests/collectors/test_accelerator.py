@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from diag.collectors import accelerator
-from diag.collectors.accelerator import CUDA, ROCM, XPU, Accelerator, DeviceClock, Kind
+from diag.collectors.accelerator import CUDA, ROCM, XPU, Accelerator, CallMarks, DeviceClock, Kind
 from diag.collectors.device_sampler import sampler_of
 from diag.collectors.identity import identify
-from diag.collectors.records import PhaseRow
+from diag.collectors.records import DeviceCall, PhaseRow
 from diag.collectors.session import MemoryReader
 
 TYPES = pytest.mark.parametrize("kind", [CUDA, ROCM, XPU], ids=lambda kind: kind.version)
@@ -185,7 +185,7 @@ def run_step(device: FakeDevice, clock: DeviceClock, step: int, forward_ms: floa
     before, after = clock.mark(), clock.mark(later=True)
     device.next_ms += 2
     after.record()
-    clock.end_step([("0", 4, before, after), ("0", 5, clock.mark(), clock.mark(later=True))])
+    clock.end_step([("0", 4, CallMarks(before, after)), ("0", 5, CallMarks(clock.mark(), clock.mark(later=True)))])
 
 
 def test_a_step_is_read_when_the_device_got_there(device: FakeDevice) -> None:
@@ -196,7 +196,9 @@ def test_a_step_is_read_when_the_device_got_there(device: FakeDevice) -> None:
     (record,) = clock.passed()
     assert (record.step, record.dur_ns) == (7, 12_000_000)
     assert record.phases == [PhaseRow("forward", 0, 10_000_000)]
-    assert record.collectives == [("0", 4, 10_000_000, 12_000_000)], "a call whose end nobody marked is left out"
+    assert record.collectives == [DeviceCall("0", 4, 10_000_000, 12_000_000)], (
+        "a call whose end nobody marked is left out"
+    )
 
 
 def test_events_are_used_again(device: FakeDevice) -> None:
