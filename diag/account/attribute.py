@@ -29,6 +29,7 @@ from . import cpu, gpu, records
 from . import intervals as iv
 from .blame import Meetings, StagePeers
 from .critical_path import Timeline, held_up_at, nearly_last, readiness, walk
+from .device_clock import DeviceClocked, on_device_clocks
 from .gpu import idle_parts
 from .intervals import intervals_of, on_clock, shift, shift_call, within
 from .kept_steps import steps_of, windows_of
@@ -46,9 +47,10 @@ _Matched = dict[Key, dict[int, CollectiveCall]]
 def attribute(tables: Tables) -> Attribution:
     """Accounts for every step of the run. Pure: the same tables give the same account."""
     ranks = {rank: t for rank, t in tables.ranks.items() if not t.empty}
-    steps = {rank: rank_steps(t) for rank, t in ranks.items()}
+    clocked = on_device_clocks(tables)
+    steps = {rank: _on_device_clock(clocked[rank]) if rank in clocked else rank_steps(t) for rank, t in ranks.items()}
     anchors = _anchors(ranks)
-    alignment = _align(ranks, steps, anchors)
+    alignment = _align(ranks, steps, anchors, bool(clocked))
     placed = {rank: _placed(of_rank, anchors[rank], alignment, rank) for rank, of_rank in steps.items()}
     # Ranks off the common clock are accounted for by themselves: no waits, no blame.
     tied = frozenset(alignment.offset_ns) if _sure_enough(alignment, placed) else frozenset()
@@ -176,6 +178,11 @@ def rank_steps(tables: RankTables) -> list[RankStep]:
     return steps
 
 
+def _on_device_clock(own: DeviceClocked) -> list[RankStep]:
+    tables = own.tables
+    return records.partition(tables.rank, tables.steps, tables.rows, tables.groups, on_device=False, idle=own.idle)
+
+
 def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[RankStep]:
     """The steps in a trace, on the monotonic clock of the records where there are any, else on the trace's own.
     ``free_ns``: where the steps of an earlier trace of this rank end."""
@@ -264,10 +271,17 @@ def _anchors(ranks: Mapping[int, RankTables]) -> dict[int, int]:
 
 
 def _align(
-    ranks: Mapping[int, RankTables], steps: Mapping[int, Sequence[RankStep]], anchors: Mapping[int, int]
+    ranks: Mapping[int, RankTables],
+    steps: Mapping[int, Sequence[RankStep]],
+    anchors: Mapping[int, int],
+    clocked: bool,
 ) -> Alignment:
+    """``clocked``: the times are those of devices, as each one's host could place them."""
     if len(ranks) < 2:
         return align({}, _domains(ranks))
+    if clocked:
+        calls = by_key({rank: _calls(of_rank) for rank, of_rank in steps.items()})
+        return align(calls, {rank: f"rank {rank}" for rank in ranks}, anchors, on_device=True, from_waits=True)
     on_device = all(t.traces and all(trace.has_gpu for trace in t.traces) for t in ranks.values())
     calls = by_key({rank: _calls(of_rank) for rank, of_rank in steps.items()})
     return align(calls, _domains(ranks), anchors, on_device)

@@ -342,9 +342,11 @@ def align(
     domains: Mapping[int, str],
     shift_ns: Mapping[int, int] | None = None,
     on_device: bool = False,
+    from_waits: bool = False,
 ) -> Alignment:
     """Offsets of all ranks against the lowest. ``domains``: ranks with equal values share a clock; ``shift_ns``: what
-    is added to the times of each rank before they are compared; ``on_device``: whether the calls are kernels."""
+    is added to the times of each rank before they are compared; ``on_device``: whether the calls are kernels, or
+    (``from_waits``) ended when a device had waited for them: no later than the wait ended, and then if it waited."""
     ranks = sorted(domains)
     if len(ranks) < 2:
         return Alignment(dict.fromkeys(ranks, 0), None)
@@ -362,7 +364,10 @@ def align(
     tied = known[0] & known[:, 0]
     tied[0] = True
     offset, half = _middle(closed[np.ix_(tied, tied)])
-    by_ends = _by_ends(met, of_rank, closed) if on_device and clocks is None and bool(tied.all()) else None
+    if from_waits:
+        waited = [own for members in synchronising if len(own := _waited_for(members)) > 1]
+    ended = meetings(ranks, waited, shift_ns or {}) if from_waits else met
+    by_ends = _by_ends(ended, of_rank, closed) if on_device and clocks is None and bool(tied.all()) else None
     if by_ends is not None and by_ends[1] < half:
         offset, half = by_ends
     of_domain = dict(zip(np.flatnonzero(tied).tolist(), offset.tolist(), strict=True))
@@ -377,6 +382,15 @@ def align(
     )
     # A slope that is a little off moves the ends of the run by as much again as the offset may be.
     return Alignment(offsets, 2 * half, rate, since)
+
+
+def _waited_for(members: Mapping[int, CollectiveCall]) -> dict[int, CollectiveCall]:
+    """The members who waited for the end of a collective: they saw it."""
+    return {
+        rank: call
+        for rank, call in members.items()
+        if call.waited_ns is not None and call.waited_ns[1] - call.waited_ns[0] >= BLOCKED_NS
+    }
 
 
 def _middle(closed: Bounds) -> tuple[Bounds, int]:

@@ -41,11 +41,14 @@ def partition(
     rows: Sequence[CollectiveRow],
     groups: Mapping[str, Sequence[int]],
     on_device: bool,
+    idle: Mapping[Detail, iv.Intervals] | None = None,
 ) -> list[RankStep]:
-    """One ``RankStep`` a record, on the rank's own monotonic clock. ``rows`` are all collectives of the rank."""
+    """One ``RankStep`` a record, on the rank's own monotonic clock. ``rows`` are all collectives of the rank.
+    ``idle``: the records are of the device itself (``device_clock``), which was idle then, and else computes."""
     calls = calls_of(rows, groups)
     waits = iv.EMPTY if on_device else blocked(rows)
-    painted = Painted(_layers(records, waits, iv.EMPTY if on_device else blocked([row for row in rows if is_p2p(row)])))
+    p2p = iv.EMPTY if on_device else blocked([row for row in rows if is_p2p(row)])
+    painted = Painted(disjoint(_layers(records, waits, p2p, idle)))
     on_wire = iv.union(iv.make((call.start_ns, call.end_ns) for call in calls if not is_transfer(call)), waits)
     begins, ends = (np.array([getattr(r, key) for r in records], dtype=np.int64) for key in ("begin_ns", "end_ns"))
     wired = iv.Covered(on_wire).between(begins, ends).tolist()
@@ -65,7 +68,7 @@ def partition(
                 step=record.step,
                 begin_ns=record.begin_ns,
                 end_ns=record.end_ns,
-                source="records",
+                source="records" if idle is None else "events",
                 segments=segments,
                 overlapped_comm_ns=max(0, on_wire_ns - segments.total(Kind.COMM)),
                 optimizer_ns=segments.total(Kind.COMPUTE, Detail.OPTIMIZER),
@@ -166,23 +169,29 @@ def _waited(row: CollectiveRow) -> tuple[int, int] | None:
     return row.wait_start_ns, row.wait_end_ns
 
 
-def _layers(records: Sequence[StepRecord], waits: iv.Intervals, p2p: iv.Intervals) -> list[Layer]:
-    """Host activity by priority; disjoint. ``p2p``: the part of the waits for a peer's message."""
+def _layers(
+    records: Sequence[StepRecord],
+    waits: iv.Intervals,
+    p2p: iv.Intervals,
+    idle: Mapping[Detail, iv.Intervals] | None,
+) -> list[Layer]:
+    """Activity by priority. ``p2p``: the part of the waits for a peer's message."""
     rows = [row for record in records for row in record.phases]
     spans = {name: iv.make((row.start_ns, row.end_ns) for row in rows if row.phase == name) for name in PHASES}
-    return disjoint(
-        [
-            Layer(Kind.DATA, Detail.NONE, spans[DATA]),
-            Layer(Kind.CHECKPOINT, Detail.NONE, spans[CHECKPOINT]),
-            Layer(Kind.COPY, Detail.NONE, spans[H2D]),
-            Layer(Kind.COMM, Detail.P2P, p2p),
-            Layer(Kind.COMM, Detail.NONE, waits),
-            Layer(Kind.IDLE, Detail.GC, iv.make(pause for record in records for pause in record.gc)),
-            Layer(Kind.COMPUTE, Detail.FORWARD, spans[FORWARD]),
-            Layer(Kind.COMPUTE, Detail.BACKWARD, spans[BACKWARD]),
-            Layer(Kind.COMPUTE, Detail.OPTIMIZER, spans[OPTIMIZER]),
-        ]
-    )
+    whole = iv.EMPTY if idle is None else iv.make((record.begin_ns, record.end_ns) for record in records)
+    return [
+        Layer(Kind.DATA, Detail.NONE, spans[DATA]),
+        Layer(Kind.CHECKPOINT, Detail.NONE, spans[CHECKPOINT]),
+        Layer(Kind.COPY, Detail.NONE, spans[H2D]),
+        Layer(Kind.COMM, Detail.P2P, p2p),
+        Layer(Kind.COMM, Detail.NONE, waits),
+        Layer(Kind.IDLE, Detail.GC, iv.make(pause for record in records for pause in record.gc)),
+        *(Layer(Kind.IDLE, detail, during) for detail, during in (idle or {}).items()),
+        Layer(Kind.COMPUTE, Detail.FORWARD, spans[FORWARD]),
+        Layer(Kind.COMPUTE, Detail.BACKWARD, spans[BACKWARD]),
+        Layer(Kind.COMPUTE, Detail.OPTIMIZER, spans[OPTIMIZER]),
+        Layer(Kind.COMPUTE, Detail.NONE, whole),
+    ]
 
 
 # -- loader settings ---------------------------------------------------------------------------------------------------

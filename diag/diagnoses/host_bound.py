@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+from diag.account.device_clock import on_device_clocks
 from diag.account.gpu import LONG_NS
 from diag.model.steps import Detail, Evidence, Finding, Kind, StepAccount
 
@@ -21,6 +22,7 @@ _WORDS = {
     Detail.LATENCY: "from a late launch to its work",
 }
 LAUNCH_BOUND, STALL, SYNC, ALLOCATOR = "launch-bound", "host-stall", "synchronising-calls", "allocator-stall"
+HOST_BOUND, AFTER_LAUNCH = "host-bound", "idle-after-launch"
 _ACTION = {LAUNCH_BOUND: launch_action, STALL: stall_action, SYNC: sync_action, ALLOCATOR: allocator_action}
 _MOST_STALLS = 3
 # From here on a pause is a stall of its own. The host is back from a synchronising call within microseconds, but some
@@ -37,6 +39,8 @@ def _late_host(subject: Subject) -> list[Finding]:
     shares = subject.shares
     if shares.share(Cost.HOST) < MENTION:
         return []
+    if _by_events(subject):
+        return [_late_for_some_reason(subject)]
     waited = shares.cost(Cost.HOST)
     ms = f"{in_ms(mean_ns(waited))} {subject.per}"
     lost = dict.fromkeys(_WORDS, 0)
@@ -79,16 +83,44 @@ def _late_host(subject: Subject) -> list[Finding]:
     ]
 
 
+def _by_events(subject: Subject) -> bool:
+    """Whether idle time is known from the driver's samples: how much, not where in a phase, and not why."""
+    return any(part.source == "events" for part in subject.parts())
+
+
+def _late_for_some_reason(subject: Subject) -> Finding:
+    waited = in_ms(mean_ns(subject.shares.cost(Cost.HOST)))
+    return subject.costing(
+        Cost.HOST,
+        id=HOST_BOUND,
+        title=f"The device is idle for {waited} a step before its host has launched the next work",
+        action="Record a profiler window (`diag trace`, or `diag run --trace`): it shows whether the launches "
+        "themselves, synchronising calls, the allocator or other Python code take the time.",
+        evidence=subject.per_rank("idle_ns"),
+    )
+
+
 def _unexplained(subject: Subject) -> list[Finding]:
     """Idle time that no change of the host would remove, as far as the recording shows."""
     shares = subject.shares
     found = []
-    if shares.share(Cost.QUEUED) >= MENTION:
+    if shares.share(Cost.QUEUED) >= MENTION and _by_events(subject):
+        found.append(
+            subject.costing(
+                Cost.QUEUED,
+                id=AFTER_LAUNCH,
+                title=f"The device is idle for {in_ms(mean_ns(shares.cost(Cost.QUEUED)))} a step after its host has "
+                "launched the work of a phase; what it waits for is not recorded",
+                action="Record a profiler window (`diag trace`, or `diag run --trace`).",
+                evidence=subject.per_rank("idle_ns"),
+            )
+        )
+    elif shares.share(Cost.QUEUED) >= MENTION:
         busy = _busiest(subject, ("queued", "unknown"))
         found.append(
             subject.costing(
                 Cost.QUEUED,
-                id="idle-after-launch",
+                id=AFTER_LAUNCH,
                 title=f"The device is idle for {in_ms(mean_ns(shares.cost(Cost.QUEUED)))} {subject.per} although "
                 "its next work had been launched: it waits for an event, another stream or work that is not in this "
                 "trace",
@@ -154,8 +186,12 @@ def _stalls(busy: list[tuple[str, int]], steps: int) -> list[Evidence]:
 def cannot_look(subject: Subject) -> str:
     if not subject.shares.on_device:
         return no_device(subject)
-    traced = any(own.traces for own in subject.tables.ranks.values())
-    return "" if traced else "no profiler window was recorded"
+    if any(own.traces for own in subject.tables.ranks.values()):
+        return ""
+    if not subject.attribution.comm_known:
+        return "no profiler window was recorded"
+    measured = all(own.idle_known for own in on_device_clocks(subject.tables).values())
+    return "" if measured else "no profiler window was recorded, and no samples of the device's utilization"
 
 
-DIAGNOSIS = Diagnosis("host-bound", "launch-bound devices", find, cannot_look)
+DIAGNOSIS = Diagnosis(HOST_BOUND, "launch-bound devices", find, cannot_look)

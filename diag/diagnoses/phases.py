@@ -11,6 +11,7 @@ from collections import defaultdict
 import numpy as np
 from msgspec import Struct
 
+from diag.account.device_clock import on_device_clocks
 from diag.account.frontier import Frontier, frontier
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, H2D, OPTIMIZER, REST
 from diag.model.steps import Attribution, Bottleneck, Detail, Kind
@@ -48,11 +49,12 @@ class PhaseAccount(Struct, frozen=True):
 def phases_of(attribution: Attribution, tables: Tables, noise: Noise) -> PhaseAccount | None:
     """None with fewer than two ranks that recorded their steps."""
     counted = {step.step for step in attribution.usable or attribution.steps}
-    found = frontier(tables.ranks, counted, tables.on_device, attribution.axes.stages())
+    clocked = {rank: own.tables for rank, own in on_device_clocks(tables).items()}
+    found = frontier(clocked or tables.ranks, counted, tables.on_device and not clocked, attribution.axes.stages())
     if found is None:
         return None
     met = {collective.step for collective in attribution.collectives} & counted
-    tied = attribution.comm_known if tables.on_device else len(met) >= _TIED * len(counted)
+    tied = attribution.comm_known if tables.on_device and not clocked else len(met) >= _TIED * len(counted)
     return PhaseAccount(found, _shares(found, tables.on_device, noise), alone=not tied)
 
 
@@ -131,7 +133,7 @@ def _shares(found: Frontier, on_device: bool, noise: Noise) -> Shares:
     blame_ns: dict[Cost, dict[int, Series]] = defaultdict(lambda: defaultdict(lambda: np.zeros(steps)))
     detail_ns: dict[tuple[int, Kind, Detail], Series] = defaultdict(lambda: np.zeros(steps))
     for phase, (cost, kind, detail) in _LATE_AS.items():
-        if on_device and phase not in _ON_HOST:
+        if on_device and phase not in _ON_HOST and not found.communication_known:
             continue
         late, increment = found.late(phase), found.increment(phase)
         spent = increment if cost != Cost.STRAGGLER else np.minimum(late.max(axis=1), increment)

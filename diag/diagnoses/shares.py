@@ -162,7 +162,7 @@ def costs_of(step: StepAccount, on_device: bool) -> dict[Cost, int]:
     costs[Cost.GC] = step.path.total(Kind.IDLE, Detail.GC)
     if on_device:
         costs[Cost.HOST] = step.path.idle(HOST_DETAILS)
-        if all(parts.source == "trace" for parts in step.parts):
+        if all(parts.source != "records" for parts in step.parts):
             costs[Cost.QUEUED] = step.path.idle(QUEUED_DETAILS)
         costs[Cost.ONCE] = step.path.total(Kind.IDLE, Detail.ONCE)
     late = dict.fromkeys((Cost.STRAGGLER, Cost.HOST_STRAGGLER), 0)

@@ -212,7 +212,8 @@ def ranks_not_comparable(subject: Subject) -> str:
     if len(subject.attribution.ranks) < 2:
         return "only one rank was recorded, and a comparison takes two"
     if subject.phases_alone:
-        return "the device's work was not recorded" if subject.shares.on_device else ""
+        unseen = subject.shares.on_device and not subject.attribution.comm_known
+        return "the device's work was not recorded" if unseen else ""
     return "" if subject.attribution.aligned else "the ranks' clocks could not be aligned"
 
 

@@ -24,6 +24,7 @@ from diag.collectors.records import (
     CollectiveLine,
     CollectiveRow,
     DeviceRecord,
+    DeviceStepRecord,
     Heartbeat,
     HostRecord,
     Manifest,
@@ -115,12 +116,14 @@ _HEARTBEAT_FRESH_NS = 10 * 10**9  # it is written about once a second
 
 
 class RankTables(Struct, frozen=True):
-    """All that is known of one rank. ``rows`` pairs each collective with its step."""
+    """All that is known of one rank. ``row_steps``: the step of each of the ``rows``."""
 
     rank: int
     identity: RankRecord | None = None
     steps: tuple[StepRecord, ...] = ()
     rows: tuple[CollectiveRow, ...] = ()
+    row_steps: tuple[int, ...] = ()
+    device_steps: tuple[DeviceStepRecord, ...] = ()
     groups: dict[str, list[int]] = field(default_factory=dict)
     device: tuple[DeviceRecord, ...] = ()
     scheduling: tuple[HostRecord, ...] = ()
@@ -328,11 +331,12 @@ def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: li
     heartbeat, heartbeat_gap = read_heartbeat(files)
     steps, step_gaps = read_lines(files.steps, StepRecord, files.run)
     lines, line_gaps = read_lines(files.collectives, CollectiveLine, files.run)
+    device_steps, device_gaps = read_lines(files.device_steps, DeviceStepRecord, files.run)
     samples, sample_gaps = read_lines(files.device, DeviceRecord, files.run)
     scheduling, scheduling_gaps = read_lines(files.host, HostRecord, files.run)
     saved, saved_gaps = read_lines(files.checkpoints, CheckpointRecord, files.run)
     gaps.extend(g for g in (gap, heartbeat_gap) if g is not None)
-    gaps.extend((*step_gaps, *line_gaps, *sample_gaps, *scheduling_gaps, *saved_gaps))
+    gaps.extend((*step_gaps, *line_gaps, *device_gaps, *sample_gaps, *scheduling_gaps, *saved_gaps))
     gaps.extend(Gap(str(files.folder), reason) for reason in (heartbeat.errors if heartbeat is not None else []))
     dropped = sum(line.dropped for line in lines)
     if dropped:
@@ -345,6 +349,8 @@ def _open_rank(rank: int, files: RankLayout, traces: tuple[Trace, ...], gaps: li
         identity=identity,
         steps=tuple(sorted((s for s in steps if s.end_ns > s.begin_ns), key=lambda s: s.step)),
         rows=tuple(row for line in lines for row in line.rows),
+        row_steps=tuple(line.step for line in lines for _ in line.rows),
+        device_steps=tuple(sorted(device_steps, key=lambda record: record.step)),
         groups=groups,
         device=tuple(samples),
         scheduling=tuple(scheduling),

@@ -14,6 +14,7 @@ from diag.replay.predict import baseline
 from diag.replay.program import Refusal
 from diag.traces.cache import Cache
 from diag.traces.reading import Reading
+from tests.bench.grid.device_rows import DEVICE_ROWS, write_device_run
 from tests.bench.grid.gpu.costs import costs_of, share_of
 from tests.bench.grid.gpu.job import Job
 from tests.bench.grid.gpu.kineto import write_traces
@@ -112,7 +113,7 @@ def case_ids(halves: tuple[str, ...], rows: tuple[str, ...], numbers: int) -> li
     """Ids in an order whose beginning is a cross-section: one of each row, then the next of each."""
     names = [row.id for row in (*TRACE_ROWS, *RECORD_ROWS)]
     if rows:  # files of NCCL Inspector are asked another question, so they are counted by themselves
-        names += [row.id for row in INSPECTOR_ROWS]
+        names += [row.id for row in (*INSPECTOR_ROWS, *DEVICE_ROWS)]
     chosen = [name for name in names if not rows or any(name.startswith(row) for row in rows)]
     return [f"{half}/{row}/{n}" for n in range(numbers) for half in halves for row in chosen]
 
@@ -132,6 +133,9 @@ def score(case: str, seed: int = 0, keep: Path | None = None, replays: bool = Tr
     for row in INSPECTOR_ROWS:
         if row.id == row_id:
             return _of_inspector(case, row, row.make(half, rng, share), share, rng, keep)
+    for row in DEVICE_ROWS:
+        if row.id == row_id:
+            return _of_device_clocks(case, row, row.make(half, rng, share), share, rng, keep)
     raise KeyError(f"no such row: {row_id}")
 
 
@@ -144,6 +148,18 @@ def _of_inspector(case: str, row: Row, job: Job, share: float, rng: Random, keep
         said, _ = _said(folder, replays=False)
     said = replace(said, bottleneck=STRAGGLER if said.culprits else HEALTHY)
     truth = inspector_truth(truth_of(costs_of(job), share_of(job, row.rid, found.step_ns)), job)
+    return Scored(case, share, row.graded, truth, said, described(job))
+
+
+def _of_device_clocks(case: str, row: Row, job: Job, share: float, rng: Random, keep: Path | None) -> Scored:
+    """Without a profiler window the class is asked for, and the rank; what the host does instead of launching is not
+    recorded."""
+    found = simulate(job, keep=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = keep / case.replace("/", "-") if keep is not None else Path(temporary)
+        write_device_run(job, found.ranks, folder, rng)
+        said, _ = _said(folder, replays=False)
+    truth = truth_of(costs_of(job), share_of(job, row.rid, found.step_ns), abstain=_always_late(job))
     return Scored(case, share, row.graded, truth, said, described(job))
 
 

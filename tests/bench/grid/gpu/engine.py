@@ -49,6 +49,28 @@ class Event(NamedTuple):
 
 
 Program = Generator[Call, int, None]
+Mark = tuple[int, int]  # when the host records an event on the training's stream, and when the device gets there
+
+
+class Waited(NamedTuple):
+    """A collective on the device: when its stream reached it, and from when to when the training's stream waited."""
+
+    group: str
+    number: int
+    start: int
+    wait: int
+    end: int
+
+
+@dataclass
+class Marked:
+    """What always-on records hold of a step. ``calls``: (group, number, kernel, host's time, bytes)."""
+
+    edges: list[Mark] = field(default_factory=list)  # begin and end
+    phases: list[tuple[str, Mark, Mark]] = field(default_factory=list)
+    calls: list[tuple[str, int, str, int, str]] = field(default_factory=list)
+    waits: list[Waited] = field(default_factory=list)
+    pauses: list[tuple[int, int]] = field(default_factory=list)  # of Python's garbage collector, the host's times
 
 
 @dataclass(frozen=True)
@@ -82,8 +104,10 @@ class Rank:
     keeps_events: bool = True
     step_ends: list[int] = field(default_factory=list)  # when the device was done with each step
     host_steps: list[tuple[int, int, int]] = field(default_factory=list)  # begin, data there, end of each on the host
+    marked: list[Marked] = field(default_factory=lambda: [Marked()])  # of each step, the one under way last
     pace: float = 1.0  # of this rank in this step, against the others
     _correlation: int = 0
+    _ready: dict[int, tuple[str, int, int]] = field(default_factory=dict)  # by a collective's end: which, and start
     _queued: deque[int] = field(default_factory=deque)
 
     def varied(self, ns: float) -> int:
@@ -121,12 +145,32 @@ class Rank:
         self.call(name, 5 * US, until)
         self._queued.clear()
 
+    # -- marks ---------------------------------------------------------------------------------------------------------
+
+    def mark(self) -> Mark:
+        return self.now, max(self.now, self.free[COMPUTE_STREAM])
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        begin = self.mark()
+        yield
+        self.marked[-1].phases.append((name, begin, self.mark()))
+
+    def wait_for(self, done: int) -> None:
+        """The training's stream waits for the end of a collective."""
+        begin = self.mark()[1]
+        self.free[COMPUTE_STREAM] = max(self.free[COMPUTE_STREAM], done)
+        if self.keeps_events and done in self._ready:
+            self.marked[-1].waits.append(Waited(*self._ready.pop(done), begin, max(begin, done)))
+
     # -- device --------------------------------------------------------------------------------------------------------
 
     def launch(
         self, name: str, ns: int, stream: int = COMPUTE_STREAM, after: int = 0, launch_ns: int = 0, op: str = ""
     ) -> int:
         """Gives a stream a kernel of this length that waits for ``after``; when it will be done."""
+        if after and stream == COMPUTE_STREAM:
+            self.wait_for(after)
         return self._on_device("kernel", "cudaLaunchKernel", name, ns, stream, after, launch_ns, op)
 
     def copy(self, name: str, ns: int, stream: int = COMPUTE_STREAM, *, blocking: bool = False) -> int:
@@ -148,11 +192,14 @@ class Rank:
     ) -> Generator[Call, int, int]:
         """A collective's kernel: ready when launched, ``after`` is over and the communicator is free; when it ends."""
         launched, begin = self._launched(), self.now - _API_NS
-        start = max(launched, self.free[stream], self.wire_free[group.name], after)
+        reached = max(launched, self.free[stream], after)
+        start = max(reached, self.wire_free[group.name])
         number = self.numbers[group.name]
         self.numbers[group.name] += 1
         end = yield Call(group.name, number, len(group.ranks), self.rank, start, transfer_ns, tail_ns)
         self.free[stream] = self.wire_free[group.name] = end
+        self._ready[end] = group.name, number, reached
+        self.marked[-1].calls.append((group.name, number, kernel, begin, args))
         self._queued.append(end)
         self._keep(
             "kernel", "cudaLaunchKernelExC", kernel, stream, begin, self.now, start, end, f'{args}, "Seq": {number}'

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from tests.bench.grid.gpu.engine import (
@@ -13,6 +13,7 @@ from tests.bench.grid.gpu.engine import (
     US,
     Call,
     Group,
+    Marked,
     Rank,
     apart,
     groups_of,
@@ -102,14 +103,23 @@ class Loop:
             r.pace = 1 + 0.5 * r.jitter * (2 * r.random.random() - 1)
             number = self.step - WARM_STEPS + FIRST_STEP
             begin = r.now
-            with r.span(f"ProfilerStep#{number}"), self.own(f"step#{number}"):
+            r.marked[-1].edges.append(r.mark())
+            with r.span(f"ProfilerStep#{number}"), self._own_step(number):
                 yield from self._one_step()
             r.step_ends.append(max(r.now, *r.free.values()))
             r.host_steps.append((begin, self.data_end, r.now))
+            r.marked[-1].edges.append(r.mark())
+            r.marked.append(Marked())
         r.synchronise(max(r.free.values()), "cudaDeviceSynchronize")  # what the profiler does when it stops
 
-    def own(self, name: str) -> AbstractContextManager[None]:
-        return self.r.span(f"diag.{name}") if self.job.own_ranges else nullcontext()
+    @contextmanager
+    def own(self, name: str) -> Iterator[None]:
+        """A phase, with diag's own range around it where the job has these."""
+        with self.r.span(f"diag.{name}") if self.job.own_ranges else nullcontext(), self.r.phase(name):
+            yield
+
+    def _own_step(self, number: int) -> AbstractContextManager[None]:
+        return self.r.span(f"diag.step#{number}") if self.job.own_ranges else nullcontext()
 
     def _one_step(self) -> Steps:
         job, r = self.job, self.r
@@ -118,11 +128,13 @@ class Loop:
             r.work("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", waited, "user_annotation")
         self.data_end = r.now
         copied = r.varied(job.copy_ns)
-        if extra := self.planted(Planted.COPY):
-            r.copy("Memcpy HtoD (Pageable -> Device)", copied + extra, blocking=True)
-        else:
-            r.copy("Memcpy HtoD (Pinned -> Device)", copied)
+        with r.phase("h2d"):
+            if extra := self.planted(Planted.COPY):
+                r.copy("Memcpy HtoD (Pageable -> Device)", copied + extra, blocking=True)
+            else:
+                r.copy("Memcpy HtoD (Pinned -> Device)", copied)
         if self.planted(Planted.GC):
+            r.marked[-1].pauses.append((r.now, r.now + self.planted(Planted.GC)))
             r.work("Python GC", self.planted(Planted.GC), "python_function")
         for micro in range(job.micro_batches):
             self.reduces = job.reduce_every or micro + 1 == job.micro_batches
@@ -134,15 +146,16 @@ class Loop:
             r.synchronise(r.free[COMPUTE_STREAM])
             r.work("aten::item", 20 * US)
         if stall := self.planted(Planted.CHECKPOINT):
-            r.synchronise(max(r.free.values()), "cudaDeviceSynchronize")
-            r.work("diag.checkpoint", stall, "user_annotation")
+            with r.phase("checkpoint"):
+                r.synchronise(max(r.free.values()), "cudaDeviceSynchronize")
+                r.work("diag.checkpoint", stall, "user_annotation")
 
     def _optimize(self) -> Steps:
         job, r = self.job, self.r
         if job.clip:
             r.launch(NORM, 20 * US, op="aten::linalg_vector_norm")
             yield from self.meet("all_reduce", 1, self.everyone, GRADIENT_STREAM, dtype="Float")
-            r.free[COMPUTE_STREAM] = max(r.free[COMPUTE_STREAM], r.free[GRADIENT_STREAM])
+            r.wait_for(r.free[GRADIENT_STREAM])
             r.launch(SMALL, 15 * US, op="aten::_foreach_mul_")
         with r.span("Optimizer.step#AdamW.step"), self.own("optimizer"):
             for _ in range(4):

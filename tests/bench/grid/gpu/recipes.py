@@ -64,7 +64,7 @@ def ddp(loop: Loop) -> Steps:
                 else:
                     done = yield from loop.meet("all_reduce", waiting, loop.everyone, GRADIENT_STREAM)
                 reduced, waiting = max(reduced, done), 0
-        r.free[COMPUTE_STREAM] = max(r.free[COMPUTE_STREAM], reduced)
+        r.wait_for(reduced)
     r.thread = MAIN
 
 
@@ -104,7 +104,7 @@ class _Sharded:
         if not loop.reduces:
             return
         with r.span(f"FSDP::post_backward_reduce ({name})" if name else "FSDP::post_backward_reduce"):
-            r.free[COMPUTE_STREAM] = max(r.free[COMPUTE_STREAM], self.reduced)  # FSDP::post_backward_rs_wait
+            r.wait_for(self.reduced)  # FSDP::post_backward_rs_wait
             ready = r.launch(
                 CHUNK_CAT, 5 * US + params // 400, REDUCE_STREAM, r.free[COMPUTE_STREAM], op="fsdp::chunk_cat"
             )
@@ -146,7 +146,7 @@ def fsdp2(loop: Loop) -> Steps:
                 yield from sharded.reduce(unit.name, unit.params)
         yield from sharded.reduce("", loop.root_params)
         with r.span("FSDP::root_post_backward_callback"):
-            r.free[COMPUTE_STREAM] = max(r.free[COMPUTE_STREAM], sharded.reduced)
+            r.wait_for(sharded.reduced)
             r.work("aten::detach", 20 * US)
     r.thread = MAIN
 

@@ -39,7 +39,7 @@ def write_run(job: Job, recorded: Recorded, ranks: Sequence[Rank], step_ns: floa
     if recorded.mfu is not None:  # the arithmetic that uses so much of the peak in steps of this length
         model["flops_per_token"] = recorded.mfu * PEAK_FLOPS * step_ns / 1e9 / _TOKENS
     manifest = Manifest(
-        "simulated", 0, world_size=job.world, backend="nccl", strategy=_strategy(job), device="cuda", model=model
+        "simulated", 0, world_size=job.world, backend="nccl", strategy=strategy_of(job), device="cuda", model=model
     )
     replace_file(layout.manifest, encode(manifest))
     written = []
@@ -84,6 +84,6 @@ def _sample(recorded: Recorded, rank: int, at: int) -> Sample:
     )
 
 
-def _strategy(job: Job) -> str:
+def strategy_of(job: Job) -> str:
     """As the bundled trainer calls it."""
     return {Recipe.DDP: "ddp", Recipe.DEEPSPEED: "deepspeed-zero3"}.get(job.recipe, "fsdp2")

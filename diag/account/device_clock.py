@@ -1,0 +1,229 @@
+"""The steps of ranks on the clocks of their devices, without a profiler window.
+
+The collectors record an event on the training's stream at each edge of a phase, and where that stream waits for a
+collective. So a step has on the device what the records of a CPU rank have: phases, and the time in which the stream
+stood still for communication. Two things are added to that here.
+
+**Where the device's times lie on the host's clock.** No event is passed before the host has recorded it, and the device
+works on without a pause from one step to the next. So a step begins on the device where the step before ended, or when
+the host began it, or as late as the latest of its events demands: the last of the three. The two clocks may differ by
+``_DRIFT``; a lag of the device is therefore let go that slowly.
+
+**How long it was idle.** The driver counts the time in which any kernel ran (``utilization_percent``): communication
+counts, waiting for data does not. What is missing, beyond the phases in which nothing is launched, is put where the
+host had not yet launched all of a phase; where that is too short, the reason is not known.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
+
+from diag.collectors.records import (
+    CHECKPOINT,
+    DATA,
+    H2D,
+    P2P_PREFIX,
+    CollectiveRow,
+    DeviceCall,
+    DeviceStepRecord,
+    PhaseRow,
+    StepRecord,
+)
+from diag.model.steps import Detail
+from diag.rundir.run import RankTables, Tables
+
+from . import intervals as iv
+from .records import WARMUP_STEPS, blocked
+
+_DRIFT = 50e-6
+_WAITED = 0.5  # of the calls of one group and operation
+_LEAST_STEPS = 0.5  # of the recorded steps: times on the device are known
+_NOTHING_LAUNCHED = (DATA, H2D, CHECKPOINT)
+_UNMEASURED = 0.02  # of the time: what the driver's samples may be off by
+
+Times = npt.NDArray[np.int64]
+
+
+class DeviceClocked(Struct, frozen=True):
+    """A rank. ``tables``: its steps and rows as those of a CPU rank, on the host's monotonic clock. ``idle``: its idle
+    time by cause: its host had launched nothing, or another; ``idle_known``: whether that was measured."""
+
+    tables: RankTables
+    idle: Mapping[Detail, iv.Intervals]
+    idle_known: bool
+
+
+def on_device_clocks(tables: Tables) -> dict[int, DeviceClocked]:
+    """By rank; empty unless it is known of all of them, and where profiler windows tell more."""
+    ranks = {rank: own for rank, own in tables.ranks.items() if not own.empty}
+    if not ranks or not all(own.on_device and not own.traces for own in ranks.values()):
+        return {}
+    world = tables.world_size or len(ranks)
+    if not all(_is_known(own, alone=world == 1) for own in ranks.values()):
+        return {}
+    return {rank: _clocked(own) for rank, own in ranks.items()}
+
+
+def _is_known(tables: RankTables, alone: bool) -> bool:
+    """Whether the device's times are there, and what its stream waits for. A kind of call that is never waited for is
+    not seen: it is waited for in C++, in compiled code, or in a graph. Of two calls one after the other a wait for the
+    second is enough: HSDP reduces what it has scattered, and waits for that."""
+    steps = {record.step for record in tables.steps}
+    timed = {record.step: record for record in tables.device_steps if record.step in steps}
+    if not timed or len(timed) < _LEAST_STEPS * len(steps):
+        return False
+    if alone:
+        return True
+    waited = {(call.group, call.seq) for record in timed.values() for call in record.collectives}
+    called, seen = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    rows = [row for step, row in zip(tables.row_steps, tables.rows, strict=True) if step in timed]
+    for row, following in zip(rows, [*rows[1:], *rows[-1:]], strict=True):
+        called[row.group, row.op] += 1
+        seen[row.group, row.op] += (row.group, row.seq) in waited or (following.group, following.seq) in waited
+    return bool(called) and all(
+        not kind[0].startswith(P2P_PREFIX) and seen[kind] >= _WAITED * count for kind, count in called.items()
+    )
+
+
+def _clocked(tables: RankTables) -> DeviceClocked:
+    timed = {record.step: record for record in tables.device_steps}
+    pairs = [(host, timed[host.step]) for host in tables.steps if host.step in timed]
+    begins = _begins(pairs)
+    ends = [
+        min(begin + own.dur_ns, after)
+        for (_, own), begin, after in zip(pairs, begins, [*begins[1:], _NEVER], strict=True)
+    ]
+    rows = {(row.group, row.seq): row for row in tables.rows}
+    steps, waits = [], []
+    for (host, own), begin, end in zip(pairs, begins, ends, strict=True):
+        steps.append(_record(host, own, begin, end))
+        waits += [
+            _row(row, begin, call) for call in own.collectives if (row := rows.get((call.group, call.seq))) is not None
+        ]
+    clocked = replace(tables, steps=tuple(steps), rows=tuple(waits))
+    return DeviceClocked(clocked, *_idle(clocked, pairs))
+
+
+_NEVER = np.iinfo(np.int64).max
+
+
+def _begins(pairs: Sequence[tuple[StepRecord, DeviceStepRecord]]) -> list[int]:
+    """When the device began each step, on the host's clock."""
+    begins: list[int] = []
+    ended = -_NEVER
+    for host, own in pairs:
+        latest = max(int((at - since).max()) for at, since in [_edges(host, own)])
+        begin = max(latest, ended - round(_DRIFT * own.dur_ns))
+        begins.append(begin)
+        ended = begin + own.dur_ns
+    return begins
+
+
+def _edges(host: StepRecord, own: DeviceStepRecord) -> tuple[Times, Times]:
+    """When the host recorded the events of the step, and when they were passed after its first one. Of phases that only
+    one of the two holds (a graph was captured) none."""
+    at, since = [host.begin_ns, host.end_ns], [0, own.dur_ns]
+    if [row.phase for row in host.phases] == [row.phase for row in own.phases]:
+        for row, passed in zip(host.phases, own.phases, strict=True):
+            at += [row.start_ns, row.end_ns]
+            since += [passed.start_ns, passed.end_ns]
+    return np.array(at, dtype=np.int64), np.array(since, dtype=np.int64)
+
+
+def _record(host: StepRecord, own: DeviceStepRecord, begin: int, end: int) -> StepRecord:
+    """The step as one of a CPU rank. A pause of the host is one of the device as far as that had nothing left to do."""
+    phases = [PhaseRow(row.phase, min(begin + row.start_ns, end), min(begin + row.end_ns, end)) for row in own.phases]
+    at, since = _edges(host, own)
+    pauses = []
+    for start, stop in host.gc:
+        before = at <= start
+        lag = int((begin + since[before] - at[before])[at[before].argmax()]) if before.any() else 0
+        if start + lag < stop:
+            pauses.append((start + lag, stop))
+    return StepRecord(
+        step=host.step, begin_ns=begin, end_ns=end, phases=phases, window=host.window, micro_batches=host.micro_batches,
+        tokens=host.tokens, gc=pauses,
+    )  # fmt: skip
+
+
+def _row(row: CollectiveRow, begin: int, call: DeviceCall) -> CollectiveRow:
+    """What a call of which only the wait is known took is not: it may have queued behind another, and ended before."""
+    start, end = begin + call.start_ns, begin + call.end_ns
+    waited = start if call.wait_ns is None else begin + call.wait_ns
+    return row._replace(
+        start_ns=min(start, waited),
+        end_ns=end,
+        wait_start_ns=min(waited, end),
+        wait_end_ns=end,
+        whole=row.whole and call.wait_ns is None,
+    )
+
+
+# -- idle --------------------------------------------------------------------------------------------------------------
+
+
+def _idle(
+    clocked: RankTables, pairs: Sequence[tuple[StepRecord, DeviceStepRecord]]
+) -> tuple[dict[Detail, iv.Intervals], bool]:
+    """By cause; and whether idle time was measured."""
+    busy = _utilization(clocked)
+    if busy is None:
+        return {}, False
+    own = iv.make((step.begin_ns, step.end_ns) for step in clocked.steps[WARMUP_STEPS:])
+    known = iv.union(
+        blocked(clocked.rows),
+        iv.make(
+            (row.start_ns, row.end_ns) for s in clocked.steps for row in s.phases if row.phase in _NOTHING_LAUNCHED
+        ),
+        iv.make(pause for step in clocked.steps for pause in step.gc),
+    )
+    still = iv.total(iv.intersect(iv.subtract(known, blocked(clocked.rows)), own))
+    missing = (1 - busy) * iv.total(own) - still
+    if missing < _UNMEASURED * iv.total(own):
+        return {}, True
+    every = iv.make((step.begin_ns, step.end_ns) for step in clocked.steps)
+    idle: dict[Detail, iv.Intervals] = {}
+    taken = known
+    for detail, spans in ((Detail.LAUNCH, _not_launched(clocked, pairs)), (Detail.OTHER, every)):
+        free = iv.subtract(iv.intersect(spans, every), taken)
+        room = iv.total(iv.intersect(free, own))
+        if missing > 0 and room:
+            idle[detail] = _first_part(free, min(1.0, missing / room))
+            missing -= room
+        taken = iv.union(taken, free)
+    return idle, True
+
+
+def _utilization(tables: RankTables) -> float | None:
+    """The fraction of the time in which any kernel ran, as sampled after the warm-up; None without samples."""
+    warm = tables.steps[min(WARMUP_STEPS, len(tables.steps) - 1)]
+    samples = [s for s in tables.device if s.utilization_percent is not None]
+    inside = [s for s in samples if warm.begin_ns < s.monotonic_ns <= tables.steps[-1].end_ns]
+    return float(np.mean([s.utilization_percent for s in inside])) / 100 if inside else None
+
+
+def _not_launched(clocked: RankTables, pairs: Sequence[tuple[StepRecord, DeviceStepRecord]]) -> iv.Intervals:
+    """From edge to edge on the device, as long as the host had not recorded the later one: until then it had not
+    launched all that lies before it."""
+    spans = []
+    for step, (host, own) in zip(clocked.steps, pairs, strict=True):
+        at, since = _edges(host, own)
+        order = np.argsort(since, kind="stable")
+        passed, recorded = (step.begin_ns + since[order]).tolist(), at[order].tolist()
+        spans += [
+            (a, min(b, told)) for a, b, told in zip(passed[:-1], passed[1:], recorded[1:], strict=True) if told > a
+        ]
+    return iv.make(spans)
+
+
+def _first_part(spans: iv.Intervals, fraction: float) -> iv.Intervals:
+    """The first part of each: where in them the device was idle is not known, and makes no difference to a sum."""
+    parts = spans.copy()
+    parts[:, 1] = spans[:, 0] + np.rint((spans[:, 1] - spans[:, 0]) * fraction).astype(np.int64)
+    return parts
