@@ -230,7 +230,8 @@ class CallMarks:
 
     start: Mark
     end: Mark
-    wait: Mark | None = None
+    wait: tuple[Mark, Mark] | None = None
+    own_stream: bool = False
 
 
 @dataclass
@@ -250,7 +251,7 @@ class _Step:
         for _, _, call in self.collectives:
             yield from (call.start, call.end)
             if call.wait is not None:
-                yield call.wait
+                yield from call.wait
 
 
 class DeviceClock:
@@ -321,7 +322,9 @@ def _read(step: _Step) -> DeviceStepRecord:
                 seq,
                 since_begin(call.start),
                 since_begin(call.end),
-                since_begin(call.wait) if call.wait is not None else None,
+                since_begin(call.wait[0]) if call.wait is not None else None,
+                since_begin(call.wait[1]) if call.wait is not None else None,
+                call.own_stream,
             )
             for group, seq, call in step.collectives
             if call.end.recorded

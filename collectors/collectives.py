@@ -453,7 +453,7 @@ class CollectiveTimer:
         now = time.monotonic_ns()
         if work is None:  # synchronous: the caller was blocked all the time, unless the device does the work
             if call.marks is not None:
-                self._stood_still(call.marks, None)
+                self._ended(call.marks)
             if not call.device:
                 call.end_ns = call.wait_end_ns = now
                 call.wait_start_ns = call.start_ns
@@ -490,20 +490,22 @@ class CollectiveTimer:
         """Runs ``wait``, which lets the current stream wait for a call on the device, between two marks: if nobody has
         waited for it before, and it is the training's stream."""
         marks, clock = call.marks, self.device_clock
-        if marks is None or marks.end.recorded or clock is None or call.step != self.step:
+        if marks is None or marks.wait is not None or clock is None or call.step != self.step:
             return wait()
         if clock.capturing() or clock.current_stream() != clock.training_stream:
             return wait()
         begin = clock.mark()
         result = wait()
-        self._stood_still(marks, begin)
+        marks.wait = begin, clock.mark()
+        if not marks.end.recorded:  # an asynchronous call, on a stream of its library's
+            marks.end = marks.wait[1]
         return result
 
-    def _stood_still(self, marks: CallMarks, begin: Mark | None) -> None:
-        """Until now. A call whose own stream the training's waits for later has no end yet."""
+    def _ended(self, marks: CallMarks) -> None:
+        """The calling stream has waited for it: the training's, or one that this waits for later."""
         clock = self.device_clock
-        if clock is not None and not clock.capturing() and clock.current_stream() == clock.training_stream:
-            marks.wait = begin
+        if clock is not None and not clock.capturing():
+            marks.own_stream = clock.current_stream() != clock.training_stream
             marks.end.record()
 
     def _on_done(self, call: RecordedCall, _future: Any) -> None:
@@ -575,7 +577,7 @@ class CollectiveTimer:
             return
         last_launch = buckets[-1].start_ns
         if (marks := buckets[-1].marks) is not None and not marks.end.recorded:
-            self._stood_still(marks, None)
+            self._ended(marks)
         for call in buckets:
             if not call.device and call.wait_start_ns is None:
                 call.wait_start_ns = last_launch

@@ -187,17 +187,21 @@ class SummaryLine:
 
 
 class DeviceCall(NamedTuple):
-    """A collective on the device's clock, of which the training's stream waited for the end.
+    """A collective on the device's clock.
 
-    ``start_ns``: the calling stream reached the call. ``wait_ns`` to ``end_ns``: the training's stream stood still for
-    it, which is exposed communication; ``wait_ns`` is None where that is the whole call, as of a synchronous one.
+    ``start_ns`` to ``end_ns``: the calling stream was in it, waiting for other ranks and queueing behind other
+    collectives included; of an asynchronous one until the training's stream had waited for it. ``wait_start_ns`` to
+    ``wait_end_ns``: the training's stream stood still for it, which is exposed communication. Both are None where it is
+    the calling stream that stood still, and where nothing waited for it by itself.
     """
 
     group: str
     seq: int
     start_ns: int
     end_ns: int
-    wait_ns: int | None = None
+    wait_start_ns: int | None = None
+    wait_end_ns: int | None = None
+    own_stream: bool = False  # not the training's: where nothing waited, nothing was exposed
 
 
 @dataclass(slots=True)

@@ -80,7 +80,12 @@ def _is_known(tables: RankTables, alone: bool) -> bool:
         return False
     if alone:
         return True
-    waited = {(call.group, call.seq) for record in timed.values() for call in record.collectives}
+    waited = {
+        (call.group, call.seq)
+        for record in timed.values()
+        for call in record.collectives
+        if not call.own_stream or call.wait_start_ns is not None
+    }
     called, seen = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     rows = [row for step, row in zip(tables.row_steps, tables.rows, strict=True) if step in timed]
     for row, following in zip(rows, [*rows[1:], *rows[-1:]], strict=True):
@@ -100,13 +105,15 @@ def _clocked(tables: RankTables) -> DeviceClocked:
         for (_, own), begin, after in zip(pairs, begins, [*begins[1:], _NEVER], strict=True)
     ]
     rows = {(row.group, row.seq): row for row in tables.rows}
-    steps, waits = [], []
+    steps, calls = [], []
+    free: dict[str, int] = {}  # by group, when the call before has ended
     for (host, own), begin, end in zip(pairs, begins, ends, strict=True):
         steps.append(_record(host, own, begin, end))
-        waits += [
-            _row(row, begin, call) for call in own.collectives if (row := rows.get((call.group, call.seq))) is not None
-        ]
-    clocked = replace(tables, steps=tuple(steps), rows=tuple(waits))
+        for call in sorted(own.collectives, key=lambda call: (call.group, call.seq)):
+            if (row := rows.get((call.group, call.seq))) is not None:
+                calls.append(_row(row, begin, call, free.get(call.group, 0)))
+                free[call.group] = begin + call.end_ns
+    clocked = replace(tables, steps=tuple(steps), rows=tuple(calls))
     return DeviceClocked(clocked, *_idle(clocked, pairs))
 
 
@@ -152,17 +159,18 @@ def _record(host: StepRecord, own: DeviceStepRecord, begin: int, end: int) -> St
     )  # fmt: skip
 
 
-def _row(row: CollectiveRow, begin: int, call: DeviceCall) -> CollectiveRow:
-    """What a call of which only the wait is known took is not: it may have queued behind another, and ended before."""
+def _row(row: CollectiveRow, begin: int, call: DeviceCall, free_ns: int) -> CollectiveRow:
+    """``free_ns``: when the group's call before has ended: they run one after the other. What a call took of which only
+    the end of the wait for it is known is not known: it may have ended before."""
     start, end = begin + call.start_ns, begin + call.end_ns
-    waited = start if call.wait_ns is None else begin + call.wait_ns
-    return row._replace(
-        start_ns=min(start, waited),
-        end_ns=end,
-        wait_start_ns=min(waited, end),
-        wait_end_ns=end,
-        whole=row.whole and call.wait_ns is None,
-    )
+    waits: tuple[int | None, int | None] = (start, end)
+    if call.wait_start_ns is not None and call.wait_end_ns is not None:
+        waits = begin + call.wait_start_ns, begin + call.wait_end_ns
+    elif call.own_stream:
+        waits = None, None
+    whole = row.whole and (call.own_stream or call.wait_start_ns is None)
+    start = min(max(start, free_ns), end) if whole else min(start, waits[0] or start)
+    return row._replace(start_ns=start, end_ns=end, wait_start_ns=waits[0], wait_end_ns=waits[1], whole=whole)
 
 
 # -- idle --------------------------------------------------------------------------------------------------------------

@@ -21,8 +21,6 @@ def cannot_look(subject: Subject) -> str:
     reason = cannot_tell_parts(subject)
     if reason or not worth_asking(subject):
         return reason
-    if any(part.source == "events" for part in subject.parts()):
-        return "without a profiler window only the waits for collectives are known, not what they took"
     if not any(row.efficiency is not None for row in _large(subject.once(_table))):
         return "no group has collectives large enough to show its best bandwidth"
     return ""

@@ -122,14 +122,14 @@ class RankTables(Struct, frozen=True):
     identity: RankRecord | None = None
     steps: tuple[StepRecord, ...] = ()
     rows: tuple[CollectiveRow, ...] = ()
-    row_steps: tuple[int, ...] = ()
-    device_steps: tuple[DeviceStepRecord, ...] = ()
     groups: dict[str, list[int]] = field(default_factory=dict)
     device: tuple[DeviceRecord, ...] = ()
     scheduling: tuple[HostRecord, ...] = ()
     checkpoints: tuple[CheckpointRecord, ...] = ()
     heartbeat: Heartbeat | None = None
     traces: tuple[Trace, ...] = ()
+    row_steps: tuple[int, ...] = ()
+    device_steps: tuple[DeviceStepRecord, ...] = ()
 
     @property
     def host(self) -> str | None:

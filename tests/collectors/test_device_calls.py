@@ -113,7 +113,7 @@ def test_the_training_waits_for_an_event_behind_a_collective() -> None:
         event.wait(stream(TRAINING))  # there is nothing left to wait for
         training.device.works(1)
     record = training.record()
-    assert record.collectives == [DeviceCall("0", 0, 0, 5 * MS, 2 * MS)]
+    assert record.collectives == [DeviceCall("0", 0, 0, 5 * MS, 2 * MS, 5 * MS, own_stream=True)]
     assert record.dur_ns == 6 * MS
 
 
@@ -123,7 +123,7 @@ def test_hidden_communication_is_waited_for_in_no_time() -> None:
         event = training.call(5, NETWORK)
         training.device.works(9)
         event.wait(stream(TRAINING))
-    assert training.record().collectives == [DeviceCall("0", 0, 0, 9 * MS, 9 * MS)]
+    assert training.record().collectives == [DeviceCall("0", 0, 0, 5 * MS, 9 * MS, 9 * MS, own_stream=True)]
 
 
 def test_only_the_training_stream_stands_still() -> None:
@@ -137,7 +137,7 @@ def test_only_the_training_stream_stands_still() -> None:
             copied = training.device.event_type()
             copied.record()
         copied.wait(stream(TRAINING))
-    assert training.record().collectives == []
+    assert training.record().collectives == [DeviceCall("0", 0, 0, 5 * MS, own_stream=True)]
 
 
 def test_an_event_that_is_used_again_forgets_its_collective() -> None:
@@ -148,7 +148,7 @@ def test_an_event_that_is_used_again_forgets_its_collective() -> None:
         event.record()
         event.wait()
     first, second = training.clock.passed()
-    assert (first.collectives, second.collectives) == ([], [])
+    assert (first.collectives, second.collectives) == ([DeviceCall("0", 0, 0, 5 * MS, own_stream=True)], [])
 
 
 def test_a_synchronous_call_is_exposed_as_a_whole() -> None:
@@ -174,7 +174,7 @@ def test_a_wait_for_work_is_marked() -> None:
     with training.step():
         work.wait()  # again, in another step
     first, second = training.clock.passed()
-    assert first.collectives == [DeviceCall("0", 0, 0, 5 * MS, 1 * MS)]
+    assert first.collectives == [DeviceCall("0", 0, 0, 5 * MS, 1 * MS, 5 * MS)]
     assert second.collectives == []
 
 
@@ -225,7 +225,7 @@ def test_ddp_waits_from_the_last_gradient_to_the_end_of_backward() -> None:
 def test_the_mark_before_the_reducer_s_end_comes_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's own order of callbacks, with a reduction that takes 0.3 s."""
     monkeypatch.setattr("diag.collectors.attach.hooks.describe", lambda owned: (4 * len(owned), "float32", True))
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
     try:
         reducers, times = Reducers(CollectiveTimer(10)), []
         monkeypatch.setattr(reducers._timer, "backward_computed", lambda: times.append(time.monotonic()))

@@ -25,7 +25,7 @@ from diag.collectors.records import (
     StepRecord,
 )
 from tests.account.kineto_builder import BASE_NS
-from tests.bench.grid.gpu.engine import Marked, Rank, groups_of
+from tests.bench.grid.gpu.engine import Called, Marked, Rank, groups_of
 from tests.bench.grid.gpu.job import Job, Recipe
 from tests.bench.grid.gpu.recorded import BOOT_NS, DEVICE, strategy_of
 from tests.bench.grid.gpu.rows import GPU_ROWS, Half, Make, Row
@@ -79,7 +79,7 @@ def write_device_run(job: Job, ranks: Sequence[Rank], folder: Path, rng: Random)
         steps, device_steps, lines = [], [], []
         for number, marked in enumerate(rank.marked[:-1]):
             steps.append(_step(number, marked))
-            rows = _rows(job, marked, counts)
+            rows = _recorded(job, marked, counts)
             device_steps.append(_device_step(number, marked, rows, pace))
             lines.append(_line(number, rows, own))
         samples = [
@@ -109,65 +109,68 @@ def _step(number: int, marked: Marked) -> StepRecord:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _Recorded:
     """A call of which the records hold a row. ``reducer``: DDP's makes it, which tells no more than that the last of
-    its buckets was waited for."""
+    its buckets was waited for; ``asynchronous``: the training's stream waits for it, and no other."""
 
-    group: str
-    number: int
+    called: Called
     seq: int
     op: str
     bytes: int
     dtype: str
-    host_ns: int
     reducer: bool
+    asynchronous: bool
 
 
-def _rows(job: Job, marked: Marked, counts: dict[str, int]) -> dict[tuple[str, int], _Row]:
-    """By group and number; ``counts`` of each group go on."""
-    rows: dict[tuple[str, int], _Row] = {}
+def _recorded(job: Job, marked: Marked, counts: dict[str, int]) -> list[_Recorded]:
+    """In order; ``counts`` of each group go on."""
+    found: dict[tuple[str, int], _Recorded] = {}
     last: dict[str, tuple[str, int]] = {}  # of the reducer's, by group
-    for group, number, _, host_ns, text in marked.calls:
-        said = json.loads(f"{{{text}}}")
+    for call in marked.calls:
+        said = json.loads(f"{{{call.args}}}")
         size = max(said["In msg nelems"], said["Out msg nelems"]) * (4 if said["dtype"] == "Float" else 2)
         reducer = job.recipe == Recipe.DDP and size > 4
-        if reducer and group in last:
-            before = rows.pop(last[group])
-            seq = before.seq
+        if reducer and call.group in last:
+            seq = found.pop(last[call.group]).seq
         else:
-            seq, counts[group] = counts[group], counts[group] + 1
+            seq, counts[call.group] = counts[call.group], counts[call.group] + 1
         if reducer:
-            last[group] = group, number
+            last[call.group] = call.group, call.number
         op = _OPS[said["Collective name"]]
-        rows[group, number] = _Row(group, number, seq, op, size, said["dtype"].lower(), host_ns, reducer)
-    return rows
+        found[call.group, call.number] = _Recorded(call, seq, op, size, said["dtype"].lower(), reducer, size <= 4)
+    return list(found.values())
 
 
-def _device_step(
-    number: int, marked: Marked, rows: dict[tuple[str, int], _Row], pace: float
-) -> DeviceStepRecord:
+def _device_step(number: int, marked: Marked, rows: Sequence[_Recorded], pace: float) -> DeviceStepRecord:
     zero = marked.edges[0][1]
 
     def since(ns: int) -> int:
         return round((ns - zero) * pace / 500) * 500  # what events resolve
 
     calls = []
-    for wait in marked.waits:
-        row = rows.get((wait.group, wait.number))
-        if row is not None:
-            start, begin = (wait.wait, None) if row.reducer else (wait.start, since(wait.wait))
-            calls.append(DeviceCall(row.group, row.seq, since(start), since(wait.end), begin))
+    for row in rows:
+        call, wait = row.called, marked.waits.get((row.called.group, row.called.number))
+        if row.reducer and wait is not None:
+            calls.append(DeviceCall(call.group, row.seq, since(wait[0]), since(wait[1])))
+        elif row.asynchronous and wait is not None:
+            began, ended = since(wait[0]), since(wait[1])
+            calls.append(DeviceCall(call.group, row.seq, min(since(call.start), began), ended, began, ended))
+        elif not row.reducer and not row.asynchronous:
+            began, ended = (since(wait[0]), since(wait[1])) if wait is not None else (None, None)
+            start, end = since(call.start), since(call.end)
+            calls.append(DeviceCall(call.group, row.seq, start, end, began, ended, own_stream=True))
     phases = [PhaseRow(name, since(a[1]), since(b[1])) for name, a, b in marked.phases]
     return DeviceStepRecord(number, since(marked.edges[1][1]), phases, calls)
 
 
-def _line(number: int, rows: dict[tuple[str, int], _Row], groups: dict[str, list[int]]) -> CollectiveLine:
+def _line(number: int, rows: Sequence[_Recorded], groups: dict[str, list[int]]) -> CollectiveLine:
     called = [
         CollectiveRow(
-            row.group, row.seq, row.op, row.bytes, row.dtype, BOOT_NS + row.host_ns, None, None, None, not row.reducer
+            row.called.group, row.seq, row.op, row.bytes, row.dtype, BOOT_NS + row.called.host, None, None, None,
+            not row.reducer,
         )
-        for row in rows.values()
-    ]
+        for row in rows
+    ]  # fmt: skip
     return CollectiveLine(number, called, groups if number == 0 else {})
 
 

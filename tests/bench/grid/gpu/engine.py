@@ -52,24 +52,26 @@ Program = Generator[Call, int, None]
 Mark = tuple[int, int]  # when the host records an event on the training's stream, and when the device gets there
 
 
-class Waited(NamedTuple):
-    """A collective on the device: when its stream reached it, and from when to when the training's stream waited."""
+class Called(NamedTuple):
+    """A collective: when the host called it, when its stream on the device reached it, and when it ended."""
 
     group: str
     number: int
+    host: int
     start: int
-    wait: int
     end: int
+    args: str
 
 
 @dataclass
 class Marked:
-    """What always-on records hold of a step. ``calls``: (group, number, kernel, host's time, bytes)."""
+    """What always-on records hold of a step. ``waits``: by a collective's group and number, from when to when the
+    training's stream waited for it."""
 
     edges: list[Mark] = field(default_factory=list)  # begin and end
     phases: list[tuple[str, Mark, Mark]] = field(default_factory=list)
-    calls: list[tuple[str, int, str, int, str]] = field(default_factory=list)
-    waits: list[Waited] = field(default_factory=list)
+    calls: list[Called] = field(default_factory=list)
+    waits: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     pauses: list[tuple[int, int]] = field(default_factory=list)  # of Python's garbage collector, the host's times
 
 
@@ -107,7 +109,7 @@ class Rank:
     marked: list[Marked] = field(default_factory=lambda: [Marked()])  # of each step, the one under way last
     pace: float = 1.0  # of this rank in this step, against the others
     _correlation: int = 0
-    _ready: dict[int, tuple[str, int, int]] = field(default_factory=dict)  # by a collective's end: which, and start
+    _ending: dict[int, tuple[str, int]] = field(default_factory=dict)  # which collective ends then
     _queued: deque[int] = field(default_factory=deque)
 
     def varied(self, ns: float) -> int:
@@ -160,8 +162,8 @@ class Rank:
         """The training's stream waits for the end of a collective."""
         begin = self.mark()[1]
         self.free[COMPUTE_STREAM] = max(self.free[COMPUTE_STREAM], done)
-        if self.keeps_events and done in self._ready:
-            self.marked[-1].waits.append(Waited(*self._ready.pop(done), begin, max(begin, done)))
+        if self.keeps_events and done in self._ending:
+            self.marked[-1].waits[self._ending.pop(done)] = begin, max(begin, done)
 
     # -- device --------------------------------------------------------------------------------------------------------
 
@@ -198,8 +200,8 @@ class Rank:
         self.numbers[group.name] += 1
         end = yield Call(group.name, number, len(group.ranks), self.rank, start, transfer_ns, tail_ns)
         self.free[stream] = self.wire_free[group.name] = end
-        self._ready[end] = group.name, number, reached
-        self.marked[-1].calls.append((group.name, number, kernel, begin, args))
+        self._ending[end] = group.name, number
+        self.marked[-1].calls.append(Called(group.name, number, begin, reached, end, args))
         self._queued.append(end)
         self._keep(
             "kernel", "cudaLaunchKernelExC", kernel, stream, begin, self.now, start, end, f'{args}, "Seq": {number}'
