@@ -24,9 +24,9 @@ from diag.collectors.text import masked
 from diag.errors import DiagError
 from diag.rundir.lines import read_identity, read_manifest
 from diag.rundir.runs import recording_environment
-from diag.words.formatting import counted, listing, visible
+from diag.words.formatting import counted, listing, spaced, visible
 
-from ..model import Evidence, Logs, Process
+from ..model import Clue, Evidence, Logs, Process
 from .client import VARIABLE, address_of, ask
 from .clues import NOT_COUNTED as NOT_COUNTED
 from .clues import Names, Series, judged, series_of, stands, unchanged
@@ -119,15 +119,15 @@ class Watch:
         return self._seen
 
     def _ask(self) -> None:
-        pause_s = self._again_s
+        seen = replace(self._last, why="NCCL RAS cannot be asked: the dashboard's own log says why.")
         try:
             before, self._job = self._job, self._job.newest()
             if before.attempt != self._job.attempt:
                 self._reports, self._last = [], Seen()
-            self._seen = self._answer()
-            pause_s = self._again_s if self._seen.why else self._every_s
+            seen = self._answer()
         finally:
-            self._due_s = time.monotonic() + pause_s
+            self._seen = seen
+            self._due_s = time.monotonic() + (self._again_s if seen.why else self._every_s)
 
     def _answer(self) -> Seen:
         try:
@@ -306,7 +306,7 @@ def _seen(reports: Sequence[Report], logs: Logs, source: str) -> Seen:
     findings = judged(Reports(tuple(reports)), logs)
     clue = max(findings.clues, key=lambda one: one.confidence, default=None)
     rows = sorted(_rows(reports, Names(logs, reports)), key=lambda row: not row.trouble)
-    summary = clue.note if clue is not None else findings.headline
+    summary = _of_the_job(clue) if clue is not None else findings.headline
     version = f" (NCCL {last.version})" if last.version else ""
     return Seen(
         source=f"{source}{version}",
@@ -317,6 +317,14 @@ def _seen(reports: Sequence[Report], logs: Logs, source: str) -> Seen:
         more_rows=max(0, len(rows) - MOST_ROWS),
         lines=_lines(last),
     )
+
+
+def _of_the_job(clue: Clue) -> str:
+    """The clue's note, which numbers ranks within their communicator, with the job's ranks where they are others."""
+    ranks = spaced(listing(sorted(clue.ranks))) if clue.ranks else ""
+    if not ranks or re.search(rf"{re.escape(ranks)}\b", clue.note, re.IGNORECASE):
+        return clue.note
+    return f"{clue.note}. In the job: {ranks}."
 
 
 def _shown(text: str) -> str:

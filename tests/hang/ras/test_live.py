@@ -145,6 +145,10 @@ def test_ranks_of_a_smaller_communicator_are_those_of_the_job(tmp_path: Path) ->
     behind = next(row for row in seen.rows if ": 9 launched" in row.says)
     assert behind.communicator.replace("\u00a0", " ") == "0x0000000000000abc, 4 ranks"
     assert behind.ranks.replace("\u00a0", " ") == "rank 5"
+    assert seen.summary.startswith(
+        "Rank 1 (process 1005 on 10.0.0.2, GPU 1) of communicator 0x0000000000000abc of 4 ranks"
+    )
+    assert seen.summary.endswith("AllReduce 9, not 64. In the job: rank 5.")
 
 
 def test_many_communicators_have_a_bounded_table(tmp_path: Path) -> None:
