@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,16 +15,18 @@ import numpy as np
 import plotly.graph_objects as go
 import streamlit as st
 
+from diag.api import state_of
 from diag.app.address import choose, choose_path
 from diag.app.figures import finish
 from diag.app.markup import label, plain, prose
 from diag.app.run_view import Part
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import bullets, draw, show_code, show_error
+from diag.app.views.common import EMPTY, bullets, draw, show_code, show_error, table
 from diag.errors import DiagError
 from diag.hang.api import Investigation, by_reason, guess_words, investigate, newest_write
 from diag.hang.groups import At, GroupPlaces, Place, places_of
 from diag.hang.model import Evidence, Stack
+from diag.hang.ras.live import NOT_COUNTED, Seen, Watch, recorded, recorded_ns
 from diag.words.formatting import counted, listing, share, visible
 
 _RUN, _PATH, _UPLOAD = "run", "path", "upload"
@@ -51,6 +54,9 @@ def show(root: Path, run: Path) -> None:
     found = _found(read) if read is not None else None
     if found is not None:
         _answer(found)
+    if source == _RUN:
+        _ras(run)
+    if found is not None:
         _places(found)
         _evidence(found.triage.evidence)
         _stacks(found.triage.stacks)
@@ -207,6 +213,80 @@ def _reasons(found: Investigation) -> None:
 def _gap(paths: Sequence[str], reason: str) -> str:
     more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
     return f"{_short(paths[0])}{more}: {reason}" if paths[0] else reason
+
+
+# -- NCCL RAS ----------------------------------------------------------------------------------------------------------
+
+_EVERY_S = 3.0  # between two looks at what the last report was; RAS is asked less often
+_AT_ONCE_S = 0.5  # for a first report that comes quickly; a page waits no longer
+_COLUMNS = ("Communicator", "Ranks", "Host", "NCCL RAS reports", "Counts")
+
+
+def _ras(run: Path) -> None:
+    """What NCCL RAS says while the run trains; else the last report that is kept with it."""
+    st.fragment(_ras_now, run_every=_EVERY_S if state_of(run).live else None)(run)
+
+
+def watched(run: Path) -> Seen:
+    """What NCCL RAS says about a run that trains, a few seconds old at most. Nobody waits for the network."""
+    return _watch(str(run)).look(_AT_ONCE_S)
+
+
+def ras_line(run: Path) -> None:
+    """One line on a run that trains; nothing where NCCL RAS does not answer."""
+    seen = watched(run)
+    if seen.source and not seen.why:
+        text = f"NCCL {seen.summary}" if seen.summary.startswith("RAS ") else f"NCCL RAS: {seen.summary}"
+        if seen.trouble:
+            st.warning(plain(f"{text} Hang triage shows the ranks."), icon=":material/warning:")
+        else:
+            st.caption(plain(text))
+
+
+@st.cache_resource(max_entries=16)
+def _watch(run: str) -> Watch:
+    return Watch(Path(run))
+
+
+@st.cache_resource(show_spinner=False, max_entries=8)
+def _kept(run: str, written_ns: int) -> Seen | None:
+    return recorded(Path(run)) if written_ns else None
+
+
+def _ras_now(run: Path) -> None:
+    seen = watched(run) if state_of(run).live else None
+    kept = _kept(str(run), recorded_ns(run)) if seen is None or not seen.source else None
+    if seen is None and kept is None:
+        return
+    st.subheader("NCCL RAS", anchor="ras")
+    if seen is not None and seen.source:
+        _report(seen, age=time.time() - (seen.at_s or 0.0))
+    elif seen is not None:
+        st.caption(plain(seen.why))
+    if kept is not None:
+        _report(kept, age=None)
+
+
+def _report(seen: Seen, age: float | None) -> None:
+    """``age``: of the report in seconds; None for one that is kept."""
+    if seen.trouble:
+        st.warning(plain(seen.summary), icon=":material/warning:")
+    else:
+        st.markdown(plain(seen.summary))
+    if age is None:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seen.at_s)) if seen.at_s is not None else "unknown time"
+    else:
+        when = f"{max(0.0, age):.0f} s ago"
+    st.caption(plain(f"{seen.source}, {when}. {seen.why}".strip()))
+    if seen.rows:
+        rows = [(row.communicator, row.ranks, row.host or EMPTY, row.says, row.still or EMPTY) for row in seen.rows]
+        table(_COLUMNS, rows)
+        st.caption(NOT_COUNTED)
+    if seen.more_rows:
+        st.caption(f"{seen.more_rows:,} more rows are not shown.")
+    if seen.lines:
+        with st.expander("The lines of the report"):
+            show_code("\n".join(seen.lines), None)
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from diag.api import RunState, State, state_of
 from diag.app.address import choose
 from diag.app.markup import plain
 from diag.app.views.common import EMPTY, shown_rows
+from diag.app.views.hang import ras_line
 from diag.words.formatting import NBSP, counted, duration
 
 _EVERY_S = 3.0
@@ -100,6 +101,8 @@ def _watched(shown: RunState, again_s: float) -> None:
     shown_facts = facts(state)
     if shown_facts:
         st.caption(plain(shown_facts))
+    if state.live:
+        ras_line(state.path)
     if time.monotonic() >= again_s and (state.changed_ns != shown.changed_ns or state.live != shown.live):
         st.rerun()
 

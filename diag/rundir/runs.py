@@ -14,6 +14,7 @@ from msgspec import Struct
 from diag.collectors.layout import RunLayout, is_folder, world_size_of
 from diag.collectors.reading import walk
 from diag.collectors.records import Manifest
+from diag.collectors.settings import RUN_DIR_VARIABLE
 from diag.model.steps import Bottleneck, Severity, Verdict
 
 from .lines import SILENT_S, Culprit, last_steps, read_answer, read_manifest
@@ -83,6 +84,18 @@ def state_of(path: Path, now_ns: int | None = None) -> RunState:
         exit_code=manifest.exit_code if manifest is not None else None,
         answer=_verdict(layout.verdict, changed_ns),
     )
+
+
+def recording_environment(layout: RunLayout, pid: int) -> dict[str, str]:
+    """The environment of a process of this host that records into this run, whoever started it; empty of any other, and
+    of another user's."""
+    import psutil
+
+    try:
+        environment = psutil.Process(pid).environ()
+    except (psutil.Error, OSError):
+        return {}
+    return environment if environment.get(RUN_DIR_VARIABLE) == str(layout.root.resolve()) else {}
 
 
 def newest_change(path: Path) -> int:

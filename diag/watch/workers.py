@@ -17,8 +17,8 @@ import psutil
 
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import RankExit
-from diag.collectors.settings import RUN_DIR_VARIABLE
 from diag.rundir.lines import read_identity
+from diag.rundir.runs import recording_environment
 
 _POLL_S = 0.05
 
@@ -72,15 +72,6 @@ def workers_of(layout: RunLayout) -> tuple[Worker, ...]:
         if environment.get("RANK", "").isdecimal():
             found.append(Worker(int(environment["RANK"]), process))
     return tuple(sorted(found, key=lambda worker: worker.rank))
-
-
-def recording_environment(layout: RunLayout, pid: int) -> dict[str, str]:
-    """The environment of a process that records into this run, whoever started it; empty of any other."""
-    try:
-        environment = psutil.Process(pid).environ()
-    except (psutil.Error, OSError):
-        return {}
-    return environment if environment.get(RUN_DIR_VARIABLE) == str(layout.root.resolve()) else {}
 
 
 def end(workers: Iterable[Worker], grace_s: float, sleep: Callable[[float], None] = time.sleep) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from diag.app.markup import plain
@@ -12,8 +15,12 @@ from diag.app.theme import DARK, LIGHT
 from diag.app.views.hang import places
 from diag.hang.api import investigate
 from diag.hang.groups import At, places_of
+from diag.hang.ras import live
 from tests.app.shown import text
 from tests.hang.corpus import case
+from tests.hang.ras.reports import Comm, as_json, job, write_run
+from tests.hang.ras.reports import text as ras_text
+from tests.hang.ras.server import listening, silent, speaks
 from tests.hang.rundir.test_well import manifest, run_of
 
 ROOT = Path(__file__).parents[1] / "hang" / "captured"
@@ -129,3 +136,96 @@ def test_a_log_that_is_a_link_out_of_the_run_is_not_shown(tmp_path: Path, monkey
     said = text(shown(tmp_path, run.root, monkeypatch))
     assert "not for everybody" not in said
     assert "a link that leads out of the run directory" in said
+
+
+# -- NCCL RAS ----------------------------------------------------------------------------------------------------------
+
+STUCK = job(Comm(list(range(8)), counts={7: {"AllReduce": 60}}))
+
+
+def cells(test: AppTest) -> list[list[str]]:
+    """Of the table of NCCL RAS, with plain spaces."""
+    tables = [one.value for one in test.table if "NCCL RAS reports" in one.value.columns]
+    assert len(tables) <= 1
+    return [[str(cell).replace("\u00a0", " ") for cell in row] for row in tables[0].to_numpy()] if tables else []
+
+
+@pytest.mark.parametrize("has_json", [True, False])
+def test_a_run_that_trains_shows_its_nccl_ras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_json: bool) -> None:
+    state = replace(STUCK, silent=(3,))
+    layout = write_run(state, tmp_path / "run")
+    with listening(speaks(lambda _, in_json: as_json(state) if in_json else ras_text(state), has_json)) as address:
+        monkeypatch.setenv("NCCL_RAS_ADDR", address)
+        test = shown(tmp_path, layout.root, monkeypatch)
+    said = text(test)
+    assert "NCCL RAS" in [one.value for one in test.subheader]
+    assert plain(f"NCCL RAS at {address} (NCCL 2.30.7), 0 s ago.") in said
+    assert "RAS gets no answer from" in test.warning[0].value
+    rows = cells(test)
+    assert [(row[1], row[3]) for row in rows if "answer" in row[3]] == [("rank 3", "does not answer")]
+    assert [row[1] for row in rows if row[3] == plain("AllReduce: 60 launched")] == ["rank 7"]
+    assert any("time" in one.value and "RAS" in one.value for one in test.code)
+
+
+@pytest.mark.parametrize(
+    ("of_manifest", "device", "words"),
+    [
+        ({"backend": "gloo"}, "cpu", "its backend is gloo"),
+        ({}, "NVIDIA H100", "no NCCL RAS answers at 127.0.0.1:1"),
+    ],
+)
+def test_a_run_without_ras_says_why_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_manifest: dict[str, object], device: str, words: str
+) -> None:
+    monkeypatch.setenv("NCCL_RAS_ADDR", "127.0.0.1:1")
+    layout = write_run(STUCK, tmp_path / "run", device=device, **of_manifest)
+    test = shown(tmp_path, layout.root, monkeypatch)
+    assert [plain(words) in one.value for one in test.caption].count(True) == 1
+    assert not cells(test)
+    assert not test.error or "Nothing to triage" not in test.error[0].value
+
+
+def test_a_server_that_never_answers_does_not_hold_up_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = write_run(STUCK, tmp_path / "run")
+    with listening(silent) as address:
+        monkeypatch.setenv("NCCL_RAS_ADDR", address)
+        begin = time.monotonic()
+        test = shown(tmp_path, layout.root, monkeypatch)
+        assert time.monotonic() - begin < 5
+    assert "NCCL RAS is being asked" in text(test)
+
+
+def test_a_run_that_ended_shows_the_last_report_that_it_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "ask", lambda *_: pytest.fail("a run that ended was asked"))
+    layout = write_run(STUCK, tmp_path / "run", exit_code=5)
+    for number in (1, 2):
+        at = replace(STUCK, time=f"2026-11-10 12:00:{30 * number - 30:02d}")
+        layout.nccl_ras("node1", number).write_text(as_json(at))
+    test = shown(tmp_path, layout.root, monkeypatch)
+    assert plain("2026-11-10 12:00:30") in text(test)
+    assert [row[4] for row in cells(test) if row[1] == "rank 7"] == ["unchanged for 30 s"]
+
+
+def _sidebar() -> None:
+    import sys
+    from pathlib import Path
+
+    from diag.app.views import hang
+
+    hang.ras_line(Path(sys.argv[1]))
+
+
+def test_the_sidebar_says_it_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = replace(STUCK, silent=(3,))
+    layout = write_run(state, tmp_path / "run")
+    monkeypatch.setattr("sys.argv", ["main.py", str(layout.root)])
+    with listening(speaks(lambda *_: as_json(state))) as address:
+        monkeypatch.setenv("NCCL_RAS_ADDR", address)
+        test = AppTest.from_function(_sidebar, default_timeout=60).run()
+    assert not test.exception
+    assert "RAS gets no answer from" in test.warning[0].value
+    monkeypatch.setenv("NCCL_RAS_ADDR", "127.0.0.1:1")
+    st.cache_resource.clear()
+    test.run()
+    assert not test.warning
+    assert text(test) == ""

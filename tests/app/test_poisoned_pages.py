@@ -28,6 +28,9 @@ from tests.app.test_hang_page import shown as shown_hang
 from tests.app.test_html_report import Parsed
 from tests.app.test_pages import page
 from tests.app.test_tuning import HISTORY
+from tests.hang.ras.reports import Comm, as_json, job
+from tests.hang.ras.reports import write_run as write_ras_run
+from tests.hang.ras.server import listening, says, speaks
 from tests.poisoned import POISON, Poisoner, is_harmless, places, poisoned
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -192,6 +195,35 @@ def test_the_hang_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in folder.rglob("*.txt"):
         path.write_text("".join(f"{line}{POISON}\n" for line in path.read_text().splitlines()))
     check(shown_hang(tmp_path, folder, monkeypatch))
+
+
+def test_hostile_texts_of_nccl_ras_stay_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hostile(_: int, in_json: bool) -> str:
+        document = json.loads(as_json(job(Comm(list(range(8)), counts={7: {"AllReduce": 60}}), silent=(3,))))
+        chosen = {place for place in places(document) if place[-1] not in ("hash", "<keys>")}
+        document = poisoned(document, chosen)
+        for comm in document["communicators"]:
+            for rank in comm["ranks"]:
+                rank["collective_counts"][POISON] = rank["rank"]
+        return json.dumps(document)
+
+    layout = write_ras_run(job(), tmp_path / "run", backend=None)
+    with listening(speaks(hostile)) as address:
+        monkeypatch.setenv("NCCL_RAS_ADDR", address)
+        test = shown_hang(tmp_path, layout.root, monkeypatch)
+    assert test.table
+    check(test)
+    with listening(says(f"{POISON}\n".encode())) as address:
+        monkeypatch.setenv("NCCL_RAS_ADDR", address)
+        st.cache_resource.clear()
+        test = shown_hang(tmp_path, layout.root, monkeypatch)
+    assert "is not NCCL RAS" in test.caption[-1].value
+    check(test)
+    monkeypatch.delenv("NCCL_RAS_ADDR")
+    for of_run in ({"backend": f"gloo{POISON}"}, {"host": f"node{POISON}"}):
+        st.cache_resource.clear()
+        layout = write_ras_run(job(), tmp_path / "run", **of_run)
+        check(shown_hang(tmp_path, layout.root, monkeypatch))
 
 
 def test_the_report(tmp_path: Path) -> None:

@@ -81,6 +81,10 @@ def ask(given: str = "", answer_s: float = ANSWER_S) -> Asked:
             f"NCCL RAS at {name} did not answer within {answer_s:.0f} s",
             hint="The process that holds the socket may be stopped: ask on another node of the job.",
         ) from None
+    except UnicodeError:  # of the resolver, which takes no such name
+        raise DiagError(
+            f"{visible(name)!r} is no address", hint="Give HOST:PORT, for example localhost:28028."
+        ) from None
     except OSError as error:
         raise DiagError(
             f"no NCCL RAS answers at {name}: {error.strerror or error}",

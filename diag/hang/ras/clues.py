@@ -67,8 +67,8 @@ def judged(found: Reports, logs: Logs) -> Findings:
     """The findings of the reports. ``logs`` tie their hosts and processes to global ranks."""
     if not found.reports:
         return Findings(gaps=found.gaps)
-    names = _Names(logs, found.reports)
-    series = _series(found.reports)
+    names = Names(logs, found.reports)
+    series = series_of(found.reports)
     last = found.reports[-1]
     clues = [*_gone(found.reports, names), *_behind(series, names, gone=_has_gone(last)), *_not_running(series, names)]
     return replace(_without_cause(found.reports, series, names), clues=tuple(clues), gaps=found.gaps)
@@ -98,7 +98,7 @@ def completed(triage: Triage, findings: Findings) -> Triage:
     return triage
 
 
-class _Names:
+class Names:
     """Culprits for ranks of communicators: the global rank only where something ties it."""
 
     def __init__(self, logs: Logs, reports: Sequence[Report]) -> None:
@@ -170,7 +170,7 @@ def _process(member: Member) -> object:
 
 
 @dataclass(frozen=True)
-class _Series:
+class Series:
     """A communicator in its last report, and in an earlier one. ``seconds``: between them, where both have a time."""
 
     comm: Comm
@@ -180,7 +180,7 @@ class _Series:
     @property
     def still(self) -> bool:
         """Whether two reports show the same counts and statuses."""
-        return self.before is not None and _unchanged(self.before, self.comm)
+        return self.before is not None and unchanged(self.before, self.comm)
 
     @property
     def sure(self) -> float:
@@ -194,7 +194,7 @@ class _Series:
         return f" for {self.seconds:,.0f} s" if self.seconds is not None else " between two reports"
 
 
-def _unchanged(before: Comm, now: Comm) -> bool:
+def unchanged(before: Comm, now: Comm) -> bool:
     """Whether two states are the same. Between JSON and text, only numbers of ranks are compared."""
     if before.vectors and now.vectors:
         return before.vectors == now.vectors and _values(before.statuses) == _values(now.statuses)
@@ -214,7 +214,7 @@ def _values(levels: Iterable[Level], numbers_only: bool = False) -> frozenset[ob
     )
 
 
-def _series(reports: Sequence[Report]) -> list[_Series]:
+def series_of(reports: Sequence[Report]) -> list[Series]:
     """The communicators in the last report of their job. In text, one that a later report does not name is fine by
     then."""
     found = []
@@ -226,15 +226,15 @@ def _series(reports: Sequence[Report]) -> list[_Series]:
         now = reports[latest]
         earlier = [reports[number] for number in seen[:-1] if _apart(reports[number], now) != 0.0]
         if not earlier:
-            found.append(_Series(now.comms[name]))
+            found.append(Series(now.comms[name]))
             continue
         # Back to the first of the reports that are all the same.
         then = earlier[-1]
         for report in reversed(earlier):
-            if not _unchanged(report.comms[name], now.comms[name]):
+            if not unchanged(report.comms[name], now.comms[name]):
                 break
             then = report
-        found.append(_Series(now.comms[name], then.comms[name], _apart(then, now)))
+        found.append(Series(now.comms[name], then.comms[name], _apart(then, now)))
     return found
 
 
@@ -254,7 +254,7 @@ def _same_job(first: Report, second: Report) -> bool:
 class _Odd:
     """Ranks whose counts differ from those of the others of a communicator."""
 
-    series: _Series
+    series: Series
     fault_class: str
     members: tuple[Member, ...]
     confidence: float
@@ -263,7 +263,7 @@ class _Odd:
     others: tuple[Member, ...]  # as far as they are named
 
 
-def _behind(series: Sequence[_Series], names: _Names, gone: bool) -> list[Clue]:
+def _behind(series: Sequence[Series], names: Names, gone: bool) -> list[Clue]:
     odd = [one for of_comm in series if (one := _odd(of_comm)) is not None]
     behind = [one for one in odd if one.fault_class == "missing_rank"]
     # Who is behind in one communicator, and waits for somebody else in another, is not the one.
@@ -287,7 +287,7 @@ def _behind(series: Sequence[_Series], names: _Names, gone: bool) -> list[Clue]:
     return list(merged.values())
 
 
-def _clue(one: _Odd, members: tuple[Member, ...], names: _Names, times: float) -> Clue:
+def _clue(one: _Odd, members: tuple[Member, ...], names: Names, times: float) -> Clue:
     comm = one.series.comm
     whole = names.is_whole_job(comm)
     victims = tuple(sorted(m.rank for m in one.others if m.rank is not None)) if whole else ()
@@ -301,7 +301,7 @@ def _clue(one: _Odd, members: tuple[Member, ...], names: _Names, times: float) -
     )
 
 
-def _odd(series: _Series) -> _Odd | None:
+def _odd(series: Series) -> _Odd | None:
     """The ranks that differ; None where counts are equal, where nobody is named, and where ranks move."""
     comm = series.comm
     differs = _differences(comm)
@@ -324,10 +324,10 @@ def _odd(series: _Series) -> _Odd | None:
         ranks = list(differs)
         sure, fault, what = series.sure * _AHEAD, "desync", "launched more collectives than"
     if not series.still and not crossed:
-        if series.before is not None and not _stand(series, ranks):
+        if series.before is not None and not stands(series, ranks):
             return None  # all move: a running job
         sure = min(sure * _OTHERS_MOVE, _STRAGGLER) if series.before is not None else min(sure, _SNAPSHOT)
-    elif not series.still and series.before is not None and not _stand(series, ranks):
+    elif not series.still and series.before is not None and not stands(series, ranks):
         return None
     majority = usual.number if usual is not None else 0
     if 2 * len(ranks) >= size or 2 * majority <= size:
@@ -373,7 +373,7 @@ def _differences(comm: Comm) -> dict[int, dict[str, int]]:
     return dict(found)
 
 
-def _stand(series: _Series, ranks: Sequence[int]) -> bool:
+def stands(series: Series, ranks: Sequence[int]) -> bool:
     """Whether these ranks' counts are those of the earlier report, while others went on."""
     before = series.before
     if before is None:
@@ -427,7 +427,7 @@ def _has_gone(report: Report) -> bool:
     return report.dead is not None or report.absent is not None
 
 
-def _gone(reports: Sequence[Report], names: _Names) -> list[Clue]:
+def _gone(reports: Sequence[Report], names: Names) -> list[Clue]:
     """Clues for processes that do not answer RAS in the last report."""
     last = reports[-1]
     clues = []
@@ -462,7 +462,7 @@ def _gone(reports: Sequence[Report], names: _Names) -> list[Clue]:
     return clues
 
 
-def _with_ranks(peers: Sequence[Member], report: Report, names: _Names) -> list[tuple[Member, Comm | None]]:
+def _with_ranks(peers: Sequence[Member], report: Report, names: Names) -> list[tuple[Member, Comm | None]]:
     """Processes with their rank in the most telling communicator: the whole job's, else the largest."""
     ranks: dict[object, tuple[bool, int, Member, Comm]] = {}
     for comm in report.comms.values():
@@ -474,7 +474,7 @@ def _with_ranks(peers: Sequence[Member], report: Report, names: _Names) -> list[
     return [ranks[peer.host, peer.pid][2:] if (peer.host, peer.pid) in ranks else (peer, None) for peer in peers]
 
 
-def _not_running(series: Sequence[_Series], names: _Names) -> list[Clue]:
+def _not_running(series: Sequence[Series], names: Names) -> list[Clue]:
     """Clues for a few ranks of a communicator that still initialise or have left it while the others use it, or that
     still use it while the others wait for its end."""
     clues = []
@@ -523,7 +523,7 @@ def _reason(usual: object, value: object) -> tuple[str, float] | None:
     return None
 
 
-def _without_cause(reports: Sequence[Report], series: Sequence[_Series], names: _Names) -> Findings:
+def _without_cause(reports: Sequence[Report], series: Sequence[Series], names: Names) -> Findings:
     last = reports[-1]
     coverage = [_read(reports)]
     failed = [(one.comm, level) for one in series for level in (*one.comm.async_errors, *one.comm.init_errors)]
@@ -594,7 +594,7 @@ def _read(reports: Sequence[Report]) -> str:
     return f"{about}; the last shows {counted(comms, 'communicator')}{f' on {last.gpus} GPUs' if last.gpus else ''}."
 
 
-def _moves(reports: Sequence[Report], series: Sequence[_Series]) -> tuple[bool, bool]:
+def _moves(reports: Sequence[Report], series: Sequence[Series]) -> tuple[bool, bool]:
     """Whether counts changed between the last report and an earlier one, and whether counts that differ stayed."""
     last = reports[-1]
     moved = any(one.before is not None and not one.still for one in series)

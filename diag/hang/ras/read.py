@@ -115,6 +115,7 @@ class _Text:
         self._first: Evidence | None = None
         self._version = ""
         self._time_ns: int | None = None
+        self._asked_ns: int | None = None  # of the line that diag writes in front; NCCL's text has no time
         self._gpus: int | None = None
         self._collected = self._empty = self._whole = False
         self._rows: dict[int, Row] = {}
@@ -131,10 +132,12 @@ class _Text:
         text = text.strip()
         here = Evidence(self._path, number, raw)
         if match := _VERSION.match(text):
+            asked_ns = self._asked_ns
             self.close()
-            self._version = match[1]
+            self._version, self._time_ns = match[1], asked_ns
         elif _ASKED.match(text):
             self.close()
+            self._asked_ns = time_ns
         elif text == _BEGIN:
             if self._collected:
                 self.close()

@@ -6,8 +6,13 @@ What is printed, and who is named, follows rasClientRunInit, rasClientRunComms a
 from __future__ import annotations
 
 import json
+import socket
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from diag.collectors.layout import RunLayout
+from diag.collectors.records import Manifest, RankRecord
 
 OPS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 RESULTS = {1: "Unhandled CUDA error", 2: "System error", 3: "Internal error", 6: "Remote process error"}
@@ -281,3 +286,22 @@ def as_json(state: Job) -> str:
             tail = rest if mark else ""
         printed = head
     return printed
+
+
+# The run directory
+
+
+def write_run(state: Job, root: Path, host: str = "", device: str = "NVIDIA H100", **of_manifest: object) -> RunLayout:
+    """The job's ranks as their collectors have recorded them, while it trains. ``host``: of all of them; "": this
+    one."""
+    layout = RunLayout(root)
+    root.mkdir(parents=True, exist_ok=True)
+    manifest = Manifest(run_id="test", world_size=state.world, backend="nccl", strategy="ddp")
+    layout.manifest.write_text(json.dumps({**asdict(manifest), "exit_code": None, **of_manifest}))
+    for rank in range(state.world):
+        files = layout.rank(rank)
+        files.folder.mkdir(parents=True, exist_ok=True)
+        at, gpu = host or socket.gethostname(), state.gpu(rank)
+        identity = RankRecord(rank, gpu, state.world, at, state.pid(rank), "boot", 0, 0, device, gpu)
+        files.identity.write_text(json.dumps(asdict(identity)))
+    return layout

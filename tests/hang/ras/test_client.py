@@ -16,6 +16,7 @@ from diag.errors import DiagError
 from diag.hang.api import triage
 from diag.hang.ras import client
 from diag.hang.ras.client import address_of, ask, ask_twice, is_address
+from diag.hang.ras.read import read_reports
 from diag.watch.hang_monitor import gather, take_back
 from tests.command import diag
 from tests.hang.ras.reports import Comm, as_json, job, text
@@ -43,6 +44,7 @@ def test_two_reports_of_a_stuck_job_name_the_rank(has_json: bool) -> None:
     pause = 0.0 if has_json else 1.2  # text bears the time at which it was asked for
     with listening(speaks(stuck, has_json)) as address:
         reports = ask_twice(address, apart_s=pause)
+    assert all(report.time_ns is not None for report in read_reports((), reports).reports)
     found = triage([], ras=reports)
     assert (found.fault_class, [culprit.rank for culprit in found.culprits]) == ("missing_rank", [7])
     assert found.confidence >= 0.5
