@@ -107,6 +107,7 @@ def attribute(tables: Tables) -> Attribution:
         axes=axes,
         division=division,
         step_marker=marker,
+        idle_known=all(own.idle_known for own in clocked.values()),
     )
 
 

@@ -45,6 +45,7 @@ _DRIFT = 50e-6
 _WAITED = 0.5  # of the calls of one group and operation
 _LEAST_STEPS = 0.5  # of the recorded steps: times on the device are known
 _NOTHING_LAUNCHED = (DATA, H2D, CHECKPOINT)
+_RESOLVED_NS = 5_000  # between two events with nothing between them
 _UNMEASURED = 0.02  # of the time: what the driver's samples may be off by
 
 Times = npt.NDArray[np.int64]
@@ -74,9 +75,8 @@ def _is_known(tables: RankTables, alone: bool) -> bool:
     """Whether the device's times are there, and what its stream waits for. A kind of call that is never waited for is
     not seen: it is waited for in C++, in compiled code, or in a graph. Of two calls one after the other a wait for the
     second is enough: HSDP reduces what it has scattered, and waits for that."""
-    steps = {record.step for record in tables.steps}
-    timed = {record.step: record for record in tables.device_steps if record.step in steps}
-    if not timed or len(timed) < _LEAST_STEPS * len(steps):
+    timed = _timed(tables)
+    if not timed or len(timed) < _LEAST_STEPS * len(tables.steps):
         return False
     if alone:
         return True
@@ -96,8 +96,24 @@ def _is_known(tables: RankTables, alone: bool) -> bool:
     )
 
 
+def _timed(tables: RankTables) -> dict[int, DeviceStepRecord]:
+    """By step, the records that a collector could have written."""
+    steps = {record.step for record in tables.steps}
+    return {own.step: own for own in tables.device_steps if own.step in steps and _in_order(own)}
+
+
+def _in_order(own: DeviceStepRecord) -> bool:
+    phases = all(0 <= row.start_ns <= row.end_ns <= own.dur_ns for row in own.phases)
+    calls = all(
+        0 <= call.start_ns <= call.end_ns
+        and (call.wait_start_ns is None or 0 <= call.wait_start_ns <= (call.wait_end_ns or 0))
+        for call in own.collectives
+    )
+    return own.dur_ns > 0 and phases and calls
+
+
 def _clocked(tables: RankTables) -> DeviceClocked:
-    timed = {record.step: record for record in tables.device_steps}
+    timed = _timed(tables)
     pairs = [(host, timed[host.step]) for host in tables.steps if host.step in timed]
     begins = _begins(pairs)
     ends = [
@@ -160,17 +176,19 @@ def _record(host: StepRecord, own: DeviceStepRecord, begin: int, end: int) -> St
 
 
 def _row(row: CollectiveRow, begin: int, call: DeviceCall, free_ns: int) -> CollectiveRow:
-    """``free_ns``: when the group's call before has ended: they run one after the other. What a call took of which only
-    the end of the wait for it is known is not known: it may have ended before."""
+    """``free_ns``: when the group's call before has ended: they run one after the other. An asynchronous call that
+    nobody had to wait for may have ended at any time before."""
     start, end = begin + call.start_ns, begin + call.end_ns
-    waits: tuple[int | None, int | None] = (start, end)
+    wait: tuple[int, int] | None = start, end
     if call.wait_start_ns is not None and call.wait_end_ns is not None:
-        waits = begin + call.wait_start_ns, begin + call.wait_end_ns
+        wait = begin + call.wait_start_ns, begin + call.wait_end_ns
     elif call.own_stream:
-        waits = None, None
-    whole = row.whole and (call.own_stream or call.wait_start_ns is None)
-    start = min(max(start, free_ns), end) if whole else min(start, waits[0] or start)
-    return row._replace(start_ns=start, end_ns=end, wait_start_ns=waits[0], wait_end_ns=waits[1], whole=whole)
+        wait = None
+    seen = call.own_stream or call.wait_start_ns is None or (wait is not None and wait[1] - wait[0] > _RESOLVED_NS)
+    whole = row.whole and seen
+    start = min(max(start, free_ns), end) if whole or wait is None else min(start, wait[0])
+    waited = wait or (None, None)
+    return row._replace(start_ns=start, end_ns=end, wait_start_ns=waited[0], wait_end_ns=waited[1], whole=whole)
 
 
 # -- idle --------------------------------------------------------------------------------------------------------------
@@ -211,9 +229,12 @@ def _idle(
 def _utilization(tables: RankTables) -> float | None:
     """The fraction of the time in which any kernel ran, as sampled after the warm-up; None without samples."""
     warm = tables.steps[min(WARMUP_STEPS, len(tables.steps) - 1)]
-    samples = [s for s in tables.device if s.utilization_percent is not None]
-    inside = [s for s in samples if warm.begin_ns < s.monotonic_ns <= tables.steps[-1].end_ns]
-    return float(np.mean([s.utilization_percent for s in inside])) / 100 if inside else None
+    inside = [
+        min(100, max(0, sample.utilization_percent))
+        for sample in tables.device
+        if sample.utilization_percent is not None and warm.begin_ns < sample.monotonic_ns <= tables.steps[-1].end_ns
+    ]
+    return float(np.mean(inside)) / 100 if inside else None
 
 
 def _not_launched(clocked: RankTables, pairs: Sequence[tuple[StepRecord, DeviceStepRecord]]) -> iv.Intervals:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from diag.account.device_clock import on_device_clocks
 from diag.account.gpu import LONG_NS
 from diag.model.steps import Detail, Evidence, Finding, Kind, StepAccount
 
@@ -190,8 +189,8 @@ def cannot_look(subject: Subject) -> str:
         return ""
     if not subject.attribution.comm_known:
         return "no profiler window was recorded"
-    measured = all(own.idle_known for own in on_device_clocks(subject.tables).values())
-    return "" if measured else "no profiler window was recorded, and no samples of the device's utilization"
+    known = subject.attribution.idle_known
+    return "" if known else "no profiler window was recorded, and no samples of the device's utilization"
 
 
 DIAGNOSIS = Diagnosis(HOST_BOUND, "launch-bound devices", find, cannot_look)

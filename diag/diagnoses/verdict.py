@@ -45,7 +45,10 @@ _CLOSE, _CLOSE_WIDTH = 0.3, 0.05  # the same of a second class nearly as large
 def evidence(attribution: Attribution, shares: Mapping[Bottleneck, float], bottleneck: Bottleneck) -> float:
     """How far the traces support an answer, 0 to 1. ``shares``: of each class, of the judged time."""
     steps = attribution.usable or attribution.steps
-    if not any(parts.source == "trace" for step in steps for parts in step.parts):
+    sources = {parts.source for step in steps for parts in step.parts}
+    if "events" in sources:
+        return _of_records(len(steps)) * _of_shares(shares, bottleneck)
+    if "trace" not in sources:
         return _of_records(len(steps))
     return (
         (1 - _ONE_STEP / sqrt(max(1, len(steps))))
@@ -88,6 +91,7 @@ TIE = 0.05
 _INTERVAL = 2.5  # per cent on either side: two causes whose order is within it are of equal weight, too
 _NO_COMMUNICATION_DATA = 0.6  # upper bound where communication was not recorded
 _NOT_ALIGNED = 0.6  # ... and where waiting could not be separated from transfer
+_IDLE_UNKNOWN = 0.6  # ... and where a device may have been idle for some of what counts as compute
 _FEW_RANKS, _WAITS_FOR_NOBODY = 0.5, 0.75  # ... and where few of the ranks were seen
 _UNSEEN = 0.6  # ... and where the others may have waited for ranks that were not recorded
 _COARSE = 0.5  # ... and where the phases are all there is, with communication somewhere in them
@@ -157,11 +161,17 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
         _covered(coverage, cause, shares),
         _UNSEEN if coverage.ranks_missing and _waits(bottleneck, cause, shares) else 1.0,
         1.0 if attribution.comm_known else _NO_COMMUNICATION_DATA,
+        1.0 if attribution.idle_known else _IDLE_UNKNOWN,
         _resting_on(phases) if phases is not None else _alignment(attribution, tables, share, shares),
         _DOUBTED if examination.doubts else 1.0,
     )
     if bottleneck == Bottleneck.UNDETERMINED:
         return _unexplained(cause, unexplained)
+    if level == Severity.HEALTHY and not attribution.idle_known:
+        return _undetermined(
+            "nothing else stands out, but how long the devices were idle was not recorded",
+            "let NVML sample their utilization (nvidia-ml-py), or record a profiler window (diag run --trace)",
+        )
     idle = _idle(attribution, shares)
     if level == Severity.HEALTHY and idle >= (_NOT_HEALTHY if shares.on_device else _NOT_HEALTHY_ON_CPU):
         return _undetermined(

@@ -344,6 +344,7 @@ class Attribution(Struct, frozen=True):
     axes: Axes = field(default_factory=Axes)  # of the device mesh
     division: Division = Division.RECORDED
     step_marker: str = ""  # what repeats, where the steps are inferred
+    idle_known: bool = True  # False: a device was idle for some of what counts as compute, and nobody knows how long
 
     @property
     def undivided(self) -> bool:

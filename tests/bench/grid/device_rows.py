@@ -156,9 +156,10 @@ def _device_step(number: int, marked: Marked, rows: Sequence[_Recorded], pace: f
             began, ended = since(wait[0]), since(wait[1])
             calls.append(DeviceCall(call.group, row.seq, min(since(call.start), began), ended, began, ended))
         elif not row.reducer and not row.asynchronous:
-            began, ended = (since(wait[0]), since(wait[1])) if wait is not None else (None, None)
-            start, end = since(call.start), since(call.end)
-            calls.append(DeviceCall(call.group, row.seq, start, end, began, ended, own_stream=True))
+            made = DeviceCall(call.group, row.seq, since(call.start), since(call.end), own_stream=True)
+            if wait is not None:
+                made = made._replace(wait_start_ns=since(wait[0]), wait_end_ns=since(wait[1]))
+            calls.append(made)
     phases = [PhaseRow(name, since(a[1]), since(b[1])) for name, a, b in marked.phases]
     return DeviceStepRecord(number, since(marked.edges[1][1]), phases, calls)
 
