@@ -55,7 +55,7 @@ COLUMNS: dict[str, dict[str, Column]] = {
         "counted": Column(_BOOL, "Whether the verdict counts the step: no warm-up, no step beside a profiler window."),
         "note": Column(_TEXT, "Why it is not counted."),
         "bottleneck": Column(_TEXT, "Class of the step across all ranks."),
-        "source": Column(_TEXT, "What the row was made of: a trace or the collectors' records."),
+        "source": Column(_TEXT, "Made of a trace, the collectors' records, or events on the device's clock."),
         **_TIMES,
     },
     "ranks": {

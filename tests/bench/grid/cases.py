@@ -14,7 +14,7 @@ from diag.replay.predict import baseline
 from diag.replay.program import Refusal
 from diag.traces.cache import Cache
 from diag.traces.reading import Reading
-from tests.bench.grid.device_rows import DEVICE_ROWS, write_device_run
+from tests.bench.grid.device_rows import DEVICE_ROWS, without_window, write_device_run
 from tests.bench.grid.gpu.costs import costs_of, share_of
 from tests.bench.grid.gpu.job import Job
 from tests.bench.grid.gpu.kineto import write_traces
@@ -160,7 +160,7 @@ def _of_device_clocks(case: str, row: Row, job: Job, share: float, rng: Random, 
         write_device_run(job, found.ranks, folder, rng)
         said, _ = _said(folder, replays=False)
     truth = truth_of(costs_of(job), share_of(job, row.rid, found.step_ns), abstain=_always_late(job))
-    return Scored(case, share, row.graded, truth, said, described(job))
+    return Scored(case, share, row.graded, without_window(truth), said, described(job))
 
 
 def _of_traces(case: str, row: Row, job: Job, share: float, rng: Random, keep: Path | None, replays: bool) -> Scored:

@@ -29,6 +29,7 @@ from tests.bench.grid.gpu.engine import Called, Marked, Rank, groups_of
 from tests.bench.grid.gpu.job import Job, Recipe
 from tests.bench.grid.gpu.recorded import BOOT_NS, DEVICE, strategy_of
 from tests.bench.grid.gpu.rows import GPU_ROWS, Half, Make, Row
+from tests.bench.grid.truth import COMMUNICATION, HOST, Answer, Truth
 from tests.copies import replace
 
 PREFIX = "dev-"
@@ -53,6 +54,19 @@ def _longer(make: Make) -> Make:
 DEVICE_ROWS = tuple(
     Row(PREFIX + row.id, _longer(row.make), row.rid, row.graded, row.recipes) for row in GPU_ROWS if row.id in _OF_ROWS
 )
+
+
+# What can be said of a class where its cause takes a window.
+_SAID = {
+    HOST: frozenset({"host-bound"}),
+    COMMUNICATION: frozenset({"exposed-communication", "communication-not-overlapped"}),
+}
+
+
+def without_window(truth: Truth) -> Truth:
+    """The answers that are right where no cause beyond the class is recorded."""
+    answers = [Answer(a.bottleneck, a.causes | _SAID.get(a.bottleneck, frozenset()), a.culprits) for a in truth.right]
+    return replace(truth, right=tuple(answers))
 
 
 def write_device_run(job: Job, ranks: Sequence[Rank], folder: Path, rng: Random) -> None:

@@ -23,7 +23,8 @@ Rows: H0, D4, N0 healthy; D slow data; N network; W sharding units; P no prefetc
 micro-batch; R gathers and reductions of FSDP2; S slow ranks; L the host; K checkpoints; C garbage collection; X0
 copies; M allocator; U use of the arithmetic; X1 two faults at once; Q1 clocks that are off; Q2 missing or damaged
 files; rec- CPU records; insp- (by `--rows insp-`) the same jobs as files of NCCL Inspector, where the answer is the
-late rank ("straggler"), or "healthy".
+late rank ("straggler"), or "healthy"; dev- (by `--rows dev-`) the same jobs without a profiler window, as events on the
+devices' clocks and samples of their utilization, of which the class is asked for.
 `python -m tests.bench.grid --case HALF/ROW/NUMBER` shows one case.
 """
 
