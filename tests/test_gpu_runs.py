@@ -9,7 +9,18 @@ import pytest
 from diag.api import open_run
 from diag.collectors.files import encode, replace_file
 from diag.collectors.layout import RunLayout
-from diag.collectors.records import CollectiveLine, Manifest, MemoryRecord, PhaseRow, RankRecord, StepRecord
+from diag.collectors.records import (
+    WINDOW_ACTIVE,
+    CollectiveLine,
+    CollectiveRow,
+    DeviceCall,
+    DeviceStepRecord,
+    Manifest,
+    MemoryRecord,
+    PhaseRow,
+    RankRecord,
+    StepRecord,
+)
 from diag.model.steps import Bottleneck, Severity
 from tests.account.kineto_builder import BASE_NS, KinetoBuilder, nccl_args
 from tests.copies import replace
@@ -197,6 +208,35 @@ def test_without_a_window_the_verdict_on_gpus_is_undetermined(tmp_path: Path) ->
     assert result.verdict.culprit_ranks == ()
     assert "profiler window" in result.verdict.headline
     assert any("exposed communication" in reason for reason in map(str, result.coverage.not_looked))
+
+
+@pytest.mark.parametrize(("waited", "doubted"), [(TRANSFER, False), (40 * MS, True)])
+def test_a_window_that_is_unlike_the_other_steps_is_doubted(tmp_path: Path, waited: int, doubted: bool) -> None:
+    """Events on the devices say how long the others waited for their all-reduce."""
+    layout = run_directory(tmp_path, (COMPUTE, COMPUTE), traced=True)
+    for rank in (0, 1):
+        files = layout.rank(rank)
+        lines, device_steps, steps = [], [], []
+        for number in range(40):
+            begin = 7_000_000_000 + number * 100 * MS
+            row = CollectiveRow("0", number, "all_reduce", 10**8, "float32", begin, None, None, None)
+            lines.append(CollectiveLine(number, [row], {"0": [0, 1]}))
+            call = DeviceCall("0", number, 50 * MS, 50 * MS + waited)
+            device_steps.append(DeviceStepRecord(number, 95 * MS, [PhaseRow("data", 0, DATA)], [call]))
+            window = WINDOW_ACTIVE if 10 <= number < 10 + STEPS else ""
+            steps.append(StepRecord(number, begin, begin + 95 * MS, [PhaseRow("data", begin, begin + DATA)], window))
+        files.steps.write_bytes(b"".join(map(encode, steps)))
+        files.device_steps.write_bytes(b"".join(map(encode, device_steps)))
+        files.collectives.write_bytes(b"".join(map(encode, lines)))
+    result = open_run(layout.root)
+    said = [note for note in result.coverage.notes if "in profiler windows, and" in note]
+    assert bool(said) == doubted
+    if doubted:
+        assert said == [
+            "two accounts of the run disagree: exposed communication is 4% of the steps in profiler windows, and 42% "
+            "of 32 others"
+        ]
+        assert result.verdict.confidence <= 0.6
 
 
 def test_memory_that_is_nearly_full_is_said(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from diag.collectors.records import (
     DATA,
     H2D,
     P2P_PREFIX,
+    WINDOW_NONE,
     CollectiveRow,
     DeviceCall,
     DeviceStepRecord,
@@ -43,6 +44,7 @@ from .records import WARMUP_STEPS, blocked
 
 _DRIFT = 50e-6
 _WAITED = 0.5  # of the calls of one group and operation
+_LEAST_OUTSIDE = 10  # steps outside of windows: fewer represent no run
 _LEAST_STEPS = 0.5  # of the recorded steps: times on the device are known
 _NOTHING_LAUNCHED = (DATA, H2D, CHECKPOINT)
 _RESOLVED_NS = 5_000  # between two events with nothing between them
@@ -69,6 +71,26 @@ def on_device_clocks(tables: Tables) -> dict[int, DeviceClocked]:
     if not all(_is_known(own, alone=world == 1) for own in ranks.values()):
         return {}
     return {rank: _clocked(own) for rank, own in ranks.items()}
+
+
+def outside_windows(tables: Tables) -> tuple[int, float, float]:
+    """Of a run with profiler windows, the steps outside of them: how many, and the fractions of their time in which the
+    training's stream waited for collectives, and for data. (0, 0, 0) where there are few, or not known of all ranks."""
+    ranks = [
+        replace(own, traces=(), steps=tuple(step for step in own.steps if step.window == WINDOW_NONE)[WARMUP_STEPS:])
+        for own in tables.ranks.values()
+        if own.traces and own.on_device
+    ]
+    world = tables.world_size or len(ranks)
+    if not ranks or not all(len(own.steps) >= _LEAST_OUTSIDE and _is_known(own, alone=world == 1) for own in ranks):
+        return 0, 0.0, 0.0
+    spent_ns, waited_ns, loading_ns = 0, 0, 0
+    for own in ranks:
+        clocked = _clocked(own).tables
+        spent_ns += sum(step.end_ns - step.begin_ns for step in clocked.steps)
+        waited_ns += iv.total(blocked(clocked.rows))
+        loading_ns += sum(row.end_ns - row.start_ns for s in clocked.steps for row in s.phases if row.phase == DATA)
+    return min(len(own.steps) for own in ranks), waited_ns / max(1, spent_ns), loading_ns / max(1, spent_ns)
 
 
 def _is_known(tables: RankTables, alone: bool) -> bool:

@@ -44,7 +44,7 @@ from . import (
     unhealthy_memory,
     unseen_communication,
 )
-from .phases import PhaseAccount, disagreement, phases_alone, phases_of
+from .phases import PhaseAccount, disagreement, phases_alone, phases_of, unlike_the_rest
 from .shares import Shares, charge, noise_of, shares_of, with_pipeline
 from .subject import Diagnosis, Subject
 
@@ -108,7 +108,7 @@ def examine(attribution: Attribution, tables: Tables) -> Examination:
         subject = Subject(attribution, tables, shares, by_phases=by_phases, scheduling=scheduling)
     found, not_found, not_looked = ask(subject, DIAGNOSES)
     not_looked += unseen_communication.inside_fused(attribution)
-    doubts = (doubt,) if doubt else ()
+    doubts = tuple(doubt for doubt in (doubt, unlike_the_rest(attribution, tables)) if doubt)
     return Examination(found, not_found, not_looked, subject.shares, phases, doubts, scheduling)
 
 

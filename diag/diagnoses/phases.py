@@ -11,7 +11,7 @@ from collections import defaultdict
 import numpy as np
 from msgspec import Struct
 
-from diag.account.device_clock import on_device_clocks
+from diag.account.device_clock import on_device_clocks, outside_windows
 from diag.account.frontier import Frontier, frontier
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, H2D, OPTIMIZER, REST
 from diag.model.steps import Attribution, Bottleneck, Detail, Kind
@@ -77,6 +77,24 @@ def disagreement(phases: PhaseAccount | None, shares: Shares) -> str:
     if ours.ranks and theirs.ranks and not set(ours.ranks) & set(theirs.ranks):
         who, other = ranks_text(ours.ranks), ranks_text(theirs.ranks)
         return f"the ranks' timelines name {who}, the durations of their phases name {other}"
+    return ""
+
+
+def unlike_the_rest(attribution: Attribution, tables: Tables) -> str:
+    """In which way the steps in profiler windows are unlike the others, as far as events on the devices tell; "" where
+    they are not."""
+    steps, waiting, loading = outside_windows(tables)
+    traced = [parts for step in attribution.usable for parts in step.parts if parts.source == "trace"]
+    spent_ns = sum(parts.dur_ns for parts in traced)
+    if not steps or not spent_ns:
+        return ""
+    for name, inside_ns, outside in (
+        ("exposed communication", sum(parts.exposed_comm_ns for parts in traced), waiting),
+        ("waiting for data", sum(parts.data_wait_ns for parts in traced), loading),
+    ):
+        inside = inside_ns / spent_ns
+        if abs(inside - outside) >= WARN:
+            return f"{name} is {inside:.0%} of the steps in profiler windows, and {outside:.0%} of {steps:,} others"
     return ""
 
 
