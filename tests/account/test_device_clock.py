@@ -25,8 +25,7 @@ from diag.collectors.records import (
 from diag.model.steps import Bottleneck, Detail, Kind, Severity
 from diag.rundir.run import RankTables, Tables
 from tests.bench.grid.cases import NOT_KEPT
-from tests.bench.grid.device_rows import DEVICE_ROWS, write_device_run
-from tests.bench.grid.gpu.rows import HALVES
+from tests.bench.grid.device_rows import tuned, write_device_run
 from tests.bench.grid.gpu.simulate import simulate
 from tests.copies import replace
 
@@ -229,10 +228,8 @@ def _analyzed(tables: RankTables) -> Result:
 
 def answer(row: str, folder: Path, share: float = 0.4, utilization: bool = True) -> Result:
     """What is said of a simulated job without any window."""
-    rng = Random(f"test/{row}")
-    (chosen,) = (one for one in DEVICE_ROWS if one.id == row)
-    job = chosen.make(HALVES["tuning"], rng, share)
-    write_device_run(job, simulate(job, keep=True).ranks, folder, rng)
+    job = tuned(row, share)
+    write_device_run(job, simulate(job, keep=True).ranks, folder, Random(row))
     if not utilization:
         for path in folder.glob("ranks/*/device.jsonl"):
             path.write_text("")

@@ -19,7 +19,7 @@ import polars as pl
 
 from diag.account.gpu import device_work
 from diag.account.trace_ranges import host_windows
-from diag.api import open_run
+from diag.api import analyze, open_run
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import DATA, DeviceRecord, DeviceStepRecord, StepRecord
 from diag.diagnoses.memory_pressure import peaks_of
@@ -36,6 +36,7 @@ from tests.bench._paired import paired_ratio
 from tests.bench._plain_training import AGAIN, ALWAYS, BARE
 from tests.bench.attach_overhead import of_job
 from tests.busy import CONTENTION
+from tests.copies import replace
 from tests.gpu.plan import INSPECTOR, OVERHEAD, PROBE, PROBED, RECORD, Machine, Planned, plan
 
 PASSED, FAILED, NOT_APPLICABLE = "passed", "failed", "not applicable"
@@ -111,6 +112,10 @@ def checks_of(checked: Checked) -> list[Check]:
         if planned.answer is not None:
             verdict = hang_verdict if planned.hangs else memory_verdict if planned.fills else step_verdict
             found.append(_checked(f"{planned.name}: verdict", _expected_answer(planned), verdict, checked, planned))
+            if verdict is step_verdict:
+                expected = f"{' or '.join(planned.answer.classes)}, {_at_fault(planned.answer.ranks)}"
+                name = f"{planned.name}: class without its window"
+                found.append(_checked(name, expected, windowless_class, checked, planned))
         elif planned.unchecked:
             found.append(Check(f"{planned.name}: verdict", "", "", NOT_APPLICABLE, planned.unchecked))
     found.extend(_checked(name, expected, check, checked) for name, expected, check in AGREEMENTS)
@@ -189,6 +194,20 @@ def step_verdict(checked: Checked, planned: Planned) -> Found:
     listed = f"; other findings: {', '.join(others)}" if others else ""
     cause = f", cause {verdict.cause}" if verdict.cause else ""
     return right, f"{said} ({verdict.share:.0%} of the step){cause}, {_at_fault(verdict.culprit_ranks)}{listed}"
+
+
+def windowless_class(checked: Checked, planned: Planned) -> Found:
+    """The same run without its profiler window: events on the devices and their utilization are what is left."""
+    checked.on_gpu()
+    answer = planned.answer
+    assert answer is not None
+    tables = open_paths([_ran(checked, planned).root])
+    result = analyze(replace(tables, ranks={rank: replace(own, traces=()) for rank, own in tables.ranks.items()}))
+    verdict = result.verdict
+    said = "healthy" if verdict.severity is Severity.HEALTHY else str(verdict.bottleneck)
+    right = said in answer.classes and verdict.culprit_ranks == answer.ranks
+    sure = f"confidence {verdict.confidence:.0%}"
+    return right, f"{said} ({sure}), {_at_fault(verdict.culprit_ranks)}: {verdict.headline}"
 
 
 def hang_verdict(checked: Checked, planned: Planned) -> Found:

@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from diag.collectors.trainer.options import OPTIONS_ENV, TrainerOptions
 from diag.collectors.trainer.refusals import validate
 from diag.errors import DiagError
 from tests.account.kineto_builder import KinetoBuilder
+from tests.bench.grid.device_rows import tuned, write_device_run
+from tests.bench.grid.gpu.simulate import simulate
 from tests.gpu import __main__ as program
 from tests.gpu.checks import (
     AGREEMENTS,
@@ -33,6 +36,7 @@ from tests.gpu.checks import (
     agree,
     checks_of,
     step_verdict,
+    windowless_class,
 )
 from tests.gpu.plan import (
     INSPECTOR,
@@ -242,6 +246,21 @@ def test_a_verdict_is_held_against_what_was_planted(tmp_path: Path) -> None:
         assert "cause compute-straggler, at fault: rank 0" in text
 
 
+def test_a_class_has_to_come_out_without_the_window_too(tmp_path: Path) -> None:
+    job = tuned("dev-S1-forward", 0.4)
+    write_device_run(job, simulate(job, keep=True).ranks, tmp_path / "ddp", Random(1))
+    (culprit,) = job.faults[0].ranks
+    found = checked(tmp_path, "ddp")
+    for answer, passes in (
+        (Answer(("compute",), ("a cause that takes a window",), (culprit,)), True),
+        (Answer(("compute",), (), ()), False),
+        (Answer(("host",), (), (culprit,)), False),
+    ):
+        ok, text = windowless_class(found, Planned("ddp", answer=answer))
+        assert ok == passes
+        assert text.startswith("compute (confidence ")
+
+
 def test_memory_that_a_batch_has_filled(tmp_path: Path) -> None:
     """The stand-in has reserved 70 of 80 GB; then 77 on one rank, then on both."""
     name = "ddp-memory-near-limit"
@@ -280,7 +299,8 @@ def test_a_check_that_raises_has_failed_and_the_others_go_on(tmp_path: Path) -> 
     found = checks_of(checked(tmp_path, "ddp", PROBE, OVERHEAD))
     broken = {check.name for check in found if check.state == FAILED}
     assert broken == {
-        "ddp: verdict", "Flight Recorder", "device samples", "peaks of memory", "diag plan", "device clock", "overhead",
+        "ddp: verdict", "ddp: class without its window", "Flight Recorder", "device samples", "peaks of memory",
+        "diag plan", "device clock", "overhead",
     }  # fmt: skip
     assert {check.name for check in found} >= {name for name, _, _ in AGREEMENTS}
 

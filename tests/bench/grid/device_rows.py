@@ -28,7 +28,7 @@ from tests.account.kineto_builder import BASE_NS
 from tests.bench.grid.gpu.engine import Called, Marked, Rank, groups_of
 from tests.bench.grid.gpu.job import Job, Recipe
 from tests.bench.grid.gpu.recorded import BOOT_NS, DEVICE, strategy_of
-from tests.bench.grid.gpu.rows import GPU_ROWS, Half, Make, Row
+from tests.bench.grid.gpu.rows import GPU_ROWS, HALVES, TUNING, Half, Make, Row
 from tests.bench.grid.truth import COMMUNICATION, HOST, Answer, Truth
 from tests.copies import replace
 
@@ -54,6 +54,12 @@ def _longer(make: Make) -> Make:
 DEVICE_ROWS = tuple(
     Row(PREFIX + row.id, _longer(row.make), row.rid, row.graded, row.recipes) for row in GPU_ROWS if row.id in _OF_ROWS
 )
+
+
+def tuned(row: str, share: float) -> Job:
+    """The job of a row whose fault costs so much; always the same one."""
+    (chosen,) = (one for one in DEVICE_ROWS if one.id == row)
+    return chosen.make(HALVES[TUNING], Random(row), share)
 
 
 # What can be said of a class where its cause takes a window.
