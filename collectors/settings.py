@@ -30,7 +30,9 @@ class CollectorSettings:
     auto_traces: int = 3  # windows at most that the launcher asks for because something changed for the worse
     collectives: bool = True
     max_collectives_per_step: int = 4096
-    collective_timing: bool = True  # let NCCL Inspector write durations of collectives, where its plugin is found
+    collective_timing: bool = (
+        True  # record durations of collectives on GPUs: NCCL Inspector, or PyTorch's Flight Recorder
+    )
     nvml: bool = True  # sample the device: NVML, or amdsmi of an AMD GPU
     summary_steps: int = 50  # in one line of summary.jsonl; 0: none
     interval_s: float = 1.0  # heartbeat and samples of the device

@@ -197,7 +197,10 @@ class RecordingOptions:
     trace_every: int = option(0, COLLECT, "Steps between two windows; 0: one window.", least=0)
     byte_budget_mb: int = option(1024, COLLECT, "Most data that one rank may write, in MB.", least=1)
     collective_timing: Literal["auto", "off"] = option(
-        "auto", COLLECT, "Durations of collectives on GPUs; auto: NCCL Inspector writes them where it is installed."
+        "auto",
+        COLLECT,
+        "Durations of collectives on GPUs; auto: from NCCL Inspector where it is installed, else from PyTorch's Flight "
+        "Recorder.",
     )
 
     def of_collectors(self) -> CollectorSettings:
