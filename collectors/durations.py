@@ -209,7 +209,7 @@ def last_number(text: bytes) -> int:
 
 def read_dump(text: bytes, first: int, take: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
     """Gives ``take`` the entries of a dump from number ``first`` on, for which only the text from there on is parsed;
-    where that is not found, the whole text. What else the dump holds. ValueError for what is no dump.
+    where that is not found, the whole text. What the dump holds behind them. ValueError for what is no dump.
 
     One entry after the other: thousands of them at once would make Python's garbage collector run.
     """
