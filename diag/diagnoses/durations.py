@@ -100,7 +100,7 @@ def _findings(account: Durations, read: DurationRecords) -> tuple[Finding, ...]:
 
 
 def _straggler(account: Durations, late: Late, read: DurationRecords) -> Finding:
-    cost_share = late.cost_ns / account.wall_ns if account.wall_ns else 0.0
+    cost_share = min(1.0, late.cost_ns / account.wall_ns) if account.wall_ns else 0.0
     who = ranks_text(late.ranks)
     waits = account.wait_ns[[account.ranks.index(rank) for rank in late.ranks]]
     others = np.delete(account.wait_ns, [account.ranks.index(rank) for rank in late.ranks])

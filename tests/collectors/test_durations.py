@@ -495,14 +495,16 @@ def test_all_groups_are_timed_also_those_that_are_made_later(clean: pytest.Monke
 # -- in a training -----------------------------------------------------------------------------------------------------
 
 
-def train(run: Path, monkeypatch: pytest.MonkeyPatch, ring: Ring, fails: bool = False) -> RunLayout:
+def train(
+    run: Path, monkeypatch: pytest.MonkeyPatch, ring: Ring, fails: bool = False, timing: bool = True
+) -> RunLayout:
     def stand_in(_accelerator: object, wanted: bool, file: LineFile, complaints: Complaints) -> Any:
         if not wanted:
             return None, "switched off"
         return DurationPoll(Recorder("nccl", None, ring.json), file, complaints), ""
 
     monkeypatch.setattr(session, "poll_of", stand_in)
-    settings = CollectorSettings(trace=False, collectives=False, interval_s=0.02)
+    settings = CollectorSettings(trace=False, collectives=False, interval_s=0.02, collective_timing=timing)
     monkeypatch.setattr(session, "rank_and_world", lambda: (0, 0, 1))
     monkeypatch.setattr(identity, "rank_and_world", lambda: (0, 0, 1))
     try:
@@ -524,6 +526,11 @@ def test_a_training_leaves_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     lines, gaps = read_lines(run.rank(0).durations, DurationLine)
     assert gaps == []
     assert [row.seq for line in lines for row in line.rows] == [1, 2, 3, 4, 5], "the last ones when it ends"
+
+
+def test_collective_timing_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = train(tmp_path, monkeypatch, Ring(), timing=False)
+    assert not run.rank(0).durations.exists()
 
 
 def test_a_poll_that_raises_costs_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
