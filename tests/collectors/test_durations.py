@@ -292,7 +292,7 @@ def test_a_duration_that_is_none(polled: Polled, ring: Ring, took: Any) -> None:
 
 
 def test_a_recorder_without_durations_is_left_alone(polled: Polled, ring: Ring) -> None:
-    for _ in range(8):
+    for _ in range(20):
         ring.call(retired=True)
         polled.poll.look()
     assert polled.complaints.messages == ["durations of collectives are not recorded: the recorder of nccl holds none"]
@@ -344,8 +344,8 @@ dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 (gloo,) = [one for one in recorders() if one.name == ""]
 path, complaints = Path(sys.argv[1]), Complaints(0)
 poll = DurationPoll(gloo, LineFile(path, Budget(1 << 20), complaints), complaints)
-for _ in range(5):
-    for _ in range(40):
+for _ in range(20):
+    for _ in range(10):
         dist.all_reduce(torch.ones(4))
     poll.look()
 text, found = gloo.json(), []
