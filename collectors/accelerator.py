@@ -11,6 +11,7 @@ on the current stream. The host never waits for one: after each step it asks whe
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -34,12 +35,23 @@ class Kind:
     activity: str  # of ``torch.profiler.ProfilerActivity``
     version: str  # the name of its runtime's version in ``torch.version``
     sampler: str = ""  # the library that reads its clocks and errors: "NVML", "amdsmi"; see ``device_sampler``
-    lacks: str = ""  # without one: what is not recorded
+    # The library and its function by which a thread says what it may do while another captures a graph; "": anything.
+    capture_mode: tuple[str, str] = ("", "")
+    lacks: str = ""  # without a sampler: what is not recorded
 
 
-CUDA = Kind("cuda", "nccl", "CUDA", "cuda", sampler="NVML")
+CUDA = Kind(
+    "cuda", "nccl", "CUDA", "cuda", sampler="NVML", capture_mode=("libcuda.so.1", "cuThreadExchangeStreamCaptureMode")
+)
 # Named after CUDA throughout torch; its nccl is RCCL.
-ROCM = Kind("cuda", "nccl", "CUDA", "hip", sampler="amdsmi")
+ROCM = Kind(
+    "cuda",
+    "nccl",
+    "CUDA",
+    "hip",
+    sampler="amdsmi",
+    capture_mode=("libamdhip64.so", "hipThreadExchangeStreamCaptureMode"),
+)
 XPU = Kind("xpu", "xccl", "XPU", "xpu", lacks="no sampler for Intel GPUs: clocks, power and errors are not recorded")
 
 _KINDS: Mapping[str, Kind] = {kind.type: kind for kind in (ROCM if torch.version.hip else CUDA, XPU)}
@@ -138,6 +150,22 @@ def _available() -> tuple[Kind | None, Any]:
         return None, None
     module: Any = torch.get_device_module(kind.type)
     return (kind, module) if module.is_available() else (None, None)
+
+
+_THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, hipStreamCaptureModeThreadLocal
+
+
+def query_beside_captures(kind: Kind) -> bool:
+    """Lets the calling thread ask for events while another thread captures a graph, which would fail otherwise. Whether
+    it may from now on."""
+    library, function = kind.capture_mode
+    if not library:
+        return True
+    try:
+        mode = ctypes.c_int(_THREAD_LOCAL)
+        return bool(getattr(ctypes.CDLL(library), function)(ctypes.byref(mode)) == 0)
+    except (OSError, AttributeError):
+        return False
 
 
 # NCCL's own: several ranks may share a GPU. Without it NCCL refuses them ("Duplicate GPU detected").

@@ -1,5 +1,6 @@
 """One daemon thread a rank: the heartbeat file, and samples of the device, about once a second; the launcher's
-requests, which it answers while the training's own thread hangs; and requests for profiler windows, handed on."""
+requests, which it answers while the training's own thread hangs; requests for profiler windows, handed on; and
+durations of collectives."""
 
 from __future__ import annotations
 
@@ -60,10 +61,12 @@ class Background:
         host: Callable[[list[tuple[int, int]]], HostRecord | None] = lambda _pauses: None,
         host_file: LineFile | None = None,
         trains: Callable[[], int] = threading.get_native_id,
+        durations: Callable[[bool], object] = lambda _last: None,
     ) -> None:
         """``write``: writes what the training's thread has not written, if it makes no progress. ``host``: the next
         sample for ``host_file``, with the pauses since the last one. ``trains``: the native id of the thread that
-        trains."""
+        trains. ``durations``: writes durations of collectives; of True, for the last time."""
+        self._durations = durations
         self._pauses, self._trains = PauseWatch(), trains
         self._host, self._host_file = host, host_file
         self._write = write
@@ -93,6 +96,8 @@ class Background:
     def stop(self) -> None:
         self._stop.set()
         self._thread.join(timeout=5)
+        if not self._thread.is_alive():
+            self._durations(True)
         self.beat()
         if self._sampler is not None:
             # Twice: what only one reading says proves nothing, and the last one before a failure matters most. Not
@@ -125,6 +130,7 @@ class Background:
                 self._traces.look()
             self._write()
             self.beat()
+            self._durations(False)
             if self._sampler is not None:
                 self._device_file.write(self._sampler.sample())
             self._sample_host()

@@ -42,14 +42,15 @@ _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | _NO_LINK
 
 
 class Budget:
-    """Bytes that one rank may still write."""
+    """Bytes that one rank may still write. ``whole``: the budget that this one is a part of."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, whole: Budget | None = None) -> None:
         self._left = limit
+        self._whole = whole
 
     def take(self, size: int) -> bool:
         """Whether ``size`` more bytes fit; they are then taken."""
-        if size > self._left:
+        if size > self._left or (self._whole is not None and not self._whole.take(size)):
             return False
         self._left -= size
         return True

@@ -65,6 +65,12 @@ def recorders() -> Iterator[Recorder]:
     yield Recorder("", pickled, as_json)
 
 
+def native_recorder() -> Recorder | None:
+    """The recorder of the accelerator's backend with a JSON dump; None where this build of torch has none."""
+    native = {name for name, _ in _NATIVE}
+    return next((one for one in recorders() if one.name in native and one.json is not None), None)
+
+
 def dumps(stacks: bool) -> tuple[dict[str, bytes], list[str]]:
     """The pickled dump of every recorder that holds an entry, by the recorder's name, those of accelerators first; and
     what went wrong. Two names for one recorder give one dump."""

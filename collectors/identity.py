@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from .accelerator import accelerator_of
+from .durations import TIMING_VARIABLE, no_timing_because
 from .layout import RankLayout
 from .records import RankRecord
 from .settings import settings_from
@@ -71,7 +72,8 @@ def identify(device: torch.device) -> RankRecord:
 
 
 def prepare_environment(layout: RankLayout, nccl_log: bool = True) -> None:
-    """Sends NCCL's log and the Flight Recorder's dumps into the run directory, unless the user sent them elsewhere.
+    """Sends NCCL's log and the Flight Recorder's dumps into the run directory, unless the user sent them elsewhere, and
+    lets one of the two record durations of collectives.
 
     Must run before ``init_process_group``: both libraries read these variables once.
     """
@@ -80,7 +82,7 @@ def prepare_environment(layout: RankLayout, nccl_log: bool = True) -> None:
     log = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(layout.nccl_log)} if nccl_log else {}
     for name, value in {
         **log,
-        **(_inspector(layout) if settings_from().collective_timing else {}),
+        **_collective_timing(layout),
         _RECORDED_CALLS: "2000",
         "TORCH_FR_DUMP_TEMP_FILE": prefix,
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": prefix,
@@ -93,6 +95,14 @@ def prepare_environment(layout: RankLayout, nccl_log: bool = True) -> None:
 _PLUGINS = ("libnccl-profiler-inspector.so", "librccl-profiler-inspector.so")
 _PLUGIN_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/opt/nccl/lib", "/opt/rocm/lib")
 _DUMP_EVERY_US = 1_000_000
+
+
+def _collective_timing(layout: RankLayout) -> dict[str, str]:
+    """The variables by which durations of collectives are recorded: by NCCL Inspector where its plugin is found, else
+    by PyTorch's Flight Recorder where that is wanted."""
+    wanted = settings_from().collective_timing
+    inspector = _inspector(layout) if wanted != "off" else {}
+    return inspector or ({} if no_timing_because(wanted == "recorder") else {TIMING_VARIABLE: "1"})
 
 
 def _inspector(layout: RankLayout) -> dict[str, str]:

@@ -7,6 +7,7 @@ Everything a run leaves behind lies under one folder, written by the training pr
     <run>/ranks/00017/steps.jsonl          one line a step
     <run>/ranks/00017/summary.jsonl        one line every 50 steps: what of them the verdict over all ranks needs
     <run>/ranks/00017/device_steps.jsonl   one line a step, on the device's clock (CUDA only)
+    <run>/ranks/00017/durations.jsonl      durations of collectives on the device, from PyTorch's Flight Recorder
     <run>/ranks/00017/collectives.jsonl    one line a step, one row a collective
     <run>/ranks/00017/checkpoints.jsonl    one line a checkpoint: what it cost
     <run>/ranks/00017/device.jsonl         samples of the device, or the reason why there are none
@@ -110,6 +111,7 @@ class RankLayout:
     summary = _Entry("summary.jsonl")
     device_steps = _Entry("device_steps.jsonl")
     collectives = _Entry("collectives.jsonl")
+    durations = _Entry("durations.jsonl")
     checkpoints = _Entry("checkpoints.jsonl")
     device = _Entry("device.jsonl")
     host = _Entry("host.jsonl")

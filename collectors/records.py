@@ -104,6 +104,34 @@ class CollectiveLine:
     dropped: int = 0  # rows beyond the cap of one step
 
 
+class DurationRow(NamedTuple):
+    """One collective of one rank on the device: how long it took from this rank's arrival, so that the time in which
+    the rank waited for the others is part of it. ``group`` and ``seq``: PyTorch's own name of the group and number of
+    the collective, equal on all its ranks. ``bytes``: as of CollectiveRow. ``created_ns``: when the host called it."""
+
+    group: str
+    seq: int
+    op: str
+    bytes: int
+    dtype: str
+    created_ns: int
+    duration_ns: int
+
+
+@dataclass(slots=True)
+class DurationLine:
+    """A line of durations.jsonl: the collectives that have ended since the recorder was read last.
+
+    They are of no step: the recorder is read later than a step ends. ``created_ns`` is on the clock of steps.jsonl, by
+    which a reader finds the step.
+    """
+
+    rows: list[DurationRow]
+    groups: dict[str, list[int]] = field(default_factory=dict)  # global ranks of groups not named before in this file
+    recorder: str = ""  # the backend whose recorder it is
+    lost: int = 0  # entries that the recorder overwrote before they were read
+
+
 @dataclass(slots=True)
 class MemoryRecord:
     """Peaks over one step in bytes. ``allocated`` and ``reserved`` are the CUDA allocator's; ``rss`` the process's."""

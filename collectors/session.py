@@ -36,6 +36,7 @@ from .background import Background, TraceRequests
 from .collectives import CollectiveTimer
 from .device_sampler import sampler_of
 from .dumps import Stacks, write_flight_recorders
+from .durations import poll_of
 from .files import Budget, Complaints, LineFile, encode, replace_file
 from .identity import identify, rank_and_world
 from .layout import RunLayout
@@ -150,6 +151,9 @@ class Collector(AbstractContextManager["Collector"]):
                 self._layout.host,
             )
         )
+        # A quarter at most: what is written as long as the training runs must not end what else is.
+        part = Budget(settings.byte_budget // 4, budget)
+        self._durations_file = LineFile(self._layout.durations, part, self._complaints)
         steps, self._device_steps_file, collectives, self._device_file, self._saved_file, summary, host = self._files
         self._identity = identify(device)
         self._lines = StepLines(steps, collectives, StepSummary(summary, self._identity, settings.summary_steps))
@@ -165,6 +169,9 @@ class Collector(AbstractContextManager["Collector"]):
         self._windows = TraceWindows(settings, self._layout, budget, self._complaints, self._trace_metadata)
         sampler = sampler_of(accelerator) if settings.nvml else None
         self._nvml_missing = sampler.unavailable if sampler is not None else "switched off"
+        self._durations, self._no_durations = poll_of(
+            accelerator, settings.collective_timing == "recorder", self._durations_file, self._complaints
+        )
         self._background = Background(
             self._layout,
             settings.interval_s,
@@ -179,9 +186,11 @@ class Collector(AbstractContextManager["Collector"]):
             lambda pauses: self._sampler.sample(self._thread.native_id, pauses),
             host,
             lambda: self._thread.native_id,
+            self._poll_durations,
         )
         self._stacks = Stacks()
         self._standstill: tuple[object, ...] = ()  # what the last heartbeat said
+        self._stands_still = False  # it said the same as the one before
         self._failed_in = ""
         self._index = 0  # steps of this process so far
         self._step = -1
@@ -243,7 +252,7 @@ class Collector(AbstractContextManager["Collector"]):
         self._stacks.uninstall(self._layout.stacks, keep=kind is not None)
         if kind is None:
             self._layout.remove_flight_recorders_asked()
-        for file in self._files:
+        for file in (*self._files, self._durations_file):
             file.close()
         self._memory.close()
         self._thread.close()
@@ -254,6 +263,7 @@ class Collector(AbstractContextManager["Collector"]):
         if self._rank != 0:
             return
         collector = {"settings": asdict(self._settings), "without_nvml_because": self._nvml_missing}
+        collector["without_durations_because"] = self._no_durations
         collector |= fields.pop("collector", {})
         versions = {"torch": torch.__version__, "python": platform.python_version(), **runtime_versions()}
         try:
@@ -459,10 +469,20 @@ class Collector(AbstractContextManager["Collector"]):
         if why := write_flight_recorders(path_of):
             self._complaints.messages.append(f"{path_of('').name} could not be written: {why}")
 
+    def _poll_durations(self, last: bool) -> None:
+        """Not while the training hangs, or after it failed: asking the device for events might hang, too."""
+        if self._durations is None or self._broken or self._failed_in:
+            return
+        if last:
+            self._durations.look()
+        elif not self._stands_still:
+            self._durations.poll()
+
     def _heartbeat(self) -> Heartbeat:
         beat = self._plain_heartbeat()
         reached = (beat.step, beat.phase_since_ns, beat.last_started, beat.last_finished)
-        if reached == self._standstill:
+        self._stands_still = reached == self._standstill
+        if self._stands_still:
             beat.recorder = flight_recorder.status()
         self._standstill = reached
         if self._background.answering or self._failed_in:

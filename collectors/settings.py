@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Literal
 
 from .layout import RunLayout
 
@@ -30,7 +31,9 @@ class CollectorSettings:
     auto_traces: int = 3  # windows at most that the launcher asks for because something changed for the worse
     collectives: bool = True
     max_collectives_per_step: int = 4096
-    collective_timing: bool = True  # let NCCL Inspector write durations of collectives, where its plugin is found
+    # Who records durations of collectives on GPUs: NCCL Inspector where it is installed ("auto"), else PyTorch's Flight
+    # Recorder ("recorder"); or nobody ("off").
+    collective_timing: Literal["auto", "recorder", "off"] = "auto"
     nvml: bool = True  # sample the device: NVML, or amdsmi of an AMD GPU
     summary_steps: int = 50  # in one line of summary.jsonl; 0: none
     interval_s: float = 1.0  # heartbeat and samples of the device

@@ -30,7 +30,8 @@ from diag.model.steps import (
     StepAccount,
     Verdict,
 )
-from diag.rundir.inspector import alone, newest_job, ranks_of, read_inspector, with_ranks
+from diag.rundir.durations import with_ranks
+from diag.rundir.inspector import alone, newest_job, ranks_of, read_inspector
 from diag.rundir.run import Tables, open_paths, tables_of
 from diag.rundir.runs import RunState as RunState
 from diag.rundir.runs import State as State
@@ -293,18 +294,18 @@ def analyze(tables: Tables) -> Result:
         ),
     )
     verdict = judge(attribution, examination, coverage, tables)
-    if tables.inspector is not None and not attribution.comm_known:
+    if tables.durations is not None and not attribution.comm_known:
         return _with_durations(Result(tables, attribution, examination, coverage, verdict))
     return Result(tables, attribution, examination, coverage, verdict)
 
 
 def _with_durations(result: Result) -> Result:
-    """The result of a run on GPUs without any profiler window: communication is known from NCCL Inspector alone. It
-    answers where nothing else does."""
-    if result.tables.inspector is None:
+    """The result of a run on GPUs without any profiler window: communication is known from the durations of
+    collectives alone. They answer where nothing else does."""
+    if result.tables.durations is None:
         return result
-    read, ranks = result.tables.inspector
-    account = of_steps(durations_of(with_ranks(read, ranks), read.sizes), result.attribution)
+    read, ranks = result.tables.durations
+    account = of_steps(durations_of(with_ranks(read, ranks), read.sizes), result.attribution, read.seen)
     if not account.complete:
         return result
     examination, coverage = add_durations(account, read, result.examination, result.coverage)

@@ -131,10 +131,12 @@ def durations_of(rows: pl.DataFrame, size_of: Mapping[str, int]) -> Durations:
     )
 
 
-def of_steps(account: Durations, attribution: Attribution) -> Durations:
-    """The account of a run whose steps were recorded: what the records span is the steps' time."""
-    wall_ns = sum(step.dur_ns for step in attribution.steps)
-    return replace(account, wall_ns=wall_ns or None, steps=len(attribution.steps))
+def of_steps(account: Durations, attribution: Attribution, seen: float = 1.0) -> Durations:
+    """The account of a run whose steps were recorded: what the records span is the steps' time. ``seen``: the part of
+    the collectives that was not lost; the others cost the same in the rest of the time."""
+    wall_ns = round(seen * sum(step.dur_ns for step in attribution.steps))
+    steps = len(attribution.steps)
+    return replace(account, wall_ns=wall_ns or None, steps=min(steps, max(1, round(seen * steps))))
 
 
 def _wall(rows: pl.DataFrame) -> int | None:

@@ -196,8 +196,11 @@ class RecordingOptions:
     trace_active: int = option(3, COLLECT, "Steps per window.", least=1)
     trace_every: int = option(0, COLLECT, "Steps between two windows; 0: one window.", least=0)
     byte_budget_mb: int = option(1024, COLLECT, "Most data that one rank may write, in MB.", least=1)
-    collective_timing: Literal["auto", "off"] = option(
-        "auto", COLLECT, "Durations of collectives on GPUs; auto: NCCL Inspector writes them where it is installed."
+    collective_timing: Literal["auto", "recorder", "off"] = option(
+        "auto",
+        COLLECT,
+        "Durations of collectives on GPUs; auto: from NCCL Inspector where it is installed; recorder: else from "
+        "PyTorch's Flight Recorder.",
     )
 
     def of_collectors(self) -> CollectorSettings:
@@ -207,5 +210,5 @@ class RecordingOptions:
             trace_active=self.trace_active,
             trace_every=self.trace_every,
             byte_budget=self.byte_budget_mb * 1_000_000,
-            collective_timing=self.collective_timing == "auto",
+            collective_timing=self.collective_timing,
         )

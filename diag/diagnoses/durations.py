@@ -1,7 +1,7 @@
 """Who is late, from the durations of collectives alone (``diag.account.durations``).
 
-The files of NCCL Inspector hold nothing of what a rank does between its collectives. So the verdict names the rank that
-the others wait for, and leaves open why it is late.
+NCCL Inspector and PyTorch's Flight Recorder record nothing of what a rank does between its collectives. So the verdict
+names the rank that the others wait for, and leaves open why it is late.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from diag.account.durations import Durations, Late, late_ranks
 from diag.model.steps import Bottleneck, Coverage, Evidence, Finding, NotLooked, Severity, Verdict
-from diag.rundir.inspector import Inspector
+from diag.rundir.durations import INSPECTOR, DurationRecords
 from diag.rundir.run import Tables
 from diag.words.formatting import counted, share
-from diag.words.wording import ONLY_DURATIONS, sentence
+from diag.words.wording import ONLY_DURATIONS, only_durations, sentence
 
 from . import DIAGNOSES, Examination
 from .shares import Noise, Shares
@@ -31,7 +31,7 @@ _LASTING = 0.7  # of what late ranks cost: one that is the latest in less is not
 
 
 def examine_durations(
-    account: Durations, read: Inspector, tables: Tables, notes: Sequence[str]
+    account: Durations, read: DurationRecords, tables: Tables, notes: Sequence[str]
 ) -> tuple[Examination, Coverage]:
     """What was found. ``notes``: what else lowers the confidence."""
     findings = _findings(account, read)
@@ -51,7 +51,7 @@ def examine_durations(
 
 
 def add_durations(
-    account: Durations, read: Inspector, examination: Examination, coverage: Coverage
+    account: Durations, read: DurationRecords, examination: Examination, coverage: Coverage
 ) -> tuple[Examination, Coverage]:
     """What the durations add to a run of which the devices' work was not recorded."""
     found = _findings(account, read)
@@ -93,14 +93,14 @@ def judge_durations(account: Durations, examination: Examination, tables: Tables
     return Verdict(Bottleneck.UNDETERMINED, Severity.WARN, "", round(busy, 4), 0.0, (), (), text)
 
 
-def _findings(account: Durations, read: Inspector) -> tuple[Finding, ...]:
+def _findings(account: Durations, read: DurationRecords) -> tuple[Finding, ...]:
     """The late ranks, if they are always the same ones."""
     late = late_ranks(account)
     return (_straggler(account, late, read),) if late is not None and late.lasting >= _LASTING else ()
 
 
-def _straggler(account: Durations, late: Late, read: Inspector) -> Finding:
-    cost_share = late.cost_ns / account.wall_ns if account.wall_ns else 0.0
+def _straggler(account: Durations, late: Late, read: DurationRecords) -> Finding:
+    cost_share = min(1.0, late.cost_ns / account.wall_ns) if account.wall_ns else 0.0
     who = ranks_text(late.ranks)
     waits = account.wait_ns[[account.ranks.index(rank) for rank in late.ranks]]
     others = np.delete(account.wait_ns, [account.ranks.index(rank) for rank in late.ranks])
@@ -135,7 +135,7 @@ def _straggler(account: Durations, late: Late, read: Inspector) -> Finding:
     )
 
 
-def _confidence(account: Durations, late: Late, read: Inspector) -> float:
+def _confidence(account: Durations, late: Late, read: DurationRecords) -> float:
     """The rule of succession over the parts of the job, and how much of it was seen."""
     sure = (late.led + 1) / (late.telling + 2)
     return round(
@@ -150,13 +150,16 @@ def _confidence(account: Durations, late: Late, read: Inspector) -> float:
     )
 
 
-def _notes(account: Durations, read: Inspector) -> list[str]:
-    notes = [f"the verdict rests on the durations of {account.complete:,} collectives: {ONLY_DURATIONS}"]
+def _notes(account: Durations, read: DurationRecords) -> list[str]:
+    notes = [f"the verdict rests on the durations of {account.complete:,} collectives: {only_durations(read.source)}"]
     if account.complete < account.collectives:
         left = account.collectives - account.complete
         notes.append(f"{left:,} collectives were not recorded on all their ranks: left out")
-    if read.dropped:
+    if read.dropped and read.source == INSPECTOR:
         notes.append(f"NCCL Inspector dropped {counted(read.dropped, 'record')}: NCCL_INSPECTOR_DUMP_COLL_RING_SIZE")
+    elif read.dropped:
+        part = f"costs are reckoned from the {share(read.seen)} that were read"
+        notes.append(f"{read.source} overwrote {counted(read.dropped, 'entry', 'entries')}: {part}")
     if read.means:
         notes.append("the files are Prometheus text: means over an interval, in which no single collective is seen")
     if len({process.host for process in read.processes}) > 1 and (parts := _by_reach(account, read)):
@@ -164,7 +167,7 @@ def _notes(account: Durations, read: Inspector) -> list[str]:
     return notes
 
 
-def _by_reach(account: Durations, read: Inspector) -> str:
+def _by_reach(account: Durations, read: DurationRecords) -> str:
     """How much of the time in collectives is spent in groups within a host, and in groups across hosts."""
     hosts_of: dict[str, set[str]] = {}
     for process in read.processes:

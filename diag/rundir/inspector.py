@@ -19,9 +19,7 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from array import array
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final, cast
@@ -37,9 +35,10 @@ from diag.collectors.records import RECV, SEND
 from diag.model import DAMAGED, Gap
 from diag.traces.text_stream import exists, is_remote, may_be_trace
 
+from .durations import MOST_RECORDS, DurationColumns, DurationRecords, Process
+
 _HEAD: Final = 1 << 14
 _LINE: Final = 1 << 20  # a verbose record with 64 channels takes 20 kB
-MOST_RECORDS: Final = 20_000_000  # 1.2 GB of columns
 _GZIP: Final = b"\x1f\x8b"
 _MARKS: Final = (b'"coll_perf"', b'"p2p_perf"', b'"dump_stats"', b'"inspector_output_format_version"')
 _METRIC: Final = re.compile(
@@ -127,42 +126,7 @@ class _Record(Struct):
     proxy_trace: dict[str, object] | None = None
 
 
-class Process(Struct, frozen=True):
-    """A process that wrote records, or of Prometheus text a GPU. ``communicators``: its rank in each, and the size."""
-
-    host: str
-    pid: int
-    communicators: dict[str, tuple[int, int]]
-    gpu: str = ""
-
-
-class Inspector(Struct, frozen=True, eq=False):
-    """All records of a job, one row each, in the order in which each process wrote them.
-
-    ``rows``: ``process`` (place in ``processes``), ``group`` (the communicator's id), ``seq``, ``op``, ``bytes`` (of
-    the full tensor), ``duration_ns``, ``end_ns`` (of the host's clock; null unless the output is verbose),
-    ``dumped_ns`` (when the record was written), ``peer`` (of a send or receive, else -1). ``names``: of communicators.
-    ``on_cpu``: records whose times were measured on the host. ``means``: the rows are means over an interval.
-    ``places``: by file, the processes whose records it holds.
-    """
-
-    rows: pl.DataFrame
-    processes: tuple[Process, ...]
-    names: dict[str, str]
-    files: tuple[str, ...]
-    gaps: tuple[Gap, ...]
-    dropped: int = 0
-    on_cpu: int = 0
-    means: bool = False
-    places: dict[str, frozenset[int]] = {}
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The number of ranks of each communicator."""
-        return {group: size for process in self.processes for group, (_, size) in process.communicators.items()}
-
-
-def of_run(layout: RunLayout) -> tuple[Inspector, dict[int, int]] | None:
+def of_run(layout: RunLayout) -> tuple[DurationRecords, dict[int, int]] | None:
     """What NCCL Inspector wrote into the ranks' folders of a run directory, and the rank of each process; None where it
     wrote nothing."""
     ranks = {}
@@ -213,10 +177,10 @@ def _unpacked(file: BinaryIO) -> BinaryIO:
     return cast(BinaryIO, gzip.open(file, "rb")) if head == _GZIP else file
 
 
-def read_inspector(files: Sequence[Path], run: Path | None = None) -> Inspector:
+def read_inspector(files: Sequence[Path], run: Path | None = None) -> DurationRecords:
     """The records of these files, which must not lead out of the run directory ``run``. What cannot be read is a gap;
     the rest is as good as ever."""
-    reading = _Reading()
+    reading = DurationColumns()
     for path in files:
         before = len(reading.group)
         _read(path, reading, run)
@@ -224,70 +188,7 @@ def read_inspector(files: Sequence[Path], run: Path | None = None) -> Inspector:
     return reading.done(files)
 
 
-class _Reading:
-    """What has been read so far. Columns of numbers are arrays: a job leaves millions of records."""
-
-    def __init__(self) -> None:
-        self.processes: dict[tuple[str, int, str], int] = {}
-        self.communicators: list[dict[str, tuple[int, int]]] = []
-        self.names: dict[str, str] = {}
-        self.columns: dict[str, array[int]] = {
-            name: array("q") for name in ("process", "seq", "bytes", "duration_ns", "end_ns", "dumped_ns", "peer")
-        }
-        self.groups: dict[str, int] = {}
-        self.ops: dict[str, int] = {}
-        self.group, self.op = array("l"), array("l")
-        self.gaps: list[Gap] = []
-        self.dropped: dict[tuple[int, str], int] = defaultdict(int)
-        self.on_cpu = 0
-        self.means = False
-        self.places: dict[str, frozenset[int]] = {}
-
-    @property
-    def full(self) -> bool:
-        return len(self.group) >= MOST_RECORDS
-
-    def process_of(self, host: str, pid: int, gpu: str = "") -> int:
-        key = host, pid, gpu
-        if key not in self.processes:
-            self.processes[key] = len(self.processes)
-            self.communicators.append({})
-        return self.processes[key]
-
-    def add(self, process: int, group: str, op: str, **values: int) -> None:
-        self.group.append(self.groups.setdefault(group, len(self.groups)))
-        self.op.append(self.ops.setdefault(op, len(self.ops)))
-        self.columns["process"].append(process)
-        for name, value in values.items():
-            self.columns[name].append(value)
-
-    def done(self, files: Sequence[Path]) -> Inspector:
-        groups, ops = (pl.Series(list(names), dtype=pl.String) for names in (self.groups, self.ops))
-        rows = pl.DataFrame({name: pl.Series(values, dtype=pl.Int64) for name, values in self.columns.items()})
-        rows = rows.with_columns(
-            group=groups.gather(pl.Series(self.group, dtype=pl.UInt32)),
-            op=ops.gather(pl.Series(self.op, dtype=pl.UInt32)),
-            end_ns=pl.when(pl.col("end_ns") > 0).then(pl.col("end_ns")),
-            dumped_ns=pl.when(pl.col("dumped_ns") > 0).then(pl.col("dumped_ns")),
-        )
-        processes = [
-            Process(host, pid, communicators, gpu)
-            for (host, pid, gpu), communicators in zip(self.processes, self.communicators, strict=True)
-        ]
-        return Inspector(
-            rows,
-            tuple(processes),
-            self.names,
-            tuple(map(str, files)),
-            tuple(self.gaps),
-            sum(self.dropped.values()),
-            self.on_cpu,
-            self.means,
-            self.places,
-        )
-
-
-def _read(path: Path, reading: _Reading, run: Path | None) -> None:
+def _read(path: Path, reading: DurationColumns, run: Path | None) -> None:
     try:
         with open_regular(path, run) as file:
             lines = iter(partial(_unpacked(file).readline, _LINE), b"")
@@ -310,7 +211,7 @@ def _chain(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
 # -- JSON --------------------------------------------------------------------------------------------------------------
 
 
-def _read_json(path: Path, lines: Iterator[bytes], reading: _Reading) -> None:
+def _read_json(path: Path, lines: Iterator[bytes], reading: DurationColumns) -> None:
     decode = msgspec.json.Decoder(_Record).decode
     context: tuple[_Header, _Metadata] | None = None
     damaged = alone = 0
@@ -346,7 +247,7 @@ def _read_json(path: Path, lines: Iterator[bytes], reading: _Reading) -> None:
         reading.gaps.append(Gap(str(path), f"{alone:,} records name no communicator, their begin is missing; left out"))
 
 
-def _take(record: _Record, header: _Header, metadata: _Metadata, reading: _Reading) -> None:
+def _take(record: _Record, header: _Header, metadata: _Metadata, reading: DurationColumns) -> None:
     group = str(header.id)
     process = reading.process_of(metadata.hostname, metadata.pid)
     reading.communicators[process].setdefault(group, (header.rank, header.n_ranks))
@@ -394,7 +295,7 @@ def _full_tensor(op: str, one: _Collective, ranks: int) -> int:
     return one.coll_msg_size_bytes if moved and abs(moved - whole) > abs(moved - one.coll_msg_size_bytes) else whole
 
 
-def _count_dropped(header: _Header, metadata: _Metadata, stats: _Stats, reading: _Reading) -> None:
+def _count_dropped(header: _Header, metadata: _Metadata, stats: _Stats, reading: DurationColumns) -> None:
     place = reading.process_of(metadata.hostname, metadata.pid), str(header.id)
     reading.communicators[place[0]].setdefault(place[1], (header.rank, header.n_ranks))
     total = stats.coll_dropped_total + stats.p2p_dropped_total
@@ -410,7 +311,7 @@ _UNITS: Final = {"B": 0, "KB": 10, "MB": 20, "GB": 30, "TB": 40}
 _SIZE: Final = re.compile(r"(\d{1,5})(?:-\d{1,5})?(B|KB|MB|GB|TB)$")
 
 
-def _read_prometheus(path: Path, lines: Iterator[bytes], reading: _Reading) -> None:
+def _read_prometheus(path: Path, lines: Iterator[bytes], reading: DurationColumns) -> None:
     reading.means = True
     strange = 0
     for line in lines:
@@ -452,12 +353,7 @@ def _read_prometheus(path: Path, lines: Iterator[bytes], reading: _Reading) -> N
 # -- processes and ranks -----------------------------------------------------------------------------------------------
 
 
-def with_ranks(read: Inspector, ranks: Mapping[int, int]) -> pl.DataFrame:
-    """The rows with a column ``rank``, from the ranks of the processes."""
-    return read.rows.with_columns(rank=pl.col("process").replace_strict(ranks, return_dtype=pl.Int64))
-
-
-def newest_job(read: Inspector) -> Inspector:
+def newest_job(read: DurationRecords) -> DurationRecords:
     """The records of the newest job in the files; what was left out is a gap. Processes that share no communicator with
     others, and wrote at another time, are another job's: NCCL_INSPECTOR_DUMP_DIR is often used again."""
     grouped: list[tuple[set[int], set[str]]] = []
@@ -491,7 +387,7 @@ def newest_job(read: Inspector) -> Inspector:
     return replace(read, rows=rows, processes=processes, gaps=(*read.gaps, gap))
 
 
-def ranks_of(read: Inspector) -> tuple[dict[int, int], bool]:
+def ranks_of(read: DurationRecords) -> tuple[dict[int, int], bool]:
     """The rank of each process, by its place; and whether that is its rank in the communicator of all processes."""
     sizes = [(size, group) for process in read.processes for group, (_, size) in process.communicators.items()]
     _, world = max(sizes, default=(0, ""))

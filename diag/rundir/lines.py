@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -113,22 +113,27 @@ def read_lines(path: Path, kind: type[T], run: Path | None = None) -> tuple[list
 
     A process that was killed while it wrote leaves one cut line at the end; the rest is as good as ever.
     """
+    records: list[T] = []
+    return records, each_line(path, kind, records.append, run)
+
+
+def each_line(path: Path, kind: type[T], take: Callable[[T], object], run: Path | None = None) -> list[Gap]:
+    """As ``read_lines``, one record after the other, for files that hold more than fits the memory."""
     try:
         with open_regular(path, run or run_of(path)) as file:
             if os.fstat(file.fileno()).st_size > LINES_BYTES:
-                return [], [Gap(str(path), f"cannot be read: {too_large(LINES_BYTES)}")]
-            return _records(path, iter(partial(file.readline, LINE_BYTES), b""), kind)
+                return [Gap(str(path), f"cannot be read: {too_large(LINES_BYTES)}")]
+            return _take_records(path, iter(partial(file.readline, LINE_BYTES), b""), kind, take)
     except FileNotFoundError:
-        return [], []
+        return []
     except OSError as error:
-        return [], [Gap(str(path), f"cannot be read: {error.strerror}")]
+        return [Gap(str(path), f"cannot be read: {error.strerror}")]
 
 
-def _records(path: Path, lines: Iterator[bytes], kind: type[T]) -> tuple[list[T], list[Gap]]:
+def _take_records(path: Path, lines: Iterator[bytes], kind: type[T], take: Callable[[T], object]) -> list[Gap]:
     decode = msgspec.json.Decoder(kind).decode
-    records: list[T] = []
     gaps: list[Gap] = []
-    bad = 0
+    bad = good = 0
     for line in lines:
         if not line.endswith(b"\n"):
             if len(line) == LINE_BYTES:
@@ -140,16 +145,18 @@ def _records(path: Path, lines: Iterator[bytes], kind: type[T]) -> tuple[list[T]
         if not line.strip():
             continue
         try:
-            if _huge(line):
-                bad += 1
-            else:
-                records.append(decode(line))
+            record = None if _huge(line) else decode(line)
         except DAMAGED:
+            record = None
+        if record is None:
             bad += 1
+        else:
+            good += 1
+            take(record)
     if bad:
-        reason = f"{bad} of {bad + len(records)} lines are not what a collector writes; left out"
+        reason = f"{bad} of {bad + good} lines are not what a collector writes; left out"
         gaps.insert(0, Gap(str(path), reason))
-    return records, gaps
+    return gaps
 
 
 def read_record(

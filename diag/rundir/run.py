@@ -42,7 +42,8 @@ from diag.traces.text_stream import exists, file_name, is_remote, trace_files
 from diag.traces.trace import Trace
 from diag.words.formatting import rank_ranges
 
-from .inspector import Inspector, of_run
+from .durations import DurationRecords, recorded
+from .inspector import of_run
 from .lines import read_heartbeat, read_identity, read_lines, read_manifest
 
 # -- settings ----------------------------------------------------------------------------------------------------------
@@ -162,7 +163,7 @@ class Tables(Struct, frozen=True):
     world_size: int | None
     ranks: dict[int, RankTables]
     gaps: tuple[Gap, ...]
-    inspector: tuple[Inspector, dict[int, int]] | None = None  # durations of collectives, and the ranks of processes
+    durations: tuple[DurationRecords, dict[int, int]] | None = None  # of collectives, and the ranks of the processes
 
     @property
     def on_device(self) -> bool:
@@ -254,7 +255,7 @@ def _open_run(layout: RunLayout, reading: Reading) -> Tables:
     gaps += _unwritten_steps(layout, manifest, ranks)
     gaps += _unrecorded(layout)
     gaps += restart_gaps(layout)
-    durations = of_run(layout)
+    durations = of_run(layout) or recorded(rank_files, {rank: of_rank.identity for rank, of_rank in ranks.items()})
     if durations is not None:
         gaps += durations[0].gaps
     return Tables(layout.root, manifest, world_size, ranks, tuple(gaps), durations)
@@ -505,7 +506,7 @@ def _step_names(trace: Trace) -> set[str]:
 # -- NCCL Inspector's files alone -------------------------------------------------------------------------------------
 
 
-def tables_of(root: Path, read: Inspector, ranks: Mapping[int, int]) -> Tables:
+def tables_of(root: Path, read: DurationRecords, ranks: Mapping[int, int]) -> Tables:
     """The processes as ranks of a run of which no step was recorded."""
     world = max((size for process in read.processes for _, size in process.communicators.values()), default=0)
     world = max(world, len(ranks))

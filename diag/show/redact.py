@@ -180,7 +180,7 @@ _HEX = r"[0-9a-f]{1,4}"
 _IPV6 = rf"(?<![\w:])(?=[0-9a-f:]*\d)(?:{_HEX}(?::{_HEX}){{7}}|{_HEX}(?::{_HEX})*::(?:{_HEX}(?::{_HEX})*)?)(?![\w:])"
 # Below a run directory the names are diag's own, and which rank a file is of is worth knowing.
 _LAYOUT = (
-    r"(?:/(?:manifest\.json|verdict\.json|ranks(?:/\d{5,}(?:/(?:rank|steps|summary|device_steps|collectives|device|stdout|log|nccl"
+    r"(?:/(?:manifest\.json|verdict\.json|ranks(?:/\d{5,}(?:/(?:rank|steps|summary|device_steps|durations|collectives|device|stdout|log|nccl"
     r"|heartbeat|error)\.(?:jsonl?|txt|log)|/trace-step\d+\.json(?:\.gz)?)?)?)(?![\w./-]))"
 )
 

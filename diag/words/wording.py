@@ -11,8 +11,14 @@ from diag.model.steps import Attribution, Bottleneck, Coverage, Division
 
 from .formatting import counted, duration, listing
 
-ONLY_DURATIONS = "NCCL Inspector records durations of collectives only"
+_ONLY_DURATIONS = "{} records durations of collectives only"
+ONLY_DURATIONS = _ONLY_DURATIONS.format("NCCL Inspector")  # of files of which nothing else is known
 _MESSAGES = ("send", "recv", "send_recv", "wait")
+
+
+def only_durations(source: str) -> str:
+    """``ONLY_DURATIONS`` of another source."""
+    return _ONLY_DURATIONS.format(source)
 
 
 def pieces(text: str) -> list[tuple[str, bool]]:

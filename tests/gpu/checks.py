@@ -28,6 +28,7 @@ from diag.hang.api import triage
 from diag.hang.flight.read import read_dumps
 from diag.model.steps import Severity
 from diag.planning.measured import measured
+from diag.rundir.durations import RECORDER
 from diag.rundir.inspector import alone, read_inspector
 from diag.rundir.lines import read_lines
 from diag.rundir.run import open_paths
@@ -376,6 +377,26 @@ def inspector(checked: Checked) -> Found:
     return right, f"{len(read.processes)} processes, {seen} all-reduces of {_SEEN_BYTES} bytes or more; {ours} recorded"
 
 
+def recorder_durations(checked: Checked) -> Found:
+    """What the ranks took from PyTorch's Flight Recorder, against the all-reduces that we recorded."""
+    checked.on_gpu()
+    if checked.machine.ranks < 2:
+        raise NotApplicable("a group of one rank waits for nobody: its durations are not kept")
+    tables = open_paths([checked.run("ddp").root])
+    if tables.durations is None:
+        return False, "no rank left durations.jsonl"
+    read, ranks = tables.durations
+    if read.source != RECORDER:
+        raise NotApplicable(f"{read.source} recorded them")
+    said, right = {}, len(ranks) == checked.machine.ranks
+    for at, rank in ranks.items():
+        seen = len(read.rows.filter((pl.col("process") == at) & (pl.col("op") == "all_reduce")))
+        ours = sum(row.op == "all_reduce" for row in tables.ranks[rank].rows)
+        right &= INSPECTED * ours <= seen
+        said[rank] = f"{seen} all-reduces with a duration, {ours} recorded"
+    return right, _by_rank(said, str)
+
+
 def overhead(checked: Checked) -> Found:
     """Ratios of recorded steps to bare ones, and of bare ones to bare ones, of the slowest rank: none is asserted."""
     folder = checked.run(OVERHEAD).root
@@ -399,5 +420,10 @@ AGREEMENTS: tuple[tuple[str, str, Callable[[Checked], Found]], ...] = (
         clocks,
     ),
     ("NCCL Inspector", f"every rank's process, and {INSPECTED:.0%} of the recorded all-reduces", inspector),
+    (
+        "durations from the Flight Recorder",
+        f"on every rank, of {INSPECTED:.0%} of the recorded all-reduces",
+        recorder_durations,
+    ),
     ("overhead", "measured; nothing is asserted", overhead),
 )

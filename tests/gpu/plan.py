@@ -107,7 +107,8 @@ def plan(machine: Machine) -> tuple[Planned, ...]:
         return Planned(name, ("--strategy", strategy, *own, "--inject", inject), answer, not_here=not_here)
 
     found = [
-        Planned("ddp", ("--strategy", "ddp", *own), quiet),
+        # NCCL Inspector records the durations where it is installed, else the Flight Recorder does.
+        Planned("ddp", ("--strategy", "ddp", *own, "--collective-timing", "recorder"), quiet),
         Planned("fsdp2", ("--strategy", "fsdp2", *own), quiet),
         Planned(PROBE, ("--strategy", "ddp", *own)),
         faulty(

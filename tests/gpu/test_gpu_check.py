@@ -17,7 +17,19 @@ import pytest
 from diag.collectors.accelerator import MULTI_RANK_VARIABLE
 from diag.collectors.files import encode
 from diag.collectors.layout import RankLayout, RunLayout
-from diag.collectors.records import DATA, DeviceRecord, DeviceStepRecord, HeldRecord, MemoryRecord, PhaseRow, StepRecord
+from diag.collectors.records import (
+    DATA,
+    CollectiveLine,
+    CollectiveRow,
+    DeviceRecord,
+    DeviceStepRecord,
+    DurationLine,
+    DurationRow,
+    HeldRecord,
+    MemoryRecord,
+    PhaseRow,
+    StepRecord,
+)
 from diag.collectors.settings import SETTINGS_VARIABLE
 from diag.collectors.trainer.options import OPTIONS_ENV, TrainerOptions
 from diag.collectors.trainer.refusals import validate
@@ -300,7 +312,7 @@ def test_a_check_that_raises_has_failed_and_the_others_go_on(tmp_path: Path) -> 
     broken = {check.name for check in found if check.state == FAILED}
     assert broken == {
         "ddp: verdict", "ddp: class without its window", "Flight Recorder", "device samples", "peaks of memory",
-        "diag plan", "device clock", "overhead",
+        "diag plan", "device clock", "durations from the Flight Recorder", "overhead",
     }  # fmt: skip
     assert {check.name for check in found} >= {name for name, _, _ in AGREEMENTS}
 
@@ -380,6 +392,22 @@ def test_inspector(tmp_path: Path) -> None:
     assert found.found.startswith("2 processes, ")
     three = result_of("NCCL Inspector", checked(tmp_path, INSPECTOR, machine=replace(machine, gpus=3)))
     assert three.state == FAILED
+
+
+@pytest.mark.parametrize(("timed", "state"), [(10, PASSED), (8, PASSED), (7, FAILED)])
+def test_durations_from_the_flight_recorder(tmp_path: Path, timed: int, state: str) -> None:
+    name = "durations from the Flight Recorder"
+    ranks = both_ranks(tmp_path, "ddp")
+    assert result_of(name, checked(tmp_path, "ddp")).found == "no rank left durations.jsonl"
+    calls = [CollectiveRow("0", seq, "all_reduce", 8, "float32", seq, None, None, None) for seq in range(10)]
+    rows = [DurationRow("0", seq, "all_reduce", 8, "float32", seq, MS) for seq in range(timed)]
+    for _, files in ranks:
+        files.collectives.write_bytes(encode(CollectiveLine(0, calls, {"0": [0, 1]})))
+        files.durations.write_bytes(encode(DurationLine(rows, {"0": [0, 1]}, "nccl")))
+    found = result_of(name, checked(tmp_path, "ddp"))
+    assert found.state == state, found
+    assert f"rank 1: {timed} all-reduces with a duration, 10 recorded" in found.found
+    assert result_of(name, checked(tmp_path, "ddp", machine=MACHINES["cpu"])).state == NOT_APPLICABLE
 
 
 def test_overhead_is_printed_and_never_fails(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from diag.rundir.inspector import Inspector, alone, read_inspector
+from diag.rundir.durations import DurationRecords
+from diag.rundir.inspector import alone, read_inspector
 from tests.inspector.files import EPOCH_US, collective, header, lines, metadata, write_job
 
 # A record that a training on three nodes left (NCCL 2.28; from the tests of Datadog's agent).
@@ -29,7 +30,7 @@ nccl_collectives_total{version="v5.1",slurm_job_id="7",node="n0",gpu="GPU0"} 12
 """  # noqa: E501
 
 
-def read(folder: Path, text: str | bytes, name: str = "host-pid1.log") -> Inspector:
+def read(folder: Path, text: str | bytes, name: str = "host-pid1.log") -> DurationRecords:
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     assert alone([folder]) == [path]

@@ -101,7 +101,7 @@ def test_not_where_the_plugin_is_missing_or_another_is_loaded_or_it_is_off(
     assert prepared(run) == {}
     (tmp_path / "libnccl-profiler-inspector.so").touch()
     clean.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    clean.setenv(SETTINGS_VARIABLE, CollectorSettings(collective_timing=False).to_json())
+    clean.setenv(SETTINGS_VARIABLE, CollectorSettings(collective_timing="off").to_json())
     assert prepared(run) == {}
     clean.delenv(SETTINGS_VARIABLE)
     clean.setenv("NCCL_PROFILER_PLUGIN", "libmine.so")

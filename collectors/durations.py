@@ -1,0 +1,348 @@
+"""Durations of collectives on the device, from the accelerator's Flight Recorder.
+
+ProcessGroupNCCL and XCCL time each collective with two events once timing is enabled, and their watchdog puts the
+elapsed time into the recorder's entry when the collective has ended. The recorder's JSON dump is the one way to read
+it. A dump holds the whole ring, and Python stands still while C++ writes it [measured: 10 us an entry, so 20 ms for
+2,000]. So the ring is read as seldom as ``MOST_CPU`` demands. All ranks read at the same moments of the wall clock:
+where the ring wraps in between, they lose the same calls, and what they keep can be compared.
+
+Members of a coalesced launch have no events of their own, and sends and receives do not wait for all ranks: both are
+left out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .accelerator import Accelerator, query_beside_captures
+from .files import Complaints, LineFile
+from .flight_recorder import Recorder, native_recorder
+from .records import DurationLine, DurationRow
+
+TIMING_VARIABLE = "TORCH_NCCL_ENABLE_TIMING"  # of all groups that are made after it was set
+MOST_CPU = 0.002  # of one core
+_MOST_STILL_S = 0.5  # in which Python stands still; what 30,000 entries take
+_RESERVE = 1.1  # that the next reading may take longer than the last one
+_ROWS = 2_000  # in a line
+_IN_VAIN = 10  # readings with ended collectives, none of which has a duration
+_TORCH = (2, 7)  # before, events were freed when their collective ended, also while a dump asked them
+_NUMBER = b'"record_id":'
+_FALSE = frozenset({"0", "N", "NO", "F", "FALSE"})
+
+
+def no_timing_because(wanted: bool, environ: Mapping[str, str] = os.environ) -> str:
+    """Why the Flight Recorder shall not time collectives; "" where it may. ``wanted``: by the settings."""
+    if not wanted:
+        return "switched off"
+    if "NCCL_PROFILER_PLUGIN" in environ and environ.get("NCCL_INSPECTOR_ENABLE", "0") not in ("", "0"):
+        return "NCCL Inspector records them"
+    if environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1":
+        return "CUDA_DEVICE_MAX_CONNECTIONS=1, where the events of the timing would serialise the streams"
+    for name in (TIMING_VARIABLE, "TORCH_NCCL_CUDA_EVENT_CACHE"):
+        if environ.get(name, "1").upper() in _FALSE:
+            return f"{name} is off"
+    if tuple(map(int, torch.__version__.split(".")[:2])) < _TORCH:
+        return f"torch {torch.__version__} is older than {'.'.join(map(str, _TORCH))}"
+    return ""
+
+
+def poll_of(
+    accelerator: Accelerator | None, wanted: bool, file: LineFile, complaints: Complaints
+) -> tuple[DurationPoll | None, str]:
+    """What reads the recorder of this process; or None, and why durations are not recorded."""
+    if accelerator is None:
+        return None, "this rank uses no GPU"
+    if why := no_timing_because(wanted):
+        return None, why
+    if not dist.is_available() or not dist.is_initialized():
+        return None, "there is no process group"
+    recorder = native_recorder()
+    if recorder is None:
+        return None, "this build of torch has no Flight Recorder of an accelerator"
+    timing = _Timing(accelerator.device)
+    timing.enable()
+    kind = accelerator.kind
+    return DurationPoll(recorder, file, complaints, timing.enable, lambda: query_beside_captures(kind)), ""
+
+
+class _Timing:
+    """Enables the timing of groups that were made before TIMING_VARIABLE was set."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._asked: set[str] = set()
+
+    def enable(self) -> None:
+        world = dist.distributed_c10d._world
+        for group in list(world.pg_map):
+            name = str(world.pg_names.get(group))
+            if name in self._asked:
+                continue
+            self._asked.add(name)
+            try:
+                group._get_backend(self._device)._enable_collectives_timing()  # type: ignore[attr-defined]
+            except (RuntimeError, AttributeError):  # a group of the CPU, or a backend that times nothing
+                continue
+
+
+class DurationPoll:
+    """Writes the duration of each collective once. ``look`` never raises: what goes wrong ends the polling."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        file: LineFile,
+        complaints: Complaints,
+        enable: Callable[[], object] = lambda: None,
+        safe: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``enable``: called before each reading, as groups are made at any time. ``safe``: called once by the thread
+        that polls, whether it may ask for events while another one captures a graph."""
+        self._recorder, self._file, self._complaints = recorder, file, complaints
+        self._enable, self._safe = enable, safe
+        self._off = self._checked = False
+        self._due_s = self._period_s = 0
+        self._next: int | None = None  # the number of the first entry that was not there yet
+        self._pending: dict[int, bool] = {}  # see ``_Reading.left``
+        self._ranks: dict[str, tuple[object, list[int]]] = {}  # of groups: the recorder's text, and what it says
+        self._named: dict[str, list[int]] = {}  # groups in the file
+        self._in_vain = 0
+
+    def poll(self, now_s: float | None = None) -> None:
+        """Reads the recorder if it is due. ``now_s``: seconds of the wall clock."""
+        now = time.time() if now_s is None else now_s
+        if self._off or 0 < self._due_s - now <= 2 * self._period_s:
+            return
+        began = time.thread_time()
+        if not self._checked:
+            self._checked = True
+            if not self._safe():
+                self._stop("the stream capture mode of a thread cannot be set")
+        self.look()
+        self._period_s = period_of(time.thread_time() - began)
+        half = self._period_s / 2  # the next moment may be near
+        self._due_s = (int(now + half) // self._period_s + 1) * self._period_s
+
+    def look(self) -> None:
+        """Reads the recorder now."""
+        try:
+            if self._off or not dist.is_initialized():  # without groups the recorder's events are gone
+                return
+            self._enable()
+            for line in self._lines():
+                self._file.write(line)
+        except Exception as error:  # whatever C++ raises, or a format that we do not know: no training ends by it
+            self._stop(repr(error))
+
+    def _stop(self, why: str) -> None:
+        self._off = True
+        self._complaints.add("durations of collectives are not recorded", why)
+
+    def _lines(self) -> Iterator[DurationLine]:
+        assert self._recorder.json is not None
+        began = time.thread_time()
+        text = self._recorder.json(includeCollectives=True, onlyActive=False)
+        if time.thread_time() - began > _MOST_STILL_S:
+            self._stop(f"the recorder's buffer is so large that reading it takes more than {_MOST_STILL_S} s")
+        if not self._is_new(last_number(text)):
+            return
+        reading = _Reading(self._next or 0, self._pending)
+        rest = read_dump(text, min(self._pending, default=self._next or 0), reading.take)
+        lost = reading.lost() if self._next is not None else 0
+        self._read_groups(rest.get("pg_config") or {})
+        rows = [row for row in reading.rows if len(self._ranks.get(row.group, ("", [0, 1]))[1]) != 1]
+        for start in range(0, max(len(rows), min(lost, 1)), _ROWS):
+            some = rows[start : start + _ROWS]
+            yield DurationLine(some, self._new_groups(some), self._recorder.name, 0 if start else lost)
+        self._next, self._pending = reading.next, reading.left()
+        self._in_vain = 0 if reading.rows else self._in_vain + bool(reading.last)
+        if self._in_vain >= _IN_VAIN:
+            self._stop(f"the recorder of {self._recorder.name or 'this backend'} holds none")
+
+    def _is_new(self, last: int) -> bool:
+        """Whether there is anything to read in a dump whose last entry has this number."""
+        if self._next is not None and last < self._next - 1:  # the recorder was reset, and counts anew
+            self._next, self._pending = 0, {}
+        if last < 0:
+            self._next = self._next or 0
+            return False
+        return last + 1 != self._next or bool(self._pending)
+
+    def _read_groups(self, config: Mapping[str, Any]) -> None:
+        for name, group in config.items():
+            text = group.get("ranks")
+            if name not in self._ranks or self._ranks[name][0] != text:
+                self._ranks[name] = text, _ranks_of(text)
+
+    def _new_groups(self, rows: list[DurationRow]) -> dict[str, list[int]]:
+        """Of groups in the rows, those whose ranks are in no line yet, or have changed."""
+        names = {row.group for row in rows} & self._ranks.keys()
+        new = {name: self._ranks[name][1] for name in names if self._ranks[name][1] != self._named.get(name)}
+        self._named.update(new)
+        return new
+
+
+def period_of(cpu_s: float) -> int:
+    """Seconds between two readings that take about so much CPU time: 1, 2, 3, 4, 6, 8, 12, 16, ..., so that ranks with
+    different periods have moments in common."""
+    least = max(1, math.ceil(_RESERVE * cpu_s / MOST_CPU))
+    power = 1 << (least - 1).bit_length()
+    return power * 3 // 4 if power > 2 and power * 3 // 4 >= least else power
+
+
+def last_number(text: bytes) -> int:
+    """The number of a dump's last entry; -1 where it has none."""
+    at = text.rfind(_NUMBER)
+    found = re.match(rb"\s*(\d+)", text[at + len(_NUMBER) : at + len(_NUMBER) + 20]) if at >= 0 else None
+    return int(found[1]) if found else -1
+
+
+def read_dump(text: bytes, first: int, take: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """Gives ``take`` the entries of a dump from number ``first`` on, for which only the text from there on is parsed;
+    where that is not found, the whole text. What the dump holds behind them. ValueError for what is no dump.
+
+    One entry after the other: thousands of them at once would make Python's garbage collector run.
+    """
+    at = text.rfind(b"%s%d," % (_NUMBER, first))
+    begin = text.rfind(b"{", 0, at) if at >= 0 else -1
+    if begin >= 0:
+        tail = text[begin:].decode()
+        try:
+            entry, end = _decode(tail, 0)
+        except ValueError:  # a name with a brace in it
+            entry, end = None, 0
+        if isinstance(entry, dict) and entry.get("record_id") == first:
+            take(entry)
+            while tail[end] == ",":
+                entry, end = _decode(tail, end + 1)
+                take(entry)
+            rest: dict[str, Any] = json.loads("{" + tail[end + 1 :].removeprefix(","))
+            return rest
+    dump = json.loads(text)
+    if not isinstance(dump, dict):
+        raise ValueError("the recorder's dump is no JSON object")
+    for entry in dump.pop("entries", None) or []:
+        if entry["record_id"] >= first:
+            take(entry)
+    return dump
+
+
+_decode = json.JSONDecoder().raw_decode
+
+
+class _Reading:
+    """One reading of the recorder. ``rows``: the collectives that have ended since the one before. ``next``: the number
+    of the first entry that is still to come. ``last``: by group the last entry that was retired.
+
+    A watchdog adds the duration just after it retires an entry, and retires a group's entries nearly in order. What was
+    retired without a duration, or passed over as members of a coalesced launch are, gets one more reading.
+    """
+
+    def __init__(self, new: int, before: Mapping[int, bool]) -> None:
+        """``new``: the number of the first entry that was in no reading yet; ``before``: those left by the last one."""
+        self._new, self._before = new, before
+        self._apart_ns = time.time_ns() - time.monotonic_ns()
+        self._first = -1
+        self._open: list[tuple[int, object]] = []  # entries without a duration, and their group
+        self.rows: list[DurationRow] = []
+        self.next = new
+        self.last: dict[object, int] = {}
+
+    def take(self, entry: Mapping[str, Any]) -> None:
+        number, group = int(entry["record_id"]), entry.get("pg_id")
+        self.next = number + 1
+        if self._first < 0:
+            self._first = number
+        if entry.get("is_p2p"):
+            return
+        if entry.get("retired"):
+            self.last[group] = number
+        if number < self._new and number not in self._before:
+            return
+        if (row := _row(entry, self._apart_ns)) is not None:
+            self.rows.append(row)
+        elif not self._before.get(number):
+            self._open.append((number, group))
+
+    def lost(self) -> int:
+        """How many entries were overwritten before they were read."""
+        return max(0, self._first - self._new) + sum(number < self._first for number in self._before)
+
+    def left(self) -> dict[int, bool]:
+        """The entries that the next reading has to look at again, and whether for the last time."""
+        return {number: number <= self.last.get(group, -1) for number, group in self._open}
+
+
+# -- entries -----------------------------------------------------------------------------------------------------------
+
+# Parts of the operations' names, of which the first that is found counts: "nccl:_all_gather_base".
+_OPS = (
+    ("barrier", "barrier"),
+    ("reducescatter", "reduce_scatter"),
+    ("allgather", "all_gather"),
+    ("alltoall", "all_to_all"),
+    ("allreduce", "all_reduce"),
+    ("broadcast", "broadcast"),
+    ("reduce", "reduce"),
+    ("gather", "gather"),
+    ("scatter", "scatter"),
+)
+# c10::toString's names of types, as torch spells them, and the bytes of an element.
+_TYPES = {
+    "Float": ("float32", 4),
+    "BFloat16": ("bfloat16", 2),
+    "Half": ("float16", 2),
+    "Double": ("float64", 8),
+    "Long": ("int64", 8),
+    "Int": ("int32", 4),
+    "Short": ("int16", 2),
+    "UInt64": ("uint64", 8),
+    "UInt32": ("uint32", 4),
+    "UInt16": ("uint16", 2),
+    "Char": ("int8", 1),
+    "Byte": ("uint8", 1),
+    "Bool": ("bool", 1),
+    "ComplexFloat": ("complex64", 8),
+    "ComplexDouble": ("complex128", 16),
+}
+
+
+def _row(entry: Mapping[str, Any], apart_ns: int) -> DurationRow | None:
+    """None without a duration. ``apart_ns``: how far the wall clock is ahead of the monotonic one."""
+    took_ms = entry.get("duration_ms")
+    if not isinstance(took_ms, float | int) or not 0 <= took_ms < 1e12:
+        return None
+    op = _op(str(entry["profiling_name"]))
+    side = "output" if op == "all_gather" else "input"
+    names = entry.get(f"{side}_dtypes") or [""]
+    dtype, size = _TYPES.get(names[0], (names[0].lower(), 1))  # what is not in the table are types of one byte
+    elements = sum(math.prod(sizes) for sizes in entry.get(f"{side}_sizes") or ())
+    created_ns = int(entry["time_created_ns"]) - apart_ns
+    group, seq = str(entry["process_group"][0]), int(entry["collective_seq_id"])
+    return DurationRow(group, seq, op, elements * size, dtype, created_ns, round(took_ms * 1e6))
+
+
+@cache
+def _op(title: str) -> str:
+    name = title.rpartition(":")[2]
+    plain = name.lower().replace("_", "")
+    return next((op for part, op in _OPS if part in plain), name)
+
+
+def _ranks_of(text: object) -> list[int]:
+    """The ranks in a text like "[0, 1]"; none where it is another."""
+    try:
+        ranks = json.loads(text) if isinstance(text, str) else []
+    except ValueError:
+        return []
+    return ranks if isinstance(ranks, list) and all(type(rank) is int for rank in ranks) else []

@@ -1,0 +1,222 @@
+"""Durations of collectives, whoever recorded them; and what the ranks took from PyTorch's Flight Recorder.
+
+NCCL Inspector's files have a reader of their own: ``diag.rundir.inspector``. A rank's durations.jsonl is written by
+``diag.collectors.durations``.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
+
+from diag.collectors.layout import RankLayout
+from diag.collectors.records import DurationLine, DurationRow, RankRecord
+from diag.model import Gap
+from diag.words.formatting import rank_ranges
+
+from .lines import each_line
+
+MOST_RECORDS: Final = 20_000_000  # 1.2 GB of columns
+INSPECTOR: Final = "NCCL Inspector"
+RECORDER: Final = "PyTorch's Flight Recorder"
+_MOST: Final = 1 << 60
+_MOST_DURATION_NS: Final = 10**15  # 11 days: sums of thousands fit 64 bits
+
+
+class Process(Struct, frozen=True):
+    """A process that wrote records, or of Prometheus text a GPU. ``communicators``: its rank in each, and the size."""
+
+    host: str
+    pid: int
+    communicators: dict[str, tuple[int, int]]
+    gpu: str = ""
+
+
+class DurationRecords(Struct, frozen=True, eq=False):
+    """All records of a job, one row each, in the order in which each process wrote them.
+
+    ``rows``: ``process`` (place in ``processes``), ``group`` (the communicator's id), ``seq``, ``op``, ``bytes`` (of
+    the full tensor), ``duration_ns``, ``end_ns`` (of the host's clock; null unless the output is verbose),
+    ``dumped_ns`` (when the record was written), ``peer`` (of a send or receive, else -1). ``names``: of communicators.
+    ``on_cpu``: records whose times were measured on the host. ``means``: the rows are means over an interval.
+    ``places``: by file, the processes whose records it holds. ``source``: what recorded them. ``dropped``: records that
+    it lost.
+    """
+
+    rows: pl.DataFrame
+    processes: tuple[Process, ...]
+    names: dict[str, str]
+    files: tuple[str, ...]
+    gaps: tuple[Gap, ...]
+    dropped: int = 0
+    on_cpu: int = 0
+    means: bool = False
+    places: dict[str, frozenset[int]] = {}
+    source: str = INSPECTOR
+
+    @property
+    def seen(self) -> float:
+        """Part of the records that were not lost; 1.0 where there are none."""
+        count = len(self.rows) + self.dropped
+        return len(self.rows) / count if count else 1.0
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The number of ranks of each communicator."""
+        return {group: size for process in self.processes for group, (_, size) in process.communicators.items()}
+
+
+class DurationColumns:
+    """What has been read so far. Columns of numbers are arrays: a job leaves millions of records."""
+
+    def __init__(self) -> None:
+        self.processes: dict[tuple[str, int, str], int] = {}
+        self.communicators: list[dict[str, tuple[int, int]]] = []
+        self.names: dict[str, str] = {}
+        self.columns: dict[str, array[int]] = {
+            name: array("q") for name in ("process", "seq", "bytes", "duration_ns", "end_ns", "dumped_ns", "peer")
+        }
+        self.groups: dict[str, int] = {}
+        self.ops: dict[str, int] = {}
+        self.group, self.op = array("l"), array("l")
+        self.gaps: list[Gap] = []
+        self.dropped: dict[tuple[int, str], int] = defaultdict(int)
+        self.on_cpu = 0
+        self.means = False
+        self.places: dict[str, frozenset[int]] = {}
+
+    @property
+    def full(self) -> bool:
+        return len(self.group) >= MOST_RECORDS
+
+    def process_of(self, host: str, pid: int, gpu: str = "") -> int:
+        key = host, pid, gpu
+        if key not in self.processes:
+            self.processes[key] = len(self.processes)
+            self.communicators.append({})
+        return self.processes[key]
+
+    def add(self, process: int, group: str, op: str, **values: int) -> None:
+        self.group.append(self.groups.setdefault(group, len(self.groups)))
+        self.op.append(self.ops.setdefault(op, len(self.ops)))
+        self.columns["process"].append(process)
+        for name, value in values.items():
+            self.columns[name].append(value)
+
+    def done(self, files: Sequence[Path]) -> DurationRecords:
+        groups, ops = (pl.Series(list(names), dtype=pl.String) for names in (self.groups, self.ops))
+        rows = pl.DataFrame({name: pl.Series(values, dtype=pl.Int64) for name, values in self.columns.items()})
+        rows = rows.with_columns(
+            group=groups.gather(pl.Series(self.group, dtype=pl.UInt32)),
+            op=ops.gather(pl.Series(self.op, dtype=pl.UInt32)),
+            end_ns=pl.when(pl.col("end_ns") > 0).then(pl.col("end_ns")),
+            dumped_ns=pl.when(pl.col("dumped_ns") > 0).then(pl.col("dumped_ns")),
+        )
+        processes = [
+            Process(host, pid, communicators, gpu)
+            for (host, pid, gpu), communicators in zip(self.processes, self.communicators, strict=True)
+        ]
+        return DurationRecords(
+            rows,
+            tuple(processes),
+            self.names,
+            tuple(map(str, files)),
+            tuple(self.gaps),
+            sum(self.dropped.values()),
+            self.on_cpu,
+            self.means,
+            self.places,
+        )
+
+
+def with_ranks(read: DurationRecords, ranks: Mapping[int, int]) -> pl.DataFrame:
+    """The rows with a column ``rank``, from the ranks of the processes."""
+    return read.rows.with_columns(rank=pl.col("process").replace_strict(ranks, return_dtype=pl.Int64))
+
+
+# -- PyTorch's Flight Recorder -----------------------------------------------------------------------------------------
+
+
+def recorded(
+    files: Mapping[int, RankLayout], identities: Mapping[int, RankRecord | None]
+) -> tuple[DurationRecords, dict[int, int]] | None:
+    """What the ranks took from their Flight Recorders, and the rank of each process; None where there is none of it.
+    ``files``: of each rank whose folder can be read. What cannot be read is a gap."""
+    reading = _Recorded()
+    for rank, own in files.items():
+        reading.read(rank, own, identities.get(rank))
+    return reading.done()
+
+
+class _Recorded:
+    """What has been read so far. Groups are told apart by their ranks as well: a name need not be of one group only."""
+
+    def __init__(self) -> None:
+        self._columns = DurationColumns()
+        self._ranks: dict[int, int] = {}  # by process
+        self._files: list[Path] = []
+        self._names: dict[tuple[str, tuple[int, ...]], str] = {}
+
+    def read(self, rank: int, files: RankLayout, identity: RankRecord | None) -> None:
+        columns, path = self._columns, files.durations
+        place = (identity.host, identity.pid) if identity is not None else ("", 0)
+        process, groups = -1, set[str]()
+        strange = beyond = 0
+
+        def take(line: DurationLine) -> None:
+            nonlocal process, strange, beyond
+            if process < 0:
+                process = columns.process_of(*place, f"{rank}")
+                self._ranks[process] = rank
+            columns.dropped[process, ""] += min(max(line.lost, 0), MOST_RECORDS)
+            for name, ranks in line.groups.items():
+                groups.discard(name)
+                if rank in ranks:
+                    groups.add(name)
+                    known[name] = self._group(name, tuple(ranks))
+                    columns.communicators[process][known[name]] = ranks.index(rank), len(ranks)
+            for row in line.rows:
+                if columns.full:
+                    beyond += 1
+                elif row.group in groups and _plausible(row):
+                    self._add(process, known[row.group], row)
+                else:
+                    strange += 1
+
+        known: dict[str, str] = {}
+        gaps = each_line(path, DurationLine, take, files.run)
+        if strange:
+            gaps.append(Gap(str(path), f"{strange:,} durations are out of range or of no group of this rank; left out"))
+        if beyond:
+            gaps.append(Gap(str(path), f"more than {MOST_RECORDS:,} durations: {beyond:,} were left out"))
+        columns.gaps += gaps
+        if process >= 0:
+            self._files.append(path)
+
+    def _add(self, process: int, group: str, row: DurationRow) -> None:
+        values = {"seq": row.seq, "bytes": row.bytes, "duration_ns": row.duration_ns}
+        self._columns.add(process, group, row.op[:40], **values, end_ns=0, dumped_ns=0, peer=-1)
+
+    def _group(self, name: str, ranks: tuple[int, ...]) -> str:
+        """The name of these ranks' group: its own, unless other ranks have one of that name."""
+        known = self._names.get((name, ranks))
+        if known is None:
+            taken = any(other == name for other, _ in self._names)
+            known = self._names[name, ranks] = f"{name[:200]} of {rank_ranges(ranks)}" if taken else name[:200]
+        return known
+
+    def done(self) -> tuple[DurationRecords, dict[int, int]] | None:
+        if not self._ranks and not self._columns.gaps:
+            return None
+        return replace(self._columns.done(self._files), source=RECORDER), self._ranks
+
+
+def _plausible(row: DurationRow) -> bool:
+    return 0 <= row.duration_ns < _MOST_DURATION_NS and 0 <= row.seq < _MOST and 0 <= row.bytes < _MOST
