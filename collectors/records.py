@@ -184,6 +184,7 @@ class StepRecord:
     memory: MemoryRecord | None = None
     # How long the training's thread ran, and how long it was ready to run and had no core. None: the system does
     # not say. ``cpu``: both by phase; what neither they nor a known wait explain of a phase, the thread was blocked.
+    # Empty in most of the steps that are shorter than 0.1 s.
     on_cpu_ns: int | None = None
     queued_ns: int | None = None
     cpu: dict[str, tuple[int, int]] = field(default_factory=dict)

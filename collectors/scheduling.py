@@ -111,7 +111,13 @@ class CpuTime(NamedTuple):
 
 
 # Nanoseconds of the monotonic clock, those on a core since the thread began, and what schedstat said, not yet read.
-Stamp = tuple[int, int, bytes]
+# None, both of them: the scheduler was not asked.
+Stamp = tuple[int, int | None, bytes | None]
+
+
+def time_only() -> Stamp:
+    """Now."""
+    return monotonic_ns(), None, None
 
 
 class ThreadTime:
@@ -139,8 +145,8 @@ class ThreadTime:
 
     @staticmethod
     def read_at(stamp: Stamp) -> CpuTime:
-        """What ``read`` would have returned then."""
-        return CpuTime(stamp[1], number_in(stamp[2], _QUEUED))
+        """What ``read`` would have returned then; nothing of a time only."""
+        return CpuTime(stamp[1], number_in(stamp[2], _QUEUED) if stamp[2] is not None else None)
 
     def close(self) -> None:
         self._file.close()

@@ -7,10 +7,27 @@ import pytest
 from diag.api import Result, analyze
 from diag.collectors.records import BACKWARD, DATA, FORWARD, OPTIMIZER, HostRecord, LoaderQueue
 from diag.model.steps import Bottleneck, Finding, Severity
+from diag.rundir.run import Tables
 from tests.copies import replace
-from tests.simulate import MS, Plan, simulate
+from tests.simulate import MS, Plan
+from tests.simulate import simulate as simulated
 
 STEP_MS = 100  # of the plan without extras
+by_phase_every = 1  # steps hold CPU time by phase
+
+
+@pytest.fixture(autouse=True, params=[1, 3], ids=["each step by phase", "one step in three by phase"])
+def recorded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of short steps most hold the sum of the CPU time only."""
+    monkeypatch.setitem(globals(), "by_phase_every", request.param)
+
+
+def simulate(plan: Plan) -> Tables:
+    tables = simulated(plan)
+    for step in [step for rank in tables.ranks.values() for step in rank.steps]:
+        if step.step % by_phase_every:
+            step.cpu = {}
+    return tables
 
 
 def finding(result: Result, id: str) -> Finding | None:

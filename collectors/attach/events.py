@@ -19,12 +19,14 @@ from time import monotonic_ns
 from typing import Any, Protocol
 
 from ..records import BACKWARD, DATA, FORWARD, OPTIMIZER, LoaderQueue, StepRecord
-from ..scheduling import Stamp
+from ..scheduling import Stamp, time_only
 from ..session import BETWEEN_STEPS, Moment
 from .timeline import Timeline
 
 _MOST_WAITING = 1024
 _LOOK_NS = 200_000_000  # shorter steps do not all look at the loader's queue, which changes slowly
+# Shorter steps do not all ask the scheduler at each of their phases, which takes a third of recording one.
+_PHASES_NS = 100_000_000
 _STILL_NS = 500_000_000  # without an event: the training makes no progress
 # The phases that heartbeats report from an event on.
 _AHEAD = {"backward_begins": BACKWARD, "backward_ends": OPTIMIZER, "fetch_begins": DATA, "fetch_ends": FORWARD}
@@ -71,9 +73,11 @@ class Events:
         "_next_optimizer",
         "_optimizer",
         "_optimizing",
+        "_phases_ns",
         "_recorder",
         "_reduced",
         "_spare",
+        "_stamp",
         "_steady",
         "_stopped",
         "_tell",
@@ -101,7 +105,7 @@ class Events:
         self._fail = fail
         self.thread = get_ident()  # the one that trains
         self.looks = True  # whether the loader's queue is looked at in this step
-        self._look_ns = 0
+        self._look_ns = self._phases_ns = 0
         self._waiting: deque[_Event] = deque()
         self._last: _Event | None = None  # of those that wait, from which heartbeats take the phase
         self._at: Callable[[], Moment | Stamp] = self._now_here
@@ -129,7 +133,8 @@ class Events:
         """From here on they are told to a timeline that tells ``recorder``."""
         self._recorder = recorder
         self.passed = recorder.passed
-        self._at = self._mark if recorder.on_device else recorder.stamp
+        self._stamp: Callable[[], Moment | Stamp] = self._mark if recorder.on_device else recorder.stamp
+        self._at = self._stamp
         self.timeline = Timeline(self)
         self._loaders = self.timeline.loaders
 
@@ -242,6 +247,10 @@ class Events:
                 self._optimizing, self.looks = None, boundary.ns >= self._look_ns
                 if self.looks:
                     self._look_ns = boundary.ns + _LOOK_NS
+                if boundary.ns >= self._phases_ns:
+                    self._at, self._phases_ns = self._stamp, boundary.ns + _PHASES_NS
+                else:
+                    self._at = time_only
                 return
             self._optimizing = None
             if stepped:

@@ -127,7 +127,7 @@ def _of_rank(tables: RankTables, numbers: Sequence[int]) -> RankScheduling | Non
     steps, at = [by_number[numbers[place]] for place in places], np.array(places, dtype=np.int64)
     pauses = iv.make((start, end) for sample in tables.scheduling for start, end in sample.pauses if end > start)
     waits = records.blocked(tables.rows)
-    dur, on_cpu, queued, waited = _by_phase(steps, iv.Covered(iv.subtract(waits, pauses)))
+    dur, on_cpu, queued, waited = _filled(steps, *_by_phase(steps, iv.Covered(iv.subtract(waits, pauses))))
     # Queued while a collective is waited for: it was done, and the thread was to wake up.
     off_cpu = dur - on_cpu - queued
     waking = np.clip(waited - off_cpu, 0, queued)
@@ -233,6 +233,44 @@ def _by_phase(steps: Sequence[StepRecord], waits: iv.Covered) -> tuple[Times, Ti
     ):
         table[:, _REST] = np.maximum(0, whole - table.sum(axis=1))
     return dur, on_cpu, queued, waited
+
+
+_Table = npt.NDArray[np.float64]
+
+
+def _filled(
+    steps: Sequence[StepRecord], dur: Times, on_cpu: Times, queued: Times, waited: Times
+) -> tuple[Times, Times, Times, Times]:
+    """The tables of ``_by_phase``, with estimates for short steps that hold sums only: a phase takes about as much CPU
+    time as in the nearest step that has it by phase, and of the rest the same part is queueing. Scaled to the sums."""
+    known = np.flatnonzero([bool(step.cpu) for step in steps])
+    places = np.flatnonzero([not step.cpu and step.on_cpu_ns is not None for step in steps])
+    if not len(known) or not len(places):
+        return dur, on_cpu, queued, waited
+    after = np.minimum(np.searchsorted(known, places), len(known) - 1)
+    before = np.maximum(after - 1, 0)
+    nearest = np.where(np.abs(known[before] - places) <= np.abs(known[after] - places), known[before], known[after])
+    sums = np.array([(step.on_cpu_ns or 0, step.queued_ns or 0) for step in steps], dtype=np.float64)[places]
+    spent = dur[places].astype(np.float64)
+    on_core = _scaled(np.minimum(on_cpu[nearest], spent), sums[:, 0], spent)
+    off_core = np.maximum(1, dur[nearest] - on_cpu[nearest])
+    waiting = _scaled((spent - on_core) * np.minimum(1, queued[nearest] / off_core), sums[:, 1], spent - on_core)
+    on_cpu, queued = on_cpu.copy(), queued.copy()
+    on_cpu[places], queued[places] = np.rint(on_core), np.rint(waiting)
+    return dur, on_cpu, queued, waited
+
+
+def _scaled(parts: _Table, sums: Series, most: _Table) -> _Table:
+    """Rows like ``parts`` that add up to ``sums``, and no part above ``most``: what does not fit goes where there is
+    room."""
+    total = parts.sum(axis=1)
+    factor = np.divide(sums, total, out=np.zeros(len(parts)), where=total > 0)
+    scaled: _Table = np.minimum(most, parts * factor[:, None])
+    room = most - scaled
+    free = room.sum(axis=1)
+    missing = np.minimum(free, np.maximum(0, sums - scaled.sum(axis=1)))
+    scaled += room * np.divide(missing, free, out=np.zeros(len(parts)), where=free > 0)[:, None]
+    return scaled
 
 
 class _Sampled:

@@ -237,7 +237,9 @@ def by_torchrun(planned: Planned, where: Path, machine: Machine) -> tuple[list[s
     make_manifest(layout, argv=argv, world_size=machine.ranks, strategy=options.strategy, injected=list(options.inject))
     layout.ranks_folder.mkdir(parents=True)
     timing = "recorder" if "--collective-timing" in planned.options else "auto"
-    settings = CollectorSettings((STEPS - TRACED) // 2, trace_active=TRACED, auto_traces=0, collective_timing=timing)
+    settings = CollectorSettings(
+        trace_skip=(STEPS - TRACED) // 2, trace_active=TRACED, auto_traces=0, collective_timing=timing
+    )
     added = {
         RUN_DIR_VARIABLE: str(where.resolve()),
         SETTINGS_VARIABLE: settings.to_json(),
