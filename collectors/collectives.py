@@ -10,6 +10,7 @@ reducer would do, in Python, and ``attach.hooks`` calls ``reduced`` with what th
 from __future__ import annotations
 
 import functools
+import math
 import threading
 import time
 import weakref
@@ -93,6 +94,8 @@ class Functional:
             call = self._begin(op, args[0] if args else None, group_of(args, kwargs))
             if call is None:
                 return original(*args, **kwargs)
+            if op == "all_to_all":
+                call.received = _received(args[0], _output_splits(args, kwargs))
             self._timer.enter()
             self._within.call = call
             try:
@@ -150,6 +153,19 @@ class Functional:
             return result
 
         return wait
+
+
+_output_splits = argument(1, "output_split_sizes")
+
+
+def _received(payload: Any, splits: Any) -> int | None:
+    """Bytes that a functional all-to-all receives: as many as it sends, or so many rows. None where these are no
+    integers: they are not waited for."""
+    if splits is None:
+        return int(payload.nbytes)
+    if not isinstance(splits, (list, tuple)) or not all(isinstance(rows, int) for rows in splits):
+        return None
+    return int(sum(splits) * math.prod(payload.shape[1:]) * payload.element_size())
 
 
 def _process_group(group: Any) -> Any:
@@ -287,6 +303,14 @@ class PointToPoint:
         return result
 
 
+def _bytes_of(payload: Any) -> int | None:
+    """Of a tensor or a list of tensors; None for what is neither, which the library shall judge."""
+    try:
+        return describe(payload)[0]
+    except (TypeError, ValueError, AttributeError, RuntimeError):
+        return None
+
+
 # ``group_desc`` of groups whose calls are no part of a step: background threads talk on them.
 APART = "diag.apart"
 
@@ -314,6 +338,11 @@ _FUNCTIONS: dict[str, tuple[str, Callable[[tuple[Any, ...], dict[str, Any]], Any
     "gather": ("gather", argument(1, "gather_list"), 3),
     "scatter": ("scatter", argument(1, "scatter_list"), 3),
     "barrier": ("barrier", _nothing, 0),
+}
+# Function: where the tensor or the list of tensors is that it receives, of those whose ranks may receive unequal parts.
+_RECEIVED: dict[str, Function] = {
+    "all_to_all_single": argument(0, "output"),
+    "all_to_all": argument(0, "output_tensor_list"),
 }
 
 
@@ -362,7 +391,7 @@ class CollectiveTimer:
             original = getattr(c10d, name, None)
             if original is None:
                 continue
-            timed = self._timed(original, op, payload, argument(group_position, "group"))
+            timed = self._timed(original, op, payload, argument(group_position, "group"), _RECEIVED.get(name))
             for module in (c10d, dist):
                 if getattr(module, name, None) is original:
                     self._patches.replace(module, name, timed)
@@ -390,12 +419,16 @@ class CollectiveTimer:
     def leave(self) -> None:
         self._inside.now = False
 
-    def _timed(self, original: Function, op: str, payload: Function, group_of: Function) -> Function:
+    def _timed(
+        self, original: Function, op: str, payload: Function, group_of: Function, received: Function | None = None
+    ) -> Function:
         @functools.wraps(original)
         def timed(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or self.inside:
                 return original(*args, **kwargs)
             call = self._begin(op, payload(args, kwargs), group_of(args, kwargs))
+            if received is not None and call is not None:
+                call.received = _bytes_of(received(args, kwargs))
             self.enter()
             try:
                 work = original(*args, **kwargs)
