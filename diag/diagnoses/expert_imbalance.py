@@ -5,8 +5,8 @@ What a rank received in a dispatch is compared with how long it then computed, d
 Time that follows the load is at most proportional to it. So a rank that received hardly more than the others is late by
 itself, however that fits. Else the time per token is measured: where the loads change from dispatch to dispatch, within
 each rank, so that a rank that is always slower than the others does not count; where they do not, over the other ranks.
-Without either, the load is the reason only if it explains the time by itself: the rank computes as long per token as
-the others do, or is no slower than they are behind all-to-alls that are balanced.
+Without either, the load is the reason only if the rank computes as long per token as the others do, and is no slower
+than they are behind all-to-alls that are balanced.
 
 The diagnosis of stragglers finds who is late, and asks here why: two diagnoses would count the same waiting twice.
 """
@@ -32,6 +32,8 @@ from .subject import Subject, in_ms, ranks_text
 
 Series = npt.NDArray[np.float64]
 
+ID = "expert-imbalance"
+
 _HARDLY = 0.3  # of the lateness: what the load explains at most of a rank that is late by itself
 _MOSTLY, _LITTLE = 0.7, 0.35  # the part that the load explains, from where on it is the reason, and up to where not
 _HALF = 0.5  # on the same side of it lies the whole 95 % interval
@@ -39,9 +41,8 @@ _PRECISE = 0.3  # half of that interval: a wider one decides nothing
 _T95 = (12.7, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31)  # Student's t by degrees of freedom, from 1
 _SEEN = 0.5  # of the lateness: less of it behind the dispatches is lateness of another kind
 _KNOWN = 0.8  # of the dispatches: the computation behind them is known
-_SAME = (0.8, 1.15)  # time per token over the others'
+_SAME = (0.85, 1.1)  # time per token over the others'
 _ALIKE = 0.2  # of how much slower it is behind the dispatches: as much elsewhere is none
-_LEAST_ELSEWHERE = 0.2  # of the computation behind the dispatches: less of it elsewhere shows nothing
 _LEAST = 4  # dispatches
 
 
@@ -223,9 +224,7 @@ def _compared(
     if slower_elsewhere > _ALIKE * slower:
         return answer
     needed = seen_ns / load_ns  # the part of the computation that would have to be proportional to the load
-    proportional = _SAME[0] <= needed <= _SAME[1]
-    known = elsewhere[1] >= _LEAST_ELSEWHERE * others_ns
-    if needed > _SAME[1] or not (proportional or known):
+    if not _SAME[0] <= needed <= _SAME[1]:
         return answer
     return replace(answer, reason=Reason.LOAD, balanced_ns=table.gain_ns(min(needed, 1.0)))
 
@@ -348,7 +347,7 @@ def finding(subject: Subject, load: ExpertLoad, cost: str, evidence: Sequence[Ev
         )
     found = subject.costing(
         Cost.STRAGGLER,
-        id="expert-imbalance",
+        id=ID,
         title=title,
         action="Balance the tokens over the experts: an auxiliary load-balancing loss or a bias on the router's "
         "scores, a capacity factor that drops or reroutes what is too much, popular experts placed on different ranks, "
@@ -365,7 +364,8 @@ def itself_words(load: ExpertLoad) -> str:
     own = "it" if len(load.ranks) == 1 else "they"
     if load.over_mean <= _NO_MORE:
         return f", although {own} received no more tokens than the others in the all-to-alls"
-    return f", and the {load.over_mean:.2f} times the mean that {own} received in the all-to-alls do not explain it"
+    part = f"at most {load.at_most:.0%}" if load.explained is None else f"about {max(0.0, load.explained[0]):.0%}"
+    return f"; {own} received {load.over_mean:.2f} times the mean in the all-to-alls, which explains {part} of it"
 
 
 SIZES_UNKNOWN = (
