@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -38,8 +40,9 @@ from .records import P2P_PREFIX, RECV, SEND, CollectiveRow
 # bound.
 #
 # Compiled code calls the operators without these functions; while it is traced they do nothing. Not seen either: the
-# backward of a functional collective called on a tensor that needs a gradient (DTensor's own backward is seen), and on
-# a device DTensor's all-to-all from one sharded dimension to another. Both are in the profiler windows.
+# backward of a functional collective called on a tensor that needs a gradient (DTensor's own backward is seen, and that
+# of an all-to-all, by its wait, from torch 2.13 on), and on a device DTensor's all-to-all from one sharded dimension to
+# another. Both are in the profiler windows.
 
 # Function: (operation, position of ``group``). torch 2.13 calls ..._single what was ..._tensor before.
 _FUNCTIONAL: dict[str, tuple[str, int]] = {
@@ -72,6 +75,7 @@ class Functional:
         self._open: dict[int, RecordedCall] = {}  # by the storage of the result
         self._within = threading.local()
         self._tracing: Function = torch.compiler.is_compiling
+        self._backward: CodeType | None = None  # of an all-to-all: torch has registered it, so it cannot be replaced
 
     def install(self, patches: Patches) -> None:
         try:
@@ -79,6 +83,7 @@ class Functional:
         except ImportError:  # private: it may move
             return
         self._tracing = getattr(functions, "_are_we_tracing", torch.compiler.is_compiling)
+        self._backward = getattr(getattr(functions, "all_to_all_single_backward", None), "__code__", None)
         for name, (op, position) in _FUNCTIONAL.items():
             original = getattr(functions, name, None)
             if original is not None:
@@ -141,6 +146,8 @@ class Functional:
             call = self._open.pop(storage_of(tensor), None) if self._open else None
             if call is None:
                 call, outer = outer, None  # some functions wait for their result before they hand it out
+            if call is None:
+                call = self._of_backward(sys._getframe(1))
             if call is None or call.device or call.wait_end_ns is not None:
                 return original(tensor)
             start = time.monotonic_ns()
@@ -153,6 +160,16 @@ class Functional:
             return result
 
         return wait
+
+    def _of_backward(self, frame: FrameType) -> RecordedCall | None:
+        """The all-to-all that the frame has just launched, if it is the backward of one."""
+        if frame.f_code is not self._backward or self._timer.inside or self._tracing():
+            return None
+        context, payload = frame.f_locals.get("ctx"), frame.f_locals.get("grad_output")
+        call = self._begin("all_to_all", payload, getattr(context, "group_name", None))
+        if call is not None:
+            call.received = _received(payload, getattr(context, "input_split_sizes", ()))
+        return call
 
 
 _output_splits = argument(1, "output_split_sizes")

@@ -334,16 +334,15 @@ _COMPARED = 0.7  # upper bound of the confidence where the time per token was no
 def finding(subject: Subject, load: ExpertLoad, cost: str, evidence: Sequence[Evidence] = ()) -> Finding:
     """``expert-imbalance``: the load is the reason why these ranks, or changing ones, are late."""
     if load.ranks:
-        who = ranks_text(load.ranks)
         receive, compute = ("receives", "computes") if len(load.ranks) == 1 else ("receive", "compute")
         title = (
-            f"{who.capitalize()} {receive} {load.over_mean:.2f} times the mean in the all-to-alls of expert "
-            f"parallelism and {compute} longer for it, and the others wait: {cost}"
+            f"Expert imbalance: {ranks_text(load.ranks)} {receive} {load.over_mean:.2f} times the mean in the "
+            f"all-to-alls and {compute} longer for it, and the others wait: {cost}"
         )
     else:
         title = (
-            "The ranks wait for the one that receives most in the all-to-alls of expert parallelism, a different one "
-            f"from dispatch to dispatch: {cost}"
+            "Expert imbalance: the ranks wait for the one that receives most in the all-to-alls, a different one from "
+            f"dispatch to dispatch: {cost}"
         )
     found = subject.costing(
         Cost.STRAGGLER,
@@ -352,7 +351,8 @@ def finding(subject: Subject, load: ExpertLoad, cost: str, evidence: Sequence[Ev
         action="Balance the tokens over the experts: an auxiliary load-balancing loss or a bias on the router's "
         "scores, a capacity factor that drops or reroutes what is too much, popular experts placed on different ranks, "
         "or redundant copies of them. If all ranks received the same, a step would take about "
-        f"{in_ms(load.balanced_ns)} less.",
+        f"{in_ms(load.balanced_ns)} less. All-to-alls of embeddings (torchrec): place the tables so that all ranks "
+        "receive as much.",
         evidence=(*evidence, *evidence_of(load)),
         ranks=load.ranks,
     )

@@ -11,7 +11,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import Tensor, nn
 
-WIDTH, HIDDEN, TOKENS = 256, 1024, 768
+WIDTH, HIDDEN, TOKENS = 256, 1024, 1024
 
 
 class Exchange(torch.autograd.Function):
@@ -43,7 +43,8 @@ class Experts(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.attention(x)
-        rank = torch.multinomial(self.popular, len(x), replacement=True)
+        weights = self.popular * (0.2 + torch.rand(len(self.popular)))  # what a router prefers changes
+        rank = torch.multinomial(weights, len(x), replacement=True)
         order = rank.argsort()
         counts = torch.bincount(rank, minlength=dist.get_world_size())
         arriving = torch.empty_like(counts)

@@ -287,7 +287,10 @@ def test_what_an_all_to_all_sends_and_receives(tmp_path: Path, way: str) -> None
     for rank in (0, 1):
         rows = [row for _, row in rows_of(ranks[rank]) if row.op == "all_to_all"]
         sent, received = (4, 4) if way in ("even", "list") else (sum(ROWS[rank]), ROWS[0][rank] + ROWS[1][rank])
-        assert [(row.bytes, row.received_bytes) for row in rows[:2]] == [(sent * WIDTH * 4, received * WIDTH * 4)] * 2
+        parts = (sent * WIDTH * 4, received * WIDTH * 4)
+        backward = [parts[::-1]] if way == "autograd" else []
+        assert [(row.bytes, row.received_bytes) for row in rows] == [parts, *backward] * 2
+        assert all(row.wait_end_ns is not None for row in rows)
 
 
 def test_sizes_that_are_no_integers_are_not_waited_for() -> None:
