@@ -77,26 +77,30 @@ def exchanges(attribution: Attribution, steps: Collection[int]) -> list[Exchange
 
 def _parts(step: RankStep) -> list[_Part]:
     """One rank's all-to-alls of a step."""
-    calls = sorted((call for call in step.collectives if call.op in SYNCHRONISING), key=lambda call: call.start_ns)
-    if not any(call.op == ALL_TO_ALL and call.received_bytes is not None for call in calls):
+    if not any(call.received_bytes is not None for call in step.collectives):
         return []
+    calls = sorted((call for call in step.collectives if call.op in SYNCHRONISING), key=lambda call: call.start_ns)
     starts = [call.start_ns for call in calls]
-    busy = Covered(iv.union(*(intervals_of(step.segments, kind) for kind in (Kind.COMPUTE, Kind.IDLE))))
-    parts = []
+    found: list[tuple[CollectiveCall, CollectiveCall | None]] = []
     for at, call in enumerate(calls):
         if call.op != ALL_TO_ALL or call.received_bytes is None or call.start_ns < step.begin_ns:
             continue
-        behind = calls[max(at + 1, bisect_left(starts, call.end_ns)) :]
-        following = next((later for later in behind if _has_all(later, call)), None)
-        until = call.end_ns if following is None else following.start_ns
-        spent = busy.between(np.array([call.end_ns]), np.array([until]))
-        parts.append(_Part(call, int(spent[0]), None if following is None else following.key))
-    return parts
+        first = max(at + 1, bisect_left(starts, call.end_ns))
+        found.append((call, next((calls[i] for i in range(first, len(calls)) if _has_all(calls[i], call)), None)))
+    since = np.array([call.end_ns for call, _ in found], dtype=np.int64)
+    until = np.array([call.end_ns if later is None else later.start_ns for call, later in found], dtype=np.int64)
+    busy = Covered(iv.union(*(intervals_of(step.segments, kind) for kind in (Kind.COMPUTE, Kind.IDLE))))
+    return [
+        _Part(call, own_ns, None if later is None else later.key)
+        for (call, later), own_ns in zip(found, busy.between(since, until).tolist(), strict=True)
+    ]
 
 
 def _has_all(later: CollectiveCall, call: CollectiveCall) -> bool:
     """Whether the ranks of ``call`` meet again in ``later``."""
-    return later.group == call.group or (bool(call.group_ranks) and set(later.group_ranks) >= set(call.group_ranks))
+    if later.group == call.group:
+        return True
+    return bool(call.group_ranks) and set(later.group_ranks) >= set(call.group_ranks)
 
 
 def _exchange(step: int, members: Mapping[int, _Part]) -> Exchange | None:
