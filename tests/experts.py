@@ -13,6 +13,7 @@ from random import Random
 
 from diag.collectors.records import BACKWARD, DATA, FORWARD, OPTIMIZER, CollectiveRow, Manifest, PhaseRow, StepRecord
 from diag.rundir.run import RankTables, Tables
+from tests.copies import replace
 from tests.simulate import MS, Plan, _Rank, _tables
 
 ROW = 1024  # bytes of a token
@@ -38,8 +39,10 @@ class Experts:
     slow: dict[int, float] = field(default_factory=dict)
     slow_experts: dict[int, float] = field(default_factory=dict)
     own_tokens: Callable[[int], int] | None = None  # by rank
+    disturbed: float = 0.0  # part of the attentions, of any rank, that take six times as long
     jitter: float = 0.03
     seed: int = 0
+    groups: int = 1  # of expert parallelism; all ranks reduce gradients
     sized: bool = True  # the records say what was received
 
 
@@ -53,22 +56,24 @@ def run_of(plan: Experts) -> Tables:
         factor = plan.slow.get(rank.rank, 1.0) * (plan.slow_experts.get(rank.rank, 1.0) if experts else 1.0)
         rank.now += round(ns * factor * (1 + random.uniform(-plan.jitter, plan.jitter)))
 
-    def meet(step: int, op: str, sent: Sequence[int], received: Sequence[int | None]) -> None:
+    def meet(step: int, group: str, members: Sequence[_Rank], op: str, sizes: Sequence[tuple[int, int | None]]) -> None:
         nonlocal sequence
-        end = max(rank.now for rank in ranks) + plan.transfer_ns
-        for rank, size, got in zip(ranks, sent, received, strict=True):
-            row = CollectiveRow("0", sequence, op, size, "float32", rank.now, end, rank.now, end, True, got)
+        end = max(rank.now for rank in members) + plan.transfer_ns
+        for rank, (sent, got) in zip(members, sizes, strict=True):
+            row = CollectiveRow(group, sequence, op, sent, "float32", rank.now, end, rank.now, end, True, got)
             rank.rows.append((step, row))
             rank.now = end
         sequence += 1
 
     def exchange(step: int, sent: Sequence[int], received: Sequence[int]) -> None:
-        of_bytes = [ROW * tokens for tokens in received]
-        meet(step, "all_to_all", [ROW * t for t in sent], of_bytes if plan.sized else [None] * len(of_bytes))
+        sizes = [(ROW * out, ROW * got if plan.sized else None) for out, got in zip(sent, received, strict=True)]
+        for members in _groups(plan):
+            meet(step, "ep", [ranks[r] for r in members], "all_to_all", [sizes[r] for r in members])
 
     def layer(step: int, own: Sequence[int], load: Sequence[int], factor: int) -> None:
         for rank, tokens in zip(ranks, own, strict=True):
-            busy(rank, factor * plan.dense_ns * tokens / plan.tokens)
+            longer = 6 if plan.disturbed and random.random() < plan.disturbed else 1
+            busy(rank, longer * factor * plan.dense_ns * tokens / plan.tokens)
         exchange(step, own, load)
         for rank, received in zip(ranks, load, strict=True):
             busy(rank, factor * (plan.fixed_ns + received * plan.token_ns), experts=True)
@@ -90,11 +95,15 @@ def run_of(plan: Experts) -> Tables:
         starts = [rank.now for rank in ranks]
         for rank in ranks:
             busy(rank, 2 * MS)
-        meet(step, "all_reduce", [4] * plan.ranks, [None] * plan.ranks)
+        meet(step, "0", ranks, "all_reduce", [(4, None)] * plan.ranks)
         for rank, start, begin in zip(ranks, starts, begins, strict=True):
             rank.phases.append(PhaseRow(OPTIMIZER, start, rank.now))
             rank.steps.append(StepRecord(step, begin, rank.now, rank.phases, tokens=own[rank.rank]))
-    tables: dict[int, RankTables] = {rank.rank: _tables(Plan(ranks=plan.ranks), rank) for rank in ranks}
+    tables: dict[int, RankTables] = {}
+    for members in _groups(plan):
+        groups = {"0": list(range(plan.ranks)), "ep": list(members)}
+        for rank in members:
+            tables[rank] = replace(_tables(Plan(ranks=plan.ranks), ranks[rank]), groups=groups)
     manifest = Manifest(
         run_id="experts", created_unix_ns=0, world_size=plan.ranks, backend="gloo", strategy="none", device="cpu"
     )
@@ -104,10 +113,17 @@ def run_of(plan: Experts) -> Tables:
 def _routed(plan: Experts, step: int, layer: int, own: Sequence[int], random: Random) -> list[int]:
     """How many tokens each rank receives."""
     weights = list(plan.popular(step, layer, random)) or [1.0] * plan.ranks
-    whole, total = sum(own), sum(weights)
-    load = [int(whole * weight / total) for weight in weights]
-    load[-1] += whole - sum(load)
+    load: list[int] = []
+    for members in _groups(plan):
+        whole, total = sum(own[r] for r in members), sum(weights[r] for r in members)
+        part = [int(whole * weights[r] / total) for r in members]
+        load += [*part[:-1], whole - sum(part[:-1])]
     return load
+
+
+def _groups(plan: Experts) -> list[range]:
+    size = plan.ranks // plan.groups
+    return [range(first, first + size) for first in range(0, plan.ranks, size)]
 
 
 def hot(rank: int, factor: float, ranks: int, noise: float = 0.05) -> Callable[[int, int, Random], Weights]:

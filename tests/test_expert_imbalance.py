@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -96,6 +97,30 @@ def test_the_popular_experts_change() -> None:
     )
     result = analyze(run_of(plan))
     assert (result.verdict.cause, result.verdict.culprit_ranks) == ("expert-imbalance", ())
+
+
+def popular_in_each_group(step: int, layer: int, random: Random) -> list[float]:
+    return [(2.5 if rank in (2, 5) else 1.0) * (1 + random.uniform(-0.1, 0.1)) for rank in range(8)]
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+def test_one_popular_rank_in_each_group(groups: int) -> None:
+    result = analyze(run_of(Experts(ranks=8, groups=groups, popular=popular_in_each_group)))
+    assert (result.verdict.cause, result.verdict.culprit_ranks) == ("expert-imbalance", (2, 5))
+    assert len(result.breakdowns.collectives.all_to_alls) == 8
+
+
+def test_one_group_has_a_popular_rank_and_another_a_slow_one() -> None:
+    popular = hot(2, 2.0, 8)
+    verdict = analyze(run_of(Experts(ranks=8, groups=2, popular=popular, slow={5: 2.0}))).verdict
+    assert (verdict.cause, verdict.culprit_ranks) == ("compute-straggler", (5,))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ranks_that_are_disturbed_at_random_are_not_late_by_their_load(seed: int) -> None:
+    verdict = analyze(run_of(Experts(popular=mild(4, 0.15), disturbed=0.1, seed=seed))).verdict
+    assert verdict.severity != Severity.HEALTHY
+    assert verdict.cause != "expert-imbalance"
 
 
 def test_longer_batches_are_no_expert_imbalance() -> None:

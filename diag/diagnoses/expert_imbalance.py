@@ -44,6 +44,8 @@ _KNOWN = 0.8  # of the dispatches: the computation behind them is known
 _SAME = (0.85, 1.1)  # time per token over the others'
 _ALIKE = 0.2  # of how much slower it is behind the dispatches: as much elsewhere is none
 _LEAST = 4  # dispatches
+_ALWAYS = 0.9  # of the dispatches: a rank that receives most in them is always the one
+_AS_MUCH = 0.25  # of the lateness in the worst group: a group with less is not what the ranks wait for
 
 
 class Reason(StrEnum):
@@ -126,34 +128,63 @@ def of_late_ranks(subject: Subject, ranks: tuple[int, ...]) -> ExpertLoad | None
 
 
 def of_changing_ranks(subject: Subject) -> ExpertLoad | None:
-    """The load as the reason why now this rank is late, now that; None where it is not proven."""
+    """The load as the reason why now this rank is late, now that; None where it is not proven. ``ranks``: those that
+    receive most, where these are always the same, one in each group."""
     by_group: dict[tuple[str, tuple[int, ...]], list[Exchange]] = defaultdict(list)
     for exchange in uneven(subject.once(_exchanges)):
         by_group[exchange.group, exchange.ranks].append(exchange)
     tables = [table for own in by_group.values() if (table := _table(own)) is not None and len(table.load) >= _LEAST]
-    found: ExpertLoad | None = None
-    for table in tables:
-        slope, error = _within(table)
-        rows = np.arange(len(table.load))
-        longest = table.own_ns.argmax(axis=1)
-        seen_ns = float((table.own_ns[rows, longest] - np.median(table.own_ns, axis=1)).sum())
-        load_ns = float((table.usual_ns * (table.load[rows, longest] - np.median(table.load, axis=1))).sum())
-        often = int((table.load[rows, longest] >= table.load.max(axis=1)).sum())
-        if seen_ns <= 0 or often < PERSISTENT * len(rows):
-            return None
-        explained, half = min(slope, 1.0) * load_ns / seen_ns, error * load_ns / seen_ns
-        # Of many ranks the one that computes longest is also the one that happened to be disturbed.
-        chance = at_least(often, len(rows), 1 / len(table.ranks))
-        if explained - half < _HALF or half > _PRECISE or chance > MAX_CHANCE:
-            return None
-        imbalance = float(table.load.max(axis=1).mean() / table.load.mean())
-        answer = ExpertLoad(
-            Reason.LOAD, (), imbalance, imbalance, (min(1.0, explained), half), 1.0, table.gain_ns(min(slope, 1.0)),
-            True, len(rows), often,
-        )  # fmt: skip
-        if found is None or answer.balanced_ns > found.balanced_ns:
-            found = answer
-    return found
+    most_ns = max((_longest_ns(table) for table in tables), default=0.0)
+    waited_for = [table for table in tables if _longest_ns(table) >= _AS_MUCH * most_ns > 0]
+    found = [_changing(table, float(subject.shares.cost(Cost.STRAGGLER).mean())) for table in waited_for]
+    proven = [answer for answer in found if answer is not None]
+    if not proven or len(proven) < len(found):
+        return None
+    worst = max(proven, key=lambda answer: answer.balanced_ns)
+    always = tuple(sorted(rank for answer in proven for rank in answer.ranks))
+    return replace(worst, ranks=always if all(answer.ranks for answer in proven) else ())
+
+
+def _changing(table: _Table, late_ns: float) -> ExpertLoad | None:
+    """The same of one group. ``late_ns``: how long all ranks waited for late ones, a step."""
+    slope, error = _within(table)
+    rows, longest = np.arange(len(table.load)), table.own_ns.argmax(axis=1)
+    load_ns = float((table.usual_ns * _beyond_others(table.load, longest)).sum()) / table.steps
+    slope, seen_ns = min(max(slope, 0.0), 1.0), max(1.0, _longest_ns(table))
+    explained, half = slope * load_ns / seen_ns, error * load_ns / seen_ns
+    often = int((table.load[rows, longest] >= table.load.max(axis=1)).sum())
+    # Of many ranks the one that computes longest is also the one that happened to be disturbed.
+    proven = often >= PERSISTENT * len(rows) and at_least(often, len(rows), 1 / len(table.ranks)) <= MAX_CHANCE
+    if not proven or explained - half < _HALF or not 0 < half <= _PRECISE or slope * load_ns < _SEEN * late_ns:
+        return None
+    counts = np.bincount(table.load.argmax(axis=1), minlength=len(table.ranks))
+    always = (table.ranks[int(counts.argmax())],) if counts.max() >= _ALWAYS * len(rows) else ()
+    imbalance = float(table.load.max(axis=1).mean() / table.load.mean())
+    return ExpertLoad(
+        reason=Reason.LOAD,
+        ranks=always,
+        over_mean=imbalance,
+        imbalance=imbalance,
+        explained=(min(1.0, explained), half),
+        at_most=1.0,
+        balanced_ns=table.gain_ns(slope),
+        measured=True,
+        dispatches=len(rows),
+        often=often,
+    )
+
+
+def _longest_ns(table: _Table) -> float:
+    """How much longer the rank computes that computes longest than the others, summed over a step's dispatches."""
+    return float(_beyond_others(table.own_ns, table.own_ns.argmax(axis=1)).sum()) / table.steps
+
+
+def _beyond_others(values: Series, chosen: npt.NDArray[np.intp]) -> Series:
+    """By dispatch, the value of the chosen rank beyond the median of the others."""
+    rows, others = np.arange(len(values)), np.ones(values.shape, dtype=np.bool_)
+    others[rows, chosen] = False
+    beyond: Series = values[rows, chosen] - np.median(values[others].reshape(len(values), -1), axis=1)
+    return beyond
 
 
 def _exchanges(subject: Subject) -> list[Exchange]:
@@ -403,7 +434,7 @@ def evidence_of(load: ExpertLoad) -> tuple[Evidence, ...]:
     if load.ranks:
         what = f"{ranks_text(load.ranks)}, received over the mean of the group"
         found.append(Evidence("all_to_alls", what, round(load.over_mean, 3), ""))
-    else:
+    if load.often:
         what = f"the rank that received most computed longest, of {load.dispatches} dispatches"
         found.append(Evidence("all_to_alls", what, float(load.often), "dispatches"))
     if load.explained is not None:
