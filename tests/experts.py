@@ -43,6 +43,7 @@ class Experts:
     jitter: float = 0.03
     seed: int = 0
     groups: int = 1  # of expert parallelism; all ranks reduce gradients
+    sequence: bool = False  # all ranks exchange equal parts of the sequence before the attention
     sized: bool = True  # the records say what was received
 
 
@@ -71,6 +72,8 @@ def run_of(plan: Experts) -> Tables:
             meet(step, "ep", [ranks[r] for r in members], "all_to_all", [sizes[r] for r in members])
 
     def layer(step: int, own: Sequence[int], load: Sequence[int], factor: int) -> None:
+        if plan.sequence:
+            meet(step, "cp", ranks, "all_to_all", [(ROW * plan.tokens, ROW * plan.tokens)] * plan.ranks)
         for rank, tokens in zip(ranks, own, strict=True):
             longer = 6 if plan.disturbed and random.random() < plan.disturbed else 1
             busy(rank, longer * factor * plan.dense_ns * tokens / plan.tokens)
@@ -101,7 +104,7 @@ def run_of(plan: Experts) -> Tables:
             rank.steps.append(StepRecord(step, begin, rank.now, rank.phases, tokens=own[rank.rank]))
     tables: dict[int, RankTables] = {}
     for members in _groups(plan):
-        groups = {"0": list(range(plan.ranks)), "ep": list(members)}
+        groups = {"0": list(range(plan.ranks)), "cp": list(range(plan.ranks)), "ep": list(members)}
         for rank in members:
             tables[rank] = replace(_tables(Plan(ranks=plan.ranks), ranks[rank]), groups=groups)
     manifest = Manifest(

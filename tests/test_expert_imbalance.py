@@ -110,6 +110,14 @@ def test_one_popular_rank_in_each_group(groups: int) -> None:
     assert len(result.breakdowns.collectives.all_to_alls) == 8
 
 
+def test_sequence_parallelism_in_equal_parts_says_nothing_of_the_load() -> None:
+    popular = hot(2, 2.0, 4, noise=0.2)
+    verdict = analyze(run_of(Experts(popular=popular, sequence=True))).verdict
+    assert (verdict.cause, verdict.culprit_ranks) == ("expert-imbalance", (2,))
+    verdict = analyze(run_of(Experts(popular=mild(4, 0.1), sequence=True, slow={1: 1.8}))).verdict
+    assert (verdict.cause, verdict.culprit_ranks) == ("compute-straggler", (1,))
+
+
 def test_one_group_has_a_popular_rank_and_another_a_slow_one() -> None:
     popular = hot(2, 2.0, 8)
     verdict = analyze(run_of(Experts(ranks=8, groups=2, popular=popular, slow={5: 2.0}))).verdict

@@ -110,6 +110,9 @@ def of_late_ranks(subject: Subject, ranks: tuple[int, ...]) -> ExpertLoad | None
         if suspects and len(suspects) < len(members):
             late_ns = float(np.mean([late[rank].mean() if rank in late else 0.0 for rank in suspects]))
             answers.append((set(suspects), _of_group(subject, own, suspects, late_ns)))
+    # Ranks may exchange equal parts in other groups as well (sequence parallelism), which says nothing of their load.
+    told = [(who, answer) for who, answer in answers if answer is None or answer.dispatches]
+    answers = told if set(ranks) == set().union(*(who for who, _ in told)) else answers
     judged = [answer for _, answer in answers if answer is not None]
     if not judged or len(judged) < len(answers) or set(ranks) != set().union(*(who for who, _ in answers)):
         return None
