@@ -61,6 +61,7 @@ class RecordedCall:
     wait_end_ns: int | None = None
     marks: CallMarks | None = None
     whole: bool = True
+    received: int | None = None  # bytes, of an all-to-all
     ends_when_waited: bool = False  # its backend reports no end: the end of the wait is the first sign
 
     def row(self) -> CollectiveRow:
@@ -75,6 +76,7 @@ class RecordedCall:
             self.wait_start_ns,
             self.wait_end_ns,
             self.whole,
+            self.received,
         )
 
     @property

@@ -10,11 +10,14 @@ reducer would do, in Python, and ``attach.hooks`` calls ``reduced`` with what th
 from __future__ import annotations
 
 import functools
+import math
+import sys
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -37,8 +40,9 @@ from .records import P2P_PREFIX, RECV, SEND, CollectiveRow
 # bound.
 #
 # Compiled code calls the operators without these functions; while it is traced they do nothing. Not seen either: the
-# backward of a functional collective called on a tensor that needs a gradient (DTensor's own backward is seen), and on
-# a device DTensor's all-to-all from one sharded dimension to another. Both are in the profiler windows.
+# backward of a functional collective called on a tensor that needs a gradient (DTensor's own backward is seen, and that
+# of an all-to-all, by its wait, from torch 2.13 on), and on a device DTensor's all-to-all from one sharded dimension to
+# another. Both are in the profiler windows.
 
 # Function: (operation, position of ``group``). torch 2.13 calls ..._single what was ..._tensor before.
 _FUNCTIONAL: dict[str, tuple[str, int]] = {
@@ -71,6 +75,7 @@ class Functional:
         self._open: dict[int, RecordedCall] = {}  # by the storage of the result
         self._within = threading.local()
         self._tracing: Function = torch.compiler.is_compiling
+        self._backward: CodeType | None = None  # of an all-to-all: torch has registered it, so it cannot be replaced
 
     def install(self, patches: Patches) -> None:
         try:
@@ -78,6 +83,7 @@ class Functional:
         except ImportError:  # private: it may move
             return
         self._tracing = getattr(functions, "_are_we_tracing", torch.compiler.is_compiling)
+        self._backward = getattr(getattr(functions, "all_to_all_single_backward", None), "__code__", None)
         for name, (op, position) in _FUNCTIONAL.items():
             original = getattr(functions, name, None)
             if original is not None:
@@ -93,6 +99,8 @@ class Functional:
             call = self._begin(op, args[0] if args else None, group_of(args, kwargs))
             if call is None:
                 return original(*args, **kwargs)
+            if op == "all_to_all":
+                call.received = _received(args[0], _output_splits(args, kwargs))
             self._timer.enter()
             self._within.call = call
             try:
@@ -138,6 +146,8 @@ class Functional:
             call = self._open.pop(storage_of(tensor), None) if self._open else None
             if call is None:
                 call, outer = outer, None  # some functions wait for their result before they hand it out
+            if call is None:
+                call = self._of_backward(sys._getframe(1))
             if call is not None and call.device:
                 return self._timer.marked(call, functools.partial(original, tensor))
             if call is None or call.wait_end_ns is not None:
@@ -152,6 +162,29 @@ class Functional:
             return result
 
         return wait
+
+    def _of_backward(self, frame: FrameType) -> RecordedCall | None:
+        """The all-to-all that the frame has just launched, if it is the backward of one."""
+        if frame.f_code is not self._backward or self._timer.inside or self._tracing():
+            return None
+        context, payload = frame.f_locals.get("ctx"), frame.f_locals.get("grad_output")
+        call = self._begin("all_to_all", payload, getattr(context, "group_name", None))
+        if call is not None:
+            call.received = _received(payload, getattr(context, "input_split_sizes", ()))
+        return call
+
+
+_output_splits = argument(1, "output_split_sizes")
+
+
+def _received(payload: Any, splits: Any) -> int | None:
+    """Bytes that a functional all-to-all receives: as many as it sends, or so many rows. None where these are no
+    integers: they are not waited for."""
+    if splits is None:
+        return int(payload.nbytes)
+    if not isinstance(splits, (list, tuple)) or not all(isinstance(rows, int) for rows in splits):
+        return None
+    return int(sum(splits) * math.prod(payload.shape[1:]) * payload.element_size())
 
 
 def _process_group(group: Any) -> Any:
@@ -289,6 +322,14 @@ class PointToPoint:
         return result
 
 
+def _bytes_of(payload: Any) -> int | None:
+    """Of a tensor or a list of tensors; None for what is neither, which the library shall judge."""
+    try:
+        return describe(payload)[0]
+    except (TypeError, ValueError, AttributeError, RuntimeError):
+        return None
+
+
 # ``group_desc`` of groups whose calls are no part of a step: background threads talk on them.
 APART = "diag.apart"
 
@@ -316,6 +357,11 @@ _FUNCTIONS: dict[str, tuple[str, Callable[[tuple[Any, ...], dict[str, Any]], Any
     "gather": ("gather", argument(1, "gather_list"), 3),
     "scatter": ("scatter", argument(1, "scatter_list"), 3),
     "barrier": ("barrier", _nothing, 0),
+}
+# Function: where the tensor or the list of tensors is that it receives, of those whose ranks may receive unequal parts.
+_RECEIVED: dict[str, Function] = {
+    "all_to_all_single": argument(0, "output"),
+    "all_to_all": argument(0, "output_tensor_list"),
 }
 
 
@@ -366,7 +412,7 @@ class CollectiveTimer:
             original = getattr(c10d, name, None)
             if original is None:
                 continue
-            timed = self._timed(original, op, payload, argument(group_position, "group"))
+            timed = self._timed(original, op, payload, argument(group_position, "group"), _RECEIVED.get(name))
             for module in (c10d, dist):
                 if getattr(module, name, None) is original:
                     self._patches.replace(module, name, timed)
@@ -402,12 +448,16 @@ class CollectiveTimer:
     def leave(self) -> None:
         self._inside.now = False
 
-    def _timed(self, original: Function, op: str, payload: Function, group_of: Function) -> Function:
+    def _timed(
+        self, original: Function, op: str, payload: Function, group_of: Function, received: Function | None = None
+    ) -> Function:
         @functools.wraps(original)
         def timed(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or self.inside:
                 return original(*args, **kwargs)
             call = self._begin(op, payload(args, kwargs), group_of(args, kwargs))
+            if received is not None and call is not None:
+                call.received = _bytes_of(received(args, kwargs))
             self.enter()
             try:
                 work = original(*args, **kwargs)

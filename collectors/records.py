@@ -80,6 +80,9 @@ class CollectiveRow(NamedTuple):
 
     Not ``whole``: several in C++, of which ``bytes`` is the sum, but the rest only from the start of the last one. What
     they took is not known.
+
+    ``received_bytes``: of an all-to-all, what this rank receives, and ``bytes`` is what it sends; both include the part
+    that it keeps. None for other operations, and in files of older versions.
     """
 
     group: str
@@ -92,6 +95,7 @@ class CollectiveRow(NamedTuple):
     wait_start_ns: int | None
     wait_end_ns: int | None
     whole: bool = True
+    received_bytes: int | None = None
 
 
 @dataclass(slots=True)

@@ -225,6 +225,11 @@ class Result(Struct, frozen=True, dict=True):
         return frames.collectives(self.breakdowns.collectives)
 
     @cached_property
+    def all_to_alls(self) -> pl.DataFrame:
+        """What each rank sent and received in all-to-alls, and how long the others waited for it."""
+        return frames.all_to_alls(self.breakdowns.collectives)
+
+    @cached_property
     def kernels(self) -> pl.DataFrame:
         """Kernels by name; of a run on a CPU, operators."""
         return frames.kernels(self.breakdowns.kernels)

@@ -99,7 +99,7 @@ def test_lint(tmp_path: Path) -> None:
 def test_frames_have_the_documented_columns(run: Result, name: str) -> None:
     frame = getattr(run, name)
     assert frame.schema == {column: about.type for column, about in COLUMNS[name].items()}
-    if name != "modules":  # this sample shows none
+    if name not in ("modules", "all_to_alls"):  # this sample has none
         assert len(frame)
         assert set(frame.columns) - {c for c in frame.columns if frame[c].null_count() == len(frame)}
 

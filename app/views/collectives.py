@@ -14,11 +14,14 @@ from diag.app.markup import label, plain
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import EMPTY, beyond_summaries, draw, head, known_columns, nothing, shown_rows
+from diag.app.views.common import table as cells
 from diag.model.breakdown import CollectiveStat, CollectiveTable, CostCurve
+from diag.show.ranks import EXCHANGES_HELP, EXCHANGES_TITLE, exchange_table
 from diag.words.formatting import counted, duration, number, share, size
 from diag.words.wording import group_name
 
 _MOST_BARS = 12
+_MOST_EXCHANGES = 64
 _CHOICE = "collective"
 _TABLE = "collectives"
 
@@ -38,6 +41,7 @@ def show(view: RunView) -> None:
     _bandwidth(view, table, theme)
     _waits(table, theme)
     _rows(view, table, theme)
+    _exchanges(table)
     for note in view.result.breakdowns.notes:
         if "collective" in note:
             st.caption(plain(f"{note[:1].upper()}{note[1:]}."))
@@ -121,6 +125,17 @@ def _rows(view: RunView, table: CollectiveTable, theme: Theme) -> None:
         help="Also by a click on a row above.",
     )
     _ranks(table.rows[int(chosen)], theme)
+
+
+def _exchanges(found: CollectiveTable) -> None:
+    """What each rank sends and receives in all-to-alls, where any were recorded."""
+    exchanged = exchange_table(found.all_to_alls, most=_MOST_EXCHANGES)
+    if not exchanged.rows:
+        return
+    st.subheader(EXCHANGES_TITLE, anchor="all-to-alls")
+    cells(exchanged.columns, exchanged.rows)
+    left_out = f"{exchanged.left_out:,} more rows in `run.all_to_alls`." if exchanged.left_out else ""
+    st.caption(plain(" ".join(part for part in (*exchanged.lead, EXCHANGES_HELP, left_out) if part)))
 
 
 def _chosen_in_table() -> None:

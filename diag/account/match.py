@@ -24,7 +24,8 @@ from diag.collectors.records import RECV, SEND
 from diag.model.steps import CollectiveCall, MatchedCollective
 
 # No rank leaves one of these before all have entered it. A broadcast's root may leave at once.
-SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
+ALL_TO_ALL = "all_to_all"
+SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", ALL_TO_ALL, "barrier"})
 
 SEND_RECV = "send_recv"  # a send and its receive as one transfer
 _PAIR = {SEND, RECV}

@@ -30,7 +30,7 @@ from diag.model.steps import CollectiveCall, Detail, Kind, RankStep
 
 from . import intervals as iv
 from .intervals import Layer, Painted, disjoint
-from .match import BLOCKED_NS
+from .match import ALL_TO_ALL, BLOCKED_NS
 
 _TRANSFER = "p2p"  # in the key of recorded sends and receives
 
@@ -108,6 +108,8 @@ def calls_of(rows: Sequence[CollectiveRow], groups: Mapping[str, Sequence[int]])
                 dtype=row.dtype,
                 group_size=len(ranks),
                 waited_ns=_waited(row),
+                sent_bytes=row.bytes if row.op == ALL_TO_ALL else None,
+                received_bytes=row.received_bytes,
             )
         )
     return sorted(calls, key=lambda call: call.start_ns)

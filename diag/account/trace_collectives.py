@@ -23,6 +23,7 @@ from diag.traces.trace import Trace
 
 from . import intervals as iv
 from .intervals import Window, covers
+from .match import ALL_TO_ALL
 from .trace_ranges import as_intervals, named, on_threads, spans, thread_set
 
 # -- trace callers -----------------------------------------------------------------------------------------------------
@@ -216,6 +217,8 @@ class _Told(Struct, frozen=True):
     bytes: int
     dtype: str
     group_size: int
+    sent_bytes: int | None  # of an all-to-all, as received_bytes
+    received_bytes: int | None
 
 
 def from_kernels(trace: Trace, kernels: pl.DataFrame, windows: Sequence[Window]) -> list[tuple[CollectiveCall, ...]]:
@@ -280,6 +283,16 @@ def full_bytes(op: str, in_elems: int | None, out_elems: int | None, element: in
     return max(sent, received) * element
 
 
+def _parts(op: str, row: Row) -> tuple[int | None, int | None]:
+    """Bytes that the rank sends and receives in an all-to-all, where its arguments say so: "In msg nelems" and
+    "Out msg nelems" are the sums of uneven splits as well."""
+    element = names.dtype_bytes(row["dtype"])
+    if op != ALL_TO_ALL or not element:
+        return None, None
+    sent, received = (None if row[key] is None else row[key] * element for key in ("in_elems", "out_elems"))
+    return sent, received
+
+
 def _op(collective: str | None, caller: str | None, kernel: str) -> str:
     """From the arguments, else the range around the launch, else the kernel's name (generic ones have none)."""
     for text in (collective, caller, names.without_parameters(kernel)):
@@ -317,7 +330,19 @@ def _calls(
             counts[group, op] += 1
             size, members = each.bytes, each.group_size
             in_window.append(
-                CollectiveCall(key, each.op, group, each.group_ranks, size, *spans[at], not known, each.dtype, members)
+                CollectiveCall(
+                    key,
+                    each.op,
+                    group,
+                    each.group_ranks,
+                    size,
+                    *spans[at],
+                    not known,
+                    each.dtype,
+                    members,
+                    sent_bytes=each.sent_bytes,
+                    received_bytes=each.received_bytes,
+                )
             )
         by_window.append(tuple(in_window))
     return by_window
@@ -330,7 +355,8 @@ def _told(trace: Trace, row: Row, op: str, size: int) -> _Told:
         pair = names.peers(row["caller_name"])
         ranks = (ranks[pair[0]], ranks[pair[1]]) if pair and max(pair) < len(ranks) else ()
     dtype, members = row["dtype"] or "", len(ranks) or row["group_size"] or 0
-    return _Told(op, _key_op(trace, op, group, row["caller_name"]), group, ranks, size, dtype, members)
+    key_op = _key_op(trace, op, group, row["caller_name"])
+    return _Told(op, key_op, group, ranks, size, dtype, members, *_parts(op, row))
 
 
 def _key_op(trace: Trace, op: str, group: str | None, caller: str | None) -> str:

@@ -18,7 +18,9 @@ from diag.model.steps import CollectiveCall, Detail, Evidence, Finding, Kind
 from diag.tables.module_time import ModuleExcess, module_excess
 from diag.traces.kineto_names import P2P_OPS
 
+from . import expert_imbalance
 from .culprits import AFFECTED, MAX_CHANCE, PERSISTENT, Culprits, at_least
+from .expert_imbalance import ExpertLoad, Reason
 from .shares import UNEXPLAINED, Cost
 from .stalled_rank import no_loader
 from .subject import (
@@ -234,10 +236,18 @@ def _of_work(subject: Subject) -> list[Finding]:
     if shares.unexplained > UNEXPLAINED:
         return [_for_no_known_reason(subject, culprits, cost, shares.unexplained)]
     if culprits.ranks:
-        return [_always_the_same(subject, culprits, cost)]
+        load = expert_imbalance.of_late_ranks(subject, culprits.ranks)
+        if load is not None and load.reason == Reason.LOAD:
+            return [expert_imbalance.finding(subject, load, cost, _counted(subject, culprits))]
+        if load is not None and load.reason == Reason.OPEN:
+            return [_load_or_itself(subject, culprits, cost, load)]
+        return [_always_the_same(subject, culprits, cost, load)]
     longest = longest_batch_last(subject)
     if longest is not None:
         return [_longer_batches(subject, cost, *longest)]
+    changing = expert_imbalance.of_changing_ranks(subject)
+    if changing is not None:
+        return [expert_imbalance.finding(subject, changing, cost)]
     return [_now_this_now_that(subject, culprits, cost) if culprits.moves else _perhaps(subject, culprits, cost)]
 
 
@@ -298,7 +308,20 @@ def _of_hosts(subject: Subject) -> list[Finding]:
     ]
 
 
-def _always_the_same(subject: Subject, culprits: Culprits, cost: str) -> Finding:
+def _load_or_itself(subject: Subject, culprits: Culprits, cost: str, load: ExpertLoad) -> Finding:
+    """It received more tokens in all-to-alls, and whether that is why it is late is not decided."""
+    return subject.costing(
+        Cost.STRAGGLER,
+        id="straggler-cause-unknown",
+        title=expert_imbalance.open_title(load, cost),
+        action=expert_imbalance.open_action(load),
+        evidence=(*_counted(subject, culprits), *expert_imbalance.evidence_of(load)),
+        ranks=culprits.ranks,
+    )
+
+
+def _always_the_same(subject: Subject, culprits: Culprits, cost: str, load: ExpertLoad | None) -> Finding:
+    """``load``: what it received in all-to-alls, which is not why it is late; None where that is not known."""
     ranks = culprits.ranks
     place, inside = _place(subject, ranks)
     be = "is" if len(ranks) == 1 else "are"
@@ -306,13 +329,17 @@ def _always_the_same(subject: Subject, culprits: Culprits, cost: str) -> Finding
     if inside is not None:
         evidence.append(Evidence("segments", f"extra time in {place}, inside operators", round(inside, 3), "share"))
     evidence += _waiting(subject, ranks)
+    evidence += expert_imbalance.evidence_of(load) if load is not None else ()
     evidence += evidence_of(subject, ranks)
     evidence += subject.per_rank("compute_ns" if subject.phases_alone else "exposed_comm_ns")
     return subject.costing(
         Cost.STRAGGLER,
         id="compute-straggler",
-        title=f"{ranks_text(ranks).capitalize()} {be} slower than {_than(subject, ranks)} in {place}: {cost}",
-        action=_action(subject, ranks, inside) + (_INPUT if place == "forward" and no_loader(subject) else ""),
+        title=f"{ranks_text(ranks).capitalize()} {be} slower than {_than(subject, ranks)} in {place}"
+        f"{expert_imbalance.itself_words(load) if load is not None else ''}: {cost}",
+        action=_action(subject, ranks, inside)
+        + (_INPUT if place == "forward" and no_loader(subject) else "")
+        + (expert_imbalance.SIZES_UNKNOWN if expert_imbalance.sizes_unknown(subject, ranks) else ""),
         evidence=evidence,
         ranks=ranks,
     )

@@ -78,13 +78,35 @@ class CollectiveStat(Struct, frozen=True):
     members: tuple[int, ...] = ()  # global ranks of the group, where the list is known
 
 
+class AllToAllStat(Struct, frozen=True):
+    """One rank's part in the all-to-alls of a group, means of a step; bytes include the part that it keeps.
+
+    ``received_over_mean``: what it received over the mean of the ranks, in the all-to-alls whose ranks receive unequal
+    parts (the dispatch of tokens to experts), else in all. ``imbalance``: of these, the most that any rank received
+    over the mean, the mean of the calls. ``caused_wait_ns``: how long the others waited for it where it arrived last at
+    an all-to-all, their mean; None without common clocks.
+    """
+
+    group: str
+    axis: str
+    rank: int
+    count: int
+    sent_bytes: int | None
+    received_bytes: int
+    received_over_mean: float
+    imbalance: float
+    caused_wait_ns: int | None
+
+
 class CollectiveTable(Struct, frozen=True):
-    """``rest_exposed_ns`` and ``rest_hidden_ns`` is communication in the partition that lies in no row's calls."""
+    """``rest_exposed_ns`` and ``rest_hidden_ns`` is communication in the partition that lies in no row's calls.
+    ``all_to_alls``: by group and rank, where the sizes that each rank receives are known."""
 
     rows: tuple[CollectiveStat, ...]
     rank_steps: int
     rest_exposed_ns: int
     rest_hidden_ns: int
+    all_to_alls: tuple[AllToAllStat, ...] = ()
 
 
 class DevicePeak(Struct, frozen=True):

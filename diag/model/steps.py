@@ -90,6 +90,7 @@ class CollectiveCall(msgspec.Struct, frozen=True, gc=False):
 
     ``key`` is equal on all ranks that take part in the same collective: (group, sequence number or k-th call, op).
     ``start_ns``: the rank entered it; ``end_ns``: it was done on this rank. ``bytes`` is the full tensor, 0 if unknown.
+    ``sent_bytes``, ``received_bytes``: of an all-to-all, this rank's parts, with what it keeps; None where unknown.
     """
 
     key: tuple[str, int, str]
@@ -103,6 +104,8 @@ class CollectiveCall(msgspec.Struct, frozen=True, gc=False):
     dtype: str = ""  # as the source spells it
     group_size: int = 0  # 0 where unknown; known, too, where the list of ranks was shortened
     waited_ns: tuple[int, int] | None = None  # when a thread of the training was blocked in it; None: not recorded
+    sent_bytes: int | None = None
+    received_bytes: int | None = None
 
 
 class Stall(Struct, frozen=True):

@@ -83,6 +83,9 @@ def breakdowns_to_dict(found: Breakdowns) -> dict[str, Any]:
     """The tables in plain containers, their largest rows only; ``rows_left_out`` says how many are missing."""
     content: dict[str, Any] = to_builtins(found)
     content["collectives"] = _shortened(content["collectives"], _MOST_COLLECTIVES)
+    exchanged = content["collectives"]["all_to_alls"]
+    content["collectives"]["all_to_alls"] = list(exchanged[:_MOST_COLLECTIVES])
+    content["collectives"]["all_to_alls_left_out"] = max(0, len(exchanged) - _MOST_COLLECTIVES)
     content["kernels"] = _shortened(content["kernels"], _MOST_ROWS)
     content["modules"] = [_shortened(table, _MOST_ROWS) for table in content["modules"]]
     content["path"] = _shortened(content["path"], _MOST_OF_PATH)

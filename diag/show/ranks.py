@@ -7,15 +7,17 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from diag.account.durations import Durations
+from diag.model.breakdown import AllToAllStat
 from diag.model.steps import Attribution, Parts, Stall, StepAccount
 from diag.tables.frames import rank_means
-from diag.words.formatting import counted, duration, share, spaced
+from diag.words.formatting import UNKNOWN, counted, duration, share, size, spaced
 from diag.words.wording import averaged_over, sentence
 
 IDLE_TITLE = "Why the device was idle"
 STALLS_TITLE = "Longest stalls of the device"
 MOST_RANKS = 16
 MOST_STALLS = 8  # on a page
+_MOST_GROUPS = 4  # that have a sentence
 _MOST_LINES, _WORTH_A_LINE = 3, 0.05  # stalls in a report: how many, and the least part of the step
 _HOST_CHARS = 80
 
@@ -79,6 +81,21 @@ class IdleTable(Struct, frozen=True):
     rows: tuple[tuple[str, ...], ...]
 
 
+class ExchangeTable(Struct, frozen=True):
+    """What each rank sends and receives in all-to-alls. ``lead``: how unequal the ranks are, in a sentence a group."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    lead: tuple[str, ...]
+    left_out: int
+
+
+EXCHANGES_TITLE = "All-to-alls by rank, means of a step"
+EXCHANGES_HELP = (
+    "Sizes include the part that a rank keeps. Of mean: what it receives over the mean of the group, in the "
+    "all-to-alls whose ranks receive unequal parts. Others wait: where it arrives last at an all-to-all, the mean of "
+    "the others."
+)
 IDLE_COLUMNS = ("Cause", "Duration", "Share", "Meaning")
 
 
@@ -139,6 +156,35 @@ def duration_rank_table(account: Durations, culprits: Sequence[int] = (), most: 
         rows=tuple((rank, rank in culprits, tuple(_ms(ns, 1e6) for ns in spent[rank])) for rank in shown),
         left_out=len(account.ranks) - len(shown),
     )
+
+
+def exchange_table(found: Sequence[AllToAllStat], most: int = MOST_RANKS) -> ExchangeTable:
+    """Of more than ``most`` rows those of the ranks that receive most over the mean of their group. No rows where no
+    all-to-all of known size was recorded."""
+    groups = {(row.group, row.axis): row.imbalance for row in found}
+    shown = sorted(found, key=lambda row: -row.received_over_mean)[:most]
+    several = len(groups) > 1
+    columns: dict[str, list[str]] = {
+        "rank": [str(row.rank) for row in shown],
+        **({"group": [_exchange_group(row.group, row.axis) for row in shown]} if several else {}),
+        "calls": [f"{row.count:,}" for row in shown],
+        "sends": [UNKNOWN if row.sent_bytes is None else size(row.sent_bytes) for row in shown],
+        "receives": [size(row.received_bytes) for row in shown],
+        "of mean": [f"{row.received_over_mean:.2f}" for row in shown],
+        "others wait": [UNKNOWN if row.caused_wait_ns is None else duration(row.caused_wait_ns) for row in shown],
+    }
+    lead = [
+        f"{f'Group {_exchange_group(*name)}: the' if several else 'The'} rank that receives most in an all-to-all gets "
+        f"{imbalance:.2f} times the mean."
+        for name, imbalance in groups.items()
+    ]
+    return ExchangeTable(
+        tuple(columns), tuple(zip(*columns.values(), strict=True)), tuple(lead[:_MOST_GROUPS]), len(found) - len(shown)
+    )
+
+
+def _exchange_group(group: str, axis: str) -> str:
+    return axis or group.split("@")[0][:8] or UNKNOWN
 
 
 def _ms(value: float | None, unit: float = 1) -> str:

@@ -26,7 +26,7 @@ from diag.model.breakdown import (
 from diag.model.steps import Severity
 from diag.show import page as shown
 from diag.show.page import Advised, Card, Page, advice_of, page_of
-from diag.show.ranks import STALLS_TITLE
+from diag.show.ranks import EXCHANGES_HELP, EXCHANGES_TITLE, STALLS_TITLE, exchange_table
 from diag.traces.kineto_names import P2P_OPS
 from diag.words.cells import UNKNOWN, ms, percent, print_columns, report_console, short, size
 from diag.words.formatting import short_name, spaced, visible
@@ -194,6 +194,21 @@ def _print_collectives(console: Console, found: CollectiveTable) -> None:
         console.print("[dim]≤ and ≥: from the shortest duration over the ranks, which needs no common clock.[/]")
     if any(row.inferred for row in rows):
         console.print("[dim]* matched by the order of calls: the trace has no sequence numbers.[/]")
+    _print_exchanges(console, found)
+
+
+def _print_exchanges(console: Console, found: CollectiveTable) -> None:
+    """What each rank sends and receives in all-to-alls, where any were recorded."""
+    exchanged = exchange_table(found.all_to_alls)
+    if not exchanged.rows:
+        return
+    console.print()
+    console.print(EXCHANGES_TITLE, style="italic")
+    cells = list(zip(*exchanged.rows, strict=True))
+    columns = {name: [spaced(cell) for cell in own] for name, own in zip(exchanged.columns, cells, strict=True)}
+    print_columns(console, columns, left=("group",), more=exchanged.left_out)
+    for line in (*exchanged.lead, EXCHANGES_HELP):
+        console.print(f"[dim]{escape(line)}[/]")
 
 
 def _group(row: CollectiveStat, several: bool) -> str:

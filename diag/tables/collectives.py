@@ -23,6 +23,8 @@ from diag.model.breakdown import CollectiveStat, CollectiveTable
 from diag.model.steps import Attribution, CollectiveCall, Detail, Kind, MatchedCollective, RankStep
 from diag.traces.kineto_names import P2P_OPS
 
+from .all_to_alls import all_to_all_table
+
 # -- bandwidth ---------------------------------------------------------------------------------------------------------
 #
 # Algorithm and bus bandwidth of a collective, and the best of its group.
@@ -156,6 +158,7 @@ def collective_table(
         rank_steps=len(counted),
         rest_exposed_ns=sum(s.segments.total(Kind.COMM) for s in counted) - sum(s.exposed_ns for s in stats),
         rest_hidden_ns=sum(s.overlapped_comm_ns for s in counted) - sum(s.hidden_ns for s in stats),
+        all_to_alls=all_to_all_table(attribution, steps),
     )
 
 

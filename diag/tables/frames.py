@@ -86,6 +86,19 @@ COLUMNS: dict[str, dict[str, Column]] = {
         "exposed_ns": Column(_INT, "Not overlapped with computation; sum over ranks and counted steps."),
         "hidden_ns": Column(_INT, "Overlapped with computation; sum over ranks and counted steps."),
     },
+    "all_to_alls": {
+        "group": Column(_TEXT, "Process group."),
+        "axis": Column(_TEXT, "Axis of the device mesh that the group lies along; empty where nothing says it."),
+        "rank": Column(_INT, "Global rank."),
+        "count": Column(_INT, "All-to-alls of the group in a step."),
+        "sent_bytes": Column(_INT, "What the rank sends in a step, the part that it keeps included; a mean."),
+        "received_bytes": Column(_INT, "What it receives in a step, likewise."),
+        "received_over_mean": Column(
+            _FLOAT, "What it receives over the mean of the ranks, where these differ (the dispatch to experts)."
+        ),
+        "imbalance": Column(_FLOAT, "The most that a rank of the group receives over the mean; a mean of these calls."),
+        "caused_wait_ns": Column(_INT, "How long the others waited for it at all-to-alls, a step: their mean."),
+    },
     "kernels": {
         "name": Column(_TEXT, "Kernel; of a run on a CPU, operator."),
         "kind": Column(_TEXT, "Kind of kernel."),
@@ -212,6 +225,11 @@ def collectives(table: CollectiveTable) -> pl.DataFrame:
     return frame("collectives", map(asdict, table.rows)).sort("exposed_ns", descending=True, maintain_order=True)
 
 
+def all_to_alls(table: CollectiveTable) -> pl.DataFrame:
+    """A row for each group and rank; of a group, the rank that receives most first."""
+    return frame("all_to_alls", map(asdict, table.all_to_alls))
+
+
 def kernels(table: KernelTable) -> pl.DataFrame:
     """A row for each kernel, or operator on a CPU; the largest total first."""
     return frame("kernels", map(asdict, table.rows))
@@ -234,6 +252,7 @@ def findings(found: Sequence[Finding]) -> pl.DataFrame:
 # What a line of evidence names as its table, by the frame that holds the rows; the rest are other files of the run.
 EVIDENCE = {
     "collectives": "collectives",
+    "all_to_alls": "all_to_alls",
     "modules": "modules",
     "memory": "memory",
     "efficiency": "kernels",

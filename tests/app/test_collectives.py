@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 
 from diag.api import open_run
+from diag.app.markup import plain
 from diag.app.theme import LIGHT
 from diag.app.views import collectives as figures
+from diag.show.ranks import exchange_table
 from tests.account.kineto_builder import KinetoBuilder, nccl_args
 from tests.app.runs import write_run
 from tests.app.shown import shown, text
+from tests.experts import Experts, hot, run_of
+from tests.simulate import write_run as write_simulated
 from tests.test_breakdowns import two_ranks
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
@@ -92,3 +96,15 @@ def test_no_collective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for file in run.glob("ranks/*/collectives.jsonl"):
         file.unlink()
     assert "No collective was recorded" in text(shown("collectives", run, monkeypatch))
+
+
+def test_all_to_alls_by_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_simulated(run_of(Experts(popular=hot(1, 2.0, 4), layers=2)), tmp_path / "run")
+    told = exchange_table(open_run(tmp_path / "run").breakdowns.collectives.all_to_alls)
+    test = shown("collectives", tmp_path / "run", monkeypatch)
+    assert [list(row) for row in test.table[0].value.values.tolist()] == [list(row) for row in told.rows]
+    assert plain(told.lead[0]) in text(test)
+
+
+def test_no_table_of_all_to_alls_without_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "All-to-alls" not in text(shown("collectives", write_run(tmp_path / "run"), monkeypatch))

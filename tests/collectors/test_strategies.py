@@ -1,4 +1,5 @@
-"""What pipelines and tensor parallelism send is recorded, always: two gloo ranks, against the profiler's own events."""
+"""What pipelines, tensor and expert parallelism send is recorded, always: two gloo ranks, against the profiler's own
+events."""
 
 from __future__ import annotations
 
@@ -9,10 +10,12 @@ import polars as pl
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functions
 import torch.multiprocessing as mp
 from torch.distributed import irecv, isend  # as a training may: before the collector replaces anything
 from torch.distributed.device_mesh import init_device_mesh
 
+from diag.collectors.collectives import _bytes_of, _received
 from diag.collectors.layout import RankLayout, RunLayout
 from diag.collectors.records import BACKWARD, FORWARD, CollectiveLine, CollectiveRow
 from diag.collectors.session import Collector
@@ -222,8 +225,6 @@ def test_functional_collectives_are_those_of_the_profiler(tmp_path: Path) -> Non
 
 
 def functional(rank: int, folder: Path) -> None:
-    from torch.distributed import _functional_collectives as functions
-
     before = dict(vars(functions))
     world = dist.group.WORLD
     assert world is not None
@@ -250,3 +251,53 @@ def test_which_wait_is_for_what(tmp_path: Path) -> None:
         assert one.end_ns is not None
         assert one.end_ns <= two.start_ns, "the second is called when its input is there"
         assert all(row.wait_end_ns is not None for row in (one, two, gather))
+
+
+# -- expert parallelism ------------------------------------------------------------------------------------------------
+
+ROWS = ((1, 2), (5, 3))  # that each rank sends to each rank
+
+
+def exchange(rank: int, folder: Path, way: str) -> None:
+    sent, received = list(ROWS[rank]), [ROWS[0][rank], ROWS[1][rank]]
+    tokens = torch.ones(sum(sent), WIDTH)
+    with Collector(folder, SETTINGS) as collector:
+        for number in range(2):
+            with collector.step(number):
+                if way == "single":
+                    dist.all_to_all_single(torch.empty(sum(received), WIDTH), tokens, received, sent)
+                elif way == "list":
+                    even = torch.ones(4, WIDTH)  # gloo takes no others in lists
+                    dist.all_to_all(list(torch.empty_like(even).chunk(2)), list(even.chunk(2)))
+                elif way == "functional":
+                    out = functions.all_to_all_single(tokens, received, sent, dist.group.WORLD)
+                    functions.wait_tensor(out)
+                elif way == "autograd":
+                    tokens.requires_grad_()
+                    out = functions.all_to_all_single_autograd(tokens, received, sent, group=dist.group.WORLD)
+                    functions.wait_tensor(out).sum().backward()
+                else:
+                    even = torch.ones(4, WIDTH)
+                    functions.wait_tensor(functions.all_to_all_single(even, None, None, dist.group.WORLD))
+
+
+@pytest.mark.parametrize("way", ["single", "list", "functional", "autograd", "even"])
+def test_what_an_all_to_all_sends_and_receives(tmp_path: Path, way: str) -> None:
+    ranks = run_ranks(exchange, tmp_path, way).ranks()
+    for rank in (0, 1):
+        rows = [row for _, row in rows_of(ranks[rank]) if row.op == "all_to_all"]
+        sent, received = (4, 4) if way in ("even", "list") else (sum(ROWS[rank]), ROWS[0][rank] + ROWS[1][rank])
+        parts = (sent * WIDTH * 4, received * WIDTH * 4)
+        backward = [parts[::-1]] if way == "autograd" else []
+        assert [(row.bytes, row.received_bytes) for row in rows] == [parts, *backward] * 2
+        assert all(row.wait_end_ns is not None for row in rows)
+
+
+def test_sizes_that_are_no_integers_are_not_waited_for() -> None:
+    """Sizes on a device would have to be copied to the host."""
+    tokens = torch.ones(4, WIDTH)
+    assert _received(tokens, [torch.tensor(1), torch.tensor(2)]) is None
+    assert _received(tokens, torch.tensor([1, 2])) is None
+    assert _received(tokens, [1, 2]) == 3 * WIDTH * 4
+    assert _received(tokens[:0], [0, 2]) == 2 * WIDTH * 4
+    assert _bytes_of([tokens, tokens[:1]]) == 5 * WIDTH * 4

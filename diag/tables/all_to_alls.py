@@ -1,0 +1,206 @@
+"""All-to-alls of expert parallelism: what each rank sends and receives, how long it computes with what it received, and
+how long others wait for it.
+
+A dispatch carries tokens to the ranks of their experts; a return (the combine) carries as much back the same way. Sizes
+include the part that a rank keeps. The first collective behind an all-to-all whose group has all of its ranks ends the
+computation between the two.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
+
+from diag.account import intervals as iv
+from diag.account.intervals import Covered, intervals_of
+from diag.account.match import ALL_TO_ALL, SYNCHRONISING, Key
+from diag.model.breakdown import AllToAllStat
+from diag.model.steps import Attribution, CollectiveCall, Kind, RankStep
+
+Series = npt.NDArray[np.float64]
+
+UNEVEN = 0.02  # the most that a rank receives, beyond the mean: below it all ranks count as receiving the same
+
+
+class Exchange(Struct, frozen=True):
+    """One all-to-all that all ranks of its group were seen in. ``place``: its index among those of the group in the
+    step. ``sent``, ``received``: bytes of each of ``ranks``; ``sent`` is None where it is not known. ``own_ns``: how
+    long each of them then computed or was idle, until it called the group's next collective; None where the ranks do
+    not go on to the same one. ``back``: it carries back what the one before it brought."""
+
+    step: int
+    place: int
+    group: str
+    ranks: tuple[int, ...]
+    received: Series
+    sent: Series | None
+    own_ns: Series | None
+    back: bool = False
+
+    @property
+    def imbalance(self) -> float:
+        """The most that a rank receives over the mean; 1 where nothing is sent."""
+        mean = float(self.received.mean())
+        return float(self.received.max()) / mean if mean else 1.0
+
+
+class _Part(Struct, frozen=True):
+    call: CollectiveCall
+    own_ns: int
+    following: Key | None
+
+
+def exchanges(attribution: Attribution, steps: Collection[int]) -> list[Exchange]:
+    """The all-to-alls that start in these steps, of known sizes, in the order of groups, steps and places."""
+    met: dict[tuple[int, Key], dict[int, _Part]] = defaultdict(dict)
+    for step in attribution.rank_steps:
+        if step.step in steps:
+            for part in _parts(step):
+                met[step.step, part.call.key].setdefault(step.rank, part)
+    by_group: dict[tuple[str, tuple[int, ...], int], list[tuple[int, Exchange]]] = defaultdict(list)
+    for (number, _), members in met.items():
+        found = _exchange(number, members)
+        if found is not None:
+            start = min(part.call.start_ns for part in members.values())
+            by_group[found.group, found.ranks, number].append((start, found))
+    placed = []
+    for _, own in sorted(by_group.items()):
+        placed += _placed([found for _, found in sorted(own, key=lambda item: item[0])])
+    return placed
+
+
+def _parts(step: RankStep) -> list[_Part]:
+    """One rank's all-to-alls of a step."""
+    if not any(call.received_bytes is not None for call in step.collectives):
+        return []
+    calls = sorted((call for call in step.collectives if call.op in SYNCHRONISING), key=lambda call: call.start_ns)
+    starts = [call.start_ns for call in calls]
+    found: list[tuple[CollectiveCall, CollectiveCall | None]] = []
+    for at, call in enumerate(calls):
+        if call.op != ALL_TO_ALL or call.received_bytes is None or call.start_ns < step.begin_ns:
+            continue
+        first = max(at + 1, bisect_left(starts, call.end_ns))
+        found.append((call, next((calls[i] for i in range(first, len(calls)) if _has_all(calls[i], call)), None)))
+    since = np.array([call.end_ns for call, _ in found], dtype=np.int64)
+    until = np.array([call.end_ns if later is None else later.start_ns for call, later in found], dtype=np.int64)
+    busy = Covered(iv.union(*(intervals_of(step.segments, kind) for kind in (Kind.COMPUTE, Kind.IDLE))))
+    return [
+        _Part(call, own_ns, None if later is None else later.key)
+        for (call, later), own_ns in zip(found, busy.between(since, until).tolist(), strict=True)
+    ]
+
+
+def _has_all(later: CollectiveCall, call: CollectiveCall) -> bool:
+    """Whether the ranks of ``call`` meet again in ``later``."""
+    if later.group == call.group:
+        return True
+    return bool(call.group_ranks) and set(later.group_ranks) >= set(call.group_ranks)
+
+
+def _exchange(step: int, members: Mapping[int, _Part]) -> Exchange | None:
+    """None where not all ranks of the group were seen."""
+    ranks = tuple(sorted(members))
+    parts = [members[rank] for rank in ranks]
+    first = parts[0].call
+    if len(ranks) < 2 or len(ranks) != (len(first.group_ranks) or first.group_size):
+        return None
+    sent = [part.call.sent_bytes for part in parts]
+    together = parts[0].following is not None and len({part.following for part in parts}) == 1
+    return Exchange(
+        step=step,
+        place=0,
+        group=first.group,
+        ranks=ranks,
+        received=np.array([part.call.received_bytes for part in parts], dtype=np.float64),
+        sent=None if None in sent else np.array(sent, dtype=np.float64),
+        own_ns=np.array([part.own_ns for part in parts], dtype=np.float64) if together else None,
+    )
+
+
+def _placed(of_step: Sequence[Exchange]) -> list[Exchange]:
+    """One group's all-to-alls of a step, in order, with their places. What carries back is no dispatch, so that the one
+    behind it carries nothing back."""
+    placed: list[Exchange] = []
+    for place, found in enumerate(of_step):
+        before = placed[-1] if placed else None
+        back = before is not None and not before.back and _mirrors(found, before)
+        placed.append(replace(found, place=place, back=back))
+    return placed
+
+
+def _mirrors(found: Exchange, before: Exchange) -> bool:
+    if found.sent is None or before.sent is None:
+        return False
+    return bool((found.received == before.sent).all() and (found.sent == before.received).all())
+
+
+def uneven(found: Iterable[Exchange]) -> list[Exchange]:
+    """The dispatches of those places in the step where the ranks do not receive the same."""
+    by_place: dict[tuple[str, tuple[int, ...], int], list[Exchange]] = defaultdict(list)
+    for exchange in found:
+        by_place[exchange.group, exchange.ranks, exchange.place].append(exchange)
+    return [
+        exchange
+        for own in by_place.values()
+        if np.mean([e.imbalance for e in own]) >= 1 + UNEVEN and np.mean([e.back for e in own]) < 0.5
+        for exchange in own
+    ]
+
+
+# -- table -------------------------------------------------------------------------------------------------------------
+
+
+def all_to_all_table(attribution: Attribution, steps: frozenset[int]) -> tuple[AllToAllStat, ...]:
+    """A row for each rank and group, in the order of groups; those that receive most come first."""
+    by_group: dict[tuple[str, tuple[int, ...]], list[Exchange]] = defaultdict(list)
+    for found in exchanges(attribution, steps):
+        by_group[found.group, found.ranks].append(found)
+    waited = _waited(attribution, steps) if by_group else {}
+    rows: list[AllToAllStat] = []
+    for (group, ranks), own in sorted(by_group.items()):
+        table = _rows(group, ranks, own, waited, attribution.axes.of(ranks) or "")
+        rows += sorted(table, key=lambda row: (-row.received_over_mean, -row.received_bytes, row.rank))
+    return tuple(rows)
+
+
+def _rows(
+    group: str, ranks: tuple[int, ...], own: Sequence[Exchange], waited: Mapping[tuple[str, int], int], axis: str
+) -> list[AllToAllStat]:
+    steps = len({found.step for found in own})
+    received = np.sum([found.received for found in own], axis=0) / steps
+    of_sent = [found.sent for found in own if found.sent is not None]
+    sent = np.sum(of_sent, axis=0) / steps if len(of_sent) == len(own) else None
+    telling = uneven(own) or own
+    dispatched = np.sum([found.received for found in telling], axis=0)
+    over_mean = dispatched / dispatched.mean() if dispatched.any() else np.ones(len(ranks))
+    imbalance = float(np.mean([found.imbalance for found in telling]))
+    return [
+        AllToAllStat(
+            group=group,
+            axis=axis,
+            rank=rank,
+            count=round(len(own) / steps),
+            sent_bytes=None if sent is None else round(float(sent[at])),
+            received_bytes=round(float(received[at])),
+            received_over_mean=float(over_mean[at]),
+            imbalance=imbalance,
+            caused_wait_ns=round(waited.get((group, rank), 0) / steps) if waited else None,
+        )
+        for at, rank in enumerate(ranks)
+    ]
+
+
+def _waited(attribution: Attribution, steps: frozenset[int]) -> dict[tuple[str, int], int]:
+    """By group and rank, how long the others waited for it where it came last to an all-to-all: their mean, the sum
+    over the steps. Empty where that is not known."""
+    waited: dict[tuple[str, int], int] = defaultdict(int)
+    for met in attribution.collectives:
+        if met.op == ALL_TO_ALL and met.step in steps and met.complete and len(met.ranks) > 1:
+            waited[met.key[0], met.last_arriver] += sum(met.wait_ns) // (len(met.ranks) - 1)
+    return dict(waited)
