@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,7 @@ from diag.collectors.records import (
     DATA,
     H2D,
     P2P_PREFIX,
+    REST,
     CollectiveRow,
     DeviceCall,
     DeviceStepRecord,
@@ -42,7 +44,7 @@ from . import intervals as iv
 from .records import WARMUP_STEPS, blocked
 
 _DRIFT = 50e-6
-_WAITED = 0.5  # of the calls of one group and operation
+_WAITED = 0.9  # of the calls of one group and operation: one that is not seen can hold up the device for any time
 _LEAST_STEPS = 0.5  # of the recorded steps: times on the device are known
 _NOTHING_LAUNCHED = (DATA, H2D, CHECKPOINT)
 _UNMEASURED = 0.02  # of the time: what the driver's samples may be off by
@@ -71,9 +73,10 @@ def on_device_clocks(tables: Tables) -> dict[int, DeviceClocked]:
 
 
 def _is_known(tables: RankTables, alone: bool) -> bool:
-    """Whether the device's times are there, and what its stream waits for. A kind of call that is never waited for is
-    not seen: it is waited for in C++, in compiled code, or in a graph. Of two calls one after the other a wait for the
-    second is enough: HSDP reduces what it has scattered, and waits for that."""
+    """Whether the device's times are there, and what its stream waits for. A call that is never waited for is not seen:
+    it is waited for in C++, in compiled code, in a graph, in a later step, or by another stream that the training's
+    waits for. Of two calls one after the other in one phase a wait for the second is enough: HSDP reduces what it has
+    scattered, and waits for that."""
     steps = {record.step for record in tables.steps}
     timed = {record.step: record for record in tables.device_steps if record.step in steps}
     if not timed or len(timed) < _LEAST_STEPS * len(steps):
@@ -88,8 +91,11 @@ def _is_known(tables: RankTables, alone: bool) -> bool:
     }
     called, seen = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     rows = [row for step, row in zip(tables.row_steps, tables.rows, strict=True) if step in timed]
-    for row, following in zip(rows, [*rows[1:], *rows[-1:]], strict=True):
+    edges = np.sort([ns for step in tables.steps for row in step.phases for ns in (row.start_ns, row.end_ns)])
+    place = np.searchsorted(edges, [row.start_ns for row in rows]).tolist()
+    for at, row in enumerate(rows):
         called[row.group, row.op] += 1
+        following = rows[at + 1] if at + 1 < len(rows) and place[at + 1] == place[at] else row
         seen[row.group, row.op] += (row.group, row.seq) in waited or (following.group, following.seq) in waited
     return bool(called) and all(
         not kind[0].startswith(P2P_PREFIX) and seen[kind] >= _WAITED * count for kind, count in called.items()
@@ -202,7 +208,7 @@ def _idle(
         free = iv.subtract(iv.intersect(spans, every), taken)
         room = iv.total(iv.intersect(free, own))
         if missing > 0 and room:
-            idle[detail] = _first_part(free, min(1.0, missing / room))
+            idle[detail] = _first_part(_cut(free, clocked), min(1.0, missing / room))
             missing -= room
         taken = iv.union(taken, free)
     return idle, True
@@ -228,6 +234,18 @@ def _not_launched(clocked: RankTables, pairs: Sequence[tuple[StepRecord, DeviceS
             (a, min(b, told)) for a, b, told in zip(passed[:-1], passed[1:], recorded[1:], strict=True) if told > a
         ]
     return iv.make(spans)
+
+
+def _cut(spans: iv.Intervals, clocked: RankTables) -> iv.Intervals:
+    """The spans cut at the edges of steps and phases: one that went on through many steps would have its first part in
+    the first of them."""
+    edges = [ns for s in clocked.steps for row in ((REST, s.begin_ns, s.end_ns), *s.phases) for ns in row[1:]]
+    at = np.unique(np.array(edges, dtype=np.int64))
+    pieces: list[tuple[int, int]] = []
+    for start, end in spans.tolist():
+        inside = at[np.searchsorted(at, start, side="right") : np.searchsorted(at, end)].tolist()
+        pieces += pairwise([start, *inside, end])
+    return np.array(pieces, dtype=np.int64).reshape(-1, 2)
 
 
 def _first_part(spans: iv.Intervals, fraction: float) -> iv.Intervals:

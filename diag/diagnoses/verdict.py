@@ -90,7 +90,8 @@ _NO_COMMUNICATION_DATA = 0.6  # upper bound where communication was not recorded
 _NOT_ALIGNED = 0.6  # ... and where waiting could not be separated from transfer
 _FEW_RANKS, _WAITS_FOR_NOBODY = 0.5, 0.75  # ... and where few of the ranks were seen
 _UNSEEN = 0.6  # ... and where the others may have waited for ranks that were not recorded
-_COARSE = 0.5  # ... and where the phases are all there is, with communication somewhere in them
+_COARSE = 0.5  # ... and where the phases are all there is, with communication or idle time somewhere in them
+_UNCOUNTED = 0.1  # of the time: copies may take it, and the driver's utilization counts kernels alone
 _DOUBTED = 0.6  # ... and where two accounts of the run contradict each other
 _LATE_AT_LEAST = 0.5  # who was late is known, whatever the reason
 _BASIS = " This is based on the durations of the phases alone: no collectives connect the ranks' timelines."
@@ -157,7 +158,8 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
         _covered(coverage, cause, shares),
         _UNSEEN if coverage.ranks_missing and _waits(bottleneck, cause, shares) else 1.0,
         1.0 if attribution.comm_known else _NO_COMMUNICATION_DATA,
-        _resting_on(phases) if phases is not None else _alignment(attribution, tables, share, shares),
+        _resting_on(phases, shares) if phases is not None else _alignment(attribution, tables, share, shares),
+        _idle_by_samples(attribution, shares) if bottleneck in (Bottleneck.HOST, Bottleneck.MIXED) else 1.0,
         _DOUBTED if examination.doubts else 1.0,
     )
     if bottleneck == Bottleneck.UNDETERMINED:
@@ -297,8 +299,18 @@ def _alignment(attribution: Attribution, tables: Tables, share: float, shares: S
     return max(_NOT_ALIGNED, 1 - (attribution.clock_uncertainty_ns or 0) / effect) if effect else _NOT_ALIGNED
 
 
-def _resting_on(phases: PhaseAccount) -> float:
-    return PHASES_ALONE if phases.frontier.communication_known else _COARSE
+def _resting_on(phases: PhaseAccount, shares: Shares) -> float:
+    """Where a device is idle beneath a kernel that communicates, the driver counts it as busy: a rank that is late may
+    have waited for its host."""
+    return PHASES_ALONE if phases.frontier.communication_known and not shares.on_device else _COARSE
+
+
+def _idle_by_samples(attribution: Attribution, shares: Shares) -> float:
+    """The part of the idle time that cannot be copies, where it is known from samples of the utilization."""
+    waited = shares.share(Cost.HOST) + shares.share(Cost.HOST_STRAGGLER)
+    if not waited or any(parts.source != "events" for step in attribution.usable for parts in step.parts):
+        return 1.0
+    return max(0.0, 1 - _UNCOUNTED / waited)
 
 
 def _low_use(findings: Sequence[Finding]) -> Finding | None:

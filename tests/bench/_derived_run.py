@@ -21,7 +21,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,7 @@ from diag.traces.trace import Trace
 _STEPS = 16
 _SAMPLES = 20  # of the device, a round
 _STARTS_NS = 30_000  # after the end of what it waited for
+_BESIDE_NS = 100_000  # ... beside another kernel
 _TICK_NS = 500  # what events resolve
 _WAIT_EVENT = r"StreamWaitEvent"
 _DDP = r"^DistributedDataParallel\.forward$"
@@ -146,9 +148,7 @@ def derive(trace: Trace, numbers: Sequence[int]) -> Derived:
     calls = _calls(trace, work, own, training)
     stream = Stream(own, [call.wait for call in calls if call.wait is not None])
     main = ranges.main_thread(trace)
-    by_step = {
-        step: [call for call in calls if begin <= call.launch_ns < end] for step, (begin, end) in windows.items()
-    }
+    by_step = {step: _of_step(calls, begin, end) for step, (begin, end) in windows.items()}
     return Derived(
         trace=trace,
         steps=windows,
@@ -158,6 +158,12 @@ def derive(trace: Trace, numbers: Sequence[int]) -> Derived:
         stream=stream,
         busy=ranges.as_intervals(work.filter(pl.col("cat") != names.MEMCPY)),
     )
+
+
+def _of_step(calls: Sequence[Called], begin: int, end: int) -> list[Called]:
+    """The calls made in a step. The collectors mark no wait that comes in a later one."""
+    own = [call for call in calls if begin <= call.launch_ns < end]
+    return [replace(c, wait=None) if c.wait is not None and c.wait.host_ns >= end else c for c in own]
 
 
 def derive_longest(traces: Sequence[Trace], numbers: Sequence[int]) -> Derived:
@@ -294,7 +300,7 @@ def _waits(
 ) -> list[Wait | None]:
     """Of each call. ``own``: the training's stream by launch. ``others``: further streams that compute or copy. What
     one of those waits for, and the training's for that, is not seen."""
-    other_start = np.sort(others["ts_ns"].to_numpy())
+    other_start = np.sort(others.filter(pl.col("ts_ns") - pl.col("launch_ns") > _STARTS_NS)["ts_ns"].to_numpy())
     asked = trace.select(*names.LAUNCH_CATEGORIES, name=_WAIT_EVENT)
     asked_ns, asked_by = asked["ts_ns"].to_numpy(), asked["thread"].to_numpy()
     by_start = own.sort("ts_ns")
@@ -318,8 +324,8 @@ def _waits(
         host = int(asked_ns[inside].max()) if inside.any() else int(launch[after])
         begin = max(int(reach[after]), host, free)
         beside = int(np.searchsorted(other_start, call.end_ns))
-        woken = beside < len(other_start) and other_start[beside] <= min(call.end_ns + _STARTS_NS, int(start[after]))
-        if awaited is None and woken and begin < call.end_ns:
+        until = min(call.end_ns + _BESIDE_NS, int(start[after]))
+        if awaited is None and beside < len(other_start) and other_start[beside] <= until:
             continue
         if awaited is None or begin >= call.end_ns:
             moment = min(max(begin, call.end_ns), int(start[after]))
@@ -355,8 +361,11 @@ def write(ranks: Mapping[int, Derived], world: int | None, folder: Path) -> None
         for at in range(rounds):
             samples += _samples(derived, at * period - zero)
         for path, records in (
-            (files.steps, steps), (files.device_steps, device_steps), (files.collectives, lines), (files.device, samples),
-        ):  # fmt: skip
+            (files.steps, steps),
+            (files.device_steps, device_steps),
+            (files.collectives, lines),
+            (files.device, samples),
+        ):
             path.write_bytes(b"".join(encode(record) for record in records))
 
 
@@ -456,5 +465,5 @@ def _samples(derived: Derived, shift: int) -> list[DeviceRecord]:
             b + shift,
             utilization_percent=round(100 * iv.total(iv.intersect(derived.busy, iv.make([(a, b)]))) / (b - a)),
         )
-        for a, b in zip(edges[:-1], edges[1:], strict=True)
+        for a, b in pairwise(edges)
     ]
