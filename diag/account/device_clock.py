@@ -171,7 +171,9 @@ def _row(row: CollectiveRow, begin: int, call: DeviceCall, free_ns: int) -> Coll
     start, end = begin + call.start_ns, begin + call.end_ns
     waits: tuple[int | None, int | None] = (start, end)
     if call.wait_start_ns is not None and call.wait_end_ns is not None:
-        waits = begin + call.wait_start_ns, begin + call.wait_end_ns
+        # Behind the collective the stream may have waited for a copy of its result.
+        since, until = begin + call.wait_start_ns, begin + call.wait_end_ns
+        waits = since, max(since, min(until, end)) if call.own_stream else until
     elif call.own_stream:
         waits = None, None
     whole = row.whole and (call.own_stream or call.wait_start_ns is None)

@@ -9,7 +9,7 @@ training had gone on like that: `_STEPS` of them, one round after the other, wit
   kernels and waits. The training's stream is the one that computes longest.
 - **Waits**: where the stream stands still until a collective ends and then starts what was launched before that end.
   What ends meanwhile was waited for first. A collective that ends at no such place was hidden: a wait of no length.
-  Where another stream starts then, on which the training's waits later, the collectors see no wait for it.
+  Where another stream starts then, that waited for it, and the training's waits for that.
 - **Calls**: of DDP's reducer no more is known than that the last of a backward was waited for. What was called on
   another stream than the training's begins and ends as its kernel does; what was called on the training's begins when
   that got there, and ends when the wait for it does.
@@ -73,11 +73,13 @@ class UnderivableError(Exception):
 
 @dataclass(frozen=True)
 class Wait:
-    """The training's stream stands still for the collective. ``host_ns``: when the host asked for that."""
+    """The training's stream stands still for the collective. ``host_ns``: when the host asked for that; ``through``:
+    for another stream, which waits for the collective."""
 
     host_ns: int
     begin_ns: int
     end_ns: int
+    through: bool = False
 
 
 @dataclass(frozen=True)
@@ -266,7 +268,7 @@ def _calls(trace: Trace, work: pl.DataFrame, own: pl.DataFrame, training: int) -
     known = [(launched[call.start_ns], call) for call in called if call.start_ns in launched]
     known.sort(key=lambda item: item[0]["launch_ns"])
     silent = work.filter((pl.col("stream") != training) & (pl.col("class") != gpu.COMM))
-    waits = _waits(trace, own, silent, [(row["launch_ns"], call) for row, call in known])
+    waits = _waits(_Gaps(trace, own, silent), [(row["launch_ns"], call) for row, call in known], trace.begin_ns)
     ddp = bool(len(trace.select(names.ANNOTATION, name=_DDP)))
     nodes = ranges.backward(trace)
     found = []
@@ -295,43 +297,83 @@ def _called_from(work: pl.DataFrame, launch: int, thread: int) -> int | None:
     return int(before.sort("launch_ns")["stream"][-1]) if len(before) else None
 
 
-def _waits(
-    trace: Trace, own: pl.DataFrame, others: pl.DataFrame, calls: Sequence[tuple[int, CollectiveCall]]
-) -> list[Wait | None]:
-    """Of each call. ``own``: the training's stream by launch. ``others``: further streams that compute or copy. What
-    one of those waits for, and the training's for that, is not seen."""
-    other_start = np.sort(others.filter(pl.col("ts_ns") - pl.col("launch_ns") > _STARTS_NS)["ts_ns"].to_numpy())
-    asked = trace.select(*names.LAUNCH_CATEGORIES, name=_WAIT_EVENT)
-    asked_ns, asked_by = asked["ts_ns"].to_numpy(), asked["thread"].to_numpy()
-    by_start = own.sort("ts_ns")
-    start, launch = by_start["ts_ns"].to_numpy(), by_start["launch_ns"].to_numpy()
-    thread = by_start["launch_thread"].fill_null(0).to_numpy()
-    reach = np.concatenate(([trace.begin_ns], np.maximum.accumulate(by_start["end_ns"].to_numpy())))
+class _Gaps:
+    """Where the training's stream stands still. ``own``: its work by launch; ``others``: further streams that compute
+    or copy, which may wait for a collective before the training's waits for them."""
+
+    def __init__(self, trace: Trace, own: pl.DataFrame, others: pl.DataFrame) -> None:
+        asked = trace.select(*names.LAUNCH_CATEGORIES, name=_WAIT_EVENT)
+        self._asked_ns, self._asked_by = asked["ts_ns"].to_numpy(), asked["thread"].to_numpy()
+        by_start = own.sort("ts_ns")
+        self.start, self.launch = by_start["ts_ns"].to_numpy(), by_start["launch_ns"].to_numpy()
+        self._thread = by_start["launch_thread"].fill_null(0).to_numpy()
+        ends = np.maximum.accumulate(by_start["end_ns"].to_numpy())
+        self.reach = np.concatenate(([trace.begin_ns], ends))
+        self._begin_ns = trace.begin_ns
+        self._others = others.sort("ts_ns")
+        self._held = self._others.filter(pl.col("ts_ns") - pl.col("launch_ns") > _STARTS_NS)
+
+    def after(self, end_ns: int, launched_ns: int) -> int | None:
+        """The first work behind a moment that was given to the stream after another one."""
+        found = np.flatnonzero((self.start >= end_ns) & (self.launch >= launched_ns))
+        return int(found[0]) if len(found) else None
+
+    def asked(self, at: int) -> int:
+        """When the host asked for the wait before this work: the last such call before its launch, else that."""
+        earlier = self.launch[:at][self.launch[:at] < self.launch[at]]
+        since = int(earlier.max()) if len(earlier) else self._begin_ns
+        inside = (self._asked_ns > since) & (self._asked_ns < self.launch[at]) & (self._asked_by == self._thread[at])
+        return int(self._asked_ns[inside].max()) if inside.any() else int(self.launch[at])
+
+    def begin(self, at: int) -> int:
+        """Since when the stream stands still before this work."""
+        return max(int(self.reach[at]), self.asked(at))
+
+    def woken(self, end_ns: int, until_ns: int) -> pl.DataFrame | None:
+        """What another stream does without a pause from the end of a collective on; None where none starts then."""
+        first = self._held.filter(pl.col("ts_ns").is_between(end_ns, min(end_ns + _BESIDE_NS, until_ns)))
+        if first.is_empty():
+            return None
+        row = first.row(0, named=True)
+        same = self._others.filter((pl.col("stream") == row["stream"]) & (pl.col("ts_ns") >= row["ts_ns"]))
+        pause = (same["ts_ns"] - same["end_ns"].shift(1)).fill_null(0)
+        return same.filter((pause > _BESIDE_NS).cast(pl.Int8).cum_max() == 0)
+
+    def through(self, work: pl.DataFrame) -> Wait | None:
+        """The wait of the training's stream for this work of another."""
+        launched = int(work["launch_ns"][0])
+        for end in work["end_ns"].to_list():
+            at = self.after(end, launched)
+            if at is not None and self.start[at] - end <= _STARTS_NS and self.launch[at] < end and self.begin(at) < end:
+                return Wait(self.asked(at), self.begin(at), int(self.start[at]), through=True)
+        at = self.after(int(work["end_ns"].max()), launched)
+        if at is None:
+            return None
+        moment = int(self.start[at])
+        return Wait(self.asked(at), moment, moment, through=True)
+
+
+def _waits(gaps: _Gaps, calls: Sequence[tuple[int, CollectiveCall]], begin_ns: int) -> list[Wait | None]:
+    """Of each call, with when it was launched."""
     found: list[Wait | None] = [None] * len(calls)
-    free = trace.begin_ns  # when the stream has waited for what ended before
+    free = begin_ns  # when the stream has waited for what ended before
     for at in sorted(range(len(calls)), key=lambda at: calls[at][1].end_ns):
         launched, call = calls[at]
-        after = int(np.searchsorted(start, call.end_ns, side="left"))
-        while after < len(start) and launch[after] < launched:
-            after += 1
-        if after == len(start):
+        after = gaps.after(call.end_ns, launched)
+        if after is None:
             continue
-        later = [other.end_ns for _, other in calls if call.end_ns <= other.end_ns <= start[after]]
-        awaited = max((end for end in later if start[after] - end <= _STARTS_NS and launch[after] < end), default=None)
-        before = int(np.searchsorted(launch[:after], launch[after], side="left"))
-        since = int(launch[before - 1]) if before else trace.begin_ns
-        inside = (asked_ns > since) & (asked_ns < launch[after]) & (asked_by == thread[after])
-        host = int(asked_ns[inside].max()) if inside.any() else int(launch[after])
-        begin = max(int(reach[after]), host, free)
-        beside = int(np.searchsorted(other_start, call.end_ns))
-        until = min(call.end_ns + _BESIDE_NS, int(start[after]))
-        if awaited is None and beside < len(other_start) and other_start[beside] <= until:
+        start = int(gaps.start[after])
+        later = [other.end_ns for _, other in calls if call.end_ns <= other.end_ns <= start]
+        awaited = any(start - end <= _STARTS_NS and gaps.launch[after] < end for end in later)
+        if not awaited and (work := gaps.woken(call.end_ns, start)) is not None:
+            found[at] = gaps.through(work)
             continue
-        if awaited is None or begin >= call.end_ns:
-            moment = min(max(begin, call.end_ns), int(start[after]))
-            found[at] = Wait(host, moment, moment)
+        begin = max(gaps.begin(after), free)
+        if not awaited or begin >= call.end_ns:
+            moment = min(max(begin, call.end_ns), start)
+            found[at] = Wait(gaps.asked(after), moment, moment)
         else:
-            found[at] = Wait(host, begin, call.end_ns)
+            found[at] = Wait(gaps.asked(after), begin, call.end_ns)
             free = call.end_ns
     return found
 
@@ -432,15 +474,16 @@ def _device_step(derived: Derived, number: int, step: int, calls: Sequence[tuple
     found = []
     for seq, called in calls:
         call, wait, group = called.call, called.wait, _name(called.call)
-        waits = (since(wait.begin_ns), since(wait.end_ns)) if wait is not None else (None, None)
+        begin_ns, end_ns = (since(wait.begin_ns), since(wait.end_ns)) if wait is not None else (None, None)
+        given = min(since(derived.stream.passes(called.launch_ns)), since(call.end_ns))
         if called.reducer:
-            if wait is not None:
-                found.append(DeviceCall(group, seq, since(wait.begin_ns), since(wait.end_ns)))
-        elif called.apart:
-            found.append(DeviceCall(group, seq, since(call.start_ns), since(call.end_ns), *waits, own_stream=True))
-        elif wait is not None:
-            start = min(since(derived.stream.passes(called.launch_ns)), since(wait.begin_ns))
-            found.append(DeviceCall(group, seq, start, since(wait.end_ns), *waits))
+            if begin_ns is not None and end_ns is not None:
+                found.append(DeviceCall(group, seq, begin_ns, end_ns))
+        elif called.apart or (wait is not None and wait.through):
+            start = since(call.start_ns) if called.apart else given
+            found.append(DeviceCall(group, seq, start, since(call.end_ns), begin_ns, end_ns, own_stream=True))
+        elif begin_ns is not None and end_ns is not None:
+            found.append(DeviceCall(group, seq, min(given, begin_ns), end_ns, begin_ns, end_ns))
     passes = derived.stream.passes
     phases = [PhaseRow(name, since(passes(a)), since(passes(b))) for name, a, b in derived.phases[step]]
     return DeviceStepRecord(number, since(passes(end)), phases, found)
