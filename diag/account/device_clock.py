@@ -54,11 +54,13 @@ Times = npt.NDArray[np.int64]
 
 class DeviceClocked(Struct, frozen=True):
     """A rank. ``tables``: its steps and rows as those of a CPU rank, on the host's monotonic clock. ``idle``: its idle
-    time by cause: its host had launched nothing, or another; ``idle_known``: whether that was measured."""
+    time by cause: its host had launched nothing, or another; ``idle_known``: whether that was measured. ``beneath``:
+    time in which a collective ran and its host may have launched nothing: it is not idle by the driver's samples."""
 
     tables: RankTables
     idle: Mapping[Detail, iv.Intervals]
     idle_known: bool
+    beneath: iv.Intervals = iv.EMPTY
 
 
 def on_device_clocks(tables: Tables) -> dict[int, DeviceClocked]:
@@ -120,7 +122,7 @@ def _clocked(tables: RankTables) -> DeviceClocked:
                 calls.append(_row(row, begin, call, free.get(call.group, 0)))
                 free[call.group] = begin + call.end_ns
     clocked = replace(tables, steps=tuple(steps), rows=tuple(calls))
-    return DeviceClocked(clocked, *_idle(clocked, pairs))
+    return DeviceClocked(clocked, *_idle(clocked, pairs), _beneath(clocked, pairs))
 
 
 _NEVER = np.iinfo(np.int64).max
@@ -214,6 +216,12 @@ def _idle(
             missing -= room
         taken = iv.union(taken, free)
     return idle, True
+
+
+def _beneath(clocked: RankTables, pairs: Sequence[tuple[StepRecord, DeviceStepRecord]]) -> iv.Intervals:
+    """When collectives ran that the training's stream did not wait for, and it may have had nothing else to do."""
+    running = iv.make((row.start_ns, row.end_ns) for row in clocked.rows if row.whole and row.end_ns is not None)
+    return iv.subtract(iv.intersect(running, _not_launched(clocked, pairs)), blocked(clocked.rows))
 
 
 def _utilization(tables: RankTables) -> float | None:

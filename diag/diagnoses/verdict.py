@@ -159,6 +159,7 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
         _UNSEEN if coverage.ranks_missing and _waits(bottleneck, cause, shares) else 1.0,
         1.0 if attribution.comm_known else _NO_COMMUNICATION_DATA,
         _resting_on(phases, shares) if phases is not None else _alignment(attribution, tables, share, shares),
+        _beneath(attribution, share) if level == Severity.HEALTHY else 1.0,
         _idle_by_samples(attribution, shares) if bottleneck in (Bottleneck.HOST, Bottleneck.MIXED) else 1.0,
         _DOUBTED if examination.doubts else 1.0,
     )
@@ -303,6 +304,14 @@ def _resting_on(phases: PhaseAccount, shares: Shares) -> float:
     """Where a device is idle beneath a kernel that communicates, the driver counts it as busy: a rank that is late may
     have waited for its host."""
     return PHASES_ALONE if phases.frontier.communication_known and not shares.on_device else _COARSE
+
+
+def _beneath(attribution: Attribution, share: float) -> float:
+    """A healthy run would not be one if its devices were idle whenever they may have been, beneath collectives."""
+    counted = {step.step for step in attribution.usable or attribution.steps}
+    steps = [step for step in attribution.rank_steps if step.step in counted]
+    beneath = sum(step.beneath_ns for step in steps) / max(1, sum(step.dur_ns for step in steps))
+    return _COARSE if beneath and share + beneath >= WARN else 1.0
 
 
 def _idle_by_samples(attribution: Attribution, shares: Shares) -> float:

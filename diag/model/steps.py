@@ -134,6 +134,7 @@ class RankStep(Struct, frozen=True):
     stalls: tuple[Stall, ...] = ()  # the longest pieces of idle time of a device
     pieces: int = 0  # of device work that began in it: kernels, copies, collectives
     fused_ns: int = 0  # part of compute: kernels that compute and communicate at once
+    beneath_ns: int = 0  # part of compute: the device may have been idle beneath a collective
 
     @property
     def dur_ns(self) -> int:
