@@ -220,7 +220,7 @@ def _idle(
 
 def _beneath(clocked: RankTables, pairs: Sequence[tuple[StepRecord, DeviceStepRecord]]) -> iv.Intervals:
     """When collectives ran that the training's stream did not wait for, and it may have had nothing else to do."""
-    running = iv.make((row.start_ns, row.end_ns) for row in clocked.rows if row.whole and row.end_ns is not None)
+    running = iv.make((row.start_ns, row.end_ns) for row in clocked.rows if row.end_ns is not None)
     return iv.subtract(iv.intersect(running, _not_launched(clocked, pairs)), blocked(clocked.rows))
 
 

@@ -92,6 +92,7 @@ _FEW_RANKS, _WAITS_FOR_NOBODY = 0.5, 0.75  # ... and where few of the ranks were
 _UNSEEN = 0.6  # ... and where the others may have waited for ranks that were not recorded
 _COARSE = 0.5  # ... and where the phases are all there is, with communication or idle time somewhere in them
 _UNCOUNTED = 0.1  # of the time: copies may take it, and the driver's utilization counts kernels alone
+_PERHAPS_COPIES = 0.3  # ... and where all of the idle time may be that
 _DOUBTED = 0.6  # ... and where two accounts of the run contradict each other
 _LATE_AT_LEAST = 0.5  # who was late is known, whatever the reason
 _BASIS = " This is based on the durations of the phases alone: no collectives connect the ranks' timelines."
@@ -319,7 +320,7 @@ def _idle_by_samples(attribution: Attribution, shares: Shares) -> float:
     waited = shares.share(Cost.HOST) + shares.share(Cost.HOST_STRAGGLER)
     if not waited or any(parts.source != "events" for step in attribution.usable for parts in step.parts):
         return 1.0
-    return max(0.0, 1 - _UNCOUNTED / waited)
+    return max(_PERHAPS_COPIES, 1 - _UNCOUNTED / waited)
 
 
 def _low_use(findings: Sequence[Finding]) -> Finding | None:

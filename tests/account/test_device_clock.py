@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from diag.account import intervals as iv
 from diag.account.device_clock import on_device_clocks
 from diag.api import analyze
 from diag.collectors.records import (
@@ -19,7 +20,7 @@ from diag.collectors.records import (
     RankRecord,
     StepRecord,
 )
-from diag.model.steps import Bottleneck
+from diag.model.steps import Bottleneck, Severity
 from diag.rundir.run import RankTables, Tables
 
 MS = 1_000_000
@@ -29,14 +30,17 @@ STEPS = 12
 Call = tuple[int, tuple[int, int] | None]  # called at, and waited for from and to, in ms since the step began
 
 
-def rank_tables(rank: int, world: int, calls: list[Call], busy: int, backward_ms: int = 90) -> RankTables:
-    """A step of 100 ms: a forward until 40 and a backward until ``backward_ms``. The host is ahead of nothing: it
-    records an edge when the device passes it."""
+def rank_tables(
+    rank: int, world: int, calls: list[Call], busy: int, backward_ms: int = 90, lag_ms: int = 0
+) -> RankTables:
+    """A step of 100 ms: a forward until 40 and a backward until ``backward_ms``. The host records an edge so much
+    before the device passes it."""
     steps, device_steps, rows, row_steps = [], [], [], []
     for number in range(STEPS):
         begin = STEP * (number + 1)
+        lag = lag_ms * MS
         phases = [PhaseRow(FORWARD, 0, 40 * MS), PhaseRow(BACKWARD, 45 * MS, backward_ms * MS)]
-        on_host = [PhaseRow(name, begin + a, begin + b) for name, a, b in phases]
+        on_host = [PhaseRow(name, begin + max(0, a - lag), begin + max(0, b - lag)) for name, a, b in phases]
         steps.append(StepRecord(number, begin, begin + STEP, on_host))
         on_device = []
         for at, (called, waited) in enumerate(calls):
@@ -100,3 +104,21 @@ def test_a_late_host_is_not_taken_for_computation_where_phases_are_all_there_is(
     assert result.verdict.bottleneck == Bottleneck.HOST
     if result.examination.phases.alone:
         assert result.verdict.confidence <= 0.5
+
+
+def test_idle_time_is_spread_over_all_steps() -> None:
+    """The host is never ahead: what may be idle goes on from the first step to the last without a break."""
+    (clocked,) = on_device_clocks(tables(rank_tables(0, 1, [], 80))).values()
+    (spans,) = clocked.idle.values()
+    in_steps = [iv.total(iv.clip(spans, s.begin_ns, s.end_ns)) for s in clocked.tables.steps]
+    assert in_steps == [20 * MS] * STEPS
+
+
+@pytest.mark.parametrize(("lag_ms", "sure"), [(0, False), (60, True)])
+def test_a_collective_may_hide_that_nothing_was_launched(lag_ms: int, sure: bool) -> None:
+    """A collective of 30 ms that is waited for in its last one: the driver counts the device as busy. Not where the
+    host was ahead: then it had work."""
+    both = tables(*(rank_tables(rank, 2, [(50, (79, 80))], 100, lag_ms=lag_ms) for rank in range(2)))
+    result = analyze(both)
+    assert result.verdict.severity == Severity.HEALTHY
+    assert (result.verdict.confidence > 0.5) == sure

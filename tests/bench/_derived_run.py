@@ -346,7 +346,7 @@ class _Gaps:
             at = self.after(end, launched)
             if at is not None and self.start[at] - end <= _STARTS_NS and self.launch[at] < end and self.begin(at) < end:
                 return Wait(self.asked(at), self.begin(at), int(self.start[at]), through=True)
-        at = self.after(int(work["end_ns"].max()), launched)
+        at = self.after(int(work["end_ns"].to_numpy().max()), launched)
         if at is None:
             return None
         moment = int(self.start[at])

@@ -150,7 +150,8 @@ def _value(answer: Json, check: Json) -> float | None:
         return None
 
     def total(*keys: str) -> float:
-        return sum(row["idle_parts"][key.partition(".")[2]] if "." in key else row[key] for row in rows for key in keys)
+        parts = [row["idle_parts"][key.partition(".")[2]] if "." in key else row[key] for row in rows for key in keys]
+        return float(sum(parts))
 
     what = check["what"]
     if what == "overlap_share":
