@@ -44,7 +44,9 @@ from . import intervals as iv
 from .records import WARMUP_STEPS, blocked
 
 _DRIFT = 50e-6
-_WAITED = 0.9  # of the calls of one group and operation: one that is not seen can hold up the device for any time
+# Of the calls of one group and operation: so many are seen to be waited for, or the device's time is not known at all;
+# and nearly all. One that is not seen can hold up the device for any time.
+_WAITED, _NEARLY_ALL = 0.5, 0.9
 _LEAST_STEPS = 0.5  # of the recorded steps: times on the device are known
 _NOTHING_LAUNCHED = (DATA, H2D, CHECKPOINT)
 _UNMEASURED = 0.02  # of the time: what the driver's samples may be off by
@@ -55,12 +57,14 @@ Times = npt.NDArray[np.int64]
 class DeviceClocked(Struct, frozen=True):
     """A rank. ``tables``: its steps and rows as those of a CPU rank, on the host's monotonic clock. ``idle``: its idle
     time by cause: its host had launched nothing, or another; ``idle_known``: whether that was measured. ``beneath``:
-    time in which a collective ran and its host may have launched nothing: it is not idle by the driver's samples."""
+    time in which a collective ran and its host may have launched nothing: it is not idle by the driver's samples.
+    ``waits_known``: whether nearly all waits for collectives were seen; the others count as computation."""
 
     tables: RankTables
     idle: Mapping[Detail, iv.Intervals]
     idle_known: bool
     beneath: iv.Intervals = iv.EMPTY
+    waits_known: bool = True
 
 
 def on_device_clocks(tables: Tables) -> dict[int, DeviceClocked]:
@@ -69,22 +73,23 @@ def on_device_clocks(tables: Tables) -> dict[int, DeviceClocked]:
     if not ranks or not all(own.on_device and not own.traces for own in ranks.values()):
         return {}
     world = tables.world_size or len(ranks)
-    if not all(_is_known(own, alone=world == 1) for own in ranks.values()):
+    seen = {rank: _seen(own, alone=world == 1) for rank, own in ranks.items()}
+    if min(seen.values()) < _WAITED:
         return {}
-    return {rank: _clocked(own) for rank, own in ranks.items()}
+    return {rank: _clocked(own, waits_known=seen[rank] >= _NEARLY_ALL) for rank, own in ranks.items()}
 
 
-def _is_known(tables: RankTables, alone: bool) -> bool:
-    """Whether the device's times are there, and what its stream waits for. A call that is never waited for is not seen:
-    it is waited for in C++, in compiled code, in a graph, in a later step, or by another stream that the training's
-    waits for. Of two calls one after the other in one phase a wait for the second is enough: HSDP reduces what it has
-    scattered, and waits for that."""
+def _seen(tables: RankTables, alone: bool) -> float:
+    """The part of its calls that a rank is seen to wait for on its device, of the kind with the fewest; 0 where nothing
+    is known of the device. What is not seen is waited for in C++, in compiled code, in a graph, or in a later step. Of
+    two calls one after the other in one phase a wait for the second is enough: HSDP reduces what it has scattered, and
+    waits for that."""
     steps = {record.step for record in tables.steps}
     timed = {record.step: record for record in tables.device_steps if record.step in steps}
     if not timed or len(timed) < _LEAST_STEPS * len(steps):
-        return False
+        return 0.0
     if alone:
-        return True
+        return 1.0
     waited = {
         (call.group, call.seq)
         for record in timed.values()
@@ -99,12 +104,12 @@ def _is_known(tables: RankTables, alone: bool) -> bool:
         called[row.group, row.op] += 1
         following = rows[at + 1] if at + 1 < len(rows) and place[at + 1] == place[at] else row
         seen[row.group, row.op] += (row.group, row.seq) in waited or (following.group, following.seq) in waited
-    return bool(called) and all(
-        not kind[0].startswith(P2P_PREFIX) and seen[kind] >= _WAITED * count for kind, count in called.items()
-    )
+    if not called or any(group.startswith(P2P_PREFIX) for group, _ in called):
+        return 0.0
+    return min(seen[kind] / count for kind, count in called.items())
 
 
-def _clocked(tables: RankTables) -> DeviceClocked:
+def _clocked(tables: RankTables, waits_known: bool) -> DeviceClocked:
     timed = {record.step: record for record in tables.device_steps}
     pairs = [(host, timed[host.step]) for host in tables.steps if host.step in timed]
     begins = _begins(pairs)
@@ -122,7 +127,7 @@ def _clocked(tables: RankTables) -> DeviceClocked:
                 calls.append(_row(row, begin, call, free.get(call.group, 0)))
                 free[call.group] = begin + call.end_ns
     clocked = replace(tables, steps=tuple(steps), rows=tuple(calls))
-    return DeviceClocked(clocked, *_idle(clocked, pairs), _beneath(clocked, pairs))
+    return DeviceClocked(clocked, *_idle(clocked, pairs), _beneath(clocked, pairs), waits_known)
 
 
 _NEVER = np.iinfo(np.int64).max

@@ -135,6 +135,7 @@ class RankStep(Struct, frozen=True):
     pieces: int = 0  # of device work that began in it: kernels, copies, collectives
     fused_ns: int = 0  # part of compute: kernels that compute and communicate at once
     beneath_ns: int = 0  # part of compute: the device may have been idle beneath a collective
+    waits_known: bool = True  # False: some waits for collectives were not recorded and count as compute
 
     @property
     def dur_ns(self) -> int:

@@ -83,9 +83,23 @@ SEEN: Call = (50, (60, 70))
 )
 def test_every_call_is_seen_to_be_waited_for(calls: list[Call], known: bool) -> None:
     both = tables(*(rank_tables(rank, 2, calls, 100) for rank in range(2)))
-    assert bool(on_device_clocks(both)) == known
-    if not known:
-        assert analyze(both).verdict.bottleneck == Bottleneck.UNDETERMINED
+    assert [own.waits_known for own in on_device_clocks(both).values()] == [known, known]
+    verdict = analyze(both).verdict
+    assert (verdict.bottleneck == Bottleneck.UNDETERMINED) == (not known and verdict.cause == "")
+
+
+def test_what_is_found_beside_computation_stands() -> None:
+    """Half of the calls are not seen to be waited for; that the devices are idle is measured."""
+    calls: list[Call] = [(20, None), SEEN]
+    verdict = analyze(tables(*(rank_tables(rank, 2, calls, 40) for rank in range(2)))).verdict
+    assert verdict.bottleneck == Bottleneck.HOST
+    assert verdict.confidence <= 0.75
+
+
+def test_too_few_calls_are_seen() -> None:
+    both = tables(*(rank_tables(rank, 2, [(20, None), (30, None), SEEN], 100) for rank in range(2)))
+    assert on_device_clocks(both) == {}
+    assert analyze(both).verdict.bottleneck == Bottleneck.UNDETERMINED
 
 
 @pytest.mark.parametrize(("busy", "sure"), [(82, False), (20, True)])
