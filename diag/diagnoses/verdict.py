@@ -91,6 +91,7 @@ _NOT_ALIGNED = 0.6  # ... and where waiting could not be separated from transfer
 _FEW_RANKS, _WAITS_FOR_NOBODY = 0.5, 0.75  # ... and where few of the ranks were seen
 _UNSEEN = 0.6  # ... and where the others may have waited for ranks that were not recorded
 _COARSE = 0.5  # ... and where the phases are all there is, with communication or idle time somewhere in them
+_UNSEEN_WAITS = "collectives were called for which no wait was recorded: it would count as computation"
 _SOME_WAITS = 0.75  # ... and where some waits for collectives were not: there may be more than was found
 _UNCOUNTED = 0.1  # of the time: copies may take it, and the driver's utilization counts kernels alone
 _PERHAPS_COPIES = 0.3  # ... and where all of the idle time may be that
@@ -150,12 +151,8 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
     cause = _cause(findings, bottleneck)
     if cause is not None and cause.id == pipeline_bubble.ID:  # what is out of order comes first here, too
         cause = _cause([finding for finding in findings if finding.id != pipeline_bubble.ID], bottleneck) or cause
-    waits_known = all(step.waits_known for step in attribution.rank_steps)
-    if not waits_known and bottleneck == Bottleneck.COMPUTE:
-        return _undetermined(
-            "collectives were called for which no wait was recorded: it would count as computation",
-            "record a profiler window (diag run --trace), then analyse again",
-        )
+    if bottleneck == Bottleneck.COMPUTE and not _waits_known(attribution):
+        return _undetermined(_UNSEEN_WAITS, "record a profiler window (diag run --trace), then analyse again")
     level = severity(share)
     if level == Severity.HEALTHY and (slow := _low_use(findings)) is not None:
         cause, share, level = slow, slow.share, slow.severity
@@ -167,9 +164,7 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
         _UNSEEN if coverage.ranks_missing and _waits(bottleneck, cause, shares) else 1.0,
         1.0 if attribution.comm_known else _NO_COMMUNICATION_DATA,
         _resting_on(phases, shares) if phases is not None else _alignment(attribution, tables, share, shares),
-        1.0 if waits_known else _SOME_WAITS,
-        _beneath(attribution, share) if level == Severity.HEALTHY else 1.0,
-        _idle_by_samples(attribution, shares) if bottleneck in (Bottleneck.HOST, Bottleneck.MIXED) else 1.0,
+        _on_device_clocks(attribution, bottleneck, level, share, shares),
         _DOUBTED if examination.doubts else 1.0,
     )
     if bottleneck == Bottleneck.UNDETERMINED:
@@ -313,6 +308,21 @@ def _resting_on(phases: PhaseAccount, shares: Shares) -> float:
     """Where a device is idle beneath a kernel that communicates, the driver counts it as busy: a rank that is late may
     have waited for its host."""
     return PHASES_ALONE if phases.frontier.communication_known and not shares.on_device else _COARSE
+
+
+def _waits_known(attribution: Attribution) -> bool:
+    return all(step.waits_known for step in attribution.rank_steps)
+
+
+def _on_device_clocks(
+    attribution: Attribution, bottleneck: Bottleneck, level: Severity, share: float, shares: Shares
+) -> float:
+    """What records of the device's clock leave open."""
+    return min(
+        1.0 if _waits_known(attribution) else _SOME_WAITS,
+        _beneath(attribution, share) if level == Severity.HEALTHY else 1.0,
+        _idle_by_samples(attribution, shares) if bottleneck in (Bottleneck.HOST, Bottleneck.MIXED) else 1.0,
+    )
 
 
 def _beneath(attribution: Attribution, share: float) -> float:
