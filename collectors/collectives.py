@@ -542,14 +542,29 @@ class CollectiveTimer:
         marks, clock = call.marks, self.device_clock
         if marks is None or marks.wait is not None or clock is None or call.step != self.step:
             return wait()
-        if clock.capturing() or clock.current_stream() != clock.training_stream:
+        if clock.capturing():
             return wait()
+        if (stream := clock.current_stream()) != clock.training_stream:
+            result = wait()
+            self.waited_beside(call, stream)
+            return result
         begin = clock.mark()
         result = wait()
         marks.wait = begin, clock.mark()
         if not marks.end.recorded:  # an asynchronous call, on a stream of its library's
             marks.end = marks.wait[1]
         return result
+
+    def waited_beside(self, call: RecordedCall, stream: int) -> None:
+        """Another stream than the training's has waited for the call: who waits for that stream does so for the call.
+        Not of a call for which the training's stream itself stood still."""
+        marks, clock = call.marks, self.device_clock
+        if marks is None or clock is None or call.step != self.step:
+            return
+        if not marks.end.recorded and stream == clock.current_stream():
+            self._ended(marks)
+        if marks.end.recorded and marks.own_stream:
+            self.last_on[stream] = call
 
     def _ended(self, marks: CallMarks) -> None:
         """The calling stream has waited for it: the training's, or one that this waits for later."""
@@ -687,7 +702,8 @@ class CollectiveTimer:
 # -- streams -----------------------------------------------------------------------------------------------------------
 #
 # FSDP lets the training's stream wait for an event behind a collective, not for the collective's ``Work``. Which
-# collective: the last one that was called on the stream that the event was recorded on.
+# collective: the last one that was called on the stream that the event was recorded on, or that this has waited for. An
+# event is behind an asynchronous call only where its stream has waited for that.
 
 
 def watch_streams(timer: CollectiveTimer, event_type: Any, clock: DeviceClock, patches: Patches) -> None:
@@ -696,15 +712,21 @@ def watch_streams(timer: CollectiveTimer, event_type: Any, clock: DeviceClock, p
 
     @functools.wraps(record)
     def recorded(event: Any, stream: Any = None) -> Any:
-        event.diag_call = timer.last_on.get(_number_of(stream, clock)) if timer.last_on else None
+        call = timer.last_on.get(_number_of(stream, clock)) if timer.last_on else None
+        behind = call is not None and call.marks is not None and call.marks.end.recorded
+        event.diag_call = call if behind else None
         return record(event) if stream is None else record(event, stream)
 
     @functools.wraps(wait)
     def waited(event: Any, stream: Any = None) -> Any:
         run = functools.partial(wait, event) if stream is None else functools.partial(wait, event, stream)
         call = getattr(event, "diag_call", None)
-        if call is None or _number_of(stream, clock) != clock.training_stream:
+        if call is None or clock.capturing():
             return run()
+        if (number := _number_of(stream, clock)) != clock.training_stream:
+            result = run()
+            timer.waited_beside(call, number)
+            return result
         return timer.marked(call, run)
 
     patches.replace(event_type, "record", recorded)

@@ -181,7 +181,10 @@ def rank_steps(tables: RankTables) -> list[RankStep]:
 
 def _on_device_clock(own: DeviceClocked) -> list[RankStep]:
     tables = own.tables
-    return records.partition(tables.rank, tables.steps, tables.rows, tables.groups, on_device=False, idle=own.idle)
+    steps = records.partition(tables.rank, tables.steps, tables.rows, tables.groups, on_device=False, idle=own.idle)
+    begins, ends = (np.array([getattr(step, key) for step in steps], dtype=np.int64) for key in ("begin_ns", "end_ns"))
+    beneath = iv.Covered(own.beneath).between(begins, ends).tolist()
+    return [replace(step, beneath_ns=ns, waits_known=own.waits_known) for step, ns in zip(steps, beneath, strict=True)]
 
 
 def _from_trace(tables: RankTables, trace: Trace, free_ns: int | None) -> list[RankStep]:

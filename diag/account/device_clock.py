@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,7 @@ from diag.collectors.records import (
     DATA,
     H2D,
     P2P_PREFIX,
+    REST,
     WINDOW_NONE,
     CollectiveRow,
     DeviceCall,
@@ -43,7 +45,9 @@ from . import intervals as iv
 from .records import WARMUP_STEPS, blocked
 
 _DRIFT = 50e-6
-_WAITED = 0.5  # of the calls of one group and operation
+# Of the calls of one group and operation: so many are seen to be waited for, or the device's time is not known at all;
+# and nearly all. One that is not seen can hold up the device for any time.
+_WAITED, _NEARLY_ALL = 0.5, 0.9
 _LEAST_OUTSIDE = 10  # steps outside of windows: fewer represent no run
 _LEAST_STEPS = 0.5  # of the recorded steps: times on the device are known
 _NOTHING_LAUNCHED = (DATA, H2D, CHECKPOINT)
@@ -55,11 +59,15 @@ Times = npt.NDArray[np.int64]
 
 class DeviceClocked(Struct, frozen=True):
     """A rank. ``tables``: its steps and rows as those of a CPU rank, on the host's monotonic clock. ``idle``: its idle
-    time by cause: its host had launched nothing, or another; ``idle_known``: whether that was measured."""
+    time by cause: its host had launched nothing, or another; ``idle_known``: whether that was measured. ``beneath``:
+    time in which a collective ran and its host may have launched nothing: it is not idle by the driver's samples.
+    ``waits_known``: whether nearly all waits for collectives were seen; the others count as computation."""
 
     tables: RankTables
     idle: Mapping[Detail, iv.Intervals]
     idle_known: bool
+    beneath: iv.Intervals = iv.EMPTY
+    waits_known: bool = True
 
 
 def on_device_clocks(tables: Tables) -> dict[int, DeviceClocked]:
@@ -68,9 +76,10 @@ def on_device_clocks(tables: Tables) -> dict[int, DeviceClocked]:
     if not ranks or not all(own.on_device and not own.traces for own in ranks.values()):
         return {}
     world = tables.world_size or len(ranks)
-    if not all(_is_known(own, alone=world == 1) for own in ranks.values()):
+    seen = {rank: _seen(own, alone=world == 1) for rank, own in ranks.items()}
+    if min(seen.values()) < _WAITED:
         return {}
-    return {rank: _clocked(own) for rank, own in ranks.items()}
+    return {rank: _clocked(own, waits_known=seen[rank] >= _NEARLY_ALL) for rank, own in ranks.items()}
 
 
 def outside_windows(tables: Tables) -> tuple[int, float, float]:
@@ -82,26 +91,29 @@ def outside_windows(tables: Tables) -> tuple[int, float, float]:
         if own.traces and own.on_device
     ]
     world = tables.world_size or len(ranks)
-    if not ranks or not all(len(own.steps) >= _LEAST_OUTSIDE and _is_known(own, alone=world == 1) for own in ranks):
+    if not ranks or not all(
+        len(own.steps) >= _LEAST_OUTSIDE and _seen(own, alone=world == 1) >= _WAITED for own in ranks
+    ):
         return 0, 0.0, 0.0
     spent_ns, waited_ns, loading_ns = 0, 0, 0
     for own in ranks:
-        clocked = _clocked(own).tables
+        clocked = _clocked(own, waits_known=True).tables
         spent_ns += sum(step.end_ns - step.begin_ns for step in clocked.steps)
         waited_ns += iv.total(blocked(clocked.rows))
         loading_ns += sum(row.end_ns - row.start_ns for s in clocked.steps for row in s.phases if row.phase == DATA)
     return min(len(own.steps) for own in ranks), waited_ns / max(1, spent_ns), loading_ns / max(1, spent_ns)
 
 
-def _is_known(tables: RankTables, alone: bool) -> bool:
-    """Whether the device's times are there, and what its stream waits for. A kind of call that is never waited for is
-    not seen: it is waited for in C++, in compiled code, or in a graph. Of two calls one after the other a wait for the
-    second is enough: HSDP reduces what it has scattered, and waits for that."""
+def _seen(tables: RankTables, alone: bool) -> float:
+    """The part of its calls that a rank is seen to wait for on its device, of the kind with the fewest; 0 where nothing
+    is known of the device. What is not seen is waited for in C++, in compiled code, in a graph, or in a later step. Of
+    two calls one after the other in one phase a wait for the second is enough: HSDP reduces what it has scattered, and
+    waits for that."""
     timed = _timed(tables)
     if not timed or len(timed) < _LEAST_STEPS * len(tables.steps):
-        return False
+        return 0.0
     if alone:
-        return True
+        return 1.0
     waited = {
         (call.group, call.seq)
         for record in timed.values()
@@ -110,12 +122,15 @@ def _is_known(tables: RankTables, alone: bool) -> bool:
     }
     called, seen = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     rows = [row for step, row in zip(tables.row_steps, tables.rows, strict=True) if step in timed]
-    for row, following in zip(rows, [*rows[1:], *rows[-1:]], strict=True):
+    edges = np.sort([ns for step in tables.steps for row in step.phases for ns in (row.start_ns, row.end_ns)])
+    place = np.searchsorted(edges, [row.start_ns for row in rows]).tolist()
+    for at, row in enumerate(rows):
         called[row.group, row.op] += 1
+        following = rows[at + 1] if at + 1 < len(rows) and place[at + 1] == place[at] else row
         seen[row.group, row.op] += (row.group, row.seq) in waited or (following.group, following.seq) in waited
-    return bool(called) and all(
-        not kind[0].startswith(P2P_PREFIX) and seen[kind] >= _WAITED * count for kind, count in called.items()
-    )
+    if not called or any(group.startswith(P2P_PREFIX) for group, _ in called):
+        return 0.0
+    return min(seen[kind] / count for kind, count in called.items())
 
 
 def _timed(tables: RankTables) -> dict[int, DeviceStepRecord]:
@@ -134,7 +149,7 @@ def _in_order(own: DeviceStepRecord) -> bool:
     return own.dur_ns > 0 and phases and calls
 
 
-def _clocked(tables: RankTables) -> DeviceClocked:
+def _clocked(tables: RankTables, waits_known: bool) -> DeviceClocked:
     timed = _timed(tables)
     pairs = [(host, timed[host.step]) for host in tables.steps if host.step in timed]
     begins = _begins(pairs)
@@ -152,7 +167,7 @@ def _clocked(tables: RankTables) -> DeviceClocked:
                 calls.append(_row(row, begin, call, free.get(call.group, 0)))
                 free[call.group] = begin + call.end_ns
     clocked = replace(tables, steps=tuple(steps), rows=tuple(calls))
-    return DeviceClocked(clocked, *_idle(clocked, pairs))
+    return DeviceClocked(clocked, *_idle(clocked, pairs), _beneath(clocked, pairs), waits_known)
 
 
 _NEVER = np.iinfo(np.int64).max
@@ -203,7 +218,9 @@ def _row(row: CollectiveRow, begin: int, call: DeviceCall, free_ns: int) -> Coll
     start, end = begin + call.start_ns, begin + call.end_ns
     wait: tuple[int, int] | None = start, end
     if call.wait_start_ns is not None and call.wait_end_ns is not None:
-        wait = begin + call.wait_start_ns, begin + call.wait_end_ns
+        # Behind the collective the stream may have waited for a copy of its result.
+        since, until = begin + call.wait_start_ns, begin + call.wait_end_ns
+        wait = since, max(since, min(until, end)) if call.own_stream else until
     elif call.own_stream:
         wait = None
     seen = call.own_stream or call.wait_start_ns is None or (wait is not None and wait[1] - wait[0] > _RESOLVED_NS)
@@ -242,10 +259,16 @@ def _idle(
         free = iv.subtract(iv.intersect(spans, every), taken)
         room = iv.total(iv.intersect(free, own))
         if missing > 0 and room:
-            idle[detail] = _first_part(free, min(1.0, missing / room))
+            idle[detail] = _first_part(_cut(free, clocked), min(1.0, missing / room))
             missing -= room
         taken = iv.union(taken, free)
     return idle, True
+
+
+def _beneath(clocked: RankTables, pairs: Sequence[tuple[StepRecord, DeviceStepRecord]]) -> iv.Intervals:
+    """When collectives ran that the training's stream did not wait for, and it may have had nothing else to do."""
+    running = iv.make((row.start_ns, row.end_ns) for row in clocked.rows if row.end_ns is not None)
+    return iv.subtract(iv.intersect(running, _not_launched(clocked, pairs)), blocked(clocked.rows))
 
 
 def _utilization(tables: RankTables) -> float | None:
@@ -271,6 +294,18 @@ def _not_launched(clocked: RankTables, pairs: Sequence[tuple[StepRecord, DeviceS
             (a, min(b, told)) for a, b, told in zip(passed[:-1], passed[1:], recorded[1:], strict=True) if told > a
         ]
     return iv.make(spans)
+
+
+def _cut(spans: iv.Intervals, clocked: RankTables) -> iv.Intervals:
+    """The spans cut at the edges of steps and phases: one that went on through many steps would have its first part in
+    the first of them."""
+    edges = [ns for s in clocked.steps for row in ((REST, s.begin_ns, s.end_ns), *s.phases) for ns in row[1:]]
+    at = np.unique(np.array(edges, dtype=np.int64))
+    pieces: list[tuple[int, int]] = []
+    for start, end in spans.tolist():
+        inside = at[np.searchsorted(at, start, side="right") : np.searchsorted(at, end)].tolist()
+        pieces += pairwise([start, *inside, end])
+    return np.array(pieces, dtype=np.int64).reshape(-1, 2)
 
 
 def _first_part(spans: iv.Intervals, fraction: float) -> iv.Intervals:

@@ -10,11 +10,12 @@ from collections import defaultdict
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from diag.account.device_clock import on_device_clocks, outside_windows
 from diag.account.frontier import Frontier, frontier
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, H2D, OPTIMIZER, REST
-from diag.model.steps import Attribution, Bottleneck, Detail, Kind
+from diag.model.steps import HOST_DETAILS, QUEUED_DETAILS, Attribution, Bottleneck, Detail, Kind, by_cause
 from diag.rundir.run import Tables
 
 from .culprits import Series
@@ -55,7 +56,8 @@ def phases_of(attribution: Attribution, tables: Tables, noise: Noise) -> PhaseAc
         return None
     met = {collective.step for collective in attribution.collectives} & counted
     tied = attribution.comm_known if tables.on_device and not clocked else len(met) >= _TIED * len(counted)
-    return PhaseAccount(found, _shares(found, tables.on_device, noise), alone=not tied)
+    shares = _shares(found, tables.on_device, noise)
+    return PhaseAccount(found, _with_idle(shares, attribution) if clocked else shares, alone=not tied)
 
 
 def phases_alone(found: Frontier, on_device: bool, noise: Noise) -> PhaseAccount:
@@ -96,6 +98,47 @@ def unlike_the_rest(attribution: Attribution, tables: Tables) -> str:
         if abs(inside - outside) >= WARN:
             return f"{name} is {inside:.0%} of the steps in profiler windows, and {outside:.0%} of {steps:,} others"
     return ""
+
+
+def _with_idle(shares: Shares, attribution: Attribution) -> Shares:
+    """Phases on devices' clocks hold the devices' idle time, too. The least that any rank has of it costs the step as
+    much; and who has more is late because of its host, as far as that reaches."""
+    at = {(step.rank, step.step): by_cause(step.segments)[Kind.IDLE] for step in attribution.rank_steps}
+
+    def idle(rank: int, details: tuple[Detail, ...]) -> Series:
+        return np.array([at[rank, number][list(details)].sum() for number in shares.numbers], dtype=np.float64)
+
+    by_host = {rank: idle(rank, HOST_DETAILS) for rank in shares.ranks}
+    common = np.min(list(by_host.values()), axis=0)
+    queued = np.min([idle(rank, QUEUED_DETAILS) for rank in shares.ranks], axis=0)
+    late = shares.blame_ns.get(Cost.STRAGGLER, {})
+    of_host = {rank: np.minimum(ns, by_host[rank] - common) for rank, ns in late.items()}
+    nothing = np.zeros_like(shares.dur_ns)
+    every, hosts = sum(late.values(), nothing), sum(of_host.values(), nothing)
+    part = np.divide(hosts, every, out=np.zeros_like(every), where=every > 0)
+    cost = shares.cost(Cost.STRAGGLER)
+    detail_ns = dict(shares.blame_detail_ns)
+    for (rank, kind, detail), ns in shares.blame_detail_ns.items():
+        if kind == Kind.COMPUTE and rank in of_host:
+            left = np.divide(of_host[rank], late[rank], out=np.zeros_like(every), where=late[rank] > 0)
+            detail_ns[rank, kind, detail] = ns * (1 - left)
+    detail_ns |= {(rank, Kind.IDLE, Detail.LAUNCH): ns for rank, ns in of_host.items()}
+    return replace(
+        shares,
+        cost_ns={
+            **shares.cost_ns,
+            Cost.HOST: common,
+            Cost.QUEUED: queued,
+            Cost.STRAGGLER: cost * (1 - part),
+            Cost.HOST_STRAGGLER: cost * part,
+        },
+        blame_ns={
+            **shares.blame_ns,
+            Cost.STRAGGLER: {rank: ns - of_host[rank] for rank, ns in late.items()},
+            Cost.HOST_STRAGGLER: of_host,
+        },
+        blame_detail_ns=detail_ns,
+    )
 
 
 class _Claim(Struct, frozen=True):

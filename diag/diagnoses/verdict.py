@@ -94,7 +94,11 @@ _NOT_ALIGNED = 0.6  # ... and where waiting could not be separated from transfer
 _IDLE_UNKNOWN = 0.6  # ... and where a device may have been idle for some of what counts as compute
 _FEW_RANKS, _WAITS_FOR_NOBODY = 0.5, 0.75  # ... and where few of the ranks were seen
 _UNSEEN = 0.6  # ... and where the others may have waited for ranks that were not recorded
-_COARSE = 0.5  # ... and where the phases are all there is, with communication somewhere in them
+_COARSE = 0.5  # ... and where the phases are all there is, with communication or idle time somewhere in them
+_UNSEEN_WAITS = "collectives were called for which no wait was recorded: it would count as computation"
+_SOME_WAITS = 0.75  # ... and where some waits for collectives were not: there may be more than was found
+_UNCOUNTED = 0.1  # of the time: copies may take it, and the driver's utilization counts kernels alone
+_PERHAPS_COPIES = 0.3  # ... and where all of the idle time may be that
 _DOUBTED = 0.6  # ... and where two accounts of the run contradict each other
 _LATE_AT_LEAST = 0.5  # who was late is known, whatever the reason
 _BASIS = " This is based on the durations of the phases alone: no collectives connect the ranks' timelines."
@@ -151,6 +155,8 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
     cause = _cause(findings, bottleneck)
     if cause is not None and cause.id == pipeline_bubble.ID:  # what is out of order comes first here, too
         cause = _cause([finding for finding in findings if finding.id != pipeline_bubble.ID], bottleneck) or cause
+    if bottleneck == Bottleneck.COMPUTE and not _waits_known(attribution):
+        return _undetermined(_UNSEEN_WAITS, "record a profiler window (diag run --trace), then analyse again")
     level = severity(share)
     if level == Severity.HEALTHY and (slow := _low_use(findings)) is not None:
         cause, share, level = slow, slow.share, slow.severity
@@ -163,7 +169,8 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
         _UNSEEN if coverage.ranks_missing and _waits(bottleneck, cause, shares) else 1.0,
         1.0 if attribution.comm_known else _NO_COMMUNICATION_DATA,
         1.0 if attribution.idle_known else _IDLE_UNKNOWN,
-        _resting_on(phases) if phases is not None else _alignment(attribution, tables, share, shares),
+        _resting_on(phases, shares) if phases is not None else _alignment(attribution, tables, share, shares),
+        _on_device_clocks(attribution, bottleneck, level, share, shares),
         _DOUBTED if examination.doubts else 1.0,
     )
     if bottleneck == Bottleneck.UNDETERMINED:
@@ -308,8 +315,41 @@ def _alignment(attribution: Attribution, tables: Tables, share: float, shares: S
     return max(_NOT_ALIGNED, 1 - (attribution.clock_uncertainty_ns or 0) / effect) if effect else _NOT_ALIGNED
 
 
-def _resting_on(phases: PhaseAccount) -> float:
-    return PHASES_ALONE if phases.frontier.communication_known else _COARSE
+def _resting_on(phases: PhaseAccount, shares: Shares) -> float:
+    """Where a device is idle beneath a kernel that communicates, the driver counts it as busy: a rank that is late may
+    have waited for its host."""
+    return PHASES_ALONE if phases.frontier.communication_known and not shares.on_device else _COARSE
+
+
+def _waits_known(attribution: Attribution) -> bool:
+    return all(step.waits_known for step in attribution.rank_steps)
+
+
+def _on_device_clocks(
+    attribution: Attribution, bottleneck: Bottleneck, level: Severity, share: float, shares: Shares
+) -> float:
+    """What records of the device's clock leave open."""
+    return min(
+        1.0 if _waits_known(attribution) else _SOME_WAITS,
+        _beneath(attribution, share) if level == Severity.HEALTHY else 1.0,
+        _idle_by_samples(attribution, shares) if bottleneck in (Bottleneck.HOST, Bottleneck.MIXED) else 1.0,
+    )
+
+
+def _beneath(attribution: Attribution, share: float) -> float:
+    """A healthy run would not be one if its devices were idle whenever they may have been, beneath collectives."""
+    counted = {step.step for step in attribution.usable or attribution.steps}
+    steps = [step for step in attribution.rank_steps if step.step in counted]
+    beneath = sum(step.beneath_ns for step in steps) / max(1, sum(step.dur_ns for step in steps))
+    return _COARSE if beneath and share + beneath >= WARN else 1.0
+
+
+def _idle_by_samples(attribution: Attribution, shares: Shares) -> float:
+    """The part of the idle time that cannot be copies, where it is known from samples of the utilization."""
+    waited = shares.share(Cost.HOST) + shares.share(Cost.HOST_STRAGGLER)
+    if not waited or any(parts.source != "events" for step in attribution.usable for parts in step.parts):
+        return 1.0
+    return max(_PERHAPS_COPIES, 1 - _UNCOUNTED / waited)
 
 
 def _low_use(findings: Sequence[Finding]) -> Finding | None:

@@ -137,6 +137,8 @@ class RankStep(Struct, frozen=True):
     stalls: tuple[Stall, ...] = ()  # the longest pieces of idle time of a device
     pieces: int = 0  # of device work that began in it: kernels, copies, collectives
     fused_ns: int = 0  # part of compute: kernels that compute and communicate at once
+    beneath_ns: int = 0  # part of compute: the device may have been idle beneath a collective
+    waits_known: bool = True  # False: some waits for collectives were not recorded and count as compute
 
     @property
     def dur_ns(self) -> int:

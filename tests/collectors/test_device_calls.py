@@ -127,7 +127,7 @@ def test_hidden_communication_is_waited_for_in_no_time() -> None:
 
 
 def test_only_the_training_stream_stands_still() -> None:
-    """FSDP's stream of copies waits for events, too; and the training's for events behind copies."""
+    """A stream of copies waits for the collective, and the training's for that: the collective ended before."""
     training = Training()
     with training.step():
         event = training.call(5, NETWORK)
@@ -137,7 +137,45 @@ def test_only_the_training_stream_stands_still() -> None:
             copied = training.device.event_type()
             copied.record()
         copied.wait(stream(TRAINING))
-    assert training.record().collectives == [DeviceCall("0", 0, 0, 5 * MS, own_stream=True)]
+    assert training.record().collectives == [DeviceCall("0", 0, 0, 5 * MS, 0, 12 * MS, own_stream=True)]
+
+
+def test_another_stream_waits_for_work_and_the_training_for_that_stream() -> None:
+    training = Training()
+
+    class Work:
+        def wait(self) -> None:
+            training.device.free[COPIES] = max(training.device.free.values())
+
+    work = Work()
+    with training.step():
+        call = training.timer.begin("all_to_all", "0", 100, "float32", on_device=True, marked=True)
+        training.device.free[NETWORK] += 5
+        training.timer._launched(call, work)
+        early = training.device.event_type()
+        early.record()  # behind the call, not behind the collective
+        early.wait(stream(COPIES))
+        with training.device.stream(COPIES):
+            work.wait()
+            training.device.works(7)
+            copied = training.device.event_type()
+            copied.record()
+        training.device.works(1)
+        copied.wait(stream(TRAINING))
+    assert training.record().collectives == [DeviceCall("0", 0, 0, 5 * MS, 1 * MS, 12 * MS, own_stream=True)]
+
+
+def test_the_training_does_not_wait_again_for_its_own_synchronous_call() -> None:
+    training = Training()
+    with training.step():
+        behind = training.call(5, TRAINING)
+        behind.wait(stream(COPIES))
+        with training.device.stream(COPIES):
+            training.device.works(7)
+            copied = training.device.event_type()
+            copied.record()
+        copied.wait(stream(TRAINING))
+    assert training.record().collectives == [DeviceCall("0", 0, 0, 5 * MS)]
 
 
 def test_an_event_that_is_used_again_forgets_its_collective() -> None:

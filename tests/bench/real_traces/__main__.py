@@ -58,7 +58,7 @@ def _blob(mirror: Path, repo: str, sha: str) -> bytes:
     return found.stdout
 
 
-def _lay_out(case: Json, mirror: Path, folder: Path) -> None:
+def lay_out(case: Json, mirror: Path, folder: Path) -> None:
     """Writes the files of the case into the folder, prepared as it says."""
     for file in case["files"]:
         data = _blob(mirror, file["repo"], file["blob"])
@@ -150,7 +150,8 @@ def _value(answer: Json, check: Json) -> float | None:
         return None
 
     def total(*keys: str) -> float:
-        return sum(row["idle_parts"][key.partition(".")[2]] if "." in key else row[key] for row in rows for key in keys)
+        parts = [row["idle_parts"][key.partition(".")[2]] if "." in key else row[key] for row in rows for key in keys]
+        return float(sum(parts))
 
     what = check["what"]
     if what == "overlap_share":
@@ -233,7 +234,7 @@ def run(case: Json, mirror: Path, keep: Path | None) -> Json:
         folder = (keep / case["name"] if keep is not None else Path(work) / "traces").absolute()
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            _lay_out(case, mirror, folder)
+            lay_out(case, mirror, folder)
         except UnfetchedError as reason:
             return {**row, "answer": f"skipped: {reason}", "skipped": True}
         command = [sys.executable, "-m", "diag", "analyze", str(folder), "--json"]
