@@ -115,11 +115,6 @@ class CpuTime(NamedTuple):
 Stamp = tuple[int, int | None, bytes | None]
 
 
-def time_only() -> Stamp:
-    """Now."""
-    return monotonic_ns(), None, None
-
-
 class ThreadTime:
     """The CPU time of the thread that reads, and the time that it was ready to run and waited for a core (Linux only).
     A read takes two microseconds."""

@@ -19,7 +19,7 @@ from time import monotonic_ns
 from typing import Any, Protocol
 
 from ..records import BACKWARD, DATA, FORWARD, OPTIMIZER, LoaderQueue, StepRecord
-from ..scheduling import Stamp, time_only
+from ..scheduling import Stamp
 from ..session import BETWEEN_STEPS, Moment
 from .timeline import Timeline
 
@@ -33,6 +33,11 @@ _AHEAD = {"backward_begins": BACKWARD, "backward_ends": OPTIMIZER, "fetch_begins
 
 # Name, values, when it was heard (None: nobody asks), and the boundary between steps that it was.
 _Event = tuple[str, tuple[Any, ...], Moment | Stamp | None, Moment | None]
+
+
+def _time_only() -> Stamp:
+    """Now, without asking the scheduler."""
+    return monotonic_ns(), None, None
 
 
 class Recorder(Protocol):
@@ -84,6 +89,7 @@ class Events:
         "_teller",
         "_telling",
         "_unhooked",
+        "_unscheduled",
         "_waiting",
         "looks",
         "passed",
@@ -134,6 +140,7 @@ class Events:
         self._recorder = recorder
         self.passed = recorder.passed
         self._stamp: Callable[[], Moment | Stamp] = self._mark if recorder.on_device else recorder.stamp
+        self._unscheduled = self._mark if recorder.on_device else _time_only
         self._at = self._stamp
         self.timeline = Timeline(self)
         self._loaders = self.timeline.loaders
@@ -250,7 +257,7 @@ class Events:
                 if boundary.ns >= self._phases_ns:
                     self._at, self._phases_ns = self._stamp, boundary.ns + _PHASES_NS
                 else:
-                    self._at = time_only
+                    self._at = self._unscheduled
                 return
             self._optimizing = None
             if stepped:
