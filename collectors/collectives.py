@@ -734,7 +734,7 @@ def watch_streams(timer: CollectiveTimer, event_type: Any, clock: DeviceClock, p
 
 
 def _number_of(stream: Any, clock: DeviceClock) -> int:
-    return clock.current_stream() if stream is None else int(stream.stream_id)
+    return clock.current_stream() if stream is None else int(getattr(stream, "stream_id", -1))
 
 
 # Without annotations: DDP compares those of a hook with its own classes, and here they would be strings.
