@@ -48,6 +48,7 @@ _DRIFT = 50e-6
 # Of the calls of one group and operation: so many are seen to be waited for, or the device's time is not known at all;
 # and nearly all. One that is not seen can hold up the device for any time.
 _WAITED, _NEARLY_ALL = 0.5, 0.9
+_SAMPLE, _SAMPLED_RANKS = 200, 16  # steps and ranks
 _LEAST_OUTSIDE = 10  # steps outside of windows: fewer represent no run
 _LEAST_STEPS = 0.5  # of the recorded steps: times on the device are known
 _NOTHING_LAUNCHED = (DATA, H2D, CHECKPOINT)
@@ -83,12 +84,13 @@ def on_device_clocks(tables: Tables) -> dict[int, DeviceClocked]:
 
 
 def outside_windows(tables: Tables) -> tuple[int, float, float]:
-    """Of a run with profiler windows, the steps outside of them: how many, and the fractions of their time in which the
-    training's stream waited for collectives, and for data. (0, 0, 0) where there are few, or not known of all ranks."""
+    """Of a run with profiler windows, steps outside of them: how many, and the fractions of their time in which the
+    training's stream waited for collectives, and for data. (0, 0, 0) where there are few, or not known of these ranks.
+    The last steps of the first ranks: a sample is enough to contradict the windows."""
+    traced = [own for own in tables.ranks.values() if own.traces and own.on_device]
     ranks = [
-        replace(own, traces=(), steps=tuple(step for step in own.steps if step.window == WINDOW_NONE)[WARMUP_STEPS:])
-        for own in tables.ranks.values()
-        if own.traces and own.on_device
+        replace(own, traces=(), steps=tuple(s for s in own.steps if s.window == WINDOW_NONE)[WARMUP_STEPS:][-_SAMPLE:])
+        for own in traced[:_SAMPLED_RANKS]
     ]
     world = tables.world_size or len(ranks)
     if not ranks or not all(
