@@ -96,6 +96,7 @@ _FEW_RANKS, _WAITS_FOR_NOBODY = 0.5, 0.75  # ... and where few of the ranks were
 _UNSEEN = 0.6  # ... and where the others may have waited for ranks that were not recorded
 _COARSE = 0.5  # ... and where the phases are all there is, with communication or idle time somewhere in them
 _UNSEEN_WAITS = "collectives were called for which no wait was recorded: it would count as computation"
+_WINDOW = "record a profiler window (diag run --trace), then analyse again"
 _SOME_WAITS = 0.75  # ... and where some waits for collectives were not: there may be more than was found
 _UNCOUNTED = 0.1  # of the time: copies may take it, and the driver's utilization counts kernels alone
 _PERHAPS_COPIES = 0.3  # ... and where all of the idle time may be that
@@ -149,14 +150,12 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
     phases = examination.phases if examination.phases is not None and examination.phases.alone else None
     most = max(removable.values()) if phases is not None else removable[Bottleneck.DATA]
     if not attribution.comm_known and most < WARN:
-        return _undetermined(
-            "the device's work was not recorded", "record a profiler window (diag run --trace), then analyse again"
-        )
+        return _undetermined("the device's work was not recorded", _WINDOW)
     cause = _cause(findings, bottleneck)
     if cause is not None and cause.id == pipeline_bubble.ID:  # what is out of order comes first here, too
         cause = _cause([finding for finding in findings if finding.id != pipeline_bubble.ID], bottleneck) or cause
     if bottleneck == Bottleneck.COMPUTE and not _waits_known(attribution):
-        return _undetermined(_UNSEEN_WAITS, "record a profiler window (diag run --trace), then analyse again")
+        return _undetermined(_UNSEEN_WAITS, _WINDOW)
     level = severity(share)
     if level == Severity.HEALTHY and (slow := _low_use(findings)) is not None:
         cause, share, level = slow, slow.share, slow.severity
@@ -175,20 +174,8 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
     )
     if bottleneck == Bottleneck.UNDETERMINED:
         return _unexplained(cause, unexplained)
-    if level == Severity.HEALTHY and not attribution.idle_known:
-        return _undetermined(
-            "nothing else stands out, but how long the devices were idle was not recorded",
-            "let NVML sample their utilization (nvidia-ml-py), or record a profiler window (diag run --trace)",
-        )
-    idle = _idle(attribution, shares)
-    if level == Severity.HEALTHY and idle >= (_NOT_HEALTHY if shares.on_device else _NOT_HEALTHY_ON_CPU):
-        return _undetermined(
-            f"the device is idle for {idle:.0%} of the time, and no single cause takes a tenth of it"
-            if shares.on_device
-            else f"no operator runs for {idle:.0%} of the time",
-            "record several marked steps (prof.step()) after the warm-up, with Python stacks (with_stack=True)",
-            idle,
-        )
+    if level == Severity.HEALTHY and (idle := _too_idle(attribution, shares)) is not None:
+        return idle
     at_fault = (
         _finding_at_fault(cause, findings, bottleneck) if cause is not None and level != Severity.HEALTHY else None
     )
@@ -209,6 +196,25 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
         culprit_hosts=_hosts(tables, culprits),
         headline=headline,
     )
+
+
+def _too_idle(attribution: Attribution, shares: Shares) -> Verdict | None:
+    """For a run in which nothing costs much, and a device that may not be busy."""
+    if not attribution.idle_known:
+        return _undetermined(
+            "nothing else stands out, but how long the devices were idle was not recorded",
+            "let NVML sample their utilization (nvidia-ml-py), or record a profiler window (diag run --trace)",
+        )
+    idle = _idle(attribution, shares)
+    if idle < (_NOT_HEALTHY if shares.on_device else _NOT_HEALTHY_ON_CPU):
+        return None
+    why = f"no operator runs for {idle:.0%} of the time"
+    if shares.on_device:
+        why = f"the device is idle for {idle:.0%} of the time, and no single cause takes a tenth of it"
+    if any(parts.source == "events" for step in attribution.usable for parts in step.parts):
+        return _undetermined(why, _WINDOW, idle)
+    marked = "record several marked steps (prof.step()) after the warm-up, with Python stacks (with_stack=True)"
+    return _undetermined(why, marked, idle)
 
 
 def faults_first(shares: Shares) -> Shares:
