@@ -26,6 +26,7 @@ from diag.model.steps import (
     Division,
     Finding,
     NotLooked,
+    Outcome,
     Recommendation,
     StepAccount,
     Verdict,
@@ -40,7 +41,7 @@ from diag.rundir.runs import state_of as state_of
 from diag.tables import frames
 from diag.tables.collectives import duration_table
 from diag.traces.reading import Reading as Reading
-from diag.words.formatting import NBSP, masked, rank_ranges
+from diag.words.formatting import NBSP, counted, masked, rank_ranges
 from diag.words.wording import ONLY_DURATIONS, run_facts
 
 _RANKS_KEPT = 2  # whose events stay in memory; a rank of a million events takes 50 MB
@@ -77,6 +78,12 @@ class Result(Struct, frozen=True, dict=True):
     def cause(self) -> Finding | None:
         """The finding that the verdict rests on."""
         return next((f for f in self.examination.findings if f.id == self.verdict.cause), None)
+
+    @cached_property
+    def outcome(self) -> Outcome | None:
+        """How the run ended, where it failed or left no end; None of one that ended well, still trains, or was recorded
+        by another tool."""
+        return _outcome(self.tables, len(self.attribution.steps))
 
     def share_of(self, bottleneck: Bottleneck) -> float:
         """Part of the critical path that a change in this class could remove, 0 to 1: what the verdict compares."""
@@ -434,6 +441,37 @@ def _notes_on_ends(tables: Tables) -> list[str]:
     beats = {rank: own.heartbeat for rank, own in tables.ranks.items() if own.heartbeat is not None}
     cut = [rank for rank, beat in beats.items() if not (beat.done or beat.failed_in)]
     return [f"{rank_ranges(cut)} did not end the recording: steps of the last seconds may be missing"] if cut else []
+
+
+def _outcome(tables: Tables, steps: int) -> Outcome | None:
+    manifest = tables.manifest
+    if manifest is None or manifest.exit_code == 0:
+        return None
+    from diag.hang.api import triage
+    from diag.hang.classes import CLASSES
+    from diag.rundir.runs import State, state_of
+
+    if state_of(tables.root).state not in (State.FAILED, State.STOPPED):
+        return None
+    after = counted(steps, "step").replace(NBSP, " ")
+    ended = f"The training stopped after {after} and left no end"
+    if manifest.exit_code is not None:
+        ended = f"The training failed after {after} (exit code {manifest.exit_code})"
+    try:
+        found = triage([str(tables.root)])
+    except DiagError:
+        return Outcome(ended, manifest.exit_code)
+    if not CLASSES[found.fault_class].names_a_cause:
+        return Outcome(ended, manifest.exit_code)
+    return Outcome(
+        ended,
+        manifest.exit_code,
+        f"{found.headline.rstrip('.')}.",
+        found.fault_class,
+        found.confidence,
+        tuple(sorted({culprit.rank for culprit in found.culprits if culprit.rank is not None})),
+        found.next_steps[0] if found.next_steps else "",
+    )
 
 
 def _left_out(attribution: Attribution) -> list[NotLooked]:

@@ -43,6 +43,8 @@ def render(result: Result, command: str, version: str, names: Pseudonyms | None 
     page, advised = view.page, advice_of(result)
     sections = sections_of(view if names is None else _redacted_view(view, names))
     if names is not None:
+        if page.outcome is not None:  # what an exception says may name anything
+            page = structs.replace(page, outcome=structs.replace(page.outcome, why="", action=""))
         page, advised = redacted(page, names), redacted(advised, names)
         sections, typed = redacted(sections, names), redacted(typed, names)
     scripts = (_script(get_plotlyjs()), _script(_asset("script.js")))

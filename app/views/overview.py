@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from typing import Literal
+from urllib.parse import urlencode
 
 import streamlit as st
 
@@ -15,7 +16,7 @@ from diag.app.markup import plain, prose
 from diag.app.run_view import RunView
 from diag.app.theme import SEVERITY_COLOUR, SEVERITY_ICON, Theme, theme_of
 from diag.app.views.common import CONFIG, bullets, draw, show_code, show_metrics, table
-from diag.model.steps import Bottleneck, Risk, Severity
+from diag.model.steps import Bottleneck, Outcome, Risk, Severity
 from diag.model.steps import Verdict as Answer
 from diag.show import page as words
 from diag.show.page import Card, Change, Page, Verdict, advice_of, metrics_of, verdict_of
@@ -46,6 +47,8 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
     _head(view)
     if page.incomplete:
         st.warning(f"{plain(page.incomplete)} [Details](#coverage)", icon=":material/warning:")
+    if page.outcome is not None:
+        _outcome(page.outcome)
     _verdict(page.verdict)
     show_metrics(*(metrics_of(view.result, baseline.result) if baseline is not None else page.metrics))
     if view.result.attribution.steps:
@@ -104,6 +107,16 @@ def _report(view: RunView) -> bytes:
 
     command = shlex.join(["diag", "report", str(view.result.tables.root), "-o", "report.html"])
     return render(view.result, command, __version__).encode()
+
+
+def _outcome(outcome: Outcome) -> None:
+    """Of a run that failed or left no end, before what bound it until then."""
+    lines = [f"**{plain(outcome.headline)}**"]
+    if outcome.action:
+        lines.append(plain(outcome.action))
+    lines.append(f"The evidence is on [Hang triage](hang?{urlencode(st.query_params.to_dict())}).")
+    st.error("\n\n".join(lines), icon=":material/cancel:")
+    st.caption(f"{words.UNTIL_THEN}:")
 
 
 def _verdict(verdict: Verdict) -> None:

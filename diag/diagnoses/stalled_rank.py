@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from diag.collectors.records import BACKWARD, DATA, FORWARD, OPTIMIZER, REST
 from diag.model.steps import Evidence, Finding
+from diag.words.wording import sentence
 
 from .shares import Cost
 from .subject import MENTION, Diagnosis, Subject, a_step, ranks_text, waited_for
@@ -102,9 +103,11 @@ def _action(subject: Subject, ranks: tuple[int, ...], place: tuple[str, ...]) ->
             "paused container, a CPU quota (cgroup cpu.max, throttled_usec) or swapping. Take stacks several times "
             "(py-spy dump) to see whether it is always in the same call."
         )
+    wait = "waits" if len(ranks) == 1 else "wait"
     text = (
-        f"Neither the CPU nor a collective is what {who} waits for{_in(place)}: look for sleeps, file and network I/O, "
-        "locks and subprocesses in that code (py-spy dump on its process, or a profiler window with stacks)."
+        f"{sentence(who)} {wait} neither for the CPU nor for a collective{_in(place)}: look for sleeps, file and "
+        "network I/O, locks and subprocesses in that code (py-spy dump on its process, or a profiler window with "
+        "stacks)."
     )
     if place in ((FORWARD,), (REST,)) and no_loader(subject):
         text += (

@@ -367,6 +367,24 @@ class Attribution(Struct, frozen=True):
         return sum(step.explained_ns for step in counted) / waited if waited else None
 
 
+class Outcome(Struct, frozen=True):
+    """How a run ended that did not end well. ``ended``: a sentence without its full stop; ``why``: what hang triage
+    says of it, "" where it names no cause; ``cause``: a class of hangs and failures; ``ranks``: at fault; ``action``:
+    what to do. ``exit_code`` is None of a run that left no end."""
+
+    ended: str
+    exit_code: int | None
+    why: str = ""
+    cause: str = ""
+    confidence: float = 0.0
+    ranks: tuple[int, ...] = ()
+    action: str = ""
+
+    @property
+    def headline(self) -> str:
+        return f"{self.ended}: {self.why}" if self.why else f"{self.ended}. The cause is not known."
+
+
 class MatchedCollective(Struct, frozen=True):
     """One collective across the ranks, on the common clock. Nanoseconds and bytes; science.md 2.5.
 

@@ -15,7 +15,7 @@ from diag.collectors.files import replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import PHASES_AND_REST
 from diag.model.breakdown import Breakdowns
-from diag.model.steps import Finding, StepAccount
+from diag.model.steps import Finding, Outcome, StepAccount
 
 ANALYSIS_VERSION = 2
 _MOST_ROWS = 30  # kernels, and modules of one source
@@ -42,6 +42,20 @@ def save(result: Result) -> None:
             replace_file(layout.verdict, to_json(result).encode())
 
 
+def _outcome(outcome: Outcome | None) -> dict[str, Any] | None:
+    """How a run ended that did not end well; None of any other."""
+    if outcome is None:
+        return None
+    return {
+        "headline": outcome.headline,
+        "exit_code": outcome.exit_code,
+        "cause": outcome.cause or None,
+        "confidence": outcome.confidence,
+        "ranks": list(outcome.ranks),
+        "action": outcome.action or None,
+    }
+
+
 def to_dict(result: Result) -> dict[str, Any]:
     """Plain containers, as the contract names them."""
     verdict, coverage = result.verdict, result.coverage
@@ -49,6 +63,7 @@ def to_dict(result: Result) -> dict[str, Any]:
     return {
         "schema_version": ANALYSIS_VERSION,
         "run": describe_run(result),
+        "outcome": _outcome(result.outcome),
         "verdict": {
             "bottleneck": verdict.bottleneck,
             "severity": verdict.severity,

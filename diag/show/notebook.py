@@ -10,9 +10,9 @@ import html
 from collections.abc import Iterable, Sequence
 
 from diag.api import Result
-from diag.model.steps import Severity
+from diag.model.steps import Outcome, Severity
 from diag.show import page as shown
-from diag.show.page import Card, Change, advice_of, page_of
+from diag.show.page import UNTIL_THEN, Card, Change, advice_of, page_of
 from diag.show.ranks import MEANINGS, STALLS_TITLE, RankTable
 from diag.words.formatting import visible_lines
 from diag.words.wording import pieces
@@ -33,6 +33,7 @@ def to_html(result: Result) -> str:
     more = len(page.findings) - MOST_FINDINGS
     parts = [
         _line(" · ".join(page.facts), _FAINT),
+        *_outcome(page.outcome),
         f"<div>{_badge(page.verdict.severity.value, _BADGE[page.verdict.severity])} "
         f"{_badge(page.verdict.bottleneck, _GREY)}</div>",
         f'<div style="margin:.4em 0;font-size:1.15em;font-weight:600">{_text(page.verdict.headline)}</div>',
@@ -57,6 +58,17 @@ def _text(text: object) -> str:
 
 def _line(text: str, style: str = "") -> str:
     return f'<div style="margin:.2em 0;{style}">{_text(text)}</div>'
+
+
+def _outcome(outcome: Outcome | None) -> list[str]:
+    if outcome is None:
+        return []
+    return [
+        f"<div>{_badge(Severity.CRITICAL.value, _BADGE[Severity.CRITICAL])}</div>",
+        f'<div style="margin:.4em 0;font-size:1.15em;font-weight:600">{_text(outcome.headline)}</div>',
+        _line(outcome.action) if outcome.action else "",
+        _line(f"{UNTIL_THEN}:", _FAINT),
+    ]
 
 
 def _prose(text: str) -> str:

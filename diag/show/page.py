@@ -14,7 +14,18 @@ from msgspec import Struct
 from diag.account.durations import Durations
 from diag.api import DurationResult, Result, describe_run
 from diag.model import Gap
-from diag.model.steps import Advice, Attribution, Bottleneck, Coverage, Evidence, Finding, Parts, Risk, Severity
+from diag.model.steps import (
+    Advice,
+    Attribution,
+    Bottleneck,
+    Coverage,
+    Evidence,
+    Finding,
+    Outcome,
+    Parts,
+    Risk,
+    Severity,
+)
 from diag.model.steps import Verdict as Answer
 from diag.show.ranks import (
     MOST_RANKS,
@@ -37,6 +48,7 @@ TIME, WAITING, MEMORY = "Where the time goes", "Who waits", "Memory"
 FINDINGS, ADVICE, COVERAGE = "Findings", "Try first", "Coverage"
 TO_DO, ASSUMPTIONS = "What to do", "Assumptions"
 NOT_FOUND, NOT_LOOKED = "Looked for, not found", "Could not look for"
+UNTIL_THEN = "Until then"
 NOTHING_FOUND = "No finding costs 5% of the step or more."
 EVERYTHING_FOUND = "Everything that was looked for was found."
 EVERYTHING_LOOKED_FOR = "Everything could be looked for."
@@ -130,7 +142,8 @@ class Advised(Struct, frozen=True):
 
 
 class Page(Struct, frozen=True):
-    """All but the advice, from top to bottom. ``rank``: the one that is shown in detail. ``stall_lines``: the longest
+    """All but the advice, from top to bottom. ``outcome``: of a run that did not end well; it comes first, and the
+    verdict is of what was recorded until then. ``rank``: the one that is shown in detail. ``stall_lines``: the longest
     stalls, a line each. ``not_looked``: questions and the reason that they share. ``gaps``: at most MOST_GAPS of
     ``all_gaps``."""
 
@@ -152,6 +165,7 @@ class Page(Struct, frozen=True):
     not_looked: tuple[str, ...]
     gaps: tuple[Gap, ...]
     all_gaps: int
+    outcome: Outcome | None = None
 
 
 def page_of(result: Result, most_ranks: int = MOST_RANKS) -> Page:
@@ -186,6 +200,7 @@ def page_of(result: Result, most_ranks: int = MOST_RANKS) -> Page:
         not_looked=_not_looked(coverage),
         gaps=coverage.skipped[:MOST_GAPS],
         all_gaps=len(coverage.skipped),
+        outcome=result.outcome,
     )
 
 

@@ -42,6 +42,11 @@ def print_report(result: Result, console: Console | None = None) -> None:
     page = page_of(result)
     _say(console, " · ".join(page.facts), "dim")
     console.print()
+    if page.outcome is not None:
+        _say(console, page.outcome.headline, f"bold {COLOUR[Severity.CRITICAL]}")
+        _say(console, f"{page.outcome.action} The evidence: diag triage {visible(str(result.tables.root))}".strip())
+        console.print()
+        _say(console, f"{shown.UNTIL_THEN}:", "dim")
     _say(console, page.verdict.headline, f"bold {COLOUR[page.verdict.severity]}")
     if page.verdict.facts:
         first, *facts = page.verdict.facts

@@ -1,0 +1,102 @@
+"""A run that failed or was cut off opens with that, in every front end; what bound it comes after."""
+
+from __future__ import annotations
+
+import json
+import os
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from diag.api import Result, open_run
+from diag.app.html_report.render import render
+from diag.collectors.layout import RunLayout
+from diag.show.json import to_dict
+from diag.show.redact import Pseudonyms
+from diag.show.text import print_report
+from tests.app.runs import write_run
+from tests.app.shown import shown, text
+
+RAISED = """Traceback (most recent call last):
+  File "train.py", line 12, in <module>
+    raise ValueError("loss of tenant-7 is NaN")
+ValueError: loss of tenant-7 is NaN
+"""
+ENDED = "The training failed after 12 steps (exit code 1)"
+
+
+def run_that(folder: Path, exit_code: int | None = 1, log: str = RAISED) -> Path:
+    """Rank 1 has printed ``log``."""
+    run = write_run(folder / "run", slow_data_ms={0: 40, 1: 40})
+    layout = RunLayout(run)
+    manifest = json.loads(layout.manifest.read_text())
+    layout.manifest.write_text(json.dumps({**manifest, "exit_code": exit_code}))
+    layout.rank(0).log.write_text("epoch 1\n")
+    layout.rank(1).log.write_text(log)
+    return run
+
+
+def printed(result: Result) -> str:
+    screen = StringIO()
+    print_report(result, Console(width=400, file=screen))
+    return screen.getvalue()
+
+
+def test_an_exception_comes_before_the_bottleneck(tmp_path: Path) -> None:
+    result = open_run(run_that(tmp_path))
+    outcome = result.outcome
+    assert outcome is not None
+    assert (outcome.exit_code, outcome.ranks) == (1, (1,))
+    assert outcome.headline.startswith(f"{ENDED}: Rank 1")
+    assert "ValueError: loss of tenant-7 is NaN" in outcome.headline
+    report = printed(result)
+    places = [report.index(part) for part in (ENDED, "diag triage", "Until then:", result.verdict.headline[:20])]
+    assert places == sorted(places)
+    html = result._repr_html_()
+    assert html.index(ENDED) < html.index("Until then") < html.index(result.verdict.headline[:20])
+    said = to_dict(result)["outcome"]
+    assert (said["exit_code"], said["ranks"], said["cause"]) == (1, [1], outcome.cause)
+
+
+def test_it_is_first_on_the_overview(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    test = shown("overview", run_that(tmp_path), monkeypatch)
+    (error,) = test.error
+    assert "Rank 1" in error.value
+    assert "[Hang triage](hang?" in error.value
+    assert "Until then:" in text(test)
+
+
+def test_a_redacted_report_keeps_what_an_exception_says(tmp_path: Path) -> None:
+    result = open_run(run_that(tmp_path))
+    assert "tenant-7" in render(result, "diag report", "1")
+    redacted = render(result, "diag report", "1", Pseudonyms(result))
+    assert ENDED in redacted
+    assert "tenant-7" not in redacted
+
+
+def test_a_failure_that_nothing_explains(tmp_path: Path) -> None:
+    outcome = open_run(run_that(tmp_path, exit_code=3, log="epoch 1\n")).outcome
+    assert outcome is not None
+    assert outcome.headline == f"{ENDED.replace('code 1', 'code 3')}. The cause is not known."
+
+
+def test_a_training_that_left_no_end_and_is_silent(tmp_path: Path) -> None:
+    run = run_that(tmp_path, exit_code=None)
+    assert open_run(run).outcome is None, "it may still train"
+    for path in [run, *run.rglob("*")]:
+        os.utime(path, (1_000_000, 1_000_000))
+    outcome = open_run(run).outcome
+    assert outcome is not None
+    assert outcome.exit_code is None
+    assert "left no end: Rank 1" in outcome.headline
+
+
+def test_of_a_run_that_ended_well_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_that(tmp_path, exit_code=0)
+    result = open_run(run)
+    assert result.outcome is None
+    assert to_dict(result)["outcome"] is None
+    assert "Until then" not in printed(result)
+    assert not shown("overview", run, monkeypatch).error
