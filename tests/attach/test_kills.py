@@ -111,6 +111,7 @@ def test_killed_readers_change_nothing(tmp_path: Path) -> None:
     assert len(open_run(run).attribution.steps) == steps
 
 
+@pytest.mark.matrix
 def test_a_killed_launcher_of_a_command_changes_nothing(tmp_path: Path) -> None:
     run, output = tmp_path / "run", tmp_path / "output"
     torchrun = [sys.executable, "-m", "diag", "run", "--out", run, "--", *TORCHRUN]

@@ -60,7 +60,8 @@ def gaps_of(run: Path) -> list[str]:
     return [gap.reason for gap in open_paths([run]).gaps]
 
 
-@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.matrix), "fork"])
+@pytest.mark.matrix
+@pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_hogwild(tmp_path: Path, method: str) -> None:
     """Three processes without a process group, all of them rank 0."""
     script, run = tmp_path / "hogwild.py", tmp_path / "run"

@@ -83,6 +83,7 @@ def each_stream_of_each_rank_is_kept(ended: subprocess.CompletedProcess[str], la
     assert "injected: die" in json.loads(layout.rank(1).error.read_text())["message"]["message"]
 
 
+@pytest.mark.matrix
 def test_everything_is_killed_while_it_writes(tmp_path: Path) -> None:
     """SIGKILL to the launcher and all ranks at once, as a scheduler does it, while traces are recorded all the time."""
     run = tmp_path / "run"

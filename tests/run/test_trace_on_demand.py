@@ -40,6 +40,7 @@ def at_step(layout: RunLayout, number: int, process: subprocess.Popen[str]) -> N
     pytest.fail(f"the training ended with {process.returncode}")
 
 
+@pytest.mark.matrix
 def test_a_window_of_a_running_training(tmp_path: Path) -> None:
     """The loader makes the steps slow, so that a window three seconds ahead is some fifty steps ahead."""
     layout = RunLayout(tmp_path / "run")
