@@ -159,7 +159,6 @@ class Collector(AbstractContextManager["Collector"]):
         self._lines = StepLines(steps, collectives, StepSummary(summary, self._identity, settings.summary_steps))
         self._clock = _clock_of(accelerator)
         self._event_type = accelerator.event_type if accelerator is not None else None
-        self._is_capturing = accelerator.is_capturing if accelerator is not None else None
         self._timer = timer or CollectiveTimer(settings.max_collectives_per_step)
         self._timer.device_clock = self._clock
         self._memory = MemoryReader(accelerator)
@@ -319,8 +318,8 @@ class Collector(AbstractContextManager["Collector"]):
 
     def moment(self, ahead: str = "") -> Moment:
         """Now. ``ahead``: the phase that heartbeats report from here on."""
-        marks = self._clock if self._is_capturing is not None and not self._is_capturing() else None
-        now = Moment(time.monotonic_ns(), marks.mark() if marks is not None else None, self._thread.read())
+        mark = self._clock.mark() if self._clock is not None and not self._clock.capturing() else None
+        now = Moment(time.monotonic_ns(), mark, self._thread.read())
         if ahead:
             self.doing = ahead, now.ns
         return now

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from diag.account.attribute import attribute, with_comparable_steps
+from diag.account.device_clock import on_device_clocks
 from diag.account.durations import Durations, durations_of, of_steps
 from diag.collectors.layout import RunLayout, is_folder
 from diag.diagnoses import Examination, examine
@@ -288,8 +289,9 @@ def open_run(*paths: Path | str, reading: Reading | None = None) -> Result:
 def analyze(tables: Tables) -> Result:
     """The analysis of tables that are already read. Pure."""
     tables = with_comparable_steps(tables)
-    attribution = attribute(tables)
-    examination = examine(attribution, tables)
+    clocked = on_device_clocks(tables)
+    attribution = attribute(tables, clocked)
+    examination = examine(attribution, tables, clocked)
     coverage = Coverage(
         ranks_used=attribution.ranks,
         ranks_missing=tables.missing,

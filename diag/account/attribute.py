@@ -44,10 +44,11 @@ MAX_QUEUED_STEPS = 8  # of the steps left out after a trace was written
 _Matched = dict[Key, dict[int, CollectiveCall]]
 
 
-def attribute(tables: Tables) -> Attribution:
-    """Accounts for every step of the run. Pure: the same tables give the same account."""
+def attribute(tables: Tables, clocked: Mapping[int, DeviceClocked] | None = None) -> Attribution:
+    """Accounts for every step of the run. Pure: the same tables give the same account. ``clocked``: what
+    ``on_device_clocks`` makes of the tables, where it is there already."""
     ranks = {rank: t for rank, t in tables.ranks.items() if not t.empty}
-    clocked = on_device_clocks(tables)
+    clocked = on_device_clocks(tables) if clocked is None else clocked
     steps = {rank: _on_device_clock(clocked[rank]) if rank in clocked else rank_steps(t) for rank, t in ranks.items()}
     anchors = _anchors(ranks)
     alignment = _align(ranks, steps, anchors, bool(clocked))

@@ -77,10 +77,11 @@ def on_device_clocks(tables: Tables) -> dict[int, DeviceClocked]:
     if not ranks or not all(own.on_device and not own.traces for own in ranks.values()):
         return {}
     world = tables.world_size or len(ranks)
-    seen = {rank: _seen(own, alone=world == 1) for rank, own in ranks.items()}
+    timed = {rank: _timed(own) for rank, own in ranks.items()}
+    seen = {rank: _seen(own, timed[rank], alone=world == 1) for rank, own in ranks.items()}
     if min(seen.values()) < _WAITED:
         return {}
-    return {rank: _clocked(own, waits_known=seen[rank] >= _NEARLY_ALL) for rank, own in ranks.items()}
+    return {rank: _clocked(own, timed[rank], seen[rank] >= _NEARLY_ALL) for rank, own in ranks.items()}
 
 
 def outside_windows(tables: Tables) -> tuple[int, float, float]:
@@ -93,37 +94,48 @@ def outside_windows(tables: Tables) -> tuple[int, float, float]:
         for own in traced[:_SAMPLED_RANKS]
     ]
     world = tables.world_size or len(ranks)
-    if not ranks or not all(
-        len(own.steps) >= _LEAST_OUTSIDE and _seen(own, alone=world == 1) >= _WAITED for own in ranks
-    ):
+    if not ranks or any(len(own.steps) < _LEAST_OUTSIDE for own in ranks):
+        return 0, 0.0, 0.0
+    timed = [_timed(own) for own in ranks]
+    if any(_seen(own, steps, alone=world == 1) < _WAITED for own, steps in zip(ranks, timed, strict=True)):
         return 0, 0.0, 0.0
     spent_ns, waited_ns, loading_ns = 0, 0, 0
-    for own in ranks:
-        clocked = _clocked(own, waits_known=True).tables
+    for own, steps in zip(ranks, timed, strict=True):
+        clocked = _clocked(own, steps, waits_known=True).tables
         spent_ns += sum(step.end_ns - step.begin_ns for step in clocked.steps)
         waited_ns += iv.total(blocked(clocked.rows))
         loading_ns += sum(row.end_ns - row.start_ns for s in clocked.steps for row in s.phases if row.phase == DATA)
     return min(len(own.steps) for own in ranks), waited_ns / max(1, spent_ns), loading_ns / max(1, spent_ns)
 
 
-def _seen(tables: RankTables, alone: bool) -> float:
+class _Timed(Struct, frozen=True):
+    """A step with its record of the device. ``at_ns``: when the host recorded its events; ``since_ns``: when they were
+    passed after the first one."""
+
+    host: StepRecord
+    own: DeviceStepRecord
+    at_ns: Times
+    since_ns: Times
+
+
+def _seen(tables: RankTables, timed: Sequence[_Timed], alone: bool) -> float:
     """The part of its calls that a rank is seen to wait for on its device, of the kind with the fewest; 0 where nothing
     is known of the device. What is not seen is waited for in C++, in compiled code, in a graph, or in a later step. Of
     two calls one after the other in one phase a wait for the second is enough: HSDP reduces what it has scattered, and
     waits for that."""
-    timed = _timed(tables)
     if not timed or len(timed) < _LEAST_STEPS * len(tables.steps):
         return 0.0
     if alone:
         return 1.0
     waited = {
         (call.group, call.seq)
-        for record in timed.values()
-        for call in record.collectives
+        for step in timed
+        for call in step.own.collectives
         if not call.own_stream or call.wait_start_ns is not None
     }
     called, seen = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    rows = [row for step, row in zip(tables.row_steps, tables.rows, strict=True) if step in timed]
+    numbers = {step.host.step for step in timed}
+    rows = [row for step, row in zip(tables.row_steps, tables.rows, strict=True) if step in numbers]
     edges = np.sort([ns for step in tables.steps for row in step.phases for ns in (row.start_ns, row.end_ns)])
     place = np.searchsorted(edges, [row.start_ns for row in rows]).tolist()
     for at, row in enumerate(rows):
@@ -135,10 +147,11 @@ def _seen(tables: RankTables, alone: bool) -> float:
     return min(seen[kind] / count for kind, count in called.items())
 
 
-def _timed(tables: RankTables) -> dict[int, DeviceStepRecord]:
-    """By step, the records that a collector could have written."""
+def _timed(tables: RankTables) -> list[_Timed]:
+    """The steps that have a record of the device which a collector could have written, in order."""
     steps = {record.step for record in tables.steps}
-    return {own.step: own for own in tables.device_steps if own.step in steps and _in_order(own)}
+    records = {own.step: own for own in tables.device_steps if own.step in steps and _in_order(own)}
+    return [_Timed(host, own, *_edges(host, own)) for host in tables.steps if (own := records.get(host.step))]
 
 
 def _in_order(own: DeviceStepRecord) -> bool:
@@ -151,39 +164,37 @@ def _in_order(own: DeviceStepRecord) -> bool:
     return own.dur_ns > 0 and phases and calls
 
 
-def _clocked(tables: RankTables, waits_known: bool) -> DeviceClocked:
-    timed = _timed(tables)
-    pairs = [(host, timed[host.step]) for host in tables.steps if host.step in timed]
-    begins = _begins(pairs)
+def _clocked(tables: RankTables, timed: Sequence[_Timed], waits_known: bool) -> DeviceClocked:
+    begins = _begins(timed)
     ends = [
-        min(begin + own.dur_ns, after)
-        for (_, own), begin, after in zip(pairs, begins, [*begins[1:], _NEVER], strict=True)
+        min(begin + step.own.dur_ns, after)
+        for step, begin, after in zip(timed, begins, [*begins[1:], _NEVER], strict=True)
     ]
     rows = {(row.group, row.seq): row for row in tables.rows}
     steps, calls = [], []
     free: dict[str, int] = {}  # by group, when the call before has ended
-    for (host, own), begin, end in zip(pairs, begins, ends, strict=True):
-        steps.append(_record(host, own, begin, end))
-        for call in sorted(own.collectives, key=lambda call: (call.group, call.seq)):
+    for step, begin, end in zip(timed, begins, ends, strict=True):
+        steps.append(_record(step, begin, end))
+        for call in sorted(step.own.collectives, key=lambda call: (call.group, call.seq)):
             if (row := rows.get((call.group, call.seq))) is not None:
                 calls.append(_row(row, begin, call, free.get(call.group, 0)))
                 free[call.group] = begin + call.end_ns
     clocked = replace(tables, steps=tuple(steps), rows=tuple(calls))
-    return DeviceClocked(clocked, *_idle(clocked, pairs), _beneath(clocked, pairs), waits_known)
+    not_launched = _not_launched(timed, begins)
+    return DeviceClocked(clocked, *_idle(clocked, not_launched), _beneath(clocked, not_launched), waits_known)
 
 
 _NEVER = np.iinfo(np.int64).max
 
 
-def _begins(pairs: Sequence[tuple[StepRecord, DeviceStepRecord]]) -> list[int]:
+def _begins(timed: Sequence[_Timed]) -> list[int]:
     """When the device began each step, on the host's clock."""
     begins: list[int] = []
     ended = -_NEVER
-    for host, own in pairs:
-        latest = max(int((at - since).max()) for at, since in [_edges(host, own)])
-        begin = max(latest, ended - round(_DRIFT * own.dur_ns))
+    for step in timed:
+        begin = max(int((step.at_ns - step.since_ns).max()), ended - round(_DRIFT * step.own.dur_ns))
         begins.append(begin)
-        ended = begin + own.dur_ns
+        ended = begin + step.own.dur_ns
     return begins
 
 
@@ -198,10 +209,12 @@ def _edges(host: StepRecord, own: DeviceStepRecord) -> tuple[Times, Times]:
     return np.array(at, dtype=np.int64), np.array(since, dtype=np.int64)
 
 
-def _record(host: StepRecord, own: DeviceStepRecord, begin: int, end: int) -> StepRecord:
+def _record(step: _Timed, begin: int, end: int) -> StepRecord:
     """The step as one of a CPU rank. A pause of the host is one of the device as far as that had nothing left to do."""
-    phases = [PhaseRow(row.phase, min(begin + row.start_ns, end), min(begin + row.end_ns, end)) for row in own.phases]
-    at, since = _edges(host, own)
+    host, at, since = step.host, step.at_ns, step.since_ns
+    phases = [
+        PhaseRow(row.phase, min(begin + row.start_ns, end), min(begin + row.end_ns, end)) for row in step.own.phases
+    ]
     pauses = []
     for start, stop in host.gc:
         before = at <= start
@@ -235,9 +248,7 @@ def _row(row: CollectiveRow, begin: int, call: DeviceCall, free_ns: int) -> Coll
 # -- idle --------------------------------------------------------------------------------------------------------------
 
 
-def _idle(
-    clocked: RankTables, pairs: Sequence[tuple[StepRecord, DeviceStepRecord]]
-) -> tuple[dict[Detail, iv.Intervals], bool]:
+def _idle(clocked: RankTables, not_launched: iv.Intervals) -> tuple[dict[Detail, iv.Intervals], bool]:
     """By cause; and whether idle time was measured."""
     busy = _utilization(clocked)
     if busy is None:
@@ -257,7 +268,7 @@ def _idle(
     every = iv.make((step.begin_ns, step.end_ns) for step in clocked.steps)
     idle: dict[Detail, iv.Intervals] = {}
     taken = known
-    for detail, spans in ((Detail.LAUNCH, _not_launched(clocked, pairs)), (Detail.OTHER, every)):
+    for detail, spans in ((Detail.LAUNCH, not_launched), (Detail.OTHER, every)):
         free = iv.subtract(iv.intersect(spans, every), taken)
         room = iv.total(iv.intersect(free, own))
         if missing > 0 and room:
@@ -267,10 +278,10 @@ def _idle(
     return idle, True
 
 
-def _beneath(clocked: RankTables, pairs: Sequence[tuple[StepRecord, DeviceStepRecord]]) -> iv.Intervals:
+def _beneath(clocked: RankTables, not_launched: iv.Intervals) -> iv.Intervals:
     """When collectives ran that the training's stream did not wait for, and it may have had nothing else to do."""
     running = iv.make((row.start_ns, row.end_ns) for row in clocked.rows if row.end_ns is not None)
-    return iv.subtract(iv.intersect(running, _not_launched(clocked, pairs)), blocked(clocked.rows))
+    return iv.subtract(iv.intersect(running, not_launched), blocked(clocked.rows))
 
 
 def _utilization(tables: RankTables) -> float | None:
@@ -284,14 +295,13 @@ def _utilization(tables: RankTables) -> float | None:
     return float(np.mean(inside)) / 100 if inside else None
 
 
-def _not_launched(clocked: RankTables, pairs: Sequence[tuple[StepRecord, DeviceStepRecord]]) -> iv.Intervals:
+def _not_launched(timed: Sequence[_Timed], begins: Sequence[int]) -> iv.Intervals:
     """From edge to edge on the device, as long as the host had not recorded the later one: until then it had not
     launched all that lies before it."""
     spans = []
-    for step, (host, own) in zip(clocked.steps, pairs, strict=True):
-        at, since = _edges(host, own)
-        order = np.argsort(since, kind="stable")
-        passed, recorded = (step.begin_ns + since[order]).tolist(), at[order].tolist()
+    for step, begin in zip(timed, begins, strict=True):
+        order = np.argsort(step.since_ns, kind="stable")
+        passed, recorded = (begin + step.since_ns[order]).tolist(), step.at_ns[order].tolist()
         spans += [
             (a, min(b, told)) for a, b, told in zip(passed[:-1], passed[1:], recorded[1:], strict=True) if told > a
         ]

@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from diag.account.device_clock import DeviceClocked, on_device_clocks
 from diag.account.frontier import Frontier
 from diag.account.pipeline import pipeline_of
 from diag.account.scheduling import Scheduling, scheduling_of
@@ -87,9 +88,12 @@ class Examination(Struct, frozen=True):
     scheduling: Scheduling = field(default_factory=Scheduling)
 
 
-def examine(attribution: Attribution, tables: Tables) -> Examination:
-    noise = noise_of(tables)
-    shares, phases = shares_of(attribution, tables.on_device, noise), phases_of(attribution, tables, noise)
+def examine(
+    attribution: Attribution, tables: Tables, clocked: Mapping[int, DeviceClocked] | None = None
+) -> Examination:
+    """``clocked``: as of ``attribute``."""
+    clocked, noise = on_device_clocks(tables) if clocked is None else clocked, noise_of(tables)
+    shares, phases = shares_of(attribution, tables.on_device, noise), phases_of(attribution, tables, clocked, noise)
     scheduling = scheduling_of(tables, shares.numbers)
     alone = ranks_train_alone.train_alone(attribution, tables)
 

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from diag.account.match import ALL_TO_ALL
 from diag.model.steps import Evidence, Finding
-from diag.tables.all_to_alls import Exchange, exchanges, uneven
+from diag.tables.all_to_alls import Exchange, by_group, exchanges, uneven
 
 from .culprits import MAX_CHANCE, PERSISTENT, at_least
 from .shares import Cost
@@ -100,12 +100,9 @@ def sizes_unknown(subject: Subject, ranks: tuple[int, ...]) -> bool:
 
 def of_late_ranks(subject: Subject, ranks: tuple[int, ...]) -> ExpertLoad | None:
     """Why these ranks are late; None where they are in no group that exchanges tokens, or too little of it is known."""
-    by_group: dict[tuple[str, tuple[int, ...]], list[Exchange]] = defaultdict(list)
-    for found in subject.once(_exchanges):
-        by_group[found.group, found.ranks].append(found)
     late = subject.shares.blame_ns.get(Cost.STRAGGLER, {})
     answers = []
-    for (_, members), own in sorted(by_group.items()):
+    for (_, members), own in by_group(subject.once(_exchanges)):
         suspects = tuple(rank for rank in ranks if rank in members)
         if suspects and len(suspects) < len(members):
             late_ns = float(np.mean([late[rank].mean() if rank in late else 0.0 for rank in suspects]))
@@ -133,10 +130,8 @@ def of_late_ranks(subject: Subject, ranks: tuple[int, ...]) -> ExpertLoad | None
 def of_changing_ranks(subject: Subject) -> ExpertLoad | None:
     """The load as the reason why now this rank is late, now that; None where it is not proven. ``ranks``: those that
     receive most, where these are always the same, one in each group."""
-    by_group: dict[tuple[str, tuple[int, ...]], list[Exchange]] = defaultdict(list)
-    for exchange in uneven(subject.once(_exchanges)):
-        by_group[exchange.group, exchange.ranks].append(exchange)
-    tables = [table for own in by_group.values() if (table := _table(own)) is not None and len(table.load) >= _LEAST]
+    groups = by_group(uneven(subject.once(_exchanges)))
+    tables = [table for _, own in groups if (table := _table(own)) is not None and len(table.load) >= _LEAST]
     most_ns = max((_longest_ns(table) for table in tables), default=0.0)
     waited_for = [table for table in tables if _longest_ns(table) >= _AS_MUCH * most_ns > 0]
     found = [_changing(table, float(subject.shares.cost(Cost.STRAGGLER).mean())) for table in waited_for]

@@ -38,7 +38,7 @@ def _late_host(subject: Subject) -> list[Finding]:
     shares = subject.shares
     if shares.share(Cost.HOST) < MENTION:
         return []
-    if _by_events(subject):
+    if subject.attribution.by_events:  # how long it was idle is known, not where in a phase, and not why
         return [_late_for_some_reason(subject)]
     waited = shares.cost(Cost.HOST)
     ms = f"{in_ms(mean_ns(waited))} {subject.per}"
@@ -82,11 +82,6 @@ def _late_host(subject: Subject) -> list[Finding]:
     ]
 
 
-def _by_events(subject: Subject) -> bool:
-    """Whether idle time is known from the driver's samples: how much, not where in a phase, and not why."""
-    return any(part.source == "events" for part in subject.parts())
-
-
 def _late_for_some_reason(subject: Subject) -> Finding:
     waited = in_ms(mean_ns(subject.shares.cost(Cost.HOST)))
     return subject.costing(
@@ -103,7 +98,7 @@ def _unexplained(subject: Subject) -> list[Finding]:
     """Idle time that no change of the host would remove, as far as the recording shows."""
     shares = subject.shares
     found = []
-    if shares.share(Cost.QUEUED) >= MENTION and _by_events(subject):
+    if shares.share(Cost.QUEUED) >= MENTION and subject.attribution.by_events:
         found.append(
             subject.costing(
                 Cost.QUEUED,

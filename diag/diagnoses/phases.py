@@ -7,12 +7,13 @@ ranks cannot be tied together the verdict rests on it; where they can, it is the
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from diag.account.device_clock import on_device_clocks, outside_windows
+from diag.account.device_clock import DeviceClocked, outside_windows
 from diag.account.frontier import Frontier, frontier
 from diag.collectors.records import BACKWARD, CHECKPOINT, DATA, FORWARD, H2D, OPTIMIZER, REST
 from diag.model.steps import HOST_DETAILS, QUEUED_DETAILS, Attribution, Bottleneck, Detail, Kind, by_cause
@@ -47,11 +48,13 @@ class PhaseAccount(Struct, frozen=True):
     alone: bool
 
 
-def phases_of(attribution: Attribution, tables: Tables, noise: Noise) -> PhaseAccount | None:
-    """None with fewer than two ranks that recorded their steps."""
+def phases_of(
+    attribution: Attribution, tables: Tables, clocked: Mapping[int, DeviceClocked], noise: Noise
+) -> PhaseAccount | None:
+    """None with fewer than two ranks that recorded their steps. ``clocked``: see ``on_device_clocks``."""
     counted = {step.step for step in attribution.usable or attribution.steps}
-    clocked = {rank: own.tables for rank, own in on_device_clocks(tables).items()}
-    found = frontier(clocked or tables.ranks, counted, tables.on_device and not clocked, attribution.axes.stages())
+    ranks = {rank: own.tables for rank, own in clocked.items()} or tables.ranks
+    found = frontier(ranks, counted, tables.on_device and not clocked, attribution.axes.stages())
     if found is None:
         return None
     met = {collective.step for collective in attribution.collectives} & counted

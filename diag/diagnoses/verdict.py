@@ -45,10 +45,9 @@ _CLOSE, _CLOSE_WIDTH = 0.3, 0.05  # the same of a second class nearly as large
 def evidence(attribution: Attribution, shares: Mapping[Bottleneck, float], bottleneck: Bottleneck) -> float:
     """How far the traces support an answer, 0 to 1. ``shares``: of each class, of the judged time."""
     steps = attribution.usable or attribution.steps
-    sources = {parts.source for step in steps for parts in step.parts}
-    if "events" in sources:
+    if attribution.by_events:
         return _of_records(len(steps)) * _of_shares(shares, bottleneck)
-    if "trace" not in sources:
+    if not any(parts.source == "trace" for step in steps for parts in step.parts):
         return _of_records(len(steps))
     return (
         (1 - _ONE_STEP / sqrt(max(1, len(steps))))
@@ -211,7 +210,7 @@ def _too_idle(attribution: Attribution, shares: Shares) -> Verdict | None:
     why = f"no operator runs for {idle:.0%} of the time"
     if shares.on_device:
         why = f"the device is idle for {idle:.0%} of the time, and no single cause takes a tenth of it"
-    if any(parts.source == "events" for step in attribution.usable for parts in step.parts):
+    if attribution.by_events:
         return _undetermined(why, _WINDOW, idle)
     marked = "record several marked steps (prof.step()) after the warm-up, with Python stacks (with_stack=True)"
     return _undetermined(why, marked, idle)
@@ -353,7 +352,7 @@ def _beneath(attribution: Attribution, share: float) -> float:
 def _idle_by_samples(attribution: Attribution, shares: Shares) -> float:
     """The part of the idle time that cannot be copies, where it is known from samples of the utilization."""
     waited = shares.share(Cost.HOST) + shares.share(Cost.HOST_STRAGGLER)
-    if not waited or any(parts.source != "events" for step in attribution.usable for parts in step.parts):
+    if not waited or not attribution.by_events:
         return 1.0
     return max(_PERHAPS_COPIES, 1 - _UNCOUNTED / waited)
 

@@ -356,6 +356,11 @@ class Attribution(Struct, frozen=True):
         return self.division == Division.UNDIVIDED
 
     @property
+    def by_events(self) -> bool:
+        """Whether the steps are those of devices' clocks, without a profiler window: of all ranks, or of none."""
+        return any(step.source == "events" for step in self.rank_steps)
+
+    @property
     def usable(self) -> tuple[StepAccount, ...]:
         return tuple(step for step in self.steps if step.usable)
 

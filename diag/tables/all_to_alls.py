@@ -153,17 +153,23 @@ def uneven(found: Iterable[Exchange]) -> list[Exchange]:
     ]
 
 
+def by_group(found: Iterable[Exchange]) -> list[tuple[tuple[str, tuple[int, ...]], list[Exchange]]]:
+    """The all-to-alls of each group, which its name and its ranks tell apart, in the order of both."""
+    groups: dict[tuple[str, tuple[int, ...]], list[Exchange]] = defaultdict(list)
+    for exchange in found:
+        groups[exchange.group, exchange.ranks].append(exchange)
+    return sorted(groups.items(), key=lambda item: item[0])
+
+
 # -- table -------------------------------------------------------------------------------------------------------------
 
 
 def all_to_all_table(attribution: Attribution, steps: frozenset[int]) -> tuple[AllToAllStat, ...]:
     """A row for each rank and group, in the order of groups; those that receive most come first."""
-    by_group: dict[tuple[str, tuple[int, ...]], list[Exchange]] = defaultdict(list)
-    for found in exchanges(attribution, steps):
-        by_group[found.group, found.ranks].append(found)
-    waited = _waited(attribution, steps) if by_group else {}
+    groups = by_group(exchanges(attribution, steps))
+    waited = _waited(attribution, steps) if groups else {}
     rows: list[AllToAllStat] = []
-    for (group, ranks), own in sorted(by_group.items()):
+    for (group, ranks), own in groups:
         table = _rows(group, ranks, own, waited, attribution.axes.of(ranks) or "")
         rows += sorted(table, key=lambda row: (-row.received_over_mean, -row.received_bytes, row.rank))
     return tuple(rows)
