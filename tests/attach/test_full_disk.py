@@ -52,7 +52,7 @@ def numbers(lines: Path) -> set[int]:
 
 @pytest.mark.matrix
 def test_the_last_byte(tmp_path: Path) -> None:
-    """300 kB hold some 150 steps, and not what the profiler writes before it is packed."""
+    """300 kB hold some 400 steps of the 600 of two ranks, and not what the profiler writes before it is packed."""
     to = on_a_small_disk(tmp_path, "300k")
     errors = (to / "errors").read_text()
     assert (to / "code").read_text().strip() == "0", errors
@@ -63,12 +63,15 @@ def test_the_last_byte(tmp_path: Path) -> None:
     assert "Traceback" not in errors
     assert (to / "analysed").read_text().strip() == "4"
     result = json.loads((to / "analysis").read_text())
-    assert 50 < len(result["steps"]) < STEPS
+    kept = {rank: numbers(to / "ranks" / rank / "steps.jsonl") for rank in ("00000", "00001")}
+    # The ranks fill the disk together: one of them may have written its last step before it is full.
+    assert 50 < len(result["steps"]) == max(map(len, kept.values()))
+    assert sum(map(len, kept.values())) < 2 * STEPS
     reasons = json.dumps(result["coverage"]["skipped"])
     assert re.search(r"lines of (steps|collectives)\.jsonl are left out", reasons), (
         "whichever the last page was not for"
     )
-    for rank in ("00000", "00001"):  # a step without its collectives would be taken for one that only computes
-        assert numbers(to / "ranks" / rank / "steps.jsonl") <= numbers(to / "ranks" / rank / "collectives.jsonl")
+    for rank, steps in kept.items():  # a step without its collectives would be taken for one that only computes
+        assert steps <= numbers(to / "ranks" / rank / "collectives.jsonl")
     assert "the profiler could not write its trace" in reasons
     assert result["run"]["exit_code"] == 0
