@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlencode
 
 import streamlit as st
+from streamlit.navigation.page import StreamlitPage
 
 from diag.api import newest_change
 from diag.app.markup import plain
@@ -57,6 +59,40 @@ def _opened(path: str, changed_ns: int) -> RunView:
     return view
 
 
+# -- links -------------------------------------------------------------------------------------------------------------
+#
+# From one page to another, at what the choices there shall be.
+
+RUN, BASELINE = "run", "baseline"  # in the address of every page of a run
+_PAGES = "pages"
+
+
+def offer(pages: Mapping[str, StreamlitPage]) -> None:
+    """The pages that links of this session lead to, by their paths."""
+    st.session_state[_PAGES] = dict(pages)
+
+
+def href(path: str, **choices: object) -> str:
+    """The address of a page of the same run, relative to any other page."""
+    return f"{path}?{urlencode(_with_run(choices))}"
+
+
+def show_link(path: str, label: str, *, icon: str, **choices: object) -> None:
+    """A link to a page of the same run."""
+    page = st.session_state.get(_PAGES, {}).get(path)
+    if page is None:  # it is shown by itself
+        st.markdown(f":material/{icon}: [{label}]({href(path, **choices)})")
+        return
+    st.page_link(page, label=label, icon=f":material/{icon}:", query_params=_with_run(choices))
+
+
+def _with_run(choices: Mapping[str, object]) -> dict[str, str]:
+    kept = {name: st.query_params[name] for name in (RUN, BASELINE) if name in st.query_params}
+    return kept | {name: str(value) for name, value in choices.items()}
+
+
+# -- choices -----------------------------------------------------------------------------------------------------------
+
 DECIMALS = 3  # of numbers in the address
 
 
@@ -71,21 +107,27 @@ def choose(
     help: str | None = None,
 ) -> str:
     """The option that is chosen in the list or in the address; an address that asks for something else is corrected.
-    Where ``within`` is another than last time the choice begins anew: a rank is not the same rank in another run.
+    Where ``within`` is another than last time the choice begins anew: a rank is not the same rank in another run. What
+    was chosen on another page stays chosen, unless it is what that page begins with.
 
     Not ``bind="query-params"``: it leaves the default out of the address, and which one that is changes with the run.
     """
     last = f"{param} as last shown"
-    shown, shown_within = st.session_state.get(last, (None, within))
+    shown, shown_within, was_default = st.session_state.get(last, (None, within, True))
     asked = st.query_params.get(param)
     if asked in options and asked != shown:  # a link was opened, or the browser went back
         st.session_state[param] = asked
-    elif st.session_state.get(param) not in options or shown_within != within:
+    elif shown_within != within:
         st.session_state[param] = default
+    else:
+        # Another page's list of this name has other options: only what is set here outlives the change of pages.
+        kept = shown if shown in options and (asked == shown or not was_default) else default
+        current = st.session_state.get(param)
+        st.session_state[param] = current if current in options else kept
     chosen = st.selectbox(
         label, options, key=param, format_func=lambda option: visible(str(format_func(option))), help=help
     )
-    st.session_state[last] = chosen, within
+    st.session_state[last] = chosen, within, chosen == default
     st.query_params[param] = chosen
     return chosen
 

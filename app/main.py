@@ -10,7 +10,7 @@ import streamlit as st
 from streamlit.navigation.page import StreamlitPage
 
 from diag.api import RunState, list_runs, state_of
-from diag.app.address import choose, is_open, opened, seconds_to_open
+from diag.app.address import BASELINE, RUN, choose, is_open, offer, opened, seconds_to_open
 from diag.app.markup import plain
 from diag.app.pages import PAGES, Page, Visit
 from diag.app.run_view import RunView
@@ -20,7 +20,6 @@ from diag.app.views import runs as list_of_runs
 from diag.app.views.common import show_error
 from diag.errors import DiagError
 
-_RUN = "run"  # in the address
 _NO_BASELINE = "none"
 _REFUSED = "This cannot be shown"
 
@@ -53,6 +52,7 @@ def main() -> None:
     for page in PAGES:
         if page.offered(root, runs):
             linked[page.path] = st.Page(drawing(page), title=page.title, url_path=page.path, default=page is first)
+    offer(linked)
     shown = st.navigation(list(linked.values()))
     if not any(page.of_folder for page in PAGES if page.path == shown.url_path):
         state = state_of(_chosen_run(root, runs))
@@ -64,8 +64,8 @@ def main() -> None:
 
 
 def _open(name: str, page: StreamlitPage) -> None:
-    st.session_state[_RUN] = name
-    st.switch_page(page, query_params={_RUN: name})
+    st.session_state[RUN] = name
+    st.switch_page(page, query_params={RUN: name})
 
 
 def _guarded(draw: Callable[[Visit], None], at: Visit) -> None:
@@ -110,7 +110,7 @@ def _chosen_run(root: Path, runs: list[Path]) -> Path:
         return runs[0]
     by_name = {run.name: run for run in runs}
     with st.sidebar:
-        name = choose("Run", list(by_name), param=_RUN, default=runs[0].name)
+        name = choose("Run", list(by_name), param=RUN, default=runs[0].name)
         st.caption(plain(f"{len(runs)} runs in {root}"))
     return by_name[name]
 
@@ -122,7 +122,7 @@ def _chosen_baseline(run: Path, runs: list[Path]) -> Path | None:
         return None
     with st.sidebar:
         name = choose(
-            "Baseline", [_NO_BASELINE, *by_name], param="baseline", default=_NO_BASELINE, within=str(run),
+            "Baseline", [_NO_BASELINE, *by_name], param=BASELINE, default=_NO_BASELINE, within=str(run),
             help="The overview shows by how much its numbers differ from those of this run.",
         )  # fmt: skip
     return by_name.get(name)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
 _STDIN = 0
+# Below its root, as at /timeline, Streamlit's page would first ask for its own addresses there, and get a 404 for each.
+_BASE = b"<head><script>window.__streamlit = {BACKEND_BASE_URL: location.origin}</script>"
 
 
 class GuardedApp(App):
@@ -48,16 +50,50 @@ class GuardedApp(App):
             await _refuse(answer, scope, receive, send)
             return
 
+        page = _Page()
+
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in message["headers"])
                 message = {**message, "headers": _encoded(with_headers(headers))}
-            await send(message)
+            for ready in page.with_base(message):
+                await send(ready)
 
         # The guard has seen to the Origin. Streamlit would compare it with this machine's public address, for which it
         # asks a server on the internet.
-        headers = [(name, value) for name, value in scope["headers"] if name != b"origin"]
+        left_out = {b"origin", b"accept-encoding"} if _asks_for_page(scope) else {b"origin"}
+        headers = [(name, value) for name, value in scope["headers"] if name not in left_out]
         await super().__call__({**scope, "headers": headers}, receive, send_with_headers)
+
+
+class _Page:
+    """One answer; where it is Streamlit's page, the page is told where its server is."""
+
+    def __init__(self) -> None:
+        self._start: Message | None = None
+        self._body = b""
+
+    def with_base(self, message: Message) -> list[Message]:
+        """What can be sent after this message."""
+        if message["type"] == "http.response.start":
+            kinds = dict(message["headers"])
+            if kinds.get(b"content-type", b"").startswith(b"text/html") and b"content-encoding" not in kinds:
+                self._start = message
+                return []
+        if self._start is None or message["type"] != "http.response.body":
+            return [message]
+        self._body += message.get("body", b"")
+        if message.get("more_body"):
+            return []
+        body = self._body.replace(b"<head>", _BASE, 1)
+        headers = [(name, value) for name, value in self._start["headers"] if name != b"content-length"]
+        start = {**self._start, "headers": [*headers, (b"content-length", str(len(body)).encode())]}
+        self._start = None
+        return [start, {**message, "body": body}]
+
+
+def _asks_for_page(scope: Scope) -> bool:
+    return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
 
 
 def _request(scope: Scope) -> Request:

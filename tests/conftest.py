@@ -9,7 +9,9 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import settings
 
-settings.register_profile("diag", deadline=None)  # what an example takes is a matter of what else the machine does
+settings.register_profile(
+    "diag", deadline=None, max_examples=40
+)  # what an example takes is a matter of what else the machine does
 settings.register_profile("thorough", deadline=None, max_examples=300)  # for `make test-all`
 settings.load_profile("diag")  # --hypothesis-profile comes after it
 

@@ -96,12 +96,13 @@ def _evaluated(call: Any, name: str, module: ModuleType) -> Iterator[Found]:
 def _held(name: str, module: ModuleType) -> Iterator[Found]:
     """Compiled patterns in the module's names, and in what they hold."""
     text = Path(str(module.__file__)).read_text("utf-8")
+    # What a loop over patterns calls is looked for under its names, which are in lower case.
+    of_loops = set(re.findall(r"\b[a-z]\w*\.(\w+)\(", text)) & _CALLS
     for key, value in vars(module).items():
         if key.startswith("__"):
             continue
         direct = isinstance(value, re.Pattern)
-        # What a loop over patterns calls is looked for under its names, which are in lower case.
-        calls = set(re.findall(rf"\b{key}\.([a-z]+)\b" if direct else r"\b[a-z]\w*\.(\w+)\(", text)) & _CALLS
+        calls = set(re.findall(rf"\b{key}\.([a-z]+)\b", text)) & _CALLS if direct else of_loops
         if direct and not calls:
             continue  # imported, or used by those that import it: found there
         for pattern in _within(value):

@@ -21,9 +21,11 @@ from diag.collectors.layout import MOST_RANKS, RunLayout
 from diag.errors import DiagError
 from diag.hang.api import triage
 from tests.command import diag
+from tests.examples import examples
 
 SAMPLE = Path(__file__).parents[1] / "sample_traces" / "ddp-straggler-rank0"
-SECONDS = 20  # of mutations, a few dozen of them; more in a loop of its own find what these do not
+# Of mutations, a few dozen of them; more in a loop of its own find what these do not.
+SECONDS = examples(8, thorough=30)
 NASTY: list[Any] = [
     None, True, -1, 0, 2**31, 2**62, -(2**63), 2**64, 10**12, 10**30, 1e308, -1e308, float("nan"), float("inf"), "",
     "x" * 5000, "\ud800", "\x00", "9" * 200, [], {}, [[]], [1, "a", None], {"a": 1},

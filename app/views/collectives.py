@@ -8,14 +8,14 @@ from typing import Any
 import plotly.graph_objects as go
 import streamlit as st
 
-from diag.app.address import choose
+from diag.app.address import DECIMALS, choose, href
 from diag.app.figures import MS, finish, rows_height
 from diag.app.markup import label, plain
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import EMPTY, beyond_summaries, draw, head, known_columns, nothing, shown_rows
 from diag.app.views.common import table as cells
-from diag.model.breakdown import CollectiveStat, CollectiveTable, CostCurve
+from diag.model.breakdown import CollectiveStat, CollectiveTable, CostCurve, ExposedCall
 from diag.show.ranks import EXCHANGES_HELP, EXCHANGES_TITLE, exchange_table
 from diag.words.formatting import counted, duration, number, share, size
 from diag.words.wording import group_name
@@ -41,6 +41,7 @@ def show(view: RunView) -> None:
     _bandwidth(view, table, theme)
     _waits(table, theme)
     _rows(view, table, theme)
+    _longest(view, table)
     _exchanges(table)
     for note in view.result.breakdowns.notes:
         if "collective" in note:
@@ -125,6 +126,39 @@ def _rows(view: RunView, table: CollectiveTable, theme: Theme) -> None:
         help="Also by a click on a row above.",
     )
     _ranks(table.rows[int(chosen)], theme)
+
+
+def _longest(view: RunView, table: CollectiveTable) -> None:
+    """The longest calls by exposed time, each with a link to the moment on the timeline."""
+    if not table.longest:
+        return
+    st.subheader("Longest exposed calls", anchor="longest")
+    several = len({call.axis for call in table.longest}) > 1
+    groups = len({call.group for call in table.longest}) > 1
+    moved = {rank: lanes.moved_ns for rank, lanes in view.result.timeline.ranks.items()}
+    rows = [_call(call, moved[call.rank], group_name(call, several) if groups else "") for call in table.longest]
+    columns = [name for name in rows[0] if any(row[name] for row in rows)]
+    st.table([{name: row[name] or EMPTY for name in columns} for row in rows], border="horizontal", hide_index=True)
+    st.caption("Over all ranks and counted steps. Exposed: not overlapped with compute, waiting for a rank included.")
+
+
+def _call(call: ExposedCall, moved_ns: int, group: str) -> dict[str, str]:
+    """``moved_ns``: from the call's clock to the timeline's."""
+    begin_ns, around_ns = call.start_ns + moved_ns, (call.end_ns - call.start_ns) // 4
+    at = {"from": (begin_ns - around_ns) / MS, "to": (call.end_ns + moved_ns + around_ns) / MS}
+    window = {name: f"{max(0.0, ms):.{DECIMALS}f}" for name, ms in at.items()}
+    return {
+        "Step": str(call.step),
+        "Rank": str(call.rank),
+        "Collective": operation(call.op),
+        "Group": plain(group),
+        "Size": size(call.bytes) if call.bytes else "",
+        "Exposed": duration(call.exposed_ns),
+        "Waits": "" if call.wait_ns is None else duration(call.wait_ns),
+        "Phase": call.phase,
+        "Module": plain(call.module),
+        "Timeline": f"[Show]({href('timeline', rank=call.rank, step=call.step, **window)})",
+    }
 
 
 def _exchanges(found: CollectiveTable) -> None:

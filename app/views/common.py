@@ -8,6 +8,8 @@ from typing import Any
 import plotly.graph_objects as go
 import streamlit as st
 
+from diag.app.address import show_link
+from diag.app.figures import blocks_of, field_columns, with_clickable_cells
 from diag.app.markup import plain, prose
 from diag.app.run_view import RunView
 from diag.errors import DiagError
@@ -46,6 +48,37 @@ def show_metrics(*found: Metric, places: int | None = None) -> None:
 
 def draw(figure: go.Figure, key: str, alt: str) -> None:
     st.plotly_chart(figure, key=key, config=CONFIG, alt=visible(alt))
+
+
+def show_field(view: RunView, figure: go.Figure, key: str, alt: str) -> None:
+    """A heat map of the view's ranks by its steps. A click on a cell chooses its rank and step, on every page."""
+
+    def chosen() -> tuple[int, int] | None:
+        points = [point for point in st.session_state[key].selection.points if "customdata" in point]
+        if not points:
+            return None
+        row, column = (int(points[0]["customdata"][place]) for place in ("0", "1"))
+        blocks = blocks_of(len(view.steps), field_columns(len(view.ranks)))
+        return view.ranks[row], view.steps[blocks[column].start]
+
+    def choose() -> None:
+        if cell := chosen():
+            st.session_state["rank"], st.session_state["step"] = map(str, cell)
+
+    clickable = with_clickable_cells(figure)
+    st.plotly_chart(
+        clickable, key=key, on_select=choose, selection_mode="points", config=CONFIG, alt=visible(alt)
+    )  # fmt: skip
+    if cell := chosen():
+        show_on_timeline(*cell)
+    elif len(clickable.data) > 1:
+        st.caption("A click on a cell chooses its rank and step.")
+
+
+def show_on_timeline(rank: int, step: int, name: str = "") -> None:
+    """A link to a step of a rank on the timeline. ``name``: of the events to look for there."""
+    label = f"Rank {rank}, step {step} on the timeline"
+    show_link("timeline", label, icon="view_timeline", rank=rank, step=step, **({"name": name} if name else {}))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

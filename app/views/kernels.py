@@ -13,7 +13,17 @@ from diag.app.figures import MS, finish, rows_height
 from diag.app.markup import label, plain
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import EMPTY, beyond_summaries, draw, head, known_columns, nothing, shown_rows, without_steps
+from diag.app.views.common import (
+    EMPTY,
+    beyond_summaries,
+    draw,
+    head,
+    known_columns,
+    nothing,
+    show_on_timeline,
+    shown_rows,
+    without_steps,
+)
 from diag.model.breakdown import (
     Bound,
     Efficiency,
@@ -48,7 +58,7 @@ def show(view: RunView) -> None:
         )
     else:
         _efficiency(found.efficiency)
-        _kernels(found.kernels, theme)
+        _kernels(view, found.kernels, theme)
         _modules(view, found.modules, theme)
     _path(found.path, theme)
     for note in found.notes if found.modules else ():  # else the page names them where modules are missing
@@ -81,7 +91,7 @@ def _unknown(measures: tuple[tuple[str, Measure, str], ...]) -> dict[str, list[s
     return found
 
 
-def _kernels(table: KernelTable, theme: Theme) -> None:
+def _kernels(view: RunView, table: KernelTable, theme: Theme) -> None:
     on_device = table.unit == "kernel"
     st.subheader("Kernels" if on_device else "Operators", anchor="kernels")
     shown = min(MOST_BARS, len(table.rows))
@@ -97,9 +107,11 @@ def _kernels(table: KernelTable, theme: Theme) -> None:
     )
     draw(kernels(table, theme), "kernels", f"Milliseconds a step of the {shown} {table.unit}s that take most")
     rows = [_kernel(row, table.rank_steps) for row in table.rows[:_MOST_ROWS]]
-    st.dataframe(
+    picked = st.dataframe(
         shown_rows(rows),
         key="kernel-table",
+        on_select="rerun",
+        selection_mode="single-row",
         hide_index=True,
         placeholder=EMPTY,
         # An operator belongs to no other one, and nothing overlaps with it.
@@ -107,6 +119,7 @@ def _kernels(table: KernelTable, theme: Theme) -> None:
         column_config=_kernel_columns(),
         alt=f"Every {table.unit} with its kind, time and what limits it",
     )
+    _named(view, [table.rows[row].name for row in picked.selection.rows])
     notes = []
     if len(table.rows) > _MOST_ROWS:
         notes.append(f"{len(table.rows) - _MOST_ROWS:,} more take less.")
@@ -183,19 +196,36 @@ def _modules(view: RunView, tables: tuple[ModuleTable, ...], theme: Theme) -> No
         return
     draw(modules(table, theme), "modules", "Milliseconds a step in each module, forward and backward")
     rows = [_module(row, table.rank_steps) for row in table.rows[:_MOST_ROWS]]
-    st.dataframe(
+    picked = st.dataframe(
         shown_rows(rows),
         key="module-table",
+        on_select="rerun",
+        selection_mode="single-row",
         hide_index=True,
         placeholder=EMPTY,
         column_order=known_columns(rows),
         column_config=_module_columns(),
         alt="Time of each module",
     )
+    _named(view, [table.rows[row].name for row in picked.selection.rows])
     notes = [f"Named by {source}; forward and backward include submodules, nothing includes communication."]
     if table.unattributed_ns and table.busy_ns:
         notes.append(f"In no module: {share(table.unattributed_ns / table.busy_ns)} of the busy time.")
     st.caption(plain(" ".join(notes)))
+
+
+def _named(view: RunView, names: Sequence[str]) -> None:
+    """A link to what has the name that was picked in a table, where a trace holds it."""
+    ranks = view.result.timeline.ranks
+    counted_steps = set(view.result.breakdowns.steps)
+    traced = {rank: [step for step in lanes.traced if step in counted_steps] for rank, lanes in ranks.items()}
+    rank = next((rank for rank in (view.page.rank, *traced) if traced.get(rank)), None)
+    if rank is None:
+        return
+    for name in names:
+        show_on_timeline(rank, traced[rank][0], name=name)
+    if not names:
+        st.caption("A click on a row links it to the timeline.")
 
 
 def _module(row: ModuleStat, rank_steps: int) -> dict[str, Any]:

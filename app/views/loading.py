@@ -13,7 +13,17 @@ from diag.app.figures import MOST_RANK_BARS, MS, finish, rank_names, rows_height
 from diag.app.markup import plain
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import EMPTY, draw, head, known_columns, nothing, show_metrics, shown_rows, without_steps
+from diag.app.views.common import (
+    EMPTY,
+    draw,
+    head,
+    known_columns,
+    nothing,
+    show_field,
+    show_metrics,
+    shown_rows,
+    without_steps,
+)
 from diag.model.steps import Bottleneck, Severity
 from diag.show.page import DATA_WAIT, Metric
 from diag.tables.loading import LoadingTable
@@ -97,7 +107,9 @@ def _waits(view: RunView, table: LoadingTable, culprits: tuple[int, ...], theme:
         )
     if Part.DATA in view.parts:
         st.markdown("**Every step.** Waiting for the loader, by rank.")
-        draw(field(view, culprits, theme), "loader-steps", "Milliseconds that each rank waited in each step")
+        show_field(
+            view, field(view, culprits, theme), "loader-steps", "Milliseconds that each rank waited in each step"
+        )
 
 
 def _copies(view: RunView, table: LoadingTable, theme: Theme) -> None:

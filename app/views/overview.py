@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import shlex
 from typing import Literal
-from urllib.parse import urlencode
 
 import streamlit as st
 
 from diag import __version__
 from diag.app import drawings
-from diag.app.address import choose
+from diag.app.address import choose, href
 from diag.app.drawings import Drawing, compared
 from diag.app.markup import plain, prose
 from diag.app.run_view import RunView
 from diag.app.theme import SEVERITY_COLOUR, SEVERITY_ICON, Theme, theme_of
-from diag.app.views.common import CONFIG, bullets, draw, show_code, show_metrics, table
+from diag.app.views.common import (
+    CONFIG,
+    bullets,
+    draw,
+    show_code,
+    show_field,
+    show_metrics,
+    show_on_timeline,
+    table,
+)
 from diag.model.steps import Bottleneck, Outcome, Risk, Severity
 from diag.model.steps import Verdict as Answer
 from diag.show import page as words
@@ -114,7 +122,7 @@ def _outcome(outcome: Outcome) -> None:
     lines = [f"**{plain(outcome.headline)}**"]
     if outcome.action:
         lines.append(plain(outcome.action))
-    lines.append(f"The evidence is on [Hang triage](hang?{urlencode(st.query_params.to_dict())}).")
+    lines.append(f"The evidence is on [Hang triage]({href('hang')}).")
     st.error("\n\n".join(lines), icon=":material/cancel:")
     st.caption(f"{words.UNTIL_THEN}:")
 
@@ -195,6 +203,8 @@ def _finding(finding: Card, expanded: bool) -> None:
         st.caption(" · ".join(plain(fact) for fact in finding.facts))
         if finding.action:
             st.markdown(f"**{words.TO_DO}:** {plain(finding.action)}")
+        if finding.place is not None:
+            show_on_timeline(finding.place.rank, finding.place.step)
         if finding.evidence:
             with st.expander(words.evidence_title(finding.evidence), expanded=expanded):
                 table(words.EVIDENCE_COLUMNS, finding.evidence)
@@ -276,7 +286,10 @@ def _breakdown(view: RunView, theme: Theme) -> tuple[int, int | None]:
         config=CONFIG,
         alt=steps.alt,
     )
-    return rank, None if step is None else view.steps[step]
+    number = None if step is None else view.steps[step]
+    if number is not None:
+        show_on_timeline(rank, number)
+    return rank, number
 
 
 def _choose_step() -> None:
@@ -303,8 +316,9 @@ def _waiting(view: RunView, theme: Theme) -> None:
     st.subheader(words.WAITING, anchor="waiting")
     text, drawing = drawings.of_waiting(view)
     st.markdown(prose(text))
-    if drawing is not None:
-        _draw(drawing, theme)
+    if drawing is None:
+        return
+    show_field(view, drawing.draw(theme), drawing.key, drawing.alt)
 
 
 def _memory(view: RunView, rank: int, theme: Theme) -> None:

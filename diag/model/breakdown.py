@@ -98,15 +98,43 @@ class AllToAllStat(Struct, frozen=True):
     caused_wait_ns: int | None
 
 
+class ExposedCall(Struct, frozen=True):
+    """One rank's part in one collective. ``start_ns``: on the common clock of the ranks; ``exposed_ns``: not overlapped
+    with compute, waiting for the last rank included; ``wait_ns``: that waiting, None where it is not known. ``bytes``:
+    of the full tensor, 0 where unknown. ``phase``: "forward", "backward" or "optimizer", "" where unknown.
+    ``module``: of the model, which called it; "" where no trace names it."""
+
+    rank: int
+    step: int
+    op: str
+    group: str
+    bytes: int
+    start_ns: int
+    end_ns: int
+    exposed_ns: int
+    wait_ns: int | None
+    axis: str = ""
+    members: tuple[int, ...] = ()
+    phase: str = ""
+    module: str = ""
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Its rank, step and begin, which no other call has."""
+        return self.rank, self.step, self.start_ns
+
+
 class CollectiveTable(Struct, frozen=True):
     """``rest_exposed_ns`` and ``rest_hidden_ns`` is communication in the partition that lies in no row's calls.
-    ``all_to_alls``: by group and rank, where the sizes that each rank receives are known."""
+    ``all_to_alls``: by group and rank, where the sizes that each rank receives are known. ``longest``: the calls with
+    the longest exposed time, the longest first."""
 
     rows: tuple[CollectiveStat, ...]
     rank_steps: int
     rest_exposed_ns: int
     rest_hidden_ns: int
     all_to_alls: tuple[AllToAllStat, ...] = ()
+    longest: tuple[ExposedCall, ...] = ()
 
 
 class DevicePeak(Struct, frozen=True):

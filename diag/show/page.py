@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from diag.account.durations import Durations
 from diag.api import DurationResult, Result, describe_run
+from diag.diagnoses.shares import Cost, class_of
 from diag.model import Gap
 from diag.model.steps import (
     Advice,
@@ -91,9 +92,18 @@ class Verdict(Struct, frozen=True):
     action: str = ""
 
 
+class Place(Struct, frozen=True):
+    """Where a finding is seen: the rank and the step in which it costs most, of those that a trace covers where any
+    is."""
+
+    rank: int
+    step: int
+
+
 class Card(Struct, frozen=True):
     """A finding. ``badge``: its severity, "minor" where that is no warning. ``cost``: the first of the ``facts``, ""
-    where it costs no time by itself. ``evidence``: cells of EVIDENCE_COLUMNS."""
+    where it costs no time by itself. ``evidence``: cells of EVIDENCE_COLUMNS. ``place``: None where it costs no time,
+    or the steps were not recorded."""
 
     severity: Severity
     badge: str
@@ -102,6 +112,7 @@ class Card(Struct, frozen=True):
     facts: tuple[str, ...]
     action: str
     evidence: tuple[tuple[str, str, str], ...]
+    place: Place | None = None
 
 
 class Change(Struct, frozen=True):
@@ -193,7 +204,7 @@ def page_of(result: Result, most_ranks: int = MOST_RANKS) -> Page:
         idle=idle_table(attribution, rank),
         stalls=stall_table(attribution),
         stall_lines=stall_lines(attribution),
-        findings=tuple(map(_card, result.examination.findings)),
+        findings=tuple(_card(finding, place_of(result, finding, rank)) for finding in result.examination.findings),
         basis=_basis(coverage),
         notes=tuple(f"{sentence(note)}." for note in coverage.notes),
         not_found=result.examination.not_found,
@@ -220,7 +231,24 @@ def verdict_of(verdict: Answer, steps: str = "", why: str = "", action: str = ""
     return Verdict(verdict.severity, class_name(verdict.bottleneck), verdict.headline, tuple(facts), why, action)
 
 
-def _card(finding: Finding) -> Card:
+def place_of(result: Result, finding: Finding, otherwise: int = 0) -> Place | None:
+    """Where to look for a finding. ``otherwise``: the rank of one that names none."""
+    shares = result.examination.shares
+    accounts = {step.step: step for step in result.attribution.steps}
+    rank = min(finding.ranks, default=otherwise)
+    sources = {number: {p.rank: p.source for p in accounts[number].parts} for number in shares.numbers}
+    recorded = [number for number in shares.numbers if rank in sources[number]]
+    if finding.bottleneck is None or not finding.cost_ns_per_step or not recorded:
+        return None
+    costs = [cost for cost in Cost if class_of(cost, shares.on_device) == finding.bottleneck]
+    blamed = [series for cost in costs for of, series in shares.blame_ns.get(cost, {}).items() if of == rank]
+    spent = np.sum(blamed if any(map(np.any, blamed)) else [shares.cost(cost) for cost in costs], axis=0)
+    cost_of = dict(zip(shares.numbers, spent.tolist(), strict=True))
+    traced = [number for number in recorded if sources[number][rank] == "trace"]
+    return Place(rank, max(traced or recorded, key=cost_of.__getitem__))
+
+
+def _card(finding: Finding, place: Place | None) -> Card:
     cost = f"{share(finding.share)} of the step" if finding.cost_ns_per_step else ""
     if cost and not printed_alike(finding.title_ns, finding.cost_ns_per_step):
         cost += f", {duration(finding.cost_ns_per_step)}"
@@ -234,6 +262,7 @@ def _card(finding: Finding) -> Card:
         facts=tuple(fact for fact in facts if fact),
         action=finding.action,
         evidence=_evidence(finding.evidence),
+        place=place,
     )
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from diag.account import gpu
 from diag.account.intervals import Window
 from diag.account.kept_steps import windows_of
 from diag.account.trace_ranges import host_windows
-from diag.model.breakdown import Breakdowns, MemoryPeak, peak_of
-from diag.model.steps import Attribution
+from diag.model.breakdown import Breakdowns, ExposedCall, MemoryPeak, peak_of
+from diag.model.steps import Attribution, RankStep
 from diag.rundir.run import RankTables, Tables
 from diag.tables.efficiency import device_of
 from diag.traces.trace import Trace
@@ -38,6 +40,9 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
     paths, charged = on_paths(shown), []
     accounts = module_time.by_rank(attribution.rank_steps)
     traced = 0
+    on_device = tables.on_device
+    collectives = collective_table(attribution, steps, tables.world_size, gloo=not on_device)
+    called: dict[tuple[int, int, int], str] = {}
     for of_rank, trace in [(rank, trace) for _, rank in sorted(tables.ranks.items()) for trace in rank.traces]:
         windows = _windows(trace, steps)
         if not windows:
@@ -52,9 +57,10 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
             modules[found.source].append(module_time.partial(work, found, again, host))
         own = accounted(of_rank, trace, windows, accounts.get(of_rank.rank, {}))
         charged.append(charge(trace, own, paths.of_rank(of_rank.rank)))
+        called |= _called(collectives.longest, trace, own)
         gpu.forget(trace)
-    on_device = tables.on_device
-    collectives = collective_table(attribution, steps, tables.world_size, gloo=not on_device)
+    longest = tuple(replace(call, module=called.get(call.place, "")) for call in collectives.longest)
+    collectives = replace(collectives, longest=longest)
     return Breakdowns(
         steps=tuple(sorted(steps)),
         collectives=collectives,
@@ -74,6 +80,16 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
         memory_peaks=tuple(held for rank in tables.ranks.values() if (held := _memory(rank)) is not None),
         notes=_notes(attribution, traced, bool(modules), bool(collectives.rows)),
     )
+
+
+def _called(
+    calls: Sequence[ExposedCall], trace: Trace, own: Sequence[tuple[Window, RankStep]]
+) -> dict[tuple[int, int, int], str]:
+    """The module of each call that lies in the windows of this trace, by its place."""
+    covered = {(step.rank, step.step) for _, step in own}
+    inside = [call for call in calls if (call.rank, call.step) in covered]
+    spans = [(call.start_ns, call.end_ns) for call in inside]
+    return {call.place: module for call, module in zip(inside, module_time.modules_at(trace, own, spans), strict=True)}
 
 
 def _windows(trace: Trace, steps: frozenset[int]) -> list[Window]:

@@ -3,6 +3,7 @@ much of its transfer is exposed, and how much compute could overlap it."""
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -19,7 +20,7 @@ from diag.account.match import MAX_UNCERTAINTY, SEND_RECV, SYNCHRONISING, is_pai
 from diag.account.records import is_transfer, open_span, open_spans
 from diag.collectors.records import RECV, SEND
 from diag.model.axes import PIPELINE, Axes, is_data
-from diag.model.breakdown import CollectiveStat, CollectiveTable
+from diag.model.breakdown import CollectiveStat, CollectiveTable, ExposedCall
 from diag.model.steps import Attribution, CollectiveCall, Detail, Kind, MatchedCollective, RankStep
 from diag.traces.kineto_names import P2P_OPS
 
@@ -80,6 +81,7 @@ def best_bandwidth(sizes: Sequence[int], transfers_ns: Sequence[int], bus_gb_s: 
 #
 # The per-collective table: waits, transfers and bandwidths of each group, operation and size (science.md 2.5).
 
+_MOST_CALLS = 10  # listed by themselves
 _MOST_SIZES = 8  # of one group, operation and type; more are put into classes of powers of two
 
 _Key = tuple[str, int, str]
@@ -159,6 +161,47 @@ def collective_table(
         rest_exposed_ns=sum(s.segments.total(Kind.COMM) for s in counted) - sum(s.exposed_ns for s in stats),
         rest_hidden_ns=sum(s.overlapped_comm_ns for s in counted) - sum(s.hidden_ns for s in stats),
         all_to_alls=all_to_all_table(attribution, steps),
+        longest=_longest(found, matches, attribution),
+    )
+
+
+def _longest(
+    found: Mapping[tuple[int, _Key], Sequence[_Part]],
+    matches: Mapping[tuple[int, _Key], MatchedCollective],
+    attribution: Attribution,
+) -> tuple[ExposedCall, ...]:
+    """The calls with the longest exposed time, over all ranks and steps."""
+    exposed = [(part, step, key) for (step, key), parts in found.items() for part in parts if part.exposed_ns > 0]
+    longest = heapq.nlargest(_MOST_CALLS, exposed, key=lambda item: item[0].exposed_ns)
+    steps = {(step.rank, step.step): step for step in attribution.rank_steps}
+    return tuple(
+        _exposed_call(part, steps[part.rank, step], matches.get((step, key)), attribution)
+        for part, step, key in longest
+    )
+
+
+def _exposed_call(
+    part: _Part, step: RankStep, match: MatchedCollective | None, attribution: Attribution
+) -> ExposedCall:
+    call, wait_ns = part.call, None
+    uncertainty_ns = attribution.clock_uncertainty_ns or 0
+    if match is not None and match.complete and part.rank in match.ranks:
+        wait_ns = match.wait_ns[match.ranks.index(part.rank)]
+    resolved = wait_ns is not None and uncertainty_ns <= MAX_UNCERTAINTY * max(wait_ns, part.exposed_ns)
+    ((phase, _),) = _Passes(step).of([call])
+    return ExposedCall(
+        rank=part.rank,
+        step=step.step,
+        op=call.op,
+        group=call.group,
+        bytes=call.bytes,
+        start_ns=call.start_ns,
+        end_ns=call.end_ns,
+        exposed_ns=part.exposed_ns,
+        wait_ns=wait_ns if resolved else None,
+        axis=_axis(call.op, call.group_ranks, attribution.axes),
+        members=call.group_ranks,
+        phase=phase.name.lower() if phase in _PASSES else "",
     )
 
 
@@ -284,9 +327,14 @@ def _stat(
         hidden_ns=sum(part.hidden_ns for part in parts),
         inferred=any(part.call.inferred for part in parts),
         last_counts=tuple(last),
-        axis=(PIPELINE if op in P2P_OPS and axes.stages() else axes.of(ranks)) or "",
+        axis=_axis(op, ranks, axes),
         members=ranks,
     )
+
+
+def _axis(op: str, ranks: tuple[int, ...], axes: Axes) -> str:
+    """The axis of the mesh that a group of ranks is of; "" where it is not known."""
+    return (PIPELINE if op in P2P_OPS and axes.stages() else axes.of(ranks)) or ""
 
 
 def _mean(values: Sequence[int]) -> int | None:

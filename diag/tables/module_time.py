@@ -353,6 +353,22 @@ def charge(trace: Trace, windows: Sequence[tuple[Window, RankStep]], stretches: 
     )
 
 
+def modules_at(trace: Trace, windows: Sequence[tuple[Window, RankStep]], spans: Sequence[tuple[int, int]]) -> list[str]:
+    """For each span of a rank's communication on the common clock, the module that has most of it; "" where none has
+    any. ``windows``: as for `charge`."""
+    tracks = tracks_of(trace) if windows and spans else None
+    found = [""] * len(spans)
+    if tracks is None:
+        return found
+    start, end = np.array(spans, dtype=np.int64).T
+    track = _placed(tracks.of(label_of(Kind.COMM, Detail.NONE)), windows)
+    at, module, ns = _overlaps(track, start, end)
+    frame = pl.DataFrame({"at": at, "module": module, "ns": ns}).group_by("at", "module").agg(pl.col("ns").sum())
+    for place, number, _ in frame.sort("ns").iter_rows():
+        found[place] = tracks.names[number]
+    return found
+
+
 def accounted(
     tables: RankTables, trace: Trace, windows: Iterable[Window], steps: Mapping[int, RankStep]
 ) -> list[tuple[Window, RankStep]]:

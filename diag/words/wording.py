@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from diag.model.axes import axis_words
-from diag.model.breakdown import CollectiveStat
+from diag.model.breakdown import CollectiveStat, ExposedCall
 from diag.model.steps import Attribution, Bottleneck, Coverage, Division
 
 from .formatting import counted, duration, listing
@@ -77,7 +77,7 @@ def class_name(bottleneck: Bottleneck) -> str:
     return bottleneck.value if whole else f"{bottleneck.value}-bound"
 
 
-def group_name(row: CollectiveStat, several: bool) -> str:
+def group_name(row: CollectiveStat | ExposedCall, several: bool) -> str:
     """A group's axis of the mesh, where there are ``several``; else the library's name for it, which can be a hash, or
     contain all of its ranks."""
     if row.op in _MESSAGES and len(row.members) == 2:

@@ -28,6 +28,7 @@ from tests.bench.grid.cases import NOT_KEPT
 from tests.bench.grid.device_rows import tuned, write_device_run
 from tests.bench.grid.gpu.simulate import simulate
 from tests.copies import replace
+from tests.examples import examples
 
 MS = 1_000_000
 DEVICE = "NVIDIA H100 80GB HBM3"
@@ -200,7 +201,7 @@ PHASES = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=examples(25, thorough=120), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 6), NUMBERS, PHASES), max_size=6),
     st.lists(st.tuples(st.integers(0, 3), NUMBERS, NUMBERS, st.none() | NUMBERS, st.booleans()), max_size=6),

@@ -15,6 +15,7 @@ from diag.account.trace_collectives import CALLS_A_STEP
 from diag.model.steps import Detail, Kind, RankStep
 from diag.traces.kineto import read_trace
 from tests.account.kineto_builder import AUTOGRAD, BASE_NS, KinetoBuilder, nccl_args
+from tests.examples import examples
 
 
 def account(build: KinetoBuilder, folder: Path) -> list[RankStep]:
@@ -216,7 +217,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(25, thorough=120), deadline=None)
 @given(EVENTS, st.lists(st.integers(0, 300), min_size=1, max_size=4, unique=True))
 def test_parts_sum_to_the_step_and_match_a_bitmap(events: list[tuple[str, tuple[int, int]]], edges: list[int]) -> None:
     build = KinetoBuilder()

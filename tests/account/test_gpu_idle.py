@@ -15,6 +15,7 @@ from diag.account.gpu import partition, step_windows
 from diag.model.steps import Detail, IdleParts, Kind, Parts
 from diag.traces.kineto import read_trace
 from tests.account.kineto_builder import BASE_NS, MAIN, KinetoBuilder
+from tests.examples import examples
 
 US, MS = 1_000, 1_000_000
 END = 300
@@ -55,7 +56,7 @@ def _kernels(draw: st.DrawFn) -> list[Kernel]:
 _spans = st.lists(st.tuples(st.integers(0, END - 2), st.integers(1, 60)), max_size=3)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(40, thorough=150), deadline=None)
 @given(kernels=_kernels(), waits=_spans, allocations=_spans)
 def test_idle_parts_are_those_of_every_nanosecond(
     kernels: list[Kernel],

@@ -15,6 +15,7 @@ from diag.account.trace_ranges import host_windows
 from diag.model.steps import Kind
 from diag.traces.kineto import read_trace
 from tests.account.kineto_builder import AUTOGRAD, BASE_NS, KinetoBuilder
+from tests.examples import examples
 
 US = 1000
 PROFILER = "ProfilerStep#"
@@ -97,7 +98,7 @@ RANGES = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(25, thorough=120), deadline=None)
 @given(RANGES, st.booleans(), st.booleans())
 def test_any_marks_give_disjoint_windows_with_exact_sums(
     marks: list[tuple[int, int, int, int]], ours: bool, device: bool

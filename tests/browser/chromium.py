@@ -52,8 +52,7 @@ class Visit:
     complaints: list[str] = field(default_factory=list)
 
     def note(self, message: ConsoleMessage) -> None:
-        # Opened below its root, Streamlit asks there for its own addresses first, and finds them one level up.
-        if message.type == "error" and "/_stcore/" not in message.location.get("url", ""):
+        if message.type == "error":
             self.complaints.append(message.text)
 
     def open(self, url: str, until: str) -> None:
