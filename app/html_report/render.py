@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -26,7 +27,7 @@ from diag.app.theme import DARK, LIGHT, Theme, favicon
 from diag.show import page as words
 from diag.show import ranks
 from diag.show.page import Command, RunName, advice_of
-from diag.words.formatting import masked, visible_lines
+from diag.words.formatting import masked, moment, visible_lines
 from diag.words.wording import ONLY_DURATIONS, pieces
 
 Path = tuple[str | int, ...]
@@ -64,6 +65,7 @@ def render(result: Result, command: str, version: str, names: Pseudonyms | None 
         specs=Markup(to_json(sections.figures)),
         scripts=[Markup(script) for script in scripts],
         version=version,
+        reported=moment(time.time_ns()),
         kept=names.kept if names is not None else "",
     )
 

@@ -20,14 +20,19 @@
     if (layout.xaxis?.range) layout.xaxis.range[1] *= 1.15; // the totals stand behind the bars
   }
 
-  function draw(inDark, width) {
+  const paperWidth = 690, halfWidth = 335, paperHeight = 0.75;
+
+  function draw(inDark, onPaper) {
     // Parsed anew each time: Plotly keeps and changes what it is given.
     const found = JSON.parse(specs);
     for (const plot of plots) {
       const {figure, dark: changes} = found[plot.id.slice("plot-".length)];
       if (inDark) changes.forEach(([path, value]) => put(figure, path, value));
-      if (width) figure.layout.width = width;
-      else if (narrow.matches) fit(figure);
+      if (onPaper) {
+        figure.layout.width = plot.closest(".columns") ? halfWidth : paperWidth;
+        const least = figure.data.length > 3 ? 210 : 150; // three lines of a legend
+        figure.layout.height = Math.max(least, Math.round(figure.layout.height * paperHeight));
+      } else if (narrow.matches) fit(figure);
       plot.style.height = `${figure.layout.height}px`; // else a resize makes the figure as high as its empty frame
       plot.querySelector(".no-script")?.remove();
       Plotly.react(plot, figure.data, figure.layout, config);
@@ -40,18 +45,14 @@
   let printing = false;
   for (const query of [dark, narrow]) query.addEventListener("change", () => printing || draw(dark.matches));
 
-  // Paper has no folds: everything is unfolded on it, and the figures are as wide as a page.
-  const paperWidth = 680;
-  let folded = [];
+  // On paper: a few pages. The figures are as wide as a page or as half of one, and lower; what is folded stays folded,
+  // and is in the file.
   addEventListener("beforeprint", () => {
     printing = true;
-    folded = [...document.querySelectorAll("details:not([open])")];
-    folded.forEach((fold) => { fold.open = true; });
-    draw(false, paperWidth);
+    draw(false, true);
   });
   addEventListener("afterprint", () => {
     printing = false;
-    folded.forEach((fold) => { fold.open = false; });
     draw(dark.matches);
   });
 

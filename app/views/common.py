@@ -19,7 +19,7 @@ from diag.words.wording import ONLY_DURATIONS
 
 CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False, "typesetMath": False}
 EMPTY = "-"  # a cell of which nothing is known
-_MOST_METRICS = 5  # in a row
+_METRIC_PX = 176
 
 
 def head(title: str, view: RunView, what: str) -> None:
@@ -29,21 +29,20 @@ def head(title: str, view: RunView, what: str) -> None:
     st.caption(plain(" · ".join(part for part in (what, run, listing(view.ranks), view.steps_counted) if part)))
 
 
-def show_metrics(*found: Metric, places: int | None = None) -> None:
-    """Side by side, each with its definition as a tooltip; in two rows where they are many. ``places``: columns of a
-    row."""
-    width = places or (len(found) if len(found) <= _MOST_METRICS else -(-len(found) // 2))
-    columns = [column for first in range(0, len(found), width) for column in st.columns(width)]
-    for column, metric in zip(columns, found, strict=False):
-        column.metric(
-            plain(metric.label),
-            metric.value,
-            metric.against or None,
-            delta_color="normal" if metric.more_is == "good" else "inverse",
-            border=True,
-            height="stretch",
-            help=prose(metric.help),
-        )
+def show_metrics(*found: Metric) -> None:
+    """Side by side, each with its definition as a tooltip; in as many rows as the window needs."""
+    with st.container(horizontal=True):
+        for metric in found:
+            st.metric(
+                plain(metric.label),
+                metric.value,
+                metric.against or None,
+                delta_color="normal" if metric.more_is == "good" else "inverse",
+                border=True,
+                height="stretch",
+                width=_METRIC_PX,
+                help=prose(metric.help),
+            )
 
 
 def draw(figure: go.Figure, key: str, alt: str) -> None:

@@ -72,7 +72,7 @@ def _numbers(table: MemoryTable, peak: Metric) -> None:
     ]
     if table.on_device:
         found += _of_allocator(loose, retries)
-    show_metrics(*found, places=4)
+    show_metrics(*found)
 
 
 def _of_allocator(loose: float | None, retries: list[int]) -> tuple[Metric, ...]:

@@ -58,11 +58,11 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
     if page.outcome is not None:
         _outcome(page.outcome)
     _verdict(page.verdict)
+    _to_do(view)
     show_metrics(*(metrics_of(view.result, baseline.result) if baseline is not None else page.metrics))
     if view.result.attribution.steps:
         _steps(view, theme)
     else:
-        _to_do(view)
         st.subheader(page.ranks.title, anchor="ranks")
         table(("rank", *page.ranks.columns), [(str(rank), *cells) for rank, _, cells in page.ranks.rows])
     st.subheader(words.FINDINGS, anchor="findings")
@@ -75,11 +75,7 @@ def show(view: RunView, baseline: RunView | None = None) -> None:
 
 def _steps(view: RunView, theme: Theme) -> None:
     """Where the time of the steps goes, in figures."""
-    evidence, todo = st.columns([3, 2], gap="medium")
-    with evidence:
-        _differences(view, theme)
-    with todo:
-        _to_do(view)
+    _differences(view, theme)
     rank, step = _breakdown(view, theme)
     _idle(view, rank, step)
     _waiting(view, theme)
@@ -106,7 +102,8 @@ def _head(view: RunView) -> None:
             on_click="ignore",
             help="This page as one HTML file to pass on; `diag report --redact` hides names and paths.",
         )
-    st.caption(" · ".join(plain(fact) for fact in (*page.facts, *page.versions)))
+    recorded = f"recorded {page.recorded}" if page.recorded else ""
+    st.caption(" · ".join(plain(fact) for fact in (*page.facts, recorded, *page.versions) if fact))
 
 
 def _report(view: RunView) -> bytes:
@@ -138,7 +135,7 @@ def _verdict(verdict: Verdict) -> None:
         if verdict.facts:
             st.markdown(" · ".join(plain(fact) for fact in verdict.facts))
         if verdict.why:
-            st.markdown(plain(verdict.why))
+            st.markdown(plain(verdict.why), help=words.CRITICAL_PATH)
 
 
 # -- what to do --------------------------------------------------------------------------------------------------------
@@ -182,10 +179,15 @@ def _change(number: int, change: Change) -> None:
 
 def _code(change: Change) -> None:
     """For the run's own API first; the others in tabs behind it."""
+    diffs = dict(change.diffs)
     with st.expander("In your own code", expanded=not change.command):
         tabs = st.tabs([_API_NAMES.get(name, name) for name, _ in change.code])
         for tab, (name, text) in zip(tabs, change.code, strict=True):
             with tab:
+                if name in diffs:
+                    st.caption(words.BEFORE_AND_AFTER)
+                    show_code(diffs[name], "diff")
+                    st.caption("To copy")
                 show_code(text, "json" if name == "deepspeed" else "python")
 
 

@@ -83,10 +83,7 @@ def path_sentence(attribution: Attribution) -> str:
     told = sorted((kind for kind in Kind if spent[kind] >= _WORTH_TELLING * total), key=lambda kind: -spent[kind])
     pieces = [_piece(counted, kind, spent[kind]) for kind in told]
     listed = " and ".join([", ".join(pieces[:-1]), pieces[-1]]) if len(pieces) > 1 else pieces[0]
-    return (
-        "A step lasts as long as its critical path, the chain of work and transfers in which each had to wait for the "
-        f"one before: on average {listed}."
-    )
+    return f"The critical path of a step is, on average, {listed}."
 
 
 def _piece(counted: Sequence[StepAccount], kind: Kind, ns: int) -> str:

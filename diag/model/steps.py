@@ -465,8 +465,9 @@ class Advice(Struct, frozen=True):
     """A change with its predicted gain (low, likely, high; nanoseconds a step) and its cost in bytes of device memory.
 
     ``finding``: the id of the finding that it answers. ``memory_delta_bytes``: None where unknown. ``command``: tries
-    the change; "" where the bundled trainer has no such option, and then there is only ``code`` (by API). ``settings``:
-    the options of the bundled trainer that it changes.
+    the change; "" where the bundled trainer has no such option, and then there is only ``code`` (by API). ``before``:
+    what that code replaces, by API; none where it is only added. ``settings``: the options of the bundled trainer that
+    it changes.
     """
 
     id: str
@@ -479,6 +480,7 @@ class Advice(Struct, frozen=True):
     command: str
     gain_share: float = 0.0  # the likely gain, of the step
     code: dict[str, str] = field(default_factory=dict)
+    before: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str | int] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
     evidence: tuple[Evidence, ...] = ()

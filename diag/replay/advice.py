@@ -88,6 +88,7 @@ def _advice_or_refusal(case: Case, base: Baseline, candidate: Candidate) -> Advi
         command=command_for(case, settings),
         gain_share=round(share, 4),
         code=code,
+        before={api: candidate.before[Api(api)] for api in code if api in candidate.before},
         settings=settings,
         assumptions=(*predicted.assumptions, *candidate.also),
         evidence=(

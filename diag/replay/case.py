@@ -111,8 +111,8 @@ Setting = str | int
 
 class Candidate(Struct, frozen=True):
     """A change that might help. ``settings``: options of the bundled trainer, by name; empty where it has no such
-    option. ``memory_delta_bytes``: of a device; None where unknown. ``also``: assumptions of the prediction beyond the
-    replay."""
+    option. ``memory_delta_bytes``: of a device; None where unknown. ``before``: what the code replaces. ``also``:
+    assumptions of the prediction beyond the replay."""
 
     id: str
     finding: str
@@ -122,6 +122,7 @@ class Candidate(Struct, frozen=True):
     memory_delta_bytes: int | None
     risk: Risk
     code: Mapping[Api, str]
+    before: Mapping[Api, str] = field(default_factory=dict)
     settings: Mapping[str, Setting] = field(default_factory=dict)
     also: tuple[str, ...] = ()
 

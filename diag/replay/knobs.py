@@ -39,6 +39,12 @@ _BLOCK_CODE = {
     Api.HF_TRAINER: '"fsdp": "full_shard auto_wrap",\n'
     '"fsdp_config": {"transformer_layer_cls_to_wrap": ["TransformerBlock"]}',
 }
+_SHARDED_NOW = {
+    Api.FSDP1: "FSDP(model, sharding_strategy=ShardingStrategy.FULL_SHARD)",
+    Api.FSDP2: "fully_shard(block)",
+    Api.DEEPSPEED: '"zero_optimization": {"stage": 3}',
+    Api.HF_TRAINER: '"fsdp": "full_shard auto_wrap"',
+}
 
 
 def wrap_granularity(case: Case) -> Sequence[Candidate]:
@@ -65,6 +71,7 @@ def _wrap_blocks(case: Case, finding: str) -> Iterator[Candidate]:
         memory_delta_bytes=after - before,
         risk=Risk.SAFE,
         code=_BLOCK_CODE,
+        before={Api.FSDP2: "fully_shard(model)", Api.FSDP1: "FSDP(model)"},
         settings={"wrap": "block"} if case.bundled else {},
         also=("all parameters are in the blocks, which are alike",),
     )
@@ -129,6 +136,7 @@ def _units_merged(case: Case, finding: str, by: int, wrap: str, change: str) -> 
         memory_delta_bytes=then - now,
         risk=Risk.MEMORY,
         code=_BLOCK_CODE if wrap == "block" else pairs,
+        before={} if wrap == "block" else {Api.FSDP2: _BLOCK_CODE[Api.FSDP2]},
         settings={"wrap": wrap} if case.bundled else {},
     )
 
@@ -170,7 +178,7 @@ def next_unit(depth: int, asynchronous: bool) -> str:
 
 
 def _deeper_prefetch(case: Case, finding: str, depth: int, asynchronous: bool) -> Candidate:
-    units = "the next unit" if depth == 1 else f"the next {depth} units"
+    units, now = "the next unit" if depth == 1 else f"the next {depth} units", case.number("prefetch", 0)
     return Candidate(
         id=f"prefetch-{depth}",
         finding=finding,
@@ -178,7 +186,7 @@ def _deeper_prefetch(case: Case, finding: str, depth: int, asynchronous: bool) -
         change=f"gather {units} while one computes, in forward and in backward",
         mutation=prefetch(depth),
         # One more unit is gathered at any time for each that is gathered further ahead.
-        memory_delta_bytes=(depth - case.number("prefetch", 0)) * case.sizes.largest,
+        memory_delta_bytes=(depth - now) * case.sizes.largest,
         risk=Risk.MEMORY,
         code={
             Api.FSDP2: next_unit(depth, asynchronous),
@@ -188,6 +196,7 @@ def _deeper_prefetch(case: Case, finding: str, depth: int, asynchronous: bool) -
             Api.ACCELERATE: "fsdp_config:\n  fsdp_forward_prefetch: true\n  fsdp_backward_prefetch: BACKWARD_PRE",
             Api.HF_TRAINER: '"fsdp_config": {"forward_prefetch": true, "backward_prefetch": "backward_pre"}',
         },
+        before={Api.FSDP2: next_unit(now, asynchronous=False)} if now else {},
         settings={"prefetch": depth} if case.bundled else {},
     )
 
@@ -214,6 +223,10 @@ def reshard_after_forward(case: Case) -> Sequence[Candidate]:
                 Api.DEEPSPEED: '"zero_optimization": {"stage": 2}',
                 Api.ACCELERATE: "fsdp_config:\n  fsdp_version: 2\n  fsdp_reshard_after_forward: false",
                 Api.HF_TRAINER: '"fsdp": "shard_grad_op auto_wrap"',
+            },
+            before={
+                **_SHARDED_NOW,
+                Api.ACCELERATE: "fsdp_config:\n  fsdp_version: 2\n  fsdp_reshard_after_forward: true",
             },
             settings={"reshard_after_forward": "no"} if case.bundled else {},
         )
@@ -252,6 +265,7 @@ def sharding_group(case: Case) -> Sequence[Candidate]:
                 Api.ACCELERATE: "fsdp_config:\n  fsdp_sharding_strategy: HYBRID_SHARD",
                 Api.HF_TRAINER: '"fsdp": "hybrid_shard auto_wrap"',
             },
+            before={**_SHARDED_NOW, Api.ACCELERATE: "fsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD"},
         )
     ]
 
@@ -317,6 +331,7 @@ def gradient_dtype(case: Case) -> Sequence[Candidate]:
                 Api.DDP: "model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
                 Api.DEEPSPEED: '"communication_data_type": "bf16"',
             },
+            before={Api.FSDP2: "fully_shard(block)", Api.FSDP1: "FSDP(model)"},
         )
     ]
 
@@ -355,6 +370,10 @@ def _more_workers(case: Case, finding: str, now: int, then: int) -> Candidate:
         code={
             Api.PYTORCH: f"DataLoader(..., num_workers={then}, persistent_workers=True)",
             Api.HF_TRAINER: f'"dataloader_num_workers": {then}, "dataloader_persistent_workers": true',
+        },
+        before={
+            Api.PYTORCH: f"DataLoader(..., num_workers={now})",
+            Api.HF_TRAINER: f'"dataloader_num_workers": {now}',
         },
         settings={"num_workers": then} if case.bundled else {},
         also=("each process holds the dataset's state and its batches in host memory, and needs a core of its own",),

@@ -7,6 +7,7 @@ number in the same words. ``page_of`` is cheap; ``advice_of`` replays the steps.
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import ndiff
 
 import numpy as np
 from msgspec import Struct
@@ -41,7 +42,18 @@ from diag.show.ranks import (
 )
 from diag.tables.efficiency import token_rate, tokens_of
 from diag.tables.memory import peak_memory
-from diag.words.formatting import NBSP, UNKNOWN, counted, duration, listing, measured, printed_alike, share, size
+from diag.words.formatting import (
+    NBSP,
+    UNKNOWN,
+    counted,
+    duration,
+    listing,
+    measured,
+    moment,
+    printed_alike,
+    share,
+    size,
+)
 from diag.words.wording import class_name, incomplete, run_facts, sentence, steps_counted
 
 # Headings and captions.
@@ -54,6 +66,11 @@ NOTHING_FOUND = "No finding costs 5% of the step or more."
 EVERYTHING_FOUND = "Everything that was looked for was found."
 EVERYTHING_LOOKED_FOR = "Everything could be looked for."
 DATA_WAIT = "Data wait"
+CRITICAL_PATH = (
+    "A step lasts as long as its critical path: the chain of work and transfers, over all ranks, in which each had to "
+    "wait for the one before."
+)
+BEFORE_AND_AFTER = "Before and after"
 EVIDENCE_COLUMNS = ("Table", "Rows", "Value")
 MOST_GAPS = 50  # that a page lists
 
@@ -117,7 +134,8 @@ class Card(Struct, frozen=True):
 
 class Change(Struct, frozen=True):
     """A piece of advice. ``saves``: the predicted gain in a few words, ``gain``: with its interval. ``sure``: the whole
-    interval is a gain. ``code``: (API, text)."""
+    interval is a gain. ``code``: (API, text). ``diffs``: (API, lines as `diff` writes them) where the code replaces
+    other code."""
 
     title: str
     saves: str
@@ -130,6 +148,7 @@ class Change(Struct, frozen=True):
     code: tuple[tuple[str, str], ...]
     assumptions: tuple[str, ...]
     evidence: tuple[tuple[str, str, str], ...]
+    diffs: tuple[tuple[str, str], ...] = ()
 
     @property
     def price(self) -> tuple[str, str]:
@@ -154,9 +173,9 @@ class Advised(Struct, frozen=True):
 
 class Page(Struct, frozen=True):
     """All but the advice, from top to bottom. ``outcome``: of a run that did not end well; it comes first, and the
-    verdict is of what was recorded until then. ``rank``: the one that is shown in detail. ``stall_lines``: the longest
-    stalls, a line each. ``not_looked``: questions and the reason that they share. ``gaps``: at most MOST_GAPS of
-    ``all_gaps``."""
+    verdict is of what was recorded until then. ``recorded``: when, "" where it is not known. ``rank``: the one that is
+    shown in detail. ``stall_lines``: the longest stalls, a line each. ``not_looked``: questions and the reason that
+    they share. ``gaps``: at most MOST_GAPS of ``all_gaps``."""
 
     title: RunName
     facts: tuple[str, ...]
@@ -176,6 +195,7 @@ class Page(Struct, frozen=True):
     not_looked: tuple[str, ...]
     gaps: tuple[Gap, ...]
     all_gaps: int
+    recorded: str = ""
     outcome: Outcome | None = None
 
 
@@ -211,8 +231,14 @@ def page_of(result: Result, most_ranks: int = MOST_RANKS) -> Page:
         not_looked=_not_looked(coverage),
         gaps=coverage.skipped[:MOST_GAPS],
         all_gaps=len(coverage.skipped),
+        recorded=_recorded(result),
         outcome=result.outcome,
     )
+
+
+def _recorded(result: Result) -> str:
+    manifest = result.tables.manifest
+    return moment(manifest.created_unix_ns) if manifest is not None and manifest.created_unix_ns > 0 else ""
 
 
 # -- verdict and findings ----------------------------------------------------------------------------------------------
@@ -319,9 +345,16 @@ def _change(advice: Advice) -> Change:
         finding=advice.finding,
         command=Command(advice.command),
         code=tuple(advice.code.items()),
+        diffs=tuple((api, _diff(before, advice.code[api])) for api, before in advice.before.items()),
         assumptions=advice.assumptions,
         evidence=_evidence(advice.evidence),
     )
+
+
+def _diff(before: str, after: str) -> str:
+    """Every line of both, "-" in front of those that go and "+" of those that come."""
+    lines = ndiff(before.splitlines(), after.splitlines())
+    return "\n".join(line.rstrip() for line in lines if not line.startswith("?"))
 
 
 # -- coverage ----------------------------------------------------------------------------------------------------------
@@ -350,8 +383,8 @@ def _not_looked(coverage: Coverage) -> tuple[str, ...]:
 
 
 class _Number(Struct, frozen=True):
-    """``value``: of a result, None where it is not known. ``points``: a share, whose differences are percentage points.
-    ``always``: shown where it is not known, too."""
+    """``value``: of a result, None where it is not known. ``points``: a share, whose differences are percentage
+    points."""
 
     label: Callable[[Result], str]
     value: Callable[[Result], float | None]
@@ -359,7 +392,6 @@ class _Number(Struct, frozen=True):
     help: Callable[[Result], str]
     more_is: str = "bad"
     points: bool = False
-    always: bool = True
 
 
 def metrics_of(result: Result, baseline: Result | None = None) -> tuple[Metric, ...]:
@@ -370,7 +402,7 @@ def metrics_of(result: Result, baseline: Result | None = None) -> tuple[Metric, 
     for number in _NUMBERS:
         value = number.value(result)
         before = number.value(baseline) if baseline is not None else None
-        if value is None and before is None and not number.always:
+        if value is None and before is None:
             continue
         shown.append(
             Metric(
@@ -492,7 +524,6 @@ _NUMBERS = (
         lambda result: f"Model FLOPs utilisation: {result.mfu.basis}.",
         more_is="good",
         points=True,
-        always=False,
     ),
     _Number(
         lambda _: "Exposed comm.",
@@ -508,7 +539,6 @@ _NUMBERS = (
         share,
         _host_help,
         points=True,
-        always=False,
     ),
     _Number(
         _memory_label,

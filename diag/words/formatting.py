@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from diag.collectors.text import masked as masked
 from diag.collectors.text import visible as visible
@@ -88,6 +89,14 @@ def number_ranges(numbers: Sequence[int]) -> str:
     texts = [str(a) if a == b else f"{a}-{b}" for a, b in spans]
     more = f" and {len(texts) - 8} more spans" if len(texts) > 8 else ""
     return ", ".join(texts[:8]) + more
+
+
+def moment(unix_ns: int) -> str:
+    """``2026-11-24 14:03 UTC``; "" for a time that no calendar has."""
+    try:
+        return f"{datetime.fromtimestamp(unix_ns / 1e9, UTC):%Y-%m-%d %H:%M} UTC"
+    except (OverflowError, ValueError, OSError):
+        return ""
 
 
 # -- kernel names ------------------------------------------------------------------------------------------------------

@@ -25,7 +25,8 @@ from diag.app.run_view import view_of
 from diag.app.theme import DARK
 from diag.collectors.records import Manifest
 from diag.model.steps import Advice, Recommendation, Risk
-from diag.show.page import metrics_of
+from diag.serve.server import SAMPLES
+from diag.show.page import advice_of, metrics_of
 from diag.show.redact import Pseudonyms
 from diag.words.formatting import duration, printed_alike, share, size
 from tests.app.planted import plant
@@ -414,3 +415,26 @@ def test_redacted_it_names_nobody(secretive: Result, tmp_path: Path) -> None:
 def test_the_same_run_gets_the_same_pseudonyms(secretive: Result) -> None:
     one, other = (render(secretive, COMMAND, "1", Pseudonyms(secretive)) for _ in range(2))
     assert one == other
+
+
+def test_the_advice_comes_first_with_what_it_replaces() -> None:
+    result = open_run(SAMPLES / "fsdp2-not-overlapped")
+    page, changes = view_of(result).page, advice_of(result).changes
+    html = render(result, COMMAND, "1")
+    text = Parsed(html).text
+    places = [text.index(part) for part in (page.verdict.headline, changes[0].title, page.metrics[0].label)]
+    assert places == sorted(places)
+    assert f"Recorded {page.recorded}, reported 20" in text
+    (diff,) = [text for change in changes for api, text in change.diffs if "reshard_after" in text and api == "fsdp2"]
+    assert diff == "- fully_shard(block)\n+ fully_shard(block, reshard_after_forward=False)"
+    assert html.count(f"<code>{diff}</code>") == 1
+
+
+def test_every_diff_ends_in_the_advised_code() -> None:
+    for sample in sorted(SAMPLES.glob("*/manifest.json")):
+        for change in advice_of(open_run(sample.parent)).changes:
+            code = dict(change.code)
+            for api, diff in change.diffs:
+                lines = diff.splitlines()
+                assert [line[2:] for line in lines if line[0] != "-"] == code[api].splitlines()
+                assert any(line[0] == "-" for line in lines) or "fully_shard(model)" in diff

@@ -1,5 +1,6 @@
 """What a person sees and does: the verdict on a sample run, a rank chosen by its bar, no complaint of the browser."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -8,10 +9,13 @@ import pytest
 from playwright.sync_api import Browser
 
 from diag.api import open_run
+from diag.serve.server import SAMPLES
 from tests.app.served import Served
 from tests.browser.chromium import Scheme, Visit, visit
 from tests.browser.conftest import RUN
 from tests.command import diag
+
+PAPER = 703, 1032  # A4 without its margins, in pixels
 
 
 @pytest.fixture(scope="module")
@@ -95,4 +99,36 @@ def test_the_report_opens_without_a_network(browser: Browser, tmp_path: Path, sc
         found.page.locator(".js-plotly-plot .plot-container").first.wait_for()
         found.page.get_by_text("What these numbers mean").click()
         assert asked == [file.as_uri()]
+        assert found.complaints == []
+
+
+def test_the_report_prints_on_five_pages_and_its_advice_on_the_first(browser: Browser, tmp_path: Path) -> None:
+    run = SAMPLES / "fsdp2-not-overlapped"
+    file = tmp_path / "report.html"
+    assert diag("report", run, "-o", file).returncode == 0
+    with visit(browser, offline=True) as found:
+        found.page.goto(file.as_uri())
+        found.page.locator(".js-plotly-plot .plot-container").first.wait_for()
+        printed = found.page.pdf(format="A4", prefer_css_page_size=True)
+        assert 2 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 5
+        found.page.emulate_media(media="print")
+        found.page.set_viewport_size({"width": PAPER[0], "height": PAPER[1]})
+        first = found.page.locator(".advice > li").first.bounding_box()
+        assert first is not None
+        assert first["y"] + first["height"] < PAPER[1]
+        assert found.complaints == []
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1440, "light"), (800, "dark"), pytest.param(800, "light", marks=pytest.mark.matrix)]
+)
+def test_no_number_is_cut(browser: Browser, served: Served, width: int, scheme: Scheme) -> None:
+    with visit(browser, scheme) as found:
+        found.page.set_viewport_size({"width": width, "height": 900})
+        found.open(served.at(), until=open_run(RUN).verdict.headline)
+        cut = found.page.evaluate(
+            "() => [...document.querySelectorAll('[data-testid=stMain], [data-testid=stMetricValue] *, "
+            "[data-testid=stMetricLabel] *')].filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent)"
+        )
+        assert cut == []
         assert found.complaints == []
