@@ -19,7 +19,7 @@ from diag.words.wording import ONLY_DURATIONS
 
 CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False, "typesetMath": False}
 EMPTY = "-"  # a cell of which nothing is known
-_METRIC_PX = 176
+METRIC_PX = 176  # of a card with a number
 
 
 def head(title: str, view: RunView, what: str) -> None:
@@ -40,7 +40,7 @@ def show_metrics(*found: Metric) -> None:
                 delta_color="normal" if metric.more_is == "good" else "inverse",
                 border=True,
                 height="stretch",
-                width=_METRIC_PX,
+                width=METRIC_PX,
                 help=prose(metric.help),
             )
 

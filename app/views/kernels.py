@@ -15,6 +15,7 @@ from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
 from diag.app.views.common import (
     EMPTY,
+    METRIC_PX,
     beyond_summaries,
     draw,
     head,
@@ -75,9 +76,10 @@ def _efficiency(found: Efficiency) -> None:
         ("Contention", found.contention_share, "How much longer kernels take while communication runs."),
     )
     known = [(name, m.value, f"{what} {m.basis}") for name, m, what in measures if m.value is not None]
-    columns = st.columns(len(measures)) if known else []
-    for column, (name, value, what) in zip(columns, known, strict=False):
-        column.metric(name, f"{value:.1%}" if value >= 0.01 else f"{value:.2%}", border=True, help=plain(what))
+    row = st.container(horizontal=True)
+    for name, value, what in known:
+        text = f"{value:.1%}" if value >= 0.01 else f"{value:.2%}"
+        row.metric(name, text, border=True, width=METRIC_PX, help=plain(what))
     for reason, names in _unknown(measures).items():
         st.caption(plain(f"{' and '.join(names)} not known: {reason}."))
 

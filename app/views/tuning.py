@@ -12,7 +12,7 @@ from diag.app.figures import MS, finish
 from diag.app.markup import label, plain
 from diag.app.run_view import Part
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import draw, show_code
+from diag.app.views.common import METRIC_PX, draw, show_code
 from diag.tune.history import History, Interval, Outcome, Round
 from diag.words.formatting import UNKNOWN, counted, duration, share, size
 from diag.words.wording import sentence
@@ -47,18 +47,21 @@ def _result(history: History) -> None:
     kept = history.kept
     first = history.rounds[0].baseline_ns if history.rounds else None
     now = history.step_ns_now if history.step_ns_now is not None else first
-    columns = st.columns(3)
-    columns[0].metric("Step time before", duration(first) if first else UNKNOWN, border=True, height="stretch")
-    columns[1].metric(
+    row = st.container(horizontal=True)
+    row.metric(
+        "Step time before", duration(first) if first else UNKNOWN, border=True, height="stretch", width=METRIC_PX
+    )
+    row.metric(
         "Step time now",
         duration(now) if now else UNKNOWN,
         delta=f"{now / first - 1:.0%}" if kept and first and now else None,
         delta_color="inverse",
         border=True,
         height="stretch",
+        width=METRIC_PX,
         help="Measured in the last round that was kept, against the runs of that round.",
     )
-    columns[2].metric("Changes kept", f"{len(kept)} of {len(history.rounds)}", border=True, height="stretch")
+    row.metric("Changes kept", f"{len(kept)} of {len(history.rounds)}", border=True, height="stretch", width=METRIC_PX)
     if history.command:
         st.markdown("To train with what was kept:" if kept else "To train as it was:")
         show_code(history.command, "bash")

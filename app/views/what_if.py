@@ -16,7 +16,7 @@ from diag.app.figures import (
 from diag.app.markup import label, plain
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import beyond_summaries, bullets, draw, head, nothing, show_code, without_steps
+from diag.app.views.common import METRIC_PX, beyond_summaries, bullets, draw, head, nothing, show_code, without_steps
 from diag.model.breakdown import KnobChange, Prospect
 from diag.model.steps import Knob, Risk
 from diag.words.formatting import UNKNOWN, duration, number, share, size
@@ -101,21 +101,27 @@ def _choose(view: RunView, changes: tuple[KnobChange, ...]) -> list[KnobChange]:
 def _numbers(view: RunView, prospect: Prospect) -> None:
     low, likely, high = prospect.new_step_ns
     gains = not prospect.refused and bool(prospect.changes)
-    columns = st.columns(4)
-    columns[0].metric(
-        "Step time now", duration(prospect.step_ns), border=True, height="stretch", help="Mean of the replayed steps."
+    row = st.container(horizontal=True)
+    row.metric(
+        "Step time now",
+        duration(prospect.step_ns),
+        border=True,
+        height="stretch",
+        width=METRIC_PX,
+        help="Mean of the replayed steps.",
     )
-    columns[1].metric(
+    row.metric(
         "Predicted",
         duration(likely) if gains else UNKNOWN if prospect.refused else duration(prospect.step_ns),
         border=True,
         height="stretch",
+        width=METRIC_PX,
         delta=f"{duration(low)} to {duration(high)}" if gains else None,
         delta_color="off",
         delta_arrow="off",
         help="Below: the interval in which a measurement is expected." if gains else None,
     )
-    columns[2].metric(
+    row.metric(
         "Gain",
         share(prospect.gain_share) if gains else UNKNOWN if prospect.refused else "0%",
         delta=f"{duration(prospect.gain_ns[1])} a step" if gains else None,
@@ -123,6 +129,7 @@ def _numbers(view: RunView, prospect: Prospect) -> None:
         delta_arrow="off",
         border=True,
         height="stretch",
+        width=METRIC_PX,
         help=f"Between {duration(prospect.gain_ns[0])} and {duration(prospect.gain_ns[2])} a step. "
         f"The replay without a change is off by {prospect.replay_error:.1%}."
         if gains
@@ -130,7 +137,7 @@ def _numbers(view: RunView, prospect: Prospect) -> None:
     )
     delta, room = prospect.memory_delta_bytes, prospect.headroom_bytes
     on_device = view.result.tables.on_device
-    columns[3].metric(
+    row.metric(
         "Device memory",
         UNKNOWN if delta is None else f"{'+' if delta > 0 else ''}{size(delta)}",
         delta=None if room is None else f"of {size(room)} free",
@@ -138,6 +145,7 @@ def _numbers(view: RunView, prospect: Prospect) -> None:
         delta_arrow="off",
         border=True,
         height="stretch",
+        width=METRIC_PX,
         help="Per rank, compared with now."
         if on_device
         else "Per device. This run is on a CPU, so no change is ruled out.",
@@ -181,7 +189,7 @@ def steps(prospects: Sequence[tuple[str, Prospect]], theme: Theme) -> go.Figure:
     measured step; what is refused is left out."""
     drawn = [(name, prospect) for name, prospect in prospects if not prospect.refused]
     measured = prospects[0][1].step_ns
-    names = [MEASURED, *(label(name, 70) for name, _ in drawn)]
+    names = [MEASURED, *(label(name, 40) for name, _ in drawn)]
     likely = [measured, *(p.new_step_ns[1] for _, p in drawn)]
     low = [measured, *(p.new_step_ns[0] for _, p in drawn)]
     high = [measured, *(p.new_step_ns[2] for _, p in drawn)]
@@ -218,6 +226,6 @@ def steps(prospects: Sequence[tuple[str, Prospect]], theme: Theme) -> go.Figure:
         theme,
         rows_height(len(names), least=150, each=36),
         bargap=0.4,
-        xaxis={"title": {"text": "milliseconds a step"}, "range": [0, max(high) / MS * 1.15]},
+        xaxis={"title": {"text": "milliseconds a step"}, "range": [0, max(high) / MS * 1.25]},
         yaxis={"autorange": "reversed", "tickvals": list(range(len(names))), "ticktext": names, "title": None},
     )
