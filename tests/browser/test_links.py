@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import Browser, expect
 
 from diag.api import open_run
@@ -33,6 +34,7 @@ def test_a_finding_leads_to_the_timeline_and_its_step_to_the_other_pages(browser
         assert found.complaints == []
 
 
+@pytest.mark.matrix
 def test_a_cell_of_a_heat_map_leads_to_its_step(browser: Browser, served: Served) -> None:
     with visit(browser) as found:
         found.open(served.at(), until="Who waits")
