@@ -184,7 +184,8 @@ def test_a_stage_with_more_work(tmp_path: Path) -> None:
     assert result.verdict.culprit_ranks == (0,)
 
 
-@pytest.mark.parametrize("slow", [0, pytest.param(1, marks=pytest.mark.matrix)])
+@pytest.mark.matrix
+@pytest.mark.parametrize("slow", [0, 1])
 def test_a_slow_loader_of_a_stage(tmp_path: Path, slow: int) -> None:
     result = run(tmp_path, pipeline, 2, {DATA: {slow: DELAY_S}}, 1, (FORWARD_S, FORWARD_S))
     if contended(result, "slow-data-one-rank", slow):
@@ -204,7 +205,11 @@ def test_a_straggler_among_replicas_of_a_stage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("phase", "bottleneck"), [(DATA, Bottleneck.DATA), (FORWARD, Bottleneck.COMPUTE)], ids=["loader", "straggler"]
+    ("phase", "bottleneck"),
+    [
+        pytest.param(DATA, Bottleneck.DATA, id="loader", marks=pytest.mark.matrix),
+        pytest.param(FORWARD, Bottleneck.COMPUTE, id="straggler"),
+    ],
 )
 def test_a_rank_that_its_tensor_parallel_peer_waits_for(tmp_path: Path, phase: str, bottleneck: Bottleneck) -> None:
     result = run(tmp_path, tensor_parallel, 2, {phase: {1: DELAY_S}})

@@ -26,7 +26,7 @@ CASES: list[Case] = [
     for fault in FAULTS
     for repeat in range(REPEATS)
 ]
-FEW = [case for case in CASES if case[1] in ("ddp", "fsdp2", "pp, 1f1b")]
+FEW = [case for case in CASES if case[1] in ("ddp", "fsdp2")]
 
 
 @pytest.fixture(scope="module")
