@@ -1,0 +1,70 @@
+"""Every page of every kind of run, in two sizes and two themes: nothing is cut, nothing is asked of another machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser
+
+from diag.app.pages import PAGES
+from diag.serve.server import SAMPLES
+from tests.app.runs import write_run
+from tests.app.served import dashboard
+from tests.app.test_hang_page import written
+from tests.app.test_live import unended
+from tests.app.test_outcome import run_that
+from tests.browser.chromium import PATIENCE_MS, Scheme, Visit, visit
+from tests.test_breakdowns import two_ranks
+
+REAL = Path(__file__).parents[3] / "shared" / "traces" / "dlrm_v100_8ranks"
+RUN_PAGES = [page.path for page in PAGES if not page.of_folder and page.offered(Path(), [Path()])]
+SIZES: list[tuple[int, Scheme]] = [(1440, "light"), (800, "dark")]
+
+
+def traces(folder: Path) -> Path:
+    two_ranks(folder)
+    return folder
+
+
+def real(folder: Path) -> Path:
+    if not REAL.exists():
+        pytest.skip("no ../shared/traces beside this checkout")
+    return REAL
+
+
+KINDS: dict[str, Callable[[Path], Path]] = {
+    "sample": lambda _: SAMPLES / "ddp-straggler-rank0",
+    "traces of a device": traces,
+    "real traces": real,
+    "died": run_that,
+    "hung": lambda folder: written(folder / "logs", "duplicate_gpu"),
+    "live": lambda folder: unended(write_run(folder / "run", slow_data_ms={1: 40})),
+}
+
+
+def check(found: Visit, asked: list[str]) -> None:
+    """What is on the page now."""
+    found.settle()
+    assert found.page.get_by_test_id("stException").count() == 0
+    main = found.page.get_by_test_id("stMain")
+    assert main.evaluate("it => it.scrollWidth - it.clientWidth") <= 1
+    assert {urlsplit(url).hostname for url in asked if not url.startswith(("data:", "blob:"))} == {"127.0.0.1"}
+    assert found.complaints == []
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_page(browser: Browser, tmp_path: Path, kind: str) -> None:
+    with dashboard(KINDS[kind](tmp_path)) as served:
+        for width, scheme in SIZES:
+            with visit(browser, scheme) as found:
+                asked: list[str] = []
+                found.page.on("request", lambda request, asked=asked: asked.append(request.url))
+                found.page.set_viewport_size({"width": width, "height": 1000})
+                for path in RUN_PAGES:
+                    found.page.goto(served.at("" if path == RUN_PAGES[0] else path))
+                    found.page.get_by_test_id("stMain").locator("h1, [role=alert]").first.wait_for(timeout=PATIENCE_MS)
+                    check(found, asked)
