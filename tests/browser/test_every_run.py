@@ -21,7 +21,8 @@ from tests.test_breakdowns import two_ranks
 
 REAL = Path(__file__).parents[3] / "shared" / "traces" / "dlrm_v100_8ranks"
 RUN_PAGES = [page.path for page in PAGES if not page.of_folder and page.offered(Path(), [Path()])]
-SIZES: list[tuple[int, Scheme]] = [(1440, "light"), (800, "dark")]
+WIDE: tuple[int, Scheme] = (1440, "light")
+NARROW: tuple[int, Scheme] = (800, "dark")
 
 
 def traces(folder: Path) -> Path:
@@ -35,13 +36,13 @@ def real(folder: Path) -> Path:
     return REAL
 
 
-KINDS: dict[str, Callable[[Path], Path]] = {
-    "sample": lambda _: SAMPLES / "ddp-straggler-rank0",
-    "traces of a device": traces,
-    "real traces": real,
-    "died": run_that,
-    "hung": lambda folder: written(folder / "logs", "duplicate_gpu"),
-    "live": lambda folder: unended(write_run(folder / "run", slow_data_ms={1: 40})),
+KINDS: dict[str, tuple[Callable[[Path], Path], tuple[tuple[int, Scheme], ...]]] = {
+    "sample": (lambda _: SAMPLES / "ddp-straggler-rank0", (WIDE, NARROW)),
+    "traces of a device": (traces, (NARROW,)),
+    "real traces": (real, (WIDE,)),
+    "died": (run_that, (NARROW,)),
+    "hung": (lambda folder: written(folder / "logs", "duplicate_gpu"), (WIDE, NARROW)),
+    "live": (lambda folder: unended(write_run(folder / "run", slow_data_ms={1: 40})), (NARROW,)),
 }
 
 
@@ -58,8 +59,9 @@ def check(found: Visit, asked: list[str]) -> None:
 @pytest.mark.matrix
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_page(browser: Browser, tmp_path: Path, kind: str) -> None:
-    with dashboard(KINDS[kind](tmp_path)) as served:
-        for width, scheme in SIZES:
+    made, sizes = KINDS[kind]
+    with dashboard(made(tmp_path)) as served:
+        for width, scheme in sizes:
             with visit(browser, scheme) as found:
                 asked: list[str] = []
                 found.page.on("request", lambda request, asked=asked: asked.append(request.url))
