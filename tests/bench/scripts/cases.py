@@ -321,7 +321,7 @@ CASES = (
          "64", "--num-classes", "4", "--device", "cpu", "--no-prefetcher", "-j", "1", "-b", "4", "--epochs", "2",
          "--warmup-epochs", "0", "--log-interval", "1", "--output", "out"),
         _images(160), 40, r"Loss: *([\d.]+)", launcher=TORCHRUN, needs=("timm",),
-        data="images/train/", slow_ms=150, opens=40,
+        data="images/train/", slow_ms=500, opens=40,
         changes=(Change("train.py", "prepare_distributed(device_ids=[device],", "prepare_distributed(device_ids=None,",
                         "DDP takes no index of a CPU"),),
         faults=("slow-read", "slow-read-all", *ONE_RANK, "missing-file"),

@@ -27,6 +27,12 @@ _SCORED = {
     "accused": "healthy runs in which an innocent rank is named",
     "rank_right": "rank",
 }
+_BUSY = (
+    "Every rank's waiting for cores is also measured from outside. Where the threads of each were queued for a fifth "
+    "of the time, in sum, contention may be reported before what was planted. Where a rank whose core was taken was "
+    "queued less than twice as long as the other one, because other processes used both cores, contention of all ranks "
+    "is right."
+)
 
 
 def crowded(outcome: Json) -> bool:
@@ -207,8 +213,8 @@ def table(cases: Sequence[Case], rows: Sequence[Json], about: str) -> str:
                      for change in case.changes]  # fmt: skip
             lines.append(f"- {case.name}: {'; '.join([*([case.note] if case.note else []), *parts])}")
     lines += [
-        "", "## Faults", "", _row("script", "fault", "rank", "class", "right", "cause", "right", "named", "right",
-                                  "verdict"),
+        "", "## Faults", "", _BUSY, "",
+        _row("script", "fault", "rank", "class", "right", "cause", "right", "named", "right", "verdict"),
         _row(*["---"] * 10),
     ]  # fmt: skip
     for case in cases:
