@@ -89,6 +89,23 @@ def test_a_computing_thread_that_has_no_core_holds_up_the_one_that_trains() -> N
     assert "in backward" in alone.verdict.headline
 
 
+@pytest.mark.parametrize(
+    ("transfer_ms", "queued_ms", "slow"),
+    [(6, 0, True), (6, 40, False), (40, 40, True)],
+    ids=["slow network", "threads without a core", "slow all the same"],
+)
+def test_a_network_is_not_slow_because_the_threads_that_carry_bytes_have_no_core(
+    transfer_ms: int, queued_ms: int, slow: bool
+) -> None:
+    """All-reduces of a few bytes take milliseconds; gloo's threads are queued for that much of each second."""
+    carrying = HostRecord(0, 1000 * MS, 2, 2 * MS, queued_ms * MS, 2 * MS, queued_ms * MS, runnable=9)
+    host = tuple(replace(carrying, monotonic_ns=(second + 1) * 1000 * MS) for second in range(60))
+    plan = Plan(strategy="ddp", unit_bytes=84, transfer_ns=transfer_ms * MS, scheduled=lambda step, rank: {}, host=host)
+    result = analyze(simulate(plan))
+    assert result.verdict.bottleneck == Bottleneck.COMMUNICATION
+    assert (result.verdict.cause == "slow-network") == slow
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_one_rank_waits_for_a_core(rank: int) -> None:
     plan = Plan(

@@ -268,9 +268,10 @@ def _slow_network(subject: Subject, collectives: Sequence[MatchedCollective]) ->
     speed = float(
         np.median([bus_factor(c.op, len(c.ranks)) * c.bytes / c.transfer_ns for c in sized if c.bytes == largest])
     )
-    if smallest < poor.at_bytes and latency_ms >= poor.latency_ms:
+    unhindered = 1 - _queued_part(subject, collectives)
+    if smallest < poor.at_bytes and unhindered * latency_ms >= poor.latency_ms:
         why = f"even {smallest:,} bytes take {latency_ms:.0f} ms"
-    elif largest >= poor.at_bytes and speed < poor.bandwidth:
+    elif largest >= poor.at_bytes and speed < unhindered * poor.bandwidth:
         why = f"{largest:,} bytes move at {speed * 1000:.0f} MB/s"
     else:
         return None
@@ -281,6 +282,16 @@ def _slow_network(subject: Subject, collectives: Sequence[MatchedCollective]) ->
         f"traffic on it. Until then send less: {_less_sent(subject)}.",
         (Evidence("collectives", f"transfer of {smallest} bytes, median", round(latency_ms, 3), "ms"),),
     )
+
+
+def _queued_part(subject: Subject, collectives: Sequence[MatchedCollective]) -> float:
+    """The part of the transfers, 0 to 1, in which the CPU threads that carry them may have waited for a core: at either
+    end, one after the other. No network is slow because of that."""
+    queued_ms = list(subject.scheduling.mean_ms("communicating_ns").values())
+    moved_ms = sum(met.transfer_ns for met in collectives) / 1e6 / max(1, len(subject.shares.numbers))
+    if subject.shares.on_device or not queued_ms or not moved_ms:
+        return 0.0
+    return min(1.0, 2 * float(np.mean(queued_ms)) / moved_ms)
 
 
 def _less_sent(subject: Subject) -> str:

@@ -52,7 +52,7 @@ def row_of(case: Case, folder: Path, again: bool = False) -> Json:
         kept_answer.write_text(json.dumps(answer) + "\n")
     answer = json.loads(kept_answer.read_text())
     return {
-        **outcome, **judge(case, fault, answer), "steps": steps_recorded(folder),
+        **outcome, **judge(case, outcome, answer), "steps": steps_recorded(folder),
         "same": "" if fault else same(bare, outcome), "all_ranks": bool(fault) and FAULTS[fault].all_ranks,
     }  # fmt: skip
 

@@ -19,6 +19,8 @@ DLRM = "facebookresearch/dlrm", "090956ee2319ddd349a42232958aefccfe3f7b0a"
 ACCELERATE = "huggingface/accelerate", "16cb6eb80dd9aa8b4df1a63ef57863e455d53b83"
 TRL = "huggingface/trl", "f2cd57710ae345ea6428ae95363267fcf38a3dc8"
 LIGHTNING = "Lightning-AI/pytorch-lightning", "7f0c3436cd3f6ad3753125672024fc415cbcb414"
+TIMM = "huggingface/pytorch-image-models", "aa4b5850c1543fa488abf260f18390eda46cf85d"
+LLM_C = "karpathy/llm.c", "f1e2ace651495b74ae22d45d1723443fd00ecd3a"
 
 TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
 ONE_RANK = ("stop-pulses", "core-taken", "exception")
@@ -61,6 +63,7 @@ class Case:
     data: str = ""
     slow_ms: int = 40
     reads: bool = False  # each read is slow, not the opening alone
+    in_loop: bool = False  # the training loop opens the files of the data itself, without a DataLoader
     opens: int = 0
     outputs: str = ""  # files whose tensors are compared instead of printed losses
     ranks: int = 2
@@ -93,13 +96,17 @@ def _sft(rows: int) -> Maker:
     return make
 
 
-def _imagenet(folder: Path) -> None:
-    material.image_folder(folder / "images" / "train", 120)
-    material.image_folder(folder / "images" / "val", 8)
+def _images(train: int) -> Maker:
+    def make(folder: Path) -> None:
+        material.image_folder(folder / "images" / "train", train)
+        material.image_folder(folder / "images" / "val", 8)
+
+    return make
 
 
 _CPU_FOR_GPU = "the script asks for two accelerators; the ranks train on the CPU"
 _LENGTH = "the number of iterations is written into the script"
+_TOKENIZER = "the tokenizer comes from the net, and only sampling needs it"
 _SEED = "the script sets no seed, so that no two of its runs are equal"
 _EPOCH_LOSS = r"Loss: ([\d.]+)"
 _SFT = (
@@ -152,7 +159,7 @@ CASES = (
         "imagenet", EXAMPLES, "imagenet", "main.py",
         ("images", "-a", "squeezenet1_1", "--epochs", "1", "-b", "2", "-j", "1", "--no-accel", "--dist-url", "env://",
          "--dist-backend", "gloo", "--seed", "1", "-p", "1"),
-        _imagenet, 30, r"Loss (\S+) \(", launcher=TORCHRUN, data="images/train/", slow_ms=500, opens=40, alone=True,
+        _images(120), 30, r"Loss (\S+) \(", launcher=TORCHRUN, data="images/train/", slow_ms=500, opens=40, alone=True,
         faults=("slow-read", "slow-read-all", "missing-file", "exception"),
         note="without an accelerator this script wraps no model in DDP: its ranks train alone",
     ),
@@ -164,10 +171,11 @@ CASES = (
             Change("example.py", ", device_id=device)", ")", "a CPU has no index to bind the group to"),
             Change("example.py", "for _ in range(10):", "for _ in range(30):", _LENGTH),
             Change("example.py", "batch_size = 32", "batch_size = 2", "two cores"),
+            Change("example.py", "model.reset_parameters()",
+                   "model.reset_parameters(); [layer.reset_parameters() for layer in model.layers]",
+                   "the parameters of its layers are left uninitialised, so that it trains NaN"),
         ),
         faults=ONE_RANK,
-        note="the last bits of its result depend on the size of the environment, so that bare runs in larger ones are "
-        "compared as well",
     ),
     Case(
         "ddp_tutorial", EXAMPLES, "distributed/ddp-tutorial-series", "multigpu_torchrun.py", ("3", "1"), _nothing, 96,
@@ -218,6 +226,7 @@ CASES = (
          "--block_size=32", "--n_layer=4", "--n_head=4", "--n_embd=128"),
         lambda folder: material.nanogpt(folder / "data" / "chars", 200_000), 40, r"(?:train |val )?loss [\d.]+",
         launcher=TORCHRUN, needs=("model.py", "configurator.py"), data="data/chars/", slow_ms=120, opens=12,
+        in_loop=True,
         changes=(
             Change("train.py", "device = f'cuda:{ddp_local_rank}'", "device = 'cpu'", _CPU_FOR_GPU),
             Change("train.py", "    torch.cuda.set_device(device)\n", "", _CPU_FOR_GPU),
@@ -233,6 +242,7 @@ CASES = (
          "--block_size=32", "--n_layer=4", "--n_head=4", "--n_embd=128"),
         lambda folder: material.nanogpt(folder / "data" / "chars", 200_000), 40, r"(?:train |val )?loss [\d.]+",
         needs=("model.py", "configurator.py"), data="data/chars/", slow_ms=60, opens=12, ranks=1,
+        in_loop=True,
         faults=("slow-read", "stop-pulses"),
     ),
     Case(
@@ -304,6 +314,38 @@ CASES = (
         launcher=("python", "-m", "lightning.fabric.cli", "--accelerator", "cpu", "--devices", "2",
                   "--strategy", "ddp"),
         faults=(*ONE_RANK, "cores-taken"),
+    ),
+    Case(
+        "timm", TIMM, "", "train.py",
+        ("--data-dir", "images", "--train-split", "train", "--val-split", "val", "--model", "resnet18", "--img-size",
+         "64", "--num-classes", "4", "--device", "cpu", "--no-prefetcher", "-j", "1", "-b", "4", "--epochs", "2",
+         "--warmup-epochs", "0", "--log-interval", "1", "--output", "out"),
+        _images(160), 40, r"Loss: *([\d.]+)", launcher=TORCHRUN, needs=("timm",),
+        data="images/train/", slow_ms=500, opens=40,
+        changes=(Change("train.py", "prepare_distributed(device_ids=[device],", "prepare_distributed(device_ids=None,",
+                        "DDP takes no index of a CPU"),),
+        faults=("slow-read", "slow-read-all", *ONE_RANK, "missing-file"),
+    ),
+    Case(
+        "llm_c", LLM_C, "", "train_gpt2.py",
+        ("--input_bin", "shards/*.bin", "--model", "d12", "--batch_size", "4", "--sequence_length", "64",
+         "--total_batch_size", "1024", "--num_iterations", "40", "--overfit_single_batch", "0", "--write_tensors", "0",
+         "--grad_clip", "1.0", "--zero_stage", "1"),
+        lambda folder: material.llm_c_shards(folder / "shards", 8, 513), 40, r"train loss [\d.]+", launcher=TORCHRUN,
+        data="shards/", slow_ms=120, opens=50, in_loop=True,
+        changes=(
+            Change("train_gpt2.py", "    import tiktoken\n", "", _TOKENIZER),
+            Change("train_gpt2.py", 'tiktoken.get_encoding("gpt2")', "None", _TOKENIZER),
+            Change("train_gpt2.py", "vocab_size=50257, n_layer=12, n_head=12, n_embd=768",
+                   "vocab_size=64, n_layer=4, n_head=4, n_embd=128", "two cores"),
+            Change("train_gpt2.py", 'torch.cuda.is_available(), "for now', 'True, "for now', _CPU_FOR_GPU),
+            Change("train_gpt2.py", "nccl", "gloo", _CPU_FOR_GPU),
+            Change("train_gpt2.py", "device = f'cuda:{ddp_local_rank}'", "device = 'cpu'", _CPU_FOR_GPU),
+            Change("train_gpt2.py", "        torch.cuda.set_device(device)\n", "", _CPU_FOR_GPU),
+            Change("train_gpt2.py", "DDP(model, device_ids=[ddp_local_rank])", "DDP(model)", _CPU_FOR_GPU),
+        ),
+        faults=("slow-read", "slow-read-all", *ONE_RANK, "cores-taken", "missing-file"),
+        note="ZeroRedundancyOptimizer; a shard of its data is opened for every micro-batch",
     ),
 )  # fmt: skip
 

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from .cases import Case
 HERE = Path(__file__).parent
 PULSE_S, PERIOD_S = 0.12, 0.3
 FAILING_STEP = 15
+_SAMPLE_S = 0.25
 _SPIN = "while True: pass"
 
 
@@ -162,24 +164,44 @@ def pids(run: Path) -> dict[int, int]:
 
 
 @contextlib.contextmanager
-def acting(fault: Fault | None, run: Path, rank: int, ranks: int) -> Iterator[None]:
-    """Lets the fault act on the ranks of a run, from when all of them are there until the block ends."""
+def acting(fault: Fault | None, run: Path, rank: int, ranks: int) -> Iterator[dict[int, float]]:
+    """Lets the fault act on the ranks of a run, from when all of them are there until the block ends. After the block
+    what it yields holds the part of that time in which each rank's threads were queued for a core, their sum."""
     over = threading.Event()
-
-    during = fault.during if fault is not None else None
+    queued: dict[int, float] = {}
+    during = (fault.during if fault is not None else None) or (lambda ranks, rank, over: over.wait())
 
     def act() -> None:
         while not over.wait(0.1):
-            if during is not None and len(processes := pids(run)) >= ranks:
+            if len(processes := pids(run)) >= ranks:
+                watch = threading.Thread(target=_watch, args=(processes, queued, over))
+                watch.start()
                 during(processes, rank, over)
+                watch.join()
                 return
 
     thread = threading.Thread(target=act)
-    if during is not None:
-        thread.start()
+    thread.start()
     try:
-        yield
+        yield queued
     finally:
         over.set()
-        if thread.ident is not None:
-            thread.join()
+        thread.join()
+
+
+def _watch(ranks: dict[int, int], queued: dict[int, float], over: threading.Event) -> None:
+    """What the kernel says of the ranks' threads and of those of their workers, whatever diag recorded."""
+    first: dict[int, int] = {}
+    last: dict[int, dict[int, int]] = {rank: {} for rank in ranks}
+    begin = end = time.monotonic_ns()
+    while not over.wait(_SAMPLE_S):
+        alive = False
+        for rank, pid in ranks.items():
+            for thread in _threads(pid):
+                with contextlib.suppress(OSError, IndexError):
+                    queued_ns = int(Path(f"/proc/{thread}/schedstat").read_text().split()[1])
+                    first.setdefault(thread, queued_ns)
+                    last[rank][thread], alive = queued_ns, True
+        end = time.monotonic_ns() if alive else end
+    for rank, threads in last.items():
+        queued[rank] = round(sum(ns - first[thread] for thread, ns in threads.items()) / max(1, end - begin), 3)

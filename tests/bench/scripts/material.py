@@ -79,6 +79,17 @@ def nanogpt(folder: Path, tokens: int) -> None:
     (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
 
 
+def llm_c_shards(folder: Path, shards: int, tokens: int) -> None:
+    """``00.bin`` and so on as llm.c's data scripts write them: a header of 256 integers, then tokens below 64."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(3)
+    header = np.zeros(256, dtype=np.int32)
+    header[:3] = 20240520, 1, tokens
+    for number in range(shards):
+        ids = rng.integers(0, 64, tokens, dtype=np.uint16)
+        (folder / f"{number:02d}.bin").write_bytes(header.tobytes() + ids.tobytes())
+
+
 def _tokenizer(folder: Path) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

@@ -15,7 +15,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -23,6 +23,7 @@ from .cases import TORCHRUN, Case
 from .faults import Fault, acting
 
 TIMEOUT_S = 400
+NOT_FINITE = "holds values that are not finite"
 Json = dict[str, Any]
 _BIN = Path(sys.executable).parent
 
@@ -79,26 +80,28 @@ def environment_of(case: Case, home: Path, scratch: Path, extra: Path | None) ->
 
 
 def fingerprints(home: Path, pattern: str) -> list[str]:
-    """Hashes of the tensors in the files that the script wrote, sorted by the files' last names."""
+    """Hashes of the tensors in the files that the script wrote, sorted by the files' last names; of a file with a value
+    that is not finite, that it has one: then it proves nothing."""
     import torch
 
     found = []
     for path in sorted(home.glob(pattern), key=lambda path: path.name) if pattern else []:
-        digest = hashlib.sha256()
-
-        def add(value: Any, digest: Any = digest) -> None:
-            if isinstance(value, dict):
-                for key in value:
-                    add(value[key])
-            elif isinstance(value, (list, tuple)):
-                for item in value:
-                    add(item)
-            elif isinstance(value, torch.Tensor):
-                digest.update(value.detach().contiguous().numpy().tobytes())
-
-        add(torch.load(path, map_location="cpu", weights_only=True))
-        found.append(f"{path.name} {digest.hexdigest()[:16]}")
+        digest, finite = hashlib.sha256(), True
+        for tensor in _tensors(torch.load(path, map_location="cpu", weights_only=True)):
+            digest.update(tensor.detach().contiguous().numpy().tobytes())
+            finite = finite and bool(torch.isfinite(tensor).all())
+        found.append(f"{path.name} {digest.hexdigest()[:16] if finite else NOT_FINITE}")
     return found
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (dict, list, tuple)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(item)
 
 
 def started(command: Sequence[str], home: Path, environment: dict[str, str], output: Path) -> int | None:
@@ -116,21 +119,6 @@ def started(command: Sequence[str], home: Path, environment: dict[str, str], out
                 os.killpg(process.pid, signal.SIGTERM if process.poll() is None else signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(10)
-
-
-def outputs_elsewhere(case: Case, mirror: Path, extra: Path | None, output: Path) -> list[list[str]]:
-    """What bare runs write in larger environments: the last bits of a result depend on where the stack begins, with and
-    without diag."""
-    found = []
-    for size in (10, 3000):
-        with tempfile.TemporaryDirectory(prefix="scripts-") as scratch_name:
-            scratch = Path(scratch_name).resolve()
-            home = scratch / "tree" / case.folder
-            checked_out(case, mirror, scratch / "tree")
-            environment = environment_of(case, home, scratch, extra) | {"PADDING": "." * size}
-            if started(command_of(case, None), home, environment, output) == 0:
-                found.append(fingerprints(home, case.outputs))
-    return found
 
 
 def run(case: Case, label: str, mirror: Path, out: Path, extra: Path | None, fault: Fault | None = None) -> Json:
@@ -151,18 +139,16 @@ def run(case: Case, label: str, mirror: Path, out: Path, extra: Path | None, fau
             own["PYTHONPATH"] = os.pathsep.join(filter(None, (own.get("PYTHONPATH"), environment["PYTHONPATH"])))
             environment |= own
         load, begin = os.getloadavg()[0], time.monotonic()
-        with acting(fault, record or folder, rank, case.ranks):
+        with acting(fault, record or folder, rank, case.ranks) as queued:
             code = started(command_of(case, record), home, environment, folder / "output.txt")
         took = time.monotonic() - begin
         text = (folder / "output.txt").read_text(errors="replace")
         outcome: Json = {
             "case": case.name, "label": label, "fault": fault.name if fault is not None else None, "rank": rank,
             "exit_code": code, "took_s": round(took, 1), "load": round(load, 2),
-            "losses": sorted(re.findall(case.losses, text)),
+            "queued": queued, "losses": sorted(re.findall(case.losses, text)),
             "outputs": fingerprints(home, case.outputs) if code == 0 else [],
         }  # fmt: skip
-    if record is None and case.outputs:
-        outcome["outputs_elsewhere"] = outputs_elsewhere(case, mirror, extra, folder / "output-elsewhere.txt")
     (folder / "outcome.json").write_text(json.dumps(outcome, indent=1) + "\n")
     return outcome
 
