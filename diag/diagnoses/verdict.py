@@ -197,6 +197,20 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
     )
 
 
+def agreeing(examination: Examination, verdict: Verdict) -> Examination:
+    """The finding that the verdict rests on with the verdict's severity and confidence, so that there is one of each. A
+    mixed verdict rests on two, and a healthy or undetermined one on none."""
+    if verdict.bottleneck in (Bottleneck.MIXED, Bottleneck.UNDETERMINED) or verdict.severity == Severity.HEALTHY:
+        return examination
+    findings = tuple(
+        replace(finding, severity=verdict.severity, confidence=verdict.confidence)
+        if finding.id == verdict.cause
+        else finding
+        for finding in examination.findings
+    )
+    return replace(examination, findings=findings)
+
+
 def _too_idle(attribution: Attribution, shares: Shares) -> Verdict | None:
     """For a run in which nothing costs much, and a device that may not be busy."""
     if not attribution.idle_known:
@@ -406,7 +420,7 @@ def _headline(
     if bottleneck == Bottleneck.MIXED:
         first, second = _both(findings)
         return f"Mixed: {_lower(first.title)}; and {_lower(second.title)}."
-    return f"{bottleneck.value.capitalize()}-bound ({share:.0%} of {step}): {_lower(cause.title)}."
+    return f"{bottleneck.value.capitalize()}-bound ({cause.share:.0%} of {step}): {_lower(cause.title)}."
 
 
 def _lower(text: str) -> str:

@@ -21,6 +21,7 @@ from diag.model.steps import (
     Coverage,
     Evidence,
     Finding,
+    Knob,
     Outcome,
     Parts,
     Risk,
@@ -52,7 +53,7 @@ UNTIL_THEN = "Until then"
 NOTHING_FOUND = "No finding costs 5% of the step or more."
 EVERYTHING_FOUND = "Everything that was looked for was found."
 EVERYTHING_LOOKED_FOR = "Everything could be looked for."
-DATA_WAIT = "Data wait"
+STEP_TIME, DATA_WAIT = "Step time", "Data wait"
 EVIDENCE_COLUMNS = ("Table", "Rows", "Value")
 MOST_GAPS = 50  # that a page lists
 
@@ -189,7 +190,13 @@ def page_of(result: Result, most_ranks: int = MOST_RANKS) -> Page:
         rank=rank,
         ranks=duration_rank_table(result.durations, culprits, most_ranks)
         if isinstance(result, DurationResult)
-        else rank_table(attribution, culprits, result.scheduled, most_ranks),
+        else rank_table(
+            attribution,
+            culprits,
+            result.scheduled,
+            most_ranks,
+            result.cause.charged_ns if result.cause is not None and culprits else None,
+        ),
         idle=idle_table(attribution, rank),
         stalls=stall_table(attribution),
         stall_lines=stall_lines(attribution),
@@ -257,19 +264,19 @@ RISK = {
 
 def advice_of(result: Result) -> Advised:
     """The changes to try first, whose gains a replay of the steps predicts."""
-    advised = result.recommendation
+    advised, found = result.recommendation, {finding.id: finding for finding in result.examination.findings}
     basis = "Gains are predicted by replaying the recorded steps with the change"
     if advised.replay_error is not None:
         basis += f"; the replay without a change is off by {advised.replay_error:.1%}"
     return Advised(
-        changes=tuple(map(_change, advised.advice)),
+        changes=tuple(_change(advice, found.get(advice.finding)) for advice in advised.advice),
         basis=f"{basis}." if advised.advice else "",
         not_predicted=tuple(f"{sentence(reason)}." for reason in advised.not_advised if advised.refused),
         left_out=tuple(map(sentence, advised.not_advised)),
     )
 
 
-def _change(advice: Advice) -> Change:
+def _change(advice: Advice, finding: Finding | None) -> Change:
     low, likely, high = advice.predicted_gain_ns
     doubt = "; it may save nothing: `diag tune` measures it" if low <= 0 else ""
     delta = advice.memory_delta_bytes
@@ -283,7 +290,7 @@ def _change(advice: Advice) -> Change:
         title=sentence(advice.change),
         saves=f"saves {duration(likely)}, {share(advice.gain_share)}",
         gain=f"Saves {duration(likely)} a step, {share(advice.gain_share)} of it "
-        f"(between {duration(low)} and {duration(high)}{doubt})",
+        f"(between {duration(low)} and {duration(high)}{doubt}){_against(advice, finding)}",
         sure=low > 0,
         memory=memory,
         risk=advice.risk,
@@ -293,6 +300,26 @@ def _change(advice: Advice) -> Change:
         assumptions=advice.assumptions,
         evidence=_evidence(advice.evidence),
     )
+
+
+_ALIKE = 0.05  # gain and cost that differ by less are one number to a reader
+
+
+def _against(advice: Advice, finding: Finding | None) -> str:
+    """Why the gain is not what the finding costs; "" where it is."""
+    if finding is None or not finding.cost_ns_per_step:
+        return ""
+    gain, cost = advice.predicted_gain_ns[1], finding.cost_ns_per_step
+    if abs(gain - cost) <= _ALIKE * cost:
+        return ""
+    of_rank = advice.knob == Knob.STRAGGLER
+    if gain < cost:
+        why = "other ranks are then the last" if of_rank else "the change removes a part of it"
+    else:
+        why = (
+            f"whatever else makes {listing(finding.ranks)} late goes as well" if of_rank else "other costs fall as well"
+        )
+    return f", {'less' if gain < cost else 'more'} than the {duration(cost)} of the finding: {why}"
 
 
 # -- coverage ----------------------------------------------------------------------------------------------------------
@@ -378,17 +405,22 @@ def _difference(number: _Number, value: float, before: float) -> str:
 
 
 def _step_label(result: Result) -> str:
-    attribution = result.attribution
-    name = "Window" if attribution.undivided else "Step time"
-    return f"{name}, median" if len(attribution.steps) > 1 else name
+    return "Window" if result.attribution.undivided else STEP_TIME
 
 
 def _step_help(result: Result) -> str:
-    if result.attribution.undivided:
+    """The definition, which the glossary has, too."""
+    attribution, median = result.attribution, duration(float(np.median(result.examination.shares.dur_ns)))
+    if attribution.undivided:
         return "From the first to the last work of the device, without start-up."
+    inside = (
+        "All of them were recorded by a profiler, which makes steps longer"
+        if attribution.in_windows
+        else ("Warm-up and steps in profiler windows do not count")
+    )
     return (
-        "From the first rank's begin to the last rank's end; the median of the counted steps. Shares and the headline "
-        "use the mean."
+        "Mean of the counted steps, each from the first rank's begin to the last rank's end. "
+        f"{inside}. The headline, shares and gains are of this mean; the median is {median}."
     )
 
 
@@ -445,7 +477,7 @@ def _host_help(result: Result) -> str:
 
 
 _NUMBERS = (
-    _Number(_step_label, lambda result: float(np.median(result.examination.shares.dur_ns)), duration, _step_help),
+    _Number(_step_label, lambda result: float(result.examination.shares.dur_ns.mean()), duration, _step_help),
     _Number(
         lambda _: "Tokens per second",
         _tokens_per_second,
