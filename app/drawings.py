@@ -471,6 +471,7 @@ def memory_history(view: RunView, memory: Memory, rank: int, theme: Theme) -> go
             x=names,
             y=highest(grid[row], blocks) / GB,
             name=name,
+            showlegend=memory.on_device,
             mode="lines+markers" if len(names) <= 60 else "lines",
             line={"color": colour, "width": 2},
             hovertemplate=f"step %{{x}}<br>{name} %{{y:,.3f}} GB<extra></extra>",
@@ -481,7 +482,6 @@ def memory_history(view: RunView, memory: Memory, rank: int, theme: Theme) -> go
         figure,
         theme,
         rows_height(len(view.ranks) if len(view.ranks) <= MOST_RANK_BARS else 1, least=260),
-        showlegend=memory.on_device,
         xaxis=step_axis(blocks, ticks=12),
         yaxis={"title": {"text": f"rank {rank}, GB"}, "rangemode": "tozero"},
     )

@@ -147,6 +147,21 @@ def test_a_cost_that_is_nobodys_is_whole() -> None:
     assert OTHERS_WAIT not in page_of(result).ranks.columns
 
 
+def test_a_rank_that_the_headline_adds_has_its_own_size_in_the_table() -> None:
+    """All loaders are slow, and rank 1 is blocked as well: the table shows what the others wait for rank 1."""
+    plan = Plan(
+        extra=lambda step, rank: {DATA: 120 * MS, FORWARD: 90 * MS if rank == GUILTY else 0},
+        scheduled=lambda step, rank: {FORWARD: (0, 90 * MS)} if rank == GUILTY else {},
+    )
+    result = analyze(simulate(plan))
+    assert (cause(result).ranks, result.verdict.culprit_ranks) == ((), (GUILTY,))
+    (blocked,) = (finding for finding in result.examination.findings if finding.ranks == (GUILTY,))
+    page = page_of(result)
+    column = page.ranks.columns.index(OTHERS_WAIT)
+    (cell,) = (cells[column] for rank, _, cells in page.ranks.rows if rank == GUILTY)
+    assert float(cell) == pytest.approx(blocked.cost_ns_per_step / MS, abs=0.06)
+
+
 def test_a_gain_that_is_not_the_cost_says_why() -> None:
     """Rank 1 sleeps 100 ms and computes 100 ms longer: its finding is of one of them, and the change removes both."""
     plan = Plan(

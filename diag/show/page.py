@@ -6,7 +6,7 @@ number in the same words. ``page_of`` is cheap; ``advice_of`` replays the steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from msgspec import Struct
@@ -195,7 +195,7 @@ def page_of(result: Result, most_ranks: int = MOST_RANKS) -> Page:
             culprits,
             result.scheduled,
             most_ranks,
-            result.cause.charged_ns if result.cause is not None and culprits else None,
+            _charged_ns(result),
         ),
         idle=idle_table(attribution, rank),
         stalls=stall_table(attribution),
@@ -209,6 +209,14 @@ def page_of(result: Result, most_ranks: int = MOST_RANKS) -> Page:
         all_gaps=len(coverage.skipped),
         outcome=result.outcome,
     )
+
+
+def _charged_ns(result: Result) -> Mapping[int, int]:
+    """How long the others wait for each rank because of the finding that names the culprits: the verdict's cause or,
+    where that is common to all ranks, the one that the headline adds. Empty without culprits."""
+    culprits = result.verdict.culprit_ranks
+    found = [finding for finding in (result.cause, *result.examination.findings) if finding is not None]
+    return next((f.charged_ns for f in found if culprits and f.ranks == culprits), {})
 
 
 # -- verdict and findings ----------------------------------------------------------------------------------------------
