@@ -109,6 +109,7 @@ _LEAST_WORK_NS, _LEAST_WORK_ON_CPU_NS = 20_000, 500_000  # a handful of kernels,
 _FEW = 3  # pieces of device work
 _COMPETING = (*REMOVABLE, Bottleneck.UNDETERMINED)
 _BESIDE = 0.5  # of the largest cost: a held-up rank that costs less is not named with it
+_APART = 0.02  # of the step: a class costs so much more than the finding behind it that the headline says both
 _EXPLAINED = 0.8  # of the waiting for late ranks (science.md 2.6); below it the confidence is no more than the part
 
 
@@ -420,7 +421,10 @@ def _headline(
     if bottleneck == Bottleneck.MIXED:
         first, second = _both(findings)
         return f"Mixed: {_lower(first.title)}; and {_lower(second.title)}."
-    return f"{bottleneck.value.capitalize()}-bound ({cause.share:.0%} of {step}): {_lower(cause.title)}."
+    of_step = f"{cause.share:.0%} of {step}"
+    if share - cause.share >= _APART:
+        of_step = f"{share:.0%} of {step}, the largest cause {cause.share:.0%}"
+    return f"{bottleneck.value.capitalize()}-bound ({of_step}): {_lower(cause.title)}."
 
 
 def _lower(text: str) -> str:
