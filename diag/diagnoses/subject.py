@@ -109,8 +109,9 @@ class Subject(Struct, frozen=True):
         title_ms: float | None = None,
     ) -> Finding:
         """A finding that costs time; its cost is the first item of its evidence. A finding that names ranks costs what
-        these are charged. ``part``: fraction of the cost, so that several findings share it and no nanosecond counts
-        twice. ``title_ms``: the amount in the title, where it is not ``in_ms`` of the cost."""
+        these are charged; how severe it is depends on all that the cause costs. ``part``: fraction of the cost, so that
+        several findings share it and no nanosecond counts twice. ``title_ms``: the amount in the title, where it is not
+        ``in_ms`` of the cost."""
         series = part * self.charged(cost, ranks)
         total = float(self.shares.dur_ns.sum())
         share = float(series.sum()) / total if total else 0.0
@@ -120,7 +121,7 @@ class Subject(Struct, frozen=True):
         return Finding(
             id=id,
             title=title,
-            severity=severity(share),
+            severity=severity(part * self.shares.share(cost)),
             share=share,
             cost_ns_per_step=mean_ns(series),
             confidence=self._confidence(series),
