@@ -22,6 +22,7 @@ from diag.app.figures import (
     highest,
     rank_names,
     rows_height,
+    shade_windows,
     step_axis,
     step_names,
 )
@@ -263,7 +264,7 @@ def step_history(view: RunView, rank: int, theme: Theme, selected: int | None = 
     if selected is not None:
         column = next(i for i, block in enumerate(blocks) if block.start <= selected < block.stop)
         figure.add_vrect(x0=column - 0.5, x1=column + 0.5, line={"color": theme.ink, "width": 2}, fillcolor=None)
-    return finish(
+    finish(
         figure,
         theme,
         400,
@@ -290,6 +291,7 @@ def step_history(view: RunView, rank: int, theme: Theme, selected: int | None = 
         },
         xaxis=step_axis(blocks, view.noun, anchor="y2"),
     )
+    return shade_windows(figure, view.windows, blocks, theme)
 
 
 def limit_ms(view: RunView, rank: int) -> float | None:
@@ -406,13 +408,14 @@ def field_of(view: RunView, part: Part, culprits: Sequence[int], hover: str, the
             hovertemplate=f"%{{y}}, step %{{x}}<br>{hover}<extra></extra>",
         )
     )
-    return finish(
+    finish(
         figure,
         theme,
         rows_height(len(view.ranks), least=220),
         xaxis=step_axis(blocks),
         yaxis={"autorange": "reversed", "type": "category", "title": None, "nticks": 32, "showgrid": False},
     )
+    return shade_windows(figure, view.windows, blocks, theme)
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
@@ -468,20 +471,21 @@ def memory_history(view: RunView, memory: Memory, rank: int, theme: Theme) -> go
             x=names,
             y=highest(grid[row], blocks) / GB,
             name=name,
+            showlegend=memory.on_device,
             mode="lines+markers" if len(names) <= 60 else "lines",
             line={"color": colour, "width": 2},
             hovertemplate=f"step %{{x}}<br>{name} %{{y:,.3f}} GB<extra></extra>",
         )
     if memory.capacity is not None:
         figure.add_hline(y=memory.capacity / GB, line={"color": theme.ink, "dash": "dash"})
-    return finish(
+    finish(
         figure,
         theme,
         rows_height(len(view.ranks) if len(view.ranks) <= MOST_RANK_BARS else 1, least=260),
-        showlegend=memory.on_device,
         xaxis=step_axis(blocks, ticks=12),
         yaxis={"title": {"text": f"rank {rank}, GB"}, "rangemode": "tozero"},
     )
+    return shade_windows(figure, view.windows, blocks, theme)
 
 
 def memory_field(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
@@ -498,13 +502,14 @@ def memory_field(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
             hovertemplate="%{y}, step %{x}<br>%{z:,.3f} GB<extra></extra>",
         )
     )
-    return finish(
+    finish(
         figure,
         theme,
         rows_height(len(view.ranks)),
         xaxis=step_axis(blocks),
         yaxis={"autorange": "reversed", "type": "category", "title": None, "nticks": 32, "showgrid": False},
     )
+    return shade_windows(figure, view.windows, blocks, theme)
 
 
 def _series(memory: Memory, theme: Theme) -> list[tuple[str, Grid, str]]:

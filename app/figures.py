@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import plotly.graph_objects as go
 
 from diag.app.run_view import Grid
@@ -75,6 +76,33 @@ def highest(grid: Grid, blocks: Sequence[slice]) -> Grid:
         return grid
     peaks: Grid = np.fmax.reduceat(grid, [block.start for block in blocks], axis=-1)
     return peaks
+
+
+PROFILER_WINDOW = "profiler window (not counted)"
+SHADE = 0.16  # opacity: through it, what is shaded can be read
+
+
+def shade_windows(
+    figure: go.Figure, windows: npt.NDArray[np.bool_], blocks: Sequence[slice], theme: Theme
+) -> go.Figure:
+    """Shades the columns with steps in profiler windows, and says so in the legend. ``windows``: by step. A heat map
+    would hide what lies below it, so the shade lies above."""
+    inside = [at for at, block in enumerate(blocks) if windows[block].any()]
+    for first, last in spans(inside):
+        figure.add_vrect(x0=first - 0.5, x1=last + 0.5, fillcolor=theme.ink, opacity=SHADE, line={"width": 0})
+    if inside:
+        marker = {"color": theme.ink, "opacity": 2 * SHADE, "symbol": "square", "size": 12}
+        figure.add_scatter(x=[None], y=[None], mode="markers", marker=marker, name=PROFILER_WINDOW, hoverinfo="skip")
+        figure.update_layout(showlegend=True)
+    return figure
+
+
+def spans(places: Sequence[int]) -> list[tuple[int, int]]:
+    """The first and last of each run of consecutive places."""
+    chosen = set(places)
+    first = [at for at in places if at - 1 not in chosen]
+    last = [at for at in places if at + 1 not in chosen]
+    return list(zip(first, last, strict=True))
 
 
 def finish(figure: go.Figure, theme: Theme, height: int, **layout: Any) -> go.Figure:

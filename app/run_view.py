@@ -86,7 +86,8 @@ class Memory:
 
 @dataclass(frozen=True)
 class RunView:
-    """``counted[i]``: whether the verdict rests on step i; where it rests on none it rests on all."""
+    """``counted[i]``: whether the verdict rests on step i; where it rests on none it rests on all. ``windows[i]``:
+    whether it does not because a profiler recorded step i."""
 
     result: Result
     page: Page
@@ -94,6 +95,7 @@ class RunView:
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
     counted: npt.NDArray[np.bool_]
+    windows: npt.NDArray[np.bool_]
     notes: tuple[str, ...]
     bottlenecks: tuple[Bottleneck, ...]
     dur_ns: Grid
@@ -162,6 +164,7 @@ def view_of(result: Result) -> RunView:
         ranks=ranks,
         steps=steps,
         counted=counted,
+        windows=np.array([account.window for account in accounts], dtype=np.bool_),
         notes=tuple(account.note for account in accounts),
         bottlenecks=tuple(result.bottleneck_of(account) for account in accounts),
         dur_ns=dur_ns,

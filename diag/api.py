@@ -17,7 +17,7 @@ from diag.collectors.layout import RunLayout, is_folder
 from diag.diagnoses import Examination, examine
 from diag.diagnoses.durations import add_durations, examine_durations, judge_durations
 from diag.diagnoses.shares import Cost
-from diag.diagnoses.verdict import classes_of, faults_first, judge, step_bottleneck
+from diag.diagnoses.verdict import agreeing, classes_of, faults_first, judge, step_bottleneck
 from diag.errors import DiagError, readable
 from diag.model.steps import (
     Advice,
@@ -173,7 +173,7 @@ class Result(Struct, frozen=True, dict=True):
         """What each rank waited for its loader, and the others for that."""
         from diag.tables.loading import loading_table
 
-        return loading_table(self.tables, self.attribution)
+        return loading_table(self.tables, self.attribution, self.examination.shares.charged_means(Cost.DATA))
 
     @property
     def advice(self) -> tuple[Advice, ...]:
@@ -308,6 +308,7 @@ def analyze(tables: Tables) -> Result:
         ),
     )
     verdict = judge(attribution, examination, coverage, tables)
+    examination = agreeing(examination, verdict)
     if tables.durations is not None and not attribution.comm_known:
         return _with_durations(Result(tables, attribution, examination, coverage, verdict))
     return Result(tables, attribution, examination, coverage, verdict)

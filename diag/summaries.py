@@ -10,7 +10,7 @@ from diag.account.frontier import steps_left_out, summary_attribution, summary_f
 from diag.api import Reading, Result, open_run
 from diag.collectors.layout import RunLayout
 from diag.diagnoses import examine_summary
-from diag.diagnoses.verdict import judge
+from diag.diagnoses.verdict import agreeing, judge
 from diag.errors import DiagError, readable
 from diag.model.steps import Coverage, Recommendation
 from diag.rundir.run import RankTables, Tables, axes_of, must_exist
@@ -77,7 +77,8 @@ def open_summaries(
         not_looked=examination.not_looked,
         notes=tuple(notes),
     )
-    return SummaryResult(tables, attribution, examination, coverage, judge(attribution, examination, coverage, tables))
+    verdict = judge(attribution, examination, coverage, tables)
+    return SummaryResult(tables, attribution, agreeing(examination, verdict), coverage, verdict)
 
 
 def summaries_suffice(path: Path | str) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from diag.api import analyze, open_run
-from diag.collectors.records import Manifest, MemoryRecord
+from diag.collectors.records import WINDOW_ACTIVE, WINDOW_NONE, Manifest, MemoryRecord
 from diag.rundir.run import Tables
-from diag.tables.memory import estimate_of
+from diag.tables.memory import RankMemory, estimate_of
 from tests.copies import replace
 from tests.simulate import Plan, simulate
 
@@ -57,6 +58,50 @@ def test_one_large_batch_is_no_growth() -> None:
         (0, 2 * GB, None, None)
     ] * 2
     assert [row.retries for row in table.rows] == [None, None]
+
+
+def held(of_step: Callable[[int], int], steps: int = 24, window: Container[int] = ()) -> RankMemory:
+    """The first rank's row of a run whose resident memory is known."""
+    tables = with_memory(simulate(Plan(steps=steps)), lambda rank, step: MemoryRecord(rss=of_step(step)))
+    ranks = {
+        rank: replace(
+            own, steps=tuple(replace(s, window=WINDOW_ACTIVE if s.step in window else WINDOW_NONE) for s in own.steps)
+        )
+        for rank, own in tables.ranks.items()
+    }
+    return analyze(replace(tables, ranks=ranks)).memory_table.rows[0]
+
+
+def test_one_jump_is_no_growth() -> None:
+    """Of 220 MB at a step, which is 18.4 MB a step by the slope between all steps where the jump is in the middle."""
+    row = held(lambda step: GB + step * 20_000 + (220_000_000 if step >= 12 else 0))
+    assert (row.growth_per_step, row.jump) == (0, (12, 220_020_000))
+
+
+def test_a_jump_in_a_window_is_told_at_its_step() -> None:
+    """The steps in the window do not count; the jump from the last step before it to the first one after it does."""
+    row = held(lambda step: GB + (30_000_000 if step >= 13 else 2_000_000 if step >= 12 else 0), window=range(11, 15))
+    assert (row.growth_per_step, row.jump) == (0, (13, 30_000_000))
+
+
+@pytest.mark.parametrize("noise", [0, 3_000_000])
+def test_a_leak_grows_with_and_without_a_jump(noise: int) -> None:
+    random = Random(1)
+    row = held(lambda step: GB + 5_000_000 * step + random.randint(-noise, noise) + (60_000_000 if step >= 12 else 0))
+    assert row.growth_per_step == pytest.approx(6_500_000, rel=0.3)
+    assert row.jump is None
+
+
+def test_a_leak_in_stairs_grows() -> None:
+    """Five steps of 10 MB, six apart."""
+    row = held(lambda step: GB + 10_000_000 * (step // 6), steps=36)
+    assert row.growth_per_step == pytest.approx(10_000_000 / 6, rel=0.2)
+    assert row.jump is None
+
+
+def test_memory_that_is_given_back_is_neither() -> None:
+    row = held(lambda step: GB + (100_000_000 if 8 <= step < 14 else 0))
+    assert (row.growth_per_step, row.jump) == (0, None)
 
 
 def test_few_steps_do_not_grow() -> None:

@@ -62,7 +62,7 @@ def test_a_sample_is_small_and_names_no_machine(name: str) -> None:
 def test_the_path_goes_to_the_late_rank_through_a_wait_in_pieces() -> None:
     """Rank 0 stops for 200 ms in each step. In the traced ones gloo's copies cut rank 1's waiting for it in pieces."""
     result = open_run(SAMPLES / "fsdp2-straggler-rank0")
-    traced = [step for step in result.attribution.usable if any(parts.source == "trace" for parts in step.parts)]
+    traced = [step for step in result.attribution.traced if any(parts.source == "trace" for parts in step.parts)]
     assert traced
     for step in traced:
         assert sum(blame.ns for blame in step.blames if blame.rank == 0) > 180_000_000

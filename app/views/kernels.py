@@ -219,8 +219,8 @@ def _modules(view: RunView, tables: tuple[ModuleTable, ...], theme: Theme) -> No
 def _named(view: RunView, names: Sequence[str]) -> None:
     """A link to what has the name that was picked in a table, where a trace holds it."""
     ranks = view.result.timeline.ranks
-    counted_steps = set(view.result.breakdowns.steps)
-    traced = {rank: [step for step in lanes.traced if step in counted_steps] for rank, lanes in ranks.items()}
+    steps = {step.step for step in view.result.attribution.traced}
+    traced = {rank: [step for step in lanes.traced if step in steps] for rank, lanes in ranks.items()}
     rank = next((rank for rank in (view.page.rank, *traced) if traced.get(rank)), None)
     if rank is None:
         return

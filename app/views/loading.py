@@ -98,11 +98,11 @@ def _waits(view: RunView, table: LoadingTable, culprits: tuple[int, ...], theme:
             "loader-ranks",
             "Milliseconds a step that each rank waits for its loader, and that the others wait because of it",
         )
-    worst = max(table.rows, key=lambda row: row.excess_ns or 0)
-    if worst.excess_ns and worst.rank in culprits:
+    worst = max(table.rows, key=lambda row: row.others_waited_ns)
+    if worst.others_waited_ns and worst.rank in culprits:
         st.markdown(
             plain(
-                f"Rank {worst.rank} waits {duration(worst.excess_ns)} a step longer for its loader than the others do."
+                f"The other ranks wait {duration(worst.others_waited_ns)} a step for the loader of rank {worst.rank}."
             )
         )
     if Part.DATA in view.parts:

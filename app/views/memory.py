@@ -15,6 +15,7 @@ from diag.app.figures import (
     finish,
     highest,
     rows_height,
+    shade_windows,
     step_axis,
     step_names,
 )
@@ -67,7 +68,8 @@ def _numbers(table: MemoryTable, peak: Metric) -> None:
         Metric(
             "Growth per step",
             _growth_text(max((row.growth_per_step for row in rows if row.growth_per_step is not None), default=None)),
-            help="Median slope over the counted steps, of the rank where it is steepest.",
+            help="Median slope over the counted steps, of the rank where it is steepest, if most of the run grows. A "
+            "jump is no growth.",
         ),
     ]
     if table.on_device:
@@ -112,8 +114,24 @@ def _peaks(view: RunView, memory: Memory, theme: Theme) -> None:
         draw(drawings.memory_peaks(view, memory, theme), "memory-peaks", "Peak memory of each rank")
 
 
+def jump_text(view: RunView) -> str:
+    """The largest jump of any rank, where memory does not grow; "" where none jumps."""
+    rows = [row for row in view.result.memory_table.rows if row.jump is not None]
+    if not rows:
+        return ""
+    row = max(rows, key=lambda row: row.jump[1] if row.jump is not None else 0)
+    assert row.jump is not None
+    step, by = row.jump
+    notes = dict(zip(view.steps, view.notes, strict=True))
+    when = f" ({notes[step]})" if notes.get(step) else ""
+    others = f", the largest jump of {len(rows)} ranks" if len(rows) > 1 else ""
+    return f"Memory of rank {row.rank} jumps by {size(by)} at step {step}{when}{others}. It does not grow otherwise."
+
+
 def _growth(view: RunView, memory: Memory, theme: Theme) -> None:
     st.subheader("Over the steps", anchor="growth")
+    if text := jump_text(view):
+        st.markdown(plain(text))
     if len(view.ranks) <= MOST_LINES:
         draw(lines_of_ranks(view, memory, theme), "memory-lines", "Memory of every rank by step")
         return
@@ -186,7 +204,9 @@ def _rows(table: MemoryTable) -> None:
             "Never used": number(format="percent", help="Of what is reserved in the fullest step."),
             "Retries": number(format="localized", help="Since the first recorded step."),
             "Out of memory": number(format="localized", help="Errors since the first recorded step."),
-            "Growth, MB per step": number(format="%.3f", help="Median slope over the counted steps."),
+            "Growth, MB per step": number(
+                format="%.3f", help="Median slope over the counted steps; a jump is no growth."
+            ),
         },
         alt="Memory of each rank",
     )
@@ -225,13 +245,14 @@ def lines_of_ranks(view: RunView, memory: Memory, theme: Theme) -> go.Figure:
         )
     if memory.capacity is not None:
         figure.add_hline(y=memory.capacity / GB, line={"color": theme.ink, "dash": "dash"})
-    return finish(
+    finish(
         figure,
         theme,
         340,
         xaxis=step_axis(blocks),
         yaxis={"title": {"text": "reserved, GB" if memory.on_device else "resident, GB"}, "rangemode": "tozero"},
     )
+    return shade_windows(figure, view.windows, blocks, theme)
 
 
 def against_states(table: MemoryTable, theme: Theme) -> go.Figure:

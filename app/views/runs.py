@@ -38,7 +38,10 @@ def _table(runs: tuple[Path, ...], choose: Callable[[str], None]) -> None:
         hide_index=True,
         on_select="rerun",
         selection_mode="single-row",
-        column_config={"Last answer": st.column_config.TextColumn(width="large")},
+        column_config={
+            "Step time": st.column_config.TextColumn(help="Of the first rank, the median of its last 20 steps."),
+            "Last answer": st.column_config.TextColumn(width="large"),
+        },
     )
     chosen = event.selection.rows
     if chosen:
@@ -112,8 +115,8 @@ def facts(state: RunState) -> str:
     found = []
     if state.last_step is not None:
         found.append(f"step {state.last_step:,}")
-    if state.step_ns is not None:
-        found.append(f"{duration(state.step_ns)} a step")
+    if state.live and state.step_ns is not None:  # of a run that has ended, the page has the mean of the counted steps
+        found.append(f"lately {duration(state.step_ns)} a step")
     if state.state == State.STOPPED and state.changed_ns:
         found.append(f"silent for {_ago(state.changed_ns)}, no end recorded")
     if state.exit_code:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
-from diag.app.figures import MOST_RANK_BARS, MS, colour_bar, finish, rank_names, rows_height
+from diag.app.figures import MOST_RANK_BARS, MS, SHADE, colour_bar, finish, rank_names, rows_height
 from diag.app.markup import label
 from diag.app.markup import label as shown_label
 from diag.app.run_view import Part
@@ -226,7 +226,7 @@ def _fitting(name: str, chars: int) -> str:
 
 # Left and right of all figures the same, so that one moment is in one place: labels, and the heat map's scale.
 MARGIN = {"l": 230, "r": 84, "t": 32, "b": 8}
-_MOST_STEPS = 30  # that are marked
+_MOST_STEPS, _MOST_NAMED = 30, 12  # that are marked, and with more than their number
 _NAME_CHARS = 160
 
 _PART: Mapping[Category, Part] = {
@@ -317,7 +317,11 @@ def selectable(figure: go.Figure, window: Window, y: float | str) -> None:
 
 
 def mark_steps(figure: go.Figure, steps: Sequence[StepSpan], window: Window, theme: Theme) -> None:
-    """A line where the first rank begins a step, with its number."""
+    """A line where the first rank begins a step, with its number. Steps in profiler windows are shaded."""
+    for step in steps:
+        if step.window and step.begin_ns < window.end_ns and step.end_ns > window.begin_ns:
+            begin, end = max(step.begin_ns, window.begin_ns) / MS, min(step.end_ns, window.end_ns) / MS
+            figure.add_vrect(x0=begin, x1=end, fillcolor=theme.ink, opacity=SHADE / 2, line={"width": 0})
     seen = [step for step in steps if window.begin_ns <= step.begin_ns < window.end_ns]
     if len(seen) > _MOST_STEPS:
         return
@@ -334,8 +338,14 @@ def mark_steps(figure: go.Figure, steps: Sequence[StepSpan], window: Window, the
         )
         figure.add_annotation(
             x=begin, y=1, yref="paper", yanchor="bottom", xanchor="left", xshift=-2, showarrow=False,
-            text=f"step {step.step}" if len(seen) <= 12 else str(step.step), font={"size": 11, "color": theme.faint},
+            text=_step_name(step, len(seen)), font={"size": 11, "color": theme.faint},
         )  # fmt: skip
+
+
+def _step_name(step: StepSpan, seen: int) -> str:
+    """As long as there is room for, of so many steps."""
+    name = f"step {step.step}" if seen <= _MOST_NAMED else str(step.step)
+    return f"{name}, profiled" if step.window and seen <= _MOST_NAMED else name
 
 
 def at(ns: int) -> str:

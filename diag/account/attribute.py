@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from msgspec.structs import replace
 
-from diag.collectors.records import EVALUATION, WINDOW_AFTER, WINDOW_WARMUP, Manifest
+from diag.collectors.records import EVALUATION, WINDOW_ACTIVE, WINDOW_AFTER, WINDOW_WARMUP, Manifest
 from diag.model import Gap
 from diag.model.steps import (
     Attribution,
@@ -39,6 +39,8 @@ from .trace_ranges import agreed, compiling, host_windows, iterations_of, marks_
 
 _FEWEST_COMMON_STEPS = 10
 MAX_QUEUED_STEPS = 8  # of the steps left out after a trace was written
+IN_WINDOW = "in a profiler window"  # why a step does not count
+_LEAST_OUTSIDE = 3  # steps outside of profiler windows: with fewer, those inside count, too
 
 
 _Matched = dict[Key, dict[int, CollectiveCall]]
@@ -90,6 +92,7 @@ def attribute(tables: Tables, clocked: Mapping[int, DeviceClocked] | None = None
                 blames=late.blames,
                 usable=not note,
                 note=note,
+                window=note == IN_WINDOW,
                 waited_ns=late.waited_ns,
                 explained_ns=late.explained_ns,
                 once_ns=late.once_ns,
@@ -324,7 +327,19 @@ def steps_left_out(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:
     outside = {
         step: why for t in ranks.values() for trace in t.traces for step, why in outside_of_iterations(trace).items()
     }
-    return _incomplete(ranks) | _evaluating(ranks) | _compiling(ranks) | _disturbed(tables) | warming | outside
+    reasons = _incomplete(ranks) | _evaluating(ranks) | _compiling(ranks) | _disturbed(tables) | warming | outside
+    windows = {record.step for t in ranks.values() for record in t.steps if record.window == WINDOW_ACTIVE}
+    return in_windows(windows, numbers, reasons) | reasons
+
+
+def in_windows(windows: Collection[int], numbers: Sequence[int], reasons: Mapping[int, str]) -> dict[int, str]:
+    """Steps to leave out because a profiler recorded them: it makes steps longer, and what counts as idle in a trace
+    counts as computation in the records. None where hardly any other of ``numbers`` counts; ``reasons``: those that do
+    not anyway."""
+    outside = [number for number in numbers if number not in windows and number not in reasons]
+    if len(outside) < _LEAST_OUTSIDE:
+        return {}
+    return {number: IN_WINDOW for number in numbers if number in windows}
 
 
 def _incomplete(ranks: Mapping[int, RankTables]) -> dict[int, str]:

@@ -39,6 +39,7 @@ from diag.collectors.records import (
     REST,
     STEP,
     STILL,
+    WINDOW_ACTIVE,
     WINDOW_AFTER,
     WINDOW_WARMUP,
     CollectiveRow,
@@ -51,7 +52,7 @@ from diag.rundir.run import RankTables
 from diag.rundir.summaries import Summaries
 
 from . import intervals as iv
-from .attribute import queued_steps
+from .attribute import IN_WINDOW, in_windows, queued_steps
 from .blame import median_of_others
 from .records import WARMUP_STEPS, blocked, is_p2p
 
@@ -298,6 +299,7 @@ def steps_left_out(summaries: Summaries) -> dict[int, str]:
         left_out[after] = "the profiler was writing a trace before it"
     if summaries.from_start and len(summaries.numbers) > 2 * WARMUP_STEPS:
         left_out.update(dict.fromkeys(summaries.numbers[:WARMUP_STEPS], "warm-up"))
+    left_out = in_windows(summaries.marked.get(WINDOW_ACTIVE, ()), summaries.numbers, left_out) | left_out
     return {step: left_out[step] for step in summaries.numbers if step in left_out}
 
 
@@ -317,6 +319,7 @@ def summary_attribution(
                 blames=(),
                 usable=number not in left_out,
                 note=left_out.get(number, ""),
+                window=left_out.get(number) == IN_WINDOW,
             )
             for at, number in enumerate(summaries.numbers)
         ),

@@ -36,8 +36,10 @@ if TYPE_CHECKING:
 
 Series = npt.NDArray[np.float64]  # one value a step
 
-# A thread shares the training's work if it runs for a quarter of the time that the training's own thread runs.
-_SHARES_WORK = 0.25
+# A thread shares the training's work if it runs for a quarter of the time that the training's own thread runs, and more
+# than a thread that only looks on: of a training that mostly sleeps a quarter is nothing, and its monitor's or gloo's
+# threads, queued on a busy host, would explain the sleep [measured: they run for 0.1 to 0.7 % of the time].
+_SHARES_WORK, _LEAST_WORK = 0.25, 0.02
 _APART = 2.5  # times as much as any other rank
 _COLUMNS = (*PHASES, EVALUATION, REST)
 _DATA, _REST = _COLUMNS.index(DATA), _COLUMNS.index(REST)
@@ -298,7 +300,7 @@ def _sampled(samples: Sequence[HostRecord], steps: Sequence[StepRecord]) -> tupl
     for sample in samples:
         interval = sample.interval_ns
         queued = min(1.0, sample.slowest_queued_ns / interval)
-        shares_work = sample.slowest_on_cpu_ns >= _SHARES_WORK * trains * interval
+        shares_work = sample.slowest_on_cpu_ns >= max(_SHARES_WORK * trains, _LEAST_WORK) * interval
         slowest.append(queued if shares_work else 0.0)
         workers.append(min(1.0, sample.workers_queued_ns / (interval * sample.workers)) if sample.workers else 0.0)
         ready = sample.threads_on_cpu_ns + sample.threads_queued_ns

@@ -123,6 +123,9 @@ def analyze(
 ) -> None:
     """Find what bounds a run, which ranks are at fault, and the evidence for it.
 
+    The step time is the mean of the counted steps: no warm-up, none in profiler windows. A finding that names a rank
+    costs what is charged to it: how long the others wait for it because of that.
+
     Writes verdict.json into a run directory of diag, for the dashboard, and nothing else into what it reads.
 
     Exit code 0: analysed; 4: analysed, but data is missing (the report lists it); 1: nothing to analyse.

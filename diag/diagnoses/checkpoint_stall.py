@@ -28,22 +28,23 @@ def find(subject: Subject) -> list[Finding]:
     shares = subject.shares
     if shares.share(Cost.CHECKPOINT) < MENTION:
         return []
+    ranks = shares.at_fault(Cost.CHECKPOINT)
     saved = shares.cost(Cost.CHECKPOINT)
     saving = saved[saved > 0]
-    culprits = shares.culprits(Cost.CHECKPOINT)
+    each = float(subject.charged(Cost.CHECKPOINT, ranks).sum()) / len(saving)
     records = [record for tables in subject.tables.ranks.values() for record in tables.checkpoints]
     return [
         subject.costing(
             Cost.CHECKPOINT,
             id="checkpoint-stall",
-            title=f"Checkpoints stop the training: {in_ms(saving.mean())} in {len(saving)} of {len(saved)} steps",
+            title=f"Checkpoints stop the training: {in_ms(each)} in {len(saving)} of {len(saved)} steps",
             action=_action(records, subject.tables.manifest.strategy if subject.tables.manifest else None),
             evidence=[
                 Evidence("steps", "steps with a checkpoint", float(len(saving)), "steps"),
                 *_evidence([record for record in records if not record.failed]),
             ],
-            ranks=culprits.ranks,
-            title_ms=rounded_ms(saving.mean()),
+            ranks=ranks,
+            title_ms=rounded_ms(each),
         )
     ]
 

@@ -386,8 +386,9 @@ def _total(collectives: Sequence[MatchedCollective]) -> int:
 
 
 def _hidden_share(subject: Subject) -> float | None:
-    """Over the steps in which it is known; None where it is in none."""
-    parts = [part for part in subject.parts() if part.hidden_known]
+    """Over the counted steps in which it is known, else over those in profiler windows; None where it is in none."""
+    traced = (part for step in subject.attribution.traced for part in step.parts)
+    parts = [part for part in subject.parts() if part.hidden_known] or [part for part in traced if part.hidden_known]
     if not parts:
         return None
     hidden = sum(part.overlapped_comm_ns for part in parts)

@@ -17,11 +17,12 @@ def find(subject: Subject) -> list[Finding]:
     shares = subject.shares
     if shares.share(Cost.CONTENTION) < MENTION:
         return []
-    culprits, cost = shares.culprits(Cost.CONTENTION), a_step(shares.cost(Cost.CONTENTION))
+    culprits = shares.culprits(Cost.CONTENTION)
     unequal = shares.mostly_late(Cost.CONTENTION)
     if culprits.ranks and not subject.scheduling.apart(culprits.ranks, "queued_ns", "loading_ns"):
         unequal = False
     ranks = culprits.ranks if unequal else ()
+    cost = a_step(subject.charged(Cost.CONTENTION, ranks))
     return [
         subject.costing(
             Cost.CONTENTION,

@@ -12,8 +12,8 @@ def find(subject: Subject) -> list[Finding]:
     shares = subject.shares
     if shares.share(Cost.GC) < MENTION:
         return []
-    culprits = shares.culprits(Cost.GC)
-    paused = mean_ns(shares.cost(Cost.GC))
+    ranks = shares.at_fault(Cost.GC)
+    paused = mean_ns(subject.charged(Cost.GC, ranks))
     return [
         subject.costing(
             Cost.GC,
@@ -21,7 +21,7 @@ def find(subject: Subject) -> list[Finding]:
             title=f"Python's garbage collector stops the training: {in_ms(paused)} a step",
             action="Call gc.freeze() after setting up, then gc.disable(), and gc.collect() every few hundred steps on "
             "all ranks together.",
-            ranks=culprits.ranks,
+            ranks=ranks,
         )
     ]
 

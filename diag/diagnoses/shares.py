@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -128,6 +128,8 @@ _BLAMED_AS = {
     Kind.IDLE: Cost.STRAGGLER,
 }
 _BY_DETAIL = {Detail.GC: Cost.GC, Detail.OFFLOAD: Cost.OFFLOAD}
+# A rank that is late, by reason; blocked or queued, it may have been so in the loader, too: ``charge``.
+_LATE = (Cost.STRAGGLER, Cost.HOST_STRAGGLER, Cost.CONTENTION, Cost.STALL)
 UNEXPLAINED = 0.2  # of the waiting (science.md 2.6: 0.8 explained): from here on the cause is left open
 _NO_STRAGGLING = (Detail.GC, Detail.OFFLOAD, Detail.UNKNOWN)  # costs of their own, and what is added as unexplained
 # A device that waits while its host collects garbage or saves waits for its host.
@@ -218,6 +220,30 @@ class Shares(Struct, frozen=True):
     def culprits(self, cost: Cost) -> Culprits:
         """Who is late with this, if it is always the same."""
         return find_culprits(self.blame_ns.get(cost, {}), self.dur_ns, len(self.ranks), self.noise.late_ns)
+
+    def charged(self, cost: Cost, ranks: Collection[int]) -> Series:
+        """The part of a cost that these ranks are charged, per step: how long the others waited for them because of it,
+        and in all steps no more than all late ranks cost together (who saves at the end of a step is waited for in the
+        next one). All of a cost that is nobody's in particular, and of a cost that no waiting shows (a rank's slow
+        link)."""
+        by_rank = self.blame_ns.get(cost, {})
+        own = [by_rank[rank] for rank in ranks if rank in by_rank]
+        if not own:
+            return self.cost(cost)
+        # Ranks that are late together share the cost of it; each is charged as long as the others waited for it.
+        most = sum(float(self.cost(each).sum()) for each in (_LATE if cost in _LATE else (cost,)))
+        waited = sum(own, np.zeros_like(self.dur_ns))
+        charged: Series = waited * min(1.0, most / max(1.0, float(waited.sum())))
+        return charged
+
+    def at_fault(self, cost: Cost) -> tuple[int, ...]:
+        """The culprits of a cost that all ranks may have some of: only if they are charged half of it."""
+        ranks = self.culprits(cost).ranks
+        return ranks if 2 * self.charged(cost, ranks).sum() >= self.cost(cost).sum() else ()
+
+    def charged_means(self, cost: Cost) -> dict[int, float]:
+        """By rank, how long the others wait for it because of this cost, nanoseconds a step."""
+        return {rank: float(self.charged(cost, (rank,)).mean()) for rank in sorted(self.blame_ns.get(cost, {}))}
 
     def late(self, cost: Cost) -> Series:
         """The part of a cost that only the rank had that was latest, per step."""

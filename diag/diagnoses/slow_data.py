@@ -31,7 +31,7 @@ def find(subject: Subject) -> list[Finding]:
     if _lie_ready(subject, culprits.ranks if culprits.share >= share / 2 else ()):
         return [_handing_over(subject, cost)]
     if culprits.ranks and culprits.share >= share / 2:
-        return [_waiting_on(subject, culprits, cost)]
+        return [_waiting_on(subject, culprits)]
     bursty = bool(np.median(waited / shares.dur_ns) < _BURST_QUIET)
     suspected = None if bursty else _suspected(subject)
     if suspected is not None:
@@ -106,13 +106,14 @@ def _perhaps(subject: Subject, found: Culprits, cost: str) -> Finding:
     )
 
 
-def _waiting_on(subject: Subject, culprits: Culprits, cost: str) -> Finding:
+def _waiting_on(subject: Subject, culprits: Culprits) -> Finding:
     """Only these ranks wait for their loaders. It is their fault unless the other ranks' could give no more than they
     do: then all are too slow, and while the others wait for these in a collective, their workers get a head start."""
     ranks = culprits.ranks
     others = _others(subject, ranks)
     alone = not others or _faster(others)
     who = ranks_text(ranks)
+    cost = a_step(subject.charged(Cost.DATA, ranks if alone else ()))
     if alone:
         title = f"The data loader of {who} is slow: {cost}{subject.who_waits(ranks)}"
         action = _look_at(subject, ranks, bool(others))

@@ -24,13 +24,14 @@ def find(subject: Subject) -> list[Finding]:
     shares = subject.shares
     if shares.share(Cost.STALL) < MENTION:
         return []
-    culprits, cost = shares.culprits(Cost.STALL), a_step(shares.cost(Cost.STALL))
+    culprits = shares.culprits(Cost.STALL)
     unequal = shares.mostly_late(Cost.STALL)
     ranks = (
         culprits.ranks
         if unequal and subject.scheduling.apart(culprits.ranks, "blocked_ns", "paused_ns", "frozen_ns")
         else ()
     )
+    cost = a_step(subject.charged(Cost.STALL, ranks))
     asked = ranks or (culprits.suspects if unequal else ()) or tuple(subject.scheduling.ranks)
     place = _place(subject, asked)
     if ranks:

@@ -161,8 +161,10 @@ def evidence_of(subject: Subject, ranks: tuple[int, ...]) -> list[Evidence]:
     late_ns = float(np.mean([blame_ns[rank].mean() for rank in ranks if rank in blame_ns] or [0.0]))
     if subject.phases_alone or late_ns <= 0:
         return []
-    named = _telling(module_excess(subject.attribution, subject.tables, ranks, subject.shares.numbers), late_ns)
-    who, late = ranks_text(ranks), f"of +{late_ns / 1e6:.3g} ms a step"
+    traced = [step.step for step in subject.attribution.traced]
+    named = _telling(module_excess(subject.attribution, subject.tables, ranks, traced), late_ns)
+    window = set(traced).isdisjoint(subject.shares.numbers)
+    who, late = ranks_text(ranks), "in the profiler windows" if window else f"of +{late_ns / 1e6:.3g} ms a step"
     return [
         Evidence("modules", f"{e.module}: {who} beyond the {_others(e.others)}, {late}", round(e.ns / 1e6, 3), "ms")
         for e in named
@@ -230,7 +232,7 @@ def _of_work(subject: Subject) -> list[Finding]:
     if shares.share(Cost.STRAGGLER) < MENTION:
         return []
     culprits = _culprits(subject, Cost.STRAGGLER)
-    cost = a_step(shares.cost(Cost.STRAGGLER))
+    cost = a_step(subject.charged(Cost.STRAGGLER, culprits.ranks))
     if subject.once(throttled_ranks):
         return []  # a known reason: diag.diagnoses.throttled_device has these nanoseconds
     if shares.unexplained > UNEXPLAINED:
@@ -238,7 +240,7 @@ def _of_work(subject: Subject) -> list[Finding]:
     if culprits.ranks:
         load = expert_imbalance.of_late_ranks(subject, culprits.ranks)
         if load is not None and load.reason == Reason.LOAD:
-            return [expert_imbalance.finding(subject, load, cost, _counted(subject, culprits))]
+            return [expert_imbalance.finding(subject, load, _counted(subject, culprits))]
         if load is not None and load.reason == Reason.OPEN:
             return [_load_or_itself(subject, culprits, cost, load)]
         return [_always_the_same(subject, culprits, cost, load)]
@@ -247,7 +249,7 @@ def _of_work(subject: Subject) -> list[Finding]:
         return [_longer_batches(subject, cost, *longest)]
     changing = expert_imbalance.of_changing_ranks(subject)
     if changing is not None:
-        return [expert_imbalance.finding(subject, changing, cost)]
+        return [expert_imbalance.finding(subject, changing)]
     return [_now_this_now_that(subject, culprits, cost) if culprits.moves else _perhaps(subject, culprits, cost)]
 
 
@@ -279,7 +281,7 @@ def _of_hosts(subject: Subject) -> list[Finding]:
     if shares.share(Cost.HOST_STRAGGLER) < MENTION or subject.once(throttled_ranks):
         return []
     culprits, last = _culprits(subject, Cost.HOST_STRAGGLER), subject.once(last_arrivals)
-    cost = a_step(shares.cost(Cost.HOST_STRAGGLER))
+    cost = a_step(subject.charged(Cost.HOST_STRAGGLER, culprits.ranks))
     if culprits.ranks:
         who = ranks_text(culprits.ranks)
         often = (
@@ -458,7 +460,7 @@ def _place(subject: Subject, ranks: tuple[int, ...]) -> tuple[str, float | None]
 def _inside_operators(subject: Subject, ranks: tuple[int, ...], detail: Detail) -> float | None:
     """Only steps with a trace separate operators from the Python between them."""
     inside = outside = 0.0
-    for step in subject.attribution.usable:
+    for step in subject.attribution.traced:
         if all(parts.source == "trace" for parts in step.parts):
             for blame in step.blames:
                 if blame.rank in ranks and blame.detail == detail:

@@ -26,6 +26,7 @@ WARN = 0.10
 CRITICAL = 0.20
 PHASES_ALONE = 0.6  # upper bound of the confidence from durations of phases alone
 
+_LEAST_CHARGED_NS = 50_000  # a step: a table of ranks prints less as nothing
 _WAITS = 0.02  # of the step: a rank that waits for less does not wait
 
 _TABLES = {Cost.BUBBLE: "segments", Cost.IMBALANCE: "segments"}
@@ -92,6 +93,10 @@ class Subject(Struct, frozen=True):
             shown = [*shown[:4], *shown[-4:]]
         return tuple(Evidence("steps", f"rank == {rank}, mean of {field}", values[rank], "ms") for rank in shown)
 
+    def charged(self, cost: Cost, ranks: tuple[int, ...]) -> Series:
+        """What a finding with these ranks at fault costs, per step: the number that its title and every page state."""
+        return self.shares.charged(cost, ranks) if ranks else self.shares.cost(cost)
+
     def costing(
         self,
         cost: Cost,
@@ -103,16 +108,20 @@ class Subject(Struct, frozen=True):
         part: float = 1.0,
         title_ms: float | None = None,
     ) -> Finding:
-        """A finding that costs time; its cost is the first item of its evidence. ``part``: fraction of the cost, so
-        that several findings share it and no nanosecond counts twice. ``title_ms``: the amount in the title, where it
-        is not ``in_ms`` of the cost."""
-        share, series = part * self.shares.share(cost), part * self.shares.cost(cost)
+        """A finding that costs time; its cost is the first item of its evidence. A finding that names ranks costs what
+        these are charged; how severe it is depends on all that the cause costs. ``part``: fraction of the cost, so that
+        several findings share it and no nanosecond counts twice. ``title_ms``: the amount in the title, where it is not
+        ``in_ms`` of the cost."""
+        series = part * self.charged(cost, ranks)
+        total = float(self.shares.dur_ns.sum())
+        share = float(series.sum()) / total if total else 0.0
         table = "phase frontiers" if self.phases_alone else _TABLES.get(cost, "critical path")
-        whole = Evidence(table, f"{cost.value}, part of all steps", round(share, 4), "share")
+        of_ranks = f", because of {ranks_text(ranks)}" if ranks and cost in self.shares.blame_ns else ""
+        whole = Evidence(table, f"{cost.value}{of_ranks}, part of all steps", round(share, 4), "share")
         return Finding(
             id=id,
             title=title,
-            severity=severity(share),
+            severity=severity(part * self.shares.share(cost)),
             share=share,
             cost_ns_per_step=mean_ns(series),
             confidence=self._confidence(series),
@@ -121,6 +130,9 @@ class Subject(Struct, frozen=True):
             bottleneck=class_of(cost, self.shares.on_device),
             action=action,
             title_ns=round(1e6 * (rounded_ms(mean_ns(series)) if title_ms is None else title_ms)),
+            charged_ns={
+                rank: int(ns) for rank, ns in self.shares.charged_means(cost).items() if ns >= _LEAST_CHARGED_NS
+            },
         )
 
     def _confidence(self, series: Series) -> float:

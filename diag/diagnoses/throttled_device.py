@@ -50,7 +50,7 @@ def find(subject: Subject) -> list[Finding]:
     if not found:
         return []
     ranks = tuple(each.rank for each in found)
-    cost = mean_ns(subject.shares.cost(Cost.STRAGGLER))
+    cost = mean_ns(subject.charged(Cost.STRAGGLER, ranks))
     be = "is" if len(ranks) == 1 else "are"
     return [
         subject.costing(

@@ -109,6 +109,7 @@ _LEAST_WORK_NS, _LEAST_WORK_ON_CPU_NS = 20_000, 500_000  # a handful of kernels,
 _FEW = 3  # pieces of device work
 _COMPETING = (*REMOVABLE, Bottleneck.UNDETERMINED)
 _BESIDE = 0.5  # of the largest cost: a held-up rank that costs less is not named with it
+_APART = 0.02  # of the step: a class costs so much more than the finding behind it that the headline says both
 _EXPLAINED = 0.8  # of the waiting for late ranks (science.md 2.6); below it the confidence is no more than the part
 
 
@@ -195,6 +196,20 @@ def _judge(attribution: Attribution, examination: Examination, coverage: Coverag
         culprit_hosts=_hosts(tables, culprits),
         headline=headline,
     )
+
+
+def agreeing(examination: Examination, verdict: Verdict) -> Examination:
+    """The finding that the verdict rests on with the verdict's severity and confidence, so that there is one of each. A
+    mixed verdict rests on two, and a healthy or undetermined one on none."""
+    if verdict.bottleneck in (Bottleneck.MIXED, Bottleneck.UNDETERMINED) or verdict.severity == Severity.HEALTHY:
+        return examination
+    findings = tuple(
+        replace(finding, severity=verdict.severity, confidence=verdict.confidence)
+        if finding.id == verdict.cause
+        else finding
+        for finding in examination.findings
+    )
+    return replace(examination, findings=findings)
 
 
 def _too_idle(attribution: Attribution, shares: Shares) -> Verdict | None:
@@ -406,7 +421,10 @@ def _headline(
     if bottleneck == Bottleneck.MIXED:
         first, second = _both(findings)
         return f"Mixed: {_lower(first.title)}; and {_lower(second.title)}."
-    return f"{bottleneck.value.capitalize()}-bound ({share:.0%} of {step}): {_lower(cause.title)}."
+    of_step = f"{cause.share:.0%} of {step}"
+    if share - cause.share >= _APART:
+        of_step = f"{share:.0%} of {step}, the largest cause {cause.share:.0%}"
+    return f"{bottleneck.value.capitalize()}-bound ({of_step}): {_lower(cause.title)}."
 
 
 def _lower(text: str) -> str:

@@ -279,7 +279,9 @@ class MemoryPeak(Struct, frozen=True):
 
 
 class Breakdowns(Struct, frozen=True):
-    """Everything over the steps that the verdict counts. A table without rows: nothing of that kind was recorded."""
+    """``collectives`` over ``steps``, which the verdict counts; kernels, modules, efficiency and path over
+    ``traced_steps``: those of profiler windows where these do not count, else the same. A table without rows: nothing
+    of that kind was recorded."""
 
     steps: tuple[int, ...]
     collectives: CollectiveTable
@@ -289,6 +291,7 @@ class Breakdowns(Struct, frozen=True):
     memory_peaks: tuple[MemoryPeak, ...] = ()
     path: PathTable = PathTable((), (), False, 0, 0)
     notes: tuple[str, ...] = ()  # what a table could not be made of, and why
+    traced_steps: tuple[int, ...] = ()
 
 
 # -- prospects ---------------------------------------------------------------------------------------------------------

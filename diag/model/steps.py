@@ -307,8 +307,9 @@ class StepAccount(Struct, frozen=True):
     parts: tuple[Parts, ...]
     path: CriticalPath
     blames: tuple[Blame, ...]
-    usable: bool = True  # False: warm-up, or next to a profiler window; shown, and left out of the verdict
+    usable: bool = True  # False: warm-up, in or next to a profiler window; shown, and left out of the verdict
     note: str = ""
+    window: bool = False  # left out only because a profiler recorded it; what only traces hold is read from it
     waited_ns: int = 0  # for ranks that were late where the path met others
     explained_ns: int = 0  # the part of it that what the late ranks did, or their links, account for
     once_ns: int = 0  # of ``waited_ns``, counting once where several ranks were late at one meeting
@@ -363,6 +364,20 @@ class Attribution(Struct, frozen=True):
     @property
     def usable(self) -> tuple[StepAccount, ...]:
         return tuple(step for step in self.steps if step.usable)
+
+    @property
+    def traced(self) -> tuple[StepAccount, ...]:
+        """The steps for what only traces hold (operators, kernels, modules): those of profiler windows where they are
+        left out, else the counted steps. Never for a mean that is compared with the step time."""
+        return tuple(step for step in self.steps if step.window) or self.usable or self.steps
+
+    @property
+    def in_windows(self) -> bool:
+        """Whether a profiler recorded every counted step, although the run has records of its own: there are no others
+        to count."""
+        counted = self.usable or self.steps
+        recorded = self.division == Division.RECORDED and bool(counted)
+        return recorded and all(parts.source == "trace" for step in counted for parts in step.parts)
 
     @property
     def explained_wait(self) -> float | None:
@@ -424,7 +439,8 @@ class Evidence(Struct, frozen=True):
 class Finding(Struct, frozen=True):
     """One diagnosis that was made. ``share`` is the fraction of the step that it costs, 0 to 1; ``ranks`` are the
     culprits, not the victims; ``bottleneck`` is its class, None where it costs no time by itself (memory).
-    ``title_ns`` is the cost that the title states, as rounded there; None where it states none."""
+    ``title_ns`` is the cost that the title states, as rounded there; None where it states none. ``charged_ns``: how
+    long the others wait for each rank because of this, nanoseconds a step; of one culprit it is the cost."""
 
     id: str
     title: str
@@ -437,6 +453,7 @@ class Finding(Struct, frozen=True):
     bottleneck: Bottleneck | None
     action: str
     title_ns: int | None = None
+    charged_ns: dict[int, int] = field(default_factory=dict)
 
 
 class Risk(StrEnum):

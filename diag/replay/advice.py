@@ -72,7 +72,8 @@ def _advice_or_refusal(case: Case, base: Baseline, candidate: Candidate) -> Advi
     if predicted.refused:
         return predicted.refused
     low, likely, high = predicted.expected_ns_per_step
-    share = likely / predicted.step_ns if predicted.step_ns else 0.0
+    step_ns = float(case.examination.shares.dur_ns.mean()) if predicted.step_ns else 0.0  # every page's step time
+    share = likely / step_ns if step_ns else 0.0
     if share < LEAST_SHARE:
         return f"would change the step by {-share:+.1%}"
     settings = dict(candidate.settings) if case.takes(candidate.settings) else {}
@@ -93,7 +94,7 @@ def _advice_or_refusal(case: Case, base: Baseline, candidate: Candidate) -> Advi
         assumptions=(*predicted.assumptions, *candidate.also),
         evidence=(
             Evidence("replay", "unmodified steps against measured ones, error", round(base.error, 4), "share"),
-            Evidence("replay", "mean step", round(predicted.step_ns / 1e6, 3), "ms"),
+            Evidence("replay", "mean of a replayed step, from end to end", round(predicted.step_ns / 1e6, 3), "ms"),
         ),
     )
 

@@ -174,4 +174,5 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "bottleneck": finding.bottleneck,
         "evidence": [to_builtins(evidence) for evidence in finding.evidence],
         "action": finding.action,
+        "charged_ns": {str(rank): ns for rank, ns in finding.charged_ns.items()},
     }

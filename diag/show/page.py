@@ -6,7 +6,7 @@ number in the same words. ``page_of`` is cheap; ``advice_of`` replays the steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import ndiff
 
 import numpy as np
@@ -23,6 +23,7 @@ from diag.model.steps import (
     Coverage,
     Evidence,
     Finding,
+    Knob,
     Outcome,
     Parts,
     Risk,
@@ -65,7 +66,7 @@ UNTIL_THEN = "Until then"
 NOTHING_FOUND = "No finding costs 5% of the step or more."
 EVERYTHING_FOUND = "Everything that was looked for was found."
 EVERYTHING_LOOKED_FOR = "Everything could be looked for."
-DATA_WAIT = "Data wait"
+STEP_TIME, DATA_WAIT = "Step time", "Data wait"
 CRITICAL_PATH = (
     "A step lasts as long as its critical path: the chain of work and transfers, over all ranks, in which each had to "
     "wait for the one before."
@@ -220,7 +221,13 @@ def page_of(result: Result, most_ranks: int = MOST_RANKS) -> Page:
         rank=rank,
         ranks=duration_rank_table(result.durations, culprits, most_ranks)
         if isinstance(result, DurationResult)
-        else rank_table(attribution, culprits, result.scheduled, most_ranks),
+        else rank_table(
+            attribution,
+            culprits,
+            result.scheduled,
+            most_ranks,
+            _charged_ns(result),
+        ),
         idle=idle_table(attribution, rank),
         stalls=stall_table(attribution),
         stall_lines=stall_lines(attribution),
@@ -239,6 +246,14 @@ def page_of(result: Result, most_ranks: int = MOST_RANKS) -> Page:
 def _recorded(result: Result) -> str:
     manifest = result.tables.manifest
     return moment(manifest.created_unix_ns) if manifest is not None and manifest.created_unix_ns > 0 else ""
+
+
+def _charged_ns(result: Result) -> Mapping[int, int]:
+    """How long the others wait for each rank because of the finding that names the culprits: the verdict's cause or,
+    where that is common to all ranks, the one that the headline adds. Empty without culprits."""
+    culprits = result.verdict.culprit_ranks
+    found = [finding for finding in (result.cause, *result.examination.findings) if finding is not None]
+    return next((f.charged_ns for f in found if culprits and f.ranks == culprits), {})
 
 
 # -- verdict and findings ----------------------------------------------------------------------------------------------
@@ -312,19 +327,19 @@ RISK = {
 
 def advice_of(result: Result) -> Advised:
     """The changes to try first, whose gains a replay of the steps predicts."""
-    advised = result.recommendation
+    advised, found = result.recommendation, {finding.id: finding for finding in result.examination.findings}
     basis = "Gains are predicted by replaying the recorded steps with the change"
     if advised.replay_error is not None:
         basis += f"; the replay without a change is off by {advised.replay_error:.1%}"
     return Advised(
-        changes=tuple(map(_change, advised.advice)),
+        changes=tuple(_change(advice, found.get(advice.finding)) for advice in advised.advice),
         basis=f"{basis}." if advised.advice else "",
         not_predicted=tuple(f"{sentence(reason)}." for reason in advised.not_advised if advised.refused),
         left_out=tuple(map(sentence, advised.not_advised)),
     )
 
 
-def _change(advice: Advice) -> Change:
+def _change(advice: Advice, finding: Finding | None) -> Change:
     low, likely, high = advice.predicted_gain_ns
     doubt = "; it may save nothing: `diag tune` measures it" if low <= 0 else ""
     delta = advice.memory_delta_bytes
@@ -338,7 +353,7 @@ def _change(advice: Advice) -> Change:
         title=sentence(advice.change),
         saves=f"saves {duration(likely)}, {share(advice.gain_share)}",
         gain=f"Saves {duration(likely)} a step, {share(advice.gain_share)} of it "
-        f"(between {duration(low)} and {duration(high)}{doubt})",
+        f"(between {duration(low)} and {duration(high)}{doubt}){_against(advice, finding)}",
         sure=low > 0,
         memory=memory,
         risk=advice.risk,
@@ -355,6 +370,26 @@ def _diff(before: str, after: str) -> str:
     """Every line of both, "-" in front of those that go and "+" of those that come."""
     lines = ndiff(before.splitlines(), after.splitlines())
     return "\n".join(line.rstrip() for line in lines if not line.startswith("?"))
+
+
+_ALIKE = 0.05  # gain and cost that differ by less are one number to a reader
+
+
+def _against(advice: Advice, finding: Finding | None) -> str:
+    """Why the gain is not what the finding costs; "" where it is."""
+    if finding is None or not finding.cost_ns_per_step:
+        return ""
+    gain, cost = advice.predicted_gain_ns[1], finding.cost_ns_per_step
+    if abs(gain - cost) <= _ALIKE * cost:
+        return ""
+    of_rank = advice.knob == Knob.STRAGGLER
+    if gain < cost:
+        why = "other ranks are then the last" if of_rank else "the change removes a part of it"
+    else:
+        why = (
+            f"whatever else makes {listing(finding.ranks)} late goes as well" if of_rank else "other costs fall as well"
+        )
+    return f", {'less' if gain < cost else 'more'} than the {duration(cost)} of the finding: {why}"
 
 
 # -- coverage ----------------------------------------------------------------------------------------------------------
@@ -439,17 +474,22 @@ def _difference(number: _Number, value: float, before: float) -> str:
 
 
 def _step_label(result: Result) -> str:
-    attribution = result.attribution
-    name = "Window" if attribution.undivided else "Step time"
-    return f"{name}, median" if len(attribution.steps) > 1 else name
+    return "Window" if result.attribution.undivided else STEP_TIME
 
 
 def _step_help(result: Result) -> str:
-    if result.attribution.undivided:
+    """The definition, which the glossary has, too."""
+    attribution, median = result.attribution, duration(float(np.median(result.examination.shares.dur_ns)))
+    if attribution.undivided:
         return "From the first to the last work of the device, without start-up."
+    inside = (
+        "All of them were recorded by a profiler, which makes steps longer"
+        if attribution.in_windows
+        else ("Warm-up and steps in profiler windows do not count")
+    )
     return (
-        "From the first rank's begin to the last rank's end; the median of the counted steps. Shares and the headline "
-        "use the mean."
+        "Mean of the counted steps, each from the first rank's begin to the last rank's end. "
+        f"{inside}. The headline, shares and gains are of this mean; the median is {median}."
     )
 
 
@@ -506,7 +546,7 @@ def _host_help(result: Result) -> str:
 
 
 _NUMBERS = (
-    _Number(_step_label, lambda result: float(np.median(result.examination.shares.dur_ns)), duration, _step_help),
+    _Number(_step_label, lambda result: float(result.examination.shares.dur_ns.mean()), duration, _step_help),
     _Number(
         lambda _: "Tokens per second",
         _tokens_per_second,

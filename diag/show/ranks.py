@@ -59,7 +59,12 @@ _PARTS = (
     *((part.name, f"idle_parts.{part.field}") for part in IDLE_PARTS),
     ("overlapped comm.", "overlapped_comm_ns"),
 )
+OTHERS_WAIT = "others wait"
 MEANINGS = {part.name: sentence(part.meaning) for part in IDLE_PARTS} | {
+    "step": "From the rank's own begin of the step to its own end; the step time runs from the first rank's begin to "
+    "the last rank's end",
+    OTHERS_WAIT: "How long the others wait for this rank because of what the verdict names: of the rank at fault, the "
+    "size in the headline",
     "queued for a core": "The training's thread, or one that computes for it, was ready to run and had no CPU core",
     "blocked": "The training's thread slept, waited for I/O or a lock, or was stopped, for no known reason",
 }  # tooltips of columns
@@ -111,10 +116,11 @@ def rank_table(
     culprits: Sequence[int] = (),
     scheduled: Mapping[str, Mapping[int, float]] | None = None,
     most: int = MOST_RANKS,
+    charged_ns: Mapping[int, int] | None = None,
 ) -> RankTable:
     """Mean milliseconds of the ranks: of more than ``most`` the culprits, then the first by number. Columns of nothing
     but zeros or unknowns are left out. ``scheduled``: time that the CPU scheduler withheld, mean milliseconds by
-    column and rank."""
+    column and rank. ``charged_ns``: ``Finding.charged_ns`` of the verdict's cause."""
     means = rank_means(attribution, [field for _, field in _PARTS])
     traced = _of_a_device([parts for step in _accounts(attribution) for parts in step.parts])
     columns = [
@@ -124,7 +130,9 @@ def rank_table(
         and (field == "dur_ns" or any(own[field] for own in means.values()))
     ]
     shown = sorted(sorted(means, key=lambda rank: (rank not in culprits, rank))[:most])
-    added = scheduled or {}
+    added = dict(scheduled or {})
+    if charged_ns:
+        added[OTHERS_WAIT] = {rank: charged_ns.get(rank, 0) / 1e6 for rank in means}
     return RankTable(
         title=averaged_over(attribution),
         columns=(_noun(attribution), *(name for name, _ in columns[1:]), *added),

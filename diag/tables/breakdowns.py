@@ -29,19 +29,21 @@ from .module_time import accounted, charge, on_paths
 
 
 def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
-    """All tables over the steps that the verdict counts. Pure; reads the traces again, so call it when asked for."""
+    """Collectives over the steps that the verdict counts; what only traces hold over the traced ones. Pure; reads the
+    traces again, so call it when asked for."""
     counted = attribution.usable or attribution.steps
-    steps = frozenset(step.step for step in counted)
+    numbers = frozenset(step.step for step in counted)
+    steps = frozenset(step.step for step in attribution.traced)
     device, peak = device_of(tables), peak_of(device_of(tables))
     of_ranks: list[pl.DataFrame] = []
     modules: dict[str, list[pl.DataFrame]] = defaultdict(list)
     sums: list[Totals] = []
-    shown = module_time.shown(counted)
+    shown = module_time.shown(attribution.traced)
     paths, charged = on_paths(shown), []
     accounts = module_time.by_rank(attribution.rank_steps)
     traced = 0
     on_device = tables.on_device
-    collectives = collective_table(attribution, steps, tables.world_size, gloo=not on_device)
+    collectives = collective_table(attribution, numbers, tables.world_size, gloo=not on_device)
     called: dict[tuple[int, int, int], str] = {}
     for of_rank, trace in [(rank, trace) for _, rank in sorted(tables.ranks.items()) for trace in rank.traces]:
         windows = _windows(trace, steps)
@@ -62,7 +64,7 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
     longest = tuple(replace(call, module=called.get(call.place, "")) for call in collectives.longest)
     collectives = replace(collectives, longest=longest)
     return Breakdowns(
-        steps=tuple(sorted(steps)),
+        steps=tuple(sorted(numbers)),
         collectives=collectives,
         kernels=kernels.kernel_table(of_ranks, "kernel" if on_device else "operator", traced, peak),
         modules=tuple(module_time.module_table(source, parts, traced) for source, parts in modules.items()),
@@ -79,6 +81,7 @@ def breakdowns(tables: Tables, attribution: Attribution) -> Breakdowns:
         path=module_time.path_table(shown, paths, charged),
         memory_peaks=tuple(held for rank in tables.ranks.values() if (held := _memory(rank)) is not None),
         notes=_notes(attribution, traced, bool(modules), bool(collectives.rows)),
+        traced_steps=tuple(sorted(steps)),
     )
 
 

@@ -6,7 +6,7 @@ sizes in bytes, fractions from 0 to 1. A value that is not known is null.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from operator import attrgetter
@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from diag.model.breakdown import CollectiveTable, KernelTable, ModuleTable
-from diag.model.steps import Attribution, Bottleneck, Finding, Kind, Parts, StepAccount
+from diag.model.steps import Attribution, Bottleneck, Finding, Parts, StepAccount
 from diag.rundir.run import Tables
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ COLUMNS: dict[str, dict[str, Column]] = {
     "steps": {
         "step": Column(_INT, "Number of the step."),
         "rank": Column(_INT, "Global rank."),
-        "counted": Column(_BOOL, "Whether the verdict counts the step: no warm-up, no step beside a profiler window."),
+        "counted": Column(
+            _BOOL, "Whether the verdict counts the step: no warm-up, no step in or next to a profiler window."
+        ),
         "note": Column(_TEXT, "Why it is not counted."),
         "bottleneck": Column(_TEXT, "Class of the step across all ranks."),
         "source": Column(_TEXT, "Made of a trace, the collectors' records, or events on the device's clock."),
@@ -103,7 +105,7 @@ COLUMNS: dict[str, dict[str, Column]] = {
         "name": Column(_TEXT, "Kernel; of a run on a CPU, operator."),
         "kind": Column(_TEXT, "Kind of kernel."),
         "operator": Column(_TEXT, "Operator that launched most of them."),
-        "count": Column(_INT, "Calls on all ranks in the counted steps that have a trace."),
+        "count": Column(_INT, "Calls on all ranks in the steps of profiler windows, or in all counted steps."),
         "total_ns": Column(_INT, "Sum of their durations."),
         "mean_ns": Column(_INT, "Mean duration."),
         "max_ns": Column(_INT, "Longest duration."),
@@ -173,30 +175,36 @@ def steps(attribution: Attribution, bottleneck_of: Callable[[StepAccount], Bottl
 
 def rank_means(attribution: Attribution, fields: Iterable[str] = tuple(_TIMES)) -> dict[int, dict[str, float | None]]:
     """By rank, the mean of each field of ``Parts`` (``idle_parts.queued_ns`` as well) over the counted steps in which
-    it is known; None where it is known in none. Every table of ranks shows these means."""
-    counted: dict[int, list[Parts]] = {}
-    for step in attribution.usable or attribution.steps:
+    it is known; None where it is known in none. Overlapped communication that the counted steps do not hold is read
+    from profiler windows. Every table of ranks shows these means."""
+    counted, traced = _by_rank(attribution.usable or attribution.steps), _by_rank(attribution.traced)
+    return {rank: {field: _mean(own, traced[rank], field) for field in fields} for rank, own in sorted(counted.items())}
+
+
+def _by_rank(steps: Iterable[StepAccount]) -> dict[int, list[Parts]]:
+    by_rank: dict[int, list[Parts]] = defaultdict(list)
+    for step in steps:
         for parts in step.parts:
-            counted.setdefault(parts.rank, []).append(parts)
-    return {rank: {field: _mean(own, field) for field in fields} for rank, own in sorted(counted.items())}
+            by_rank[parts.rank].append(parts)
+    return by_rank
 
 
-def _mean(steps: Sequence[Parts], field: str) -> float | None:
-    lower_bound = field == "overlapped_comm_ns"  # where some communication was recorded at its end only
+def _mean(steps: Sequence[Parts], traced: Sequence[Parts], field: str) -> float | None:
+    if field == "overlapped_comm_ns":  # a lower bound where some communication was recorded at its end only
+        steps = [parts for parts in steps if parts.hidden_known] or [parts for parts in traced if parts.hidden_known]
     read = attrgetter(field)
-    values = [read(parts) for parts in steps if parts.hidden_known or not lower_bound]
+    values = [read(parts) for parts in steps]
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
 
-def caused_waits(attribution: Attribution, kind: Kind | None = None) -> dict[int, float]:
-    """By rank, how many nanoseconds a step the others waited for it; for one ``kind`` of lateness, or for any."""
+def caused_waits(attribution: Attribution) -> dict[int, float]:
+    """By rank, how many nanoseconds a step the others waited for it, for any reason."""
     counted = attribution.usable or attribution.steps
     caused: dict[int, int] = {}
     for step in counted:
         for blame in step.blames:
-            if kind is None or blame.kind == kind:
-                caused[blame.rank] = caused.get(blame.rank, 0) + blame.ns
+            caused[blame.rank] = caused.get(blame.rank, 0) + blame.ns
     return {rank: ns / len(counted) for rank, ns in caused.items()}
 
 

@@ -11,9 +11,8 @@ from msgspec import Struct
 
 from diag.account.records import loader_settings
 from diag.collectors.records import DATA, H2D, LoaderQueue, StepRecord
-from diag.model.steps import Attribution, Kind
+from diag.model.steps import Attribution
 from diag.rundir.run import RankTables, Tables
-from diag.tables.frames import caused_waits
 
 # -- loader reserve ----------------------------------------------------------------------------------------------------
 #
@@ -129,8 +128,8 @@ class LoadingTable(Struct, frozen=True):
         return self.workers * self.prefetch_factor
 
 
-def loading_table(tables: Tables, attribution: Attribution) -> LoadingTable:
-    """Over the steps that the verdict counts."""
+def loading_table(tables: Tables, attribution: Attribution, charged_ns: Mapping[int, float]) -> LoadingTable:
+    """Over the steps that the verdict counts. ``charged_ns``: by rank, how long the others wait for its loader."""
     counted = attribution.usable or attribution.steps
     numbers = tuple(step.step for step in counted)
     waits: dict[int, list[int]] = defaultdict(list)
@@ -141,7 +140,6 @@ def loading_table(tables: Tables, attribution: Attribution) -> LoadingTable:
             waits[parts.rank].append(parts.data_wait_ns)
             copies[parts.rank].append(parts.exposed_copy_ns)
             lengths[parts.rank].append(parts.dur_ns)
-    blamed = caused_waits(attribution, Kind.DATA)
     means = {rank: round(float(np.mean(own))) for rank, own in waits.items()}
     rows = [
         _row(
@@ -150,7 +148,7 @@ def loading_table(tables: Tables, attribution: Attribution) -> LoadingTable:
             lengths[rank],
             copies[rank],
             means,
-            blamed.get(rank, 0.0),
+            charged_ns.get(rank, 0.0),
             set(numbers),
         )
         for rank in sorted(waits)

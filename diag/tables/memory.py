@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -15,12 +16,16 @@ from diag.model.steps import Attribution
 from diag.rundir.run import RankTables, Tables
 
 _LEAST_STEPS = 8  # for a slope: with fewer, one large batch makes one
+_PARTS, _MOST_OF, _CONTINUES = 5, 0.75, 0.25  # of the run, in most of which it grows by a quarter of the slope or more,
+# and by as much without its largest rise
+_JUMP, _LEAST_JUMP = 0.5, 1_000_000  # of what a run grows by, and bytes: so much from one step to the next is a jump
 
 
 class RankMemory(Struct, frozen=True):
     """One rank's memory in bytes: on a device the allocator's, on a CPU the process's resident set (``allocated``).
 
-    ``growth_per_step``: the median slope between the counted steps (Theil-Sen), None where they are too few.
+    ``growth_per_step``: the median slope between the counted steps (Theil-Sen), None where they are too few; 0 where it
+    grows in a few steps only. ``jump``: the largest of these few, as (step, bytes); None where there is none.
     ``fragmentation``: the fraction of the reserved memory in the fullest step that was never allocated at once; None
     without a device. ``retries`` and ``ooms``: since the first recorded step; None where not recorded.
     """
@@ -33,6 +38,7 @@ class RankMemory(Struct, frozen=True):
     fragmentation: float | None
     retries: int | None
     ooms: int | None
+    jump: tuple[int, int] | None = None
 
     @property
     def peak(self) -> int:
@@ -155,17 +161,21 @@ def _row(
         return None
     memories = [memory for _, memory in records]
     held = [memory.allocated or 0 for memory in memories] if on_device else [memory.rss for memory in memories]
-    last = [(step.step, size) for (step, _), size in zip(records, held, strict=True) if step.step in counted]
-    fullest = max(memories, key=_reserved) if on_device else None
+    every = [(step.step, size) for (step, _), size in zip(records, held, strict=True)]
+    fullest, growth = (
+        max(memories, key=_reserved) if on_device else None,
+        growth_of([of for of in every if of[0] in counted], every),
+    )
     return RankMemory(
         rank=rank,
         allocated=max(held),
         reserved=_reserved(fullest) if fullest is not None else None,
         capacity=min((m.capacity for m in memories if m.capacity), default=None),
-        growth_per_step=_growth(last),
+        growth_per_step=growth.per_step,
         fragmentation=_fragmentation(fullest) if fullest is not None else None,
         retries=_since_first([m.alloc_retries for m in memories]),
         ooms=_since_first([m.ooms for m in memories]),
+        jump=growth.jump,
     )
 
 
@@ -184,12 +194,45 @@ def _since_first(counts: Sequence[int | None]) -> int | None:
     return known[-1] - known[0] if known else None
 
 
-def _growth(held: Sequence[tuple[int, int]]) -> int | None:
-    """The median of the slopes between all pairs of steps: one large batch does not make one."""
+class Growth(Struct, frozen=True):
+    """``per_step``: bytes, None where the steps are too few. ``jump``: see ``RankMemory``."""
+
+    per_step: int | None
+    jump: tuple[int, int] | None = None
+
+
+def growth_of(held: Sequence[tuple[int, int]], every: Sequence[tuple[int, int]]) -> Growth:
+    """Of (step, bytes), in order: ``held`` of the counted steps, ``every`` of all. The median of the slopes between all
+    pairs of steps (Theil-Sen): one large batch makes no slope. A process that loads a library, or writes a trace, takes
+    its memory in a few steps and keeps it: it grows only if most parts of the run do, and without the largest rise
+    from one counted step to the next as well. Else that rise is the jump."""
     if len(held) < _LEAST_STEPS:
-        return None
+        return Growth(None)
+    slope = _slope(held)
+    rises = [size - before for (_, before), (_, size) in pairwise(held)]
+    at = int(np.argmax(rises))
+    without = [(step, size - (rises[at] if place > at else 0)) for place, (step, size) in enumerate(held)]
+    if slope > 0 and _lasting(held, slope) and _slope(without) >= _CONTINUES * slope:
+        return Growth(round(slope))
+    whole = held[-1][1] - held[0][1]
+    if rises[at] < max(_LEAST_JUMP, _JUMP * whole) or whole < _JUMP * rises[at]:
+        return Growth(min(0, round(slope)))
+    (since, _), (until, _) = held[at], held[at + 1]
+    between = [(size - before, step) for (_, before), (step, size) in pairwise(every) if since < step <= until]
+    return Growth(min(0, round(slope)), (max(between)[1], rises[at]))
+
+
+def _slope(held: Sequence[tuple[int, int]]) -> float:
     # Every n-th step of a long run: half a million pairs say what is to be said.
     thinned = held[:: max(1, len(held) // 1000)]
     step, size = (np.array(column, dtype=np.float64) for column in zip(*thinned, strict=True))
     later, earlier = np.triu_indices(len(step), 1)[::-1]
-    return round(float(np.median((size[later] - size[earlier]) / (step[later] - step[earlier]))))
+    return float(np.median((size[later] - size[earlier]) / (step[later] - step[earlier])))
+
+
+def _lasting(held: Sequence[tuple[int, int]], slope: float) -> bool:
+    """Whether most parts of the run grow as well, each by a part of what the slope says of it: medians of neighbouring
+    parts are compared, so that no single step decides."""
+    parts = np.array_split(np.array(held, dtype=np.float64), _PARTS)
+    grown = [np.median(later, axis=0) - np.median(part, axis=0) for part, later in pairwise(parts)]
+    return sum(bool(rise >= _CONTINUES * slope * steps) for steps, rise in grown) >= _MOST_OF * len(grown)

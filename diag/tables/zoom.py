@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -134,11 +134,13 @@ DETAILS = tuple(_WORDS.get(detail, detail.name.lower()) for detail in sorted(Det
 
 @dataclass(frozen=True)
 class StepSpan:
-    """From the first rank's begin of a step to the last one's end, in ns since the run's begin."""
+    """From the first rank's begin of a step to the last one's end, in ns since the run's begin. ``window``: it does not
+    count because a profiler recorded it."""
 
     step: int
     begin_ns: int
     end_ns: int
+    window: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +203,8 @@ def all_ranks(attribution: Attribution) -> AllRanks:
         )
         for rank, steps in by_rank.items()
     }
-    steps = _steps(attribution.rank_steps, moved)
+    windows = {account.step for account in attribution.steps if account.window}
+    steps = _steps(attribution.rank_steps, moved, windows)
     loose = tuple(rank for rank in by_rank if rank not in tied)
     return AllRanks(max((step.end_ns for step in steps), default=0), ranks, steps, loose)
 
@@ -229,13 +232,13 @@ def _moved(by_rank: Mapping[int, Sequence[RankStep]], tied: Sequence[int]) -> di
     return offsets
 
 
-def _steps(steps: Iterable[RankStep], moved: Mapping[int, int]) -> tuple[StepSpan, ...]:
+def _steps(steps: Iterable[RankStep], moved: Mapping[int, int], windows: Collection[int]) -> tuple[StepSpan, ...]:
     spans: dict[int, tuple[int, int]] = {}
     for step in steps:
         begin, end = step.begin_ns + moved[step.rank], step.end_ns + moved[step.rank]
         first, last = spans.get(step.step, (begin, end))
         spans[step.step] = min(first, begin), max(last, end)
-    return tuple(StepSpan(step, begin, end) for step, (begin, end) in sorted(spans.items()))
+    return tuple(StepSpan(step, begin, end, step in windows) for step, (begin, end) in sorted(spans.items()))
 
 
 def _lanes(steps: Sequence[RankStep], moved_ns: int, waits: Intervals | None) -> tuple[Lane, ...]:

@@ -60,7 +60,10 @@ def steps_counted(attribution: Attribution) -> str:
     if attribution.undivided:
         windows = "one window" if steps == 1 else f"{used:,} of {counted(steps, 'window')} counted"
         return f"{windows}, not divided into steps"
-    return "one step" if steps == 1 else f"{used:,} of {counted(steps, 'step')} counted"
+    if steps == 1:
+        return "one step"
+    inside = ", all in profiler windows" if attribution.in_windows else ""
+    return f"{used:,} of {counted(steps, 'step')} counted{inside}"
 
 
 def averaged_over(attribution: Attribution) -> str:

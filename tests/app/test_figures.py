@@ -10,11 +10,14 @@ from diag.app import drawings
 from diag.app import figures as common
 from diag.app.run_view import Part, RunView, split, view_of
 from diag.app.theme import DARK, LIGHT
+from diag.app.views import loading, memory
+from diag.app.views.time_figures import Window, overview
 from diag.collectors.records import MemoryRecord
 from diag.model.steps import Bottleneck, Parts
 from diag.show.page import metrics_of
 from diag.tables.efficiency import token_rate, tokens_of
 from diag.tables.memory import peak_memory
+from diag.tables.zoom import Category
 from diag.words.formatting import duration, share, size
 from tests.app.runs import MS, TOKENS, write_run, write_stalled_trace
 from tests.copies import replace
@@ -37,7 +40,7 @@ def test_the_parts_add_up_to_the_step(known: bool) -> None:
 def test_the_layout_holds_the_analysed_numbers(view: RunView) -> None:
     means = {part: (view.per_rank(grid) / MS).tolist() for part, grid in view.parts.items()}
     assert means == {Part.COMPUTE: [60, 60], Part.TRANSFER: [5, 5], Part.WAITING: [39, 0], Part.DATA: [1, 40]}
-    assert {metric.label: metric.value for metric in view.page.metrics}["Step time, median"] == duration(105 * MS)
+    assert {metric.label: metric.value for metric in view.page.metrics}["Step time"] == duration(105 * MS)
     assert view.result.share_of(Bottleneck.DATA) == pytest.approx(40 / 105)
     assert view.result.share_of(Bottleneck.COMMUNICATION) == pytest.approx(5 / 105)
     helps = {metric.label: metric.help for metric in view.page.metrics}
@@ -162,3 +165,49 @@ def test_columns_of_several_steps() -> None:
     assert common.step_names([10, 11, 12, 13, 14], blocks) == ["10", "12", "14"]
     np.testing.assert_array_equal(common.averaged(grid, blocks), [[2, 5, np.nan]])
     np.testing.assert_array_equal(common.highest(grid, blocks), [[3, 5, np.nan]])
+
+
+SAMPLE = Path(__file__).parents[2] / "sample_traces" / "ddp-straggler-rank0"
+TRACED = 15  # the one step of it that a profiler recorded
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+def test_profiler_windows_are_shaded_in_every_plot_over_steps(theme) -> None:
+    view = view_of(open_run(SAMPLE))
+    assert view.windows.tolist() == [step == TRACED for step in view.steps]
+    assert view.memory is not None
+    column = view.steps.index(TRACED)
+    for figure in (
+        drawings.step_history(view, 0, theme),
+        drawings.waiting_field(view, theme),
+        loading.field(view, (), theme),
+        drawings.memory_history(view, view.memory, 0, theme),
+        drawings.memory_field(view, view.memory, theme),
+        memory.lines_of_ranks(view, view.memory, theme),
+    ):
+        shades = [shape for shape in figure.layout.shapes if shape.opacity == common.SHADE]
+        assert {(shape.x0, shape.x1) for shape in shades} == {(column - 0.5, column + 0.5)}
+        assert {shape.fillcolor for shape in shades} == {theme.ink}
+        assert common.PROFILER_WINDOW in [trace.name for trace in figure.data]
+        assert figure.layout.showlegend
+
+
+def test_a_window_is_shaded_in_the_timeline() -> None:
+    timeline = open_run(SAMPLE).timeline
+    (step,) = (step for step in timeline.steps if step.window)
+    window = Window(step.begin_ns - 10 * MS, step.end_ns + 10 * MS)
+    figure = overview(timeline, window, Category.COMPUTE, LIGHT)
+    (shade,) = (shape for shape in figure.layout.shapes if shape.type == "rect")
+    assert (shade.x0, shade.x1) == (step.begin_ns / MS, step.end_ns / MS)
+    assert f"step {TRACED}, profiled" in [note.text for note in figure.layout.annotations]
+
+
+def test_nothing_is_shaded_where_no_step_was_left_out_for_a_profiler(view: RunView) -> None:
+    figure = drawings.step_history(view, 0, LIGHT)
+    assert not figure.layout.shapes
+    assert common.PROFILER_WINDOW not in [trace.name for trace in figure.data]
+
+
+def test_places_in_a_row_are_one_span() -> None:
+    assert common.spans([2, 3, 4, 9, 11, 12]) == [(2, 4), (9, 9), (11, 12)]
+    assert common.spans([]) == []

@@ -27,7 +27,7 @@ def test_the_slow_loader_stands_out(slow_rank_1: Path, monkeypatch: pytest.Monke
     assert frame["Data wait, ms"].tolist() == [1.0, 40.0] == [row.wait_mean_ns / 1e6 for row in table.rows]
     assert frame["Beyond others, ms"].tolist() == [-39.0, 39.0]
     assert frame["Others wait, ms"].tolist()[1] == table.rows[1].others_waited_ns / 1e6 > 38
-    assert "39.0 ms a step longer for its loader" in text(test).replace("\\", "")
+    assert "The other ranks wait 39.0 ms a step for the loader of rank 1." in text(test).replace("\\", "")
     view = view_of(open_run(slow_rank_1))
     field = figures.field(view, (1,), LIGHT).data[0]
     assert field.z.mean(axis=1).tolist() == [1, 40]

@@ -53,6 +53,18 @@ def test_a_sample_and_its_models_states(monkeypatch: pytest.MonkeyPatch) -> None
     assert "Resident, GB" in test.dataframe[0].value
 
 
+def test_a_jump_is_told_with_its_step_and_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trace that was written before step 16 took the memory, and it stays taken."""
+    run = SAMPLES / "fsdp2-straggler-rank0"
+    rows = open_run(run).memory_table.rows
+    assert [(row.growth_per_step, row.jump) for row in rows] == [(0, (16, 6_488_064)), (0, (16, 6_762_496))]
+    test = shown("memory", run, monkeypatch)
+    assert metrics(test)["Growth per step"] == "0 bytes"
+    told = text(test).replace("\\", "").replace("\u00a0", " ")
+    why = "the profiler was writing a trace before it"
+    assert f"Memory of rank 1 jumps by 6.76 MB at step 16 ({why}), the largest jump of 2 ranks. It does not" in told
+
+
 def test_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     two_ranks(tmp_path)
     test = shown("memory", tmp_path, monkeypatch)

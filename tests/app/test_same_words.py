@@ -13,13 +13,18 @@ from rich.console import Console
 
 from diag.api import Result, open_run
 from diag.app.html_report.render import render
+from diag.model.steps import Bottleneck
+from diag.show.json import to_dict
 from diag.show.page import Page, advice_of, page_of
+from diag.show.ranks import OTHERS_WAIT
 from diag.show.text import print_report
+from diag.words.formatting import duration
 from tests.app.test_html_report import Parsed
 from tests.app.test_pages import page as dashboard
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 NUMBER = re.compile(r"\d")
+TIME = re.compile(r"(?<![\w.,])[\d.,]*\d (?:ms|µs|s)\b")
 
 
 def _plain(text: str) -> str:
@@ -76,18 +81,71 @@ def _facts(page: Page, result: Result) -> Mapping[str, tuple[str, ...]]:
 def test_every_front_end_shows_the_same_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = SAMPLES / name
     result = open_run(path)
+    page = page_of(result)
     shown = {
         "text": _text(result),
         "notebook": _notebook(result),
         "HTML": _plain(Parsed(render(result, "diag report", "1")).text),
         "overview": _overview(path, monkeypatch),
     }
-    facts = _facts(page_of(result), result)
+    for front_end, text in shown.items():
+        strange = set(TIME.findall(text)) - _times(page, result)
+        assert strange == set(), front_end
+    facts = _facts(page, result)
     numbers = [fact for fact in facts["text"] if NUMBER.search(fact)]
     assert len(numbers) > 30
     for front_end, texts in facts.items():
         missing = [fact for fact in texts if fact and _said(fact) not in shown[front_end].lower()]
         assert missing == [], front_end
+
+
+@pytest.mark.parametrize(("name", "rank"), [("ddp-straggler-rank0", 0), ("fsdp2-slow-loader-rank1", 1)])
+def test_the_rank_at_fault_has_one_size(name: str, rank: int) -> None:
+    """In the headline, the card, the advice, the evidence, the table of ranks, the page of the loaders and the document
+    for programs."""
+    result = open_run(SAMPLES / name)
+    page, document = page_of(result), to_dict(result)
+    (size,) = {TIME.findall(_plain(text))[-1] for text in (page.verdict.headline, page.findings[0].title)}
+    assert document["verdict"]["headline"].count(size) == 1
+    assert f"{round(document['findings'][0]['cost_ns_per_step'] / 1e6)} ms" == size
+    assert document["findings"][0]["charged_ns"][str(rank)] == document["findings"][0]["cost_ns_per_step"]
+    charged = page.ranks.columns.index(OTHERS_WAIT)
+    (cell,) = (cells[charged] for number, _, cells in page.ranks.rows if number == rank)
+    assert f"{float(cell):.0f} ms" == size
+    for change in advice_of(result).changes[:1]:
+        gain = float(TIME.findall(_plain(change.gain))[0].split()[0])
+        assert gain == pytest.approx(float(size.split()[0]), rel=0.05) or f"than the {size} of" in _plain(change.gain)
+    if result.verdict.bottleneck == Bottleneck.DATA:
+        (waited,) = (row.others_waited_ns for row in result.loading.rows if row.rank == rank)
+        assert _plain(duration(waited)) == size
+
+
+def _times(page: Page, result: Result) -> set[str]:
+    """Every time with its unit that the page holds, and so the only ones that a front end may show."""
+    advised = advice_of(result)
+    idle = [*((page.idle.lead, *(cell for row in page.idle.rows for cell in row)) if page.idle is not None else ())]
+    told = [
+        page.verdict.headline,
+        page.verdict.why,
+        page.verdict.action,
+        page.basis,
+        *idle,
+        *page.stall_lines,
+        *(cell for row in page.stalls.rows for cell in row),
+        *page.notes,
+        *page.not_looked,
+        *(part for metric in page.metrics for part in (metric.value, metric.help)),
+        *(part for card in page.findings for part in (card.title, card.cost, card.action)),
+        *(cell for card in page.findings for row in card.evidence for cell in row),
+        *(
+            part
+            for change in advised.changes
+            for part in (change.title, change.saves, change.gain, *change.assumptions)
+        ),
+        *(cell for change in advised.changes for row in change.evidence for cell in row),
+        *advised.left_out,
+    ]
+    return {time for text in told for time in TIME.findall(_plain(text))}
 
 
 def _said(fact: str) -> str:

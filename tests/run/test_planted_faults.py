@@ -7,6 +7,10 @@ processes, so here each fault is planted once. DIAG_REPEATS=5 runs each fault fi
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +128,34 @@ def test_prefetch_really_overlaps_on_gloo(tmp_path: Path) -> None:
         hidden[prefetch] = overlapped / (overlapped + sum(p["exposed_comm_ns"] for p in parts))
     assert hidden["0"] < 0.02
     assert hidden["1"] > 0.10
+
+
+@contextmanager
+def busy_cores() -> Iterator[None]:
+    """A process on each core that wants all of it."""
+    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    ("strategy", "fault", "cause"),
+    [
+        ("ddp", "straggler:rank=1,ms=200", "compute-straggler"),
+        ("fsdp2", "straggler:rank=1,ms=200,phase=backward", "compute-straggler"),
+        ("ddp", "stall:rank=1,ms=200", "stalled-rank"),
+    ],
+)
+def test_200_ms_on_a_busy_machine_are_200_ms(tmp_path: Path, strategy: str, fault: str, cause: str) -> None:
+    """Of the finding, and so in headline, card and table, whatever else the verdict finds on such a machine."""
+    with busy_cores():
+        result = train_and_analyze(tmp_path / "run", strategy, 2, fault)
+    (finding,) = (finding for finding in result["findings"] if finding["id"] == cause)
+    assert finding["ranks"] == [1], summary(result)
+    assert abs(finding["cost_ns_per_step"] / 1e6 - 200) <= 40, summary(result)
+    assert finding["charged_ns"]["1"] == finding["cost_ns_per_step"]
