@@ -135,28 +135,29 @@ def heatmap(z: Grid, columns: Sequence[str], rows: Sequence[str], theme: Theme, 
     )
 
 
-def with_clickable_cells(figure: go.Figure) -> go.Figure:
-    """A figure whose first trace is a heat map, with a point in each cell, because Plotly selects points alone. A
-    point's custom data begin with its row and its column. As it was where the cells are too many."""
+def make_cells_clickable(figure: go.Figure) -> bool:
+    """Puts a point into each cell of a heat map, the figure's first trace, because Plotly selects points alone. A
+    point's custom data begin with its row and its column. False where the cells are too many."""
     field = figure.data[0]
     rows, columns = field.z.shape
-    if rows * columns <= MOST_BARS:
-        row, column = np.mgrid[:rows, :columns].reshape(2, -1)
-        known = ~np.isnan(field.z[row, column])
-        row, column = row[known], column[known]
-        figure.add_scatter(
-            x=[field.x[i] for i in column],
-            y=[field.y[i] for i in row],
-            mode="markers",
-            marker={"opacity": 0, "size": 8},
-            unselected={"marker": {"opacity": 0}},
-            selected={"marker": {"opacity": 0}},
-            customdata=np.column_stack((row, column, field.z[row, column])),
-            hovertemplate=field.hovertemplate.replace("%{z", "%{customdata[2]"),
-            showlegend=False,
-        )
-        figure.update_layout(hovermode="closest", hoverdistance=-1)
-    return figure
+    if rows * columns > MOST_BARS:
+        return False
+    row, column = np.mgrid[:rows, :columns].reshape(2, -1)
+    known = ~np.isnan(field.z[row, column])
+    row, column = row[known], column[known]
+    figure.add_scatter(
+        x=[field.x[i] for i in column],
+        y=[field.y[i] for i in row],
+        mode="markers",
+        marker={"opacity": 0, "size": 8},
+        unselected={"marker": {"opacity": 0}},
+        selected={"marker": {"opacity": 0}},
+        customdata=np.column_stack((row, column, field.z[row, column])),
+        hovertemplate=field.hovertemplate.replace("%{z", "%{customdata[2]"),
+        showlegend=False,
+    )
+    figure.update_layout(hovermode="closest", hoverdistance=-1)
+    return True
 
 
 def colour_bar(title: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from diag.app.address import show_link
-from diag.app.figures import blocks_of, field_columns, with_clickable_cells
+from diag.app.figures import blocks_of, field_columns, make_cells_clickable
 from diag.app.markup import plain, prose
 from diag.app.run_view import RunView
 from diag.errors import DiagError
@@ -64,13 +64,13 @@ def show_field(view: RunView, figure: go.Figure, key: str, alt: str) -> None:
         if cell := chosen():
             st.session_state["rank"], st.session_state["step"] = map(str, cell)
 
-    clickable = with_clickable_cells(figure)
+    clickable = make_cells_clickable(figure)
     st.plotly_chart(
-        clickable, key=key, on_select=choose, selection_mode="points", config=CONFIG, alt=visible(alt)
+        figure, key=key, on_select=choose, selection_mode="points", config=CONFIG, alt=visible(alt)
     )  # fmt: skip
     if cell := chosen():
         show_on_timeline(*cell)
-    elif len(clickable.data) > 1:
+    elif clickable:
         st.caption("A click on a cell chooses its rank and step.")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from diag.api import Result, open_run
 from diag.app.drawings import of_waiting
-from diag.app.figures import with_clickable_cells
+from diag.app.figures import make_cells_clickable
 from diag.app.run_view import view_of
 from diag.app.theme import LIGHT
 from diag.model.steps import Kind
@@ -108,8 +108,9 @@ def test_every_cell_of_a_heat_map_can_be_clicked() -> None:
     view = view_of(open_run(SAMPLES / "ddp-straggler-rank0"))
     _, drawing = of_waiting(view)
     assert drawing is not None
-    figure = with_clickable_cells(drawing.draw(LIGHT))
-    field, points = figure.data
+    figure = drawing.draw(LIGHT)
+    assert make_cells_clickable(figure)
+    field, points = figure.data[0], figure.data[-1]
     assert len(points.x) == np.count_nonzero(~np.isnan(field.z))
     for x, y, (row, column, value) in zip(points.x, points.y, points.customdata, strict=True):
         assert (field.y[int(row)], field.x[int(column)]) == (y, x)
