@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser screenshots demo test test-matrix test-all check check-format check-lint check-types check-layers format bench gpu-check clean
+.PHONY: help setup browser screenshots demo test test-matrix test-all check check-format check-lint check-types check-layers docs format bench gpu-check clean
 
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,7 +67,7 @@ test-all: ## run every test, with longer searches for bad input; CI runs this
 	$(MAKE) test PROFILE=--hypothesis-profile=thorough || failed=1; \
 	exit $$failed
 
-check: check-format check-lint check-types check-layers ## formatting, lint, types, layers: what pre-commit and CI run
+check: check-format check-lint check-types check-layers docs ## formatting, lint, types, layers, documentation: what CI runs
 
 check-format: setup
 	$(BIN)/ruff format --check .
@@ -80,6 +80,9 @@ check-types: setup
 
 check-layers: setup
 	$(BIN)/lint-imports
+
+docs: setup ## build the documentation, strictly and without a network, into build/docs
+	$(BIN)/python -m sphinx -q -W -n --keep-going docs build/docs
 
 format: setup ## format the code and mend what lint can mend by itself
 	$(BIN)/ruff check --fix-only .

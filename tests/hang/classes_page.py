@@ -27,24 +27,30 @@ def page() -> str:
     rows += [_row(found) for found in sorted(CLASSES.values(), key=lambda found: found.priority)]
     never = ["| text | why it is no cause | printed by |", "|---|---|---|"]
     for found in NEVER_ROOTS:
-        never += [f"| {_texts(s)} | {_cell(s.says)} | {_cell(s.printed_by)} |" for s in found.patterns.values()]
+        never += [f"| {_cell(_texts(s))} | {_cell(s.says)} | {_cell(s.printed_by)} |" for s in found.patterns.values()]
     return "\n".join([_HEAD, *rows, "", "## Never a cause", "", *never, ""])
 
 
-def _row(found: FaultClass) -> str:
-    decides = [_cell(found.rule)] if found.rule else []
-    decides += [
-        f"{_texts(pattern)} ({_cell(pattern.printed_by)})"
-        for pattern in found.patterns.values()
-        if pattern.role == Role.ROOT
-    ]
+def decides(found: FaultClass) -> list[str]:
+    """What shows the class: its rule, and the texts of its log patterns with who prints them."""
+    rule = [found.rule] if found.rule else []
+    roots = [pattern for pattern in found.patterns.values() if pattern.role == Role.ROOT]
+    return rule + [f"{_texts(pattern)} ({pattern.printed_by})" for pattern in roots]
+
+
+def next_steps(found: FaultClass) -> list[str]:
+    """What to do next, with names in braces where the answer fills them in."""
     blanks = {name: f"{{{blank}}}" for name, blank in _BLANKS.items()}
-    steps = [_cell(step.format_map(blanks)) for step in (*found.next_steps, *found.if_unnamed)]
-    return f"| {found.priority} | {found.id} | {found.title} | {'<br>'.join(decides)} | {'<br>'.join(steps)} |"
+    return [step.format_map(blanks) for step in (*found.next_steps, *found.if_unnamed)]
+
+
+def _row(found: FaultClass) -> str:
+    cells = (_cell("<br>".join(texts)) for texts in (decides(found), next_steps(found)))
+    return f"| {found.priority} | {found.id} | {found.title} | {' | '.join(cells)} |"
 
 
 def _texts(pattern: LogPattern) -> str:
-    return ", ".join(f"`{_cell(anchor)}`" for anchor in pattern.anchors)
+    return ", ".join(f"`{anchor}`" for anchor in pattern.anchors)
 
 
 def _cell(text: str) -> str:

@@ -60,18 +60,9 @@ def test_the_faults_are_listed() -> None:
     assert all(name in ended.stdout for name in FAULTS)
 
 
-def test_the_readme_names_every_command_fault_and_finding() -> None:
+def test_the_readme_names_every_command() -> None:
     readme = (ROOT / "README.md").read_text()
-    for command in COMMANDS:
-        assert f"diag {command}" in readme
-    for fault in FAULTS:
-        assert f"`{fault}`" in readme
-    sources = "".join(path.read_text() for path in (ROOT / "diag/diagnoses").glob("*.py"))
-    # A diagnosis may make findings of several ids; "reduce-overhead" is a mode of torch.compile.
-    sources = re.sub(r'DIAGNOSIS = Diagnosis\("[a-z-]+"', "", sources)
-    ids = set(re.findall(r'"([a-z]+(?:-[a-z]+)+)"', sources)) - {"reduce-overhead"}
-    assert len(ids) >= 30
-    assert {name for name in ids if f"`{name}`" not in readme} == set()
+    assert [command for command in COMMANDS if f"diag {command}" not in readme] == []
 
 
 def test_the_version() -> None:

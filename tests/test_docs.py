@@ -1,0 +1,360 @@
+"""README.md and docs/: short sentences, links that resolve, commands that parse, examples that print what is shown, and
+a reference in which nothing is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import takewhile
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+import typer
+
+from diag.cli.main import COMMANDS, app
+from diag.collectors.trainer.faults import FAULTS
+from diag.export.definitions import METRICS
+from diag.gate.budgets import QUANTITIES
+from diag.hang.classes import CLASSES
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+
+
+def _generate() -> ModuleType:
+    sys.path.insert(0, str(DOCS))
+    try:
+        import generate  # type: ignore[import-not-found]
+    finally:
+        sys.path.remove(str(DOCS))
+    module: ModuleType = generate
+    return module
+
+
+generate = _generate()
+
+
+@cache
+def reference() -> Mapping[str, str]:
+    """The generated pages by name."""
+    return {name: page() for name, page in generate.PAGES.items()}
+
+
+@cache
+def committed() -> Mapping[Path, str]:
+    """The pages that people write, by path."""
+    paths = [README, *DOCS.rglob("*.md")]
+    written = [path for path in paths if path.parent != DOCS / "reference" or path.name == "index.md"]
+    return {path: path.read_text("utf-8") for path in sorted(written)}
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def _prose(text: str) -> str:
+    """The text without code blocks, tables, headings, comments and images, its list items as sentences."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
+    text = re.sub(r"^(\||#|!|<!--).*$", "", text, flags=re.M)
+    text = re.sub(r"^\s*(?:[-*]|\d+\.) ", ". ", text, flags=re.M)
+    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+
+
+def _sentences(text: str) -> list[list[str]]:
+    found = [part.split() for part in re.split(r"[.!?](?:\s|\*|$)|\n\n", _prose(text))]
+    return [[word for word in words if re.search(r"\w", word)] for words in found if any(map(str.isalpha, words))]
+
+
+def test_the_readme_is_short_and_so_are_its_sentences() -> None:
+    text = README.read_text("utf-8")
+    assert len(text.splitlines()) < 150
+    sentences = _sentences(text)
+    assert len(sentences) > 30
+    assert sum(map(len, sentences)) / len(sentences) <= 20
+
+
+def test_the_readme_begins_with_the_two_commands() -> None:
+    first = next(_blocks(README.read_text("utf-8")))
+    assert [line.split("#")[0].strip() for line in first.lines[:2]] == ["make demo", "make test"]
+
+
+def test_pages_have_short_sentences() -> None:
+    """Their own text; not the tables, and not what a page includes."""
+    words = {str(path.relative_to(ROOT)): _sentences(text) for path, text in committed().items()}
+    means = {name: sum(map(len, own)) / len(own) for name, own in words.items() if len(own) >= 5}
+    assert len(means) > 25
+    assert {name: mean for name, mean in means.items() if mean > 20} == {}
+
+
+# -- links -------------------------------------------------------------------------------------------------------------
+
+
+def _without_code(text: str) -> str:
+    return re.sub(r"`[^`\n]*`", "``", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M))
+
+
+def _anchors(text: str) -> set[str]:
+    """What GitHub and MyST make of the headings."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
+    headings = [re.sub(r"[`*]", "", heading) for heading in re.findall(r"^#+ (.+)$", text, flags=re.M)]
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+def _pages() -> Mapping[Path, str]:
+    made = {DOCS / "reference" / f"{name}.md": text for name, text in reference().items()}
+    return {**committed(), **made, ROOT / "SECURITY.md": (ROOT / "SECURITY.md").read_text("utf-8")}
+
+
+def broken_links(pages: Mapping[Path, str]) -> list[str]:
+    """Links of the pages that lead to no file, or to no heading of one."""
+    broken = []
+    for path, text in pages.items():
+        links = re.findall(r"\]\(([^)\s]+)\)", _without_code(text)) + re.findall(r"^```\{include\} (\S+)", text, re.M)
+        for link in links:
+            if re.match(r"https?:|mailto:", link):
+                continue
+            file, _, anchor = link.partition("#")
+            target = Path(os.path.normpath(path.parent / file)) if file else path
+            there = target in pages or target.exists()
+            if not there or (anchor and anchor not in _anchors(pages.get(target, ""))):
+                broken.append(f"{path.relative_to(ROOT)}: {link}")
+    return broken
+
+
+def test_links_resolve() -> None:
+    assert broken_links(_pages()) == []
+
+
+def test_a_broken_link_is_seen() -> None:
+    text = "# One\n[a](#one) [b](#two) [c](README.md) [d](nothing.md) [e](https://example.org) `[f](no)`"
+    assert broken_links({ROOT / "page.md": text}) == ["page.md: #two", "page.md: nothing.md"]
+
+
+def test_the_readme_links_only_to_files_of_the_repository() -> None:
+    """The generated pages are not there for a reader of the repository."""
+    text = README.read_text("utf-8")
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not link.startswith("http")]
+    assert len(links) > 25
+    assert [link for link in links if (ROOT / link.partition("#")[0]) not in committed()
+            and not (ROOT / link).is_file()] == []  # fmt: skip
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+class Block(NamedTuple):
+    language: str
+    lines: list[str]
+    mark: str  # "starts": its command is run, and the output begins with what is shown
+
+
+def _blocks(text: str) -> Iterator[Block]:
+    pattern = r"(?:<!-- checked: (starts) -->\n)?^```(\S*)\n(.*?)^```"
+    for found in re.finditer(pattern, text, flags=re.S | re.M):
+        yield Block(found[2], found[3].splitlines(), found[1] or "")
+
+
+def _shell_lines(text: str) -> Iterator[str]:
+    """Lines of the code blocks that a shell takes, those that end in a backslash joined with the next."""
+    for block in _blocks(text):
+        if block.language in ("", "console", "yaml", "bash"):
+            for line in "\n".join(block.lines).replace("\\\n", " ").splitlines():
+                yield re.sub(r"^(\$|- run:) ", "", line.strip())
+
+
+def commands_in(line: str) -> Iterator[list[str]]:
+    """The simple commands of a line: those of a pipe, of a list and inside of ``$(...)``."""
+    for inner in re.findall(r"\$\(([^()]*)\)", line):
+        yield from commands_in(inner)
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=";|&<>")
+    lexer.whitespace_split = True
+    lexer.commenters = "#"
+    try:
+        words = list(lexer)
+    except ValueError:  # an output with a lone quotation mark
+        return
+    command: list[str] = []
+    for word in [*words, ";"]:
+        if set(word) <= set(";|&<>"):
+            if command:
+                yield command
+            command = []
+        else:
+            command.append(word)
+
+
+@cache
+def _documented_commands() -> list[tuple[str, list[str]]]:
+    return [
+        (str(path.relative_to(ROOT)), command)
+        for path, text in committed().items()
+        for line in _shell_lines(text)
+        for command in commands_in(line)
+    ]
+
+
+def _parse(command: list[str]) -> None:
+    """Raises what the command line would report."""
+    name, *arguments = command[1:]
+    known: Mapping[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert name in COMMANDS, f"there is no diag {name}"
+    known[name].make_context(name, arguments)
+
+
+def test_commands_parse() -> None:
+    wrong, parsed = [], set()
+    for where, command in _documented_commands():
+        if command[0] == "diag" and len(command) > 1:
+            try:
+                _parse(command)
+                parsed.add(command[1])
+            except Exception as error:
+                wrong.append(f"{where}: {shlex.join(command)}: {error}")
+    assert wrong == []
+    assert parsed == set(COMMANDS), "every command is shown somewhere"
+
+
+def test_a_wrong_command_is_seen() -> None:
+    (command,) = commands_in("diag analyze R --no-such-option  # comment")
+    assert command == ["diag", "analyze", "R", "--no-such-option"]
+    with pytest.raises(Exception, match="no-such-option"):
+        _parse(command)
+    inside, _, run = commands_in('eval "$(diag attach --out R)"; srun python train.py')
+    assert (inside[:2], run[0]) == (["diag", "attach"], "srun")
+
+
+def test_commands_in_the_text_exist() -> None:
+    """Such as `diag run --nproc`, which is no whole command."""
+    known: Mapping[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    wrong, seen = [], 0
+    for path, text in committed().items():
+        for span in re.findall(r"`diag ([^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)):
+            name, *words = span.split()
+            if name not in COMMANDS:
+                wrong += [f"{path.name}: diag {span}"] if name.islower() else []
+                continue
+            seen += 1
+            options = {option for one in known[name].params for option in (*one.opts, *one.secondary_opts)} | {"--help"}
+            given = takewhile(lambda word: not word.endswith(".py") and word != "--", words)
+            missing = {word for word in given if word.startswith("--")} - options
+            wrong += [f"{path.name}: diag {span}"] if missing and name != "tune" else []
+    assert wrong == []
+    assert seen > 30
+
+
+def test_the_other_commands_exist() -> None:
+    """Targets of make, and modules and scripts of this repository."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M))
+    wrong = []
+    for where, command in _documented_commands():
+        if command[0] == "make":
+            there = command[1] in targets
+        elif command[:2] == ["python", "-m"] and command[2].startswith("tests."):
+            module = ROOT / command[2].replace(".", "/")
+            there = module.with_suffix(".py").is_file() or (module / "__main__.py").is_file()
+        elif command[0] == "python" and command[1].startswith("tests/"):
+            there = (ROOT / command[1]).is_file()
+        else:
+            continue
+        wrong += [] if there else [f"{where}: {shlex.join(command)}"]
+    assert wrong == []
+
+
+def test_blocks_of_code_are_what_they_say() -> None:
+    parsers = {"python": lambda text: compile(text, "page", "exec"), "toml": tomllib.loads, "json": json.loads}
+    seen = set()
+    for path, text in committed().items():
+        for block in _blocks(text):
+            if block.language in parsers:
+                parsers[block.language]("\n".join(block.lines))
+                seen.add((path, block.language))
+    assert len(seen) >= 6
+
+
+# -- examples ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the examples read; an analysis leaves its verdict there."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in ("sample_traces", "tests/hang/captured/sigkill-2-ranks"):
+        shutil.copytree(ROOT / name, folder / name)
+    return folder
+
+
+def _examples() -> Mapping[str, list[list[str]]]:
+    """What the pages show of each command's output, in words."""
+    found: dict[str, list[list[str]]] = {}
+    for text in committed().values():
+        for block in _blocks(text):
+            if block.mark:
+                prompt, *shown = block.lines
+                found.setdefault(prompt, []).append(" ".join(shown).split())
+    return found
+
+
+@pytest.mark.parametrize("prompt", _examples())
+def test_an_example_begins_with_what_is_shown(
+    prompt: str, checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(checkout)
+    for name, value in {"COLUMNS": "108", "DIAG_CACHE": "off", "OPENBLAS_NUM_THREADS": "1"}.items():
+        monkeypatch.setenv(name, value)
+    dollar, name, *arguments = shlex.split(prompt)
+    assert (dollar, name) == ("$", "diag")
+    app(arguments, standalone_mode=False)
+    printed = capsys.readouterr().out.split()
+    for shown in _examples()[prompt]:
+        assert len(shown) > 20
+        assert printed[: len(shown)] == shown
+
+
+# -- reference ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_reference_has_everything() -> None:
+    pages = reference()
+    for command in COMMANDS:
+        assert f"## diag {command}\n" in pages["cli"]
+    for text, names in (
+        (pages["findings"], generate.finding_ids()),
+        (pages["hang-classes"], CLASSES),
+        (pages["metrics"], [metric.name for metric in METRICS]),
+        (pages["budgets"], [f"--{quantity.name}" for quantity in QUANTITIES]),
+        (pages["faults"], FAULTS),
+    ):
+        assert len(names) >= 10
+        assert [name for name in names if name not in text] == []
+    for name in FAULTS:
+        assert f"| `{name}` |" in committed()[DOCS / "guides/trainer.md"]
+
+
+def test_what_is_not_documented_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(generate.UndocumentedError, match="--loud"):
+        generate._option("run", SimpleNamespace(
+            opts=["--loud"], secondary_opts=[], is_flag=True, default=False, help=None, name="--loud"
+        ))  # fmt: skip
+    monkeypatch.setattr(generate, "finding_ids", lambda: {"a-new-one", *generate.findings_toml()["findings"]})
+    with pytest.raises(generate.UndocumentedError, match="a-new-one"):
+        generate.findings()
+
+
+def test_every_page_is_in_the_site() -> None:
+    """Each committed page of docs/ is in the list of pages of one index."""
+    listed = set()
+    for path, text in committed().items():
+        for names in re.findall(r"^```\{toctree\}\n(.*?)^```", text, flags=re.S | re.M):
+            own = [re.sub(r".*<(.*)>", r"\1", name) for name in names.splitlines() if name and name[0] != ":"]
+            listed |= {Path(os.path.normpath(path.parent / f"{name}.md")) for name in own}
+    pages = set(_pages()) - {README, ROOT / "SECURITY.md", DOCS / "index.md"}
+    assert listed == pages
