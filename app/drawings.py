@@ -117,7 +117,9 @@ def of_memory(view: RunView, rank: int) -> tuple[str, tuple[Drawing, ...]]:
     if memory is None and view.result.from_summaries:
         return "The ranks' summaries do not hold memory by step.", ()
     if memory is None:
-        return "Not recorded: traces alone do not hold it, `diag run` records it.", ()
+        if view.result.memory_table.rows:
+            return "By step it is not recorded. The memory page shows it over the profiled windows.", ()
+        return "Not recorded: `diag run` records it, and torch.profiler with `profile_memory=True`.", ()
     text = "" if memory.on_device else "Resident memory of the training processes: the run is on a CPU."
     if len(view.ranks) > MOST_RANK_BARS:
         field = partial(memory_field, view, memory)
