@@ -30,6 +30,7 @@ from diag.app.run_view import PART_OF, Grid, Memory, Part, RunView
 from diag.app.theme import Theme, ink_on
 from diag.diagnoses.compare import RankDifference
 from diag.model.steps import Bottleneck
+from diag.show.memory import snapshots_sentence
 from diag.words.formatting import counted, number
 from diag.words.wording import class_name
 
@@ -120,7 +121,8 @@ def of_memory(view: RunView, rank: int) -> tuple[str, tuple[Drawing, ...]]:
         if view.result.memory_table.rows:
             return "By step it is not recorded. The memory page shows it over the profiled windows.", ()
         return "Not recorded: `diag run` records it, and torch.profiler with `profile_memory=True`.", ()
-    text = "" if memory.on_device else "Resident memory of the training processes: the run is on a CPU."
+    sentences = [] if memory.on_device else ["Resident memory of the training processes: the run is on a CPU."]
+    text = " ".join([*sentences, *filter(None, [snapshots_sentence(view.result.tables.snapshots)])])
     if len(view.ranks) > MOST_RANK_BARS:
         field = partial(memory_field, view, memory)
         return text, (Drawing("memory-field", field, "Peak memory of each rank in each step"),)

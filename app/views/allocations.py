@@ -17,7 +17,7 @@ from diag.app.figures import finish
 from diag.app.markup import label, plain
 from diag.app.run_view import Part, RunView
 from diag.app.theme import Theme, theme_of
-from diag.app.views.common import EMPTY, draw, nothing, show_metrics, shown_rows
+from diag.app.views.common import EMPTY, draw, known_columns, nothing, show_metrics, shown_rows
 from diag.show.memory import (
     REQUESTED,
     comparison_sentence,
@@ -32,7 +32,7 @@ from diag.tables.memory_curve import BACKWARD, BEFORE_BACKWARD, FORWARD, OPTIMIZ
 from diag.tables.snapshots import SnapshotAccount, SnapshotTable
 from diag.words.formatting import share, size
 
-GB = 1e9
+_MB, _GB = 1e6, 1e9
 _MS, _US_IN_MS = 1e6, 1e3
 _HEIGHT = 360
 _BAND = 0.06  # of the height of the plot, below the curve
@@ -87,10 +87,13 @@ def _show_live(curve: MemoryCurve) -> None:
 
 def curve_figure(curve: MemoryCurve, capacity: float | None, theme: Theme) -> go.Figure:
     """Allocated and reserved bytes over the window, the phases of the steps beneath, and the peak."""
-    figure = _lines(curve.at_ns / _MS, curve.allocated, curve.reserved, theme)
-    _mark_peak(figure, curve.peak_ns / _MS, curve.peak_allocated, float(curve.at_ns[-1]) / _MS, theme)
+    high = max(int(curve.allocated.max()), int(curve.reserved.max()) if curve.reserved is not None else 0)
+    high = max(high, int(capacity or 0))
+    unit = _unit(high)
+    figure = _lines(curve.at_ns / _MS, curve.allocated, curve.reserved, unit, theme)
+    _mark_peak(figure, curve.peak_ns / _MS, curve.peak_allocated, float(curve.at_ns[-1]) / _MS, unit, theme)
     if capacity is not None:
-        figure.add_hline(y=capacity / GB, line={"color": theme.ink, "dash": "dash"})
+        figure.add_hline(y=capacity / unit, line={"color": theme.ink, "dash": "dash"})
     for phase in dict.fromkeys(band.phase for band in curve.bands):
         colour = theme.part[_COLOURS[phase]]
         figure.add_bar(x=[None], y=[None], name=phase, marker={"color": colour})  # of the legend alone
@@ -100,8 +103,7 @@ def curve_figure(curve: MemoryCurve, capacity: float | None, theme: Theme) -> go
                     type="rect", xref="x", yref="paper", x0=band.begin_ns / _MS, x1=band.end_ns / _MS, y0=0, y1=_BAND,
                     fillcolor=colour, line={"width": 0}, layer="above",
                 )  # fmt: skip
-    low = min(0.0, float(curve.allocated.min()) / GB)
-    high = float(max(curve.allocated.max(), curve.reserved.max() if curve.reserved is not None else 0)) / GB
+    low = min(0.0, float(curve.allocated.min()))
     # Room for the phases below the curve.
     below = (high - low) * _BAND * 1.5 if curve.bands else 0.0
     return finish(
@@ -110,13 +112,22 @@ def curve_figure(curve: MemoryCurve, capacity: float | None, theme: Theme) -> go
         _HEIGHT,
         xaxis={"title": {"text": "ms since the window began"}, "showgrid": False},
         yaxis={
-            "title": {"text": "GB" if curve.totals else "GB, from the window's begin"},
-            "range": [low - below, 1.15 * max(high, (capacity or 0) / GB)],
+            "title": {"text": _name(unit) if curve.totals else f"{_name(unit)}, from the window's begin"},
+            "range": [(low - below) / unit, 1.15 * high / unit],
         },
     )
 
 
-def _lines(at: Numbers, allocated: Numbers, reserved: Numbers | None, theme: Theme) -> go.Figure:
+def _unit(most: int) -> float:
+    """Bytes of one unit of an axis that reaches so far."""
+    return _GB if most >= _GB else _MB
+
+
+def _name(unit: float) -> str:
+    return "GB" if unit == _GB else "MB"
+
+
+def _lines(at: Numbers, allocated: Numbers, reserved: Numbers | None, unit: float, theme: Theme) -> go.Figure:
     figure = go.Figure()
     series = [("reserved", reserved, theme.part[Part.WAITING]), ("allocated", allocated, theme.part[Part.TRANSFER])]
     for name, values, colour in series:
@@ -124,26 +135,26 @@ def _lines(at: Numbers, allocated: Numbers, reserved: Numbers | None, theme: The
             continue
         figure.add_scatter(
             x=at,
-            y=values.astype(np.float64) / GB,
+            y=values.astype(np.float64) / unit,
             name=name,
             mode="lines",
             line={"color": colour, "width": 2, "shape": "hv"},
-            hovertemplate=f"%{{x:,.3f}} ms<br>{name} %{{y:,.3f}} GB<extra></extra>",
+            hovertemplate=f"%{{x:,.3f}} ms<br>{name} %{{y:,.3f}} {_name(unit)}<extra></extra>",
         )
     return figure
 
 
-def _mark_peak(figure: go.Figure, at: float, held: int, until: float, theme: Theme) -> None:
+def _mark_peak(figure: go.Figure, at: float, held: int, until: float, unit: float, theme: Theme) -> None:
     """``until``: where the curve ends; the text stays inside of it."""
     figure.add_scatter(
         x=[at],
-        y=[held / GB],
+        y=[held / unit],
         mode="markers+text",
         name="peak",
         text=[f"peak {size(held)}"],
         textposition="top left" if at > until / 2 else "top right",
         marker={"color": theme.ink, "size": 10, "symbol": "diamond"},
-        hovertemplate="peak at %{x:,.3f} ms<br>%{y:,.3f} GB allocated<extra></extra>",
+        hovertemplate=f"peak at %{{x:,.3f}} ms<br>%{{y:,.3f}} {_name(unit)} allocated<extra></extra>",
     )
 
 
@@ -213,13 +224,16 @@ def _show_snapshot(account: SnapshotAccount, theme: Theme) -> None:
 def snapshot_figure(account: SnapshotAccount, theme: Theme) -> go.Figure:
     """The recorded history up to the snapshot."""
     scale = _US_IN_MS if account.timed else 1.0
-    figure = _lines(account.at_us / scale, account.allocated, account.reserved, theme)
-    _mark_peak(figure, account.peak_us / scale, account.peak_allocated, float(account.at_us[-1]) / scale, theme)
+    high = max(account.peak_reserved, account.peak_allocated)
+    unit = _unit(high)
+    figure = _lines(account.at_us / scale, account.allocated, account.reserved, unit, theme)
+    _mark_peak(figure, account.peak_us / scale, account.peak_allocated, float(account.at_us[-1]) / scale, unit, theme)
     for oom in account.ooms:
         if oom.at_us is not None:
             figure.add_vline(
                 x=oom.at_us / scale,
                 line={"color": theme.ink, "dash": "dot"},
+                annotation_position="top left",
                 annotation={"text": label(f"{size(oom.asked)} asked for"), "font": {"color": theme.ink}},
             )
     return finish(
@@ -227,7 +241,7 @@ def snapshot_figure(account: SnapshotAccount, theme: Theme) -> go.Figure:
         theme,
         _HEIGHT,
         xaxis={"title": {"text": "ms since the first event" if account.timed else "event"}, "showgrid": False},
-        yaxis={"title": {"text": "GB"}, "range": [0, 1.15 * max(account.peak_reserved, account.peak_allocated) / GB]},
+        yaxis={"title": {"text": _name(unit)}, "range": [0, 1.15 * high / unit]},
     )
 
 
@@ -254,6 +268,10 @@ def _opened(path: str, changed_ns: int) -> SnapshotTable:  # noqa: ARG001  (read
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
+def _cells(one: Share) -> dict[str, Any]:
+    return {"Allocated by": one.name, "MB": one.bytes / _MB, "Of the peak": one.share, "Allocations": one.count}
+
+
 def _show_tables(tables: Mapping[str, Sequence[Share]], key: str) -> None:
     """Each in a tab of its own."""
     if not tables:
@@ -261,18 +279,10 @@ def _show_tables(tables: Mapping[str, Sequence[Share]], key: str) -> None:
     number = st.column_config.NumberColumn
     for tab, (title, shares) in zip(st.tabs(list(tables)), tables.items(), strict=True):
         with tab:
+            rows = shown_rows(list(map(_cells, shares)))
             st.dataframe(
-                shown_rows(
-                    [
-                        {
-                            "Allocated by": one.name,
-                            "MB": one.bytes / 1e6,
-                            "Of the peak": one.share,
-                            "Allocations": one.count,
-                        }
-                        for one in shares
-                    ]
-                ),
+                rows,
+                column_order=known_columns(rows),
                 height="content",
                 key=f"{key}-{title.lower().replace(' ', '-')}",
                 hide_index=True,

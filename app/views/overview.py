@@ -113,7 +113,7 @@ def _outcome(outcome: Outcome) -> None:
     """Of a run that failed or left no end, before what bound it until then."""
     lines = [f"**{plain(outcome.headline)}**"]
     if outcome.action:
-        lines.append(plain(outcome.action))
+        lines.append(prose(outcome.action))
     lines.append(f"The evidence is on [Hang triage](hang?{urlencode(st.query_params.to_dict())}).")
     st.error("\n\n".join(lines), icon=":material/cancel:")
     st.caption(f"{words.UNTIL_THEN}:")

@@ -217,7 +217,7 @@ def _with_snapshot(answer: Triage, given: Sequence[str]) -> Triage:
         ]
         if found:
             _, _, rank, path = min(found)
-            step = f"What was allocated on rank {rank}: `diag analyze {path}`."
+            step = f"`diag analyze {path}` shows what was allocated on rank {rank}."
             return replace(answer, next_steps=(step, *answer.next_steps))
     return answer
 

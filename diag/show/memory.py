@@ -13,8 +13,9 @@ from rich.padding import Padding
 from diag.api import Result
 from diag.collectors.layout import ASKED, NEAR_OOM, OOM, SCHEMA_VERSION
 from diag.tables.memory import peak_memory, rank_peaks
-from diag.tables.memory_curve import MemoryCurve, Share
+from diag.tables.memory_curve import HOST_MEMORY, MemoryCurve, Share
 from diag.tables.snapshots import Comparison, OutOfMemory, SnapshotAccount, SnapshotTable
+from diag.traces.memory_snapshots import rank_of
 from diag.traces.text_stream import file_name
 from diag.words.cells import report_console
 from diag.words.formatting import counted, duration, share, size, spaced, visible
@@ -29,6 +30,7 @@ REQUESTED = (
     "torch.cuda.max_memory_allocated is slightly higher."
 )
 _MOST_TEXT_ROWS = 6
+_MOST_NAMED = 4  # snapshots
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
@@ -79,6 +81,22 @@ def oom_sentence(oom: OutOfMemory, account: SnapshotAccount) -> str:
     )
 
 
+def snapshots_sentence(files: Sequence[str]) -> str:
+    """Which snapshots lie with a run, and what shows them; "" without any."""
+    if not files:
+        return ""
+    shown = ", ".join(map(_place, files[:_MOST_NAMED]))
+    more = f" and {len(files) - _MOST_NAMED} more" if len(files) > _MOST_NAMED else ""
+    return (
+        f"{counted(len(files), 'memory snapshot')}: {shown}{more}. The memory page shows them, and diag analyze FILE."
+    )
+
+
+def _place(file: str) -> str:
+    rank = rank_of(file)
+    return f"{file_name(file)} of rank {rank}" if rank is not None else file_name(file)
+
+
 def comparison_sentence(compared: Comparison) -> str:
     more = compared.peak - compared.median
     against = f"{size(more)} above the median of the other ranks" if more > 0 else "as high as the other ranks'"
@@ -93,7 +111,9 @@ def curve_sentence(curve: MemoryCurve) -> str:
     if curve.peak_reserved is not None:
         held += f" (most reserved in the window: {size(curve.peak_reserved)})"
     text = f"Peak of the window: {held}, {duration(curve.peak_ns)} after its begin ({where}{phase})."
-    if not curve.totals:
+    if curve.device == HOST_MEMORY:
+        text += " This is what PyTorch allocated on the host since the window began; the process holds more."
+    elif not curve.totals:
         text += " The trace has no totals of the device, so bytes count from the begin of the window."
     live = curve.live
     if live.reason:

@@ -27,6 +27,7 @@ from . import nesting
 from .module_ranges import PYTHON_MODULES, class_of, module_ranges
 
 HOST = 0  # c10::DeviceType of host memory
+HOST_MEMORY = -1  # as a device, as the profiler numbers it
 MOST_POINTS = 2_000  # of a curve: more than a page has pixels
 MOST_BANDS = 400  # phases of a curve that are kept, the longest
 MOST_ROWS = 10  # of a table of what was live
@@ -72,10 +73,11 @@ class Band(Struct, frozen=True):
 
 
 class MemoryCurve(Struct, frozen=True, eq=False):
-    """One device of one rank in one trace. The arrays have one length, at most MOST_POINTS: ``at_ns`` (since the trace
-    began) and the largest ``allocated`` and ``reserved`` bytes in the bin that begins there; ``reserved`` is None where
-    it was not recorded. ``totals`` False: allocated bytes relative to the begin of the trace, which is all that a
-    profiler before torch 1.10 recorded. ``step`` is None outside of all steps."""
+    """One device of one rank in one trace; of a rank that computes on a CPU the host, device HOST_MEMORY. The arrays
+    have one length, at most MOST_POINTS: ``at_ns`` (since the trace began) and the largest ``allocated`` and
+    ``reserved`` bytes in the bin that begins there; ``reserved`` is None where it was not recorded. ``totals`` False:
+    allocated bytes relative to the begin of the trace, which is all that a profiler before torch 1.10 recorded, and all
+    that there is of the host. ``step`` is None outside of all steps."""
 
     rank: int
     device: int
@@ -102,6 +104,8 @@ def memory_curves(tables: Tables) -> tuple[MemoryCurve, ...]:
 
 def curves_of(rank: RankTables, trace: Trace) -> list[MemoryCurve]:
     samples = trace.counters.filter(pl.col("device_type") != HOST)
+    if samples.is_empty() and not rank.on_device:
+        samples = trace.counters
     if samples.is_empty():
         return []
     phases = _phases(trace)
@@ -115,8 +119,11 @@ def fullest(curves: Sequence[MemoryCurve], rank: int) -> MemoryCurve | None:
 
 
 def _curve(rank: int, trace: Trace, samples: pl.DataFrame, phases: Mapping[str, Intervals]) -> MemoryCurve:
+    on_host = samples["device_type"][0] == HOST
+    # The profiler counts the host's memory from its own start; a few samples may lack the totals of the others.
+    totals = not on_host and samples["allocated"].null_count() < len(samples)
+    samples = samples.drop_nulls("allocated") if totals else samples
     at_ns = samples["ts_ns"].to_numpy()
-    totals = samples["allocated"].null_count() == 0
     held = samples["allocated"] if totals else samples["bytes"].fill_null(0).cum_sum()
     allocated = held.to_numpy()
     reserved = samples["reserved"].to_numpy() if totals and not samples["reserved"].null_count() else None
@@ -125,7 +132,7 @@ def _curve(rank: int, trace: Trace, samples: pl.DataFrame, phases: Mapping[str, 
     first = _bins(at_ns)
     return MemoryCurve(
         rank=rank,
-        device=int(samples["device"][0] or 0),
+        device=HOST_MEMORY if on_host else int(samples["device"][0] or 0),
         at_ns=at_ns[first] - trace.begin_ns,
         allocated=np.maximum.reduceat(allocated, first),
         reserved=np.maximum.reduceat(reserved, first) if reserved is not None else None,
@@ -196,7 +203,7 @@ def _bands(phases: Mapping[str, Intervals], begin: int, end: int, zero_ns: int) 
 def _live(trace: Trace, until: pl.DataFrame, peak: int | None, phases: Mapping[str, Intervals]) -> Live:
     """``until``: the samples of one device up to its peak."""
     if until["addr"].null_count() or until["bytes"].null_count():
-        return Live(reason="the trace does not record the addresses of allocations (torch 1.9 or earlier)")
+        return Live(reason="the trace does not record the addresses and sizes of allocations")
     last = until.group_by("addr", maintain_order=True).last()
     live = last.filter(pl.col("bytes") > 0).sort("ts_ns")
     size, at_ns = live["bytes"].to_numpy(), live["ts_ns"].to_numpy()

@@ -72,7 +72,7 @@ def test_a_run_that_ran_out_of_memory_points_to_the_snapshot(out_of_memory: RunL
     found = triage([str(out_of_memory.root)])
     assert found.fault_class == "cuda_oom"
     file = out_of_memory.rank(1).memory_snapshot("oom", 7)
-    assert found.next_steps[0] == f"What was allocated on rank 1: `diag analyze {file}`."
+    assert found.next_steps[0] == f"`diag analyze {file}` shows what was allocated on rank 1."
     result = open_run(out_of_memory.root)
     assert result.outcome is not None
     assert str(file) in result.outcome.action

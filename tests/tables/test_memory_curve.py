@@ -11,7 +11,7 @@ import pytest
 from diag.api import open_run
 from diag.show.json import to_dict
 from diag.show.memory import curve_sentence, curves_to_dict
-from diag.tables.memory_curve import BEFORE_BACKWARD, MOST_POINTS, MOST_ROWS, MemoryCurve, Share
+from diag.tables.memory_curve import BEFORE_BACKWARD, HOST_MEMORY, MOST_POINTS, MOST_ROWS, MemoryCurve, Share
 from tests.account.kineto_builder import AUTOGRAD, LAYOUTS, KinetoBuilder, Layout
 
 MS, MB = 1_000_000, 1_000_000
@@ -120,6 +120,33 @@ def test_memory_of_the_host_is_no_curve_and_that_of_rocm_is(tmp_path: Path) -> N
     built = change(on_rocm).memory(MS, 10**12, 10**12, device=-1, size=10**12, addr=5, kind=0)
     (curve,) = curves(tmp_path, built)
     assert curve.peak_allocated == 190 * MB
+
+
+def test_of_totals_alone_the_curve_is_known_and_nothing_more(tmp_path: Path) -> None:
+    only = change(lambda args: [args.pop(key) for key in ("Bytes", "Addr")] and None)
+    (curve,) = curves(tmp_path, only)
+    assert (curve.totals, curve.peak_allocated, curve.live.before) == (True, 190 * MB, None)
+    assert "addresses and sizes" in curve.live.reason
+
+
+def test_a_sample_without_totals_among_others_with_them(tmp_path: Path) -> None:
+    built = trained().memory(STEP + 8 * MS + 10, None, None, size=MB, addr=77)
+    (curve,) = curves(tmp_path, built)
+    assert (curve.totals, curve.peak_allocated) == (True, 190 * MB)
+
+
+def test_on_a_cpu_it_is_what_was_allocated_on_the_host(tmp_path: Path) -> None:
+    built = KinetoBuilder(world_size=1, backend="gloo")
+    for step in range(2):
+        t = step * STEP
+        built.step(step, t, t + STEP).range("diag.forward", t, t + 5 * MS).op("aten::mm", t + MS, t + 4 * MS)
+        for at, size in ((2 * MS, 3 * MB), (6 * MS, -3 * MB)):
+            built.memory(t + at, max(size, 0), 0, device=-1, size=size, addr=1, kind=0)
+    (curve,) = curves(tmp_path, built)
+    assert (curve.device, curve.totals, curve.reserved, curve.peak_allocated) == (HOST_MEMORY, False, None, 3 * MB)
+    assert by_name(curve.live.phases) == {"forward": (3 * MB, 1)}
+    assert "on the host since the window began" in curve_sentence(curve)
+    assert open_run(tmp_path).memory_table.rows == ()
 
 
 def test_bins_keep_the_maxima(tmp_path: Path) -> None:
