@@ -10,9 +10,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from diag.api import open_run
+from diag.app.curves import curve_figure, snapshot_figure
 from diag.app.theme import LIGHT
 from diag.app.views import memory as figures
-from diag.app.views.allocations import curve_figure, snapshot_figure
 from diag.collectors.layout import RunLayout
 from diag.collectors.records import MemoryRecord
 from diag.serve.server import SCRIPT
@@ -95,7 +95,9 @@ def test_memory_over_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "190 MB allocated" in text(test)
     assert "100 MB of it (53%) was allocated before the window" in written(test)
     assert metrics(test)["Peak memory"] == "400 MB", "reserved, which the overview shows, too"
-    assert metrics(shown("overview", tmp_path, monkeypatch))["Peak memory"] == "400 MB"
+    overview = shown("overview", tmp_path, monkeypatch)
+    assert metrics(overview)["Peak memory"] == "400 MB"
+    assert "190 MB allocated" in text(overview)
     operators, modules, phases = shares(test)
     assert operators["Allocated by"].tolist() == ["aten::mm", "outside of operators"]
     assert modules["MB"].tolist() == [50.0, 40.0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from diag.collectors.background import TraceRequests
 from diag.collectors.files import Budget, Complaints, encode, replace_file
 from diag.collectors.layout import RunLayout
 from diag.collectors.memory_snapshots import MemorySnapshots
+from diag.collectors.reading import read_object
 from diag.collectors.records import TRACE_RECORDED, MemoryRecord, TraceAsked
 from diag.collectors.session import Collector
 from diag.collectors.settings import CollectorSettings
@@ -223,6 +225,22 @@ def test_what_is_asked_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked[2:] == ["init", print], "torch crashes where the device is not in use yet"
     record = torch.cuda.memory._record_memory_history
     assert set(asked[0][1]) <= set(record.__signature__.parameters)  # type: ignore[attr-defined]
+
+
+def test_a_job_that_is_running_answers_a_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device()
+    for module in (session, identity, accelerator):
+        monkeypatch.setattr(module, "accelerator_of", lambda _device: device)
+    off = CollectorSettings(trace=False, nvml=False, interval_s=0.02)
+    layout = RunLayout(tmp_path)
+    with Collector(tmp_path, off, torch.device("cpu")) as collector, collector.step(4):
+        replace_file(layout.trace_asked, encode(TraceAsked(2, 4, 0, memory=True)))
+        until = time.monotonic() + 60
+        while read_object(layout.rank(0).heartbeat, None).get("trace_answer") != TRACE_RECORDED:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+    assert json.loads(layout.rank(0).heartbeat.read_text())["trace_number"] == 2
+    assert layout.rank(0).memory_snapshots() == [layout.rank(0).memory_snapshot("asked", 4)]
 
 
 def _run_out_of_memory(folder: Path, device: Device) -> None:
