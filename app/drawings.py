@@ -122,7 +122,8 @@ def of_memory(view: RunView, rank: int) -> tuple[str, tuple[Drawing, ...]]:
         if curves := view.result.memory_curves:
             highest = max(curves, key=lambda curve: curve.peak_allocated)
             alt = f"Memory of rank {highest.rank} over time"
-            text = f"Rank {highest.rank}, which holds most. {curve_sentence(highest)}"
+            several = len({curve.rank for curve in curves}) > 1
+            text = f"{f'Rank {highest.rank}. ' if several else ''}{curve_sentence(highest)}"
             return text, (Drawing("memory-curve", partial(curve_figure, highest, None), alt),)
         return "Not recorded: `diag run` records it, and torch.profiler with `profile_memory=True`.", ()
     sentences = [] if memory.on_device else ["Resident memory of the training processes: the run is on a CPU."]

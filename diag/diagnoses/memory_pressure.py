@@ -72,9 +72,15 @@ def _finding(
 
 
 def cannot_look(subject: Subject) -> str:
-    steps = (step for own in subject.tables.ranks.values() for step in own.steps)
-    known = any(step.memory is not None and step.memory.capacity for step in steps)
-    return "" if known else "no device memory was recorded"
+    return "" if peaks_of(subject.tables) else why_unknown(subject.tables)
+
+
+def why_unknown(tables: Tables) -> str:
+    """Why there are no ``peaks_of`` it."""
+    recorded = rank_peaks(tables)
+    if recorded.rows and recorded.on_device:
+        return "the capacity of the device was not recorded"
+    return "no device memory was recorded"
 
 
 DIAGNOSIS = Diagnosis("memory-pressure", "memory pressure", find, cannot_look)
